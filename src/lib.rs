@@ -1,0 +1,4 @@
+//! A rate limiter that is a cluster of equal peers, with no central store.
+
+pub mod seam;
+pub mod units;

@@ -1,0 +1,219 @@
+//! The three quantities every decision is made of: an instant, a duration, an amount.
+//!
+//! They are newtypes so that two bare `u64` never stand side by side in a signature, and their
+//! arithmetic saturates: a clock that jumps ten years or a hit count of 2^63 must end in a refusal,
+//! never in a wrap-around or a panic.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds in one second.
+pub const NANOS_PER_SEC: u64 = 1_000_000_000;
+
+/// An instant on the node's decision clock: nanoseconds since the Unix epoch (enough until 2554).
+///
+/// Windows are aligned to the epoch, so every node that has roughly the same time computes the same
+/// window number without talking to anybody.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The Unix epoch; also what "never" looks like for an instant in the past.
+    pub const EPOCH: Self = Self(0);
+    /// An instant that is never reached.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The instant `nanos` nanoseconds after the Unix epoch.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The instant `secs` seconds after the Unix epoch, saturating.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(NANOS_PER_SEC))
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds since the Unix epoch, rounded down.
+    pub const fn as_secs(self) -> u64 {
+        self.0 / NANOS_PER_SEC
+    }
+
+    /// This instant moved `span` later, saturating at [`Timestamp::NEVER`].
+    #[must_use]
+    pub const fn plus(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// This instant moved `span` earlier, saturating at the epoch.
+    #[must_use]
+    pub const fn minus(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+
+    /// How long after `earlier` this instant is; zero when it is not after it.
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A duration in nanoseconds.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Span(u64);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// Longer than anything that is waited for.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of `nanos` nanoseconds.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// A span of `millis` milliseconds, saturating.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// A span of `secs` seconds, saturating.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(NANOS_PER_SEC))
+    }
+
+    /// Nanoseconds.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Milliseconds, rounded up: a wait that is named is never too short.
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// Seconds, rounded up: a wait that is named is never too short.
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(NANOS_PER_SEC)
+    }
+
+    /// Whether this is no time at all.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The same span as the standard library's type, for timers.
+    pub const fn to_std(self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0)
+    }
+}
+
+impl From<std::time::Duration> for Span {
+    /// Saturates beyond 584 years.
+    fn from(duration: std::time::Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for Span {
+    /// The largest unit that divides the span exactly: `90s`, `5m`, `1500ms`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 7] = [
+            (86_400 * NANOS_PER_SEC, "d"),
+            (3_600 * NANOS_PER_SEC, "h"),
+            (60 * NANOS_PER_SEC, "m"),
+            (NANOS_PER_SEC, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+            (1, "ns"),
+        ];
+        if self.0 == 0 {
+            return f.write_str("0s");
+        }
+        UNITS
+            .iter()
+            .find(|(nanos, _)| self.0.is_multiple_of(*nanos))
+            .map_or(Ok(()), |(nanos, unit)| write!(f, "{}{unit}", self.0 / nanos))
+    }
+}
+
+/// How much one request takes from a limit: above zero it is charged, zero only looks (a *peek*),
+/// below zero gives back (a *refund*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Hits(i64);
+
+impl Hits {
+    /// Looks without taking anything.
+    pub const PEEK: Self = Self(0);
+    /// One request.
+    pub const ONE: Self = Self(1);
+
+    /// `hits` as it stands: negative is a refund.
+    pub const fn new(hits: i64) -> Self {
+        Self(hits)
+    }
+
+    /// The amount to charge; zero for a peek or a refund.
+    pub const fn charge(self) -> u64 {
+        if self.0 > 0 { self.0.unsigned_abs() } else { 0 }
+    }
+
+    /// The amount to give back; zero for a peek or a charge.
+    pub const fn refund(self) -> u64 {
+        if self.0 < 0 { self.0.unsigned_abs() } else { 0 }
+    }
+
+    /// The signed amount.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_wait_is_never_shorter_than_the_real_one() {
+        assert_eq!(Span::from_nanos(1).as_secs_ceil(), 1);
+        assert_eq!(Span::from_nanos(1).as_millis_ceil(), 1);
+        assert_eq!(Span::from_nanos(NANOS_PER_SEC).as_secs_ceil(), 1);
+        assert_eq!(Span::MAX.as_secs_ceil(), 18_446_744_074);
+    }
+
+    #[test]
+    fn instants_saturate_instead_of_wrapping() {
+        assert_eq!(Timestamp::from_secs(u64::MAX), Timestamp::NEVER);
+        assert_eq!(Timestamp::NEVER.plus(Span::from_secs(1)), Timestamp::NEVER);
+        assert_eq!(Timestamp::EPOCH.minus(Span::from_secs(1)), Timestamp::EPOCH);
+        assert_eq!(Timestamp::EPOCH.since(Timestamp::from_secs(5)), Span::ZERO);
+    }
+
+    #[test]
+    fn spans_print_in_the_largest_exact_unit() {
+        for (span, text) in [
+            (Span::from_secs(90), "90s"),
+            (Span::from_secs(300), "5m"),
+            (Span::from_secs(86_400), "1d"),
+            (Span::from_millis(1_500), "1500ms"),
+            (Span::ZERO, "0s"),
+        ] {
+            assert_eq!(span.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_most_negative_refund_does_not_overflow() {
+        assert_eq!(Hits::new(i64::MIN).refund(), 1 << 63);
+        assert_eq!(Hits::new(i64::MIN).charge(), 0);
+    }
+}
