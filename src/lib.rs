@@ -1,4 +1,5 @@
 //! A rate limiter that is a cluster of equal peers, with no central store.
 
+pub mod observe;
 pub mod seam;
 pub mod units;

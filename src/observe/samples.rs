@@ -1,0 +1,261 @@
+//! What other parts of the node count by themselves, asked for when the metrics are read.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::names;
+
+/// Most rules with a series of their own; what the others counted is summed up under
+/// [`OTHER_RULES`]. Each costs five series: more would hurt the one who stores them before it hurts
+/// us.
+pub const RULE_LABELS_MAX: usize = 5_000;
+
+/// The label of the rules beyond [`RULE_LABELS_MAX`].
+pub const OTHER_RULES: &str = "(other)";
+
+/// What one rule counted, in hits; see `rules::rule::RuleStats`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSample {
+    /// The rule's id.
+    pub id: Arc<str>,
+    /// Let through.
+    pub allowed: u64,
+    /// Refused.
+    pub denied: u64,
+    /// Would have been refused by a shadow rule.
+    pub shadowed: u64,
+    /// Answered by `on_unavailable`.
+    pub unavailable: u64,
+}
+
+/// One reading of something that is counted elsewhere. Readings of one name stand together and have
+/// the same text and kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// One of [`names`].
+    pub name: &'static str,
+    /// What it is, for people.
+    pub text: &'static str,
+    /// Whether it only grows.
+    pub kind: Kind,
+    /// Name and value of the label that tells it from others of the name.
+    pub label: Option<(&'static str, &'static str)>,
+    /// How much.
+    pub value: i64,
+}
+
+/// How a reading changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
+
+/// Writes what the rules counted.
+pub(super) struct Rules(Read<Vec<RuleSample>>);
+
+/// Writes what others count.
+pub(super) struct Readings(Read<Vec<Reading>>);
+
+impl Rules {
+    pub(super) fn new(read: impl Fn() -> Vec<RuleSample> + Send + Sync + 'static) -> Self {
+        Self(Box::new(read))
+    }
+}
+
+impl Readings {
+    pub(super) fn new(read: impl Fn() -> Vec<Reading> + Send + Sync + 'static) -> Self {
+        Self(Box::new(read))
+    }
+}
+
+// === impl Collector ===
+
+impl Collector for Rules {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut samples = (self.0)();
+        sum_up_beyond(RULE_LABELS_MAX, &mut samples);
+        let mut hits = encoder.encode_descriptor(
+            names::RULE_HITS,
+            "Hits by rule and outcome",
+            None,
+            MetricType::Counter,
+        )?;
+        for sample in &samples {
+            for (outcome, value) in [
+                ("allowed", sample.allowed),
+                ("denied", sample.denied),
+                ("shadowed", sample.shadowed),
+            ] {
+                labelled(&mut hits, &[("rule", &*sample.id), ("outcome", outcome)], value)?;
+            }
+        }
+        let mut unavailable = encoder.encode_descriptor(
+            names::RULE_UNAVAILABLE,
+            "Asks answered by on_unavailable, by rule",
+            None,
+            MetricType::Counter,
+        )?;
+        for sample in &samples {
+            labelled(&mut unavailable, &[("rule", &*sample.id)], sample.unavailable)?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Readings {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let readings = (self.0)();
+        for family in readings.chunk_by(|a, b| a.name == b.name) {
+            let [first, ..] = family else { continue };
+            let kind = match first.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut metric = encoder.encode_descriptor(first.name, first.text, None, kind)?;
+            if first.label.is_none() {
+                write(metric, first)?;
+                continue;
+            }
+            for reading in family {
+                let label = reading.label.as_slice();
+                write(metric.encode_family(&label)?, reading)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write(encoder: MetricEncoder<'_>, reading: &Reading) -> fmt::Result {
+    match reading.kind {
+        Kind::Counter => {
+            ConstCounter::new(u64::try_from(reading.value).unwrap_or(0)).encode(encoder)
+        }
+        Kind::Gauge => ConstGauge::new(reading.value).encode(encoder),
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rules")
+    }
+}
+
+impl fmt::Debug for Readings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Readings")
+    }
+}
+
+fn labelled<const N: usize>(
+    encoder: &mut MetricEncoder<'_>,
+    labels: &[(&'static str, &str); N],
+    value: u64,
+) -> fmt::Result {
+    let labels = labels.map(|(name, value)| (name, Escaped(value)));
+    ConstCounter::new(value).encode(encoder.encode_family(&labels)?)
+}
+
+/// A label's value that may hold anything: rule ids come from files. prometheus-client 0.24 writes
+/// values as they are, so a quote or a line break in one would end it early.
+struct Escaped<'a>(&'a str);
+
+impl EncodeLabelValue for Escaped<'_> {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|char| match char {
+            '\\' => encoder.write_str("\\\\"),
+            '"' => encoder.write_str("\\\""),
+            '\n' => encoder.write_str("\\n"),
+            other => encoder.write_char(other),
+        })
+    }
+}
+
+/// Keeps the first `max` samples and adds one that sums up the rest.
+fn sum_up_beyond(max: usize, samples: &mut Vec<RuleSample>) {
+    if samples.len() <= max {
+        return;
+    }
+    let mut other =
+        RuleSample { id: OTHER_RULES.into(), allowed: 0, denied: 0, shadowed: 0, unavailable: 0 };
+    for sample in samples.drain(max..) {
+        other.allowed = other.allowed.saturating_add(sample.allowed);
+        other.denied = other.denied.saturating_add(sample.denied);
+        other.shadowed = other.shadowed.saturating_add(sample.shadowed);
+        other.unavailable = other.unavailable.saturating_add(sample.unavailable);
+    }
+    samples.push(other);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::Metrics;
+
+    #[test]
+    fn what_others_count_is_asked_at_each_reading() {
+        let mut metrics = Metrics::new("0");
+        metrics.watch_rules(|| vec![sample("edge.user", 7)]);
+        let store = |label, value| Reading {
+            name: names::STORE_FULL,
+            text: "Asks for new keys in a full store",
+            kind: Kind::Counter,
+            label: Some(("outcome", label)),
+            value,
+        };
+        let keys = Reading {
+            name: names::STORE_KEYS,
+            text: "Counters",
+            kind: Kind::Gauge,
+            label: None,
+            value: 3,
+        };
+        metrics.watch(move || vec![keys, store("shared", 9), store("refused", 0)]);
+        let text = metrics.encode();
+        for line in [
+            "tidegate_rule_hits_total{rule=\"edge.user\",outcome=\"allowed\"} 7",
+            "tidegate_rule_unavailable_total{rule=\"edge.user\"} 0",
+            "tidegate_store_keys 3",
+            "# TYPE tidegate_store_full counter",
+            "tidegate_store_full_total{outcome=\"shared\"} 9",
+            "tidegate_store_full_total{outcome=\"refused\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn rules_beyond_the_bound_are_summed_up() {
+        let mut samples = vec![sample("a", 1), sample("b", 2), sample("c", 3)];
+        sum_up_beyond(3, &mut samples);
+        assert_eq!(samples.len(), 3);
+        sum_up_beyond(1, &mut samples);
+        assert_eq!(samples, [sample("a", 1), sample(OTHER_RULES, 5)]);
+    }
+
+    #[test]
+    fn an_id_from_a_rule_file_cannot_break_the_text() {
+        let mut metrics = Metrics::new("0");
+        metrics.watch_rules(|| vec![sample("a\"} 1\nfaked{x=\"\\", 1)]);
+        let text = metrics.encode();
+        assert!(!text.lines().any(|line| line.starts_with("faked")));
+        let line = r#"tidegate_rule_unavailable_total{rule="a\"} 1\nfaked{x=\"\\"} 0"#;
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+
+    fn sample(id: &str, allowed: u64) -> RuleSample {
+        RuleSample { id: id.into(), allowed, denied: 0, shadowed: 0, unavailable: 0 }
+    }
+}
