@@ -1,0 +1,174 @@
+//! File, then environment, then flags; each overrides the one before.
+//!
+//! [`assemble`] is pure: text and pairs in, a checked [`Config`] or one error out. [`load`] reads
+//! the file and the environment for it, and is the only place that does.
+//!
+//! A variable `TIDEGATE_HTTP__LISTEN` and a flag `--set http.listen=...` name a key; their text is
+//! read as a TOML value when that suits the key's type, else as a bare string, else as a list
+//! parted by commas. So `TIDEGATE_CLUSTER__NAME=7` is the string `7`, and
+//! `TIDEGATE_CLUSTER__SEEDS=a:7600,b:7600` is a list. An empty variable counts as not set.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::error::{Error, Origin};
+use super::file::{self, Layer};
+use super::{Config, setting, unknown, validate};
+
+/// Variables of ours that are options of the command line, not keys of the configuration.
+pub const OPTION_VARIABLES: [&str; 5] = [
+    "TIDEGATE_CONFIG",
+    "TIDEGATE_LOG",
+    "TIDEGATE_LOG_FORMAT",
+    "TIDEGATE_URL",
+    "TIDEGATE_ADMIN_URL",
+];
+
+/// Reads the file, if there is one, and the environment, and assembles them with `sets`, the
+/// `key=value` pairs of the command line.
+pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Config, Error> {
+    let text = path.map(|path| std::fs::read_to_string(path).map_err(|e| unreadable(path, &e)));
+    let text = text.transpose()?;
+    let inputs = Inputs { file: path.zip(text.as_deref()), variables: variables()?, sets };
+    let (mut config, origins) = assemble(&inputs)?;
+    find_rules(&mut config, path, &origins)?;
+    Ok(config)
+}
+
+/// Everything a configuration is assembled from.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs<'a> {
+    /// The file's name and text.
+    pub file: Option<(&'a Path, &'a str)>,
+    /// Environment variables whose name begins with `TIDEGATE_`.
+    pub variables: Vec<(String, String)>,
+    /// `key=value` pairs.
+    pub sets: &'a [String],
+}
+
+/// Where each key that somebody set was set last.
+pub type Origins = BTreeMap<String, Origin>;
+
+/// Merges the layers and checks the result.
+pub fn assemble(inputs: &Inputs<'_>) -> Result<(Config, Origins), Error> {
+    let mut whole = match inputs.file {
+        Some((path, text)) => file::read(path, text)?,
+        None => Layer::default(),
+    };
+    for (name, text) in &inputs.variables {
+        if !text.is_empty() && !OPTION_VARIABLES.contains(&name.as_str()) {
+            setting::from_variable(name, text)?.apply(&mut whole);
+        }
+    }
+    for pair in inputs.sets {
+        setting::from_flag(pair)?.apply(&mut whole);
+    }
+    let Layer { table, origins, complaint } = whole;
+    let mut config = Config::deserialize(table).map_err(|error| {
+        complaint.unwrap_or_else(|| Error::Together {
+            at: Origin::Default,
+            problem: super::text::one_line(error.message()),
+        })
+    })?;
+    match inputs.file {
+        Some((path, _)) => anchor_paths(&mut config, path, &origins),
+        None => config.stand_alone(),
+    }
+    validate::validate(&config).map_err(|invalid| {
+        let at = origins.get(invalid.key).cloned();
+        Error::BadValue {
+            at: at.unwrap_or_else(|| {
+                // The fault is that it is missing, so the file is where it has to go.
+                inputs.file.map_or(Origin::Default, |(path, _)| Origin::Missing(path.into()))
+            }),
+            key: invalid.key.to_owned(),
+            problem: invalid.problem,
+            fix: invalid.fix,
+        }
+    })?;
+    Ok((config, origins))
+}
+
+/// Paths that the file gives, or leaves to their default, are relative to the file, so that it
+/// means the same whatever folder the node is started in. Those of variables and flags are relative
+/// to that folder, as a shell's are.
+fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
+    let Some(folder) = file.parent() else {
+        return;
+    };
+    let tls = &mut config.tls;
+    let paths: [(&str, Option<&mut PathBuf>); 5] = [
+        ("rules.path", Some(&mut config.rules.path)),
+        ("tls.ca", tls.ca.as_mut()),
+        ("tls.cert", tls.cert.as_mut()),
+        ("tls.key", tls.key.as_mut()),
+        ("tls.secret", tls.secret.as_mut()),
+    ];
+    for (key, path) in paths {
+        let elsewhere = matches!(origins.get(key), Some(Origin::Variable(_) | Origin::Flag(_)));
+        if let Some(path) = path
+            && !elsewhere
+        {
+            *path = folder.join(&*path);
+        }
+    }
+}
+
+/// The rules folder has to be there, unless nobody named any: then the examples compiled in serve.
+fn find_rules(config: &mut Config, file: Option<&Path>, origins: &Origins) -> Result<(), Error> {
+    let path = &config.rules.path;
+    if path.exists() {
+        return Ok(());
+    }
+    let origin = origins.get("rules.path");
+    if file.is_none() && origin.is_none() {
+        config.rules.embedded = true;
+        return Ok(());
+    }
+    let at = origin.map_or_else(String::new, |origin| format!("{origin}: "));
+    Err(Error::Unreadable {
+        what: format!("{at}rules.path: {} is not there", path.display()),
+        fix: "create it with at least one rule file, or set TIDEGATE_RULES__PATH".to_owned(),
+    })
+}
+
+/// Our part of the environment, read here and nowhere else.
+fn variables() -> Result<Vec<(String, String)>, Error> {
+    let mut ours = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(super::text::PREFIX)) else {
+            continue;
+        };
+        let Some(value) = value.to_str() else {
+            return Err(Error::BadValue {
+                at: Origin::Variable(name.to_owned()),
+                key: "value".to_owned(),
+                problem: "it is not UTF-8".to_owned(),
+                fix: "set it to plain text".to_owned(),
+            });
+        };
+        if !unknown::is_service_link(name) {
+            ours.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    // The system's order is arbitrary; the first mistake reported should not be.
+    ours.sort();
+    Ok(ours)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    let problem = match error.kind() {
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
+        _ => error.to_string(),
+    };
+    Error::Unreadable {
+        what: format!("{}: {problem}", path.display()),
+        fix: "give --config the path of a configuration file, or leave it out to run one node on \
+              loopback"
+            .to_owned(),
+    }
+}

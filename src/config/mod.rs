@@ -1,0 +1,46 @@
+//! What `cluster.toml`, the environment and the command line may say. Plain data.
+//!
+//! [`load()`] reads the three in that order, each overriding the one before, and checks the result
+//! once; whoever holds a loaded [`Config`] need not check it again. One file a section; every field
+//! says its unit, its range, and why its default is what it is.
+
+mod admin;
+pub mod auth;
+mod cluster;
+mod defaults;
+pub mod error;
+pub mod examples;
+mod file;
+mod grpc;
+mod http;
+mod limits;
+pub mod load;
+pub mod name;
+mod node;
+pub mod policy;
+mod rules;
+mod schema;
+pub mod sections;
+mod setting;
+mod similar;
+mod text;
+mod tls;
+mod unknown;
+mod user_error;
+pub mod validate;
+
+pub use admin::Admin;
+pub use auth::Auth;
+pub use cluster::Cluster;
+pub use defaults::Defaults;
+pub use error::Error;
+pub use grpc::Grpc;
+pub use http::Http;
+pub use limits::{Limits, OnFull};
+pub use load::load;
+pub use node::Node;
+pub use rules::Rules;
+pub use sections::*;
+pub use tls::Tls;
+pub use unknown::keys;
+pub use user_error::UserError;

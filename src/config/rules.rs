@@ -1,0 +1,26 @@
+//! `[rules]`: where the rules are.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// `[rules]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rules {
+    /// Folder of rule files (`*.yaml`, `*.yml`), or one such file, relative to the configuration
+    /// file. Watched: a change applies within two seconds.
+    ///
+    /// Default `rules`.
+    pub path: PathBuf,
+    /// Set by the loader, not by files: there is neither a configuration file nor a folder at
+    /// `path`, so the node runs on [`super::examples::FILES`].
+    #[serde(skip)]
+    pub embedded: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { path: "rules".into(), embedded: false }
+    }
+}

@@ -1,0 +1,48 @@
+//! The whole of `cluster.toml`.
+
+use serde::Deserialize;
+
+use super::{Admin, Auth, Cluster, Defaults, Grpc, Http, Limits, Node, Rules, Tls};
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Who this node is.
+    pub node: Node,
+    /// The cluster it belongs to. Without a `listen` address the node stands alone.
+    pub cluster: Cluster,
+    /// The node's certificate for the mesh.
+    pub tls: Tls,
+    /// The HTTP front door.
+    pub http: Http,
+    /// The gRPC front door.
+    pub grpc: Grpc,
+    /// The operator's door: status, metrics, health.
+    pub admin: Admin,
+    /// Where the rules are.
+    pub rules: Rules,
+    /// Every bound a deployment may want to move.
+    pub limits: Limits,
+    /// Forward-auth: how a request becomes descriptors.
+    pub auth: Auth,
+    /// What a rule means when it does not say.
+    pub defaults: Defaults,
+}
+
+impl Config {
+    /// What a node runs with when nobody gave it a file: it stands alone, every door is on
+    /// loopback, so that trying it out opens nothing to the network.
+    pub fn standalone() -> Self {
+        let mut config = Self::default();
+        config.stand_alone();
+        config
+    }
+
+    /// Opens the doors that nobody placed elsewhere on loopback.
+    pub(super) fn stand_alone(&mut self) {
+        self.http.listen.get_or_insert(Http::LOOPBACK);
+        self.grpc.listen.get_or_insert(Grpc::LOOPBACK);
+        self.admin.listen.get_or_insert(Admin::LOOPBACK);
+    }
+}

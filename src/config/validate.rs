@@ -1,0 +1,230 @@
+//! The ranges and relations that types cannot hold. Run once, by [`super::load()`].
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use super::name::{is_cluster_name, is_label};
+use super::{Cluster, Config, Limits};
+
+/// Most seeds: more than a cluster needs to find itself, few enough to dial all at start.
+pub const SEEDS_MAX: usize = 64;
+
+/// A value that cannot stand.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {problem}; {fix}")]
+pub struct Invalid {
+    /// Its key.
+    pub key: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What would be right.
+    pub fix: String,
+}
+
+/// Checks every range and relation; the first thing wrong is returned.
+pub fn validate(config: &Config) -> Result<(), Invalid> {
+    node(config)?;
+    cluster(&config.cluster)?;
+    tls(config)?;
+    doors(config)?;
+    limits(&config.limits)
+}
+
+fn node(config: &Config) -> Result<(), Invalid> {
+    let node = &config.node;
+    for (key, name) in
+        [("node.id", &node.id), ("node.region", &node.region), ("node.zone", &node.zone)]
+    {
+        if !is_label(name) {
+            return Err(invalid(
+                key,
+                format!("{name:?} is not a DNS label"),
+                "use 1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
+    if !is_cluster_name(&cluster.name) {
+        return Err(invalid(
+            "cluster.name",
+            format!("{:?} is no cluster name", cluster.name),
+            "use 1 to 63 letters, digits, -, _ and .",
+        ));
+    }
+    if cluster.listen.is_none() {
+        if cluster.advertise.is_some() {
+            return Err(invalid(
+                "cluster.advertise",
+                "there is nothing to advertise without cluster.listen",
+                "set cluster.listen too, or remove it",
+            ));
+        }
+        if !cluster.seeds.is_empty() {
+            return Err(invalid(
+                "cluster.seeds",
+                "a node that stands alone joins nobody",
+                "set cluster.listen too, or remove them",
+            ));
+        }
+    }
+    if let Some(addr) = cluster.advertised().filter(|addr| addr.ip().is_unspecified()) {
+        return Err(invalid(
+            "cluster.advertise",
+            format!("peers cannot reach {addr}"),
+            "set it to the IP:PORT that the other nodes reach this one at",
+        ));
+    }
+    if cluster.seeds.len() > SEEDS_MAX {
+        return Err(invalid(
+            "cluster.seeds",
+            format!("{} seeds are more than {SEEDS_MAX}", cluster.seeds.len()),
+            "name two or three members; gossip finds the rest",
+        ));
+    }
+    if let Some(seed) = cluster.seeds.iter().find(|seed| !is_host_port(seed)) {
+        return Err(invalid(
+            "cluster.seeds",
+            format!("{seed:?} is not HOST:PORT"),
+            "write each as host:port, such as 10.0.0.7:7600 or tidegate.internal:7600",
+        ));
+    }
+    within("cluster.deadline_ms", cluster.deadline_ms, 1..=1_000)?;
+    within("cluster.global_deadline_ms", cluster.global_deadline_ms, 1..=10_000)?;
+    within("cluster.sync_interval_ms", cluster.sync_interval_ms, 5..=10_000)?;
+    within("cluster.region_sync_interval_ms", cluster.region_sync_interval_ms, 10..=60_000)?;
+    within("cluster.gossip_interval_ms", cluster.gossip_interval_ms, 20..=5_000)?;
+    within("cluster.vnodes", cluster.vnodes, 1..=1_024)
+}
+
+fn tls(config: &Config) -> Result<(), Invalid> {
+    let tls = &config.tls;
+    let files = [
+        ("tls.ca", &tls.ca),
+        ("tls.cert", &tls.cert),
+        ("tls.key", &tls.key),
+        ("tls.secret", &tls.secret),
+    ];
+    if config.cluster.listen.is_none() {
+        return Ok(());
+    }
+    match files.into_iter().find(|(_, path)| path.is_none()) {
+        None => Ok(()),
+        Some((key, _)) => Err(invalid(
+            key,
+            "the mesh (cluster.listen) needs it",
+            format!(
+                "make it with `tidegate ca init --dir pki` and `tidegate ca issue --dir pki --node \
+                 {}`, then set it",
+                config.node.id
+            ),
+        )),
+    }
+}
+
+fn doors(config: &Config) -> Result<(), Invalid> {
+    let doors = [
+        ("http.listen", config.http.listen),
+        ("grpc.listen", config.grpc.listen),
+        ("admin.listen", config.admin.listen),
+    ];
+    if config.http.listen.is_none() && config.grpc.listen.is_none() {
+        return Err(invalid(
+            "http.listen",
+            "neither http.listen nor grpc.listen is set, so nobody could ask this node",
+            "set at least one, such as http.listen = \"127.0.0.1:8080\"",
+        ));
+    }
+    for (i, (_, first)) in doors.iter().enumerate() {
+        for (key, second) in &doors[i + 1..] {
+            if let (Some(a), Some(b)) = (first, second)
+                && collide(*a, *b)
+            {
+                return Err(invalid(
+                    key,
+                    format!("{b} is another door's address"),
+                    "give each door a port of its own",
+                ));
+            }
+        }
+    }
+    within("http.denied_status", config.http.denied_status, 400..=599)
+}
+
+fn limits(limits: &Limits) -> Result<(), Invalid> {
+    within("limits.keys_max", limits.keys_max, 1..=1_000_000_000)?;
+    within("limits.connections_max", limits.connections_max, 1..=1_000_000)?;
+    within("limits.body_bytes_max", limits.body_bytes_max, 1_024..=16_777_216)?;
+    within("limits.descriptors_max", limits.descriptors_max, 1..=1_000)?;
+    within("limits.entries_max", limits.entries_max, 1..=100)?;
+    within("limits.value_bytes_max", limits.value_bytes_max, 1..=65_536)?;
+    within("limits.header_timeout_ms", limits.header_timeout_ms, 10..=600_000)?;
+    within("limits.drain_timeout_ms", limits.drain_timeout_ms, 0..=600_000)
+}
+
+fn within<T: PartialOrd + Display + Copy>(
+    key: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), Invalid> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (min, max) = range.into_inner();
+    Err(invalid(key, format!("{value} is outside {min} to {max}"), "give a number in that range"))
+}
+
+/// Port 0 asks the system for any free port, so two of them do not collide.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    a == b && a.port() != 0
+}
+
+/// `host:port`, where host is a name, an IPv4 address or an IPv6 address in brackets.
+fn is_host_port(text: &str) -> bool {
+    if text.parse::<SocketAddr>().is_ok_and(|addr| addr.port() != 0) {
+        return true;
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let host_is_name = (1..=253).contains(&host.len())
+        && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
+    host_is_name && port.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
+fn invalid(key: &'static str, problem: impl Into<String>, fix: impl Into<String>) -> Invalid {
+    Invalid { key, problem: problem.into(), fix: fix.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standalone_configuration_is_valid() {
+        assert_eq!(validate(&Config::standalone()), Ok(()));
+    }
+
+    #[test]
+    fn seeds_are_host_and_port() {
+        for good in ["10.0.0.1:7600", "[::1]:7600", "node-1.mesh.internal:1", "a:65535"] {
+            assert!(is_host_port(good), "{good}");
+        }
+        for bad in
+            ["", "a", "a:", ":1", "a:0", "a:65536", "10.0.0.1:0", "a b:1", "::1:7600", "http://a:1"]
+        {
+            assert!(!is_host_port(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn two_doors_on_port_zero_do_not_collide() {
+        let mut config = Config::standalone();
+        config.http.listen = "127.0.0.1:0".parse().ok();
+        config.grpc.listen = config.http.listen;
+        assert_eq!(validate(&config), Ok(()));
+    }
+}
