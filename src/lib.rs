@@ -2,5 +2,6 @@
 
 pub mod config;
 pub mod observe;
+pub mod rules;
 pub mod seam;
 pub mod units;

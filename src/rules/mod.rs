@@ -1,0 +1,29 @@
+//! Rules: what is limited, how, and how it is matched. Pure; reading files is the loader's edge.
+//!
+//! ```text
+//! files ── load ── yaml ── shape ── compile (fields, limits, level) ── Book ── find
+//! ```
+
+mod compile;
+mod duration;
+mod explain;
+mod fields;
+mod fingerprint;
+mod level;
+mod limits;
+mod pattern;
+mod shape;
+
+pub mod book;
+pub mod descriptor;
+pub mod error;
+pub mod keys;
+pub mod load;
+pub mod quota;
+pub mod rule;
+pub mod watch;
+pub mod yaml;
+
+pub use error::{Error, Reason, Warning};
+pub use explain::{Match, Step};
+pub use level::Via;

@@ -1,0 +1,81 @@
+//! The first look at a file, before anything is understood: every key is known, every list is one
+//! of mappings, every leaf is a text, an integer, a truth value or nothing.
+//!
+//! envoyproxy/ratelimit looks at its files in the same two steps, and what it refuses in the first
+//! it refuses before it says anything about the second.
+
+use super::error::{Error, Reason};
+use super::keys::{self, Place};
+use super::yaml::{Kind, Mark, Meaning, Node};
+
+/// Checks a whole file.
+pub(super) fn check(file: &str, root: &Node) -> Result<(), Error> {
+    let Kind::Map(_) = root.kind else {
+        if root.is_null() {
+            return Ok(());
+        }
+        let reason = Reason::Type { expected: "a mapping", found: root.describe().into() };
+        return Err(fault(file, root.at, None, reason));
+    };
+    check_mapping(file, root, Some(Place::File))
+}
+
+/// Checks a mapping. Recursion is bounded by the depth that the YAML reader allows.
+fn check_mapping(file: &str, node: &Node, place: Option<Place>) -> Result<(), Error> {
+    let Kind::Map(pairs) = &node.kind else {
+        let found = if node.is_null() { "<nil>".into() } else { written(node) };
+        return Err(fault(file, node.at, None, Reason::ListOf(found)));
+    };
+    for (key, value) in pairs.iter() {
+        let name = match key.as_scalar() {
+            Some(scalar) if scalar.meaning() == Meaning::Text => &*scalar.text,
+            _ => return Err(fault(file, key.at, None, Reason::KeyType(written(key)))),
+        };
+        let Some(known) = keys::find(name) else {
+            let reason = Reason::UnknownKey { key: name.into(), place };
+            return Err(fault(file, key.at, None, reason));
+        };
+        // Metadata is the author's own.
+        if known.name == "metadata" {
+            continue;
+        }
+        let inner = place_of(known.name);
+        match &value.kind {
+            Kind::List(elements) => {
+                elements.iter().try_for_each(|element| check_mapping(file, element, inner))?;
+            }
+            Kind::Map(_) => check_mapping(file, value, inner)?,
+            Kind::Scalar(scalar) => {
+                if scalar.meaning() == Meaning::OtherNumber {
+                    let reason = Reason::Fraction((&*scalar.text).into());
+                    return Err(fault(file, value.at, Some(known.name), reason));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the mappings behind a key are.
+fn place_of(key: &str) -> Option<Place> {
+    match key {
+        "descriptors" => Some(Place::Descriptor),
+        "rate_limit" => Some(Place::RateLimit),
+        "replaces" => Some(Place::Replaces),
+        _ => None,
+    }
+}
+
+fn written(node: &Node) -> Box<str> {
+    match node.as_scalar() {
+        Some(scalar) => match scalar.meaning() {
+            Meaning::Bool(truth) => truth.to_string().into(),
+            _ => (&*scalar.text).into(),
+        },
+        None => node.describe().into(),
+    }
+}
+
+fn fault(file: &str, at: Mark, key: Option<&'static str>, reason: Reason) -> Error {
+    Error { file: file.into(), at: Some(at), key, reason }
+}
