@@ -1,6 +1,7 @@
 //! A rate limiter that is a cluster of equal peers, with no central store.
 
 pub mod config;
+pub mod engine;
 pub mod observe;
 pub mod rules;
 pub mod seam;

@@ -1,0 +1,607 @@
+//! Laws that hold for every algorithm, on random quotas, hits and times.
+//!
+//! Each case draws a quota, lets a random past happen to a counter, and checks one law on what came
+//! of it. A failing case is printed in full, shrunk; proptest keeps no file of it.
+
+use std::collections::BTreeMap;
+
+use crdts::{CmRDT, CvRDT, GCounter, VClock};
+use proptest::prelude::*;
+
+use tidegate::engine::delta::{Bounds, DeltaBucket};
+use tidegate::engine::{
+    ActorId, Columns, Delta, Retry, State, Verdict, decide, decide_eventual, preview,
+    preview_eventual,
+};
+use tidegate::rules::quota::{
+    Algorithm, LOG_LIMIT_MAX, QUEUE_MAX, Quota, QuotaParts, SUB_WINDOWS_MAX, WINDOW_MAX,
+};
+use tidegate::units::{Hits, Span, Timestamp};
+
+/// 2026, as a node would see it.
+const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+const ME: ActorId = ActorId::new(1);
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(8_000))]
+
+    /// The named time is exact: refused one nanosecond earlier, admitted then, or never.
+    #[test]
+    fn retry_is_honest_to_the_nanosecond(past in past(), ask in 0..24_u64) {
+        let (counter, now) = past.live();
+        let ask = past.hits(ask);
+        let verdict = counter.preview(ask, now);
+        match verdict.retry {
+            Retry::Now => prop_assert!(verdict.allowed),
+            Retry::After(wait) => {
+                prop_assert!(!verdict.allowed);
+                prop_assert!(!wait.is_zero());
+                let then = now.plus(wait);
+                prop_assert!(counter.preview(ask, then).allowed, "refused at {wait:?}");
+                let before = then.minus(Span::from_nanos(1));
+                prop_assert!(!counter.preview(ask, before).allowed, "admitted before {wait:?}");
+            }
+            Retry::Never => {
+                prop_assert!(!verdict.allowed);
+                let idle = Counter { state: State::Absent, ..counter };
+                prop_assert!(!idle.preview(ask, now).allowed);
+            }
+        }
+    }
+
+    /// At `reset`, and not a nanosecond before, everything is there again. (A fixed window names
+    /// its end whether or not anything was used.)
+    #[test]
+    fn reset_is_honest_to_the_nanosecond(past in past()) {
+        let (counter, now) = past.live();
+        let reset = counter.preview(Hits::PEEK, now).reset;
+        let whole = Counter { state: State::Absent, ..counter.clone() };
+        let then = now.plus(reset);
+        let left = |counter: &Counter, at| counter.preview(Hits::PEEK, at).remaining;
+        prop_assert_eq!(left(&counter, then), left(&whole, then));
+        if !reset.is_zero() && past.quota.algorithm() != Algorithm::FixedWindow {
+            let before = then.minus(Span::from_nanos(1));
+            prop_assert!(left(&counter, before) < left(&whole, before));
+        }
+    }
+
+    /// `remaining` is the largest ask that would pass.
+    #[test]
+    fn remaining_is_what_still_passes(past in past()) {
+        let (counter, now) = past.live();
+        let verdict = counter.preview(Hits::PEEK, now);
+        let fits = i64::from(verdict.remaining);
+        prop_assert!(!verdict.allowed || counter.preview(Hits::new(fits), now).allowed);
+        prop_assert!(!counter.preview(Hits::new(fits + 1), now).allowed);
+    }
+
+    /// A preview is the decision, and changes nothing that a later ask could see.
+    #[test]
+    fn preview_tells_what_decide_will_say(past in past(), ask in 0..40_u64, sign in prop::bool::ANY) {
+        let (mut counter, now) = past.live();
+        let ask = if sign { past.hits(ask) } else { Hits::new(-past.hits(ask).get()) };
+        let expected = counter.preview(ask, now);
+        prop_assert_eq!(counter.decide(ask, now), expected);
+    }
+
+    /// A refused ask leaves a counter that answers as before; `fixed_window` alone counts it.
+    #[test]
+    fn refused_asks_consume_nothing(past in past(), ask in 0..40_u64, later in 0..400_u64) {
+        let (counter, now) = past.live();
+        if past.quota.algorithm() == Algorithm::FixedWindow {
+            return Ok(());
+        }
+        let ask = past.hits(ask);
+        let mut refused = counter.clone();
+        if !refused.decide(ask, now).allowed {
+            let later = now.plus(past.fraction(later));
+            for hits in [Hits::PEEK, Hits::ONE, ask] {
+                prop_assert_eq!(refused.preview(hits, later), counter.preview(hits, later));
+            }
+        }
+    }
+
+    /// Waiting never hurts: what passes at one time passes at any later one. Read backwards it says
+    /// that a clock that steps back grants nothing that it would not have granted before.
+    #[test]
+    fn a_clock_that_steps_back_grants_nothing(past in past(), ask in 0..40_u64, back in 0..400_u64) {
+        let (counter, now) = past.live();
+        let ask = past.hits(ask);
+        let earlier = now.minus(past.fraction(back));
+        if counter.preview(ask, earlier).allowed {
+            prop_assert!(counter.preview(ask, now).allowed);
+        }
+        let left = |at| counter.preview(Hits::PEEK, at).remaining;
+        prop_assert!(left(earlier) <= left(now));
+    }
+
+    /// From `absent_at` on a state may be dropped and nobody can tell.
+    #[test]
+    fn a_state_is_like_absent_from_the_time_it_names(past in past(), ask in 0..40_u64, on in 0..400_u64) {
+        let (counter, now) = past.live();
+        prop_assert!(counter.state.seen_at(&past.quota) <= now);
+        let ask = past.hits(ask);
+        let then = counter.state.absent_at(&past.quota).plus(past.fraction(on));
+        let dropped = Counter { state: State::Absent, ..counter.clone() };
+        prop_assert_eq!(counter.preview(ask, then), dropped.preview(ask, then));
+    }
+
+    /// Hits one by one at one instant are let through as far as `remaining` said, and leave the
+    /// same state as one ask for as many.
+    #[test]
+    fn one_ask_for_many_is_many_asks_for_one(past in past(), many in 1..60_u32) {
+        let (mut singly, now) = past.live();
+        let mut at_once = singly.clone();
+        let fits = singly.preview(Hits::PEEK, now).remaining.min(many);
+        let admitted = (0..many).filter(|_| singly.decide(Hits::ONE, now).allowed).count();
+        prop_assert_eq!(admitted, usize::try_from(fits).expect("a small number"));
+        if fits > 0 && past.quota.algorithm() != Algorithm::FixedWindow {
+            at_once.decide(Hits::new(i64::from(fits)), now);
+            prop_assert_eq!(singly.state, at_once.state);
+        }
+    }
+
+    /// In any stretch of time no more passes than the algorithm's module doc says.
+    #[test]
+    fn admitted_hits_stay_within_the_bound(past in past()) {
+        let admitted = past.admitted();
+        for (from, &(start, _)) in admitted.iter().enumerate() {
+            let mut sum = 0_u128;
+            for &(end, hits) in &admitted[from..] {
+                sum += u128::from(hits);
+                past.check_bound(sum, admitted[from].1, end.since(start))?;
+            }
+        }
+    }
+
+    /// A sliding counter is wrong by at most the hits of the slice that overlaps in part.
+    #[test]
+    fn a_sliding_counter_errs_by_at_most_one_slice(past in past()) {
+        if past.quota.algorithm() != Algorithm::SlidingWindowCounter {
+            return Ok(());
+        }
+        let (limit, window) = (u64::from(past.quota.limit()), past.quota.window());
+        let slice = window.as_nanos() / u64::from(past.quota.sub_windows());
+        let admitted = past.admitted();
+        for &(end, _) in &admitted {
+            let until_end = admitted.iter().take_while(|(at, _)| *at <= end);
+            let in_window = until_end.filter(|(at, _)| end.since(*at) < window);
+            let sum: u64 = in_window.map(|(_, hits)| hits).sum();
+            let partial = end.as_nanos() / slice - u64::from(past.quota.sub_windows());
+            let in_partial = admitted.iter().filter(|(at, _)| at.as_nanos() / slice == partial);
+            let spare: u64 = in_partial.map(|(_, hits)| hits).sum();
+            prop_assert!(sum <= limit + spare, "{sum} of {limit} with {spare} in the partial slice");
+        }
+    }
+
+    /// Times at both ends of what can be said end in a refusal or an answer, never in a panic.
+    #[test]
+    fn no_time_and_no_amount_panics(
+        quota in quota(),
+        eventual in prop::bool::ANY,
+        asks in prop::collection::vec((any::<i64>(), edge_time()), 1..12),
+    ) {
+        let mut counter = Counter::new(quota, eventual);
+        for (hits, now) in asks {
+            let verdict = counter.decide(Hits::new(hits), now);
+            prop_assert_eq!(verdict.allowed, verdict.retry == Retry::Now);
+            prop_assert_ne!(verdict.retry, Retry::After(Span::ZERO));
+            counter.state.absent_at(&quota);
+            counter.state.seen_at(&quota);
+        }
+    }
+
+    /// States survive the wire as they are.
+    #[test]
+    fn a_state_reads_back_as_it_was_written(past in past()) {
+        let (counter, _) = past.live();
+        let bytes = bincode::serde::encode_to_vec(&counter.state, bincode::config::standard());
+        let bytes = bytes.expect("a state encodes");
+        let (state, _): (State, usize) =
+            bincode::serde::decode_from_slice(&bytes, bincode::config::standard())
+                .expect("a state decodes");
+        prop_assert_eq!(state, counter.state);
+    }
+
+    /// Bytes that nobody wrote either are no state or are one that answers without a panic.
+    #[test]
+    fn a_state_from_random_bytes_never_panics(
+        bytes in prop::collection::vec(any::<u8>(), 0..80),
+        other in prop::collection::vec(any::<u8>(), 0..80),
+        quota in quota(),
+        hits in any::<i64>(),
+        now in edge_time(),
+    ) {
+        let config = bincode::config::standard().with_limit::<4096>();
+        let read = |bytes: &[u8]| bincode::serde::decode_from_slice::<State, _>(bytes, config);
+        if let (Ok((mut state, _)), Ok((other, _))) = (read(&bytes), read(&other)) {
+            state.merge(other);
+            preview_eventual(&state, &quota, Hits::new(hits), now);
+            decide(&mut state, &quota, Hits::new(hits), now);
+            decide_eventual(&mut state, ME, &quota, Hits::new(hits), now);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(6_000))]
+
+    /// Commutative, associative, idempotent, and Absent is its zero; states of different kinds too.
+    #[test]
+    fn merge_is_a_join(a in small_state(), b in small_state(), c in small_state()) {
+        prop_assert_eq!(join(&a, &b), join(&b, &a));
+        prop_assert_eq!(join(&join(&a, &b), &c), join(&a, &join(&b, &c)));
+        prop_assert_eq!(join(&a, &a), a.clone());
+        prop_assert_eq!(join(&a, &State::Absent), a.clone());
+        prop_assert_eq!(join(&join(&a, &b), &b), join(&a, &b));
+    }
+
+    /// Once time has reached what both sides have seen, the joined state admits no more than
+    /// either.
+    #[test]
+    fn merge_forgets_no_hit(
+        (quota, eventual, a, b) in siblings(false),
+        on in 0..400_u64,
+        hits in 1..25_i64,
+    ) {
+        let now = a.seen_at(&quota).max(b.seen_at(&quota)).max(SMALL_START);
+        let now = now.plus(Span::from_nanos(quota.window().as_nanos() / 200 * on));
+        let both = join(&a, &b);
+        let ask = |state: &State, hits| {
+            Counter { state: state.clone(), quota, eventual }.preview(hits, now)
+        };
+        for side in [&a, &b] {
+            prop_assert!(ask(&both, Hits::PEEK).remaining <= ask(side, Hits::PEEK).remaining);
+            if ask(&both, Hits::new(hits)).allowed {
+                prop_assert!(ask(side, Hits::new(hits)).allowed);
+            }
+        }
+    }
+
+    /// Columns say what `crdts::GCounter` says, whatever was lost, repeated or reordered on the
+    /// way.
+    #[test]
+    fn columns_count_as_the_reference_g_counter_does(
+        steps in prop::collection::vec((0..3_usize, 0..3_usize, 0..4_u64, 0..50_u64), 1..60),
+    ) {
+        let quota = sliding(1_000_000, 60, 4);
+        let mut ours: Vec<State> = vec![State::Absent; 3];
+        let mut reference = vec![BTreeMap::<u64, GCounter<ActorId>>::new(); 3];
+        let first = START.as_secs() / 15;
+        for (node, from, bucket, hits) in steps {
+            if hits == 0 {
+                let Some(said) = ours[from].columns().map(Columns::wire) else { continue };
+                ours[node].merge_delta(&said, &quota);
+                let said = reference[from].clone();
+                for (bucket, counter) in said {
+                    reference[node].entry(bucket).or_default().merge(counter);
+                }
+                continue;
+            }
+            let me = ActorId::new(node as u64);
+            let now = Timestamp::from_secs((first + bucket) * 15);
+            // The decision counts in the newest bucket that the node knows of.
+            let newest = reference[node].keys().next_back().copied().unwrap_or(0);
+            let counter = reference[node].entry(newest.max(first + bucket)).or_default();
+            counter.apply(counter.inc_many(me, hits));
+            let hits = Hits::new(i64::try_from(hits).expect("small"));
+            prop_assert!(decide_eventual(&mut ours[node], me, &quota, hits, now).allowed);
+        }
+        for (ours, reference) in ours.iter().zip(&reference) {
+            for (bucket, counter) in reference {
+                let sum = ours.columns().map_or(0, |columns| columns.sum(*bucket));
+                prop_assert_eq!(sum.to_string(), counter.read().to_string());
+            }
+        }
+    }
+
+    /// What passes validation can be merged, answered from and sent on; what does not says why.
+    #[test]
+    fn a_delta_that_is_let_through_does_no_harm(delta in delta(), mine in sibling_columns()) {
+        let bounds =
+            Bounds { now: SMALL_START, ahead_max: Span::from_secs(200), columns_max: 3 };
+        if let Err(error) = delta.validate(&bounds) {
+            prop_assert!(!error.to_string().is_empty());
+            return Ok(());
+        }
+        let quota = small_quota(6);
+        let mut state = mine.clone();
+        state.merge_delta(&delta, &quota);
+        let left = |state: &State, at| preview_eventual(state, &quota, Hits::PEEK, at).remaining;
+        let now = state.seen_at(&quota).max(SMALL_START);
+        prop_assert!(left(&state, now) <= quota.limit());
+        // A delta without refunds only ever takes room away.
+        if delta.buckets.iter().all(|bucket| bucket.refunded.is_empty()) {
+            prop_assert!(left(&state, now) <= left(&mine, now));
+        }
+        let sent_on = state.columns().map(Columns::wire);
+        prop_assert_eq!(sent_on.and_then(|delta| Columns::try_from(delta).ok()), state.columns().cloned());
+    }
+
+    /// Deltas between nodes end in the same counts in any order, repeated or not.
+    #[test]
+    fn deltas_in_any_order_end_in_the_same_columns(
+        states in prop::collection::vec(sibling_columns(), 1..5),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let quota = small_quota(6);
+        let mut straight = State::Absent;
+        for state in &states {
+            straight.merge(state.clone());
+        }
+        let mut shuffled = State::Absent;
+        for state in order.iter().map(|index| index.get(&states)).chain(states.iter().rev()) {
+            if let Some(columns) = state.columns() {
+                shuffled.merge_delta(&columns.wire(), &quota);
+            }
+        }
+        prop_assert_eq!(straight, shuffled);
+    }
+}
+
+// === A random past ===
+
+/// A counter and who asks it.
+#[derive(Clone, Debug)]
+struct Counter {
+    state: State,
+    quota: Quota,
+    eventual: bool,
+}
+
+impl Counter {
+    fn new(quota: Quota, eventual: bool) -> Self {
+        let is_window =
+            matches!(quota.algorithm(), Algorithm::FixedWindow | Algorithm::SlidingWindowCounter);
+        Self { state: State::Absent, quota, eventual: eventual && is_window }
+    }
+
+    fn preview(&self, hits: Hits, now: Timestamp) -> Verdict {
+        if self.eventual {
+            preview_eventual(&self.state, &self.quota, hits, now)
+        } else {
+            preview(&self.state, &self.quota, hits, now)
+        }
+    }
+
+    fn decide(&mut self, hits: Hits, now: Timestamp) -> Verdict {
+        if self.eventual {
+            decide_eventual(&mut self.state, ME, &self.quota, hits, now)
+        } else {
+            decide(&mut self.state, &self.quota, hits, now)
+        }
+    }
+}
+
+/// Asks of one counter, in fractions of its limit and its window.
+#[derive(Clone, Debug)]
+struct Past {
+    quota: Quota,
+    eventual: bool,
+    offset: u64,
+    asks: Vec<(u64, u64)>,
+}
+
+impl Past {
+    /// Lives through it; the counter and the time after the last ask.
+    fn live(&self) -> (Counter, Timestamp) {
+        let mut counter = Counter::new(self.quota, self.eventual);
+        let mut now = START.plus(Span::from_nanos(self.offset));
+        for &(hits, wait) in &self.asks {
+            now = now.plus(self.fraction(wait));
+            counter.decide(self.hits(hits), now);
+        }
+        (counter, now)
+    }
+
+    /// When how many hits passed.
+    fn admitted(&self) -> Vec<(Timestamp, u64)> {
+        let mut counter = Counter::new(self.quota, self.eventual);
+        let mut now = START.plus(Span::from_nanos(self.offset));
+        let mut admitted = Vec::new();
+        for &(hits, wait) in &self.asks {
+            now = now.plus(self.fraction(wait));
+            let hits = self.hits(hits);
+            let verdict = counter.decide(hits, now);
+            if verdict.allowed {
+                admitted.push((now.plus(verdict.delay), hits.charge()));
+            }
+        }
+        admitted
+    }
+
+    /// `n` twentieths of what passes at once, at least `n` hits.
+    fn hits(&self, n: u64) -> Hits {
+        let size = self.quota.queue().map_or_else(|| self.quota.burst(), |waiting| waiting + 1);
+        Hits::new(i64::try_from((u64::from(size) * n / 20).max(n)).expect("below 2^38"))
+    }
+
+    /// `n` hundredths of a window, and `n` more nanoseconds to leave round numbers.
+    fn fraction(&self, n: u64) -> Span {
+        Span::from_nanos(self.quota.window().as_nanos() / 100 * n + n)
+    }
+
+    /// Checks `hits` of several asks, `first` of them from the first, within `stretch`.
+    fn check_bound(&self, hits: u128, first: u64, stretch: Span) -> Result<(), TestCaseError> {
+        let (limit, window) = (u128::from(self.quota.limit()), self.quota.window());
+        let ticks = u128::from(window.as_nanos());
+        let earned = u128::from(stretch.as_nanos()) * limit;
+        match self.quota.algorithm() {
+            Algorithm::SlidingWindowLog if stretch < window => prop_assert!(hits <= limit),
+            Algorithm::FixedWindow if stretch < window => prop_assert!(hits <= 2 * limit),
+            Algorithm::SlidingWindowCounter if stretch < window => {
+                prop_assert!(hits < 2 * limit || hits == limit);
+            }
+            Algorithm::LeakyBucket if self.quota.queue().is_some() => {
+                let after_first = hits - u128::from(first);
+                prop_assert!(after_first * ticks <= earned + limit);
+            }
+            Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+                prop_assert!(hits * ticks <= u128::from(self.quota.burst()) * ticks + earned);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn past() -> impl Strategy<Value = Past> {
+    let wait = prop_oneof![4 => Just(0_u64), 6 => 0..20_u64, 1 => 20..250_u64];
+    let hits = prop_oneof![4 => 1..8_u64, 2 => 8..45_u64];
+    let asks = prop::collection::vec((hits, wait), 0..30);
+    (quota(), prop::bool::ANY, 0..WINDOW_MAX.as_nanos(), asks)
+        .prop_map(|(quota, eventual, offset, asks)| Past { quota, eventual, offset, asks })
+}
+
+/// Any quota at all, up to the ends of what is valid.
+fn quota() -> impl Strategy<Value = Quota> {
+    let limit = prop_oneof![Just(1_u32), 2..50_u32, 50..5_000_u32, any::<u32>(), Just(u32::MAX)];
+    let millis_max = WINDOW_MAX.as_nanos() / 1_000_000;
+    let millis =
+        prop_oneof![Just(1_000_u64), 1_000..100_000_u64, 1_000..=millis_max, Just(millis_max)];
+    let slices = prop_oneof![Just(1_u8), 1..=10_u8, Just(SUB_WINDOWS_MAX)];
+    let burst = prop_oneof![Just(1_u32), 1..100_u32, any::<u32>()];
+    let queue = prop::option::of(prop_oneof![0..20_u32, 0..=QUEUE_MAX]);
+    (prop::sample::select(&Algorithm::ALL[..]), limit, millis, slices, burst, queue)
+        .prop_filter_map("a valid quota", |(algorithm, limit, millis, slices, burst, queue)| {
+            let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra);
+            let is_leaky = algorithm == Algorithm::LeakyBucket;
+            let is_log = algorithm == Algorithm::SlidingWindowLog;
+            let limit = if is_log { limit % LOG_LIMIT_MAX + 1 } else { limit.max(1) };
+            let slices = if algorithm == Algorithm::SlidingWindowCounter { slices } else { 1 };
+            Quota::new(QuotaParts {
+                algorithm,
+                limit,
+                window: Span::from_millis(millis / u64::from(slices) * u64::from(slices)),
+                burst: if is_bucket || (is_leaky && queue.is_none()) {
+                    burst.max(1)
+                } else {
+                    limit
+                },
+                sub_windows: slices,
+                queue: queue.filter(|_| is_leaky),
+            })
+            .ok()
+        })
+}
+
+fn edge_time() -> impl Strategy<Value = Timestamp> {
+    let ten_years = Span::from_secs(10 * 365 * 86_400).as_nanos();
+    let year_2026 = START.as_nanos();
+    prop_oneof![
+        Just(0),
+        Just(u64::MAX),
+        0..1_000_u64,
+        year_2026 - ten_years..year_2026 + ten_years,
+        any::<u64>(),
+    ]
+    .prop_map(Timestamp::from_nanos)
+}
+
+// === Small worlds, in which random states meet ===
+
+const SMALL_START: Timestamp = Timestamp::from_secs(600);
+
+fn sliding(limit: u32, secs: u64, sub_windows: u8) -> Quota {
+    Quota::new(QuotaParts {
+        algorithm: Algorithm::SlidingWindowCounter,
+        limit,
+        window: Span::from_secs(secs),
+        burst: limit,
+        sub_windows,
+        queue: None,
+    })
+    .expect("a valid quota")
+}
+
+/// Seven counters that one key may have had: each algorithm, and sub-windows.
+fn small_quota(kind: usize) -> Quota {
+    match Algorithm::ALL.get(kind) {
+        Some(&algorithm) => {
+            Quota::simple(algorithm, 20, Span::from_secs(60)).expect("a valid quota")
+        }
+        None => sliding(20, 60, 3),
+    }
+}
+
+/// A state of `quota` after a few asks around [`SMALL_START`] by one of three actors.
+fn state_of(quota: Quota, eventual: bool, refunds: bool) -> impl Strategy<Value = State> {
+    let least = if refunds { -3_i64 } else { 0 };
+    let ask = (least..9_i64, 0..200_u64, 1..4_u64);
+    prop::collection::vec(ask, 0..10).prop_map(move |mut asks| {
+        asks.sort_by_key(|&(_, secs, _)| secs);
+        let mut state = State::Absent;
+        for (hits, secs, actor) in asks {
+            let (hits, now) = (Hits::new(hits), SMALL_START.plus(Span::from_secs(secs)));
+            if eventual {
+                decide_eventual(&mut state, ActorId::new(actor), &quota, hits, now);
+            } else {
+                decide(&mut state, &quota, hits, now);
+            }
+        }
+        state
+    })
+}
+
+/// Any kind of state, refunds included.
+fn small_state() -> impl Strategy<Value = State> {
+    (0..7_usize, prop::bool::ANY)
+        .prop_flat_map(|(kind, eventual)| state_of(small_quota(kind), eventual, true))
+}
+
+/// Two states of the same counter.
+fn siblings(refunds: bool) -> impl Strategy<Value = (Quota, bool, State, State)> {
+    (0..7_usize, prop::bool::ANY).prop_flat_map(move |(kind, eventual)| {
+        let quota = small_quota(kind);
+        let eventual = Counter::new(quota, eventual).eventual;
+        let state = || state_of(quota, eventual, refunds);
+        (Just(quota), Just(eventual), state(), state())
+    })
+}
+
+fn sibling_columns() -> impl Strategy<Value = State> {
+    state_of(small_quota(6), true, true)
+}
+
+/// Deltas at and beyond the edge of what [`small_quota`] 6 may be told.
+fn delta() -> impl Strategy<Value = Delta> {
+    let value = prop_oneof![8 => 1..30_u64, 1 => Just(u64::from(u32::MAX)), 1 => any::<u64>()];
+    let clock = move || {
+        prop::collection::btree_map((1..6_u64).prop_map(ActorId::new), value.clone(), 0..4)
+            .prop_map(|dots| VClock { dots })
+    };
+    let refunds = prop_oneof![3 => Just(VClock::new()), 1 => clock()];
+    let index = prop_oneof![20 => 25..45_u64, 1 => any::<u64>()];
+    let bucket = (index, clock(), refunds).prop_map(|(index, used, refunded)| DeltaBucket {
+        index,
+        used,
+        refunded,
+    });
+    let shape = prop_oneof![
+        20 => Just((20_000_000_000, 4)),
+        1 => (any::<u64>(), any::<u8>()),
+        1 => (0..3_000_000_000_u64, 0..4_u8),
+    ];
+    let order = prop::bool::weighted(0.9);
+    (shape, prop::collection::vec(bucket, 0..4), order).prop_map(
+        |((bucket_ns, keep), mut buckets, in_order)| {
+            if in_order {
+                buckets.sort_by_key(|bucket| std::cmp::Reverse(bucket.index));
+                let newest = buckets.first().map_or(0, |bucket| bucket.index);
+                buckets.retain(|bucket| newest - bucket.index < u64::from(keep));
+                buckets.dedup_by_key(|bucket| bucket.index);
+            }
+            Delta { bucket_ns, keep, buckets }
+        },
+    )
+}
+
+fn join(a: &State, b: &State) -> State {
+    let mut joined = a.clone();
+    joined.merge(b.clone());
+    joined
+}
