@@ -5,4 +5,5 @@ pub mod engine;
 pub mod observe;
 pub mod rules;
 pub mod seam;
+pub mod store;
 pub mod units;

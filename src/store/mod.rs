@@ -1,0 +1,142 @@
+//! Where counters live: sharded, bounded, one lock a decision.
+//!
+//! A key's `place` picks its shard, so all limits of a descriptor share one; its `tag` picks the
+//! slot inside. A check takes its shard's lock, decides and lets go: some ten to some hundred
+//! nanoseconds, in which no memory is allocated but for a new key's share of the next larger array.
+//!
+//! - [`check`](Store::check) decides strict keys, [`check_eventual`](Store::check_eventual)
+//!   eventual ones in this node's own column.
+//! - `table` and `slot` say how a key costs under 50 bytes, `shard` how slots expire, `overflow`
+//!   what happens when there is no room, `dirty` and `eventual` how changes reach the peers, `scan`
+//!   how counters move to another node.
+//!
+//! **Invariant:** a counter that still matters is never given up to make room for another.
+//!
+//! **Invariant:** no step under a lock looks at more slots than its constant names, with two
+//! exceptions: a key that comes or goes moves the run of neighbours behind it, some 50 slots on
+//! average, and growing or shrinking moves all slots of one shard, some 4,096 (see [`Options`]).
+
+mod check;
+mod dirty;
+mod eventual;
+pub mod key;
+mod options;
+mod overflow;
+mod pages;
+mod scan;
+mod shard;
+mod slot;
+mod stats;
+mod table;
+mod way;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+pub use check::{Counter, Verdicts};
+pub use dirty::is_urgent;
+pub use eventual::Merged;
+pub use key::{DescriptorHash, KeyHash, KeyHasher};
+pub use options::Options;
+pub use scan::{Counted, Cursor};
+pub use stats::Stats;
+
+use crate::engine::ActorId;
+use crate::units::{Hits, Timestamp};
+use check::Question;
+use overflow::Overflow;
+use shard::Shard;
+use way::Way;
+
+/// Slots a background sweep looks at before it lets go of a shard's lock.
+const TEND_SLOTS: usize = 512;
+
+/// All counters of a node.
+#[derive(Debug)]
+pub struct Store {
+    shards: Box<[Padded]>,
+    overflow: Overflow,
+    /// Where the next drain starts: where the last one had to stop, so that no shard starves.
+    drain_from: AtomicUsize,
+    /// Where the next background sweep starts.
+    tend_from: AtomicUsize,
+}
+
+/// A shard on cache lines of its own: the lock of one must not slow its neighbour.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+impl Store {
+    /// An empty store. Memory is taken as keys come.
+    pub fn new(options: Options) -> Self {
+        let shards = options.shards();
+        let keys_max = options.keys_max / shards;
+        let shard = || Padded(Mutex::new(Shard::new(keys_max)));
+        Self {
+            shards: std::iter::repeat_with(shard).take(shards).collect(),
+            overflow: Overflow::new(options.on_full),
+            drain_from: AtomicUsize::new(0),
+            tend_from: AtomicUsize::new(0),
+        }
+    }
+
+    /// Decides the limits of one descriptor together, one verdict each in their order.
+    ///
+    /// All must let the hits pass, else none is charged (a single `fixed_window` counts what it
+    /// refuses, as its algorithm says). Zero hits look and leave no trace. The counters share their
+    /// `place` and have distinct tags.
+    pub fn check(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
+        self.decide(counters, Question { hits, now, way: Way::Strict })
+    }
+
+    /// Like [`Store::check`] for eventual limits: counts in the column of `me`, and puts the keys
+    /// in line for [`Store::drain_dirty`].
+    pub fn check_eventual(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        me: ActorId,
+        now: Timestamp,
+    ) -> Verdicts {
+        self.decide(counters, Question { hits, now, way: Way::Eventual(me) })
+    }
+
+    /// Forgets expired counters in the next `shards` shards, some hundred slots in each. Checks
+    /// sweep what they use; this returns the memory of shards that nobody asks any more. For a
+    /// timer in the background.
+    pub fn tend(&self, shards: usize, now: Timestamp) {
+        let shards = shards.min(self.shards.len());
+        let start = self.tend_from.fetch_add(shards, Ordering::Relaxed);
+        for (_, shard) in self.shards_from(start).take(shards) {
+            let mut shard = shard.lock();
+            let now = shard.instant(now);
+            shard.sweep(now, TEND_SLOTS, usize::MAX);
+        }
+    }
+
+    fn decide(&self, counters: &[Counter], question: Question) -> Verdicts {
+        let Some(first) = counters.first() else { return Verdicts::new() };
+        self.shard(first.key.place).lock().check(counters, question, &self.overflow)
+    }
+
+    /// The shard of a place. The ring may use the upper bits of a place, so the lower ones pick:
+    /// a node that owns an arc of the ring still uses all of its shards.
+    fn shard(&self, place: u64) -> &Mutex<Shard> {
+        let share = (place & u64::from(u32::MAX)) * self.shards.len() as u64;
+        let at = usize::try_from(share >> 32).unwrap_or(usize::MAX);
+        &self.shards[at].0
+    }
+
+    fn shard_at(&self, index: usize) -> Option<&Mutex<Shard>> {
+        self.shards.get(index).map(|padded| &padded.0)
+    }
+
+    /// All shards once with their index, starting with the one at `start`.
+    fn shards_from(&self, start: usize) -> impl Iterator<Item = (usize, &Mutex<Shard>)> {
+        let (before, from) = self.shards.split_at(start % self.shards.len());
+        let indexed = (before.len()..).zip(from).chain((0..).zip(before));
+        indexed.map(|(index, padded)| (index, &padded.0))
+    }
+}

@@ -1,0 +1,118 @@
+//! Reading and moving whole counters: what replication and handoff ride on.
+
+use super::Store;
+use super::eventual::Merged;
+use super::key::KeyHash;
+use super::shard::Shard;
+use super::slot::Slot;
+use crate::engine::State;
+use crate::units::Timestamp;
+
+/// Slots a scan looks at in one step, under one lock.
+const SCAN_SLOTS: usize = 1_024;
+
+/// A counter outside the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Its name.
+    pub key: KeyHash,
+    /// What was counted.
+    pub state: State,
+    /// From then on it equals absent.
+    pub expires: Timestamp,
+}
+
+impl Counted {
+    fn of(slot: &Slot) -> Self {
+        Self { key: slot.key, state: slot.state.clone(), expires: slot.stamp.expires() }
+    }
+}
+
+/// Where a scan stands. Start at the default.
+///
+/// Keys come in an order that nothing changes, and the cursor remembers the last one it saw. So a
+/// key that is in the store during the whole scan is seen exactly once, whatever else comes and
+/// goes between two steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    shard: usize,
+    seen: Option<KeyHash>,
+}
+
+impl Store {
+    /// One bounded step of a scan over the counters that `wants` names (a range of places, say):
+    /// appends at most `max` of them to `out`, and returns where to go on, `None` at the end. A
+    /// step may well find nothing. Expired counters are left out.
+    pub fn scan(
+        &self,
+        from: Cursor,
+        now: Timestamp,
+        max: usize,
+        wants: impl Fn(KeyHash) -> bool,
+        out: &mut Vec<Counted>,
+    ) -> Option<Cursor> {
+        let shard = self.shard_at(from.shard)?.lock();
+        let (range, next) = shard.table.stretch(from.seen, SCAN_SLOTS);
+        let full = out.len() + max.max(1);
+        let mut seen = from.seen;
+        for slot in shard.table.taken(range) {
+            if out.len() == full {
+                return Some(Cursor { seen, ..from });
+            }
+            seen = Some(slot.key);
+            if wants(slot.key) && !slot.is_expired(now) {
+                out.push(Counted::of(slot));
+            }
+        }
+        if next.is_some() {
+            return Some(Cursor { seen: next, ..from });
+        }
+        let next = from.shard + 1;
+        self.shard_at(next).map(|_| Cursor { shard: next, seen: None })
+    }
+
+    /// One counter, unless it expired.
+    pub fn get(&self, key: KeyHash, now: Timestamp) -> Option<Counted> {
+        let shard = self.shard(key.place).lock();
+        let slot = shard.table.find(key).filter(|slot| !slot.is_expired(now))?;
+        Some(Counted::of(slot))
+    }
+
+    /// Joins a counter from elsewhere into this store: after it, nothing that either side counted
+    /// is forgotten.
+    pub fn merge(&self, counted: Counted, now: Timestamp) -> Merged {
+        let shard = &mut *self.shard(counted.key.place).lock();
+        let now = shard.instant(now);
+        shard.adopt(counted, now)
+    }
+
+    /// Forgets a counter: another node has it now.
+    pub fn remove(&self, key: KeyHash) -> Option<State> {
+        let shard = &mut *self.shard(key.place).lock();
+        let slot = shard.table.remove(key)?;
+        shard.table.shrink();
+        Some(slot.state)
+    }
+}
+
+impl Shard {
+    /// Joins a counter from elsewhere, which may be new here, into its slot.
+    pub(super) fn adopt(&mut self, counted: Counted, now: Timestamp) -> Merged {
+        let Counted { key, state, expires } = counted;
+        if expires <= now || matches!(state, State::Absent) {
+            return Merged::Expired;
+        }
+        if let Some((slot, _)) = self.live_mut(key, now) {
+            let before = slot.state.clone();
+            slot.state.merge(state);
+            slot.prolong(expires);
+            return Merged::Joined { news: slot.state != before };
+        }
+        if !self.make_room(1, now) {
+            self.counts.refused += 1;
+            return Merged::Full;
+        }
+        self.insert(Slot::new(key, state, expires));
+        Merged::Joined { news: true }
+    }
+}

@@ -1,0 +1,171 @@
+//! The store against a map that forgets nothing, keeps no bound and sweeps nothing: every verdict
+//! must be the same, whatever expires, moves, grows or is removed underneath.
+//!
+//! Cases are random and shrunk; a failing one is printed in full. Proptest keeps no file of it.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use tidegate::config::OnFull;
+use tidegate::engine::{self, ActorId, State};
+use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
+use tidegate::store::{Counter, Cursor, KeyHash, Options, Store};
+use tidegate::units::{Hits, Span, Timestamp};
+
+const ME: ActorId = ActorId::new(1);
+
+#[derive(Clone, Debug)]
+enum Op {
+    Check { place: u64, hits: i64 },
+    CheckBoth { place: u64, hits: i64 },
+    Flood { first: u64, keys: u64 },
+    Wait(u64),
+    Remove { place: u64 },
+    Tend,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let place = 0..12_u64;
+    prop_oneof![
+        6 => (place.clone(), -2..8_i64).prop_map(|(place, hits)| Op::Check { place, hits }),
+        6 => (place.clone(), -2..8_i64).prop_map(|(place, hits)| Op::CheckBoth { place, hits }),
+        1 => (100..10_000_u64, 1..200_u64).prop_map(|(first, keys)| Op::Flood { first, keys }),
+        3 => prop_oneof![0..2_000_000_000_u64, 0..40_000_000_000_u64].prop_map(Op::Wait),
+        1 => place.prop_map(|place| Op::Remove { place }),
+        1 => Just(Op::Tend),
+    ]
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    let algorithm = prop::sample::select(Algorithm::ALL.to_vec());
+    (algorithm, 1..12_u32, 1..30_u64, prop::sample::select(vec![1_u8, 4, 10])).prop_map(
+        |(algorithm, limit, secs, sub_windows)| {
+            let is_sliding = algorithm == Algorithm::SlidingWindowCounter;
+            Quota::new(QuotaParts {
+                algorithm,
+                limit,
+                window: Span::from_secs(secs),
+                burst: limit,
+                sub_windows: if is_sliding { sub_windows } else { 1 },
+                queue: None,
+            })
+            .expect("a valid quota")
+        },
+    )
+}
+
+/// A key spread over shards and slots as a hash would.
+fn key(place: u64, tag: u64) -> KeyHash {
+    let spread = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    KeyHash { place: spread(place), tag: spread(place * 16 + tag) }
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+type Model = HashMap<KeyHash, State>;
+
+/// What a check means, written down without slots, bounds or expiry.
+fn check_model(
+    model: &mut Model,
+    counters: &[Counter],
+    hits: Hits,
+    now: Timestamp,
+    eventual: bool,
+) -> Vec<engine::Verdict> {
+    let preview = |model: &Model, counter: &Counter, hits| {
+        let state = model.get(&counter.key).unwrap_or(&State::Absent);
+        if eventual {
+            engine::preview_eventual(state, &counter.quota, hits, now)
+        } else {
+            engine::preview(state, &counter.quota, hits, now)
+        }
+    };
+    let previews: Vec<_> = counters.iter().map(|counter| preview(model, counter, hits)).collect();
+    if hits != Hits::PEEK && (counters.len() == 1 || previews.iter().all(|v| v.allowed)) {
+        let decide = |counter: &Counter| {
+            let state = model.entry(counter.key).or_default();
+            if eventual {
+                engine::decide_eventual(state, ME, &counter.quota, hits, now)
+            } else {
+                engine::decide(state, &counter.quota, hits, now)
+            }
+        };
+        return counters.iter().map(decide).collect();
+    }
+    if hits == Hits::PEEK {
+        return previews;
+    }
+    let left = |(counter, verdict): (&Counter, engine::Verdict)| {
+        if verdict.allowed { preview(model, counter, Hits::PEEK) } else { verdict }
+    };
+    counters.iter().zip(previews).map(left).collect()
+}
+
+fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
+    let options = Options { keys_max: 200_000, on_full: OnFull::Refuse, shards: Some(2) };
+    let (store, mut model) = (Store::new(options), Model::new());
+    let mut now = Timestamp::from_secs(1_700_000_000);
+    let ask = |model: &mut Model, counters: &[Counter], hits: i64, now| {
+        let hits = Hits::new(hits);
+        let verdicts = if eventual {
+            store.check_eventual(counters, hits, ME, now)
+        } else {
+            store.check(counters, hits, now)
+        };
+        assert_eq!(verdicts.to_vec(), check_model(model, counters, hits, now, eventual));
+    };
+    let counter =
+        |place, index: usize| Counter { key: key(place, index as u64), quota: quotas[index] };
+    for op in ops {
+        match op {
+            Op::Check { place, hits } => ask(&mut model, &[counter(place, 0)], hits, now),
+            Op::CheckBoth { place, hits } => {
+                ask(&mut model, &[counter(place, 0), counter(place, 1)], hits, now);
+            }
+            Op::Flood { first, keys } => {
+                for place in first..first + keys {
+                    ask(&mut model, &[counter(place, 1)], 1, now);
+                }
+            }
+            Op::Wait(nanos) => now = now.plus(Span::from_nanos(nanos)),
+            Op::Remove { place } => {
+                store.remove(key(place, 0));
+                model.remove(&key(place, 0));
+            }
+            Op::Tend => store.tend(2, now),
+        }
+    }
+    assert!(store.stats().keys <= model.len());
+    // Whatever the store still holds is what the model holds.
+    let (mut held, mut cursor) = (Vec::new(), Some(Cursor::default()));
+    while let Some(from) = cursor {
+        cursor = store.scan(from, now, 7, |_| true, &mut held);
+    }
+    for counted in held {
+        assert_eq!(Some(&counted.state), model.get(&counted.key));
+    }
+}
+
+proptest! {
+    #![proptest_config(config(600))]
+
+    #[test]
+    fn strict_verdicts_are_those_of_a_map_that_forgets_nothing(
+        first in quota(),
+        second in quota(),
+        ops in prop::collection::vec(op(), 1..120),
+    ) {
+        agrees_with_the_model([first, second], ops, false);
+    }
+
+    #[test]
+    fn eventual_verdicts_are_those_of_a_map_that_forgets_nothing(
+        first in quota(),
+        second in quota(),
+        ops in prop::collection::vec(op(), 1..120),
+    ) {
+        agrees_with_the_model([first, second], ops, true);
+    }
+}

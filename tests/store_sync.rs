@@ -1,0 +1,192 @@
+//! What eventual keys owe their peers: every change is handed over, urgent ones first, within the
+//! bounds of the lines; what peers say is joined.
+
+use std::collections::BTreeSet;
+
+use tidegate::config::OnFull;
+use tidegate::engine::ActorId;
+use tidegate::rules::quota::{Algorithm, Quota};
+use tidegate::store::{Counter, Cursor, KeyHash, Merged, Options, Store, is_urgent};
+use tidegate::units::{Hits, Span, Timestamp};
+
+const ME: ActorId = ActorId::new(1);
+const PEER: ActorId = ActorId::new(2);
+/// The first second of a minute.
+const START: Timestamp = Timestamp::from_secs(1_700_000_040);
+
+fn store() -> Store {
+    Store::new(Options { keys_max: 100_000, on_full: OnFull::Share, shards: Some(1) })
+}
+
+fn counter(n: u64, limit: u32) -> Counter {
+    let quota = Quota::simple(Algorithm::SlidingWindowCounter, limit, Span::from_secs(60));
+    let hash = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let key = KeyHash { place: hash.rotate_left(17), tag: hash };
+    Counter { key, quota: quota.expect("a valid quota") }
+}
+
+fn hit(store: &Store, counter: Counter, hits: i64, now: Timestamp) -> bool {
+    store.check_eventual(&[counter], Hits::new(hits), ME, now)[0].allowed
+}
+
+fn drained(store: &Store, max: usize) -> Vec<KeyHash> {
+    let mut keys = Vec::new();
+    assert_eq!(store.drain_dirty(max, |key, _| keys.push(key)), keys.len());
+    keys
+}
+
+#[test]
+fn a_changed_key_is_handed_over_once() {
+    let store = store();
+    for _ in 0..5 {
+        assert!(hit(&store, counter(1, 100), 1, START));
+    }
+    let mut counted = Vec::new();
+    store.drain_dirty(10, |key, columns| counted.push((key, columns.own(ME))));
+    assert_eq!(counted.len(), 1);
+    assert_eq!(counted[0].0, counter(1, 100).key);
+    assert_eq!(counted[0].1.buckets[0].used.get(&ME), 5);
+    assert!(drained(&store, 10).is_empty());
+    hit(&store, counter(1, 100), 1, START);
+    assert_eq!(drained(&store, 10).len(), 1);
+}
+
+#[test]
+fn a_key_that_could_not_be_sent_stands_in_line_again() {
+    let store = store();
+    hit(&store, counter(1, 100), 1, START);
+    for key in drained(&store, 10) {
+        store.mark_dirty(key);
+        store.mark_dirty(key);
+    }
+    assert_eq!(drained(&store, 10), [counter(1, 100).key]);
+    store.mark_dirty(counter(2, 100).key);
+    assert!(drained(&store, 10).is_empty());
+}
+
+#[test]
+fn keys_close_to_their_limit_are_handed_over_first() {
+    let store = store();
+    for n in 0..50 {
+        hit(&store, counter(n, 100), 1, START);
+    }
+    let verdict = store.check_eventual(&[counter(30, 100)], Hits::new(79), ME, START)[0];
+    assert!(is_urgent(&verdict), "{verdict:?}");
+    let mut urgent = Vec::new();
+    store.drain_urgent(10, |key, _| urgent.push(key));
+    assert_eq!(urgent, [counter(30, 100).key]);
+    hit(&store, counter(40, 100), 79, START);
+    let rest = drained(&store, 100);
+    assert_eq!((rest[0], rest.len()), (counter(40, 100).key, 49));
+}
+
+#[test]
+fn a_peek_is_no_news_and_neither_is_a_refusal_but_for_the_first_of_a_bucket() {
+    let store = store();
+    hit(&store, counter(1, 10), 10, START);
+    assert_eq!(drained(&store, 10).len(), 1);
+    assert!(!hit(&store, counter(1, 10), 1, START));
+    hit(&store, counter(1, 10), 0, START);
+    assert!(drained(&store, 10).is_empty());
+
+    let next = START.plus(Span::from_secs(60));
+    hit(&store, counter(1, 10), 0, next);
+    assert!(drained(&store, 10).is_empty());
+    assert!(!hit(&store, counter(1, 10), 1, next));
+    assert_eq!(drained(&store, 10).len(), 1, "its peers must know that this node asks");
+    assert!(!hit(&store, counter(1, 10), 1, next));
+    assert!(drained(&store, 10).is_empty());
+}
+
+#[test]
+fn a_limit_refused_beside_others_is_news_in_its_first_bucket_too() {
+    let store = store();
+    let place = counter(1, 10).key.place;
+    let counters = [counter(1, 10), Counter { key: KeyHash { place, tag: 9 }, ..counter(1, 1) }];
+    let ask = |now| store.check_eventual(&counters, Hits::ONE, ME, now);
+    assert!(ask(START).iter().all(|verdict| verdict.allowed));
+    assert_eq!(drained(&store, 10).len(), 2);
+    assert!(!ask(START)[1].allowed);
+    assert!(drained(&store, 10).is_empty());
+    assert!(!ask(START.plus(Span::from_secs(60)))[1].allowed);
+    assert_eq!(drained(&store, 10).len(), 2);
+}
+
+#[test]
+fn every_change_is_handed_over_although_the_lines_are_bounded() {
+    let store = store();
+    let keys: BTreeSet<_> = (0..20_000).map(|n| counter(n, 100).key).collect();
+    for n in 0..20_000 {
+        hit(&store, counter(n, 100), if n % 3 == 0 { 90 } else { 1 }, START);
+    }
+    assert!(store.stats().dirty <= 2 * 1_024, "{:?}", store.stats());
+    let mut found = BTreeSet::new();
+    for round in 0_u64.. {
+        let keys = drained(&store, 700);
+        if keys.is_empty() {
+            break;
+        }
+        found.extend(keys);
+        // Keys that were sent change again behind the walk's back.
+        if round < 10 {
+            hit(&store, counter(round, 100), 1, START);
+        }
+    }
+    assert_eq!(found, keys);
+    assert_eq!(store.stats().dirty, 0);
+}
+
+#[test]
+fn what_peers_counted_is_joined_and_decides_with() {
+    let (mine, theirs) = (store(), store());
+    let key = counter(1, 10).key;
+    theirs.check_eventual(&[counter(1, 10)], Hits::new(8), PEER, START);
+    let said = theirs.columns(key).expect("it was just asked").wire();
+    assert_eq!(mine.merge_columns(key, &said, START), Merged::Joined { news: true });
+    assert_eq!(mine.merge_columns(key, &said, START), Merged::Joined { news: false });
+    assert!(drained(&mine, 10).is_empty());
+    assert!(!hit(&mine, counter(1, 10), 3, START));
+    assert_eq!(drained(&mine, 10).len(), 1);
+    assert!(hit(&mine, counter(1, 10), 2, START));
+    assert!(!hit(&mine, counter(1, 10), 1, START));
+    assert_eq!(mine.columns(key).map(|all| all.wire().buckets[0].used.dots.len()), Some(2));
+}
+
+#[test]
+fn what_peers_counted_long_ago_takes_no_room() {
+    let (mine, theirs) = (store(), store());
+    let key = counter(1, 10).key;
+    theirs.check_eventual(&[counter(1, 10)], Hits::new(8), PEER, START);
+    let said = theirs.columns(key).expect("it was just asked").wire();
+    let later = START.plus(Span::from_secs(120));
+    assert_eq!(mine.merge_columns(key, &said, later), Merged::Expired);
+    assert_eq!(mine.stats().keys, 0);
+    // Within the window after, it still matters.
+    let sooner = START.plus(Span::from_secs(119));
+    assert_eq!(mine.merge_columns(key, &said, sooner), Merged::Joined { news: true });
+    mine.tend(1, later);
+    assert_eq!(mine.stats().keys, 0);
+}
+
+#[test]
+fn a_scan_names_what_is_wanted_and_nothing_twice_while_keys_come() {
+    let store = Store::new(Options { keys_max: 100_000, on_full: OnFull::Share, shards: Some(8) });
+    let wanted = |key: KeyHash| key.place >> 63 == 1;
+    for n in 0..10_000 {
+        hit(&store, counter(n, 100), 1, START);
+    }
+    let (mut found, mut cursor, mut extra) = (Vec::new(), Some(Cursor::default()), 10_000);
+    while let Some(from) = cursor {
+        let before = found.len();
+        cursor = store.scan(from, START, 100, wanted, &mut found);
+        assert!(found.len() - before <= 100);
+        hit(&store, counter(extra, 100), 1, START);
+        extra += 1;
+    }
+    let found: Vec<_> = found.iter().map(|counted| counted.key).collect();
+    let distinct: BTreeSet<_> = found.iter().copied().collect();
+    assert_eq!(found.len(), distinct.len());
+    let steady = (0..10_000).map(|n| counter(n, 100).key).filter(|key| wanted(*key));
+    assert!(steady.into_iter().all(|key| distinct.contains(&key)));
+    assert!(distinct.into_iter().all(wanted));
+}
