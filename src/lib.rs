@@ -3,6 +3,7 @@
 pub mod config;
 pub mod engine;
 pub mod observe;
+pub mod pki;
 pub mod rules;
 pub mod seam;
 pub mod store;
