@@ -1,0 +1,7 @@
+//! The cluster: who is a member, who owns a key, and how nodes talk.
+
+pub mod identity;
+pub mod incarnation;
+pub mod membership;
+pub mod ring;
+pub mod route;
