@@ -3,5 +3,6 @@
 pub mod identity;
 pub mod incarnation;
 pub mod membership;
+pub mod mesh;
 pub mod ring;
 pub mod route;

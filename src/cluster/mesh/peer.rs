@@ -1,0 +1,229 @@
+//! One connection to one peer: its lanes, its pings, and the service of what it asks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use quinn::{Connection, RecvStream, SendStream};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::codec;
+use super::lane::{Lane, Outbox, READ_BYTES_MAX};
+use super::wire::{Call, Hello, Numbered, Reply};
+use super::{CODE_LANE_BROKEN, Service};
+use crate::cluster::identity::{Generation, NodeId};
+use crate::seam::Clock;
+use crate::units::Timestamp;
+
+/// How often a peer is pinged.
+pub const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// A peer that was not heard for so long gets no forwarded check: its callers are answered by the
+/// rule's policy at once and do not wait for the deadline. Three pings may be lost before it.
+pub const SILENT_AFTER: Duration = Duration::from_millis(350);
+
+/// An established peer.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its id.
+    pub id: NodeId,
+    /// Which start of it.
+    pub generation: Generation,
+    /// Its region.
+    pub region: String,
+    /// Where its mesh is reached.
+    pub advertise: SocketAddr,
+    /// Who dialed this connection; of two, the lower id's stays.
+    pub dialer: NodeId,
+    pub(super) connection: Connection,
+    pub(super) checks: Lane,
+    pub(super) bulk: Lane,
+    heard: Heard,
+    /// Round trip of the last ping.
+    rtt_ns: AtomicU64,
+    /// Its system clock minus ours.
+    offset_ns: AtomicI64,
+}
+
+/// When something was last heard from a peer; shared with the tasks that read from it.
+#[derive(Clone, Debug)]
+pub(super) struct Heard {
+    start: Instant,
+    last_ns: Arc<AtomicU64>,
+}
+
+/// What is to be written to a new peer's streams.
+pub(super) struct Outboxes {
+    checks: Outbox,
+    bulk: Outbox,
+}
+
+impl Peer {
+    pub(super) fn new(connection: Connection, hello: &Hello, dialer: NodeId) -> (Self, Outboxes) {
+        let (checks, checks_out) = Lane::new();
+        let (bulk, bulk_out) = Lane::new();
+        let peer = Self {
+            id: hello.node.clone(),
+            generation: hello.generation,
+            region: hello.region.clone(),
+            advertise: hello.advertise,
+            dialer,
+            connection,
+            checks,
+            bulk,
+            heard: Heard { start: Instant::now(), last_ns: Arc::default() },
+            rtt_ns: AtomicU64::new(0),
+            offset_ns: AtomicI64::new(0),
+        };
+        (peer, Outboxes { checks: checks_out, bulk: bulk_out })
+    }
+
+    /// Whether nothing was heard from it for [`SILENT_AFTER`].
+    pub fn is_silent(&self) -> bool {
+        self.heard.silence() > SILENT_AFTER
+    }
+
+    /// Round trip of the last ping, nanoseconds; 0 before the first.
+    pub fn rtt_ns(&self) -> u64 {
+        self.rtt_ns.load(Ordering::Relaxed)
+    }
+
+    /// Its system clock minus ours, nanoseconds, as measured by the ping before.
+    pub fn offset_ns(&self) -> i64 {
+        self.offset_ns.load(Ordering::Relaxed)
+    }
+
+    /// Records the clocks of one exchange: sent and received by our clock, answered by the peer's.
+    ///
+    /// As in NTP the peer is taken to have read its clock halfway: `offset = answered − (sent +
+    /// received) / 2`. The error is at most half the round trip.
+    pub(super) fn note_clock(&self, sent: Timestamp, answered: Timestamp, received: Timestamp) {
+        let halfway = sent.as_nanos() / 2 + received.as_nanos() / 2;
+        let offset = i128::from(answered.as_nanos()) - i128::from(halfway);
+        let bounded = offset.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+        self.offset_ns.store(i64::try_from(bounded).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Runs the connection until it closes: serves the peer's streams, writes ours, pings.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        outboxes: Outboxes,
+        service: Arc<dyn Service>,
+        clock: Arc<dyn Clock>,
+    ) {
+        // Dropping the set at the end ends every task of this connection.
+        let mut tasks = JoinSet::new();
+        let lanes = [
+            (self.checks.clone(), outboxes.checks, CHECKS_PRIORITY),
+            (self.bulk.clone(), outboxes.bulk, BULK_PRIORITY),
+        ];
+        for (lane, outbox, priority) in lanes {
+            let (connection, heard) = (self.connection.clone(), self.heard.clone());
+            tasks.spawn(async move {
+                if let Ok((send, recv)) = connection.open_bi().await {
+                    let _ = send.set_priority(priority);
+                    lane.run(outbox, (send, recv), heard).await;
+                }
+                // A peer with one lane would look alive and hear half of what it is told; a new
+                // connection has both.
+                connection.close(CODE_LANE_BROKEN, b"a lane broke");
+            });
+        }
+        tasks.spawn(self.clone().ping(clock));
+        let accept = async {
+            while let Ok((send, recv)) = self.connection.accept_bi().await {
+                tasks.spawn(serve(self.clone(), service.clone(), send, recv));
+                // Streams that ended are reaped here; quinn bounds how many may be open.
+                while tasks.try_join_next().is_some() {}
+            }
+        };
+        accept.await;
+    }
+
+    async fn ping(self: Arc<Self>, clock: Arc<dyn Clock>) {
+        let mut ticks = tokio::time::interval(PING_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let (sent, started) = (clock.system(), Instant::now());
+            let answer = self.checks.call(Call::Ping { clock: sent }, SILENT_AFTER).await;
+            if let Ok(Reply::Pong { clock: answered }) = answer {
+                let rtt = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.rtt_ns.store(rtt, Ordering::Relaxed);
+                self.note_clock(sent, answered, clock.system());
+            }
+        }
+    }
+}
+
+const CHECKS_PRIORITY: i32 = 1;
+const BULK_PRIORITY: i32 = 0;
+
+/// Answers what `peer` asks on one stream, in order, all that one read brought in one write.
+async fn serve(
+    peer: Arc<Peer>,
+    service: Arc<dyn Service>,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) {
+    let mut buffer = BytesMut::new();
+    let mut replies = BytesMut::new();
+    loop {
+        let answered = match recv.read_chunk(READ_BYTES_MAX, true).await {
+            Ok(Some(chunk)) => {
+                peer.heard.now();
+                buffer.extend_from_slice(&chunk.bytes);
+                answer_whole_frames(&peer, &*service, &mut buffer, &mut replies)
+            }
+            Ok(None) if !buffer.is_empty() => Err(codec::Error::Truncated(buffer.len())),
+            Ok(None) | Err(_) => return,
+        };
+        if let Err(error) = answered {
+            tracing::warn!(peer = %peer.id, %error, "close a stream with a malformed frame");
+            service.malformed(&peer.id);
+            let _ = send.reset(MALFORMED);
+            let _ = recv.stop(MALFORMED);
+            return;
+        }
+        if !replies.is_empty() && send.write_all(&replies).await.is_err() {
+            return;
+        }
+        replies.clear();
+    }
+}
+
+/// The code that a stream with a malformed frame is closed with.
+const MALFORMED: quinn::VarInt = quinn::VarInt::from_u32(1);
+
+fn answer_whole_frames(
+    peer: &Peer,
+    service: &dyn Service,
+    buffer: &mut BytesMut,
+    replies: &mut BytesMut,
+) -> Result<(), codec::Error> {
+    while let Some(frame) = codec::split(buffer)? {
+        let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame)?;
+        let reply = service.answer(peer, body);
+        if id != 0 {
+            codec::encode(&Numbered { id, body: reply }, replies)?;
+        }
+    }
+    Ok(())
+}
+
+// === impl Heard ===
+
+impl Heard {
+    pub(super) fn now(&self) {
+        let since_start = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last_ns.store(since_start, Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        self.start
+            .elapsed()
+            .saturating_sub(Duration::from_nanos(self.last_ns.load(Ordering::Relaxed)))
+    }
+}
