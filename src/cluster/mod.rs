@@ -7,3 +7,4 @@ pub mod membership;
 pub mod mesh;
 pub mod ring;
 pub mod route;
+pub mod sync;
