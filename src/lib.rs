@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod config;
+pub mod decide;
 pub mod engine;
 pub mod observe;
 pub mod pki;
