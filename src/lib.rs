@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod config;
 pub mod decide;
 pub mod engine;
+pub mod front;
 pub mod observe;
 pub mod pki;
 pub mod rules;

@@ -1,0 +1,228 @@
+//! Every limit of the front doors, and what happens at it.
+//!
+//! | limit | default | at the limit |
+//! |---|---|---|
+//! | connections | 10,000 a door | no more are accepted until one ends; the wait is counted |
+//! | request header | 64 KiB | 431 (HTTP/1), stream reset (HTTP/2) |
+//! | time for a header | 5 s | the connection is cut; counted |
+//! | time without a request | 75 s | the connection is closed; counted |
+//! | request body | 64 KiB | 413, `OUT_OF_RANGE` |
+//! | time for a body and a decision | 5 s | 408 or 503, `DEADLINE_EXCEEDED` |
+//! | streams of an HTTP/2 connection | 256 | further streams wait at the client |
+//! | descriptors, entries, bytes of a key or value | 32, 16, 1,024 | 400, `INVALID_ARGUMENT` |
+//! | drain | 10 s | connections still open are dropped; counted |
+//!
+//! So the most that strangers can make a door hold is connections × (header + body), 1.2 GiB with
+//! the defaults, each byte of it sent within five seconds; an HTTP/2 connection holds at most its
+//! window of 256 KiB.
+//!
+//! Those that a deployment moves come from `[limits]`; the others are constants here.
+
+use std::time::Duration;
+
+use crate::config::Limits;
+use crate::rules::descriptor::Descriptor;
+
+/// How long a connection may stay without a request in flight.
+///
+/// Longer than the 60 s after which nginx closes a pooled connection itself: who closes first must
+/// be the client, or its next request can meet a closing socket.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// Time for the body of a request to arrive and for its decision, each.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most bytes of a request header. Forward-auth carries the cookies of strangers' applications, so
+/// this is what proxies allow (nginx 32 KiB, Envoy 60 KiB) and not what our own API needs.
+pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
+
+/// Most requests in flight on one HTTP/2 connection. tonic removes hyper's cap of 200, so it is set
+/// by name. An Envoy worker holds one connection and sends all its checks over it.
+pub const STREAMS_MAX: u32 = 256;
+
+/// The limits of the front doors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most connections a door holds.
+    pub connections_max: usize,
+    /// Most bytes of a request body or gRPC message.
+    pub body_bytes_max: usize,
+    /// Most descriptors of a request.
+    pub descriptors_max: usize,
+    /// Most entries of a descriptor.
+    pub entries_max: usize,
+    /// Most bytes of a domain, key or value.
+    pub value_bytes_max: usize,
+    /// How long a client may take over one request header.
+    pub header_timeout: Duration,
+    /// How long a connection may stay without a request.
+    pub idle_timeout: Duration,
+    /// Time for a body, and for a decision.
+    pub request_timeout: Duration,
+    /// How long requests in flight may take once the door drains.
+    pub drain_timeout: Duration,
+    /// Most requests in flight on one HTTP/2 connection.
+    pub streams_max: u32,
+    /// Most bytes of a request header.
+    pub header_bytes_max: u32,
+}
+
+/// What is wrong with a request. Nothing was counted for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No domain. The text is envoyproxy/ratelimit's, which clients may know.
+    #[error("rate limit domain must not be empty")]
+    DomainEmpty,
+    /// No descriptors. The text is envoyproxy/ratelimit's, which clients may know.
+    #[error("rate limit descriptor list must not be empty")]
+    DescriptorsEmpty,
+    /// A domain longer than a value may be.
+    #[error("the domain has {bytes} bytes; at most {max} are allowed (limits.value_bytes_max)")]
+    DomainTooLong {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        max: usize,
+    },
+    /// Too many descriptors.
+    #[error(
+        "the request has {count} descriptors; at most {max} are allowed (limits.descriptors_max)"
+    )]
+    DescriptorsTooMany {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// Too many entries.
+    #[error(
+        "descriptor {index} has {count} entries; at most {max} are allowed (limits.entries_max)"
+    )]
+    EntriesTooMany {
+        /// Which descriptor, counted from 0.
+        index: usize,
+        /// How many entries it has.
+        count: usize,
+        /// How many it may have.
+        max: usize,
+    },
+    /// A key or a value that is too long.
+    #[error(
+        "descriptor {index} has a key or value of {bytes} bytes; at most {max} are allowed \
+         (limits.value_bytes_max)"
+    )]
+    ValueTooLong {
+        /// Which descriptor, counted from 0.
+        index: usize,
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        max: usize,
+    },
+}
+
+impl Bounds {
+    /// Whether a request is one that may be decided.
+    pub fn admit(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<(), Refusal> {
+        if domain.is_empty() {
+            return Err(Refusal::DomainEmpty);
+        }
+        if descriptors.is_empty() {
+            return Err(Refusal::DescriptorsEmpty);
+        }
+        if domain.len() > self.value_bytes_max {
+            let (bytes, max) = (domain.len(), self.value_bytes_max);
+            return Err(Refusal::DomainTooLong { bytes, max });
+        }
+        if descriptors.len() > self.descriptors_max {
+            let (count, max) = (descriptors.len(), self.descriptors_max);
+            return Err(Refusal::DescriptorsTooMany { count, max });
+        }
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            if descriptor.entries.len() > self.entries_max {
+                let (count, max) = (descriptor.entries.len(), self.entries_max);
+                return Err(Refusal::EntriesTooMany { index, count, max });
+            }
+            let longest = descriptor
+                .entries
+                .iter()
+                .map(|entry| entry.key.len().max(entry.value.len()))
+                .max()
+                .unwrap_or(0);
+            if longest > self.value_bytes_max {
+                let max = self.value_bytes_max;
+                return Err(Refusal::ValueTooLong { index, bytes: longest, max });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<&Limits> for Bounds {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            connections_max: limits.connections_max,
+            body_bytes_max: limits.body_bytes_max,
+            descriptors_max: limits.descriptors_max,
+            entries_max: limits.entries_max,
+            value_bytes_max: limits.value_bytes_max,
+            header_timeout: Duration::from_millis(limits.header_timeout_ms),
+            idle_timeout: IDLE_TIMEOUT,
+            request_timeout: REQUEST_TIMEOUT,
+            drain_timeout: Duration::from_millis(limits.drain_timeout_ms),
+            streams_max: STREAMS_MAX,
+            header_bytes_max: HEADER_BYTES_MAX,
+        }
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self::from(&Limits::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::descriptor::Entry;
+
+    fn descriptor<'a>(entries: &[(&'a str, &'a str)]) -> Descriptor<'a> {
+        let entries = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
+        Descriptor { entries, hits: None }
+    }
+
+    #[test]
+    fn each_bound_admits_its_limit_and_refuses_one_more() {
+        let bounds =
+            Bounds { descriptors_max: 2, entries_max: 2, value_bytes_max: 4, ..Bounds::default() };
+        let small = descriptor(&[("k", "v")]);
+        let full = descriptor(&[("kkkk", "vvvv"), ("kkkk", "")]);
+        assert_eq!(bounds.admit("dddd", &[full.clone(), small.clone()]), Ok(()));
+
+        for (domain, descriptors, refusal) in [
+            ("", vec![small.clone()], Refusal::DomainEmpty),
+            ("d", vec![], Refusal::DescriptorsEmpty),
+            ("ddddd", vec![small.clone()], Refusal::DomainTooLong { bytes: 5, max: 4 }),
+            ("d", vec![small.clone(); 3], Refusal::DescriptorsTooMany { count: 3, max: 2 }),
+            (
+                "d",
+                vec![small.clone(), descriptor(&[("k", "v"); 3])],
+                Refusal::EntriesTooMany { index: 1, count: 3, max: 2 },
+            ),
+            (
+                "d",
+                vec![descriptor(&[("k", "vvvvv")])],
+                Refusal::ValueTooLong { index: 0, bytes: 5, max: 4 },
+            ),
+            (
+                "d",
+                vec![descriptor(&[("kkkkk", "")])],
+                Refusal::ValueTooLong { index: 0, bytes: 5, max: 4 },
+            ),
+        ] {
+            assert_eq!(bounds.admit(domain, &descriptors), Err(refusal));
+        }
+    }
+}

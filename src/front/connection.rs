@@ -1,0 +1,228 @@
+//! One connection of a door: from the accepted socket to its end.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::bounds::Bounds;
+use super::patience::{InFlight, Next, Patience};
+use super::serve::{DoorStats, Peer, Protocols};
+
+/// Smallest read buffer hyper accepts.
+const HTTP1_BUFFER_MIN: usize = 8 * 1024;
+/// How often a silent HTTP/2 peer is asked whether it is still there, and how long it may take. A
+/// peer that vanished must not hold one of the connections until the idle timeout.
+const HTTP2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+/// Bytes of one stream in flight before the sender waits.
+const HTTP2_STREAM_WINDOW: u32 = 64 * 1024;
+/// Bytes of one connection in flight before the sender waits; hyper's own is 1 MiB.
+const HTTP2_CONNECTION_WINDOW: u32 = 256 * 1024;
+
+/// What one connection needs to know.
+pub(super) struct Connection {
+    pub(super) peer: SocketAddr,
+    pub(super) protocols: Protocols,
+    pub(super) bounds: Bounds,
+    pub(super) stats: Arc<DoorStats>,
+    pub(super) drain: CancellationToken,
+}
+
+impl Connection {
+    /// Serves until the peer ends the connection, patience does, or a drain has finished it.
+    pub(super) async fn run<S, B>(self, stream: TcpStream, service: S)
+    where
+        S: tower::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
+            + Clone
+            + Send
+            + 'static,
+        S::Future: Send + 'static,
+        B: Body + Unpin + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        // An answer is one small segment; waiting to fill it only adds latency.
+        let _ = stream.set_nodelay(true);
+        let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
+        let patience = Arc::new(Patience::new(header_timeout, idle_timeout, Instant::now()));
+        let io = TokioIo::new(Watched { stream, patience: Arc::clone(&patience) });
+
+        let peer = Peer(self.peer);
+        let watch = Arc::clone(&patience);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            let in_flight = watch.begin();
+            let answer = service.clone().oneshot(request);
+            async move {
+                let response = answer.await?;
+                Ok::<_, Infallible>(response.map(|body| Held { body, _in_flight: in_flight }))
+            }
+        });
+
+        let ended = CancellationToken::new();
+        let _end_streams = ended.clone().drop_guard();
+        let builder = self.builder(StreamTasks { ended });
+        let mut connection = pin!(builder.serve_connection(io, service));
+        let mut check_at = Instant::now() + header_timeout;
+        let mut is_closing = false;
+        loop {
+            tokio::select! {
+                // How a connection ends (reset, bad frame, end of stream) is the peer's matter; the
+                // protocol's own error was already sent to it.
+                _ = connection.as_mut() => return,
+                () = self.drain.cancelled(), if !is_closing => {
+                    is_closing = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = tokio::time::sleep_until(check_at) => match patience.check(Instant::now()) {
+                    Next::Wait(until) => check_at = until,
+                    Next::Cut => {
+                        self.stats.slow.add(1);
+                        return;
+                    }
+                    Next::Close if is_closing => return,
+                    Next::Close => {
+                        self.stats.idle.add(1);
+                        is_closing = true;
+                        connection.as_mut().graceful_shutdown();
+                        check_at = Instant::now() + header_timeout;
+                    }
+                },
+            }
+        }
+    }
+
+    fn builder(&self, tasks: StreamTasks) -> auto::Builder<StreamTasks> {
+        let header_bytes_max = self.bounds.header_bytes_max;
+        let mut builder = auto::Builder::new(tasks);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            // `Patience` tells a slow header from an idle connection; hyper's timer does not.
+            .header_read_timeout(None)
+            .max_buf_size(usize::try_from(header_bytes_max).unwrap_or(0).max(HTTP1_BUFFER_MIN));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.bounds.streams_max)
+            .max_header_list_size(header_bytes_max)
+            .initial_stream_window_size(HTTP2_STREAM_WINDOW)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
+            .keep_alive_interval(HTTP2_PING.0)
+            .keep_alive_timeout(HTTP2_PING.1);
+        match self.protocols {
+            Protocols::Http => builder,
+            Protocols::Grpc => builder.http2_only(),
+        }
+    }
+}
+
+/// Runs HTTP/2 streams in tasks that end with their connection.
+#[derive(Clone)]
+struct StreamTasks {
+    ended: CancellationToken,
+}
+
+impl<F> hyper::rt::Executor<F> for StreamTasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, stream: F) {
+        let ended = self.ended.clone();
+        tokio::spawn(async move { ended.run_until_cancelled_owned(stream).await });
+    }
+}
+
+/// A response body that keeps its request in flight until it is gone.
+struct Held<B> {
+    body: B,
+    _in_flight: InFlight,
+}
+
+impl<B: Body + Unpin> Body for Held<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A socket whose arriving bytes are shown to [`Patience`].
+struct Watched {
+    stream: TcpStream,
+    patience: Arc<Patience>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if let Some(arrived) = buf.filled().get(before..)
+            && !arrived.is_empty()
+        {
+            self.patience.read(arrived, Instant::now());
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

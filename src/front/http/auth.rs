@@ -1,0 +1,217 @@
+//! `/auth`: forward-auth. The proxy asks before it passes a request on; 200 means it may.
+//!
+//! *nginx* turns every answer but 2xx, 401 and 403 into a 500 (`ngx_http_auth_request_module`), so
+//! it is told 403 and makes a 429 of it. `denied` in the query overrides `auth.denied_status` for
+//! the proxy that writes it there:
+//!
+//! ```nginx
+//! location / {
+//!     auth_request /_limit;
+//!     auth_request_set $retry_after $upstream_http_retry_after;
+//!     error_page 403 = @limited;
+//!     proxy_pass http://upstream;
+//! }
+//! location = /_limit {
+//!     internal;
+//!     proxy_pass http://tidegate/auth?denied=403;
+//!     proxy_pass_request_body off;
+//!     proxy_set_header Content-Length "";
+//!     proxy_set_header Host $host;
+//!     proxy_set_header X-Original-URI $request_uri;
+//!     proxy_set_header X-Original-Method $request_method;
+//!     proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+//! }
+//! location @limited {
+//!     add_header Retry-After $retry_after always;
+//!     return 429;
+//! }
+//! ```
+//!
+//! *Traefik* (`forwardAuth.address`) and *Caddy* (`forward_auth`) pass a refusal on as it is: 429
+//! and its headers reach the client without further words.
+//!
+//! A leaky bucket used as a queue answers "pass after `delay`". Here the delay is waited out, up to
+//! `auth.hold_max_ms`; a request that would have to wait longer is refused and its hits given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, StatusCode};
+
+use super::check::{decide, undecided};
+use super::original::{self, Ambiguous, Original};
+use super::problem::problem;
+use super::{HttpDoor, denied_status, path};
+use crate::config::Auth;
+use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
+use crate::decide::{Ask, Decide};
+use crate::engine::Retry;
+use crate::front::bounds::{Bounds, Refusal};
+use crate::front::serve::Peer;
+use crate::front::{Probes, client_addr, render};
+use crate::rules::descriptor::{Descriptor, Entry};
+use crate::units::Hits;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// Why a request cannot be asked about. Nothing was counted for it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Error {
+    #[error("forward-auth is off here: set auth.domain and [[auth.descriptors]] in cluster.toml")]
+    Off,
+    #[error(transparent)]
+    Ambiguous(#[from] Ambiguous),
+    #[error(transparent)]
+    Refusal(#[from] Refusal),
+    #[error("header {0} is not a number of hits (0 to 4294967295)")]
+    Hits(HeaderName),
+    #[error("denied={0} is not a status for refusals: 400 to 599, and 403 for nginx")]
+    Denied(String),
+}
+
+impl Error {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Off => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+pub(super) async fn auth<D: Decide, P: Probes>(
+    State(door): State<Arc<HttpDoor<D, P>>>,
+    request: Request,
+) -> Response {
+    let (parts, _) = request.into_parts();
+    match answer(&door, &parts).await {
+        Ok(response) => response,
+        Err(error) => {
+            door.stats.refused.add(1);
+            problem(error.status(), &error.to_string())
+        }
+    }
+}
+
+async fn answer<D: Decide, P: Probes>(
+    door: &HttpDoor<D, P>,
+    parts: &Parts,
+) -> Result<Response, Error> {
+    let domain = door.auth.domain.as_deref().ok_or(Error::Off)?;
+    let denied = denied(parts, &door.auth, door.denied_status)?;
+    let hits = hits(&parts.headers, door.auth.hits_header.as_ref())?;
+    let values = values(parts, &door.auth, &door.bounds)?;
+    if values.is_empty() {
+        return Ok(Response::default());
+    }
+    let descriptors: Vec<Descriptor<'_>> = values.iter().map(descriptor).collect();
+    door.bounds.admit(domain, &descriptors)?;
+
+    let ask = Ask { domain, descriptors: &descriptors, hits };
+    let Some(answer) = decide(door, ask).await else {
+        return Ok(undecided());
+    };
+    let delay = render::delay(&answer).to_std();
+    let hold_max = Duration::from_millis(door.auth.hold_max.0);
+    let mut response = if !answer.allowed {
+        let retry = render::most_restrictive(&answer).map_or(Retry::Now, |verdict| verdict.retry);
+        problem(denied, &refused(retry))
+    } else if delay > hold_max {
+        // Its place in the queue goes to somebody who will be there.
+        let give_back = Hits::new(hits.get().saturating_neg());
+        let _ = decide(door, Ask { hits: give_back, ..ask }).await;
+        problem(denied, "the queue is longer than a request may be held; try again later")
+    } else {
+        tokio::time::sleep(delay).await;
+        Response::default()
+    };
+    render::headers(&answer, response.headers_mut());
+    Ok(response)
+}
+
+fn refused(retry: Retry) -> String {
+    match retry {
+        Retry::After(span) => {
+            format!("over the limit; try again in {} s", span.as_secs_ceil().max(1))
+        }
+        Retry::Never => "over the limit; this costs more than the limit ever allows".to_owned(),
+        Retry::Now => "over the limit".to_owned(),
+    }
+}
+
+/// One descriptor's keys and values, owned because most values are made here.
+type Values<'a> = Vec<(&'a str, String)>;
+
+fn descriptor<'a>(values: &'a Values<'_>) -> Descriptor<'a> {
+    let entries = values.iter().map(|(key, value)| Entry { key, value }).collect();
+    Descriptor { entries, hits: None }
+}
+
+/// The descriptors of the mapping whose every value is there.
+fn values<'a>(
+    parts: &Parts,
+    auth: &'a Auth,
+    bounds: &Bounds,
+) -> Result<Vec<Values<'a>>, Ambiguous> {
+    let original = original::original(parts, auth.original, bounds.value_bytes_max)?;
+    let client = client(parts, auth);
+    let value = |entry: &AuthEntry| match &entry.value {
+        AuthValue::Header(name) => original::text(&parts.headers, name),
+        AuthValue::ClientAddress => client.clone(),
+        value => Some(of_original(value, &original)),
+    };
+    let values = |descriptor: &'a AuthDescriptor| {
+        let pair = |entry: &'a AuthEntry| Some((entry.key.as_str(), value(entry)?));
+        descriptor.entries.iter().map(pair).collect::<Option<Values<'a>>>()
+    };
+    Ok(auth.descriptors.iter().filter_map(values).collect())
+}
+
+fn of_original(value: &AuthValue, original: &Original) -> String {
+    match value {
+        AuthValue::Path => original.path.clone(),
+        AuthValue::PathPrefix(segments) => path::prefix(&original.path, *segments).to_owned(),
+        AuthValue::Method => original.method.clone(),
+        AuthValue::Host => original.host.clone(),
+        AuthValue::Constant(value) => value.clone(),
+        AuthValue::Header(_) | AuthValue::ClientAddress => String::new(),
+    }
+}
+
+/// The client's address, grouped; `None` only when the door was not told who is calling.
+fn client(parts: &Parts, auth: &Auth) -> Option<String> {
+    let Peer(peer) = parts.extensions.get::<Peer>()?;
+    let lists: Vec<&[u8]> =
+        parts.headers.get_all(&X_FORWARDED_FOR).iter().map(http::HeaderValue::as_bytes).collect();
+    let real_ip = parts.headers.get(&X_REAL_IP).map(http::HeaderValue::as_bytes);
+    let addr = client_addr::client_address(peer.ip(), lists.into_iter(), real_ip, &auth.trust);
+    Some(client_addr::group(addr, auth.ipv6_prefix.0))
+}
+
+/// What the request costs. Only upwards: a header must not be able to give hits back.
+fn hits(headers: &HeaderMap, name: Option<&HeaderName>) -> Result<Hits, Error> {
+    let Some((name, text)) = name.and_then(|name| Some((name, original::text(headers, name)?)))
+    else {
+        return Ok(Hits::ONE);
+    };
+    let hits: u32 = text.trim().parse().map_err(|_| Error::Hits(name.clone()))?;
+    Ok(Hits::new(i64::from(hits)))
+}
+
+/// The status of a refusal: the proxy's own wish, else `[auth]`, else `[http]`.
+///
+/// Only `/auth` itself takes a wish: below it the query is the client's.
+fn denied(parts: &Parts, auth: &Auth, inherited: u16) -> Result<StatusCode, Error> {
+    let configured = denied_status(auth.denied_status.unwrap_or(inherited));
+    let query = parts.uri.query().filter(|_| parts.uri.path() == "/auth").unwrap_or_default();
+    let Some(wish) = query.split('&').find_map(|pair| pair.strip_prefix("denied=")) else {
+        return Ok(configured);
+    };
+    wish.parse::<StatusCode>()
+        .ok()
+        .filter(|status| status.is_client_error() || status.is_server_error())
+        .ok_or_else(|| Error::Denied(wish.chars().take(20).collect()))
+}

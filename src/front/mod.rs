@@ -1,0 +1,26 @@
+//! The front doors: where requests come in and verdicts are put in words.
+//!
+//! Each door reads its protocol's own form, checks it against the [`bounds`], asks the one
+//! [`Decide`](crate::decide::Decide) and renders the answer. No door decides anything.
+//!
+//! **Invariant:** a request that is refused for its form is never passed to `Decide`, so nothing is
+//! counted for it (`tests/front`).
+
+pub mod bounds;
+pub mod client_addr;
+pub mod http;
+pub mod render;
+pub mod rls;
+pub mod serve;
+
+mod connection;
+mod patience;
+
+/// What a door tells about the node behind it.
+pub trait Probes: Send + Sync + 'static {
+    /// Whether traffic may be sent here; otherwise why not, in one line for people.
+    fn ready(&self) -> Result<(), String>;
+
+    /// The metrics in `OpenMetrics` text form.
+    fn metrics(&self) -> String;
+}

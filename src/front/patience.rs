@@ -1,0 +1,190 @@
+//! How long a connection is waited for.
+//!
+//! hyper's own header timeout runs from the end of one request to the end of the next header, so it
+//! would also cut a proxy's pooled connection that is merely idle. Here the two are apart:
+//!
+//! - a header that has **begun** must be complete within `header_timeout`, else the connection is
+//!   cut;
+//! - a connection with nothing in flight for `idle_timeout` is closed politely. Bytes that are no
+//!   request (pings, half a frame) do not count as use.
+//!
+//! *Driving it*: [`Patience::read`] for every byte that arrives, [`Patience::begin`] when a request
+//! is there (its guard lives as long as the response), and [`Patience::check`] at the instant that
+//! the last check named. A check never waits longer than `header_timeout`, so a header that begins
+//! right after it is still judged by the time it really began.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// What an HTTP/2 connection starts with (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The patience with one connection.
+#[derive(Debug)]
+pub(super) struct Patience {
+    header_timeout: Duration,
+    idle_timeout: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    in_flight: usize,
+    /// When the first byte of a header came that is not complete yet.
+    header_since: Option<Instant>,
+    idle_since: Instant,
+    protocol: Protocol,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Protocol {
+    /// So many bytes of the preface came, and nothing else.
+    Unclear(usize),
+    Http1,
+    /// Its headers are frames among others: only idleness is judged.
+    Http2,
+}
+
+/// What a check says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Check again then.
+    Wait(Instant),
+    /// A header took too long.
+    Cut,
+    /// Nothing was asked for long.
+    Close,
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    patience: Arc<Patience>,
+}
+
+impl Patience {
+    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration, now: Instant) -> Self {
+        let state = State {
+            in_flight: 0,
+            header_since: None,
+            idle_since: now,
+            protocol: Protocol::Unclear(0),
+        };
+        Self { header_timeout, idle_timeout, state: Mutex::new(state) }
+    }
+
+    /// These bytes arrived.
+    pub(super) fn read(&self, bytes: &[u8], now: Instant) {
+        let mut state = self.state.lock();
+        if let Protocol::Unclear(seen) = state.protocol {
+            let n = bytes.len().min(PREFACE.len() - seen);
+            state.protocol = if bytes[..n] != PREFACE[seen..seen + n] {
+                Protocol::Http1
+            } else if seen + n == PREFACE.len() {
+                state.header_since = None;
+                Protocol::Http2
+            } else {
+                Protocol::Unclear(seen + n)
+            };
+        }
+        if state.protocol != Protocol::Http2 && state.in_flight == 0 && !bytes.is_empty() {
+            state.header_since.get_or_insert(now);
+        }
+    }
+
+    /// A request is there, header complete; it lasts until the guard is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> InFlight {
+        let mut state = self.state.lock();
+        state.in_flight += 1;
+        state.header_since = None;
+        InFlight { patience: Arc::clone(self) }
+    }
+
+    /// Whether to go on waiting.
+    pub(super) fn check(&self, now: Instant) -> Next {
+        let state = self.state.lock();
+        let soon = now + self.header_timeout;
+        if state.in_flight > 0 {
+            return Next::Wait(soon);
+        }
+        if let Some(since) = state.header_since {
+            let deadline = since + self.header_timeout;
+            return if now >= deadline { Next::Cut } else { Next::Wait(deadline) };
+        }
+        let deadline = state.idle_since + self.idle_timeout;
+        if now >= deadline { Next::Close } else { Next::Wait(deadline.min(soon)) }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut state = self.patience.state.lock();
+        state.in_flight = state.in_flight.saturating_sub(1);
+        state.idle_since = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Duration = Duration::from_secs(5);
+    const IDLE: Duration = Duration::from_secs(75);
+
+    fn patience() -> (Arc<Patience>, Instant) {
+        let start = Instant::now();
+        (Arc::new(Patience::new(HEADER, IDLE, start)), start)
+    }
+
+    #[test]
+    fn a_header_is_judged_by_when_it_began() {
+        let (patience, start) = patience();
+        assert_eq!(patience.check(start), Next::Wait(start + HEADER));
+        let began = start + Duration::from_secs(2);
+        patience.read(b"G", began);
+        patience.read(b"ET / HTT", began + Duration::from_secs(3));
+        assert_eq!(patience.check(start + HEADER), Next::Wait(began + HEADER));
+        assert_eq!(patience.check(began + HEADER), Next::Cut);
+    }
+
+    #[test]
+    fn a_complete_header_is_no_longer_waited_for() {
+        let (patience, start) = patience();
+        patience.read(b"GET / HTTP/1.1\r\n\r\n", start);
+        let in_flight = patience.begin();
+        let late = start + IDLE * 10;
+        assert_eq!(patience.check(late), Next::Wait(late + HEADER));
+        // A body does not begin a header.
+        patience.read(b"body", late);
+        drop(in_flight);
+        assert_ne!(patience.check(Instant::now() + HEADER), Next::Cut);
+    }
+
+    #[test]
+    fn an_idle_connection_is_closed_and_not_cut() {
+        let (patience, start) = patience();
+        assert_eq!(patience.check(start + IDLE), Next::Close);
+        let almost = start + IDLE.saturating_sub(Duration::from_secs(1));
+        assert_eq!(patience.check(almost), Next::Wait(start + IDLE));
+    }
+
+    #[test]
+    fn pings_do_not_keep_an_http2_connection() {
+        let (patience, start) = patience();
+        patience.read(&PREFACE[..3], start);
+        patience.read(&PREFACE[3..], start);
+        patience.read(b"\0\0\x08\x06\0\0\0\0\0pingpong", start + IDLE / 2);
+        assert_ne!(patience.check(start + HEADER * 2), Next::Cut);
+        assert_eq!(patience.check(start + IDLE), Next::Close);
+    }
+
+    #[test]
+    fn half_a_preface_is_a_slow_header() {
+        let (patience, start) = patience();
+        patience.read(&PREFACE[..10], start);
+        assert_eq!(patience.check(start + HEADER), Next::Cut);
+    }
+}

@@ -1,0 +1,185 @@
+//! A verdict in response headers; written once, used by every HTTP door.
+//!
+//! | header | value | when |
+//! |---|---|---|
+//! | `X-RateLimit-Limit` | hits per window | a limit applied |
+//! | `X-RateLimit-Remaining` | hits that would still pass | a limit applied |
+//! | `X-RateLimit-Reset` | seconds until the whole limit is there again | a limit applied |
+//! | `X-RateLimit-Retry-After` | seconds, or `never` | refused |
+//! | `Retry-After` | seconds, at least 1 (RFC 9110, 10.2.3) | refused, and waiting helps |
+//! | `X-RateLimit-Delay` | seconds with milliseconds: `0.250` | admitted by a queue |
+//! | `RateLimit-Policy` | `"name";q=100;w=60` a limit | a limit applied |
+//! | `RateLimit` | `"name";r=42;t=12` a limit | a limit applied |
+//!
+//! The last two are those of draft-ietf-httpapi-ratelimit-headers-10, structured fields (RFC 9651).
+//! Times are rounded **up**: a client that waits for what it was told is never early. The
+//! `X-RateLimit-*` headers speak for the most restrictive descriptor: the refusal that lasts
+//! longest, else the limit with the least left. Shadow rules stay out: nobody should slow down for
+//! a limit that is only being tried.
+//!
+//! *Example*: 100 a minute and 10 a second on the rule `login`, the second of them refusing for
+//! another 0.3 s:
+//!
+//! ```text
+//! X-RateLimit-Limit: 10
+//! X-RateLimit-Remaining: 0
+//! X-RateLimit-Reset: 1
+//! X-RateLimit-Retry-After: 1
+//! Retry-After: 1
+//! RateLimit-Policy: "login-1m";q=100;w=60, "login-1s";q=10;w=1
+//! RateLimit: "login-1m";r=57;t=31, "login-1s";r=0;t=1
+//! ```
+
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+
+use crate::decide::{Answer, Status};
+use crate::engine::{Retry, Verdict};
+use crate::rules::rule::Rule;
+use crate::units::Span;
+
+/// Hits per window of the most restrictive limit.
+pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+/// Hits left of the most restrictive limit.
+pub const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+/// Seconds until the most restrictive limit is whole again.
+pub const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// Seconds until the same request may pass, or `never`.
+pub const RETRY: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
+/// Seconds an admitted request has to wait before it passes.
+pub const DELAY: HeaderName = HeaderName::from_static("x-ratelimit-delay");
+/// The policies that apply, as the IETF draft writes them.
+pub const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// What is left of them, as the IETF draft writes it.
+pub const CURRENT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Most items in the draft's two headers; further limits are left out of them. A header of some KiB
+/// is more than proxies pass on.
+pub const ITEMS_MAX: usize = 16;
+/// Longest name of an item, in bytes; longer names are cut.
+pub const NAME_BYTES_MAX: usize = 128;
+
+/// Writes the headers that speak for `answer` into `headers`.
+pub fn headers(answer: &Answer, headers: &mut HeaderMap) {
+    if let Some(verdict) = most_restrictive(answer) {
+        headers.insert(LIMIT, verdict.limit.into());
+        headers.insert(REMAINING, verdict.remaining.into());
+        headers.insert(RESET, verdict.reset.as_secs_ceil().into());
+        if !answer.allowed {
+            match verdict.retry {
+                Retry::After(span) => {
+                    let secs = span.as_secs_ceil().max(1);
+                    headers.insert(RETRY, secs.into());
+                    headers.insert(RETRY_AFTER, secs.into());
+                }
+                Retry::Never => {
+                    headers.insert(RETRY, HeaderValue::from_static("never"));
+                }
+                Retry::Now => {}
+            }
+        }
+        let (policy, current) = structured_fields(answer);
+        // Both consist of printable ASCII by construction; were they not, they would be left out.
+        headers.extend(HeaderValue::try_from(policy).ok().map(|value| (POLICY, value)));
+        headers.extend(HeaderValue::try_from(current).ok().map(|value| (CURRENT, value)));
+    }
+    let delay = delay(answer);
+    if !delay.is_zero() {
+        let millis = delay.as_millis_ceil();
+        let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
+        headers.extend(HeaderValue::try_from(text).ok().map(|value| (DELAY, value)));
+    }
+}
+
+/// How long an admitted request has to wait before it passes: the longest of its queues.
+pub fn delay(answer: &Answer) -> Span {
+    if !answer.allowed {
+        return Span::ZERO;
+    }
+    verdicts(answer).map(|(_, _, verdict)| verdict.delay).max().unwrap_or(Span::ZERO)
+}
+
+/// The verdict that speaks for the whole answer.
+pub fn most_restrictive(answer: &Answer) -> Option<&Verdict> {
+    let waits = |status: &Status, verdict: &Verdict| match verdict.retry {
+        _ if status.allowed => Span::ZERO,
+        Retry::Now => Span::ZERO,
+        Retry::After(span) => span,
+        Retry::Never => Span::MAX,
+    };
+    answer
+        .statuses
+        .iter()
+        .filter(|status| !is_shadow(status))
+        .filter_map(|status| Some((status, status.leading_verdict()?)))
+        .min_by_key(|(status, verdict)| {
+            (
+                status.allowed,
+                Reverse(waits(status, verdict)),
+                verdict.remaining,
+                Reverse(verdict.reset),
+            )
+        })
+        .map(|(_, verdict)| verdict)
+}
+
+/// `RateLimit-Policy` and `RateLimit`.
+fn structured_fields(answer: &Answer) -> (String, String) {
+    let (mut policy, mut current) = (String::new(), String::new());
+    for (rule, index, verdict) in verdicts(answer).take(ITEMS_MAX) {
+        let window = rule.limits.get(index).map(crate::rules::quota::Quota::window);
+        let mut name = rule.name.as_deref().unwrap_or(&rule.id).to_owned();
+        if let (Some(window), true) = (window, rule.limits.len() > 1) {
+            name = format!("{name}-{window}");
+        }
+        let separator = if policy.is_empty() { "" } else { ", " };
+        policy.push_str(separator);
+        current.push_str(separator);
+        push_string(&mut policy, &name);
+        push_string(&mut current, &name);
+        // Writing to a `String` cannot fail.
+        let _ = write!(policy, ";q={}", verdict.limit);
+        if let Some(window) = window {
+            let _ = write!(policy, ";w={}", window.as_secs_ceil());
+        }
+        let _ = write!(current, ";r={};t={}", verdict.remaining, verdict.reset.as_secs_ceil());
+    }
+    (policy, current)
+}
+
+/// Every verdict that is not a shadow's, with its rule and its place in the rule.
+fn verdicts(answer: &Answer) -> impl Iterator<Item = (&Rule, usize, &Verdict)> {
+    answer
+        .statuses
+        .iter()
+        .filter(|status| !is_shadow(status))
+        .filter_map(|status| Some((status, status.rule.as_deref()?)))
+        .flat_map(|(status, rule)| {
+            status.verdicts.iter().enumerate().map(move |(index, verdict)| (rule, index, verdict))
+        })
+}
+
+fn is_shadow(status: &Status) -> bool {
+    status.rule.as_ref().is_some_and(|rule| rule.shadow)
+}
+
+/// A string of RFC 9651: printable ASCII in quotes. Other bytes are percent-encoded, so that two
+/// names that differ stay different.
+fn push_string(out: &mut String, text: &str) {
+    out.push('"');
+    for byte in text.bytes().take(NAME_BYTES_MAX) {
+        match byte {
+            b'"' | b'\\' => {
+                out.push('\\');
+                out.push(char::from(byte));
+            }
+            b' '..=b'~' => out.push(char::from(byte)),
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out.push('"');
+}

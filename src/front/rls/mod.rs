@@ -1,0 +1,24 @@
+//! Envoy's rate limit service, version 3: the gRPC door.
+//!
+//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` and `grpc.health.v1`. The messages
+//! are written out by hand in [`message`], because they are a dozen fields and protoc is a build
+//! dependency nobody misses; field numbers are those of Envoy's published `rls.proto` and
+//! `ratelimit.proto`.
+//!
+//! A request that is wrong in form gets a status and is not counted. The two that
+//! envoyproxy/ratelimit knows keep its code and text (`UNKNOWN`, "rate limit domain must not be
+//! empty", "rate limit descriptor list must not be empty"); a bound of ours is `INVALID_ARGUMENT`.
+
+mod client;
+mod health;
+pub mod message;
+mod question;
+mod reply;
+mod service;
+
+pub use client::RlsClient;
+pub use health::Health;
+pub use question::Question;
+pub(crate) use question::overrides;
+pub use reply::response;
+pub use service::{RlsServer, SERVICE_NAME, routes};

@@ -1,0 +1,36 @@
+//! An answer of ours as Envoy's response; shared by gRPC and its JSON form.
+
+use super::message::{Code, DescriptorStatus, Duration, RateLimit, RateLimitResponse, Unit};
+use crate::decide::{Answer, Status};
+
+/// The response to the request that was answered.
+///
+/// Statuses are always filled, one a descriptor. As in envoyproxy/ratelimit, a descriptor without a
+/// rule is `OK` and nothing else, and one that is unlimited has the largest number remaining.
+pub fn response(answer: &Answer) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: Code::of(answer.allowed).into(),
+        statuses: answer.statuses.iter().map(descriptor_status).collect(),
+    }
+}
+
+fn descriptor_status(status: &Status) -> DescriptorStatus {
+    let code = Code::of(status.allowed).into();
+    let Some(rule) = status.rule.as_deref() else {
+        return DescriptorStatus { code, ..DescriptorStatus::default() };
+    };
+    let (Some(verdict), Some(index)) = (status.leading_verdict(), status.leading) else {
+        return DescriptorStatus { code, limit_remaining: u32::MAX, ..DescriptorStatus::default() };
+    };
+    let unit = rule.limits.get(index).map_or(Unit::Unknown, |quota| Unit::of(quota.window()));
+    DescriptorStatus {
+        code,
+        current_limit: Some(RateLimit {
+            requests_per_unit: verdict.limit,
+            unit: unit.into(),
+            name: rule.name.as_deref().unwrap_or_default().to_owned(),
+        }),
+        limit_remaining: verdict.remaining,
+        duration_until_reset: Some(Duration::whole_seconds(verdict.reset)),
+    }
+}

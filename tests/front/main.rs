@@ -1,0 +1,9 @@
+//! The front doors over real sockets, with a table of answers in place of the node behind them.
+
+mod auth;
+mod check;
+mod connections;
+mod properties;
+mod rendering;
+mod rls;
+mod support;

@@ -1,0 +1,307 @@
+//! A `Decide` that answers from a table, doors on it, and a byte-level HTTP/1 client.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate::config::Auth;
+use tidegate::decide::{Answer, Ask, Decide, Source, Status};
+use tidegate::engine::{Retry, Verdict};
+use tidegate::front::Probes;
+use tidegate::front::bounds::Bounds;
+use tidegate::front::http::{HttpDoor, router};
+use tidegate::front::rls::{Health, RlsServer, routes};
+use tidegate::front::serve::{DoorStats, Protocols, serve};
+use tidegate::rules::quota::{Algorithm, Quota};
+use tidegate::rules::rule::{Mode, OnUnavailable, Rule, Scope};
+use tidegate::units::{Hits, Span};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+// === answers ===
+
+pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
+    let quota = |&(limit, secs): &(u32, u64)| {
+        Quota::simple(Algorithm::FixedWindow, limit, Span::from_secs(secs)).expect("a valid quota")
+    };
+    Rule {
+        id: "shop.user".into(),
+        name: name.map(Into::into),
+        limits: limits.iter().map(quota).collect(),
+        mode: Mode::Strict,
+        scope: Scope::Region,
+        on_unavailable: OnUnavailable::Local,
+        shadow: false,
+        stats: Arc::default(),
+    }
+}
+
+pub(crate) fn admitted(limit: u32, remaining: u32, reset: Span) -> Verdict {
+    Verdict { allowed: true, limit, remaining, reset, retry: Retry::Now, delay: Span::ZERO }
+}
+
+pub(crate) fn refused(limit: u32, reset: Span, retry: Retry) -> Verdict {
+    Verdict { allowed: false, limit, remaining: 0, reset, retry, delay: Span::ZERO }
+}
+
+pub(crate) fn status(rule: Rule, verdicts: &[Verdict], leading: usize) -> Status {
+    let allowed = rule.shadow || verdicts.iter().all(|verdict| verdict.allowed);
+    Status {
+        rule: Some(Arc::new(rule)),
+        allowed,
+        verdicts: verdicts.iter().copied().collect(),
+        leading: (!verdicts.is_empty()).then_some(leading),
+        source: Source::Local,
+    }
+}
+
+pub(crate) fn unmatched() -> Status {
+    Status {
+        rule: None,
+        allowed: true,
+        verdicts: SmallVec::new(),
+        leading: None,
+        source: Source::Unlimited,
+    }
+}
+
+pub(crate) fn answer(statuses: Vec<Status>) -> Answer {
+    Answer { allowed: statuses.iter().all(|status| status.allowed), statuses: statuses.into() }
+}
+
+/// 10 a minute, 7 left, whole again in 12 s.
+pub(crate) fn open() -> Answer {
+    let verdict = admitted(10, 7, Span::from_secs(12));
+    answer(vec![status(rule(Some("login"), &[(10, 60)]), &[verdict], 0)])
+}
+
+/// 10 a minute, refused for another 11.2 s.
+pub(crate) fn limited() -> Answer {
+    let retry = Retry::After(Span::from_millis(11_200));
+    let verdict = refused(10, Span::from_secs(12), retry);
+    answer(vec![status(rule(Some("login"), &[(10, 60)]), &[verdict], 0)])
+}
+
+// === the table ===
+
+/// An ask, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) domain: String,
+    pub(crate) descriptors: Vec<Vec<(String, String)>>,
+    pub(crate) own_hits: Vec<Option<i64>>,
+    pub(crate) hits: i64,
+}
+
+/// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit.
+pub(crate) struct Table {
+    pub(crate) answers: BTreeMap<&'static str, Answer>,
+    pub(crate) asked: Mutex<Vec<Asked>>,
+    pub(crate) gate: Semaphore,
+}
+
+impl Table {
+    pub(crate) fn new(answers: impl IntoIterator<Item = (&'static str, Answer)>) -> Arc<Self> {
+        Arc::new(Self {
+            answers: answers.into_iter().collect(),
+            asked: Mutex::default(),
+            gate: Semaphore::new(0),
+        })
+    }
+
+    pub(crate) fn usual() -> Arc<Self> {
+        Self::new([("open", open()), ("limited", limited())])
+    }
+
+    /// Waits until somebody asked.
+    pub(crate) async fn until_asked(&self) {
+        let asked = async {
+            while self.asked.lock().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time("wait for an ask", asked).await;
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().clone()
+    }
+}
+
+impl Decide for Table {
+    async fn decide(&self, ask: Ask<'_>) -> Answer {
+        let entries = |descriptor: &tidegate::rules::descriptor::Descriptor<'_>| {
+            descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect()
+        };
+        self.asked.lock().push(Asked {
+            domain: ask.domain.to_owned(),
+            descriptors: ask.descriptors.iter().map(entries).collect(),
+            own_hits: ask.descriptors.iter().map(|d| d.hits.map(Hits::get)).collect(),
+            hits: ask.hits.get(),
+        });
+        if ask.domain == "held" {
+            self.gate.acquire().await.expect("an open gate").forget();
+        }
+        let unmatched = || answer(ask.descriptors.iter().map(|_| unmatched()).collect());
+        self.answers.get(ask.domain).cloned().unwrap_or_else(unmatched)
+    }
+}
+
+/// Ready or not, as told.
+pub(crate) struct Told(pub(crate) Result<(), String>);
+
+impl Probes for Told {
+    fn ready(&self) -> Result<(), String> {
+        self.0.clone()
+    }
+
+    fn metrics(&self) -> String {
+        "# EOF\n".to_owned()
+    }
+}
+
+// === doors ===
+
+/// A door that listens; drains when dropped.
+pub(crate) struct Door {
+    pub(crate) addr: SocketAddr,
+    pub(crate) stats: Arc<DoorStats>,
+    pub(crate) drain: CancellationToken,
+    pub(crate) served: JoinHandle<()>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.served.abort();
+    }
+}
+
+pub(crate) async fn http_door(table: &Arc<Table>, bounds: Bounds, auth: &str) -> Door {
+    let auth: Auth = toml::from_str(auth).expect("a valid [auth] section");
+    http_door_with(table, bounds, auth, Told(Ok(())), 429).await
+}
+
+pub(crate) async fn http_door_with(
+    table: &Arc<Table>,
+    bounds: Bounds,
+    auth: Auth,
+    probes: Told,
+    denied_status: u16,
+) -> Door {
+    let stats = Arc::<DoorStats>::default();
+    let service = router(HttpDoor {
+        decide: Arc::clone(table),
+        probes: Arc::new(probes),
+        bounds: bounds.clone(),
+        denied_status,
+        auth,
+        stats: Arc::clone(&stats),
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("an address");
+    let drain = CancellationToken::new();
+    let served = {
+        let (stats, drain) = (Arc::clone(&stats), drain.clone());
+        tokio::spawn(async move {
+            serve(listener, service, Protocols::Http, &bounds, stats, drain).await;
+        })
+    };
+    Door { addr, stats, drain, served }
+}
+
+pub(crate) async fn grpc_door(table: &Arc<Table>, bounds: Bounds) -> (Door, Health) {
+    let stats = Arc::<DoorStats>::default();
+    let health = Health::new().await;
+    let server = RlsServer::new(Arc::clone(table), bounds.clone(), Arc::clone(&stats));
+    let service = routes(server, &health);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("an address");
+    let drain = CancellationToken::new();
+    let served = {
+        let (stats, drain) = (Arc::clone(&stats), drain.clone());
+        tokio::spawn(async move {
+            serve(listener, service, Protocols::Grpc, &bounds, stats, drain).await;
+        })
+    };
+    (Door { addr, stats, drain, served }, health)
+}
+
+/// A guard against hanging for ever; far above what anything here takes.
+pub(crate) async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
+    let guard = std::time::Duration::from_secs(30);
+    tokio::time::timeout(guard, done).await.unwrap_or_else(|_| panic!("{what}: it hangs"))
+}
+
+// === an HTTP/1 client that sends whatever it is told ===
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+
+    /// The text of `{"error": text}`.
+    pub(crate) fn error(&self) -> String {
+        assert_eq!(self.header("content-type"), Some("application/json"), "{self:?}");
+        let body: serde_json::Value = serde_json::from_str(&self.body).expect("JSON");
+        body["error"].as_str().expect("an error text").to_owned()
+    }
+}
+
+/// Sends the bytes and reads until the server closes.
+pub(crate) async fn send(addr: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(addr).await.expect("a connection");
+    // The server may answer and close before everything is sent; its answer counts.
+    let _ = stream.write_all(bytes).await;
+    let mut reply = Vec::new();
+    let _ = in_time("read the answer", stream.read_to_end(&mut reply)).await;
+    reply
+}
+
+pub(crate) async fn request(
+    addr: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Reply {
+    let own = format!("host: test\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    let headers: Vec<String> =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let head = format!("{method} {target} HTTP/1.1\r\n{own}{}\r\n", headers.concat());
+    let mut bytes = head.into_bytes();
+    bytes.extend_from_slice(body);
+    parse(&send(addr, &bytes).await)
+}
+
+pub(crate) async fn post_check(addr: SocketAddr, body: &[u8]) -> Reply {
+    request(addr, "POST", "/v1/check", &[("content-type", "application/json")], body).await
+}
+
+pub(crate) fn parse(reply: &[u8]) -> Reply {
+    let text = String::from_utf8_lossy(reply);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no reply: {text:?}"));
+    let mut lines = head.lines();
+    let status_line = lines.next().expect("a status line");
+    let status = status_line.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let header = |line: &str| {
+        let (name, value) = line.split_once(": ").expect("a header");
+        (name.to_owned(), value.to_owned())
+    };
+    Reply {
+        status: status.unwrap_or_else(|| panic!("no status: {status_line:?}")),
+        headers: lines.map(header).collect(),
+        body: body.to_owned(),
+    }
+}
