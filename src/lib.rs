@@ -1,5 +1,6 @@
 //! A rate limiter that is a cluster of equal peers, with no central store.
 
+pub mod admin;
 pub mod cluster;
 pub mod config;
 pub mod decide;
