@@ -6,6 +6,7 @@ pub mod config;
 pub mod decide;
 pub mod engine;
 pub mod front;
+pub mod node;
 pub mod observe;
 pub mod pki;
 pub mod rules;

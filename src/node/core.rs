@@ -1,0 +1,326 @@
+//! A node without its doors: everything between a request and its verdict, and the way to peers.
+//!
+//! It takes the outside through a [`Seam`], so that the same core runs in a process, in a test, and
+//! in a simulator.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::service::{PeerCounters, PeerService};
+use crate::cluster::gossip::{self, Facts, Gossip};
+use crate::cluster::identity::NodeId;
+use crate::cluster::incarnation::Incarnation;
+use crate::cluster::membership::{Member, MemberState, View};
+use crate::cluster::mesh::{self, Mesh};
+use crate::cluster::route::Topology;
+use crate::cluster::sync::{self, Synchroniser};
+use crate::config::Config;
+use crate::decide::{Decider, Parts, Remote};
+use crate::pki::Identity;
+use crate::rules::book::Book;
+use crate::seam::Seam;
+use crate::store::{KeyHasher, Store};
+
+/// What a core is made from.
+#[derive(Debug)]
+pub struct Setup {
+    /// The validated configuration.
+    pub config: Config,
+    /// This node's id.
+    pub node: NodeId,
+    /// What it proves itself with; `None` for a node that stands alone.
+    pub identity: Option<Identity>,
+    /// The rules, swapped by whoever loads them.
+    pub book: Arc<ArcSwap<Book>>,
+    /// Where its HTTP door listens, for people.
+    pub http: Option<SocketAddr>,
+}
+
+/// A node without its doors.
+pub struct Core {
+    /// The one path to a verdict.
+    pub decider: Decider,
+    /// The rings in force.
+    pub topology: Arc<ArcSwap<Topology>>,
+    /// The way to peers; `None` for a node that stands alone.
+    pub joined: Option<Joined>,
+    seam: Seam,
+}
+
+/// What [`Core::run`] takes, once.
+pub struct Tasks(Option<mesh::Tasks>);
+
+/// The way to peers.
+#[derive(Clone)]
+pub struct Joined {
+    /// Carries calls.
+    pub mesh: Mesh,
+    /// Knows the members.
+    pub gossip: Gossip,
+    /// Synchronises eventual keys.
+    pub synchroniser: Synchroniser,
+    /// What peers sent that was not taken.
+    pub(super) refused: Arc<PeerCounters>,
+    /// How long a leaving node answers on, so that every peer has heard of it.
+    leave_pause: Duration,
+    vnodes: u32,
+    /// How often this node gossips.
+    pub(super) gossip_interval: Duration,
+    /// Whether there is somebody to join; otherwise this is the first node of its cluster.
+    pub(super) has_seeds: bool,
+}
+
+/// The core could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The mesh could not start.
+    #[error(transparent)]
+    Mesh(#[from] mesh::Error),
+    /// The system has no randomness to give.
+    #[error("read random bytes: {0}")]
+    Entropy(std::io::Error),
+}
+
+/// A task of the node ended that must not.
+#[derive(Debug, thiserror::Error)]
+#[error("a task of the node failed, so the node ends: {0}")]
+pub struct Failed(String);
+
+impl Failed {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+/// Gossip rounds after which every peer has heard that this node leaves, lost messages included.
+const LEAVE_ROUNDS: u32 = 4;
+/// How often some shards are swept in the background, and how many.
+const TEND_INTERVAL: Duration = Duration::from_millis(50);
+const TEND_SHARDS: usize = 16;
+
+impl Core {
+    /// Builds a node. Nothing is sent or accepted until [`Core::run`].
+    pub async fn build(setup: Setup, seam: Seam) -> Result<(Arc<Self>, Tasks), Error> {
+        let Setup { config, node, identity, book, http } = setup;
+        let incarnation = Arc::new(Incarnation::new(node.clone(), seam.clock.system()));
+        let store = Arc::new(Store::new((&config.limits).into()));
+        let hasher = KeyHasher::new(match &identity {
+            Some(identity) => identity.secret,
+            None => fresh_secret(&seam)?,
+        });
+        let region = config.node.region.clone();
+        let vnodes = config.cluster.vnodes;
+        let alone = Topology::new(node, region.clone(), View::default(), vnodes);
+        let topology = Arc::new(ArcSwap::from_pointee(alone));
+
+        let joined = match (identity, config.cluster.listen) {
+            (Some(identity), Some(listen)) => {
+                let options = mesh::Options {
+                    cluster: config.cluster.name.clone(),
+                    incarnation: incarnation.clone(),
+                    region: region.clone(),
+                    listen,
+                    advertise: config.cluster.advertise,
+                    secret: hasher.fingerprint(),
+                };
+                let (mesh, tasks) = Mesh::bind(options, &identity, &seam).await?;
+                let interval = Duration::from_millis(config.cluster.gossip_interval_ms);
+                let gossip = Gossip::new(
+                    gossip::Options {
+                        cluster: config.cluster.name.clone(),
+                        seeds: config.cluster.seeds.clone(),
+                        interval,
+                    },
+                    incarnation.clone(),
+                    mesh.clone(),
+                    seam.net.clone(),
+                    Facts {
+                        region: region.clone(),
+                        zone: config.node.zone.clone(),
+                        state: MemberState::Up,
+                        rule_book: book.load().fingerprint(),
+                        http,
+                    },
+                );
+                let synchroniser = Synchroniser::new(
+                    sync::Options {
+                        interval: Duration::from_millis(config.cluster.sync_interval_ms),
+                        region_interval: Duration::from_millis(
+                            config.cluster.region_sync_interval_ms,
+                        ),
+                    },
+                    store.clone(),
+                    topology.clone(),
+                    incarnation.clone(),
+                    seam.clock.clone(),
+                );
+                let refused = Arc::default();
+                let leave_pause = interval * LEAVE_ROUNDS;
+                let own = mesh.advertise().to_string();
+                let has_seeds = config.cluster.seeds.iter().any(|seed| *seed != own);
+                let joined = Joined {
+                    mesh,
+                    gossip,
+                    synchroniser,
+                    refused,
+                    leave_pause,
+                    vnodes,
+                    gossip_interval: interval,
+                    has_seeds,
+                };
+                Some((joined, tasks))
+            }
+            _ => None,
+        };
+        let (joined, tasks) = joined.unzip();
+        let remote = joined.as_ref().map(|joined: &Joined| Remote {
+            mesh: joined.mesh.clone(),
+            synchroniser: joined.synchroniser.clone(),
+            deadline: Duration::from_millis(config.cluster.deadline_ms),
+            global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
+        });
+        let own = own_view(joined.as_ref(), &incarnation, &config);
+        topology.store(Arc::new(Topology::new(incarnation.node().clone(), region, own, vnodes)));
+        let clock = seam.clock.clone();
+        let parts =
+            Parts { incarnation, hasher, store, book, topology: topology.clone(), clock, remote };
+        let core = Self { decider: Decider::new(parts), topology, joined, seam };
+        Ok((Arc::new(core), Tasks(tasks)))
+    }
+
+    /// Runs the node until `stop`, then tells peers what they do not know yet and closes the mesh.
+    ///
+    /// None of its tasks ends before `stop`; one that does has failed, and a node that goes on
+    /// without it would be wrong in silence: the error is the caller's to end the node with.
+    pub async fn run(self: Arc<Self>, tasks: Tasks, stop: CancellationToken) -> Result<(), Failed> {
+        let mut running = JoinSet::new();
+        running.spawn(self.clone().tend(stop.clone()));
+        if let (Some(joined), Tasks(Some(tasks))) = (self.joined.clone(), tasks) {
+            running.spawn(self.clone().follow_views(joined.clone(), stop.clone()));
+            self.clone().spawn_joined(joined, tasks, &stop, &mut running);
+        }
+        while let Some(ended) = running.join_next().await {
+            match ended {
+                Ok(()) if stop.is_cancelled() => {}
+                Ok(()) => return Err(Failed::new("it ended")),
+                Err(error) => return Err(Failed::new(error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells peers that this node leaves and waits until they have heard: from then on they decide
+    /// its keys among themselves, and it asks them.
+    ///
+    /// Until they have heard it goes on to own its keys, because nobody else does; the last node of
+    /// a region owns them to its end.
+    pub async fn leave(&self) {
+        let Some(joined) = &self.joined else { return };
+        joined.gossip.tell(|facts| facts.state = MemberState::Draining);
+        tokio::time::sleep(joined.leave_pause).await;
+        let topology = self.topology.load();
+        let has_heir = topology
+            .view
+            .owners()
+            .any(|member| member.region == topology.region && member.id != topology.me);
+        if has_heir {
+            joined.gossip.disown();
+            // What is told last must go to the heirs, so the rings change before anything stops.
+            self.take_view(joined.gossip.views().borrow().clone(), joined.vnodes);
+        }
+    }
+
+    /// Ends when another node turns out to run under this node's id; never otherwise.
+    pub async fn displaced(&self) {
+        self.decider.parts().incarnation.displaced().await;
+    }
+
+    /// Each loop is a task of its own, so that the end of any is noticed.
+    fn spawn_joined(
+        self: Arc<Self>,
+        joined: Joined,
+        tasks: mesh::Tasks,
+        stop: &CancellationToken,
+        running: &mut JoinSet<()>,
+    ) {
+        let Joined { mesh, gossip, synchroniser, refused, .. } = joined;
+        let service = Arc::new(PeerService {
+            decider: self.decider.clone(),
+            synchroniser: synchroniser.clone(),
+            gossip: gossip.clone(),
+            clock: self.seam.clock.clone(),
+            counters: refused,
+        });
+        // The last round of columns needs the mesh, so the mesh stops after it.
+        let told = CancellationToken::new();
+        let (columns_mesh, stop, columns_told) = (mesh.clone(), stop.clone(), told.clone());
+        running.spawn(async move {
+            synchroniser.run(columns_mesh, stop).await;
+            columns_told.cancel();
+        });
+        let gossip_told = told.clone();
+        running.spawn(async move { gossip.run(gossip_told).await });
+        running.spawn(async move { mesh.run(tasks, service, told).await });
+    }
+
+    /// Keeps the rings as the view is.
+    async fn follow_views(self: Arc<Self>, joined: Joined, stop: CancellationToken) {
+        let mut views = joined.gossip.views();
+        loop {
+            let view = views.borrow_and_update().clone();
+            self.take_view(view, joined.vnodes);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = views.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn take_view(&self, view: View, vnodes: u32) {
+        let current = self.topology.load();
+        let (me, region) = (current.me.clone(), current.region.clone());
+        self.topology.store(Arc::new(Topology::new(me, region, view, vnodes)));
+    }
+
+    /// Returns the memory of counters that nobody asks any more.
+    async fn tend(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(TEND_INTERVAL);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            self.decider.parts().store.tend(TEND_SHARDS, self.seam.clock.now());
+        }
+    }
+}
+
+/// The view of a node that has not heard of others yet: itself.
+fn own_view(joined: Option<&Joined>, incarnation: &Incarnation, config: &Config) -> View {
+    match joined {
+        Some(joined) => joined.gossip.views().borrow().clone(),
+        None => View::new([Member {
+            id: incarnation.node().clone(),
+            generation: incarnation.generation(),
+            addr: SocketAddr::from(([0, 0, 0, 0], 0)),
+            region: config.node.region.clone(),
+            zone: config.node.zone.clone(),
+            state: MemberState::Up,
+            rule_book: 0,
+            http: None,
+        }]),
+    }
+}
+
+/// Nobody shares the secret of a node that stands alone.
+fn fresh_secret(seam: &Seam) -> Result<[u8; 16], Error> {
+    let mut secret = [0; 16];
+    seam.entropy.fill(&mut secret).map_err(Error::Entropy)?;
+    Ok(secret)
+}

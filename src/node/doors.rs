@@ -1,0 +1,175 @@
+//! The addresses of a node: bound before anything else starts, so that a port in use is one clear
+//! line and not half a node; listened on only when the node knows who else owns keys.
+//!
+//! A node that answered while it joins would take itself for the owner of every key and hand out
+//! each limit a second time. Until then connections are refused, as by a node that is not there.
+//! The operator's door opens at once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio_util::sync::CancellationToken;
+
+use super::core::Core;
+use super::inspect::View;
+use super::measured::Measured;
+use super::probes::NodeProbes;
+use crate::admin;
+use crate::config::{Config, UserError};
+use crate::front::bounds::Bounds;
+use crate::front::http::{HttpDoor, router};
+use crate::front::rls::{self, RlsServer};
+use crate::front::serve::{DoorStats, Protocols, serve};
+
+/// The bound addresses.
+pub(super) struct Doors {
+    http: Option<TcpSocket>,
+    grpc: Option<TcpSocket>,
+    admin: Option<TcpSocket>,
+    stats: Stats,
+}
+
+/// What stands behind the doors.
+pub(super) struct Behind<'a> {
+    pub(super) core: &'a Core,
+    pub(super) probes: Arc<NodeProbes>,
+    pub(super) view: Arc<View>,
+    pub(super) grpc_health: &'a rls::Health,
+}
+
+/// What the doors count.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stats {
+    pub(super) http: Arc<DoorStats>,
+    pub(super) grpc: Arc<DoorStats>,
+    pub(super) admin: Arc<DoorStats>,
+}
+
+impl Doors {
+    /// Binds what the configuration names.
+    pub(super) fn bind(config: &Config) -> Result<Self, UserError> {
+        Ok(Self {
+            http: bind("http.listen", config.http.listen)?,
+            grpc: bind("grpc.listen", config.grpc.listen)?,
+            admin: bind("admin.listen", config.admin.listen)?,
+            stats: Stats::default(),
+        })
+    }
+
+    /// Where the HTTP door will listen.
+    pub(super) fn http_addr(&self) -> Option<SocketAddr> {
+        addr(self.http.as_ref())
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        self.stats.clone()
+    }
+
+    /// One line for the log: what is where.
+    pub(super) fn describe(&self) -> String {
+        let named = [("http", &self.http), ("grpc", &self.grpc), ("admin", &self.admin)];
+        let open = named
+            .into_iter()
+            .filter_map(|(name, door)| Some(format!("{name} {}", addr(door.as_ref())?)));
+        open.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Opens the operator's door at once and the others after `joined`, serves until `drain`, then
+    /// finishes what is in flight.
+    pub(super) fn serve(
+        self,
+        config: &Config,
+        behind: Behind<'_>,
+        joined: CancellationToken,
+        drain: CancellationToken,
+    ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
+        let Behind { core, probes, view, grpc_health } = behind;
+        let bounds = Bounds::from(&config.limits);
+        let Self { http, grpc, admin, stats } = self;
+        let metrics = probes.measures();
+        let decider = |door: &crate::observe::metrics::Door| {
+            Arc::new(Measured::new(core.decider.clone(), door.clone()))
+        };
+
+        let http_router = router(HttpDoor {
+            decide: decider(&metrics.http),
+            probes: probes.clone(),
+            bounds: bounds.clone(),
+            denied_status: config.http.denied_status,
+            auth: config.auth.clone(),
+            stats: stats.http.clone(),
+        });
+        let grpc_routes = rls::routes(
+            RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
+            grpc_health,
+        );
+        let admin_router = admin::router(admin::Doors { inspect: view, probes });
+        async move {
+            let http = async {
+                if let Some(listener) = open_after("http.listen", http, &joined, &drain).await? {
+                    let (stats, drain) = (stats.http, drain.clone());
+                    serve(listener, http_router, Protocols::Http, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            let grpc = async {
+                if let Some(listener) = open_after("grpc.listen", grpc, &joined, &drain).await? {
+                    let (stats, drain) = (stats.grpc, drain.clone());
+                    serve(listener, grpc_routes, Protocols::Grpc, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            let admin = async {
+                let at_once = CancellationToken::new();
+                at_once.cancel();
+                if let Some(listener) = open_after("admin.listen", admin, &at_once, &drain).await? {
+                    let (stats, drain) = (stats.admin, drain.clone());
+                    serve(listener, admin_router, Protocols::Http, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            tokio::try_join!(http, grpc, admin).map(drop)
+        }
+    }
+}
+
+/// Connections that wait to be accepted; the system's own bound (`net.core.somaxconn`) holds too.
+const BACKLOG: u32 = 1_024;
+
+fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSocket>, UserError> {
+    let Some(addr) = addr else { return Ok(None) };
+    let bound = || {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // A restarted node must not wait for the connections of the one before.
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        Ok(socket)
+    };
+    bound().map(Some).map_err(|error| UserError::cannot_listen(key, addr, &error))
+}
+
+/// Listens once `joined` is cancelled; `None` when there is no such door, or the node drains
+/// before.
+async fn open_after(
+    key: &str,
+    socket: Option<TcpSocket>,
+    joined: &CancellationToken,
+    drain: &CancellationToken,
+) -> Result<Option<TcpListener>, UserError> {
+    let Some(socket) = socket else { return Ok(None) };
+    tokio::select! {
+        biased;
+        () = joined.cancelled() => {}
+        () = drain.cancelled() => return Ok(None),
+    }
+    let addr = socket.local_addr();
+    socket.listen(BACKLOG).map(Some).map_err(|error| {
+        let addr = addr.unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+        UserError::cannot_listen(key, addr, &error)
+    })
+}
+
+fn addr(socket: Option<&TcpSocket>) -> Option<SocketAddr> {
+    socket.and_then(|socket| socket.local_addr().ok())
+}

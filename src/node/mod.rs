@@ -1,0 +1,178 @@
+//! A whole node: the only place that knows everything. It builds the parts, owns their tasks, reads
+//! the clocks and ends them in order.
+//!
+//! The end, on a signal: readiness goes red and peers are told ([`Core::leave`]) while the doors
+//! still answer, so that neither a load balancer nor a peer sends anything here any more; then the
+//! doors finish what is in flight; then peers get the last columns; then the mesh closes.
+
+mod clock;
+mod core;
+mod doors;
+mod inspect;
+mod measured;
+mod outside;
+mod probes;
+mod readiness;
+mod rulebook;
+mod service;
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use self::core::{Core, Error as CoreError, Failed, Joined, Setup, Tasks};
+use self::doors::{Behind, Doors};
+use self::inspect::View;
+use self::probes::NodeProbes;
+use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
+use self::rulebook::RuleBook;
+use crate::cluster::identity::NodeId;
+use crate::cluster::mesh;
+use crate::config::{Config, UserError};
+use crate::observe::Health;
+use crate::pki;
+use crate::rules;
+pub use outside::{SystemClock, outside};
+
+/// Why a node ended, or did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something the person who started it can put right.
+    #[error(transparent)]
+    User(#[from] UserError),
+    /// The certificates.
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+    /// The rules.
+    #[error("{0}")]
+    Rules(#[from] rules::error::Error),
+    /// A task that must not end did.
+    #[error(transparent)]
+    Failed(#[from] Failed),
+}
+
+/// Runs a node until `shutdown`, then drains it. `config` is validated.
+pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+    let (seam, clock) = outside();
+    let node = NodeId::new(&config.node.id)
+        .map_err(|error| UserError::new(format!("node.id: {error}"), "set TIDEGATE_NODE__ID"))?;
+    let identity = match config.cluster.listen {
+        Some(_) => Some(pki::load(&config.tls, node.as_str(), seam.clock.system())?),
+        None => None,
+    };
+    let book = RuleBook::load(&config)?;
+    let doors = Doors::bind(&config)?;
+    let setup = Setup {
+        config: config.clone(),
+        node,
+        identity,
+        book: book.cell(),
+        http: doors.http_addr(),
+    };
+    let (core, core_tasks) = Core::build(setup, seam).await.map_err(user_error)?;
+
+    let health = Health::starting(&[GOSSIP, JOIN]);
+    let probes = Arc::new(NodeProbes::new(
+        core.clone(),
+        book.clone(),
+        health.clone(),
+        doors.stats(),
+        clock.clone(),
+    ));
+    let view = Arc::new(View::new(core.clone(), book.clone(), health.clone(), &config));
+    let grpc_health = crate::front::rls::Health::new().await;
+
+    // The clock, the rules and the core go on while the doors drain.
+    let (stop_doors, stop_node) = (CancellationToken::new(), CancellationToken::new());
+    let joined = CancellationToken::new();
+    let mut tasks: JoinSet<Result<(), Failed>> = JoinSet::new();
+    let stop = stop_node.clone();
+    tasks.spawn(async {
+        clock.keep_right(stop).await;
+        Ok(())
+    });
+    tasks.spawn(book.clone().watch(stop_node.clone()));
+    tasks.spawn(tell_rule_book(core.clone(), book, stop_node.clone()));
+    tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
+    let readiness = Readiness {
+        core: core.clone(),
+        health: health.clone(),
+        grpc: grpc_health.clone(),
+        joined: joined.clone(),
+        opens: doors.describe(),
+    };
+    tasks.spawn(readiness.keep(stop_node.clone()));
+    tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
+    let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health };
+    let mut serving = tokio::spawn(doors.serve(&config, behind, joined, stop_doors.clone()));
+
+    let outcome = tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        failed = first_end(&mut tasks) => Err(failed.into()),
+        () = core.displaced() => Err(UserError::new(
+            format!("node.id: another node runs as {}", config.node.id),
+            "give every node an id of its own, in its certificate too",
+        ).into()),
+        served = &mut serving => Err(match served {
+            Ok(Err(error)) => error.into(),
+            Ok(Ok(())) => Failed::new("the doors closed").into(),
+            Err(error) => Failed::new(error.to_string()).into(),
+        }),
+    };
+    health.red(DRAIN, "this node is leaving");
+    if outcome.is_ok() {
+        core.leave().await;
+    }
+    stop_doors.cancel();
+    if !serving.is_finished() {
+        let _ = serving.await;
+    }
+    stop_node.cancel();
+    while tasks.join_next().await.is_some() {}
+    tracing::info!("stopped");
+    outcome
+}
+
+/// No task ends by itself; the first that does takes the node with it.
+async fn first_end(tasks: &mut JoinSet<Result<(), Failed>>) -> Failed {
+    match tasks.join_next().await {
+        Some(Ok(Err(failed))) => failed,
+        Some(Err(error)) => Failed::new(error.to_string()),
+        Some(Ok(Ok(()))) | None => Failed::new("it ended".to_owned()),
+    }
+}
+
+/// Keeps peers informed which rules this node holds.
+async fn tell_rule_book(
+    core: Arc<Core>,
+    book: RuleBook,
+    stop: CancellationToken,
+) -> Result<(), Failed> {
+    loop {
+        // Taken before the book is read, so that no load falls between.
+        let seen = book.status();
+        let fingerprint = book.cell().load().fingerprint();
+        if let Some(joined) = &core.joined {
+            joined.gossip.tell(|facts| facts.rule_book = fingerprint);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = book.changed_since(&seen) => {}
+        }
+    }
+}
+
+fn user_error(error: CoreError) -> Error {
+    match error {
+        CoreError::Mesh(mesh::Error::Bind { addr, source }) => {
+            UserError::cannot_listen("cluster.listen", addr, &source).into()
+        }
+        other => UserError::new(
+            other.to_string(),
+            "check the files of [tls] in cluster.toml and the system's randomness",
+        )
+        .into(),
+    }
+}

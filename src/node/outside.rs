@@ -1,0 +1,107 @@
+//! The real [`Seam`]: the system's clocks, randomness and sockets. The only place that reads them.
+
+#![allow(clippy::disallowed_methods, reason = "this is the one place that reads the clocks")]
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use quinn::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use super::clock::{COMPARE_INTERVAL, Discipline};
+use crate::seam::{Clock, Entropy, Net, Seam};
+use crate::units::{Span, Timestamp};
+
+/// The system's clock, disciplined.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: Instant,
+    discipline: ArcSwap<Discipline>,
+}
+
+#[derive(Debug)]
+struct SystemEntropy;
+
+#[derive(Debug)]
+struct SystemNet;
+
+/// The real outside. The clock needs [`SystemClock::keep_right`] to be run.
+pub fn outside() -> (Seam, Arc<SystemClock>) {
+    let clock = Arc::new(SystemClock::new());
+    let seam =
+        Seam { clock: clock.clone(), entropy: Arc::new(SystemEntropy), net: Arc::new(SystemNet) };
+    (seam, clock)
+}
+
+impl SystemClock {
+    fn new() -> Self {
+        let discipline = Discipline::new(Span::ZERO, system_time());
+        Self { start: Instant::now(), discipline: ArcSwap::from_pointee(discipline) }
+    }
+
+    /// Compares with the system's clock once a second until `stop`.
+    pub async fn keep_right(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(COMPARE_INTERVAL.to_std());
+        // After a stall, comparisons in a burst would pass for ten seconds' evidence.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let next = self.discipline.load().compared(self.monotonic(), system_time());
+            self.discipline.store(Arc::new(next));
+        }
+    }
+
+    /// How far the system clock is ahead of the decision clock, nanoseconds.
+    pub fn error(&self) -> i64 {
+        self.discipline.load().error()
+    }
+
+    fn monotonic(&self) -> Span {
+        self.start.elapsed().into()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        self.discipline.load().now(self.monotonic())
+    }
+
+    fn system(&self) -> Timestamp {
+        system_time()
+    }
+}
+
+/// A clock before 1970 reads as 1970.
+fn system_time() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH.plus(since_epoch.into())
+}
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(bytes).map_err(io::Error::from)
+    }
+}
+
+#[async_trait]
+impl Net for SystemNet {
+    async fn bind_udp(&self, addr: SocketAddr) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>> {
+        let socket = std::net::UdpSocket::bind(addr)?;
+        quinn::TokioRuntime.wrap_udp_socket(socket)
+    }
+
+    fn quinn_runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(quinn::TokioRuntime)
+    }
+
+    async fn resolve(&self, host_port: &str) -> io::Result<Vec<SocketAddr>> {
+        Ok(tokio::net::lookup_host(host_port).await?.collect())
+    }
+}

@@ -1,0 +1,250 @@
+//! What a node tells about itself: readiness, and the numbers its parts count.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::core::{Core, Joined};
+use super::doors::Stats;
+use super::outside::SystemClock;
+use super::rulebook::RuleBook;
+use crate::front::Probes;
+use crate::front::serve::DoorStats;
+use crate::observe::samples::{Kind, Reading, RuleSample};
+use crate::observe::{Health, Metrics, names};
+
+/// Readiness and metrics of a node.
+#[derive(Debug)]
+pub(super) struct NodeProbes {
+    health: Health,
+    metrics: Metrics,
+}
+
+impl Probes for NodeProbes {
+    fn ready(&self) -> Result<(), String> {
+        self.health.ready()
+    }
+
+    fn metrics(&self) -> String {
+        self.metrics.encode()
+    }
+}
+
+impl NodeProbes {
+    pub(super) fn new(
+        core: Arc<Core>,
+        book: RuleBook,
+        health: Health,
+        stats: Stats,
+        clock: Arc<SystemClock>,
+    ) -> Self {
+        let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+        let cell = book.cell();
+        metrics.watch_rules(move || {
+            let sample = |rule: &Arc<crate::rules::rule::Rule>| RuleSample {
+                id: rule.id.clone(),
+                allowed: read(&rule.stats.allowed),
+                denied: read(&rule.stats.denied),
+                shadowed: read(&rule.stats.shadowed),
+                unavailable: read(&rule.stats.unavailable),
+            };
+            cell.load().rules().map(sample).collect()
+        });
+        metrics.watch(move || {
+            let mut readings = Vec::new();
+            doors(&stats, &mut readings);
+            decisions(&core, &mut readings);
+            rules(&book, &mut readings);
+            store(&core, &mut readings);
+            readings.push(gauge(
+                names::CLOCK_ERROR_MS,
+                "How far the system clock is ahead of the decision clock, milliseconds",
+                clock.error() / 1_000_000,
+            ));
+            if let Some(joined) = &core.joined {
+                cluster(&core, joined, &mut readings);
+            }
+            readings
+        });
+        Self { health, metrics }
+    }
+
+    /// What the doors count while they decide.
+    pub(super) fn measures(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+fn doors(stats: &Stats, readings: &mut Vec<Reading>) {
+    let doors = [("http", &stats.http), ("grpc", &stats.grpc), ("admin", &stats.admin)];
+    let mut family = |name, text, kind, read: fn(&DoorStats) -> u64| {
+        for (door, stats) in doors {
+            let value = signed(read(stats));
+            readings.push(Reading { name, text, kind, label: Some(("door", door)), value });
+        }
+    };
+    family(names::CONNECTIONS, "Connections open now, by door", Kind::Gauge, |door| {
+        door.accepted.get().saturating_sub(door.ended.get())
+    });
+    family(names::CONNECTIONS_ACCEPTED, "Connections accepted, by door", Kind::Counter, |door| {
+        door.accepted.get()
+    });
+    family(
+        names::CONNECTIONS_AT_BOUND,
+        "Times a door stopped accepting because it held limits.connections_max",
+        Kind::Counter,
+        |door| door.full.get(),
+    );
+    family(
+        names::CONNECTIONS_CUT,
+        "Connections that the door ended: slow header, idle, or drained",
+        Kind::Counter,
+        |door| door.slow.get() + door.idle.get() + door.dropped.get(),
+    );
+    family(
+        names::BAD_REQUESTS,
+        "Requests refused as malformed or out of bounds, by door",
+        Kind::Counter,
+        |door| door.refused.get(),
+    );
+    family(
+        names::OVERRIDES_IGNORED,
+        "Descriptors that brought along a limit of their own, which does not apply",
+        Kind::Counter,
+        |door| door.overrides.get(),
+    );
+}
+
+fn decisions(core: &Core, readings: &mut Vec<Reading>) {
+    let counters = core.decider.counters();
+    for (source, counter) in [
+        ("local", &counters.local),
+        ("owner", &counters.forwarded),
+        ("policy", &counters.policy),
+        ("peer", &counters.served),
+    ] {
+        readings.push(labelled(
+            names::VERDICTS,
+            "Descriptors decided: here, by another owner, by on_unavailable, here for a peer",
+            ("source", source),
+            read(counter),
+        ));
+    }
+    readings.push(counter(
+        names::NOT_OWNER,
+        "Asks of peers for keys that this node does not own",
+        read(&counters.not_owner),
+    ));
+}
+
+fn rules(book: &RuleBook, readings: &mut Vec<Reading>) {
+    let status = book.status();
+    for (outcome, value) in [("ok", status.loads_ok), ("failed", status.loads_failed)] {
+        let text = "Readings of the rules folder, by outcome";
+        readings.push(labelled(names::RULE_LOADS, text, ("outcome", outcome), value));
+    }
+}
+
+fn store(core: &Core, readings: &mut Vec<Reading>) {
+    let stats = core.decider.parts().store.stats();
+    readings.extend([
+        gauge(names::STORE_KEYS, "Counters in the store", signed(stats.keys as u64)),
+        gauge(names::STORE_BYTES, "Bytes the store holds", signed(stats.bytes as u64)),
+        counter(
+            names::STORE_EXPIRED,
+            "Counters that left the store because they no longer mattered",
+            stats.expired,
+        ),
+    ]);
+    for (outcome, value) in [("shared", stats.overflowed), ("refused", stats.refused)] {
+        let text = "Asks for new keys in a full store, by what they got";
+        readings.push(labelled(names::STORE_FULL, text, ("outcome", outcome), value));
+    }
+}
+
+fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
+    let topology = core.topology.load();
+    let members = topology.view.members();
+    let own_book = core.decider.parts().book.load().fingerprint();
+    let agrees =
+        members.iter().all(|member| member.id == topology.me || member.rule_book == own_book);
+    let peers = joined.mesh.peers();
+    let offset = peers.iter().map(|peer| peer.offset_ns().unsigned_abs()).max().unwrap_or(0);
+    let mesh = joined.mesh.counters();
+    let sync = joined.synchroniser.counters();
+
+    readings.extend([
+        gauge(names::MEMBERS, "Members, this node among them", signed(members.len() as u64)),
+        gauge(
+            names::RULE_BOOK_AGREES,
+            "1 while every member holds the same rules as this node",
+            i64::from(agrees),
+        ),
+        gauge(
+            names::CLOCK_OFFSET_MS,
+            "How far the farthest peer's clock is from this node's, milliseconds",
+            signed(offset / 1_000_000),
+        ),
+        gauge(names::MESH_PEERS_UP, "Peers that are connected now", signed(peers.len() as u64)),
+    ]);
+    for (outcome, counter) in
+        [("sent", &mesh.calls), ("timeout", &mesh.timeouts), ("unsent", &mesh.unsent)]
+    {
+        let text = "Calls to peers: sent; of those, not answered in time; not sent at all";
+        readings.push(labelled(names::MESH_CALLS, text, ("outcome", outcome), read(counter)));
+    }
+    for (name, text, value) in [
+        (names::MESH_ADMITTED, "Hellos of peers accepted", &mesh.admitted),
+        (names::MESH_REFUSED, "Connections refused in handshake or hello", &mesh.refused),
+        (names::MESH_DIALS_FAILED, "Dials that found nobody", &mesh.dials_failed),
+        (names::MESH_DROPPED, "Gossip messages dropped because the lane was full", &mesh.dropped),
+        (
+            names::MESH_MALFORMED,
+            "Frames from peers that could not be read, or calls out of bounds",
+            &joined.refused.malformed,
+        ),
+        (
+            names::STATES_REFUSED,
+            "States of peers refused as implausible",
+            &joined.refused.states_refused,
+        ),
+        (
+            names::SYNC_FAILED,
+            "Messages of columns that were not answered and are sent again",
+            &sync.failed,
+        ),
+    ] {
+        readings.push(counter(name, text, read(value)));
+    }
+    for (outcome, counter) in
+        [("sent", &sync.sent), ("received", &sync.received), ("rejected", &sync.rejected)]
+    {
+        let text = "Eventual keys told to peers, heard from peers, and of those refused";
+        readings.push(labelled(names::SYNC_KEYS, text, ("outcome", outcome), read(counter)));
+    }
+}
+
+fn counter(name: &'static str, text: &'static str, value: u64) -> Reading {
+    Reading { name, text, kind: Kind::Counter, label: None, value: signed(value) }
+}
+
+fn labelled(
+    name: &'static str,
+    text: &'static str,
+    label: (&'static str, &'static str),
+    value: u64,
+) -> Reading {
+    Reading { name, text, kind: Kind::Counter, label: Some(label), value: signed(value) }
+}
+
+fn gauge(name: &'static str, text: &'static str, value: i64) -> Reading {
+    Reading { name, text, kind: Kind::Gauge, label: None, value }
+}
+
+/// Relaxed: statistics order nothing.
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
