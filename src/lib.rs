@@ -1,6 +1,7 @@
 //! A rate limiter that is a cluster of equal peers, with no central store.
 
 pub mod admin;
+pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod decide;

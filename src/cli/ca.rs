@@ -1,0 +1,103 @@
+//! `tidegate ca`: the cluster's certificates.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Subcommand, value_parser};
+
+use super::{Failure, Outcome};
+use crate::config::UserError;
+use crate::pki::{self, Overwrite, Validity};
+use crate::units::{Span, Timestamp};
+
+/// How long an authority is good: longer than the machines it lets in.
+const AUTHORITY_DAYS: u32 = 3_650;
+
+/// Certificates are good from an hour ago, because the node's clock may be behind this machine's.
+const CLOCK_SLACK: Span = Span::from_secs(3_600);
+
+/// Make the cluster's certificates.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Make the cluster's authority and secret: ca.pem, ca.key, cluster.secret
+    #[command(after_help = INIT_EXAMPLES)]
+    Init {
+        /// The folder for them; nothing in it is overwritten
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+    },
+    /// Make a node's certificate and key: NAME.pem, NAME.key
+    #[command(after_help = ISSUE_EXAMPLES)]
+    Issue {
+        /// The folder that `ca init` filled
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// The node's id, as in [node] id
+        #[arg(long, value_name = "NAME")]
+        node: String,
+        /// How many days it is good
+        #[arg(long, value_name = "N", default_value_t = 365,
+              value_parser = value_parser!(u32).range(1..=3650))]
+        days: u32,
+        /// Replace a certificate and key that are there
+        #[arg(long)]
+        renew: bool,
+    },
+}
+
+const INIT_EXAMPLES: &str = "\
+Give ca.pem and cluster.secret to every node. Keep ca.key off the nodes: whoever has it can join.
+
+Example:
+  tidegate ca init --dir pki";
+
+const ISSUE_EXAMPLES: &str = "\
+The certificate carries the node's id and mesh.tidegate, the name that peers dial by.
+
+Examples:
+  tidegate ca issue --dir pki --node node-1
+  tidegate ca issue --dir pki --node node-1 --renew --days 90";
+
+pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    match command {
+        Command::Init { dir } => {
+            init(dir)?;
+            for name in [pki::AUTHORITY_CERT, pki::AUTHORITY_KEY, pki::CLUSTER_SECRET] {
+                writeln!(out, "{}", dir.join(name).display())?;
+            }
+        }
+        Command::Issue { dir, node, days, renew } => {
+            let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
+            let files = pki::issue(dir, node, validity(*days), overwrite)?;
+            writeln!(out, "{}\n{}", files.cert.display(), files.key.display())?;
+        }
+    }
+    Ok(Outcome::Yes)
+}
+
+/// Makes an authority and a secret.
+pub(super) fn init(dir: &Path) -> Result<(), Failure> {
+    let mut secret = [0; 16];
+    getrandom::fill(&mut secret).map_err(|error| {
+        UserError::new(format!("make a secret: {error}"), "run it on a system with /dev/urandom")
+    })?;
+    pki::init(dir, validity(AUTHORITY_DAYS), secret)?;
+    Ok(())
+}
+
+/// From a little before now for so many days.
+pub(super) fn validity(days: u32) -> Validity {
+    let now = now();
+    Validity {
+        not_before: now.minus(CLOCK_SLACK),
+        not_after: now.plus(Span::from_secs(u64::from(days) * 86_400)),
+    }
+}
+
+/// The time on this machine.
+#[expect(clippy::disallowed_methods, reason = "a command of its own, in no node and no simulator")]
+pub(super) fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH.plus(Span::from(since_epoch))
+}

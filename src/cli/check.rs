@@ -1,0 +1,158 @@
+//! `tidegate check`: ask a node one question, over its HTTP door.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use http::{Method, Response, header};
+use serde_json::{Value, json};
+
+use super::table::Paint;
+use super::{Failure, Outcome, client, entry};
+use crate::config::UserError;
+
+/// Ask a node whether hits may pass, and charge them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The domain whose rules apply
+    domain: String,
+    /// The descriptor's entries, outermost first
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+    entries: Vec<(String, String)>,
+    /// How many hits to charge; 0 only looks
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    hits: u32,
+    /// The HTTP door of a node
+    #[arg(long, value_name = "URL", env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// Answer with the node's own JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Exit code: 0 allowed, 1 denied, 2 no answer.
+
+Examples:
+  tidegate check demo user=alice
+  tidegate check demo user=alice --hits 5 --json
+  tidegate check edge path=/login remote_address=10.0.0.7 --url http://10.1.0.4:8080";
+
+pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let url = format!("{}/v1/check", args.url.trim_end_matches('/'));
+    let response = client::ask(Method::POST, &url, question(args).to_string())?;
+    let body: Option<Value> = serde_json::from_slice(response.body()).ok();
+    // The status of a refusal is configurable, so the body tells.
+    let code = body.as_ref().and_then(|body| body.get("overallCode")).and_then(Value::as_str);
+    let outcome = match code {
+        Some("OK") => Outcome::Yes,
+        Some("OVER_LIMIT") => Outcome::No,
+        _ => return Err(unexpected(&url, &response, body.as_ref())),
+    };
+    match body {
+        Some(body) if args.json => writeln!(out, "{body}")?,
+        _ => writeln!(out, "{}", sentence(outcome, &response, Paint::new(screen)))?,
+    }
+    Ok(outcome)
+}
+
+/// The proto3-JSON form of Envoy's `RateLimitRequest`. Zero hits of the whole request mean one
+/// there, so a look is asked for in the descriptor, where zero means zero.
+fn question(args: &Args) -> Value {
+    let entries: Vec<Value> =
+        args.entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
+    if args.hits == 0 {
+        let descriptor = json!({ "entries": entries, "hitsAddend": "0" });
+        return json!({ "domain": args.domain, "descriptors": [descriptor] });
+    }
+    json!({
+        "domain": args.domain,
+        "descriptors": [{ "entries": entries }],
+        "hitsAddend": args.hits,
+    })
+}
+
+/// `allowed: limit 10, remaining 9` or `denied: limit 10, remaining 0, retry after 43s`.
+fn sentence(outcome: Outcome, response: &Response<Bytes>, paint: Paint) -> String {
+    let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok());
+    let verdict = match outcome {
+        Outcome::Yes => paint.green("allowed"),
+        Outcome::No => paint.red("denied"),
+    };
+    let Some(limit) = header("x-ratelimit-limit") else {
+        return format!("{verdict}: no limit applies");
+    };
+    let mut parts = vec![format!("limit {limit}")];
+    if let Some(remaining) = header("x-ratelimit-remaining") {
+        parts.push(format!("remaining {remaining}"));
+    }
+    if outcome == Outcome::No {
+        parts.push(match header(header::RETRY_AFTER.as_str()) {
+            Some(seconds) => format!("retry after {seconds}s"),
+            None => "never passes: it asks for more than the limit holds".to_owned(),
+        });
+    }
+    format!("{verdict}: {}", parts.join(", "))
+}
+
+fn unexpected(url: &str, response: &Response<Bytes>, body: Option<&Value>) -> Failure {
+    let status = response.status();
+    match body.and_then(|body| body.get("error")).and_then(Value::as_str) {
+        Some(error) => UserError::new(format!("{url} answered {status}"), error).into(),
+        None => UserError::new(
+            format!("{url} answered {status} with something else than a verdict"),
+            "give the HTTP door of a tidegate node with --url",
+        )
+        .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_charges_nothing_and_everything_else_what_it_says() {
+        let args = |hits| Args {
+            domain: "d".to_owned(),
+            entries: vec![("k".to_owned(), "v".to_owned())],
+            hits,
+            url: String::new(),
+            json: false,
+        };
+        assert_eq!(
+            question(&args(0)),
+            json!({
+                "domain": "d",
+                "descriptors": [{ "entries": [{ "key": "k", "value": "v" }], "hitsAddend": "0" }],
+            })
+        );
+        assert_eq!(question(&args(5))["hitsAddend"], json!(5));
+    }
+
+    #[test]
+    fn an_answer_is_one_sentence() {
+        let answer = |headers: &[(&'static str, &'static str)]| {
+            let mut response = Response::new(Bytes::new());
+            for (name, value) in headers {
+                response.headers_mut().insert(*name, header::HeaderValue::from_static(value));
+            }
+            response
+        };
+        let counts = [("x-ratelimit-limit", "10"), ("x-ratelimit-remaining", "3")];
+        let retry = [counts[0], counts[1], ("retry-after", "43")];
+        let rows = [
+            (Outcome::Yes, &counts[..], "allowed: limit 10, remaining 3"),
+            (Outcome::No, &retry[..], "denied: limit 10, remaining 3, retry after 43s"),
+            (
+                Outcome::No,
+                &counts[..],
+                "denied: limit 10, remaining 3, never passes: it asks for more than the limit holds",
+            ),
+            (Outcome::Yes, &[], "allowed: no limit applies"),
+        ];
+        for (outcome, headers, text) in rows {
+            assert_eq!(sentence(outcome, &answer(headers), Paint::new(false)), text);
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! The show, step by step. Every number in it is counted, none is written down beforehand.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
+
+use super::super::client::{self, Http};
+use super::super::{Failure, ca};
+use super::fleet::{Fleet, Node};
+use super::gateway::{Gateway, NODE};
+use super::load::{self, Tally};
+use super::screen::Screen;
+use super::site::{DEADLINE_MS, Site};
+use crate::admin::StatusReport;
+use crate::admin::report::MemberState;
+use crate::config::UserError;
+
+const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
+/// The one that is killed.
+const VICTIM: &str = "eu-2";
+
+// As in rules.yaml.
+const STRICT_LIMIT: u32 = 50;
+const EVENTUAL_LIMIT: u32 = 500;
+
+/// Clients at once in a burst.
+const AT_ONCE: usize = 16;
+/// How long the nodes may take to agree on something. It takes a second at most; a machine may be
+/// busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked whether they do.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Gives the whole show; whether all was as promised. Without `once` it then stays for ever.
+pub(super) async fn run(
+    once: bool,
+    site: &Site,
+    fleet: &mut Fleet,
+    screen: &mut Screen<'_>,
+) -> Result<bool, Failure> {
+    let nodes = start(site, fleet, screen).await?;
+    let gateway = Gateway::start(&nodes).await.map_err(|error| {
+        UserError::new(format!("start the load balancer: {error}"), "raise `ulimit -n`")
+    })?;
+    let stage = Stage { http: client::http(), gateway: gateway.addr, nodes };
+    screen.line(&format!(
+        "   a load balancer on http://{} asks them in turn, before its upstream",
+        gateway.addr
+    ))?;
+
+    away_from_midnight(screen).await?;
+    let mut as_promised = strict(&stage, screen).await?;
+    as_promised &= eventual(&stage, screen).await?;
+    as_promised &= death(&stage, fleet, screen).await?;
+    if once {
+        screen.line("\nEnd of the show: nodes stopped, files removed.")?;
+        return Ok(as_promised);
+    }
+    invite(&stage, site, screen)?;
+    std::future::pending().await
+}
+
+/// What the steps share.
+struct Stage {
+    http: Http,
+    gateway: SocketAddr,
+    nodes: Vec<Node>,
+}
+
+// === the steps ===
+
+async fn start(
+    site: &Site,
+    fleet: &mut Fleet,
+    screen: &mut Screen<'_>,
+) -> Result<Vec<Node>, Failure> {
+    screen.step("Three nodes, two regions")?;
+    screen.line(&format!(
+        "   certificates, rules, configurations and logs: {}",
+        site.path().display()
+    ))?;
+    let http = client::http();
+    let mut nodes: Vec<Node> = Vec::new();
+    let mut seed = None;
+    for (id, region) in NODES {
+        let node = fleet.start(site, id, region, seed).await?;
+        if seed.is_none() {
+            seed = Some(mesh_of(&http, &node).await?);
+        }
+        nodes.push(node);
+    }
+    screen.line("   started; waiting until each sees all ...")?;
+    let begin = Instant::now();
+    let mut rows = Vec::new();
+    for node in &nodes {
+        let sees = wait_for(&http, node, "all nodes", |report| {
+            let seen: Vec<&str> = living(report);
+            (seen.len() == NODES.len() && report.not_ready.is_none()).then(|| seen.join(" "))
+        })
+        .await?;
+        rows.push([
+            node.id.to_owned(),
+            node.region.to_owned(),
+            node.pid.to_string(),
+            node.http.to_string(),
+            node.admin.to_string(),
+            sees,
+        ]);
+    }
+    screen.table(["NODE", "REGION", "PID", "HTTP", "ADMIN", "SEES"], rows)?;
+    screen.line(&format!("   {:.1} s until each saw all", begin.elapsed().as_secs_f64()))?;
+    Ok(nodes)
+}
+
+async fn strict(stage: &Stage, screen: &mut Screen<'_>) -> Result<bool, Failure> {
+    const ASKED: usize = 300;
+    screen.step("Strict: exactly the limit, whichever node is asked")?;
+    screen.line(&format!(
+        "   {STRICT_LIMIT} logins a day in each region; {ASKED} at once, {AT_ONCE} clients, round robin"
+    ))?;
+    let late = stage.by_policy().await?;
+    let tally = stage.burst("x-login", "alice", ASKED).await;
+    screen.table(["REGION", "ASKED", "PASSED", "LIMIT"], rows(&tally, STRICT_LIMIT))?;
+    let exact = |count: &load::Count| count.passed == STRICT_LIMIT.min(count.asked);
+    let holds = tally.regions.values().all(exact) && tally.regions.len() == 2 && tally.errors == 0;
+    let mut as_promised = screen.verdict(holds, "strict, each region by itself: exact")?;
+
+    screen.line(&format!(
+        "\n   the same with `scope: global`: {STRICT_LIMIT} a day over both regions"
+    ))?;
+    let tally = stage.burst("x-licence", "acme", ASKED).await;
+    let count = tally.all();
+    screen.line(&format!("   asked {}, passed {}", count.asked, count.passed))?;
+    let holds = count.passed == STRICT_LIMIT && tally.errors == 0;
+    as_promised &= screen.verdict(holds, "strict, all regions together: exact")?;
+    let late = stage.by_policy().await?.saturating_sub(late);
+    if late > 0 {
+        screen.line(&format!(
+            "   ({late} answers came by on_unavailable: this machine was too busy for the {DEADLINE_MS} \
+             ms that an owner has)"
+        ))?;
+    }
+
+    screen.line("\n   a refusal:")?;
+    let gateway = stage.gateway;
+    screen.line(&format!("   $ curl -i -H 'x-login: alice' http://{gateway}/"))?;
+    if let Some(refusal) = load::one(&stage.http, gateway, "x-login", "alice").await {
+        write_head(screen, &refusal)?;
+        as_promised &= refusal.status() == StatusCode::TOO_MANY_REQUESTS;
+    }
+    Ok(as_promised)
+}
+
+async fn eventual(stage: &Stage, screen: &mut Screen<'_>) -> Result<bool, Failure> {
+    const AGAIN: usize = 60;
+    let asked = EVENTUAL_LIMIT as usize * 3;
+    screen.step("Eventual: every node decides on the spot")?;
+    screen.line(&format!(
+        "   {EVENTUAL_LIMIT} views a day over both regions; {asked} at once, {AT_ONCE} clients, round robin"
+    ))?;
+    let begin = Instant::now();
+    let first = stage.burst("x-page", "/home", asked).await.all();
+    let took = begin.elapsed();
+    let over = f64::from(first.passed) / f64::from(EVENTUAL_LIMIT) - 1.0;
+    screen.line(&format!(
+        "   asked {} within {:.0} ms, passed {}: {:+.1} %, what came before the nodes had told \
+         each other",
+        first.asked,
+        took.as_secs_f64() * 1_000.0,
+        first.passed,
+        over * 100.0
+    ))?;
+    let begin = Instant::now();
+    for node in &stage.nodes {
+        stage.wait_until_nothing_remains(node, "page", "/home").await?;
+    }
+    screen.line(&format!(
+        "   {:.0} ms later no node has anything left for it",
+        begin.elapsed().as_secs_f64() * 1_000.0
+    ))?;
+    let again = stage.burst("x-page", "/home", AGAIN).await.all();
+    screen.line(&format!("   asked {} more, passed {}", again.asked, again.passed))?;
+    let holds = first.passed >= EVENTUAL_LIMIT && again.passed == 0;
+    Ok(screen.verdict(holds, "eventual: never under the limit, nothing over it once told")?)
+}
+
+async fn death(stage: &Stage, fleet: &mut Fleet, screen: &mut Screen<'_>) -> Result<bool, Failure> {
+    const COUNT: u32 = 800;
+    const PAUSE: Duration = Duration::from_millis(5);
+    const KILLED_AFTER: Duration = Duration::from_secs(1);
+    screen.step("A node dies")?;
+    screen.line(&format!(
+        "   {COUNT} requests of 200 visitors, one each {PAUSE:?}; after {KILLED_AFTER:?}: kill -9 {VICTIM}"
+    ))?;
+    let late = stage.by_policy().await?;
+    let kill = async {
+        sleep(KILLED_AFTER).await;
+        fleet.kill(VICTIM).await?;
+        let begin = Instant::now();
+        for node in stage.survivors() {
+            wait_for(&stage.http, node, "the death", |report| {
+                (!living(report).contains(&VICTIM)).then_some(())
+            })
+            .await?;
+        }
+        Ok::<_, Failure>(begin.elapsed())
+    };
+    let load = load::steady(&stage.http, stage.gateway, COUNT, PAUSE);
+    let (tally, noticed) = tokio::join!(load, kill);
+    let noticed = noticed?;
+    let all = tally.all();
+    screen.line(&format!(
+        "   {} answers, {} passed, {} errors, slowest {:.0} ms",
+        all.asked,
+        all.passed,
+        tally.errors,
+        tally.slowest.as_secs_f64() * 1_000.0
+    ))?;
+    let late = stage.by_policy().await?.saturating_sub(late);
+    screen.line(&format!(
+        "   {late} of them by on_unavailable, after the {DEADLINE_MS} ms that an owner has here (by \
+         default 10 ms),\n   until the others had given {VICTIM}'s keys new owners: {:.1} s",
+        noticed.as_secs_f64()
+    ))?;
+    let holds = all.asked == COUNT && tally.errors == 0;
+    let mut as_promised = screen.verdict(holds, "every request was answered")?;
+
+    let tally = stage.burst("x-login", "bob", 120).await;
+    screen.line("\n   strict limits on the two that live, a new login, 120 at once:")?;
+    screen.table(["REGION", "ASKED", "PASSED", "LIMIT"], rows(&tally, STRICT_LIMIT))?;
+    let exact = |count: &load::Count| count.passed == STRICT_LIMIT.min(count.asked);
+    let holds = tally.regions.values().all(exact) && tally.errors == 0;
+    as_promised &= screen.verdict(holds, "strict on the living nodes: exact")?;
+    screen.line(&format!(
+        "   What {VICTIM} alone had counted died with it: those limits begin anew at their new owner."
+    ))?;
+    Ok(as_promised)
+}
+
+fn invite(stage: &Stage, site: &Site, screen: &mut Screen<'_>) -> Result<(), Failure> {
+    screen.step("Your turn")?;
+    let program = program();
+    let gateway = stage.gateway;
+    screen.line(&format!(
+        "   the upstream, ten requests a minute for each x-user in each region:\n     \
+         curl -i -H 'x-user: me' http://{gateway}/\n     \
+         for i in $(seq 30); do curl -s -o /dev/null -w '%{{http_code}} ' -H 'x-user: me' \
+         http://{gateway}/; done; echo"
+    ))?;
+    if let Some(node) = stage.survivors().next() {
+        let Node { id, http, grpc, admin, .. } = node;
+        screen.line(&format!(
+            "   {id}, asked directly:\n     \
+             {program} check demo user=me --url http://{http}\n     \
+             {program} status --url http://{admin}\n     \
+             {program} status --url http://{admin} --key demo user=me\n     \
+             curl http://{admin}/metrics\n     \
+             Envoy's rate limit service (gRPC) is on {grpc}"
+        ))?;
+    }
+    screen.line(&format!(
+        "   change a limit while they run; it applies within two seconds:\n     $EDITOR {}",
+        site.path().join("rules/demo.yaml").display()
+    ))?;
+    screen.line("\n   Ctrl-C ends it and removes everything.")?;
+    Ok(())
+}
+
+// === asking nodes ===
+
+impl Stage {
+    async fn burst(&self, header: &str, value: &str, count: usize) -> Tally {
+        load::burst(&self.http, self.gateway, (header, value), count, AT_ONCE).await
+    }
+
+    fn survivors(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.id != VICTIM)
+    }
+
+    /// How many answers the surviving nodes gave by `on_unavailable` so far.
+    async fn by_policy(&self) -> Result<u64, Failure> {
+        const SERIES: &str = "tidegate_verdicts_total{source=\"policy\"} ";
+        let mut sum = 0;
+        for node in self.survivors() {
+            let url = format!("http://{}/metrics", node.admin);
+            let answer = get(&self.http, &url).await?;
+            let text = String::from_utf8_lossy(answer.body());
+            let value = text.lines().find_map(|line| line.strip_prefix(SERIES));
+            sum += value.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(sum)
+    }
+
+    /// Looks, without charging anything, until the node knows that the limit is used up.
+    async fn wait_until_nothing_remains(
+        &self,
+        node: &Node,
+        key: &str,
+        value: &str,
+    ) -> Result<(), Failure> {
+        let body = serde_json::json!({
+            "domain": "demo",
+            "descriptors": [{ "entries": [{ "key": key, "value": value }], "hitsAddend": "0" }],
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            let url = format!("http://{}/v1/check", node.http);
+            let request = Request::post(&url)
+                .header(http::header::CONTENT_TYPE, "application/json")
+                .body(Full::new(Bytes::from(body.to_string())));
+            let request = request.map_err(|error| no_answer(&url, &error.to_string()))?;
+            let answer = client::exchange(&self.http, request).await;
+            let answer = answer.map_err(|error| no_answer(&url, &error))?;
+            if answer.headers().get("x-ratelimit-remaining").is_some_and(|left| left == "0") {
+                return Ok(());
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+        Err(never_saw(node, "that the limit is used up").into())
+    }
+}
+
+/// Where the node's mesh is: what the others are to dial.
+async fn mesh_of(http: &Http, node: &Node) -> Result<SocketAddr, Failure> {
+    wait_for(http, node, "itself", |report| {
+        let own = report.members.iter().find(|member| member.state == MemberState::This)?;
+        own.addr.as_ref()?.parse().ok()
+    })
+    .await
+}
+
+/// Who can be asked, as this node sees it.
+fn living(report: &StatusReport) -> Vec<&str> {
+    let living = |state| matches!(state, MemberState::This | MemberState::Up);
+    report.members.iter().filter(|m| living(m.state)).map(|m| m.id.as_str()).collect()
+}
+
+/// Asks the node for its status until `found` finds something in it.
+async fn wait_for<T>(
+    http: &Http,
+    node: &Node,
+    what: &str,
+    found: impl Fn(&StatusReport) -> Option<T>,
+) -> Result<T, Failure> {
+    let url = format!("http://{}/status", node.admin);
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(found) = found(&json(http, &url).await?) {
+            return Ok(found);
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+    Err(never_saw(node, what).into())
+}
+
+async fn json<T: DeserializeOwned>(http: &Http, url: &str) -> Result<T, Failure> {
+    let answer = get(http, url).await?;
+    serde_json::from_slice(answer.body()).map_err(|error| no_answer(url, &error.to_string()).into())
+}
+
+async fn get(http: &Http, url: &str) -> Result<Response<Bytes>, Failure> {
+    let request = Request::get(url).body(Full::default());
+    let request = request.map_err(|error| no_answer(url, &error.to_string()))?;
+    Ok(client::exchange(http, request).await.map_err(|error| no_answer(url, &error))?)
+}
+
+fn no_answer(url: &str, problem: &str) -> UserError {
+    UserError::new(format!("{url}: {problem}"), "the node's log is above")
+}
+
+fn never_saw(node: &Node, what: &str) -> UserError {
+    UserError::new(
+        format!("{} did not see {what} within {PATIENCE:?}", node.id),
+        "try it on a machine that is less busy; its log is above",
+    )
+}
+
+// === words ===
+
+fn rows(tally: &Tally, limit: u32) -> Vec<[String; 4]> {
+    let row = |(region, count): (&String, &load::Count)| {
+        [region.clone(), count.asked.to_string(), count.passed.to_string(), limit.to_string()]
+    };
+    tally.regions.iter().map(row).collect()
+}
+
+/// Status and headers, as `curl -i` shows them.
+fn write_head(screen: &mut Screen<'_>, answer: &Response<Bytes>) -> Result<(), Failure> {
+    screen.line(&format!("   HTTP/1.1 {}", answer.status()))?;
+    for (name, value) in answer.headers() {
+        if name.as_str().contains("ratelimit") || name == http::header::RETRY_AFTER || name == NODE
+        {
+            screen.line(&format!("   {name}: {}", String::from_utf8_lossy(value.as_bytes())))?;
+        }
+    }
+    Ok(())
+}
+
+/// The windows of the show are days in UTC, and at midnight a limit begins anew.
+async fn away_from_midnight(screen: &mut Screen<'_>) -> Result<(), Failure> {
+    const DAY: u64 = 86_400;
+    const SHOW: u64 = 60;
+    let left = DAY - ca::now().as_secs() % DAY;
+    if left < SHOW {
+        screen.line(&format!("   waiting {left} s: at midnight UTC all limits begin anew ..."))?;
+        sleep(Duration::from_secs(left)).await;
+    }
+    Ok(())
+}
+
+/// How the person called this program, near enough to be typed again.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("tidegate"));
+    let here = std::env::current_dir().unwrap_or_default();
+    path.strip_prefix(here).unwrap_or(&path).display().to_string()
+}

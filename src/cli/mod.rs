@@ -1,0 +1,111 @@
+//! The command line: one file a sub-command.
+//!
+//! Answers go to standard output, where a script may read them, everything else to standard error.
+//! The exit code is 0 when it went well, 1 when the answer is no (a check that is refused, rules
+//! that do not hold), 2 when there is no answer, with one line that says what to do.
+
+mod ca;
+mod check;
+mod client;
+mod demo;
+mod failure;
+mod outcome;
+pub mod rules;
+mod rules_command;
+mod serve;
+mod shutdown;
+mod status;
+mod table;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use failure::Failure;
+pub use outcome::Outcome;
+
+/// A distributed rate limiter: equal peers, no central store.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node until it is told to stop (SIGTERM or Ctrl-C)
+    Serve(serve::Args),
+    /// Ask a node whether hits may pass, and charge them
+    Check(check::Args),
+    /// Look at rule files without running a node
+    #[command(subcommand)]
+    Rules(rules_command::Command),
+    /// Make the cluster's certificates
+    #[command(subcommand)]
+    Ca(ca::Command),
+    /// Show members, regions, ring shares, rule books and clocks, or who owns a key
+    Status(status::Args),
+    /// Start three nodes in two regions on this machine and show limits at work
+    Demo(demo::Args),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate serve                              one node on loopback, with example rules
+  tidegate check demo user=alice              may alice pass?
+  tidegate serve --config cluster.toml        a node as cluster.toml says
+  tidegate status                             how the cluster looks from the node here
+  tidegate demo                               three nodes, two regions, limits at work";
+
+/// Runs the command line `args`, the program's name first.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are errors to clap too; it knows which stream each goes to.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let stdout = io::stdout();
+    let screen = stdout.is_terminal();
+    let mut out = stdout.lock();
+    let result = dispatch(cli.command, screen, &mut out).and_then(|outcome| {
+        out.flush()?;
+        Ok(outcome)
+    });
+    match result {
+        Ok(outcome) => outcome.into(),
+        // Whoever read our answer has read enough: `tidegate status | head -1` went well.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            let _ = writeln!(io::stderr().lock(), "tidegate: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// `screen` is whether people are looking, so that colours make sense.
+fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::run(&args, screen, out),
+        Command::Rules(command) => rules_command::run(&command, out),
+        Command::Ca(command) => ca::run(&command, out),
+        Command::Status(args) => status::run(&args, screen, out),
+        Command::Demo(args) => demo::run(&args, screen, out),
+    }
+}
+
+/// `KEY=VALUE`; the value may hold further `=`.
+fn entry(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}

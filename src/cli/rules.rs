@@ -1,0 +1,298 @@
+//! `tidegate rules validate` and `tidegate rules test`: what is wrong with rule files, and which
+//! rule a request would meet. Neither needs a running node.
+//!
+//! Both write to `out`, as text for people or as one JSON value for scripts, and answer whether all
+//! is well, which the caller turns into the exit code.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::rules::book::{Book, Rule};
+use crate::rules::descriptor::Entry;
+use crate::rules::load::{self, Options, Source};
+use crate::rules::quota::Quota;
+use crate::rules::{Error, Match, Step, Via, Warning};
+
+/// How the answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Lines for people.
+    Text,
+    /// One JSON value.
+    Json,
+}
+
+/// Checks rule files, and the files below folders; true when they make a rule book.
+pub fn validate(
+    paths: &[PathBuf],
+    options: &Options,
+    format: Format,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let report = Report::of(paths, options);
+    match format {
+        Format::Text => write!(out, "{}", report.text())?,
+        Format::Json => writeln!(out, "{:#}", report.json())?,
+    }
+    Ok(report.is_ok())
+}
+
+/// Says which rule of the files a request meets; true when it meets one. Files that make no rule
+/// book are the error's matter.
+pub fn test(
+    path: &Path,
+    options: &Options,
+    (domain, entries): (&str, &[Entry<'_>]),
+    format: Format,
+    out: &mut dyn Write,
+) -> Result<bool, TestError> {
+    let book = load::load(path, options)?;
+    let found = book.explain(domain, entries);
+    match format {
+        Format::Text => write!(out, "{}", test_text(&book, domain, entries, found.as_ref()))?,
+        Format::Json => writeln!(out, "{:#}", test_json(domain, found.as_ref()))?,
+    }
+    Ok(found.is_some())
+}
+
+/// Why a test could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TestError {
+    /// The rules make no book.
+    #[error(transparent)]
+    Rules(#[from] Error),
+    /// The answer cannot be written.
+    #[error("write the answer: {0}")]
+    Write(#[from] io::Error),
+}
+
+// === validate ===
+
+struct Report {
+    files: Vec<FileReport>,
+    /// All files together.
+    book: Result<Book, Error>,
+}
+
+struct FileReport {
+    file: String,
+    /// The file by itself.
+    book: Result<Book, Error>,
+}
+
+impl Report {
+    fn of(paths: &[PathBuf], options: &Options) -> Self {
+        let mut sources = Vec::new();
+        let mut files = Vec::new();
+        let mut seen = BTreeSet::new();
+        for path in paths {
+            match load::read(path) {
+                Ok(read) => {
+                    sources.extend(read.into_iter().filter(|s| seen.insert(s.name.clone())));
+                }
+                Err(error) => {
+                    files.push(FileReport { file: path.display().to_string(), book: Err(error) });
+                }
+            }
+        }
+        let alone = |source: &Source| FileReport {
+            file: source.name.clone(),
+            book: load::parse(std::slice::from_ref(source), options),
+        };
+        files.extend(sources.iter().map(alone));
+        Self { files, book: load::parse(&sources, options) }
+    }
+
+    fn is_ok(&self) -> bool {
+        self.book.is_ok() && self.files.iter().all(|file| file.book.is_ok())
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for FileReport { file, book } in &self.files {
+            let _ = match book {
+                Ok(book) => writeln!(text, "{file}: ok, {}", count(book.rules().count(), "rule")),
+                Err(error) => writeln!(text, "{error}"),
+            };
+            for warning in book.iter().flat_map(Book::warnings) {
+                let _ = writeln!(text, "{warning} (warning)");
+            }
+        }
+        let files = count(self.files.len(), "file");
+        let failed = self.files.iter().filter(|file| file.book.is_err()).count();
+        let _ = match &self.book {
+            _ if failed > 0 => writeln!(text, "{files}, {failed} refused"),
+            Ok(book) => {
+                let (rules, print) = (count(book.rules().count(), "rule"), book.fingerprint());
+                writeln!(text, "{files}, {rules}, fingerprint {print:016x}")
+            }
+            Err(error) => writeln!(text, "{error}\n{files}, refused together"),
+        };
+        text
+    }
+
+    fn json(&self) -> Value {
+        let file = |FileReport { file, book }: &FileReport| {
+            json!({
+                "file": file,
+                "ok": book.is_ok(),
+                "rules": book.as_ref().map_or(0, |book| book.rules().count()),
+                "error": book.as_ref().err().map(error_json),
+                "warnings": book.iter().flat_map(Book::warnings).map(warning_json).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "ok": self.is_ok(),
+            "files": self.files.iter().map(file).collect::<Vec<_>>(),
+            "error": self.book.as_ref().err().map(error_json),
+            "rules": self.book.as_ref().map_or(0, |book| book.rules().count()),
+            "fingerprint": self.book.as_ref().ok().map(|book| format!("{:016x}", book.fingerprint())),
+        })
+    }
+}
+
+fn error_json(error: &Error) -> Value {
+    json!({
+        "file": error.file,
+        "line": error.at.map(|at| at.line),
+        "column": error.at.map(|at| at.column),
+        "key": error.key,
+        "message": error.to_string(),
+    })
+}
+
+fn warning_json(warning: &Warning) -> Value {
+    json!({
+        "line": warning.at.map(|at| at.line),
+        "column": warning.at.map(|at| at.column),
+        "key": warning.key,
+        "message": warning.to_string(),
+    })
+}
+
+fn count(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}
+
+// === test ===
+
+fn test_text(
+    book: &Book,
+    domain: &str,
+    entries: &[Entry<'_>],
+    found: Option<&Match<'_>>,
+) -> String {
+    let mut text = String::new();
+    let Some(Match { rule, steps, .. }) = found else {
+        text.push_str("no rule matches: the request is not limited\n");
+        if !book.has_domain(domain) {
+            let known: Vec<_> = book.domains().collect();
+            let _ =
+                writeln!(text, "no rules for domain '{domain}'; there are: {}", known.join(", "));
+        }
+        return text;
+    };
+    for (step, entry) in steps.iter().zip(entries) {
+        let _ = writeln!(text, "{}={} matches {}", entry.key, entry.value, step_text(step));
+    }
+    let _ = writeln!(text, "rule {}", rule.id);
+    if let Some(name) = &rule.name {
+        let _ = writeln!(text, "  name {name}");
+    }
+    for quota in &rule.limits {
+        let _ = writeln!(text, "  limit {}", quota_text(quota));
+    }
+    if rule.limits.is_empty() {
+        text.push_str("  unlimited\n");
+    }
+    let (mode, scope, fallback) = policy(rule);
+    let _ = writeln!(text, "  mode {mode}, scope {scope}, on_unavailable {fallback}");
+    if rule.shadow {
+        text.push_str("  shadow_mode: everything passes\n");
+    }
+    text
+}
+
+fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
+    let Some(Match { rule, steps, .. }) = found else {
+        return json!({ "domain": domain, "matched": false });
+    };
+    let limit = |quota: &Quota| {
+        json!({
+            "algorithm": quota.algorithm().name(),
+            "limit": quota.limit(),
+            "window": quota.window().to_string(),
+            "burst": quota.burst(),
+            "sub_windows": quota.sub_windows(),
+            "queue": quota.queue(),
+        })
+    };
+    let step =
+        |step: &Step<'_>| json!({ "key": step.key, "value": step.value, "by": via(step.via) });
+    let (mode, scope, fallback) = policy(rule);
+    json!({
+        "domain": domain,
+        "matched": true,
+        "rule": &*rule.id,
+        "name": rule.name.as_deref(),
+        "steps": steps.iter().map(step).collect::<Vec<_>>(),
+        "limits": rule.limits.iter().map(limit).collect::<Vec<_>>(),
+        "mode": mode,
+        "scope": scope,
+        "on_unavailable": fallback,
+        "shadow_mode": rule.shadow,
+    })
+}
+
+fn step_text(step: &Step<'_>) -> String {
+    match step.value {
+        "" => format!("{} (by {})", step.key, via(step.via)),
+        value => format!("{}={value} (by {})", step.key, via(step.via)),
+    }
+}
+
+fn quota_text(quota: &Quota) -> String {
+    let mut text =
+        format!("{} per {}, {}", quota.limit(), quota.window(), quota.algorithm().name());
+    if quota.burst() != quota.limit() {
+        let _ = write!(text, ", burst {}", quota.burst());
+    }
+    if quota.sub_windows() > 1 {
+        let _ = write!(text, ", {} sub-windows", quota.sub_windows());
+    }
+    if let Some(queue) = quota.queue() {
+        let _ = write!(text, ", queue of {queue}");
+    }
+    text
+}
+
+fn via(via: Via) -> &'static str {
+    match via {
+        Via::Value => "value",
+        Via::Pattern => "wildcard",
+        Via::Key => "key",
+    }
+}
+
+/// The three words that the rule file uses.
+fn policy(rule: &Rule) -> (&'static str, &'static str, &'static str) {
+    use crate::config::policy::{Mode, OnUnavailable, Scope};
+    let mode = match rule.mode {
+        Mode::Strict => "strict",
+        Mode::Eventual => "eventual",
+    };
+    let scope = match rule.scope {
+        Scope::Region => "region",
+        Scope::Global => "global",
+    };
+    let fallback = match rule.on_unavailable {
+        OnUnavailable::Allow => "allow",
+        OnUnavailable::Deny => "deny",
+        OnUnavailable::Local => "local",
+    };
+    (mode, scope, fallback)
+}

@@ -1,0 +1,75 @@
+//! `tidegate serve`: configuration in, a node until a signal.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use tokio::runtime;
+
+use super::{Failure, Outcome, shutdown};
+use crate::config::{self, UserError};
+use crate::node;
+use crate::observe::log;
+
+/// Run a node until it is told to stop.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The configuration file; without one, a single node on loopback with example rules
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Set a key of the configuration over file and environment
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+    /// How much to log: a level, or module=level, ...
+    #[arg(long, value_name = "FILTER", env = "TIDEGATE_LOG", default_value = "info")]
+    log: String,
+    /// The form of the log
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
+    /// Drain when standard input ends: for a parent that holds the other end of a pipe
+    #[arg(long, hide = true)]
+    until_stdin_closes: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Every key of cluster.toml is also a variable: TIDEGATE_HTTP__LISTEN sets listen in [http].
+File, then variables, then --set; each overrides the one before.
+
+Examples:
+  tidegate serve
+  tidegate serve --config cluster.toml --set node.id=node-2
+  TIDEGATE_LIMITS__KEYS_MAX=5000000 tidegate serve --config cluster.toml --log debug";
+
+pub(super) fn run(args: &Args) -> Result<Outcome, Failure> {
+    let config = config::load(args.config.as_deref(), &args.sets)?;
+    log::init(&log::Options {
+        filter: args.log.clone(),
+        format: match args.log_format {
+            LogFormat::Text => log::Format::Text,
+            LogFormat::Json => log::Format::Json,
+        },
+        colour: io::stderr().is_terminal(),
+    })?;
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+        UserError::new(format!("start threads: {error}"), "raise the process limit (ulimit -u)")
+    })?;
+    runtime.block_on(async {
+        let shutdown = shutdown::on_signal().map_err(|error| {
+            UserError::new(format!("listen for signals: {error}"), "raise `ulimit -n`")
+        })?;
+        if args.until_stdin_closes {
+            shutdown::when_stdin_closes(shutdown.clone()).map_err(|error| {
+                UserError::new(format!("watch standard input: {error}"), "raise `ulimit -u`")
+            })?;
+        }
+        Ok::<_, Failure>(node::run(config, shutdown).await?)
+    })?;
+    Ok(Outcome::Yes)
+}

@@ -1,0 +1,192 @@
+//! `tidegate status`: the cluster as one node sees it.
+
+use std::io::Write;
+
+use http::{Method, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::table::{self, Paint};
+use super::{Failure, Outcome, client, entry};
+use crate::admin::report::MemberReport;
+use crate::admin::{OwnerReport, StatusReport};
+use crate::config::UserError;
+
+/// Show members, regions, ring shares, rule books and clocks, or who owns a key.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The admin door of a node
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_ADMIN_URL",
+        default_value = "http://127.0.0.1:8082"
+    )]
+    url: String,
+    /// Who owns this key? A domain, then the descriptor's entries, outermost first
+    #[arg(long, num_args = 2.., value_names = ["DOMAIN", "KEY=VALUE"])]
+    key: Option<Vec<String>>,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate status
+  tidegate status --url http://10.1.0.4:8082 --json
+  tidegate status --key demo user=alice";
+
+pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let base = args.url.trim_end_matches('/');
+    if let Some([domain, entries @ ..]) = args.key.as_deref() {
+        let report: OwnerReport = fetch(&format!("{base}/owner?{}", query(domain, entries)?))?;
+        if args.json { write_json(out, &report)? } else { write_owner(out, &report)? }
+    } else {
+        let report: StatusReport = fetch(&format!("{base}/status"))?;
+        if args.json {
+            write_json(out, &report)?;
+        } else {
+            write_status(out, Paint::new(screen), &report)?;
+        }
+    }
+    Ok(Outcome::Yes)
+}
+
+fn fetch<T: DeserializeOwned>(url: &str) -> Result<T, Failure> {
+    let response = client::ask(Method::GET, url, String::new())?;
+    if response.status() == StatusCode::OK
+        && let Ok(report) = serde_json::from_slice(response.body())
+    {
+        return Ok(report);
+    }
+    let body: Option<Value> = serde_json::from_slice(response.body()).ok();
+    let error = body.as_ref().and_then(|body| body.get("error")).and_then(Value::as_str);
+    let fix = error.unwrap_or("give the admin door ([admin] listen) of a tidegate node with --url");
+    Err(UserError::new(format!("{url} answered {}, not a report", response.status()), fix).into())
+}
+
+fn query(domain: &str, entries: &[String]) -> Result<String, Failure> {
+    let mut pairs = vec![format!("domain={}", encode(domain))];
+    for pair in entries {
+        let (key, value) = entry(pair)
+            .map_err(|fix| UserError::new(format!("--key {domain}: {pair:?} is no entry"), fix))?;
+        pairs.push(format!("{}={}", encode(&key), encode(&value)));
+    }
+    Ok(pairs.join("&"))
+}
+
+/// Percent-encodes everything but what RFC 3986 never reserves.
+fn encode(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+fn write_json(out: &mut dyn Write, report: &impl Serialize) -> Result<(), Failure> {
+    serde_json::to_writer_pretty(&mut *out, report).map_err(std::io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+// === for people ===
+
+fn write_status(out: &mut dyn Write, paint: Paint, report: &StatusReport) -> Result<(), Failure> {
+    let node = &report.node;
+    writeln!(
+        out,
+        "cluster {}, epoch {}, seen by {} ({}, up {})",
+        report.cluster,
+        short(&report.epoch),
+        node.id,
+        node.version,
+        duration(node.uptime_s),
+    )?;
+    if let Some(reason) = &report.not_ready {
+        writeln!(out, "{}", paint.red(&format!("not ready: {reason}")))?;
+    }
+    writeln!(out)?;
+    let book = &report.rule_book;
+    let rows: Vec<_> = report.members.iter().map(|member| row(member, &book.fingerprint)).collect();
+    let head = ["NODE", "REGION", "ZONE", "STATE", "RING", "CLOCK", "RTT", "RULES", "MESH"];
+    table::write(out, paint, head, &rows)?;
+    writeln!(out)?;
+    let count = book.rules;
+    let agreement = if book.agrees {
+        "all members that are up hold them".to_owned()
+    } else {
+        paint.red("some members hold others, marked !")
+    };
+    writeln!(out, "rules: {} ({count} rules), {agreement}", short(&book.fingerprint))?;
+    if let Some(error) = &book.last_error {
+        writeln!(out, "{}", paint.red(&format!("rules folder not in force: {error}")))?;
+    }
+    let store = &report.store;
+    write!(out, "store: {} of {} keys, {} kB", store.keys, store.keys_max, store.bytes / 1_000)?;
+    if store.shared + store.refused > 0 {
+        write!(
+            out,
+            "; was full: {} new keys shared a bucket, {} were refused",
+            store.shared, store.refused
+        )?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+/// A member's cells, and whether its rules are not the answering node's.
+fn row(member: &MemberReport, ours: &str) -> ([String; 9], bool) {
+    let unknown = || "?".to_owned();
+    let differs = member.rule_book.as_ref().is_some_and(|theirs| theirs != ours);
+    let mark = if differs { " !" } else { "" };
+    let cells = [
+        member.id.clone(),
+        member.region.clone(),
+        member.zone.clone(),
+        member.state.name().to_owned(),
+        format!("{:.1}%", member.ring_share * 100.0),
+        member.clock_offset_ms.map_or_else(unknown, |ms| format!("{ms:+}ms")),
+        member.rtt_us.map_or_else(unknown, |us| format!("{us}us")),
+        member.rule_book.as_ref().map_or_else(unknown, |book| format!("{}{mark}", short(book))),
+        member.addr.clone().unwrap_or_else(|| "-".to_owned()),
+    ];
+    (cells, differs)
+}
+
+fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> Result<(), Failure> {
+    match (&report.rule, &report.mode) {
+        (Some(rule), Some(mode)) => {
+            let scope = report.scope.as_ref().map_or(String::new(), |scope| format!(", {scope}"));
+            writeln!(out, "rule {rule} ({mode}{scope}), place {}", report.place)?;
+        }
+        _ => writeln!(out, "no rule matches, so nothing limits it; place {}", report.place)?,
+    }
+    for owner in &report.owners {
+        writeln!(out, "owner in {}: {}", owner.region, owner.node)?;
+    }
+    Ok(())
+}
+
+/// The first eight digits: enough to tell books apart by eye.
+fn short(fingerprint: &str) -> &str {
+    fingerprint.get(..8).unwrap_or(fingerprint)
+}
+
+/// The two largest units: `3d 4h`, `2m 5s`.
+fn duration(seconds: u64) -> String {
+    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{rest}s"),
+        (0, 0, _) => format!("{minutes}m {rest}s"),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
