@@ -1,0 +1,103 @@
+//! A node that is told to leave finishes what it began, and its peers know at once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{Cluster, Load, Shape, THREE, until};
+
+/// The queue lets one hit pass a second: the second is held for one.
+const RULES: &str = "
+domain: load
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 100000000}
+  - key: queue
+    rate_limit: {window: 2s, requests_per_unit: 1, algorithm: leaky_bucket, queue: 5}
+";
+
+const AUTH: &str = "
+[auth]
+domain = \"load\"
+[[auth.descriptors]]
+entries = [{ key = \"queue\", header = \"x-queue\" }]
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_lets_everything_under_way_end_well() {
+    let shape = Shape { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
+    let mut cluster = Cluster::start(shape).await;
+    let doors: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
+    let (stop, stop_leaving) = (CancellationToken::new(), CancellationToken::new());
+    let mut load = Load::new();
+    load.add(4, doors[0], &stop);
+    load.add(4, doors[1], &stop);
+    load.add(4, doors[2], &stop_leaving);
+
+    let busy = async || match cluster.nodes[2].verdicts("owner").await {
+        0..100 => Err("too little was asked".to_owned()),
+        _ => Ok(()),
+    };
+    until("the load runs", Duration::from_secs(10), busy).await;
+
+    // One request is held by the queue while the node is told to leave.
+    let (http, door) = (cluster.http.clone(), doors[2]);
+    let queue = async move || {
+        let headers = [("x-queue", "only")];
+        http.send(Method::GET, door, "/auth", &headers, Bytes::new()).await
+    };
+    assert_eq!(queue().await.unwrap().status, 200);
+    let held = tokio::spawn(async move { queue().await });
+    let decided = async || {
+        let asked = cluster.nodes[2]
+            .metric(r#"tidegate_rule_hits_total{rule="load.queue",outcome="allowed"}"#);
+        if asked.await == 2 { Ok(()) } else { Err("not decided".to_owned()) }
+    };
+    until("the second of the queue is decided", Duration::from_secs(10), decided).await;
+    cluster.nodes[2].terminate();
+
+    // A load balancer sees it and sends nothing any more; those clients had no error until then.
+    let not_ready = async || match cluster.http.get(doors[2], "/readyz").await?.status {
+        503 => Ok(()),
+        status => Err(format!("/readyz says {status}")),
+    };
+    until("the leaving node says that it is not ready", Duration::from_secs(2), not_ready).await;
+    stop_leaving.cancel();
+    for node in &cluster.nodes[..2] {
+        let draining = async || {
+            let members = node.sees().await?;
+            if members.contains(&("n3".to_owned(), "draining")) {
+                Ok(())
+            } else {
+                Err(format!("{members:?}"))
+            }
+        };
+        let what = format!("{} sees that n3 leaves", node.id);
+        let ((), took) = until(&what, Duration::from_secs(1), draining).await;
+        println!("{what} after {took:?}");
+    }
+    assert!(!held.is_finished(), "the held request is still under way");
+    assert_eq!(held.await.unwrap().unwrap().status, 200, "what was held is answered");
+
+    assert_eq!(cluster.nodes[2].exit_code(Duration::from_secs(15)).await, Some(0));
+    for node in &cluster.nodes[..2] {
+        let gone = async || match node.sees().await? {
+            members if members.len() == 2 => Ok(()),
+            members => Err(format!("{members:?}")),
+        };
+        until("the node that left is gone", Duration::from_secs(10), gone).await;
+    }
+    stop.cancel();
+    let policy = cluster.verdicts("policy").await;
+    let mut answers = 0;
+    for (door, seen) in load.seen().await {
+        println!("{door}: {}", seen.summary());
+        answers += seen.answers;
+        assert_eq!(seen.errors, Vec::<String>::new(), "{door}");
+    }
+    // Whoever leaves in order is not missed: what is left over is an owner that was late.
+    println!("{policy} of {answers} answers by on_unavailable");
+    assert!(policy * 100 < answers, "{policy} of {answers} answers by on_unavailable");
+}

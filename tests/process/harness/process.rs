@@ -1,0 +1,78 @@
+//! A child process whose output goes to a file, and which does not outlive its owner.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use super::until;
+
+/// A running process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+/// Lines of a log that a failure shows.
+const TAIL_LINES: usize = 40;
+
+impl Process {
+    /// Starts `command`; what it writes is appended to `log`.
+    pub(crate) fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
+        let open = || OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(open())
+            .stderr(open())
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {name} ({command:?}): {error}"));
+        Self { name: name.to_owned(), child, log: log.to_owned() }
+    }
+
+    /// SIGTERM.
+    pub(crate) fn terminate(&self) {
+        let pid = self.child.id();
+        // std can only kill; a shell's own `kill` is on every system.
+        let sent = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status();
+        assert!(sent.unwrap().success(), "send SIGTERM to {}", self.name);
+    }
+
+    /// SIGKILL; returns when the process is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// How it ended, or `None` while it runs.
+    pub(crate) fn exit(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self, within: Duration) -> ExitStatus {
+        let what = format!("{} ends", self.name);
+        let condition = async || self.exit().ok_or_else(|| "it runs".to_owned());
+        until(&what, within, condition).await.0
+    }
+
+    /// The last lines that it wrote.
+    pub(crate) fn tail(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+        format!("--- {}: the end of its log\n{}\n", self.name, tail.join("\n"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.tail());
+        }
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

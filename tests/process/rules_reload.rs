@@ -1,0 +1,82 @@
+//! Rules change while nodes run; a node that holds others than its peers is told on.
+
+use std::time::Duration;
+
+use crate::harness::{Cluster, Node, check_body, until};
+
+/// What the shipped `cluster.toml` promises.
+const APPLIES_WITHIN: Duration = Duration::from_secs(2);
+
+fn rules(limit: u32) -> String {
+    format!(
+        "domain: shop\ndescriptors:\n  - key: user\n    \
+         rate_limit: {{unit: day, requests_per_unit: {limit}}}\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_said() {
+    let cluster = Cluster::three(&rules(10)).await;
+    let [first, others @ ..] = &cluster.nodes[..] else { unreachable!("three nodes") };
+    for node in &cluster.nodes {
+        assert_eq!(limit(&cluster, node).await, "10");
+        agrees(node, true).await;
+    }
+
+    first.write_rules(&rules(20));
+    applies(&cluster, first, "20").await;
+    for node in &cluster.nodes {
+        agrees(node, false).await;
+    }
+    assert_eq!(limit(&cluster, &others[0]).await, "10", "the others hold what they held");
+
+    for node in others {
+        node.write_rules(&rules(20));
+        applies(&cluster, node, "20").await;
+    }
+    for node in &cluster.nodes {
+        agrees(node, true).await;
+    }
+
+    // A mistake changes nothing and is said.
+    first.write_rules("domain: shop\ndescriptorz: []\n");
+    let said = async || match first.status().await?.rule_book.last_error {
+        Some(error) => Ok(error),
+        None => Err("no error".to_owned()),
+    };
+    let (error, _) = until("the mistake is said", APPLIES_WITHIN, said).await;
+    assert!(error.contains("rules.yaml") && error.contains("descriptorz"), "{error}");
+    assert_eq!(limit(&cluster, first).await, "20");
+    agrees(first, true).await;
+}
+
+async fn applies(cluster: &Cluster, node: &Node, expected: &str) {
+    let what = format!("{} holds the new limit", node.id);
+    let condition = async || match limit(cluster, node).await {
+        limit if limit == expected => Ok(()),
+        limit => Err(format!("the limit is {limit}")),
+    };
+    let ((), took) = until(&what, APPLIES_WITHIN, condition).await;
+    println!("{what} after {took:?}");
+}
+
+/// The limit that a client of `node` is told.
+async fn limit(cluster: &Cluster, node: &Node) -> String {
+    let reply = cluster.http.check(node.http, &check_body("shop", "user", "a")).await.unwrap();
+    reply.header("x-ratelimit-limit").expect("a limit").to_owned()
+}
+
+/// Waits until `node` says, in `/status` and in its metrics, whether all hold the same rules.
+async fn agrees(node: &Node, expected: bool) {
+    let what = format!("{} says agrees: {expected}", node.id);
+    let condition = async || {
+        let book = node.status().await?.rule_book;
+        let metric = node.metric("tidegate_rule_book_agrees").await;
+        if book.agrees == expected && metric == u64::from(expected) {
+            Ok(())
+        } else {
+            Err(format!("{book:?}, metric {metric}"))
+        }
+    };
+    until(&what, Duration::from_secs(5), condition).await;
+}
