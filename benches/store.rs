@@ -1,0 +1,226 @@
+//! What a decision costs in process, over a million keys: `cargo bench --bench store`.
+//!
+//! Each check hashes its descriptor, takes its shard's lock and decides by GCRA. Keys come in
+//! random order, so nearly every check meets a cold slot, and the larger part of its time is one
+//! read of memory that no cache holds: what such a read costs here is measured too. It prints and
+//! asserts nothing: numbers belong to the machine. Beside it stands the same decision over sharded
+//! `std` hash maps, which know neither bound nor expiry, to compare with on the same machine.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark has to read a clock")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+#![allow(clippy::cast_precision_loss, reason = "no count here comes near 2^53")]
+#![allow(unreachable_pub, reason = "a benchmark is a crate of its own")]
+
+mod report;
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::process::Command;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use report::Report;
+use tidegate::config::OnFull;
+use tidegate::config::policy::Mode;
+use tidegate::engine::{self, ActorId, State};
+use tidegate::rules::descriptor::Entry;
+use tidegate::rules::quota::{Algorithm, Quota};
+use tidegate::store::{Counter, KeyHash, KeyHasher, Options, Store};
+use tidegate::units::{Hits, Span, Timestamp};
+
+const KEYS: usize = 1_000_000;
+const START: Timestamp = Timestamp::from_secs(1_700_000_000);
+const ROUNDS: usize = 5;
+
+/// Some of the measurements.
+type Part = fn(&Bench);
+
+/// Each part runs in a process of its own, so that memory one part gave back does not make the next
+/// look smaller than it is.
+const PARTS: [(&str, Part); 3] =
+    [("part=store", bench_store), ("part=eventual", bench_eventual), ("part=maps", bench_maps)];
+
+fn main() -> std::io::Result<()> {
+    if let Some((_, part)) = PARTS.iter().find(|(name, _)| std::env::args().any(|a| a == *name)) {
+        part(&Bench::new());
+        return Ok(());
+    }
+    let report = Report::new("store");
+    report.say(&format!("tidegate store: {KEYS} keys, GCRA, key hash included, per thread"));
+    for (name, _) in PARTS {
+        let json = std::env::args().filter(|argument| argument == "--json");
+        Command::new(std::env::current_exe()?).arg(name).args(json).status()?;
+    }
+    report.load();
+    Ok(())
+}
+
+fn bench_store(bench: &Bench) {
+    let hash = bench.time(1, |key, _| {
+        black_box(bench.key(key));
+    });
+    bench.report.row("key hash alone", &[("ns", hash)]);
+    bench.report.row("one read of cold memory", &[("ns", cold_read())]);
+
+    let one = Mutex::new(State::Absent);
+    let decision = bench.time(1, |_, now| {
+        black_box(engine::decide(&mut one.lock(), &bench.quota, Hits::new(-1), now));
+        black_box(engine::decide(&mut one.lock(), &bench.quota, Hits::ONE, now));
+    });
+    bench.report.row("lock and decision, state hot", &[("ns", decision / 2.0)]);
+
+    let before = resident_bytes();
+    let store = Store::new(Options { keys_max: 2 * KEYS, on_full: OnFull::Share, shards: None });
+    let (insert, longest) = bench.fill(|key, now| {
+        black_box(store.check(&[bench.counter(key)], Hits::ONE, now));
+    });
+    let resident = resident_bytes().saturating_sub(before);
+    bench.report.row("new keys, two clock reads each", &[("ns", insert), ("us_longest", longest)]);
+    for threads in [1, 2] {
+        let ns = bench.time(threads, |key, now| {
+            black_box(store.check(&[bench.counter(key)], Hits::ONE, now));
+        });
+        bench.report.row(&format!("known keys, {threads} thread(s)"), &[("ns", ns)]);
+    }
+    let ns = bench.time(1, |key, now| {
+        black_box(store.check(&[bench.counter(key)], Hits::PEEK, now));
+    });
+    bench.report.row("peek", &[("ns", ns)]);
+    let stats = store.stats();
+    let (tables, resident) = (per_key(stats.bytes), per_key(resident));
+    let shards = stats.shards as f64;
+    let memory = [("B_in_tables", tables), ("B_resident", resident), ("shards", shards)];
+    bench.report.row("memory a key", &memory);
+}
+
+/// The same keys counted in one column each.
+fn bench_eventual(bench: &Bench) {
+    let me = ActorId::new(1);
+    let before = resident_bytes();
+    let store = Store::new(Options { keys_max: 2 * KEYS, on_full: OnFull::Share, shards: None });
+    let check = |key: &str, now| {
+        let counter = Counter { quota: bench.window, ..bench.counter(key) };
+        black_box(store.check_eventual(&[counter], Hits::ONE, me, now));
+    };
+    bench.fill(check);
+    let resident = resident_bytes().saturating_sub(before);
+    let ns = bench.time(1, check);
+    let numbers = [("ns", ns), ("B_resident", per_key(resident))];
+    bench.report.row("eventual, known keys", &numbers);
+}
+
+/// The alternative: what one gets from the standard library.
+fn bench_maps(bench: &Bench) {
+    let before = resident_bytes();
+    let maps: Vec<Mutex<HashMap<KeyHash, State>>> = (0..512).map(|_| Mutex::default()).collect();
+    let check = |key: &str, now| {
+        let Counter { key, quota } = bench.counter(key);
+        let index = usize::try_from(key.place % 512).unwrap_or_default();
+        let mut map = maps[index].lock();
+        black_box(engine::decide(map.entry(key).or_default(), &quota, Hits::ONE, now));
+    };
+    let (insert, longest) = bench.fill(check);
+    let resident = resident_bytes().saturating_sub(before);
+    let ns = bench.time(1, check);
+    bench.report.row("512 std maps, new keys", &[("ns", insert), ("us_longest", longest)]);
+    let numbers = [("ns", ns), ("B_resident", per_key(resident))];
+    bench.report.row("512 std maps, known keys", &numbers);
+}
+
+struct Bench {
+    report: Report,
+    hasher: KeyHasher,
+    quota: Quota,
+    window: Quota,
+    /// In random order, and made in that order: a request's own bytes are warm when it is decided.
+    keys: Vec<String>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let quota = |algorithm| {
+            Quota::simple(algorithm, 1_000, Span::from_secs(3_600)).expect("a valid quota")
+        };
+        Self {
+            report: Report::new("store"),
+            hasher: KeyHasher::new([7; 16]),
+            quota: quota(Algorithm::Gcra),
+            window: quota(Algorithm::SlidingWindowCounter),
+            keys: (0..KEYS).map(|n| format!("user-{}", n * 611_953 % KEYS)).collect(),
+        }
+    }
+
+    fn key(&self, value: &str) -> KeyHash {
+        let entries = [Entry { key: "user", value }];
+        self.hasher.descriptor("edge", &entries).counter(&self.quota, Mode::Strict)
+    }
+
+    fn counter(&self, value: &str) -> Counter {
+        Counter { key: self.key(value), quota: self.quota }
+    }
+
+    /// Nanoseconds a key while every key is met for the first time, and the longest single check in
+    /// microseconds (a step of growth is in it, and so is the system's own noise).
+    fn fill(&self, check: impl Fn(&str, Timestamp)) -> (f64, f64) {
+        let mut longest = 0;
+        let start = Instant::now();
+        for key in &self.keys {
+            let one = Instant::now();
+            check(key, START);
+            longest = longest.max(one.elapsed().as_nanos());
+        }
+        (start.elapsed().as_nanos() as f64 / KEYS as f64, longest as f64 / 1_000.0)
+    }
+
+    /// Nanoseconds a check takes one thread, the best of some rounds over all keys. Threads start
+    /// at different keys, so they meet at a shard only by chance.
+    fn time(&self, threads: usize, check: impl Fn(&str, Timestamp) + Sync) -> f64 {
+        let round = |round: usize| {
+            let now = START.plus(Span::from_secs(round as u64));
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                for thread in 0..threads {
+                    let (tail, head) = self.keys.split_at(thread * KEYS / threads);
+                    let keys = head.iter().chain(tail);
+                    let check = &check;
+                    scope.spawn(move || keys.for_each(|key| check(key, now)));
+                }
+            });
+            start.elapsed().as_nanos() as f64 / KEYS as f64
+        };
+        (1..=ROUNDS).map(round).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Nanoseconds a read takes that needs the one before it and finds its line in no cache: a walk
+/// along one cycle through 64 MiB, a line a step.
+fn cold_read() -> f64 {
+    const LINE: usize = 8;
+    const LINES: usize = 1 << 20;
+    let mut next = vec![0_usize; LINES * LINE];
+    // An odd factor and an odd summand, with the factor one more than a multiple of four, make one
+    // cycle of all lines (Hull and Dobell, 1962), in steps that no prefetcher follows.
+    let step = |line: usize| {
+        (line.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+            % LINES
+    };
+    for line in 0..LINES {
+        next[line * LINE] = step(line) * LINE;
+    }
+    let start = Instant::now();
+    let end = (0..LINES).fold(0, |at, _| next[at]);
+    let ns = start.elapsed().as_nanos() as f64 / LINES as f64;
+    black_box(end);
+    ns
+}
+
+fn per_key(bytes: usize) -> f64 {
+    bytes as f64 / KEYS as f64
+}
+
+/// Resident memory of this process; 0 where the system does not tell.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.unwrap_or_default() * 4_096
+}
