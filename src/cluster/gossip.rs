@@ -319,7 +319,8 @@ impl Gossip {
             let next = View::new(others.chain([own.clone()]));
             let is_new = next != *view;
             if is_new {
-                tracing::info!(members = next.members().len(), epoch = next.epoch(), "new view");
+                let epoch = format_args!("{:016x}", next.epoch());
+                tracing::info!(members = next.members().len(), %epoch, "new view");
                 *view = next;
             }
             is_new
