@@ -99,7 +99,8 @@ fn config(dir: &Path, addr: SocketAddr, doors: &[SocketAddr], upstream: SocketAd
     format!(
         r#"
 daemon off;
-worker_processes 1;
+# One process, so that ending it ends all of it: a worker outlives a master that is killed.
+master_process off;
 {user}
 pid nginx.pid;
 events {{ worker_connections 256; }}
