@@ -3,8 +3,9 @@
 use crate::config::{Limits, OnFull};
 
 /// Keys of one shard, when the number of shards is not given. Small enough that the one step that
-/// takes longest, moving a full shard into a slightly larger array, stays far under 0.1 ms; large
-/// enough that keys spread evenly, within some 5 %.
+/// takes longest, giving a full shard slightly more room, is short (the longest insertion that
+/// `benches/store.rs` saw took 0.2 ms, on a machine with other work); large enough that keys spread
+/// evenly, within some 5 %.
 const KEYS_PER_SHARD: usize = 4_096;
 /// Fewest keys of a shard: below this, chance fills one shard while its neighbour is half empty.
 const KEYS_PER_SHARD_MIN: usize = 64;
