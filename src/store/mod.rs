@@ -91,6 +91,29 @@ impl Store {
         self.decide(counters, Question { hits, now, way: Way::Strict })
     }
 
+    /// Like [`Store::check`], but only if `permits` says so under the lock; `None` if it does not,
+    /// and then nothing was counted. A node that gives a range away asks here whether it still may.
+    pub fn check_if(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        now: Timestamp,
+        permits: impl FnOnce() -> bool,
+    ) -> Option<Verdicts> {
+        let Some(first) = counters.first() else { return Some(Verdicts::new()) };
+        let mut shard = self.shard(first.key.place).lock();
+        let question = Question { hits, now, way: Way::Strict };
+        permits().then(|| shard.check(counters, question, &self.overflow))
+    }
+
+    /// Takes and gives back the lock of every shard: afterwards no decision is under way that was
+    /// permitted before.
+    pub fn barrier(&self) {
+        for padded in &self.shards {
+            drop(padded.0.lock());
+        }
+    }
+
     /// Like [`Store::check`] for eventual limits: counts in the column of `me`, and puts the keys
     /// in line for [`Store::drain_dirty`].
     pub fn check_eventual(
