@@ -147,6 +147,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::MemberState;
+    use crate::cluster::tenure::Missed;
     use proptest::prelude::*;
 
     fn member(id: &str, zone: &str) -> Member {
@@ -159,6 +160,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            missed: Missed::default(),
         }
     }
 

@@ -289,6 +289,13 @@ impl Mesh {
         }
     }
 
+    /// Pings every peer now, beside its regular pings. Never waits.
+    pub fn ping_now(&self) {
+        for peer in self.peers() {
+            peer.ping_now();
+        }
+    }
+
     /// All established peers, sorted by id.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
         self.shared.registry.all()
