@@ -294,7 +294,8 @@ impl Core {
     fn take_view(&self, view: View, vnodes: u32) {
         let current = self.topology.load();
         let (me, region) = (current.me.clone(), current.region.clone());
-        self.topology.store(Arc::new(Topology::new(me, region, view, vnodes)));
+        let next = Topology::new(me, region, view, vnodes).after(&current);
+        self.topology.store(Arc::new(next));
     }
 
     /// Returns the memory of counters that nobody asks any more.
