@@ -213,6 +213,7 @@ impl Core {
         let remote = joined.as_ref().map(|joined: &Joined| Remote {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
+            confirm: None,
             deadline: Duration::from_millis(config.cluster.deadline_ms),
             global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
         });

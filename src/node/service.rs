@@ -49,8 +49,11 @@ impl Service for PeerService {
             }
             Call::Handoff(handoff) => Reply::Handoff(self.tenure.answer(from, handoff)),
             Call::Digests(_) => Reply::Differing(Vec::new()),
-            Call::Refunded { .. } => Reply::Done,
-            Call::Check(check) => self.decider.decide_as_owner(&check),
+            Call::Refunded { place } => {
+                self.decider.refunded(place);
+                Reply::Done
+            }
+            Call::Check(check) => self.decider.decide_as_owner((&from.id, from.generation), &check),
             Call::Sync(sync) => self.synchroniser.answer(from, sync),
             Call::States(entries) => self.join(entries),
             Call::Gossip(bytes) => {

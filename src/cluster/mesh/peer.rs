@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::codec;
 use super::lane::{Lane, Outbox, READ_BYTES_MAX};
 use super::wire::{Call, Hello, Numbered, Reply};
-use super::{CODE_LANE_BROKEN, Service};
+use super::{CODE_LANE_BROKEN, LaneKind, Service};
 use crate::cluster::identity::{Generation, NodeId};
 use crate::seam::Clock;
 use crate::units::Timestamp;
@@ -99,6 +99,13 @@ impl Peer {
     /// Its system clock minus ours, nanoseconds, as measured by the ping before.
     pub fn offset_ns(&self) -> i64 {
         self.offset_ns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lane(&self, kind: LaneKind) -> &Lane {
+        match kind {
+            LaneKind::Checks => &self.checks,
+            LaneKind::Bulk => &self.bulk,
+        }
     }
 
     /// Records the clocks of one exchange: sent and received by our clock, answered by the peer's.
