@@ -17,6 +17,7 @@ use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::mesh::Mesh;
 use crate::cluster::mesh::wire::{Check, Reply};
+use crate::cluster::replicate::Replicator;
 use crate::cluster::route::{Route, Topology};
 use crate::cluster::sync::Synchroniser;
 use crate::cluster::tenure::Tenancy;
@@ -56,6 +57,8 @@ pub struct Remote {
     pub mesh: Mesh,
     /// Is told when an eventual key is near its limit.
     pub synchroniser: Synchroniser,
+    /// Confirms counts that a crash must not forget.
+    pub replicator: Replicator,
     /// How long an owner in this region may take.
     pub deadline: Duration,
     /// How long an owner of a global key may take.

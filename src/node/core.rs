@@ -17,6 +17,7 @@ use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::membership::{Member, MemberState, View};
 use crate::cluster::mesh::{self, Mesh};
+use crate::cluster::replicate::{self, Replicator};
 use crate::cluster::route::Topology;
 use crate::cluster::sync::{self, Synchroniser};
 use crate::cluster::tenure::Tenancy;
@@ -65,6 +66,8 @@ pub struct Joined {
     pub gossip: Gossip,
     /// Synchronises eventual keys.
     pub synchroniser: Synchroniser,
+    /// Keeps copies of strict keys.
+    pub replicator: Replicator,
     /// What peers sent that was not taken.
     pub(super) refused: Arc<PeerCounters>,
     /// How long a leaving node answers on, so that every peer has heard of it.
@@ -161,6 +164,17 @@ impl Core {
                     incarnation.clone(),
                     seam.clock.clone(),
                 );
+                let cluster = &config.cluster;
+                let replicator = Replicator::new(
+                    replicate::Options {
+                        interval: Duration::from_millis(cluster.replication_interval_ms),
+                        replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
+                    },
+                    store.clone(),
+                    topology.clone(),
+                    seam.clock.clone(),
+                    mesh.clone(),
+                );
                 let refused = Arc::default();
                 let leave_pause = interval * LEAVE_ROUNDS;
                 let own = mesh.advertise().to_string();
@@ -169,6 +183,7 @@ impl Core {
                     mesh,
                     gossip,
                     synchroniser,
+                    replicator,
                     refused,
                     leave_pause,
                     vnodes,
@@ -183,6 +198,7 @@ impl Core {
         let remote = joined.as_ref().map(|joined: &Joined| Remote {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
+            replicator: joined.replicator.clone(),
             deadline: Duration::from_millis(config.cluster.deadline_ms),
             global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
         });
@@ -258,20 +274,22 @@ impl Core {
         stop: &CancellationToken,
         running: &mut JoinSet<()>,
     ) {
-        let Joined { mesh, gossip, synchroniser, refused, .. } = joined;
+        let Joined { mesh, gossip, synchroniser, replicator, refused, .. } = joined;
         let service = Arc::new(PeerService {
             decider: self.decider.clone(),
             synchroniser: synchroniser.clone(),
+            replicator: replicator.clone(),
             gossip: gossip.clone(),
             clock: self.seam.clock.clone(),
             counters: refused,
         });
-        // The last round of columns needs the mesh, so the mesh stops after it.
+        // The last rounds of columns and states need the mesh, so the mesh stops after them.
         let told = CancellationToken::new();
-        let (columns_mesh, stop, columns_told) = (mesh.clone(), stop.clone(), told.clone());
+        let (counts_mesh, stop, counts_told) = (mesh.clone(), stop.clone(), told.clone());
         running.spawn(async move {
-            synchroniser.run(columns_mesh, stop).await;
-            columns_told.cancel();
+            let columns = synchroniser.run(counts_mesh, stop.clone());
+            tokio::join!(columns, replicator.run(stop));
+            counts_told.cancel();
         });
         let gossip_told = told.clone();
         running.spawn(async move { gossip.run(gossip_told).await });
