@@ -68,12 +68,16 @@ const CONFINED: [(&str, &[&str]); 9] = [
 
 /// Where a monotonic instant is known. All but the first are tokio's, which a paused runtime turns
 /// into virtual time: they end waits at the edges and reach no decision.
-const INSTANTS: [&str; 9] = [
+const INSTANTS: [&str; 12] = [
     "node/outside.rs",
     // The show is a client of real nodes and tells how long their answers took.
     "cli/demo/",
     "node/inspect.rs",
     "node/readiness.rs",
+    // When a ping was sent: what a lease counts from.
+    "node/service.rs",
+    "cluster/mesh/mod.rs",
+    "cluster/tenure/",
     // How long the owner that was asked may still take; the verdict has its own `now`.
     "decide/decider.rs",
     "front/connection.rs",
