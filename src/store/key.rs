@@ -95,9 +95,9 @@ impl DescriptorHash {
             | u64::from(quota.queue().is_some()) << 8
             | u64::from(quota.sub_windows()) << 16;
         let kind = spread(quota.window().as_nanos()).wrapping_add(form);
-        let says = u64::from(mode == Mode::Eventual) * EVENTUAL
-            | u64::from(scope == Scope::Global) * GLOBAL
-            | u64::from(quota.window() >= LONG_MIN) * LONG;
+        let says = (u64::from(mode == Mode::Eventual) * EVENTUAL)
+            | (u64::from(scope == Scope::Global) * GLOBAL)
+            | (u64::from(quota.window() >= LONG_MIN) * LONG);
         KeyHash { place: self.place, tag: (self.base ^ spread(kind)) & !SAYS | says }
     }
 }
