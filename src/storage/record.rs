@@ -13,7 +13,7 @@
 //! wrong then) is [`Counted::is_plausible`](State::is_plausible)'s question.
 //!
 //! Example: 7 hits of window 20,454, key (1, 8), expiring at day 20,455:
-//! `01 │ 1886a5d56c3b0000 │ 01 e69f01 07 │ sum`. 21 bytes for a weekly quota.
+//! `01 │ 1886c0e67f490000 │ 01 e69f01 07 │ cacfb4ce8c133d47`. 22 bytes, and the key.
 
 use std::hash::Hasher;
 
@@ -197,8 +197,8 @@ mod tests {
             let value = encode(counted).expect("encodes");
             value.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"))
         };
-        assert_eq!(hex(&window), "01");
-        assert_eq!(hex(&bucket), "01");
+        assert_eq!(hex(&window), "011886c0e67f49000001e69f0107cacfb4ce8c133d47");
+        assert_eq!(hex(&bucket), "0118867251edfa0000038080e8ef9eca9cc3180645933aad583c268b");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | what is wrong | what happens |
 //! |---|---|
 //! | file torn, or another's | set aside, a new one is begun; a line |
-//! | in use, no folder, no permission, at the start | the node runs without; a line, `storage_ok` 0 |
+//! | in use, no folder, no permission, at the start | the node runs without; a line |
 //! | disk full, I/O error, while it runs | keys stay unsaved, each round tries again; a line |
 //! | one count does not fit its sum, or is not plausible | that one is skipped and counted |
 //!
@@ -141,6 +141,7 @@ impl Snapshots {
                     status.written += written.changes;
                     status.keys = written.keys;
                 }
+                status.rounds += 1;
                 status.written_at = Some(now);
                 status.turn(None);
                 round.more

@@ -11,7 +11,7 @@ pub struct Status {
     pub path: PathBuf,
     /// Why counts are not written; none while they are.
     pub problem: Option<String>,
-    /// When the last round was on the disk, by the decision clock.
+    /// When the last round began that is on the disk, by the decision clock.
     pub written_at: Option<Timestamp>,
     /// Counters in the file.
     pub keys: u64,
@@ -21,6 +21,8 @@ pub struct Status {
     pub skipped: u64,
     /// Counters written since the start.
     pub written: u64,
+    /// Rounds after which the file was up to date.
+    pub rounds: u64,
     /// Rounds that could not be written.
     pub failed: u64,
 }
