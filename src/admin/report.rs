@@ -20,6 +20,9 @@ pub struct StatusReport {
     pub rule_book: RuleBookReport,
     /// The counters this node holds.
     pub store: StoreReport,
+    /// How it keeps counts on disk; none without `storage.path`.
+    #[serde(default)]
+    pub storage: Option<StorageReport>,
 }
 
 /// The node that answers.
@@ -123,6 +126,29 @@ pub struct StoreReport {
     pub shared: u64,
     /// New keys that were refused because the store was full.
     pub refused: u64,
+}
+
+/// How a node keeps counts on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageReport {
+    /// The file.
+    pub path: String,
+    /// Why it is not written; none while it is.
+    pub problem: Option<String>,
+    /// Seconds since it was last brought up to date; none before the first time.
+    pub written_s_ago: Option<u64>,
+    /// Counters in it.
+    pub keys: u64,
+    /// Counters read from it at the start.
+    pub loaded: u64,
+    /// Counters of it that were not believed at the start, or found no room.
+    pub skipped: u64,
+    /// Counters written since the start.
+    pub written: u64,
+    /// Times that it was brought up to date since the start.
+    pub rounds: u64,
+    /// Times that it could not be written.
+    pub failed: u64,
 }
 
 /// Who decides a descriptor.

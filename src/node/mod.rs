@@ -8,6 +8,7 @@
 mod clock;
 mod core;
 mod doors;
+mod durable;
 mod inspect;
 mod join;
 mod measured;

@@ -12,6 +12,7 @@ use crate::front::Probes;
 use crate::front::serve::DoorStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
 use crate::observe::{Health, Metrics, names};
+use crate::storage::Status;
 
 /// Readiness and metrics of a node.
 #[derive(Debug)]
@@ -56,6 +57,9 @@ impl NodeProbes {
             decisions(&core, &mut readings);
             rules(&book, &mut readings);
             store(&core, &mut readings);
+            if let Some(keeper) = &core.keeper {
+                storage(&keeper.snapshots.status(), &mut readings);
+            }
             readings.push(gauge(
                 names::CLOCK_ERROR_MS,
                 "How far the system clock is ahead of the decision clock, milliseconds",
@@ -181,6 +185,24 @@ fn store(core: &Core, readings: &mut Vec<Reading>) {
         let text = "Asks for new keys in a full store, by what they got";
         readings.push(labelled(names::STORE_FULL, text, ("outcome", outcome), value));
     }
+}
+
+fn storage(status: &Status, readings: &mut Vec<Reading>) {
+    readings.extend([
+        gauge(
+            names::STORAGE_OK,
+            "1 while counts of long windows are written to storage.path",
+            i64::from(status.problem.is_none()),
+        ),
+        gauge(names::STORAGE_KEYS, "Counters in the file of storage.path", signed(status.keys)),
+        counter(names::STORAGE_WRITTEN, "Counters written to the file", status.written),
+        counter(
+            names::STORAGE_SKIPPED,
+            "Counters of the file that were not believed at the start, or found no room",
+            status.skipped,
+        ),
+        counter(names::STORAGE_FAILED, "Rounds that could not be written", status.failed),
+    ]);
 }
 
 fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {

@@ -90,3 +90,14 @@ pub const STORE_BYTES: &str = "store_bytes";
 pub const STORE_EXPIRED: &str = "store_expired";
 /// Asks for new keys in a full store, by what they got.
 pub const STORE_FULL: &str = "store_full";
+
+/// 1 while counts of long windows are written to `storage.path`.
+pub const STORAGE_OK: &str = "storage_ok";
+/// Counters in the file.
+pub const STORAGE_KEYS: &str = "storage_keys";
+/// Counters written to the file.
+pub const STORAGE_WRITTEN: &str = "storage_written";
+/// Counters of the file that were not believed at the start, or found no room.
+pub const STORAGE_SKIPPED: &str = "storage_skipped";
+/// Rounds that could not be written.
+pub const STORAGE_FAILED: &str = "storage_failed";

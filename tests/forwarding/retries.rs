@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use futures_util::future::{BoxFuture, FutureExt, join_all};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
 use tidegate::cluster::identity::Generation;
@@ -16,7 +16,6 @@ use tidegate::cluster::tenure::Epoch;
 use tidegate::decide::Source;
 use tidegate::engine::{Retry, Verdict};
 use tidegate::pki::Authority;
-use tidegate::store::KeyHash;
 use tidegate::units::{Span, Timestamp};
 
 use crate::bench::{PATIENCE, RULES, VNODES, check, count, id, remaining, source, value_of};

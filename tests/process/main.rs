@@ -12,5 +12,6 @@ mod drained_node;
 mod exact_limits;
 mod harness;
 mod killed_node;
+mod long_windows;
 mod one_owner;
 mod rules_reload;
