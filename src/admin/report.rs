@@ -20,6 +20,9 @@ pub struct StatusReport {
     pub rule_book: RuleBookReport,
     /// The counters this node holds.
     pub store: StoreReport,
+    /// What it owns; none of a node that stands alone.
+    #[serde(default)]
+    pub ownership: Option<OwnershipReport>,
     /// How it keeps counts on disk; none without `storage.path`.
     #[serde(default)]
     pub storage: Option<StorageReport>,
@@ -126,6 +129,21 @@ pub struct StoreReport {
     pub shared: u64,
     /// New keys that were refused because the store was full.
     pub refused: u64,
+}
+
+/// What a node owns on the ring of its region.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OwnershipReport {
+    /// Whether a majority recognises it; without that it owns nothing.
+    pub has_lease: bool,
+    /// Grows whenever the members change.
+    pub epoch_number: u64,
+    /// 16 hexadecimal digits, equal on two nodes exactly when they recognise the same members.
+    pub epoch_name: String,
+    /// The share of the ring that it decides now, 0 to 1; its share of the ring once all is settled.
+    pub decides: f64,
+    /// Members that were lost without leaving and still count for the majority.
+    pub missed: Vec<String>,
 }
 
 /// How a node keeps counts on disk.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::core::Core;
+use super::ownership;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
@@ -94,6 +95,7 @@ impl Inspect for View {
                 shared: stats.overflowed,
                 refused: stats.refused,
             },
+            ownership: ownership::report(&self.core),
             storage: self.core.keeper.as_ref().map(|keeper| {
                 let status = keeper.snapshots.status();
                 let now = keeper.clock.now();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::core::{Core, Joined};
 use super::doors::Stats;
 use super::outside::SystemClock;
+use super::ownership;
 use super::rulebook::RuleBook;
 use crate::cluster::replicate::Replicator;
 use crate::front::Probes;
@@ -268,6 +269,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
         readings.push(labelled(names::SYNC_KEYS, text, ("outcome", outcome), read(counter)));
     }
     copies(&joined.replicator, readings);
+    ownership::readings(core, readings);
 }
 
 fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
@@ -294,11 +296,11 @@ fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
     ));
 }
 
-fn counter(name: &'static str, text: &'static str, value: u64) -> Reading {
+pub(super) fn counter(name: &'static str, text: &'static str, value: u64) -> Reading {
     Reading { name, text, kind: Kind::Counter, label: None, value: signed(value) }
 }
 
-fn labelled(
+pub(super) fn labelled(
     name: &'static str,
     text: &'static str,
     label: (&'static str, &'static str),
@@ -307,15 +309,15 @@ fn labelled(
     Reading { name, text, kind: Kind::Counter, label: Some(label), value: signed(value) }
 }
 
-fn gauge(name: &'static str, text: &'static str, value: i64) -> Reading {
+pub(super) fn gauge(name: &'static str, text: &'static str, value: i64) -> Reading {
     Reading { name, text, kind: Kind::Gauge, label: None, value }
 }
 
 /// Relaxed: statistics order nothing.
-fn read(counter: &AtomicU64) -> u64 {
+pub(super) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn signed(value: u64) -> i64 {
+pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
