@@ -3,23 +3,24 @@
 //! An owner that refuses says when the same hits may pass. Until then nobody needs to ask it for
 //! as many hits or more: the node that was told answers by itself.
 //!
-//! **What is remembered**: at the asking node, for forwarded strict checks, the counters with their
-//! quotas, the hits, the verdicts, and `until`: the instant of the ask plus the shortest wait of the
-//! limits that refused. It begins at the ask, before the owner decided, so it never ends too late;
-//! and while the shortest wait lasts, every remembered refusal is still one.
+//! **What is remembered**: at the asking node, for forwarded strict checks, the counters with
+//! their quotas, the hits, the verdicts, and `until`: the instant of the ask plus the shortest
+//! wait of the limits that refused. It begins at the ask, before the owner decided, so it never
+//! ends too late; and while the shortest wait lasts, every remembered refusal is still one.
 //!
-//! **Worked example.** Asked at 10:00:00 for 3 hits, the owner refuses with "retry after 40 s, reset
-//! in 55 s". At 10:00:15 an ask for 3 or more is refused here with 25 s and 40 s. An ask for 2 goes to
-//! the owner, and so does every ask from 10:00:40 on.
+//! **Worked example.** Asked at 10:00:00 for 3 hits, the owner refuses with "retry after 40 s,
+//! reset in 55 s". At 10:00:15 an ask for 3 or more is refused here with 25 s and 40 s. An ask for
+//! 2 goes to the owner, and so does every ask from 10:00:40 on.
 //!
 //! **What is asked all the same**: fewer hits, peeks and refunds; counters of a rule that changed,
 //! because the quotas are compared; a key that was given hits back, because the owner tells every
-//! node of its ring ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is
-//! sent once; [`HOLDS_MAX`] bounds what a lost one does.
+//! node of its ring ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice
+//! is sent once; [`HOLDS_MAX`] bounds what a lost one does.
 //!
-//! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused here
-//! are not counted; envoyproxy/ratelimit's local cache has the same effect (its README, "Local
-//! Cache"). A larger ask is told the time of the smaller one, which may be too early for it.
+//! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused
+//! here are not counted; envoyproxy/ratelimit's local cache has the same effect (its README,
+//! "Local Cache"). A larger ask is told the time of the smaller one, which may be too early for
+//! it.
 //!
 //! **Bound.** [`SLOTS`] places in a direct-mapped table; the newest refusal takes the slot.
 
@@ -46,8 +47,8 @@ pub(super) struct Denials {
     taken: AtomicUsize,
 }
 
-/// How often the slot of a place was forgotten when an ask began: what the owner answers is stale if
-/// it was forgotten since.
+/// How often the slot of a place was forgotten when an ask began: what the owner answers is stale
+/// if it was forgotten since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u32);
 

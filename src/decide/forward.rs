@@ -4,9 +4,9 @@
 //!
 //! - *Refused* (`NotOwner`) or *not sent* (no connection, a silent peer, a full lane): nothing was
 //!   counted, so another node may be asked. [`Candidates`] says which.
-//! - *Unknown* (the connection broke while the check was under way): only the same start of the same
-//!   node may be asked again, under the same id; it knows whether it has counted the check. Nobody
-//!   else is asked any more.
+//! - *Unknown* (the connection broke while the check was under way): only the same start of the
+//!   same node may be asked again, under the same id; it knows whether it has counted the check.
+//!   Nobody else is asked any more.
 //! - *Too late*: the policy answers. The owner may have counted the check or still do so, once.
 
 use std::sync::atomic::Ordering;

@@ -1,5 +1,7 @@
 //! What the tests of forwarding stand on: keys with a known owner, rings and tenures set by hand.
 
+#![allow(unreachable_pub, reason = "as in the support that it adds to")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
