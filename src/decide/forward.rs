@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::candidates::{ATTEMPTS_MAX, Candidates, Next};
 use super::parts::Remote;
@@ -167,6 +167,6 @@ async fn wait(pause: Duration, deadline: Instant) -> Result<(), NoVerdict> {
     if Instant::now() + pause >= deadline {
         return Err(NoVerdict::Unavailable);
     }
-    sleep(pause).await;
+    tokio::time::sleep(pause).await;
     Ok(())
 }
