@@ -66,6 +66,13 @@ pub fn without(node: &Node, gone: &str) -> Topology {
     Topology::new(now.me.clone(), now.region.clone(), View::new(members), VNODES)
 }
 
+/// Lets `node` forget the rings before the one it sees.
+pub fn forget_rings(node: &Node) {
+    let now = node.core.topology.load();
+    let fresh = Topology::new(now.me.clone(), now.region.clone(), now.view.clone(), VNODES);
+    node.core.topology.store(Arc::new(fresh));
+}
+
 /// Lets `node` believe that the ring it sees took the place of `before`.
 pub fn replaced(node: &Node, before: &Topology) {
     let now = Topology::clone(&node.core.topology.load()).after(before);
