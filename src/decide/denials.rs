@@ -12,9 +12,9 @@
 //! reset in 55 s". At 10:00:15 an ask for 3 or more is refused here with 25 s and 40 s. An ask for
 //! 2 goes to the owner, and so does every ask from 10:00:40 on.
 //!
-//! **What is asked all the same**: fewer hits, peeks and refunds; more hits than the limit can hold,
-//! which are refused for ever; counters of a rule that changed, because the quotas are compared; a
-//! key that was given hits back, because the owner tells every node of its ring
+//! **What is asked all the same**: fewer hits, peeks and refunds; more hits than the limit can
+//! hold, which are refused for ever; counters of a rule that changed, because the quotas are
+//! compared; a key that was given hits back, because the owner tells every node of its ring
 //! ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is sent once;
 //! [`HOLDS_MAX`] bounds what a lost one does.
 //!
