@@ -162,7 +162,10 @@ fn shortest_wait(verdicts: &[Verdict]) -> Option<Span> {
 
 /// Whether so many hits fit the limit at all; if not, the refusal is one for ever.
 fn may_ever_pass(hits: Hits, quota: &Quota) -> bool {
-    let most = quota.queue().map_or(quota.burst(), |waiting| waiting.saturating_add(1));
+    let most = match quota.queue() {
+        Some(waiting) => waiting.saturating_add(1),
+        None => quota.burst(),
+    };
     hits.charge() <= u64::from(most)
 }
 
