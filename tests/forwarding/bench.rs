@@ -1,5 +1,7 @@
 //! What the tests of forwarding stand on: keys with a known owner, rings and tenures set by hand.
 
+#![allow(unreachable_pub, reason = "as in the support that it adds to")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -62,6 +64,13 @@ pub(crate) fn without(node: &Node, gone: &str) -> Topology {
     let now = node.core.topology.load();
     let members = now.view.members().iter().filter(|member| member.id != id(gone)).cloned();
     Topology::new(now.me.clone(), now.region.clone(), View::new(members), VNODES)
+}
+
+/// Lets `node` forget the rings before the one it sees.
+pub fn forget_rings(node: &Node) {
+    let now = node.core.topology.load();
+    let fresh = Topology::new(now.me.clone(), now.region.clone(), now.view.clone(), VNODES);
+    node.core.topology.store(Arc::new(fresh));
 }
 
 /// Lets `node` believe that the ring it sees took the place of `before`.
