@@ -16,10 +16,12 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::cluster::mesh::CallError;
 use crate::store::KeyHash;
-use crate::units::Timestamp;
+use crate::units::{Span, Timestamp};
 
 /// Most keys in line for one peer: what some ten messages take.
 pub(super) const KEYS_MAX: usize = 16_384;
+/// How long a peer is left alone after a message that failed: what was wrong is seldom over at once.
+const REST: Span = Span::from_millis(20);
 
 /// What one peer is still to be told.
 #[derive(Debug, Default)]
@@ -36,6 +38,8 @@ pub(super) struct Backlog {
     taken: u64,
     /// Places up to which everything was answered.
     answered: u64,
+    /// No message begins before.
+    rests_until: Timestamp,
     /// Messages that failed, and why the last one did.
     failures: (u64, Option<CallError>),
 }
@@ -88,8 +92,10 @@ impl Backlog {
         self.answered = self.taken;
     }
 
-    /// The message under way, if there is one, was not answered: its keys stand in front again.
-    pub(super) fn fail(&mut self, error: CallError) {
+    /// The message under way, if there is one, was not answered: its keys stand in front again, and
+    /// the next message waits for a moment.
+    pub(super) fn fail(&mut self, error: CallError, now: Timestamp) {
+        self.rests_until = now.plus(REST);
         self.failures = (self.failures.0 + 1, Some(error));
         for (key, since) in self.under_way.take().into_iter().flatten().rev() {
             self.owed.insert(key);
@@ -121,6 +127,11 @@ impl Backlog {
     /// How many messages failed, and why the last one did.
     pub(super) fn failures(&self) -> (u64, Option<CallError>) {
         self.failures
+    }
+
+    /// Whether a message failed a moment ago.
+    pub(super) fn rests(&self, now: Timestamp) -> bool {
+        now < self.rests_until
     }
 
     /// Whether a message is under way.
@@ -176,7 +187,7 @@ mod tests {
         assert_eq!(begin(&mut backlog, 2), [1, 2]);
         assert!(add(&mut backlog, 1), "it changed while it was under way");
         assert_eq!(begin(&mut backlog, 9), [0_u64; 0], "one message at a time");
-        backlog.fail(CallError::Timeout);
+        backlog.fail(CallError::Timeout, Timestamp::EPOCH);
         let ticket = backlog.ticket();
         assert_eq!(begin(&mut backlog, 9), [1, 2, 3]);
         assert!(!backlog.is_told(ticket));
@@ -200,7 +211,7 @@ mod tests {
             add(&mut backlog, tag);
         }
         begin(&mut backlog, 2);
-        backlog.fail(CallError::Closed);
+        backlog.fail(CallError::Closed, Timestamp::EPOCH);
         assert_eq!(backlog.give_up(|key| key.tag % 2 == 0), [1, 3, 5].map(key));
         let ticket = backlog.ticket();
         assert_eq!(begin(&mut backlog, 9), [2, 4, 6]);
@@ -241,7 +252,7 @@ mod tests {
                             }
                         }
                         4 if backlog.is_busy() => {
-                            backlog.fail(CallError::Timeout);
+                            backlog.fail(CallError::Timeout, Timestamp::EPOCH);
                             owed.extend(under_way.drain(..));
                         }
                         _ => {}
@@ -250,7 +261,7 @@ mod tests {
                         prop_assert!(!backlog.is_told(*ticket) || keys.is_empty());
                     }
                 }
-                backlog.fail(CallError::Closed);
+                backlog.fail(CallError::Closed, Timestamp::EPOCH);
                 while !begin(&mut backlog, 3).is_empty() {
                     backlog.succeed();
                 }

@@ -134,17 +134,18 @@ impl Replicator {
     pub(super) fn send(&self, messages: &mut JoinSet<()>) {
         let shared = &self.shared;
         let targets = self.targets();
+        let now = shared.clock.now();
         let mut given_up = Vec::new();
         {
             let followers = shared.followers.lock();
             let mut backlogs = shared.backlogs.lock();
             for (to, backlog) in backlogs.iter_mut() {
-                if backlog.is_empty() || backlog.is_busy() {
+                if backlog.is_empty() || backlog.is_busy() || backlog.rests(now) {
                     continue;
                 }
                 if !targets.is_reachable(to) {
                     given_up.extend(backlog.give_up(|key| followers.follows(to, key)));
-                    backlog.fail(CallError::NotConnected);
+                    backlog.fail(CallError::NotConnected, now);
                 } else if let Some(batch) = self.begin(backlog) {
                     let (this, to) = (self.clone(), to.clone());
                     messages.spawn(async move { this.empty_line(to, batch).await });
@@ -172,7 +173,7 @@ impl Replicator {
                         backlog.succeed();
                         next = self.begin(backlog);
                     }
-                    Err(error) => backlog.fail(error),
+                    Err(error) => backlog.fail(error, self.shared.clock.now()),
                 }
             }
             self.shared.answered.notify_waiters();
@@ -203,7 +204,8 @@ impl Replicator {
         let answer = shared.mesh.call(to, LaneKind::Bulk, call, ANSWER_TIMEOUT).await;
         let answer = answer.and_then(|reply| match reply {
             Reply::Done | Reply::Unconfirmed => Ok(()),
-            _ => Err(CallError::Closed),
+            // It does not know this node yet.
+            _ => Err(CallError::Declined),
         });
         if answer.is_err() {
             count(&shared.counters.failed, 1);
