@@ -5,12 +5,12 @@
 //! everything up to it is told once that many were answered. What a failed message held stands in
 //! front of the line again under its old numbers.
 //!
-//! **Bound:** [`KEYS_MAX`] keys. A key that finds no place stays in the store's line of changed keys
-//! and comes again.
+//! **Bound:** [`KEYS_MAX`] keys. A key that finds no place stays in the store's line of changed
+//! keys and comes again.
 //!
-//! **Example.** Keys a, b, c are put in line: ticket 3. A message takes a and b; a changes and is put
-//! in line again: ticket 4. The message fails: a, b stand in front of c, a. The next one takes a, b
-//! and c; number 4 is skipped, because a was told later than it was put there.
+//! **Example.** Keys a, b, c are put in line: ticket 3. A message takes a and b; a changes and is
+//! put in line again: ticket 4. The message fails: a, b stand in front of c, a. The next one takes
+//! a, b and c; number 4 is skipped, because a was told later than it was put there.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -20,7 +20,8 @@ use crate::units::{Span, Timestamp};
 
 /// Most keys in line for one peer: what some ten messages take.
 pub(super) const KEYS_MAX: usize = 16_384;
-/// How long a peer is left alone after a message that failed: what was wrong is seldom over at once.
+/// How long a peer is left alone after a message that failed: what was wrong is seldom over at
+/// once.
 const REST: Span = Span::from_millis(20);
 
 /// What one peer is still to be told.
@@ -59,9 +60,9 @@ impl Backlog {
         true
     }
 
-    /// Begins a message with the keys in front of the line that it `takes`, unless one is under way.
-    /// Returns whether there is one. When the rest of the line held nothing to tell, it counts as
-    /// answered.
+    /// Begins a message with the keys in front of the line that it `takes`, unless one is under
+    /// way. Returns whether there is one. When the rest of the line held nothing to tell, it counts
+    /// as answered.
     pub(super) fn begin(&mut self, mut takes: impl FnMut(KeyHash) -> bool) -> bool {
         if self.under_way.is_some() {
             return false;
@@ -222,8 +223,8 @@ mod tests {
     proptest! {
             #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-            /// Whatever comes, fails and is given up: a ticket is told only after a message that was
-            /// answered took each of its keys after it was put in line.
+            /// Whatever comes, fails and is given up: a ticket is told only after a message that
+            /// was answered took each of its keys after it was put in line.
             #[test]
             fn a_ticket_is_told_when_all_before_it_are(
                 ops in prop::collection::vec((0..5_u8, 0..8_u8), 1..200),
@@ -237,7 +238,8 @@ mod tests {
                         0 | 1 => {
                             add(&mut backlog, n);
                             owed.insert(n);
-                            tickets.push((backlog.ticket(), &owed | &under_way.iter().copied().collect()));
+                            let untold = &owed | &under_way.iter().copied().collect();
+                        tickets.push((backlog.ticket(), untold));
                         }
                         2 if !backlog.is_busy() => {
                             under_way = begin(&mut backlog, max);

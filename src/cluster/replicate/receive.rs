@@ -11,9 +11,10 @@ use crate::config::policy::Scope;
 use crate::store::{Counted, KeyHash, Merged};
 
 impl Replicator {
-    /// Joins states that a peer sent: copies, or keys that change hands. Answers [`Reply::Done`] when
-    /// this node holds all of them now, [`Reply::Unconfirmed`] when it refused some or had no room.
-    /// A peer that is no member is asked to send them again: this node may not have heard of it yet.
+    /// Joins states that a peer sent: copies, or keys that change hands. Answers [`Reply::Done`]
+    /// when this node holds all of them now, [`Reply::Unconfirmed`] when it refused some or had no
+    /// room. A peer that is no member is asked to send them again: this node may not have heard of
+    /// it yet.
     pub fn join(&self, from: &NodeId, entries: Vec<StateEntry>) -> Reply {
         if entries.len() > STATE_ENTRIES_MAX {
             return Reply::Malformed;
@@ -34,8 +35,8 @@ impl Replicator {
             }
             count(&shared.counters.received, 1);
             match shared.store.merge(Counted { key, state, expires }, now) {
-                // What comes to its owner is news for the owner's replicas; a replica passes nothing
-                // on.
+                // What comes to its owner is news for the owner's replicas; a replica passes
+                // nothing on.
                 Merged::Joined { news: true }
                     if topology.route(key.scope(), key.place) == Route::Local =>
                 {
