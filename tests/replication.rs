@@ -9,7 +9,7 @@ use std::time::Duration;
 use support::relay::{Link, Relay};
 use support::{Node, Shape, authority, cluster, eventually, identity};
 use tidegate::cluster::identity::NodeId;
-use tidegate::cluster::mesh::wire::{Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
+use tidegate::cluster::mesh::wire::{Digest, HandoffReply, Reply, STATE_ENTRIES_MAX, StateEntry};
 use tidegate::cluster::ranges::Ranges;
 use tidegate::cluster::replicate::Replicator;
 use tidegate::cluster::route::Route;
@@ -196,10 +196,11 @@ async fn states_that_no_honest_member_tells_are_refused_and_counted() {
         (id("b"), entry(eventual, 0)),
         (id("b"), entry(share, 0)),
         (id("c"), entry(owned, 0)),
-        (id("d"), entry(global, 0)),
     ] {
         assert_eq!(a.join(&from, vec![entry.clone()]), Reply::Unconfirmed, "{from}: {entry:?}");
     }
+    let later = Reply::Handoff(HandoffReply::Later);
+    assert_eq!(a.join(&id("d"), vec![entry(global, 0)]), later, "no member");
     assert_eq!(read(&a.counters().refused), 7);
     assert!(all(&nodes[0]).is_empty());
     let many = vec![entry(owned, 0); STATE_ENTRIES_MAX + 1];

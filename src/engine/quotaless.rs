@@ -30,7 +30,8 @@ const EXPIRY_STEP: Span = Span::from_nanos(16);
 
 impl State {
     /// How far time had come, at least, when this state was last changed, told from its expiry
-    /// instead of its quota ([`State::seen_at`]). `None` when no quota gives this state this expiry.
+    /// instead of its quota ([`State::seen_at`]). `None` when no quota gives this state this
+    /// expiry.
     pub fn seen_by(&self, expires: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Absent => Some(Timestamp::EPOCH),

@@ -1,7 +1,7 @@
 //! Strict keys: which change is news to their replicas.
 //!
-//! A charge or a refund is; a peek, or a refusal that counts nothing, is not. What was joined from a
-//! peer is not either: see [`Store::merge`].
+//! A charge or a refund is; a peek, or a refusal that counts nothing, is not. What was joined from
+//! a peer is not either: see [`Store::merge`].
 
 use super::Store;
 use super::key::KeyHash;
@@ -30,7 +30,8 @@ impl Store {
         })
     }
 
-    /// Puts a strict key in line to be sent again. A key that is gone meanwhile has nothing to send.
+    /// Puts a strict key in line to be sent again. A key that is gone meanwhile has nothing to
+    /// send.
     pub fn mark_changed(&self, key: KeyHash) {
         let shard = &mut *self.shard(key.place).lock();
         if let Some(slot) = shard.table.find_mut(key) {

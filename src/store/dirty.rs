@@ -1,8 +1,8 @@
 //! Which keys of a shard changed since their peers last heard of them.
 //!
 //! A key stands in line once: flags in its slot say so. There are two lines. Eventual keys close to
-//! their limit go first, because there a late word costs over-admission; far from the limit it costs
-//! nothing. Strict keys are never urgent: their owner decides alone.
+//! their limit go first, because there a late word costs over-admission; far from the limit it
+//! costs nothing. Strict keys are never urgent: their owner decides alone.
 //!
 //! **Bound:** each line holds [`LINE_KEYS_MAX`] keys. A key that finds its line full keeps its flag
 //! and is found by a walk over the table when the lines are empty: it is sent later, never lost.

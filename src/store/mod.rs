@@ -8,8 +8,8 @@
 //!   eventual ones in this node's own column.
 //! - `table` and `slot` say how a key costs under 50 bytes, `shard` how slots expire, `overflow`
 //!   what happens when there is no room, `dirty`, `lines`, `eventual` and `changed` how
-//!   changes reach the peers, `unsaved` how they reach the disk, `scan` how counters move to another
-//!   node.
+//!   changes reach the peers, `unsaved` how they reach the disk, `scan` how counters move to
+//!   another node.
 //!
 //! **Invariant:** a counter that still matters is never given up to make room for another.
 //!
@@ -73,6 +73,9 @@ pub struct Store {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
+
+/// What [`Options`] takes an empty shard to cost.
+const _: () = assert!(size_of::<Padded>() == 384);
 
 impl Store {
     /// An empty store. Memory is taken as keys come.

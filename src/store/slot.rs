@@ -40,8 +40,8 @@ impl Slot {
 
 /// When a slot may be forgotten, and four flags, in 64 bits.
 ///
-/// The instant is kept in steps of 16 ns, rounded up: an entry may stay some nanoseconds longer than
-/// it matters, which changes no verdict, and never leaves sooner. All zeros is a vacant slot.
+/// The instant is kept in steps of 16 ns, rounded up: an entry may stay some nanoseconds longer
+/// than it matters, which changes no verdict, and never leaves sooner. All zeros is a vacant slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamp(u64);
 

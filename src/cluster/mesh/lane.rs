@@ -44,6 +44,9 @@ pub enum CallError {
     /// The deadline passed.
     #[error("peer did not answer in time")]
     Timeout,
+    /// The peer answered that it cannot do it now.
+    #[error("peer cannot do it now")]
+    Declined,
     /// The connection closed while the call was in flight.
     #[error("connection to the peer closed")]
     Closed,

@@ -1,8 +1,8 @@
 //! The serving end of a stream: what a peer asks is answered.
 //!
-//! Whole frames are answered in order, all that one read brought in one write. An answer that has to
-//! wait for another node ([`Answer::Later`]) does not hold up what comes behind it: replies carry
-//! the number of their call, so their order does not matter.
+//! Whole frames are answered in order, all that one read brought in one write. An answer that has
+//! to wait for another node ([`Answer::Later`]) does not hold up what comes behind it: replies
+//! carry the number of their call, so their order does not matter.
 //!
 //! **Bound:** [`LATER_MAX`] answers of a stream wait at once. Beyond it a call is answered
 //! [`Reply::Unconfirmed`]: what it counted is counted, and nobody waits for more.

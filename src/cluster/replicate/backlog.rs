@@ -5,21 +5,24 @@
 //! everything up to it is told once that many were answered. What a failed message held stands in
 //! front of the line again under its old numbers.
 //!
-//! **Bound:** [`KEYS_MAX`] keys. A key that finds no place stays in the store's line of changed keys
-//! and comes again.
+//! **Bound:** [`KEYS_MAX`] keys. A key that finds no place stays in the store's line of changed
+//! keys and comes again.
 //!
-//! **Example.** Keys a, b, c are put in line: ticket 3. A message takes a and b; a changes and is put
-//! in line again: ticket 4. The message fails: a, b stand in front of c, a. The next one takes a, b
-//! and c; number 4 is skipped, because a was told later than it was put there.
+//! **Example.** Keys a, b, c are put in line: ticket 3. A message takes a and b; a changes and is
+//! put in line again: ticket 4. The message fails: a, b stand in front of c, a. The next one takes
+//! a, b and c; number 4 is skipped, because a was told later than it was put there.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::cluster::mesh::CallError;
 use crate::store::KeyHash;
-use crate::units::Timestamp;
+use crate::units::{Span, Timestamp};
 
 /// Most keys in line for one peer: what some ten messages take.
 pub(super) const KEYS_MAX: usize = 16_384;
+/// How long a peer is left alone after a message that failed: what was wrong is seldom over at
+/// once.
+const REST: Span = Span::from_millis(20);
 
 /// What one peer is still to be told.
 #[derive(Debug, Default)]
@@ -36,6 +39,8 @@ pub(super) struct Backlog {
     taken: u64,
     /// Places up to which everything was answered.
     answered: u64,
+    /// No message begins before.
+    rests_until: Timestamp,
     /// Messages that failed, and why the last one did.
     failures: (u64, Option<CallError>),
 }
@@ -55,9 +60,9 @@ impl Backlog {
         true
     }
 
-    /// Begins a message with the keys in front of the line that it `takes`, unless one is under way.
-    /// Returns whether there is one. When the rest of the line held nothing to tell, it counts as
-    /// answered.
+    /// Begins a message with the keys in front of the line that it `takes`, unless one is under
+    /// way. Returns whether there is one. When the rest of the line held nothing to tell, it counts
+    /// as answered.
     pub(super) fn begin(&mut self, mut takes: impl FnMut(KeyHash) -> bool) -> bool {
         if self.under_way.is_some() {
             return false;
@@ -88,8 +93,10 @@ impl Backlog {
         self.answered = self.taken;
     }
 
-    /// The message under way, if there is one, was not answered: its keys stand in front again.
-    pub(super) fn fail(&mut self, error: CallError) {
+    /// The message under way, if there is one, was not answered: its keys stand in front again, and
+    /// the next message waits for a moment.
+    pub(super) fn fail(&mut self, error: CallError, now: Timestamp) {
+        self.rests_until = now.plus(REST);
         self.failures = (self.failures.0 + 1, Some(error));
         for (key, since) in self.under_way.take().into_iter().flatten().rev() {
             self.owed.insert(key);
@@ -121,6 +128,11 @@ impl Backlog {
     /// How many messages failed, and why the last one did.
     pub(super) fn failures(&self) -> (u64, Option<CallError>) {
         self.failures
+    }
+
+    /// Whether a message failed a moment ago.
+    pub(super) fn rests(&self, now: Timestamp) -> bool {
+        now < self.rests_until
     }
 
     /// Whether a message is under way.
@@ -176,7 +188,7 @@ mod tests {
         assert_eq!(begin(&mut backlog, 2), [1, 2]);
         assert!(add(&mut backlog, 1), "it changed while it was under way");
         assert_eq!(begin(&mut backlog, 9), [0_u64; 0], "one message at a time");
-        backlog.fail(CallError::Timeout);
+        backlog.fail(CallError::Timeout, Timestamp::EPOCH);
         let ticket = backlog.ticket();
         assert_eq!(begin(&mut backlog, 9), [1, 2, 3]);
         assert!(!backlog.is_told(ticket));
@@ -200,7 +212,7 @@ mod tests {
             add(&mut backlog, tag);
         }
         begin(&mut backlog, 2);
-        backlog.fail(CallError::Closed);
+        backlog.fail(CallError::Closed, Timestamp::EPOCH);
         assert_eq!(backlog.give_up(|key| key.tag % 2 == 0), [1, 3, 5].map(key));
         let ticket = backlog.ticket();
         assert_eq!(begin(&mut backlog, 9), [2, 4, 6]);
@@ -211,8 +223,8 @@ mod tests {
     proptest! {
             #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-            /// Whatever comes, fails and is given up: a ticket is told only after a message that was
-            /// answered took each of its keys after it was put in line.
+            /// Whatever comes, fails and is given up: a ticket is told only after a message that
+            /// was answered took each of its keys after it was put in line.
             #[test]
             fn a_ticket_is_told_when_all_before_it_are(
                 ops in prop::collection::vec((0..5_u8, 0..8_u8), 1..200),
@@ -226,7 +238,8 @@ mod tests {
                         0 | 1 => {
                             add(&mut backlog, n);
                             owed.insert(n);
-                            tickets.push((backlog.ticket(), &owed | &under_way.iter().copied().collect()));
+                            let untold = &owed | &under_way.iter().copied().collect();
+                        tickets.push((backlog.ticket(), untold));
                         }
                         2 if !backlog.is_busy() => {
                             under_way = begin(&mut backlog, max);
@@ -241,7 +254,7 @@ mod tests {
                             }
                         }
                         4 if backlog.is_busy() => {
-                            backlog.fail(CallError::Timeout);
+                            backlog.fail(CallError::Timeout, Timestamp::EPOCH);
                             owed.extend(under_way.drain(..));
                         }
                         _ => {}
@@ -250,7 +263,7 @@ mod tests {
                         prop_assert!(!backlog.is_told(*ticket) || keys.is_empty());
                     }
                 }
-                backlog.fail(CallError::Closed);
+                backlog.fail(CallError::Closed, Timestamp::EPOCH);
                 while !begin(&mut backlog, 3).is_empty() {
                     backlog.succeed();
                 }

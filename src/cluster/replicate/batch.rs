@@ -3,8 +3,8 @@
 use crate::cluster::mesh::wire::{STATE_ENTRIES_MAX, StateEntry};
 use crate::store::Counted;
 
-/// Most bytes of states in one message: half a frame. The largest state, a log of ten thousand hits,
-/// weighs 140 KB, so every state fits into an empty message.
+/// Most bytes of states in one message: half a frame. The largest state, a log of ten thousand
+/// hits, weighs 140 KB, so every state fits into an empty message.
 const WEIGHT_MAX: usize = 512 * 1024;
 
 /// States for one message.

@@ -8,6 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use super::Replicator;
 use super::batch::Batch;
 use super::counters::count;
+use crate::cluster::identity::NodeId;
 use crate::cluster::mesh::LaneKind;
 use crate::cluster::mesh::wire::{Call, Reply};
 use crate::config::policy::Durability;
@@ -24,22 +25,27 @@ pub fn is_owed(durability: Durability, hits: Hits, verdicts: &[Verdict]) -> bool
 }
 
 impl Replicator {
-    /// Sends the present states of these keys, the counters of one check, to their replicas at once,
-    /// and waits until the first of them holds all. True at once when the ring has no other node;
-    /// false when none of them answers within `deadline`.
+    /// Sends the present states of these keys, the counters of one check, to their replicas at
+    /// once, and waits until the first of them holds all. True at once when the ring has no other
+    /// node; false when none of them answers within `deadline`.
     pub async fn confirm(&self, keys: &[KeyHash], deadline: Duration) -> bool {
         let Some(first) = keys.first() else { return true };
         let targets = self.targets();
         if !targets.has_others(*first) {
             return true;
         }
-        let is_confirmed = self.ask_replicas(keys, *first, deadline).await;
+        let is_confirmed = self.ask_replicas(keys, &targets.to_confirm(*first), deadline).await;
         let counters = &self.shared.counters;
         count(if is_confirmed { &counters.confirmed } else { &counters.unconfirmed }, 1);
         is_confirmed
     }
 
-    async fn ask_replicas(&self, keys: &[KeyHash], first: KeyHash, deadline: Duration) -> bool {
+    async fn ask_replicas(
+        &self,
+        keys: &[KeyHash],
+        replicas: &[NodeId],
+        deadline: Duration,
+    ) -> bool {
         let shared = &self.shared;
         let now = shared.clock.now();
         let mut batch = Batch::default();
@@ -53,13 +59,12 @@ impl Replicator {
         if entries.is_empty() {
             return true;
         }
-        let targets = self.targets().to_confirm(first);
-        count(&shared.counters.sent, (entries.len() * targets.len()) as u64);
+        count(&shared.counters.sent, (entries.len() * replicas.len()) as u64);
         let ask = |to| {
             let call = Call::States(entries.clone());
             shared.mesh.call(to, LaneKind::Checks, call, deadline)
         };
-        let mut answers: FuturesUnordered<_> = targets.iter().map(ask).collect();
+        let mut answers: FuturesUnordered<_> = replicas.iter().map(ask).collect();
         while let Some(answer) = answers.next().await {
             if answer == Ok(Reply::Done) {
                 return true;

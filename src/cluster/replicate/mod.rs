@@ -5,8 +5,8 @@
 //! the latest state of the keys it owes a copy of, one message at a time.
 //!
 //! ```text
-//! store ── changed keys ──▶ backlog of b ── States ──▶ b    its replica        (targets)
-//!                      └──▶ backlog of d ── States ──▶ d    takes a range over (follow)
+//! store ─ changed keys ─▶ backlog of b ─ States ─▶ b   its replica         (targets)
+//!                     └─▶ backlog of d ─ States ─▶ d   takes a range over  (follow)
 //! ```
 //!
 //! - **Lost messages.** What was not answered is sent again. Every few seconds owners compare
@@ -143,8 +143,10 @@ impl Replicator {
         let mut messages = JoinSet::new();
         // Dropped at the end, and its task with it.
         let mut repairs = JoinSet::new();
-        let this = self.clone();
-        repairs.spawn(async move { this.keep_repaired().await });
+        if self.shared.options.replicas > 0 {
+            let this = self.clone();
+            repairs.spawn(async move { this.keep_repaired().await });
+        }
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -157,9 +159,10 @@ impl Replicator {
         }
         // What was counted last must not leave with this node.
         let last = async {
-            while !self.collect() {
+            while !self.collect().is_all() {
                 self.send(&mut messages);
                 while messages.join_next().await.is_some() {}
+                tokio::task::yield_now().await;
             }
             while messages.join_next().await.is_some() {}
             self.send(&mut messages);

@@ -19,8 +19,8 @@ use crate::units::{Span, Timestamp};
 /// How far ahead of ours a peer's clock may be.
 const AHEAD_MAX: Span = Span::from_secs(5);
 
-/// Whether an honest node with a clock at most [`AHEAD_MAX`] ahead could tell this at `now`. Columns
-/// travel by synchronisation, which checks whose they are.
+/// Whether an honest node with a clock at most [`AHEAD_MAX`] ahead could tell this at `now`.
+/// Columns travel by synchronisation, which checks whose they are.
 pub(super) fn is_plausible(
     key: KeyHash,
     state: &State,

@@ -1,9 +1,8 @@
 //! Anti-entropy: owners compare digests with their replicas and send what differs.
 //!
-//! A round is a survey of this node's keys, one exchange a replica, and a walk that puts the keys of
-//! the differing buckets in line again. From there they go the way of every change, within its
-//! bounds. Rounds come every few seconds, and at once when somebody came, went, or is
-//! heard again.
+//! A round is a survey of this node's keys, one exchange a replica, and a walk that puts the keys
+//! of the differing buckets in line again. From there they go the way of every change, within its
+//! bounds. Rounds come every few seconds, and at once when somebody came, went, or is heard again.
 //!
 //! A bucket in which a key changes all the time always differs. **Bound:** a round sends at most
 //! [`REPAIR_KEYS_MAX`] keys again; the next one goes on behind the last of them, so that busy keys
@@ -68,8 +67,11 @@ impl Replicator {
 
     /// One round; whether everything that differs is in line.
     async fn repair(&self, resume: &Resume) -> bool {
-        let survey = self.survey(self.shared.clock.now()).await;
         let targets = self.targets();
+        if targets.is_alone() {
+            return true;
+        }
+        let survey = self.survey(self.shared.clock.now()).await;
         let mut found = true;
         let mut differing: BTreeSet<(NodeId, u16)> = BTreeSet::new();
         for (replica, sums) in survey.owned.iter().filter(|(id, _)| targets.is_reachable(id)) {

@@ -1,5 +1,6 @@
 //! The sending end: from the store's line into backlogs, from backlogs to peers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -23,6 +24,27 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const FLUSH_PATIENCE: Duration = Duration::from_secs(3);
 /// States that one step of [`Replicator::copy`] takes from the store. Few, because logs are large.
 const COPY_KEYS: usize = 128;
+
+/// What a round left behind in the store.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    /// It did not get to the end of the store's line.
+    is_more: bool,
+    /// Whose lines had no place for some key.
+    full: BTreeSet<NodeId>,
+}
+
+impl Collected {
+    /// Whether everything is in the line of `to` that it is to be told.
+    fn has_all_for(&self, to: &NodeId) -> bool {
+        !self.is_more && !self.full.contains(to)
+    }
+
+    /// Whether nothing was left behind.
+    pub(super) fn is_all(&self) -> bool {
+        !self.is_more && self.full.is_empty()
+    }
+}
 
 impl Replicator {
     /// From now on `to` also gets every change of strict keys on the ring of `scope` in `ranges`,
@@ -49,17 +71,18 @@ impl Replicator {
     /// stays in line, so it may be called again.
     pub async fn flush(&self, to: &NodeId) -> Result<(), CallError> {
         loop {
-            let is_all = self.collect();
+            let collected = self.collect();
             self.shared.hurried.notify_one();
             self.until_told(to).await?;
-            if is_all {
+            if collected.has_all_for(to) {
                 return Ok(());
             }
+            tokio::task::yield_now().await;
         }
     }
 
-    /// Sends every strict state that this node has and `wants` names, in bounded steps, each message
-    /// answered before the next. Returns how many there were.
+    /// Sends every strict state that this node has and `wants` names, in bounded steps, each
+    /// message answered before the next. Returns how many there were.
     ///
     /// A key that changes behind the walk's back is not sent again: let `to` follow first.
     pub async fn copy(
@@ -89,18 +112,19 @@ impl Replicator {
         Ok(copied)
     }
 
-    /// Empties the store's line into the backlogs of those that are to be told. Returns whether that
-    /// was all: not when a round was not enough, or somebody's line is full.
-    pub(super) fn collect(&self) -> bool {
+    /// Empties the store's line into the backlogs of those that are to be told. Returns what it
+    /// left behind.
+    pub(super) fn collect(&self) -> Collected {
         let shared = &self.shared;
         let targets = self.targets();
         let _one_at_a_time = shared.collecting.lock();
         let mut changed = Vec::new();
         let drained = shared.store.drain_changed(ROUND_KEYS_MAX, |key| changed.push(key));
         if changed.is_empty() {
-            return true;
+            return Collected::default();
         }
         let now = shared.clock.now();
+        let mut full = BTreeSet::new();
         let mut found_no_place = Vec::new();
         {
             let followers = shared.followers.lock();
@@ -115,7 +139,10 @@ impl Replicator {
                 // Everybody who has room gets it, whoever else has none.
                 let mut has_place = true;
                 for to in replicas.iter().chain(others) {
-                    has_place &= add(to, key);
+                    if !add(to, key) {
+                        full.insert(to.clone());
+                        has_place = false;
+                    }
                 }
                 if !has_place {
                     found_no_place.push(key);
@@ -125,7 +152,7 @@ impl Replicator {
         for key in &found_no_place {
             shared.store.mark_changed(*key);
         }
-        drained < ROUND_KEYS_MAX && found_no_place.is_empty()
+        Collected { is_more: drained == ROUND_KEYS_MAX, full }
     }
 
     /// Sends to every peer that owes no answer, in a task of its own. What is in line for one that
@@ -134,17 +161,18 @@ impl Replicator {
     pub(super) fn send(&self, messages: &mut JoinSet<()>) {
         let shared = &self.shared;
         let targets = self.targets();
+        let now = shared.clock.now();
         let mut given_up = Vec::new();
         {
             let followers = shared.followers.lock();
             let mut backlogs = shared.backlogs.lock();
             for (to, backlog) in backlogs.iter_mut() {
-                if backlog.is_empty() || backlog.is_busy() {
+                if backlog.is_empty() || backlog.is_busy() || backlog.rests(now) {
                     continue;
                 }
                 if !targets.is_reachable(to) {
                     given_up.extend(backlog.give_up(|key| followers.follows(to, key)));
-                    backlog.fail(CallError::NotConnected);
+                    backlog.fail(CallError::NotConnected, now);
                 } else if let Some(batch) = self.begin(backlog) {
                     let (this, to) = (self.clone(), to.clone());
                     messages.spawn(async move { this.empty_line(to, batch).await });
@@ -172,7 +200,7 @@ impl Replicator {
                         backlog.succeed();
                         next = self.begin(backlog);
                     }
-                    Err(error) => backlog.fail(error),
+                    Err(error) => backlog.fail(error, self.shared.clock.now()),
                 }
             }
             self.shared.answered.notify_waiters();
@@ -194,8 +222,8 @@ impl Replicator {
         is_begun.then_some(batch)
     }
 
-    /// Sends one message of states. An answer means that it was looked at: what a peer will not take,
-    /// it will not take the second time either.
+    /// Sends one message of states. An answer means that it was looked at: what a peer will not
+    /// take, it will not take the second time either.
     async fn tell(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
         let shared = &self.shared;
         count(&shared.counters.sent, entries.len() as u64);
@@ -203,7 +231,8 @@ impl Replicator {
         let answer = shared.mesh.call(to, LaneKind::Bulk, call, ANSWER_TIMEOUT).await;
         let answer = answer.and_then(|reply| match reply {
             Reply::Done | Reply::Unconfirmed => Ok(()),
-            _ => Err(CallError::Closed),
+            // It does not know this node yet.
+            _ => Err(CallError::Declined),
         });
         if answer.is_err() {
             count(&shared.counters.failed, 1);

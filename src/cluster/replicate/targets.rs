@@ -4,8 +4,8 @@
 //! died leaves no key without a copy while gossip has not noticed. Without that, one more crash
 //! within a second would lose what was counted.
 //!
-//! **Example.** Ring a (zone 1), b (zone 1), c (zone 2), one replica: the owner a copies to c; while
-//! c is silent to b.
+//! **Example.** Ring a (zone 1), b (zone 1), c (zone 2), one replica: the owner a copies to c;
+//! while c is silent to b.
 //!
 //! **Bound:** one remembered answer for each stretch of the rings, members × vnodes of them.
 
@@ -80,6 +80,11 @@ impl Targets {
 
     pub(super) fn is_reachable(&self, id: &NodeId) -> bool {
         self.reachable.contains(id)
+    }
+
+    /// Whether nobody can be reached.
+    pub(super) fn is_alone(&self) -> bool {
+        self.reachable.is_empty()
     }
 
     pub(super) fn me(&self) -> &NodeId {
