@@ -20,6 +20,9 @@ pub struct StatusReport {
     pub rule_book: RuleBookReport,
     /// The counters this node holds.
     pub store: StoreReport,
+    /// How its clock stands to the other members'.
+    #[serde(default)]
+    pub clock: ClockReport,
     /// How it keeps counts on disk; none without `storage.path`.
     #[serde(default)]
     pub storage: Option<StorageReport>,
@@ -126,6 +129,15 @@ pub struct StoreReport {
     pub shared: u64,
     /// New keys that were refused because the store was full.
     pub refused: u64,
+}
+
+/// How a node's clock stands to the other members'.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockReport {
+    /// How far the members' median clock is ahead of it.
+    pub median_ms: i64,
+    /// Whether that is more than `cluster.max_skew`, so that the median gives the time of windows.
+    pub is_skewed: bool,
 }
 
 /// How a node keeps counts on disk.

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::durable::{self, Durable, Given};
 use super::service::{PeerCounters, PeerService};
+use super::skew::Skew;
+use super::timekeeper::Timekeeper;
 use crate::cluster::gossip::{self, Facts, Gossip};
 use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
@@ -54,6 +56,8 @@ pub struct Core {
     pub joined: Option<Joined>,
     /// Writes counts of long windows to disk; `None` without `storage.path`.
     pub(super) keeper: Option<Keeper>,
+    /// Holds the decision clock against the peers'.
+    pub(super) time: Arc<Timekeeper>,
     seam: Seam,
 }
 
@@ -196,6 +200,7 @@ impl Core {
         let own = own_view(joined.as_ref(), &incarnation, &config);
         topology.store(Arc::new(Topology::new(incarnation.node().clone(), region, own, vnodes)));
         let clock = seam.clock.clone();
+        let time = Arc::new(Timekeeper::new(clock.clone(), config.cluster.max_skew));
         let parts = Parts {
             incarnation,
             hasher,
@@ -206,7 +211,7 @@ impl Core {
             clock,
             remote,
         };
-        let core = Self { decider: Decider::new(parts), topology, joined, keeper, seam };
+        let core = Self { decider: Decider::new(parts), topology, joined, keeper, time, seam };
         Ok((Arc::new(core), Tasks(tasks)))
     }
 
@@ -222,6 +227,7 @@ impl Core {
         }
         if let (Some(joined), Tasks(Some(tasks))) = (self.joined.clone(), tasks) {
             running.spawn(self.clone().follow_views(joined.clone(), stop.clone()));
+            running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
             self.clone().spawn_joined(joined, tasks, &stop, &mut running);
         }
         while let Some(ended) = running.join_next().await {
@@ -253,6 +259,11 @@ impl Core {
             // What is told last must go to the heirs, so the rings change before anything stops.
             self.take_view(joined.gossip.views().borrow().clone(), joined.vnodes);
         }
+    }
+
+    /// How far this node's clock is from the members' median.
+    pub fn skew(&self) -> Skew {
+        self.time.skew()
     }
 
     /// Ends when another node turns out to run under this node's id; never otherwise.

@@ -9,8 +9,8 @@ use super::core::Core;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
-    MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport, StatusReport,
-    StorageReport, StoreReport,
+    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport,
+    StatusReport, StorageReport, StoreReport,
 };
 use crate::cluster::membership::{self, Member};
 use crate::cluster::mesh::Peer;
@@ -93,6 +93,10 @@ impl Inspect for View {
                 bytes: stats.bytes as u64,
                 shared: stats.overflowed,
                 refused: stats.refused,
+            },
+            clock: ClockReport {
+                median_ms: self.core.skew().median_ns / 1_000_000,
+                is_skewed: self.core.skew().is_beyond,
             },
             storage: self.core.keeper.as_ref().map(|keeper| {
                 let status = keeper.snapshots.status();

@@ -16,6 +16,8 @@ mod probes;
 mod readiness;
 mod rulebook;
 mod service;
+mod skew;
+mod timekeeper;
 
 use std::sync::Arc;
 
@@ -35,6 +37,7 @@ use crate::observe::Health;
 use crate::pki;
 use crate::rules;
 pub use outside::{SystemClock, outside};
+pub use skew::{Skew, median_offset};
 
 /// Why a node ended, or did not start.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +106,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         grpc: grpc_health.clone(),
         joined: joined.clone(),
         opens: doors.describe(),
+        skew_unready: config.cluster.skew_unready,
     };
     tasks.spawn(readiness.keep(stop_node.clone()));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Failed, Joined};
+use super::skew::Skew;
 use crate::front::rls;
 use crate::observe::Health;
 
@@ -22,6 +23,10 @@ pub(super) const GOSSIP: &str = "gossip";
 pub(super) const JOIN: &str = "join";
 /// The node is not about to leave.
 pub(super) const DRAIN: &str = "drain";
+
+/// The clock is within `cluster.max_skew` of the members' median; asked for by
+/// `cluster.skew_unready`.
+const CLOCK: &str = "clock";
 
 /// How often readiness is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -41,6 +46,8 @@ pub(super) struct Readiness {
     pub(super) joined: CancellationToken,
     /// What listens where from then on, for the log.
     pub(super) opens: String,
+    /// Whether a clock beyond `cluster.max_skew` makes the node not ready.
+    pub(super) skew_unready: bool,
 }
 
 /// How long the view has been as it is.
@@ -59,7 +66,7 @@ impl Readiness {
             match &self.core.joined {
                 None => {
                     self.health.green(GOSSIP);
-                    self.joined.cancel();
+                    self.open();
                 }
                 Some(joined) => {
                     if *joined.gossip.running().borrow() {
@@ -70,7 +77,7 @@ impl Readiness {
                     if self.knows_members(joined, start, &mut quiet)
                         || start.elapsed() > JOIN_PATIENCE
                     {
-                        self.joined.cancel();
+                        self.open();
                     }
                 }
             }
@@ -81,11 +88,30 @@ impl Readiness {
             } else {
                 self.health.red(JOIN, "the other members are not known yet");
             }
+            if self.skew_unready {
+                self.look_at_clock();
+            }
             self.grpc.set_serving(self.health.ready().is_ok()).await;
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 _ = ticks.tick() => {}
             }
+        }
+    }
+
+    fn open(&self) {
+        // Before the first decision, not behind it.
+        self.core.time.put_in_use();
+        self.joined.cancel();
+    }
+
+    fn look_at_clock(&self) {
+        let Skew { median_ns, is_beyond } = self.core.skew();
+        if is_beyond {
+            let behind_ms = median_ns / 1_000_000;
+            self.health.red(CLOCK, format!("{behind_ms} ms behind the members' median"));
+        } else {
+            self.health.green(CLOCK);
         }
     }
 
@@ -100,6 +126,7 @@ impl Readiness {
         let is_first = !joined.has_seeds && start.elapsed() >= FIRST_PATIENCE;
         let has_company = !peers.is_empty()
             && is_complete
+            && self.core.time.has_compared()
             && quiet.since.elapsed() >= joined.gossip_interval * QUIET_ROUNDS;
         is_first || has_company
     }
