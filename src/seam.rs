@@ -26,11 +26,19 @@ pub struct Seam {
 
 /// The node's decision clock.
 pub trait Clock: Debug + Send + Sync {
-    /// Now. Never goes backwards between two calls, whatever the system clock does.
+    /// Now. Never goes backwards between two calls, whatever the system clock does, but by
+    /// [`Clock::set`].
     fn now(&self) -> Timestamp;
 
     /// What the system clock says, uncorrected: what peers compare in their hello.
     fn system(&self) -> Timestamp;
+
+    /// From now on [`Clock::now`] is to follow the system clock plus `correction_ns`, and to get
+    /// there without going back.
+    fn steer(&self, correction_ns: i64);
+
+    /// Likewise, but at once and backwards too: for a node that has decided nothing yet.
+    fn set(&self, correction_ns: i64);
 }
 
 /// A source of random bytes.

@@ -10,6 +10,7 @@ use tidegate::admin::report::{NodeReport, OwnerOf};
 use tidegate::admin::{Doors, Inspect, OwnerReport, StatusReport, router};
 use tidegate::front::Probes;
 use tidegate::observe::{Health, Metrics};
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 #[tokio::test]
@@ -79,13 +80,31 @@ async fn a_status_is_read_back_as_it_was_written() {
     assert_eq!(report, Fake.status());
 }
 
-async fn get(path: &str, health: &Health) -> (StatusCode, String, String) {
-    let doors = Doors {
+#[tokio::test]
+async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
+    let doors = doors(&Health::default());
+    for (request, status, drains) in [
+        (Request::get("/drain"), StatusCode::METHOD_NOT_ALLOWED, false),
+        (Request::post("/status"), StatusCode::METHOD_NOT_ALLOWED, false),
+        (Request::post("/drain"), StatusCode::ACCEPTED, true),
+    ] {
+        let request = request.body(Body::empty()).unwrap();
+        let response = router(doors.clone()).oneshot(request).await.unwrap();
+        assert_eq!((response.status(), doors.drain.is_cancelled()), (status, drains));
+    }
+}
+
+fn doors(health: &Health) -> Doors {
+    Doors {
         inspect: Arc::new(Fake),
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
-    };
+        drain: CancellationToken::new(),
+    }
+}
+
+async fn get(path: &str, health: &Health) -> (StatusCode, String, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = router(doors).oneshot(request).await.unwrap();
+    let response = router(doors(health)).oneshot(request).await.unwrap();
     let status = response.status();
     let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
     let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -10,8 +10,8 @@ use std::thread;
 
 use tidegate::admin::StatusReport;
 use tidegate::admin::report::{
-    MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport, StorageReport,
-    StoreReport,
+    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport,
+    StorageReport, StoreReport,
 };
 
 #[test]
@@ -357,6 +357,7 @@ fn status() -> StatusReport {
             agrees: false,
         },
         store: StoreReport { keys: 5, keys_max: 100, bytes: 4_096, shared: 2, refused: 0 },
+        clock: ClockReport { median_ms: 750, is_skewed: true },
         storage: Some(StorageReport {
             path: "counts.redb".to_owned(),
             problem: Some("No space left on device".to_owned()),

@@ -279,7 +279,7 @@ fn of_two_nodes_with_one_path_the_second_runs_without_storage() {
     let (second, _) = start(&path);
     let problem = second.status().problem.unwrap();
     assert!(problem.contains("give every node a storage.path of its own"), "{problem}");
-    assert_eq!(asides(folder.path()), [PathBuf::new(); 0]);
+    assert!(asides(folder.path()).is_empty(), "a file in use stays where it is");
     store.check(&[day(1)], Hits::ONE, NOW);
     first.round(&store, NOW);
     drop((first, second));
@@ -511,7 +511,9 @@ fn assert_nothing_wrong(folder: &Path, bytes: &[u8], counts: &[Counted]) {
     drop(snapshots);
     assert_eq!(used(&start(&path).1, 1_000), 9);
     fs::remove_file(&path).unwrap();
-    asides(folder).iter().for_each(|aside| fs::remove_file(aside).unwrap());
+    for aside in asides(folder) {
+        fs::remove_file(aside).unwrap();
+    }
 }
 
 fn asides(folder: &Path) -> Vec<PathBuf> {

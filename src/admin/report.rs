@@ -23,6 +23,9 @@ pub struct StatusReport {
     /// What it owns; none of a node that stands alone.
     #[serde(default)]
     pub ownership: Option<OwnershipReport>,
+    /// How its clock stands to the other members'.
+    #[serde(default)]
+    pub clock: ClockReport,
     /// How it keeps counts on disk; none without `storage.path`.
     #[serde(default)]
     pub storage: Option<StorageReport>,
@@ -144,6 +147,15 @@ pub struct OwnershipReport {
     pub decides: f64,
     /// Members that were lost without leaving and still count for the majority.
     pub missed: Vec<String>,
+}
+
+/// How a node's clock stands to the other members'.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockReport {
+    /// How far the members' median clock is ahead of it.
+    pub median_ms: i64,
+    /// Whether that is more than `cluster.max_skew`, so that the median gives the time of windows.
+    pub is_skewed: bool,
 }
 
 /// How a node keeps counts on disk.

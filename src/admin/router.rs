@@ -107,7 +107,7 @@ async fn unknown() -> Response {
 async fn not_that_way(method: Method) -> Response {
     json(
         StatusCode::METHOD_NOT_ALLOWED,
-        &serde_json::json!({ "error": format!("{method} changes nothing here; ask with GET") }),
+        &serde_json::json!({ "error": format!("{method} is not for this path; GET / lists what is") }),
     )
 }
 

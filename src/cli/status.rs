@@ -141,6 +141,13 @@ fn write_status(out: &mut dyn Write, paint: Paint, report: &StatusReport) -> Res
     if let Some(ownership) = &report.ownership {
         write_ownership(out, paint, ownership)?;
     }
+    if report.clock.is_skewed {
+        let text = format!(
+            "this node's clock is {} ms behind the members' median, which gives the time of windows",
+            report.clock.median_ms
+        );
+        writeln!(out, "{}", paint.red(&text))?;
+    }
     if let Some(storage) = &report.storage {
         write_storage(out, paint, storage)?;
     }

@@ -158,7 +158,7 @@ async fn ask(remote: &Remote, peer: &Peer, check: &Check, deadline: Instant) -> 
         Err(CallError::NotConnected) => Heard::Absent,
         Err(CallError::Silent | CallError::Busy) => Heard::Deaf,
         Err(CallError::Closed) => Heard::Unknown,
-        Err(CallError::Timeout) => Heard::Failed(NoVerdict::Unavailable),
+        Err(CallError::Timeout | CallError::Declined) => Heard::Failed(NoVerdict::Unavailable),
     }
 }
 

@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::durable::{self, Durable, Given};
 use super::join::until_joined;
 use super::service::{PeerCounters, PeerService};
+use super::skew::Skew;
+use super::timekeeper::Timekeeper;
 use crate::cluster::gossip::{self, Facts, Gossip};
 use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
@@ -56,6 +58,8 @@ pub struct Core {
     pub joined: Option<Joined>,
     /// Writes counts of long windows to disk; `None` without `storage.path`.
     pub(super) keeper: Option<Keeper>,
+    /// Holds the decision clock against the peers'.
+    pub(super) time: Arc<Timekeeper>,
     seam: Seam,
 }
 
@@ -239,6 +243,7 @@ impl Core {
             global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
         });
         let clock = seam.clock.clone();
+        let time = Arc::new(Timekeeper::new(clock.clone(), config.cluster.max_skew));
         let parts = Parts {
             incarnation,
             hasher,
@@ -249,7 +254,7 @@ impl Core {
             clock,
             remote,
         };
-        let core = Self { decider: Decider::new(parts), topology, joined, keeper, seam };
+        let core = Self { decider: Decider::new(parts), topology, joined, keeper, time, seam };
         Ok((Arc::new(core), Tasks(tasks)))
     }
 
@@ -265,7 +270,8 @@ impl Core {
         }
         if let (Some(joined), Tasks(Some(tasks))) = (self.joined.clone(), tasks) {
             running.spawn(follow_gossip(joined.clone(), stop.clone()));
-            running.spawn(join(joined.clone(), stop.clone()));
+            running.spawn(self.clone().join(joined.clone(), stop.clone()));
+            running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
             self.clone().spawn_joined(joined, tasks, &stop, &mut running);
         }
         while let Some(ended) = running.join_next().await {
@@ -295,6 +301,11 @@ impl Core {
         if tokio::time::timeout(LEAVE_PATIENCE, handed_over).await.is_err() {
             tracing::warn!("not everything was handed over in time");
         }
+    }
+
+    /// How far this node's clock is from the members' median.
+    pub fn skew(&self) -> Skew {
+        self.time.skew()
     }
 
     /// Ends when another node turns out to run under this node's id; never otherwise.
@@ -336,6 +347,23 @@ impl Core {
         running.spawn(async move { mesh.run(tasks, service, told).await });
     }
 
+    /// Owns keys from the moment on that this node knows its fellow members and their time.
+    async fn join(self: Arc<Self>, joined: Joined, stop: CancellationToken) {
+        tokio::select! {
+            () = until_joined(&joined, &self.time) => {
+                // Before the first decision, not behind it.
+                self.time.put_in_use();
+                joined.tenure.open();
+                // Doors that open now would send their first clients around. Without the others it
+                // may never be settled; then policies have to answer.
+                let _ = tokio::time::timeout(SETTLE_PATIENCE, settled(&joined)).await;
+                joined.has_joined.cancel();
+            }
+            () = stop.cancelled() => return,
+        }
+        stop.cancelled().await;
+    }
+
     /// Returns the memory of counters that nobody asks any more.
     async fn tend(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(TEND_INTERVAL);
@@ -347,21 +375,6 @@ impl Core {
             self.decider.parts().store.tend(TEND_SHARDS, self.seam.clock.now());
         }
     }
-}
-
-/// Owns keys from the moment on that this node knows its fellow members.
-async fn join(joined: Joined, stop: CancellationToken) {
-    tokio::select! {
-        () = until_joined(&joined) => {
-            joined.tenure.open();
-            // Doors that open now would send their first clients around. Without the others it may
-            // never be settled; then policies have to answer.
-            let _ = tokio::time::timeout(SETTLE_PATIENCE, settled(&joined)).await;
-            joined.has_joined.cancel();
-        }
-        () = stop.cancelled() => return,
-    }
-    stop.cancelled().await;
 }
 
 /// Waits until this node holds what is its own.

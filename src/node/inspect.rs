@@ -10,8 +10,8 @@ use super::ownership;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
-    MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport, StatusReport,
-    StorageReport, StoreReport,
+    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport,
+    StatusReport, StorageReport, StoreReport,
 };
 use crate::cluster::membership::{self, Member};
 use crate::cluster::mesh::Peer;
@@ -96,6 +96,10 @@ impl Inspect for View {
                 refused: stats.refused,
             },
             ownership: ownership::report(&self.core),
+            clock: ClockReport {
+                median_ms: self.core.skew().median_ns / 1_000_000,
+                is_skewed: self.core.skew().is_beyond,
+            },
             storage: self.core.keeper.as_ref().map(|keeper| {
                 let status = keeper.snapshots.status();
                 let now = keeper.clock.now();

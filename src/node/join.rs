@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::core::Joined;
+use super::timekeeper::Timekeeper;
 
 /// How often it is looked.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -23,7 +24,7 @@ const FIRST_ROUNDS: u32 = 5;
 const QUIET_ROUNDS: u32 = 2;
 
 /// Waits until the node has joined. Cancel-safe.
-pub(super) async fn until_joined(joined: &Joined) {
+pub(super) async fn until_joined(joined: &Joined, time: &Timekeeper) {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(INTERVAL);
     let views = joined.gossip.views();
@@ -40,7 +41,7 @@ pub(super) async fn until_joined(joined: &Joined) {
         let peers = joined.mesh.peers();
         let is_complete = peers.iter().all(|peer| view.get(&peer.id).is_some());
         let is_quiet = quiet_since.elapsed() >= joined.gossip_interval * QUIET_ROUNDS;
-        let has_company = !peers.is_empty() && is_complete && is_quiet;
+        let has_company = !peers.is_empty() && is_complete && is_quiet && time.has_compared();
         if has_company || is_first() || start.elapsed() >= JOIN_PATIENCE {
             return;
         }

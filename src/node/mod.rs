@@ -18,6 +18,8 @@ mod probes;
 mod readiness;
 mod rulebook;
 mod service;
+mod skew;
+mod timekeeper;
 
 use std::sync::Arc;
 
@@ -37,6 +39,7 @@ use crate::observe::Health;
 use crate::pki;
 use crate::rules;
 pub use outside::{SystemClock, outside};
+pub use skew::{Skew, median_offset};
 
 /// Why a node ended, or did not start.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +108,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         grpc: grpc_health.clone(),
         joined: joined.clone(),
         opens: doors.describe(),
+        skew_unready: config.cluster.skew_unready,
     };
     tasks.spawn(readiness.keep(stop_node.clone()));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");

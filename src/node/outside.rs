@@ -5,6 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
@@ -21,6 +22,8 @@ use crate::units::{Span, Timestamp};
 pub struct SystemClock {
     start: Instant,
     discipline: ArcSwap<Discipline>,
+    /// What is added to the system's clock before it is followed, nanoseconds.
+    correction_ns: AtomicI64,
 }
 
 #[derive(Debug)]
@@ -40,7 +43,11 @@ pub fn outside() -> (Seam, Arc<SystemClock>) {
 impl SystemClock {
     fn new() -> Self {
         let discipline = Discipline::new(Span::ZERO, system_time());
-        Self { start: Instant::now(), discipline: ArcSwap::from_pointee(discipline) }
+        Self {
+            start: Instant::now(),
+            discipline: ArcSwap::from_pointee(discipline),
+            correction_ns: AtomicI64::new(0),
+        }
     }
 
     /// Compares with the system's clock once a second until `stop`.
@@ -53,14 +60,21 @@ impl SystemClock {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let next = self.discipline.load().compared(self.monotonic(), system_time());
-            self.discipline.store(Arc::new(next));
+            // Anew when the clock was set meanwhile.
+            self.discipline.rcu(|clock| clock.compared(self.monotonic(), self.followed()));
         }
     }
 
-    /// How far the system clock is ahead of the decision clock, nanoseconds.
+    /// How far what is followed, the system clock and its correction, is ahead of the decision
+    /// clock, nanoseconds.
     pub fn error(&self) -> i64 {
         self.discipline.load().error()
+    }
+
+    /// The time that the decision clock is to tell.
+    fn followed(&self) -> Timestamp {
+        let correction_ns = self.correction_ns.load(Ordering::Relaxed);
+        Timestamp::from_nanos(system_time().as_nanos().saturating_add_signed(correction_ns))
     }
 
     fn monotonic(&self) -> Span {
@@ -75,6 +89,16 @@ impl Clock for SystemClock {
 
     fn system(&self) -> Timestamp {
         system_time()
+    }
+
+    fn steer(&self, correction_ns: i64) {
+        self.correction_ns.store(correction_ns, Ordering::Relaxed);
+    }
+
+    fn set(&self, correction_ns: i64) {
+        self.steer(correction_ns);
+        let clock = Discipline::new(self.monotonic(), self.followed());
+        self.discipline.store(Arc::new(clock));
     }
 }
 

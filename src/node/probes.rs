@@ -63,7 +63,7 @@ impl NodeProbes {
             }
             readings.push(gauge(
                 names::CLOCK_ERROR_MS,
-                "How far the system clock is ahead of the decision clock, milliseconds",
+                "How far the system clock, corrected, is ahead of the decision clock, milliseconds",
                 clock.error() / 1_000_000,
             ));
             if let Some(joined) = &core.joined {
@@ -229,6 +229,16 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
             names::CLOCK_OFFSET_MS,
             "How far the farthest peer's clock is from this node's, milliseconds",
             signed(offset / 1_000_000),
+        ),
+        gauge(
+            names::CLOCK_MEDIAN_MS,
+            "How far the members' median clock is ahead of this node's, milliseconds",
+            core.skew().median_ns / 1_000_000,
+        ),
+        gauge(
+            names::CLOCK_SKEWED,
+            "1 while this node's clock is beyond cluster.max_skew of the members' median",
+            i64::from(core.skew().is_beyond),
         ),
         gauge(names::MESH_PEERS_UP, "Peers that are connected now", signed(peers.len() as u64)),
     ]);

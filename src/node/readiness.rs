@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Failed};
+use super::skew::Skew;
 use crate::config::policy::Scope;
 use crate::front::rls;
 use crate::observe::Health;
@@ -21,6 +22,10 @@ pub(super) const RULES: &str = "rules";
 /// The node is not about to leave.
 pub(super) const DRAIN: &str = "drain";
 
+/// The clock is within `cluster.max_skew` of the members' median; asked for by
+/// `cluster.skew_unready`.
+const CLOCK: &str = "clock";
+
 /// How often readiness is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -33,6 +38,8 @@ pub(super) struct Readiness {
     pub(super) joined: CancellationToken,
     /// What listens where from then on, for the log.
     pub(super) opens: String,
+    /// Whether a clock beyond `cluster.max_skew` makes the node not ready.
+    pub(super) skew_unready: bool,
 }
 
 impl Readiness {
@@ -65,6 +72,9 @@ impl Readiness {
             } else {
                 self.health.red(JOIN, "the other members are not known yet");
             }
+            if self.skew_unready {
+                self.look_at_clock();
+            }
             self.grpc.set_serving(self.health.ready().is_ok()).await;
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -89,6 +99,16 @@ impl Readiness {
             self.health.green(QUORUM);
         } else {
             self.health.red(QUORUM, "no majority of the known members recognises this node");
+        }
+    }
+
+    fn look_at_clock(&self) {
+        let Skew { median_ns, is_beyond } = self.core.skew();
+        if is_beyond {
+            let behind_ms = median_ns / 1_000_000;
+            self.health.red(CLOCK, format!("{behind_ms} ms behind the members' median"));
+        } else {
+            self.health.green(CLOCK);
         }
     }
 }

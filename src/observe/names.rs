@@ -56,10 +56,15 @@ pub const STATES_REFUSED: &str = "states_refused";
 pub const MEMBERS: &str = "members";
 /// 1 while every member holds the same rules as this node.
 pub const RULE_BOOK_AGREES: &str = "rule_book_agrees";
-/// How far the system clock is ahead of the decision clock, milliseconds.
+/// How far the system clock, with its correction, is ahead of the decision clock, milliseconds.
 pub const CLOCK_ERROR_MS: &str = "clock_error_ms";
 /// How far the farthest peer's clock is from this node's, milliseconds.
 pub const CLOCK_OFFSET_MS: &str = "clock_offset_max_ms";
+
+/// How far the members' median clock is ahead of this node's, milliseconds.
+pub const CLOCK_MEDIAN_MS: &str = "clock_median_ms";
+/// 1 while this node's clock is beyond `cluster.max_skew` of the members' median.
+pub const CLOCK_SKEWED: &str = "clock_skewed";
 
 /// Keys of eventual rules told or heard, by what became of them.
 pub const SYNC_KEYS: &str = "sync_keys";

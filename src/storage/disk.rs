@@ -77,7 +77,7 @@ impl Disk for PathOnDisk {
 
     fn set_aside(&self, now: Timestamp) -> io::Result<PathBuf> {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let folder = parent.unwrap_or(Path::new("."));
+        let folder = parent.unwrap_or_else(|| Path::new("."));
         let before = self.asides(folder)?;
         for oldest in before.iter().take((before.len() + 1).saturating_sub(ASIDE_MAX)) {
             fs::remove_file(oldest)?;

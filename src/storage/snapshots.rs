@@ -185,7 +185,9 @@ impl Snapshots {
         let written = if is_idle { Ok(None) } else { file.write(&gone, first).map(Some) };
         let (taken, next) = changes.end();
         if written.is_err() {
-            taken.iter().for_each(|key| store.mark_unsaved(*key));
+            for key in taken {
+                store.mark_unsaved(key);
+            }
         }
         let written = written?;
         progress.access = Access::Open(file);
