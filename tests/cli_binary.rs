@@ -357,6 +357,13 @@ fn status() -> StatusReport {
             agrees: false,
         },
         store: StoreReport { keys: 5, keys_max: 100, bytes: 4_096, shared: 2, refused: 0 },
+        ownership: Some(OwnershipReport {
+            has_lease: false,
+            epoch_number: 7,
+            epoch_name: "0123456789abcdef".to_owned(),
+            decides: 0.0,
+            missed: vec!["n4".to_owned(), "n5".to_owned()],
+        }),
         clock: ClockReport { median_ms: 750, is_skewed: true },
         storage: Some(StorageReport {
             path: "counts.redb".to_owned(),
