@@ -10,8 +10,8 @@ use std::thread;
 
 use tidegate::admin::StatusReport;
 use tidegate::admin::report::{
-    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport,
-    StorageReport, StoreReport,
+    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
+    RuleBookReport, StorageReport, StoreReport,
 };
 
 #[test]
