@@ -49,7 +49,9 @@ impl Members {
         match &self.quorum {
             Quorum::Of(known) => {
                 sip.write_u64(known.len() as u64);
-                known.iter().for_each(|id| text(&mut sip, id));
+                for id in known {
+                    text(&mut sip, id);
+                }
             }
             Quorum::Everyone => sip.write_u64(u64::MAX),
         }
