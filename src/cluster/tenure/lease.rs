@@ -7,6 +7,12 @@
 //! the serials that were noted, no quorum can have struck this node off in between. When a quorum
 //! grants again, but not under those, one may have: all that was held is lost.
 //!
+//! A serial that is new while the tenure is whole is noted one span after it was first seen. Its
+//! voter had struck this node off before, and for a span from then on somebody may still count it
+//! among those who say so: `b` strikes `a` off and tells `c`; `b` recognises `a` again; `d` strikes
+//! `a` off and tells `c`, which now claims. Had `a` replaced the grants of `d` by those of `b`
+//! at once, it would not have noticed.
+//!
 //! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only the
 //! first. The lease runs to 500 ms: `a` and `b` are enough.
 
@@ -34,8 +40,12 @@ pub struct Lease {
     grants: BTreeMap<NodeId, Grant>,
     /// Under what each voter recognised this node while the tenure was whole.
     noted: BTreeMap<NodeId, Recognised>,
-    /// Since when those count who have not granted anything yet.
-    met: BTreeMap<NodeId, Moment>,
+    /// Other serials than those noted, and when each was first seen.
+    seen: BTreeMap<NodeId, (Recognised, Moment)>,
+    /// From when on each known member is counted.
+    counts_from: BTreeMap<NodeId, Moment>,
+    /// When it was looked at first.
+    begun: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,8 +68,8 @@ pub enum Standing {
 impl Lease {
     /// A lease of `me` that nobody has granted anything of.
     pub fn new(me: NodeId, span: Span) -> Self {
-        let (grants, noted, met) = Default::default();
-        Self { me, span, grants, noted, met }
+        let (grants, noted, seen, counts_from) = Default::default();
+        Self { me, span, grants, noted, seen, counts_from, begun: None }
     }
 
     /// How long a grant counts.
@@ -75,68 +85,86 @@ impl Lease {
         }
     }
 
-    /// Where this node stands at `now`. A voter that is new to it counts from its first grant on, or
-    /// when it had the time to grant one.
+    /// Where this node stands at `now`. A voter that became known while this node was whole counts
+    /// when it can be relied on, or has had the time to grant.
     pub fn renew(&mut self, now: Moment, quorum: &Quorum) -> Standing {
         self.follow(now, quorum);
-        let (me, span) = (&self.me, self.span);
-        let expiry = |id: &NodeId, grants: &BTreeMap<NodeId, Grant>| {
-            if id == me {
-                return Some(Moment::NEVER);
-            }
-            let until = grants.get(id)?.sent.plus(span);
-            (now < until).then_some(until)
-        };
-        let counts = quorum.only(|id| {
-            id == me
-                || self.noted.contains_key(id)
-                || self.met.get(id).is_some_and(|met| now >= met.plus(span))
-        });
-        let is_intact = |id: &NodeId| {
-            let granted = self.grants.get(id).map(|grant| grant.recognised);
-            id == me || granted.is_some() && granted == self.noted.get(id).copied()
-        };
-        // Whoever does not count yet will: nothing is believed beyond that.
-        let is_new = |(id, _): &(&NodeId, &Moment)| *id != me && !self.noted.contains_key(*id);
-        let in_time = self.met.iter().filter(is_new).map(|(_, met)| met.plus(span));
-        let newcomers_count = in_time.filter(|at| now < *at).min().unwrap_or(Moment::NEVER);
-        let is_whole = counts.is_met(|id| expiry(id, &self.grants).is_some() && is_intact(id));
-        if !is_whole && !counts.is_met(|id| expiry(id, &self.grants).is_some()) {
+        let counts_from = |id: &NodeId| self.counts_from.get(id).copied().unwrap_or(now);
+        let counts = quorum.only(|id| *id == self.me || now >= counts_from(id));
+        let is_whole = counts.is_met(|id| self.is_intact_after(id, now));
+        if !is_whole && !counts.is_met(|id| self.is_fresh_after(id, now)) {
             return Standing::Nothing;
         }
-        if !is_whole {
-            self.noted.clear();
-        }
-        for (id, grant) in &self.grants {
-            if now < grant.sent.plus(span) {
-                self.noted.insert(id.clone(), grant.recognised);
-            }
+        if is_whole {
+            self.note_what_lasts(now);
+        } else {
+            self.note_all(now);
         }
         // It runs until so many grants have run out that the rest is no quorum any more.
-        let mut ends: Vec<Moment> = self
-            .grants
-            .values()
-            .map(|grant| grant.sent.plus(span))
-            .filter(|end| now < *end)
-            .collect();
+        let mut ends: Vec<Moment> =
+            self.grants.values().map(|grant| grant.sent.plus(self.span)).collect();
         ends.sort_unstable();
-        let holds_after = |end: Moment| {
-            counts.is_met(|id| expiry(id, &self.grants).is_some_and(|until| until > end))
-        };
-        let until = ends.into_iter().find(|end| !holds_after(*end)).unwrap_or(Moment::NEVER);
-        let until = until.min(newcomers_count);
+        let lasts_after = |end: &Moment| counts.is_met(|id| self.is_intact_after(id, *end));
+        let until = ends.into_iter().filter(|end| now < *end).find(|end| !lasts_after(end));
+        // Whoever does not count yet will: nothing is believed beyond that.
+        let grows = self.counts_from.values().filter(|from| now < **from).min().copied();
+        let until = until.unwrap_or(Moment::NEVER).min(grows.unwrap_or(Moment::NEVER));
         if is_whole { Standing::Whole(until) } else { Standing::Broken(until) }
     }
 
-    /// Remembers since when voters count, and forgets those that do not any more.
+    /// Whether what `id` granted counts after `at`.
+    fn is_fresh_after(&self, id: &NodeId, at: Moment) -> bool {
+        *id == self.me || self.grants.get(id).is_some_and(|grant| at < grant.sent.plus(self.span))
+    }
+
+    /// Whether it does, and is under the serial that was noted.
+    fn is_intact_after(&self, id: &NodeId, at: Moment) -> bool {
+        let granted = self.grants.get(id).map(|grant| grant.recognised);
+        let is_noted = *id == self.me || granted.is_some_and(|it| self.noted.get(id) == Some(&it));
+        is_noted && self.is_fresh_after(id, at)
+    }
+
+    /// The tenure begins: nothing is held that anybody could have taken.
+    fn note_all(&mut self, now: Moment) {
+        self.seen.clear();
+        let fresh = self.grants.iter().filter(|(_, grant)| now < grant.sent.plus(self.span));
+        self.noted = fresh.map(|(id, grant)| (id.clone(), grant.recognised)).collect();
+    }
+
+    /// The tenure goes on: other serials are noted when nobody counts the strike before them any more.
+    fn note_what_lasts(&mut self, now: Moment) {
+        for (id, Grant { sent, recognised }) in &self.grants {
+            if now >= sent.plus(self.span) || self.noted.get(id) == Some(recognised) {
+                continue;
+            }
+            let (before, since) = *self.seen.entry(id.clone()).or_insert((*recognised, now));
+            if before != *recognised {
+                self.seen.insert(id.clone(), (*recognised, now));
+            } else if now >= since.plus(self.span) {
+                self.seen.remove(id);
+                self.noted.insert(id.clone(), *recognised);
+            } else if let Some(from) = self.counts_from.get_mut(id)
+                && now < *from
+            {
+                // It would count as one that cannot be relied on.
+                *from = since.plus(self.span);
+            }
+        }
+    }
+
+    /// Remembers from when on voters count, and forgets those that do not any more.
     fn follow(&mut self, now: Moment, quorum: &Quorum) {
         let Quorum::Of(known) = quorum else { return };
-        let counts = |id: &NodeId| known.binary_search(id).is_ok();
-        self.met.retain(|id, _| counts(id));
+        // A node that just started has nothing to lose while it waits for a quorum of all.
+        let begun = *self.begun.get_or_insert(now);
+        let from = if now < begun.plus(self.span) { now } else { now.plus(self.span) };
+        let counts = |id: &NodeId| quorum.counts(id);
+        self.counts_from.retain(|id, _| counts(id));
         self.noted.retain(|id, _| counts(id));
+        self.seen.retain(|id, _| counts(id));
         self.grants.retain(|id, grant| counts(id) || now < grant.sent.plus(self.span));
         for id in known {
-            self.met.entry(id.clone()).or_insert(now);
+            self.counts_from.entry(id.clone()).or_insert(from);
         }
     }
 }
@@ -169,6 +197,7 @@ mod tests {
         for voter in ["a", "c"] {
             lease.granted(&id(voter), ms(0), of(1));
         }
+        assert_eq!(lease.renew(ms(0), &three()), Standing::Broken(ms(400)), "it is new");
         assert_eq!(lease.renew(ms(0), &three()), Standing::Whole(ms(400)));
         lease
     }
@@ -195,19 +224,50 @@ mod tests {
         assert_eq!(both.renew(ms(960), &three()), Standing::Whole(ms(1_300)));
     }
 
+    /// `a` struck `b` off and recognised it again. Whoever heard of the strike may count `a` for a
+    /// span, so `b` does not rely on it before.
     #[test]
-    fn a_newcomer_counts_from_its_first_grant_or_when_it_is_late() {
-        let mut lease = Lease::new(id("b"), SPAN);
+    fn another_serial_is_relied_on_when_the_strike_before_it_counts_no_more() {
+        let mut soon = b_of_three();
+        for sent in [300, 600] {
+            soon.granted(&id("a"), ms(sent), of(9));
+            soon.granted(&id("c"), ms(300), of(1));
+            assert_eq!(soon.renew(ms(sent), &three()), Standing::Whole(ms(700)));
+        }
+        assert_eq!(soon.renew(ms(700), &three()), Standing::Broken(ms(1_000)));
+        let mut late = b_of_three();
+        for sent in [300, 600, 700] {
+            late.granted(&id("a"), ms(sent), of(9));
+            late.granted(&id("c"), ms(sent.min(600)), of(1));
+            assert!(matches!(late.renew(ms(sent), &three()), Standing::Whole(_)));
+        }
+        assert_eq!(late.renew(ms(1_000), &three()), Standing::Whole(ms(1_100)));
+    }
+
+    /// Two nodes may have struck it off without a grant to wait for.
+    #[test]
+    fn a_node_that_just_started_needs_a_quorum_of_all_it_knows() {
+        let mut lease = Lease::new(id("a"), SPAN);
+        assert_eq!(lease.renew(ms(0), &three()), Standing::Nothing);
+        lease.granted(&id("c"), ms(10), of(1));
+        assert_eq!(lease.renew(ms(20), &three()), Standing::Broken(ms(410)));
+    }
+
+    #[test]
+    fn a_newcomer_counts_when_it_can_be_relied_on_or_is_late() {
         let alone = Quorum::Of(vec![id("b")]);
-        assert_eq!(lease.renew(ms(0), &alone), Standing::Whole(Moment::NEVER));
         let pair = Quorum::Of(vec![id("a"), id("b")]);
-        assert_eq!(lease.renew(ms(10), &pair), Standing::Whole(ms(410)));
-        lease.granted(&id("a"), ms(20), of(1));
-        assert_eq!(lease.renew(ms(30), &pair), Standing::Whole(ms(410)));
-        assert_eq!(lease.renew(ms(40), &pair), Standing::Whole(ms(420)));
+        let mut lease = Lease::new(id("b"), SPAN);
+        assert_eq!(lease.renew(ms(0), &alone), Standing::Whole(Moment::NEVER));
+        assert_eq!(lease.renew(ms(500), &pair), Standing::Whole(ms(900)));
+        lease.granted(&id("a"), ms(520), of(1));
+        assert_eq!(lease.renew(ms(530), &pair), Standing::Whole(ms(930)));
+        lease.granted(&id("a"), ms(920), of(1));
+        assert_eq!(lease.renew(ms(930), &pair), Standing::Whole(ms(1_320)));
         let mut unheard = Lease::new(id("b"), SPAN);
-        unheard.renew(ms(0), &pair);
-        assert_eq!(unheard.renew(ms(400), &pair), Standing::Nothing);
+        unheard.renew(ms(0), &alone);
+        unheard.renew(ms(500), &pair);
+        assert_eq!(unheard.renew(ms(900), &pair), Standing::Nothing);
     }
 
     #[test]

@@ -30,6 +30,11 @@ impl Quorum {
         }
     }
 
+    /// Whether `id` is asked at all.
+    pub fn counts(&self, id: &NodeId) -> bool {
+        matches!(self, Self::Of(known) if known.binary_search(id).is_ok())
+    }
+
     /// The same without those that `counts` leaves out.
     #[must_use]
     pub fn only(&self, counts: impl Fn(&NodeId) -> bool) -> Self {

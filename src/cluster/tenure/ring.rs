@@ -89,7 +89,8 @@ impl Ring {
             self.uncopied.insert(id.clone(), uncopied);
         }
         self.given.retain(|id, _| members.seats.contains_key(id));
-        self.answers.retain(|id, _| members.seats.contains_key(id));
+        // Who is off the roll of this node alone may still hold what it sent, and ask again.
+        self.answers.retain(|id, _| members.seats.contains_key(id) || members.quorum.counts(id));
         self.told.retain(|id, _| members.seats.contains_key(id));
         let number = self.epoch.number.max(self.floor) + 1;
         self.advance(Epoch { number, name: self.members.name() });

@@ -1,0 +1,40 @@
+//! Orders of events that would lead to two owners of one place, told step by step.
+
+use tidegate::cluster::identity::{Generation, NodeId};
+use tidegate::cluster::mesh::wire::HandoffReply;
+use tidegate::cluster::ranges::{Range, Ranges};
+use tidegate::cluster::tenure::{Members, Place, Quorum, Ring};
+use tidegate::units::Span;
+
+const LEASE: Span = Span::from_millis(400);
+
+fn id(id: &str) -> NodeId {
+    NodeId::new(id).expect("a valid id")
+}
+
+fn arc(first: u64) -> Ranges {
+    Ranges::of([Range { first, last: first + 9 }])
+}
+
+/// A ring of these, each with an arc of its own; `a b c` are known.
+fn members(seats: &[&str]) -> Members {
+    let place = |at: usize| Place { generation: Generation(1), arcs: arc(100 * at as u64) };
+    let seats = seats.iter().enumerate().map(|(at, seat)| (id(seat), place(at))).collect();
+    Members { seats, quorum: Quorum::Of(["a", "b", "c"].map(id).into()) }
+}
+
+/// `c` released an arc to `a` and missed the answer. Before it asks again, `a` alone strikes it off
+/// and finds it back. A refusal would let `c` thaw what `a` holds.
+#[test]
+fn a_release_that_was_taken_is_never_refused_afterwards() {
+    let mut a = Ring::new(id("a"), LEASE);
+    a.follow(members(&["a", "b", "c"]));
+    let epoch = a.epoch();
+    let release = |a: &mut Ring| a.released(&id("c"), Generation(1), epoch, 1, &arc(0));
+    assert_eq!(release(&mut a), HandoffReply::Taken);
+    a.follow(members(&["a", "b"]));
+    assert_eq!(release(&mut a), HandoffReply::Taken, "while it is off the roll");
+    a.follow(members(&["a", "b", "c"]));
+    assert_eq!(release(&mut a), HandoffReply::Taken, "when it is back");
+    assert_eq!(*a.holds(), arc(0));
+}
