@@ -280,10 +280,10 @@ mod tests {
                 match op {
                     Op::Put(tag, place) => {
                         let key = KeyHash { place, tag };
-                        if model.insert((tag, place), n * 8).is_none() {
-                            table.insert(slot(tag, place, n * 8));
+                        if model.insert((tag, place), n * 16).is_none() {
+                            table.insert(slot(tag, place, n * 16));
                         } else if let Some(found) = table.find_mut(key) {
-                            *found = slot(tag, place, n * 8);
+                            *found = slot(tag, place, n * 16);
                         }
                     }
                     Op::Remove(tag, place) => {

@@ -27,12 +27,12 @@ const REST: Span = Span::from_millis(20);
 /// What one peer is still to be told.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Each with the time it was put there.
-    line: VecDeque<(KeyHash, Timestamp)>,
-    /// The keys that are to be told; the line may name one of them twice.
+    line: VecDeque<Place>,
+    /// The keys that are to be told. The line may name one of them twice, and others that are not to
+    /// be told any more: those places are skipped.
     owed: BTreeSet<KeyHash>,
-    /// What the message under way holds.
-    under_way: Option<Vec<(KeyHash, Timestamp)>>,
+    /// The places in line that the message under way took, with the ones it skipped.
+    under_way: Option<Vec<Place>>,
     /// Places in line ever given.
     given: u64,
     /// Places in line that were taken or skipped, those of the message under way included.
@@ -45,6 +45,15 @@ pub(super) struct Backlog {
     failures: (u64, Option<CallError>),
 }
 
+/// A place in line.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    key: KeyHash,
+    since: Timestamp,
+    /// Whether the message under way tells the key; a skipped place is told by another.
+    is_told: bool,
+}
+
 impl Backlog {
     /// Puts a key in line; false when there is no place.
     pub(super) fn add(&mut self, key: KeyHash, now: Timestamp) -> bool {
@@ -55,7 +64,7 @@ impl Backlog {
             return false;
         }
         self.owed.insert(key);
-        self.line.push_back((key, now));
+        self.line.push_back(Place { key, since: now, is_told: false });
         self.given += 1;
         true
     }
@@ -67,24 +76,24 @@ impl Backlog {
         if self.under_way.is_some() {
             return false;
         }
-        let mut message = Vec::new();
-        while let Some(&(key, since)) = self.line.front() {
-            if self.owed.contains(&key) {
-                if !takes(key) {
-                    break;
-                }
-                self.owed.remove(&key);
-                message.push((key, since));
+        let mut places = Vec::new();
+        while let Some(&place) = self.line.front() {
+            let is_told = self.owed.contains(&place.key);
+            if is_told && !takes(place.key) {
+                break;
             }
+            self.owed.remove(&place.key);
+            places.push(Place { is_told, ..place });
             self.line.pop_front();
             self.taken += 1;
         }
-        if message.is_empty() {
+        let is_begun = places.iter().any(|place| place.is_told);
+        if is_begun {
+            self.under_way = Some(places);
+        } else {
             self.answered = self.taken;
-            return false;
         }
-        self.under_way = Some(message);
-        true
+        is_begun
     }
 
     /// The message under way was answered.
@@ -98,9 +107,11 @@ impl Backlog {
     pub(super) fn fail(&mut self, error: CallError, now: Timestamp) {
         self.rests_until = now.plus(REST);
         self.failures = (self.failures.0 + 1, Some(error));
-        for (key, since) in self.under_way.take().into_iter().flatten().rev() {
-            self.owed.insert(key);
-            self.line.push_front((key, since));
+        for place in self.under_way.take().into_iter().flatten().rev() {
+            if place.is_told {
+                self.owed.insert(place.key);
+            }
+            self.line.push_front(place);
             self.taken -= 1;
         }
     }
@@ -109,9 +120,11 @@ impl Backlog {
     pub(super) fn give_up(&mut self, mut kept: impl FnMut(KeyHash) -> bool) -> Vec<KeyHash> {
         let (stay, go): (BTreeSet<_>, _) =
             std::mem::take(&mut self.owed).into_iter().partition(|key| kept(*key));
-        self.line.retain(|(key, _)| stay.contains(key));
         self.owed = stay;
-        self.taken = self.given - self.line.len() as u64;
+        if self.owed.is_empty() && self.under_way.is_none() {
+            self.line.clear();
+            (self.taken, self.answered) = (self.given, self.given);
+        }
         go.into_iter().collect()
     }
 
@@ -147,8 +160,8 @@ impl Backlog {
 
     /// When the oldest of what was not answered yet was put in line.
     pub(super) fn oldest(&self) -> Option<Timestamp> {
-        let under_way = self.under_way.iter().flatten().map(|(_, since)| *since);
-        under_way.chain(self.line.front().map(|(_, since)| *since)).min()
+        let under_way = self.under_way.iter().flatten();
+        under_way.chain(self.line.front()).map(|place| place.since).min()
     }
 }
 
