@@ -53,21 +53,43 @@ fn check(name: &str, bounds: Bounds) {
     }
     let started = std::time::Instant::now();
     let checker = Orders { from: world }.checker().threads(2).spawn_bfs().join();
-    eprintln!("{name}: {bounds:?}: {} states, {} unique, depth {} in {:?}", checker.state_count(), checker.unique_state_count(), checker.max_depth(), started.elapsed());
+    eprintln!(
+        "{name}: {bounds:?}: {} states, {} unique, depth {} in {:?}",
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth(),
+        started.elapsed()
+    );
     if let Some(path) = checker.discoveries().remove("one owner") {
         let actions: Vec<_> = path.into_actions();
         panic!("two owners: {actions:#?}");
     }
 }
 
-const NONE: Bounds = Bounds { ticks: 4, lies: 0, cuts: 0, crashes: 0, drains: 0, late: 0, doubled: 0, pings: 0, is_fine: false };
+const NONE: Bounds = Bounds {
+    ticks: 4,
+    lies: 0,
+    cuts: 0,
+    crashes: 0,
+    drains: 0,
+    late: 0,
+    doubled: 0,
+    pings: 0,
+    is_fine: false,
+};
 
 #[test]
-fn lies() { check("lies", Bounds { lies: 1, cuts: 1, ..NONE }); }
+fn lies() {
+    check("lies", Bounds { lies: 1, cuts: 1, ..NONE });
+}
 #[test]
-fn crash() { check("crash", Bounds { crashes: 1, ..NONE }); }
+fn crash() {
+    check("crash", Bounds { crashes: 1, ..NONE });
+}
 #[test]
-fn late() { check("late", Bounds { lies: 1, late: 1, ..NONE }); }
+fn late() {
+    check("late", Bounds { lies: 1, late: 1, ..NONE });
+}
 
 #[path = "tenure_model/walk.rs"]
 mod walk;
@@ -75,25 +97,37 @@ mod walk;
 fn walks() {
     let mut reached = 0;
     for nodes in [3, 4] {
-    for seed in 1..6000 {
-        let mut walk = walk::Walk::new(Cluster::settled(nodes, nodes + 1), seed);
-        for _ in 0..1500 {
-            walk.step();
-            reached += usize::from(!walk.cluster.deciders(0).is_empty());
-            if !has_one_owner(&walk.cluster) {
-                let last = walk.steps.len().saturating_sub(90);
-                for node in 0..nodes { eprintln!("{node}: {:#?}", walk.cluster.ring(node)); }
-                panic!("nodes {nodes} seed {seed} after {}: {:#?}", walk.steps.len(), &walk.steps[last..]);
+        for seed in 1..6000 {
+            let mut walk = walk::Walk::new(Cluster::settled(nodes, nodes + 1), seed);
+            for _ in 0..1500 {
+                walk.step();
+                reached += usize::from(!walk.cluster.deciders(0).is_empty());
+                if !has_one_owner(&walk.cluster) {
+                    let last = walk.steps.len().saturating_sub(90);
+                    for node in 0..nodes {
+                        eprintln!("{node}: {:#?}", walk.cluster.ring(node));
+                    }
+                    panic!(
+                        "nodes {nodes} seed {seed} after {}: {:#?}",
+                        walk.steps.len(),
+                        &walk.steps[last..]
+                    );
+                }
+            }
+            walk.calm_down();
+            for arc in 0..nodes + 1 {
+                let is_up = |node: usize| walk.cluster.fact(node).is_some_and(|fact| fact.is_up);
+                let owner = walk.cluster.owner(arc, is_up);
+                if owner.is_none() {
+                    continue;
+                }
+                assert_eq!(
+                    walk.cluster.deciders(arc),
+                    owner.into_iter().collect::<Vec<_>>(),
+                    "nodes {nodes} seed {seed} arc {arc}"
+                );
             }
         }
-        walk.calm_down();
-        for arc in 0..nodes + 1 {
-            let is_up = |node: usize| walk.cluster.fact(node).is_some_and(|fact| fact.is_up);
-            let owner = walk.cluster.owner(arc, is_up);
-            if owner.is_none() { continue; }
-            assert_eq!(walk.cluster.deciders(arc), owner.into_iter().collect::<Vec<_>>(), "nodes {nodes} seed {seed} arc {arc}");
-        }
-    }
-    eprintln!("{nodes} nodes ok, {reached}");
+        eprintln!("{nodes} nodes ok, {reached}");
     }
 }

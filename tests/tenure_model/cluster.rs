@@ -258,11 +258,7 @@ impl Cluster {
 
     /// The message at this index of those in flight arrives, or one of two equal ones does.
     pub(crate) fn deliver(&mut self, index: usize, stays: bool) {
-        let flight = if stays {
-            self.flying[index].clone()
-        } else {
-            self.flying.remove(index)
-        };
+        let flight = if stays { self.flying[index].clone() } else { self.flying.remove(index) };
         self.arrive(flight, Way::Clear);
     }
 
@@ -308,10 +304,7 @@ impl Cluster {
     /// Every ordered pair of two nodes.
     pub(crate) fn pairs(&self) -> Vec<(usize, usize)> {
         let all = 0..self.nodes.len();
-        all.clone()
-            .flat_map(|a| all.clone().map(move |b| (a, b)))
-            .filter(|(a, b)| a != b)
-            .collect()
+        all.clone().flat_map(|a| all.clone().map(move |b| (a, b))).filter(|(a, b)| a != b).collect()
     }
 
     // === inside ===
