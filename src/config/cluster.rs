@@ -76,7 +76,7 @@ pub struct Cluster {
     /// every node. Shorter than the failure detector (about five `gossip_interval_ms`), so that an
     /// owner that is cut off has stopped before another takes over.
     ///
-    /// Default `400ms`: four pings, of which three may be lost.
+    /// Default `600ms`: six pings, of which five may be lost; a dead node is given up later.
     #[serde(deserialize_with = "duration::read")]
     pub lease: Span,
     /// Who may own keys while the cluster is split: `majority` of the known members, or `none`.
@@ -136,7 +136,7 @@ impl Default for Cluster {
             vnodes: 128,
             replicas: 1,
             replication_interval_ms: 5,
-            lease: Span::from_millis(400),
+            lease: Span::from_millis(600),
             quorum: QuorumRule::Majority,
             forget_after: Span::from_secs(3_600),
             max_skew: Span::from_millis(500),
