@@ -18,16 +18,29 @@ pub const KEY: &str = "user";
 pub const ASKED: &str = "node-1";
 
 const NODES: [&str; 3] = [ASKED, "node-2", "node-3"];
-/// A limit that nothing here reaches, so that every check is charged.
+/// A limit that nothing here reaches, so that every check is charged, and a window that no run
+/// outlives, so that every count is worth a copy.
 const RULES: &str = "domain: bench
 descriptors:
   - key: user
-    rate_limit: {unit: second, requests_per_unit: 1000000, algorithm: gcra}
+    DURABILITY
+    rate_limit: {unit: day, requests_per_unit: 1000000000, algorithm: fixed_window}
 ";
 /// Three nodes are up within a second; a machine that needs longer has no room for them.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// The kernel's unit of processor time in `/proc`, 100 a second on every Linux.
 const US_PER_TICK: f64 = 10_000.0;
+
+/// Whether counts are copied to a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// `cluster.replicas = 0`.
+    None,
+    /// One replica hears of them a few milliseconds later.
+    Async,
+    /// One replica has confirmed each before its answer: `durability: replicated`.
+    Confirmed,
+}
 
 /// The processes and where they listen.
 #[derive(Debug)]
@@ -58,11 +71,15 @@ pub struct Usage {
 
 impl Cluster {
     /// Starts the nodes and waits until each sees all.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(copies: Copies) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         let rules = dir.path().join("rules");
         fs::create_dir(&rules)?;
-        fs::write(rules.join("bench.yaml"), RULES)?;
+        let durability = match copies {
+            Copies::Confirmed => "durability: replicated",
+            Copies::None | Copies::Async => "durability: async",
+        };
+        fs::write(rules.join("bench.yaml"), RULES.replace("DURABILITY", durability))?;
         let pki = dir.path().join("pki");
         tidegate(&["ca", "init", "--dir", text(&pki)?])?;
         let mut nodes: Vec<Node> = Vec::new();
@@ -71,7 +88,7 @@ impl Cluster {
             tidegate(&["ca", "issue", "--dir", text(&pki)?, "--node", id])?;
             let mesh = if number == 0 { seed } else { free_udp()? };
             let doors = [free_tcp()?, free_tcp()?, free_tcp()?];
-            let process = spawn(dir.path(), id, mesh, seed, doors)?;
+            let process = spawn(dir.path(), id, mesh, seed, doors, copies)?;
             let [http, grpc, admin] = doors;
             nodes.push(Node { process, http, grpc, admin });
         }
@@ -170,6 +187,7 @@ fn spawn(
     mesh: SocketAddr,
     seed: SocketAddr,
     doors: [SocketAddr; 3],
+    copies: Copies,
 ) -> io::Result<Child> {
     let [http, grpc, admin] = doors;
     let pki = |name: &str| dir.join("pki").join(name).display().to_string();
@@ -177,6 +195,9 @@ fn spawn(
         ("node.id", id.to_owned()),
         ("cluster.listen", mesh.to_string()),
         ("cluster.seeds", seed.to_string()),
+        ("cluster.replicas", u32::from(copies != Copies::None).to_string()),
+        // A copy before the answer is two trips on two busy cores: the subject is how long they take.
+        ("cluster.deadline_ms", "100".to_owned()),
         ("tls.ca", pki("ca.pem")),
         ("tls.cert", pki(&format!("{id}.pem"))),
         ("tls.key", pki(&format!("{id}.key"))),

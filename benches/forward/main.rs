@@ -6,6 +6,9 @@
 //! which it is due, whatever became of the one before, and its latency counts from then. A slow
 //! answer so makes those behind it slow, as it would for clients who do not know of each other.
 //!
+//! Each is measured three times: without copies of the counts, with one replica that hears of them
+//! later, and with one that confirms each before its answer.
+//!
 //! The client runs on the same cores as the nodes, and so do all of them: a node per machine has
 //! more room. It prints and asserts nothing: numbers belong to the machine.
 
@@ -22,7 +25,7 @@ mod report;
 
 use std::io;
 
-use cluster::{Cluster, DOMAIN, KEY};
+use cluster::{Cluster, Copies, DOMAIN, KEY};
 use door::{Door, Grpc, Http};
 use load::{Connect, Load, Outcome};
 use report::Report;
@@ -36,12 +39,24 @@ const WARM_UP_SECONDS: u32 = 1;
 
 fn main() -> io::Result<()> {
     let report = Report::new("forward");
-    let cluster = Cluster::start()?;
-    let (local, forwarded) = keys(&cluster)?;
     report.say(&format!(
         "tidegate forward: 3 nodes and the client on this machine, {PER_SECOND} checks a second in \
          an open loop for {SECONDS} s, us"
     ));
+    for (copies, name) in [
+        (Copies::None, "no replica"),
+        (Copies::Async, "1 replica"),
+        (Copies::Confirmed, "1 replica, confirmed"),
+    ] {
+        measure(report, copies, name)?;
+    }
+    report.load();
+    Ok(())
+}
+
+fn measure(report: Report, copies: Copies, copied: &str) -> io::Result<()> {
+    let cluster = Cluster::start(copies)?;
+    let (local, forwarded) = keys(&cluster)?;
     let http = || Http::connect(cluster.http()).map(|http| Box::new(http) as Box<dyn Door>);
     let grpc = || Grpc::connect(cluster.grpc()).map(|grpc| Box::new(grpc) as Box<dyn Door>);
     let doors: [(&str, Connect<'_>); 2] = [("http", &http), ("grpc", &grpc)];
@@ -53,10 +68,9 @@ fn main() -> io::Result<()> {
             let before = cluster.usage()?;
             let outcome = load(SECONDS).run(door)?;
             let used = cluster.usage()?.since(before);
-            tell(report, &format!("{name}, {way}"), &outcome, &used);
+            tell(report, &format!("{name}, {way}, {copied}"), &outcome, &used);
         }
     }
-    report.load();
     Ok(())
 }
 

@@ -82,6 +82,8 @@ struct Machines {
     is_open: bool,
     /// Steps that are being carried out.
     busy: BTreeSet<(bool, NodeId)>,
+    /// Members that hear every change of ranges which are to be theirs.
+    following: BTreeSet<(bool, NodeId)>,
     /// What was told last.
     told_missed: Missed,
     /// What was published last, in the order of [`RINGS`].
@@ -137,6 +139,7 @@ impl Driver {
             recognised: View::default(),
             is_open: false,
             busy: BTreeSet::new(),
+            following: BTreeSet::new(),
             told_missed: Missed::default(),
             published: Default::default(),
         };
@@ -291,14 +294,17 @@ impl Driver {
                 () = self.shared.wake.notified() => {}
                 Some(_) = steps.join_next() => {}
             }
-            let (due, epochs) = {
+            let (due, epochs, gone) = {
                 let machines = &mut *self.shared.machines.lock();
                 if machines.roll.strike_off(self.shared.tenancy.moment()) {
                     self.follow_roll(machines);
                 }
                 self.tick(machines);
-                (self.take_steps(machines), machines.epochs())
+                (self.take_steps(machines), machines.epochs(), machines.take_gone())
             };
+            for (scope, peer) in gone {
+                replicator.unfollow(scope, &peer);
+            }
             if epochs != told {
                 // Who stands where decides what is claimed when: do not wait for the next ping.
                 told = epochs;
@@ -365,6 +371,22 @@ impl Machines {
             Scope::Region => &mut self.region,
             Scope::Global => &mut self.global,
         }
+    }
+
+    /// Followers that are on the ring no more: what waits for them would wait for ever.
+    fn take_gone(&mut self) -> Vec<(Scope, NodeId)> {
+        let (region, global) = (&self.region.members().seats, &self.global.members().seats);
+        let is_gone = |(is_region, id): &(bool, NodeId)| {
+            !(if *is_region { region } else { global }).contains_key(id)
+        };
+        let gone: Vec<_> = self.following.iter().filter(|it| is_gone(it)).cloned().collect();
+        let scope = |is_region| if is_region { Scope::Region } else { Scope::Global };
+        gone.into_iter()
+            .map(|it| {
+                self.following.remove(&it);
+                (scope(it.0), it.1)
+            })
+            .collect()
     }
 
     fn epochs(&self) -> Epochs {

@@ -70,6 +70,8 @@ impl Driver {
                 reply == HandoffReply::Ready
             }
             Step::Copy { follows, copies } => {
+                let following = (scope == Scope::Region, peer.clone());
+                self.shared.machines.lock().following.insert(following);
                 replicator.follow(scope, peer.clone(), follows.clone());
                 let places = follows.with(&copies);
                 let wants = |key: KeyHash| {
@@ -97,6 +99,8 @@ impl Driver {
                 self.on_ring(scope, |ring| ring.release_answered(peer, number, reply));
                 if reply == HandoffReply::Taken {
                     replicator.unfollow(scope, peer);
+                    let following = (scope == Scope::Region, peer.clone());
+                    self.shared.machines.lock().following.remove(&following);
                     count(&self.shared.counters.handed_over, count_of);
                 }
                 reply == HandoffReply::Taken
