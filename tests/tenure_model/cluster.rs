@@ -24,6 +24,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     /// In no order: any may arrive next.
     pub(crate) flying: Vec<Flight>,
+    /// Whether a release came back refused, and its ranges thawed.
+    pub(crate) has_thawed: bool,
 }
 
 /// One member; its machines are gone while it is down.
@@ -82,7 +84,8 @@ impl Cluster {
     /// `nodes` nodes that all start now and know all, on a circle of so many arcs.
     pub(crate) fn start(nodes: usize, arcs: usize) -> Self {
         let down = Node { generation: 0, machines: None };
-        let mut cluster = Self { now: 10, arcs, nodes: vec![down; nodes], flying: Vec::new() };
+        let mut cluster =
+            Self { now: 10, arcs, nodes: vec![down; nodes], flying: Vec::new(), has_thawed: false };
         for node in 0..nodes {
             cluster.rejoin(node);
         }
@@ -258,11 +261,7 @@ impl Cluster {
 
     /// The message at this index of those in flight arrives, or one of two equal ones does.
     pub(crate) fn deliver(&mut self, index: usize, stays: bool) {
-        let flight = if stays {
-            self.flying[index].clone()
-        } else {
-            self.flying.remove(index)
-        };
+        let flight = if stays { self.flying[index].clone() } else { self.flying.remove(index) };
         self.arrive(flight, Way::Clear);
     }
 
@@ -308,10 +307,7 @@ impl Cluster {
     /// Every ordered pair of two nodes.
     pub(crate) fn pairs(&self) -> Vec<(usize, usize)> {
         let all = 0..self.nodes.len();
-        all.clone()
-            .flat_map(|a| all.clone().map(move |b| (a, b)))
-            .filter(|(a, b)| a != b)
-            .collect()
+        all.clone().flat_map(|a| all.clone().map(move |b| (a, b))).filter(|(a, b)| a != b).collect()
     }
 
     // === inside ===
@@ -375,6 +371,7 @@ impl Cluster {
             Flight::Released { from, to, to_generation, number, reply }
                 if is_asker(to, to_generation) =>
             {
+                self.has_thawed |= reply == HandoffReply::Refused;
                 self.change(to, |machines, _| {
                     machines.ring.release_answered(&id(from), number, reply);
                 });
