@@ -109,6 +109,7 @@ impl Model for Orders {
 }
 
 #[test]
+#[allow(clippy::print_stderr)]
 fn no_order_of_events_gives_a_place_two_owners() {
     let deeper = usize::try_from(wanted("TIDEGATE_MODEL_DEEPER", 0)).expect("a small number");
     let mut unseen: BTreeSet<&str> = SEEN.into();

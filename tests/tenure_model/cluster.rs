@@ -434,6 +434,6 @@ fn place(arc: usize) -> u64 {
 
 /// Consistent, as the ring is: the first of an order of its own that is up.
 fn owner(nodes: usize, arc: usize, is_up: impl Fn(usize) -> bool) -> Option<usize> {
-    let step = if arc / nodes % 2 == 0 { 1 } else { nodes - 1 };
+    let step = if (arc / nodes).is_multiple_of(2) { 1 } else { nodes - 1 };
     (0..nodes).map(|turn| (arc + turn * step) % nodes).find(|node| is_up(*node))
 }
