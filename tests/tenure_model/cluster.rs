@@ -24,6 +24,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     /// In no order: any may arrive next.
     pub(crate) flying: Vec<Flight>,
+    /// Whether a release came back refused, and its ranges thawed.
+    pub(crate) has_thawed: bool,
 }
 
 /// One member; its machines are gone while it is down.
@@ -82,7 +84,8 @@ impl Cluster {
     /// `nodes` nodes that all start now and know all, on a circle of so many arcs.
     pub(crate) fn start(nodes: usize, arcs: usize) -> Self {
         let down = Node { generation: 0, machines: None };
-        let mut cluster = Self { now: 10, arcs, nodes: vec![down; nodes], flying: Vec::new() };
+        let mut cluster =
+            Self { now: 10, arcs, nodes: vec![down; nodes], flying: Vec::new(), has_thawed: false };
         for node in 0..nodes {
             cluster.rejoin(node);
         }
@@ -368,6 +371,7 @@ impl Cluster {
             Flight::Released { from, to, to_generation, number, reply }
                 if is_asker(to, to_generation) =>
             {
+                self.has_thawed |= reply == HandoffReply::Refused;
                 self.change(to, |machines, _| {
                     machines.ring.release_answered(&id(from), number, reply);
                 });
@@ -430,6 +434,6 @@ fn place(arc: usize) -> u64 {
 
 /// Consistent, as the ring is: the first of an order of its own that is up.
 fn owner(nodes: usize, arc: usize, is_up: impl Fn(usize) -> bool) -> Option<usize> {
-    let step = if arc / nodes % 2 == 0 { 1 } else { nodes - 1 };
+    let step = if (arc / nodes).is_multiple_of(2) { 1 } else { nodes - 1 };
     (0..nodes).map(|turn| (arc + turn * step) % nodes).find(|node| is_up(*node))
 }

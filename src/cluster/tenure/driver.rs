@@ -334,6 +334,8 @@ impl Driver {
         let now = self.shared.tenancy.moment();
         for scope in RINGS {
             let before = machines.ring(scope).standing();
+            // The first lease of a start breaks nothing.
+            let had = !machines.ring(scope).holds().is_empty();
             machines.ring_mut(scope).tick(now);
             let counters = &self.shared.counters;
             match (before, machines.ring(scope).standing()) {
@@ -341,14 +343,14 @@ impl Driver {
                     count(&counters.leases_lost, 1);
                     tracing::warn!(?scope, "no majority recognises this node: it owns nothing");
                 }
-                (_, Standing::Broken(_)) => {
+                (_, Standing::Broken(_)) if had => {
                     count(&counters.tenures_broken, 1);
                     tracing::warn!(
                         ?scope,
                         "recognised anew: what was owned before is not any more"
                     );
                 }
-                (Standing::Nothing, Standing::Whole(_)) => {
+                (Standing::Nothing, Standing::Whole(_) | Standing::Broken(_)) => {
                     tracing::info!(?scope, "a majority recognises this node");
                 }
                 _ => {}

@@ -46,6 +46,8 @@ pub struct Lease {
     counts_from: BTreeMap<NodeId, Moment>,
     /// When it was looked at first.
     begun: Option<Moment>,
+    /// When it was looked at last.
+    renewed: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +71,7 @@ impl Lease {
     /// A lease of `me` that nobody has granted anything of.
     pub fn new(me: NodeId, span: Span) -> Self {
         let (grants, noted, seen, counts_from) = Default::default();
-        Self { me, span, grants, noted, seen, counts_from, begun: None }
+        Self { me, span, grants, noted, seen, counts_from, begun: None, renewed: Moment::EPOCH }
     }
 
     /// How long a grant counts.
@@ -91,6 +93,12 @@ impl Lease {
         self.follow(now, quorum);
         let counts_from = |id: &NodeId| self.counts_from.get(id).copied().unwrap_or(now);
         let counts = quorum.only(|id| *id == self.me || now >= counts_from(id));
+        // A newcomer is noted before it counts, as long as those who counted until now are enough.
+        let counted = quorum.only(|id| *id == self.me || self.renewed >= counts_from(id));
+        self.renewed = now;
+        if counted.is_met(|id| self.is_intact_after(id, now)) {
+            self.note_what_lasts(now);
+        }
         let is_whole = counts.is_met(|id| self.is_intact_after(id, now));
         if !is_whole && !counts.is_met(|id| self.is_fresh_after(id, now)) {
             return Standing::Nothing;
