@@ -1,0 +1,89 @@
+//! One run: forms a cluster, loads it, lets go wrong what is to go wrong, waits, and looks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use crate::check;
+use crate::coverage::Situation;
+use crate::log::Log;
+use crate::report::Report;
+use crate::scenario::{FORMING_MS, LOAD_MS, SETTLING_MS, Scenario};
+use crate::world::World;
+
+/// What panicked in any task: tokio keeps it to itself.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// How long the final look may take.
+const LOOK_MS: u64 = 500;
+
+/// Runs `scenario` and says what came of it.
+pub(crate) fn run(scenario: &Scenario, log: &Log) -> Report {
+    std::panic::set_hook(Box::new(|panic| {
+        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
+    }));
+    // A panic on this thread is told like one in a task.
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(scenario, log.clone()).map_err(|error| error.to_string())?;
+        if let Err(error) = live(&mut world, scenario) {
+            world.report.violation(error);
+        }
+        Ok::<_, String>(std::mem::take(&mut world.report))
+    }));
+    let mut report = Report::default();
+    match lived {
+        Ok(Ok(lived)) => report = lived,
+        Ok(Err(error)) => report.violation(format!("the world could not be made: {error}")),
+        Err(_) => report.violation("the run ended early"),
+    }
+    for panic in PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        report.violation(format!("a task panicked: {panic}"));
+    }
+    report.is_complete = true;
+    for violation in &report.violations {
+        log.say(format_args!("VIOLATION {violation}"));
+    }
+    log.flush();
+    report
+}
+
+fn live(world: &mut World<'_>, scenario: &Scenario) -> Result<(), String> {
+    form(world, scenario)?;
+    world.traffic.is_on.store(true, Ordering::Relaxed);
+    let begin = world.time.millis();
+    let mut incidents = scenario.incidents.iter().peekable();
+    while world.time.millis() < begin + LOAD_MS {
+        let since = world.time.millis() - begin;
+        while let Some(incident) = incidents.next_if(|incident| incident.at_ms <= since) {
+            world.happen(&incident.fault)?;
+        }
+        world.step()?;
+        world.watch_owners();
+    }
+    world.traffic.is_on.store(false, Ordering::Relaxed);
+    for _ in 0..SETTLING_MS {
+        world.step()?;
+    }
+    let looked_from = world.look();
+    for _ in 0..LOOK_MS {
+        world.step()?;
+    }
+    if scenario.incidents.is_empty() {
+        world.report.reached.insert(Situation::Calm);
+    }
+    check::all(world, scenario, looked_from);
+    Ok(())
+}
+
+/// Starts the first nodes and waits until they have found each other.
+fn form(world: &mut World<'_>, scenario: &Scenario) -> Result<(), String> {
+    for node in 0..scenario.starters {
+        world.start(node)?;
+    }
+    while !world.have_all_joined(scenario.starters) {
+        if world.time.millis() > FORMING_MS {
+            return Err(format!("{} nodes did not find each other", scenario.starters));
+        }
+        world.step()?;
+    }
+    Ok(())
+}
