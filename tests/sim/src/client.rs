@@ -30,8 +30,6 @@ pub(crate) struct Traffic {
 pub(crate) struct Door {
     pub(crate) core: Arc<Core>,
     pub(crate) node: usize,
-    /// Which process of the node.
-    pub(crate) start: u32,
     pub(crate) history: History,
     pub(crate) traffic: Arc<Traffic>,
     /// Ends the clients.
@@ -44,6 +42,8 @@ pub(crate) const CLIENTS: usize = 3;
 const HOT: Key = Key { kind: Kind::Strict, number: 0 };
 /// The longest pause of a client between two asks.
 const PAUSE_MAX_MS: u64 = 40;
+/// The same in a flood.
+const FLOOD_PAUSE_MAX_MS: u64 = 4;
 /// Asks of a burst: more than a lane holds.
 const BURST: usize = tidegate::cluster::mesh::IN_FLIGHT_MAX + 200;
 const HALF_PPM: u32 = 500_000;
@@ -52,7 +52,9 @@ impl Door {
     /// A client that asks until the door closes.
     pub(crate) async fn visit(self, mut dice: Dice) {
         loop {
-            let pause = Duration::from_millis(dice.between(1, PAUSE_MAX_MS));
+            let is_flood = self.traffic.is_flood.load(Ordering::Relaxed);
+            let pause_max_ms = if is_flood { FLOOD_PAUSE_MAX_MS } else { PAUSE_MAX_MS };
+            let pause = Duration::from_millis(dice.between(1, pause_max_ms));
             tokio::select! {
                 biased;
                 () = self.closed.cancelled() => return,
@@ -78,7 +80,7 @@ impl Door {
 
     /// Asks for `hits` of `key`; 0 only looks.
     pub(crate) async fn ask(&self, key: Key, hits: i64) {
-        let number = self.history.asked(self.node, self.start, key, hits);
+        let number = self.history.asked(self.node, key, hits);
         let value = key.number.to_string();
         let entries = vec![Entry { key: key.kind.name(), value: &value }];
         let descriptors = [Descriptor { entries, hits: None }];

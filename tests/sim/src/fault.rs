@@ -46,15 +46,17 @@ pub(crate) struct Incident {
 impl Fault {
     /// Whether it may make nodes take each other for dead, or changes who is a member.
     pub(crate) fn moves_keys(&self) -> bool {
-        match self {
-            Self::Weather { .. }
-            | Self::Slow { .. }
-            | Self::Split { .. }
+        match *self {
+            Self::Split { .. }
             | Self::CutOneWay { .. }
             | Self::Crash { .. }
             | Self::Start { .. }
-            | Self::Pause { .. }
             | Self::Leave { .. } => true,
+            Self::Weather { loss_ppm, late_ms, .. } => {
+                loss_ppm > MILD_LOSS_PPM || late_ms > MILD_LATE_MS
+            }
+            Self::Slow { late_ms, .. } => late_ms > MILD_LATE_MS,
+            Self::Pause { for_ms, .. } => for_ms > MILD_PAUSE_MS,
             Self::Heal
             | Self::ClockStep { .. }
             | Self::Reload
@@ -63,7 +65,25 @@ impl Fault {
             | Self::Burst { .. } => false,
         }
     }
+
+    /// Whether it may keep an ask from its owner or a key from a counter of its own.
+    pub(crate) fn disturbs(&self) -> bool {
+        match self {
+            Self::Weather { .. }
+            | Self::Slow { .. }
+            | Self::Pause { .. }
+            | Self::Flood(_)
+            | Self::Burst { .. } => true,
+            _ => self.moves_keys(),
+        }
+    }
 }
+
+/// What gossip and pings shrug off: retransmission costs milliseconds, and a node is taken for dead
+/// after about a second.
+const MILD_LOSS_PPM: u32 = 50_000;
+const MILD_LATE_MS: u64 = 40;
+const MILD_PAUSE_MS: u64 = 300;
 
 impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

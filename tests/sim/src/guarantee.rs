@@ -1,39 +1,129 @@
-//! What a run has to hold, given what goes wrong in it.
+//! What a run has to hold, given what goes wrong in it: the one place where a fault buys an
+//! allowance.
 //!
-//! This is the one place where a fault buys an allowance. While nothing makes a key change its
-//! owner, strict limits are exact. Owners neither replicate nor hand over, so once a key changes
-//! its owner its count begins anew: how often that happens is up to the failure detector, and no
-//! bound is stated.
+//! Strict limits are exact while no key changes its owner. What happens when one does depends on
+//! how owners keep what they know, which is what [`KEEPING`] says.
 
 use crate::fault::Fault;
+use crate::history::Record;
+use crate::keys::Key;
 use crate::scenario::Scenario;
+use crate::world::Crash;
+
+/// How owners keep what they know when keys move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// Not at all: a key that moves is counted anew. How often keys move is up to the failure
+    /// detector, so no bound is stated for runs in which they may.
+    Nothing,
+    /// A planned change hands states over, and one node owns a key at any moment. A crash loses
+    /// what its owner admitted since the last replication.
+    Handover {
+        /// The oldest change that a replica may not have.
+        replication_lag_ms: u64,
+    },
+}
+
+/// How the product keeps counts.
+const KEEPING: Keeping = Keeping::Nothing;
 
 /// What a run has to hold about its strict keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guarantee {
-    /// No key passes more than its limit, no hit that was admitted is forgotten, and at no moment
-    /// two nodes take themselves for the owner of one key.
-    pub(crate) is_exact: bool,
-    /// Nothing stands between a caller and the owner: every ask is decided and none answered by
-    /// policy.
+    keeping: Keeping,
+    /// Whether keys may change their owner.
+    moves_keys: bool,
+    /// Nothing stands between a caller and the owner: every ask is decided as one exact node would,
+    /// and none is answered by policy.
     pub(crate) is_undisturbed: bool,
 }
 
 impl Guarantee {
     /// What `scenario` has to hold.
     pub(crate) fn of(scenario: &Scenario) -> Self {
+        let any = |what: fn(&Fault) -> bool| scenario.incidents.iter().any(|it| what(&it.fault));
         Self {
-            is_exact: !scenario.moves_keys(),
-            is_undisturbed: !scenario.incidents.iter().any(|i| disturbs(&i.fault)),
+            keeping: KEEPING,
+            moves_keys: any(Fault::moves_keys),
+            is_undisturbed: !any(Fault::disturbs),
         }
+    }
+
+    /// Whether at no moment two nodes take themselves for the owner of one key.
+    pub(crate) fn has_one_owner(&self) -> bool {
+        !self.moves_keys || self.keeping != Keeping::Nothing
+    }
+
+    /// The most admitted hits of `key` that may be forgotten, and so be admitted again; `None` when
+    /// no bound is stated.
+    pub(crate) fn forgotten_max(
+        &self,
+        key: Key,
+        records: &[Record],
+        crashes: &[Crash],
+    ) -> Option<u64> {
+        if !self.moves_keys {
+            return Some(0);
+        }
+        let Keeping::Handover { replication_lag_ms } = self.keeping else { return None };
+        let lost = crashes.iter().filter(|crash| crash.owned.contains(&key)).map(|crash| {
+            // A crash in the middle of something else may find no replica that knows anything.
+            let lag_ms = if crash.is_alone { replication_lag_ms } else { crash.at_ms };
+            let since = crash.at_ms - lag_ms.min(crash.at_ms);
+            let answered = |record: &&Record| {
+                let at_ms = record.outcome.map(|outcome| outcome.at_ms);
+                record.key == key && at_ms.is_some_and(|at| (since..=crash.at_ms).contains(&at))
+            };
+            records.iter().filter(answered).map(Record::admitted_by_owner).sum::<u64>()
+        });
+        Some(lost.sum())
+    }
+
+    /// The most hits of a key that may pass by each node's share of its `limit` while nobody
+    /// decides; `None` when no bound is stated.
+    pub(crate) fn shared_max(&self, limit: u64) -> Option<u64> {
+        (self.has_one_owner()).then_some(limit)
     }
 }
 
-/// Whether a fault may keep an ask from its owner.
-fn disturbs(fault: &Fault) -> bool {
-    fault.moves_keys()
-        || matches!(
-            fault,
-            Fault::Pause { .. } | Fault::Slow { .. } | Fault::Weather { .. } | Fault::Burst { .. }
-        )
+#[cfg(test)]
+mod tests {
+    use tidegate::decide::Source;
+
+    use super::*;
+    use crate::history::Outcome;
+    use crate::keys::Kind;
+
+    const KEY: Key = Key { kind: Kind::Strict, number: 0 };
+
+    fn hit_at(at_ms: u64) -> Record {
+        let outcome = Outcome { at_ms, is_allowed: true, source: Source::Owner, remaining: 0 };
+        Record { at_ms, node: 0, key: KEY, hits: 1, outcome: Some(outcome) }
+    }
+
+    fn forgotten(guarantee: Guarantee, is_alone: bool) -> Option<u64> {
+        let records: Vec<_> = [100, 900, 990, 1_000, 1_100].into_iter().map(hit_at).collect();
+        let crash = Crash { at_ms: 1_000, owned: vec![KEY], is_alone };
+        guarantee.forgotten_max(KEY, &records, &[crash])
+    }
+
+    #[test]
+    fn a_crash_may_lose_what_was_not_replicated() {
+        let keeping = Keeping::Handover { replication_lag_ms: 50 };
+        let handover = Guarantee { keeping, moves_keys: true, is_undisturbed: false };
+        assert_eq!(forgotten(handover, true), Some(2), "what was admitted from 950 ms on");
+        assert_eq!(forgotten(handover, false), Some(4), "everything before the crash");
+        assert_eq!(handover.forgotten_max(KEY, &[hit_at(10)], &[]), Some(0), "nobody crashed");
+    }
+
+    #[test]
+    fn without_handover_only_keys_that_stay_are_exact() {
+        let nothing =
+            Guarantee { keeping: Keeping::Nothing, moves_keys: true, is_undisturbed: false };
+        assert_eq!(forgotten(nothing, true), None);
+        assert!(!nothing.has_one_owner());
+        let still = Guarantee { moves_keys: false, ..nothing };
+        assert_eq!(still.forgotten_max(KEY, &[], &[]), Some(0));
+        assert!(still.has_one_owner());
+    }
 }

@@ -23,8 +23,6 @@ pub(crate) struct Record {
     pub(crate) at_ms: u64,
     /// The node that was asked.
     pub(crate) node: usize,
-    /// Which of the node's processes, counted from 0.
-    pub(crate) start: u32,
     pub(crate) key: Key,
     /// 0 looks at what is left.
     pub(crate) hits: i64,
@@ -48,8 +46,8 @@ impl History {
     }
 
     /// Notes an ask and returns its number.
-    pub(crate) fn asked(&self, node: usize, start: u32, key: Key, hits: i64) -> usize {
-        let record = Record { at_ms: self.time.millis(), node, start, key, hits, outcome: None };
+    pub(crate) fn asked(&self, node: usize, key: Key, hits: i64) -> usize {
+        let record = Record { at_ms: self.time.millis(), node, key, hits, outcome: None };
         let mut records = self.lock();
         records.push(record);
         records.len() - 1

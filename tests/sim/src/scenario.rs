@@ -91,7 +91,7 @@ impl Scenario {
         let is_calm = seed.is_multiple_of(CALM_EVERY);
         let latency_max_ms = dice.below(3);
         let deadline_ms = dice.pick(&[10, 20, 50]);
-        let keys_max = dice.pick(&[2_000, 100_000]);
+        let keys_max = dice.pick(&[400, 100_000]);
         let skew_ms = dice.pick(&[0, 20, 500, 3_000]);
         let clocks_ahead_ms = (0..nodes).map(|_| dice.around(skew_ms)).collect();
         let mut draft =
@@ -114,11 +114,6 @@ impl Scenario {
             clocks_ahead_ms,
             incidents,
         }
-    }
-
-    /// Whether anything happens that may make keys change their owner.
-    pub(crate) fn moves_keys(&self) -> bool {
-        self.incidents.iter().any(|incident| incident.fault.moves_keys())
     }
 }
 

@@ -50,6 +50,10 @@ pub(crate) struct World<'a> {
     hasher: KeyHasher,
     /// Nodes that crashed and were not started since.
     crashed: Vec<usize>,
+    /// Nodes that crash as soon as somebody waits for them, or at this time.
+    doomed: Vec<(usize, u64)>,
+    /// When something last happened that may move keys, the end of such a thing included.
+    troubled_ms: u64,
 }
 
 /// A node that did not answer for a while.
@@ -64,12 +68,20 @@ pub(crate) struct Crash {
     pub(crate) at_ms: u64,
     /// Strict keys that it owned.
     pub(crate) owned: Vec<Key>,
+    /// Whether nothing else was wrong then and for some time before.
+    pub(crate) is_alone: bool,
 }
 
 /// A run that needs longer than this in simulated time is broken.
 const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
 /// A pause longer than this outlives a lease.
 const LONG_PAUSE_MS: u64 = 400;
+/// How long a doomed node is waited for.
+const DOOM_MS: u64 = 100;
+/// After this long without trouble a crash finds its replicas complete.
+const QUIET_MS: u64 = 2_000;
+/// Asks that are looked through for one that waits: more than are under way.
+const RECENT: usize = 500;
 /// How often owners are compared.
 const WATCH_EVERY_MS: u64 = 10;
 
@@ -124,6 +136,8 @@ impl<'a> World<'a> {
             seed,
             hasher: KeyHasher::new(SECRET),
             crashed: Vec::new(),
+            doomed: Vec::new(),
+            troubled_ms: 0,
         })
     }
 
@@ -145,6 +159,7 @@ impl<'a> World<'a> {
                 Stepped::Failed(error) => return Err(format!("n{} failed: {error}", index + 1)),
             }
         }
+        self.crash_doomed();
         Ok(())
     }
 
@@ -207,7 +222,11 @@ impl<'a> World<'a> {
                 self.report.reached.insert(Situation::OneWayCut);
             }
             Fault::Heal => self.weather(|_, _| true, |link| link.is_cut = false),
-            Fault::Crash { node } => self.crash(node),
+            Fault::Crash { node } => {
+                self.doomed.push((node, self.time.millis() + DOOM_MS));
+                // It is no trouble of its own.
+                return Ok(());
+            }
             Fault::Start { node } => {
                 self.note_handoff();
                 self.start(node)?;
@@ -241,18 +260,26 @@ impl<'a> World<'a> {
                 }
             }
         }
+        if fault.moves_keys() || self.is_stormy() {
+            self.troubled_ms = self.time.millis();
+        }
         Ok(())
     }
 
-    /// Lets every process that has joined look at every key, and returns the number of the first
-    /// such ask.
-    pub(crate) fn look(&mut self) -> usize {
+    /// Whether any link is worse than it should be.
+    fn is_stormy(&self) -> bool {
+        !self.weather.lock().unwrap_or_else(PoisonError::into_inner).is_fair()
+    }
+
+    /// Lets a client of every process that has joined ask for `hits` of every key of some kinds, one
+    /// after the other, and returns the number of the first such ask.
+    pub(crate) fn ask_everywhere(&mut self, concerns: fn(Kind) -> bool, hits: i64) -> usize {
         let first = self.history.with(<[_]>::len);
         for process in self.processes() {
             let Some(door) = process.door.clone() else { continue };
             process.spawn(async move {
-                for key in keys::checked() {
-                    door.ask(key, 0).await;
+                for key in keys::checked().filter(|key| concerns(key.kind)) {
+                    door.ask(key, hits).await;
                 }
             });
         }
@@ -287,26 +314,40 @@ impl<'a> World<'a> {
         self.hasher.descriptor(DOMAIN, &entries).place()
     }
 
-    fn crash(&mut self, index: usize) {
-        let node = &self.nodes[index];
-        let at_ms = self.time.millis();
-        let owned: Vec<Key> = keys::checked()
-            .filter(|key| key.kind.is_strict() && self.decides(node, *key))
-            .collect();
-        let is_waited_for = self.history.with(|records| {
-            let waiting = |record: &&crate::history::Record| record.outcome.is_none();
-            let elsewhere = records.iter().rev().take(1_000).filter(waiting);
-            elsewhere
-                .filter(|record| record.node != index)
-                .any(|record| owned.contains(&record.key))
-        });
-        if is_waited_for {
-            self.report.reached.insert(Situation::OwnerDiedMidAsk);
+    /// Crashes the doomed whose time has come: the best moment is when another node waits for a
+    /// verdict.
+    fn crash_doomed(&mut self) {
+        let now = self.time.millis();
+        for (index, at_the_latest) in std::mem::take(&mut self.doomed) {
+            let node = &self.nodes[index];
+            let owned: Vec<Key> = keys::checked()
+                .filter(|key| key.kind.is_strict() && self.decides(node, *key))
+                .collect();
+            let is_awaited = self.is_awaited(index, &owned);
+            if !is_awaited && now < at_the_latest {
+                self.doomed.push((index, at_the_latest));
+                continue;
+            }
+            if is_awaited {
+                self.report.reached.insert(Situation::OwnerDiedMidAsk);
+            }
+            let is_alone = !self.is_stormy() && now - self.troubled_ms > QUIET_MS;
+            self.log.say(format_args!("n{} crashes, alone={is_alone}", index + 1));
+            self.crashes.push(Crash { at_ms: now, owned, is_alone });
+            self.crashed.push(index);
+            self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
+            self.troubled_ms = now;
+            self.nodes[index].crash();
         }
-        self.crashes.push(Crash { at_ms, owned });
-        self.crashed.push(index);
-        self.stalls.push(Stall { node: index, from_ms: at_ms, to_ms: at_ms });
-        self.nodes[index].crash();
+    }
+
+    /// Whether another node waits for a verdict on one of `owned`, which `index` decides.
+    fn is_awaited(&self, index: usize, owned: &[Key]) -> bool {
+        self.history.with(|records| {
+            records.iter().rev().take(RECENT).any(|record| {
+                record.outcome.is_none() && record.node != index && owned.contains(&record.key)
+            })
+        })
     }
 
     fn pause(&mut self, index: usize, for_ms: u64) {
@@ -345,7 +386,7 @@ impl<'a> World<'a> {
         let Some(process) = &mut self.nodes[index].process else { return };
         let core = process.core.clone();
         let closed = tokio_util::sync::CancellationToken::new();
-        let door = Door { core, node: index, start, history, traffic, closed };
+        let door = Door { core, node: index, history, traffic, closed };
         process.open(door, dice.into_iter());
         if let Some(at) = self.crashed.iter().position(|crashed| *crashed == index) {
             self.crashed.swap_remove(at);

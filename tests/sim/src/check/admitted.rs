@@ -18,26 +18,33 @@ struct Tally {
     by_oracle: u64,
     /// The most hits that a node found counted in the final look, if one was answered by an owner.
     counted: Option<u64>,
+    /// How many of the admitted may be forgotten; `None` without a bound.
+    forgotten_max: Option<u64>,
 }
 
 pub(super) fn check(case: &mut Case<'_, '_>) {
     let tallies: Vec<(Key, Tally)> = case.world.history.with(|records| {
-        keys::checked().map(|key| (key, tally(key, records, case.looked_from))).collect()
+        let strict = keys::checked().filter(|key| key.kind.is_strict());
+        strict.map(|key| (key, tally(case, key, records))).collect()
     });
     for (key, tally) in tallies {
         for problem in problems(case, key, &tally) {
             case.world.report.violation(format!("{key}: {problem}: {tally:?}"));
         }
     }
-    if case.guarantee.is_exact && case.world.report.two_owners_ms > 0 {
-        let for_ms = case.world.report.two_owners_ms;
-        case.world.report.violation(format!("two owners of one key for {for_ms} ms"));
+    let two_owners_ms = case.world.report.two_owners_ms;
+    if case.guarantee.has_one_owner() && two_owners_ms > 0 {
+        case.world.report.violation(format!("two owners of one key for {two_owners_ms} ms"));
     }
 }
 
-fn tally(key: Key, records: &[Record], looked_from: usize) -> Tally {
-    let (asks, looks) = records.split_at(looked_from);
-    let mut tally = Tally { by_oracle: oracle::admitted(key, asks), ..Tally::default() };
+fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
+    let (asks, looks) = records.split_at(case.looked_from);
+    let mut tally = Tally {
+        by_oracle: oracle::admitted(key, asks),
+        forgotten_max: case.guarantee.forgotten_max(key, asks, &case.world.crashes),
+        ..Tally::default()
+    };
     for record in asks.iter().filter(|record| record.key == key) {
         tally.asked += record.hits.unsigned_abs();
         tally.by_owner += record.admitted_by_owner();
@@ -50,38 +57,31 @@ fn tally(key: Key, records: &[Record], looked_from: usize) -> Tally {
 }
 
 fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
-    let mut found = Vec::new();
+    let Tally { asked, by_owner, by_policy, by_oracle, counted, forgotten_max } = *tally;
     let limit = u64::from(key.kind.limit());
-    if !key.kind.is_strict() {
-        return found;
+    let mut found = Vec::new();
+    let policy_max =
+        if key.kind == Kind::Shared { case.guarantee.shared_max(limit) } else { Some(0) };
+    if policy_max.is_some_and(|max| by_policy > max) {
+        found.push("more hits passed by policy than the policy has to give");
     }
-    if key.kind != Kind::Shared && tally.by_policy > 0 {
-        found.push("a rule that refuses while nobody decides let hits pass");
+    let windows = if key.kind == Kind::Brief { windows(case) } else { 1 };
+    if forgotten_max.is_some_and(|forgotten| by_owner > limit * windows + forgotten) {
+        found.push("more hits passed than the limit and what a crash may lose");
     }
     if key.kind == Kind::Brief {
-        if case.guarantee.is_exact && tally.by_owner > limit * windows(case) {
-            found.push("more hits passed than all its windows hold");
-        }
         return found;
     }
-    if case.guarantee.is_exact {
-        if tally.by_owner > limit {
-            found.push("more hits passed than the limit");
-        }
-        if tally.counted.is_some_and(|counted| counted < tally.by_owner) {
-            found.push("hits that were admitted are forgotten");
-        }
+    if let (Some(forgotten), Some(counted)) = (forgotten_max, counted)
+        && counted < limit.min(by_owner.saturating_sub(forgotten))
+    {
+        found.push("hits that were admitted are forgotten");
     }
-    if tally.counted.is_some_and(|counted| counted > tally.asked) {
+    if counted.is_some_and(|counted| counted > asked) {
         found.push("hits were counted twice");
     }
-    if case.guarantee.is_undisturbed {
-        if tally.by_owner != tally.by_oracle {
-            found.push("the cluster admits other than one exact node does");
-        }
-        if tally.by_policy > 0 {
-            found.push("an ask was answered by policy though nothing was wrong");
-        }
+    if case.guarantee.is_undisturbed && (by_owner != by_oracle || by_policy > 0) {
+        found.push("the cluster decides other than one exact node does");
     }
     found
 }

@@ -14,7 +14,7 @@ pub(crate) struct Weather {
 }
 
 /// One direction between two nodes. The default is a good line.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Nothing arrives.
     pub(crate) is_cut: bool,
@@ -53,6 +53,11 @@ impl Weather {
     /// Whether any link is cut.
     pub(crate) fn is_any_cut(&self) -> bool {
         self.links.iter().any(|link| link.is_cut)
+    }
+
+    /// Whether every link is a good line.
+    pub(crate) fn is_fair(&self) -> bool {
+        self.links.iter().all(|link| *link == Link::default())
     }
 
     /// When the copies of a datagram arrive, as delays beyond the network's own: none when it is
