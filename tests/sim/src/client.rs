@@ -18,11 +18,11 @@ use crate::keys::{CHECKED, DOMAIN, KEYS_PER_KIND, Key, Kind};
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     /// Whether there is any.
-    pub(crate) is_on: AtomicBool,
+    pub(crate) on: AtomicBool,
     /// Half of it is for one key.
-    pub(crate) is_hot: AtomicBool,
+    pub(crate) hot: AtomicBool,
     /// Half of it is for keys that were never asked before.
-    pub(crate) is_flood: AtomicBool,
+    pub(crate) flood: AtomicBool,
 }
 
 /// One process of a node, as its clients know it; cheap to clone.
@@ -52,7 +52,7 @@ impl Door {
     /// A client that asks until the door closes.
     pub(crate) async fn visit(self, mut dice: Dice) {
         loop {
-            let is_flood = self.traffic.is_flood.load(Ordering::Relaxed);
+            let is_flood = self.traffic.flood.load(Ordering::Relaxed);
             let pause_max_ms = if is_flood { FLOOD_PAUSE_MAX_MS } else { PAUSE_MAX_MS };
             let pause = Duration::from_millis(dice.between(1, pause_max_ms));
             tokio::select! {
@@ -60,7 +60,7 @@ impl Door {
                 () = self.closed.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
             }
-            if self.traffic.is_on.load(Ordering::Relaxed) {
+            if self.traffic.on.load(Ordering::Relaxed) {
                 let key = self.draw(&mut dice);
                 self.ask(key, 1).await;
             }
@@ -90,10 +90,10 @@ impl Door {
     }
 
     fn draw(&self, dice: &mut Dice) -> Key {
-        if self.traffic.is_flood.load(Ordering::Relaxed) && dice.chance(HALF_PPM) {
+        if self.traffic.flood.load(Ordering::Relaxed) && dice.chance(HALF_PPM) {
             return Key { kind: Kind::Junk, number: dice.below(u64::MAX) };
         }
-        if self.traffic.is_hot.load(Ordering::Relaxed) && dice.chance(HALF_PPM) {
+        if self.traffic.hot.load(Ordering::Relaxed) && dice.chance(HALF_PPM) {
             return HOT;
         }
         Key { kind: dice.pick(&CHECKED), number: dice.below(KEYS_PER_KIND) }

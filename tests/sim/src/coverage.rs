@@ -46,66 +46,45 @@ pub(crate) enum Situation {
     LimitReached,
 }
 
-use Situation::*;
-
-/// Every situation, in the order of the table.
-pub(crate) const SITUATIONS: [Situation; 19] = [
-    Calm,
-    BadWeather,
-    SlowPeer,
-    Split,
-    OneWayCut,
-    HandoffInSplit,
-    OwnerDiedMidAsk,
-    PromotedReplica,
-    RejoinedWithoutState,
-    LongPause,
-    ClockStep,
-    Left,
-    Joined,
-    Reloaded,
-    HotKey,
-    FullStore,
-    FullQueue,
-    PolicyAnswered,
-    LimitReached,
+/// Every situation and its name, in the order of the table.
+pub(crate) const SITUATIONS: [(Situation, &str); 19] = [
+    (Situation::Calm, "nothing went wrong"),
+    (Situation::BadWeather, "bad weather"),
+    (Situation::SlowPeer, "slow peer"),
+    (Situation::Split, "split in two"),
+    (Situation::OneWayCut, "cut in one direction"),
+    (Situation::HandoffInSplit, "handoff during a partition"),
+    (Situation::OwnerDiedMidAsk, "owner died between check and answer"),
+    (Situation::PromotedReplica, "promoted replica"),
+    (Situation::RejoinedWithoutState, "rejoin with lost state"),
+    (Situation::LongPause, "pause longer than a lease"),
+    (Situation::ClockStep, "clock step"),
+    (Situation::Left, "node left in order"),
+    (Situation::Joined, "new node joined"),
+    (Situation::Reloaded, "rules reloaded"),
+    (Situation::HotKey, "hot key"),
+    (Situation::FullStore, "full store"),
+    (Situation::FullQueue, "full queue"),
+    (Situation::PolicyAnswered, "answer by policy"),
+    (Situation::LimitReached, "limit reached"),
 ];
 
 impl Situation {
     /// Whether a suite that never got there fails.
     pub(crate) fn is_required(self) -> bool {
         // Owners do not replicate, so no replica has anything to be promoted with.
-        self != PromotedReplica
+        self != Self::PromotedReplica
     }
 
     /// The situation that `name` stands for, as written by `Display`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        SITUATIONS.into_iter().find(|situation| situation.to_string() == name)
+        SITUATIONS.into_iter().find(|(_, its)| *its == name).map(|(situation, _)| situation)
     }
 }
 
 impl fmt::Display for Situation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Calm => "nothing went wrong",
-            BadWeather => "bad weather",
-            SlowPeer => "slow peer",
-            Split => "split in two",
-            OneWayCut => "cut in one direction",
-            HandoffInSplit => "handoff during a partition",
-            OwnerDiedMidAsk => "owner died between check and answer",
-            PromotedReplica => "promoted replica",
-            RejoinedWithoutState => "rejoin with lost state",
-            LongPause => "pause longer than a lease",
-            ClockStep => "clock step",
-            Left => "node left in order",
-            Joined => "new node joined",
-            Reloaded => "rules reloaded",
-            HotKey => "hot key",
-            FullStore => "full store",
-            FullQueue => "full queue",
-            PolicyAnswered => "answer by policy",
-            LimitReached => "limit reached",
-        })
+        let name = SITUATIONS.into_iter().find(|(situation, _)| situation == self);
+        f.pad(name.map_or("a situation without a name", |(_, name)| name))
     }
 }

@@ -2,7 +2,7 @@
 //! allowance.
 //!
 //! Strict limits are exact while no key changes its owner. What happens when one does depends on
-//! how owners keep what they know, which is what [`KEEPING`] says.
+//! how owners keep what they know, which is what [`Keeping`] says.
 
 use crate::fault::Fault;
 use crate::history::Record;
@@ -24,8 +24,24 @@ pub(crate) enum Keeping {
     },
 }
 
-/// How the product keeps counts.
-const KEEPING: Keeping = Keeping::Nothing;
+impl Keeping {
+    /// How the product keeps counts.
+    pub(crate) const PRODUCT: Self = Self::Nothing;
+    /// What a product has to hold whose owners hand over and replicate.
+    const HANDOVER: Self = Self::Handover { replication_lag_ms: 50 };
+
+    /// The promise that `name` stands for.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        [Self::Nothing, Self::HANDOVER].into_iter().find(|keeping| keeping.name() == name)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Handover { .. } => "handover",
+        }
+    }
+}
 
 /// What a run has to hold about its strict keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +56,9 @@ pub(crate) struct Guarantee {
 
 impl Guarantee {
     /// What `scenario` has to hold.
-    pub(crate) fn of(scenario: &Scenario) -> Self {
+    pub(crate) fn of(scenario: &Scenario, keeping: Keeping) -> Self {
         let any = |what: fn(&Fault) -> bool| scenario.incidents.iter().any(|it| what(&it.fault));
-        Self {
-            keeping: KEEPING,
-            moves_keys: any(Fault::moves_keys),
-            is_undisturbed: !any(Fault::disturbs),
-        }
+        Self { keeping, moves_keys: any(Fault::moves_keys), is_undisturbed: !any(Fault::disturbs) }
     }
 
     /// Whether at no moment two nodes take themselves for the owner of one key.

@@ -38,13 +38,13 @@ mod scenario;
 mod suite;
 mod world;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::clock::Time;
+use crate::guarantee::Guarantee;
 use crate::log::Log;
 use crate::options::{Job, Options};
 use crate::scenario::Scenario;
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         }
     };
     match options.job {
-        Job::Child { seed } => child(seed, &options.logs),
+        Job::Child { seed } => child(seed, &options),
         Job::Show { seed } => {
             show(&Scenario::draw(seed));
             ExitCode::SUCCESS
@@ -75,11 +75,11 @@ fn main() -> ExitCode {
 }
 
 /// Runs one seed in this process and writes its report to standard output.
-fn child(seed: u64, logs: &Path) -> ExitCode {
-    let log = match Log::create(&suite::log_path(logs, seed), Time::default()) {
+fn child(seed: u64, options: &Options) -> ExitCode {
+    let log = match Log::create(&suite::log_path(&options.logs, seed), Time::default()) {
         Ok(log) => log,
         Err(error) => {
-            eprintln!("sim: create a log in {}: {error}", logs.display());
+            eprintln!("sim: create a log in {}: {error}", options.logs.display());
             return ExitCode::FAILURE;
         }
     };
@@ -89,7 +89,7 @@ fn child(seed: u64, logs: &Path) -> ExitCode {
     // From here on nothing in this process reads a real clock or real randomness.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
-    let report = run::run(&scenario, &log);
+    let report = run::run(&scenario, Guarantee::of(&scenario, options.keeping), &log);
     print!("{report}");
     if report.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

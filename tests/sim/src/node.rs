@@ -52,6 +52,8 @@ pub(crate) struct Process {
     /// Set when it leaves; ends when it has left.
     leaving: Option<JoinHandle<()>>,
     quiet: Quiet,
+    /// Milliseconds that it has run.
+    age_ms: u64,
 }
 
 /// How long a process has seen the same members.
@@ -76,6 +78,8 @@ pub(crate) enum Stepped {
 pub(crate) const STEP: Duration = Duration::from_millis(1);
 /// A view counts as complete after this long without a change: as with the real doors.
 const QUIET_MS: u64 = 400;
+/// A process that finds nobody for so long opens its doors alone: as with the real ones.
+const PATIENCE_MS: u64 = 5_000;
 
 impl Node {
     pub(crate) fn new(id: String, card: Card, clock: Arc<NodeClock>, identity: Identity) -> Self {
@@ -109,8 +113,17 @@ impl Node {
         let (core, tasks) = built.map_err(|error| error.to_string())?;
         let run = core.clone().run(tasks, stop.clone());
         let running = runtime.spawn(async move { run.await.map_err(|error| error.to_string()) });
-        let (door, leaving, quiet) = (None, None, Quiet::default());
-        self.process = Some(Process { core, book, runtime, stop, running, door, leaving, quiet });
+        self.process = Some(Process {
+            core,
+            book,
+            runtime,
+            stop,
+            running,
+            door: None,
+            leaving: None,
+            quiet: Quiet::default(),
+            age_ms: 0,
+        });
         self.starts += 1;
         (self.pause_left_ms, self.paused_ms) = (0, 0);
         Ok(())
@@ -177,8 +190,9 @@ impl Node {
 }
 
 impl Process {
-    /// Whether it has joined: every connected peer is in its view, there is one, and the view has
-    /// been quiet. To be asked once a step.
+    /// Whether it has joined, by the rule of the product's doors: every connected peer is in its
+    /// view, there is one, and the view has been quiet; or it has waited for long enough. To be
+    /// asked once a step.
     pub(crate) fn has_joined(&mut self) -> bool {
         let topology = self.core.topology.load();
         let epoch = topology.view.epoch();
@@ -186,10 +200,12 @@ impl Process {
             self.quiet = Quiet { epoch, for_ms: 0 };
         }
         self.quiet.for_ms += 1;
+        self.age_ms += 1;
         let Some(joined) = &self.core.joined else { return true };
         let peers = joined.mesh.peers();
         let is_complete = peers.iter().all(|peer| topology.view.get(&peer.id).is_some());
-        !peers.is_empty() && is_complete && self.quiet.for_ms >= QUIET_MS
+        let has_company = !peers.is_empty() && is_complete && self.quiet.for_ms >= QUIET_MS;
+        has_company || self.age_ms > PATIENCE_MS
     }
 
     /// Opens the door: its clients run from now on.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::guarantee::Keeping;
+
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
@@ -25,12 +27,13 @@ pub(crate) struct Options {
     pub(crate) jobs: usize,
     /// Whether situations that were not reached fail the suite: they do for enough seeds.
     pub(crate) needs_coverage: bool,
+    /// What the runs are held to.
+    pub(crate) keeping: Keeping,
     /// Where logs are kept.
     pub(crate) logs: PathBuf,
 }
 
-pub(crate) const USAGE: &str =
-    "usage: sim [--seeds N] [--from S] [--seed S] [--show] [--jobs N] [--logs DIR]";
+pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] [--jobs N] [--logs DIR] [--promise nothing|handover]";
 const SEEDS: u64 = 200;
 /// Fewer seeds cannot be blamed for a situation that they did not reach.
 const COVERAGE_SEEDS_MIN: u64 = 100;
@@ -42,6 +45,7 @@ impl Options {
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut from, mut seeds, mut jobs, mut logs) =
             (0, SEEDS, JOBS as u64, PathBuf::from(LOGS));
+        let mut keeping = Keeping::PRODUCT;
         let (mut seed, mut is_child, mut is_show) = (None, false, false);
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
@@ -50,6 +54,11 @@ impl Options {
                 "--from" => from = number(&arg, &value()?)?,
                 "--seed" => seed = Some(number(&arg, &value()?)?),
                 "--jobs" => jobs = number(&arg, &value()?)?,
+                "--promise" => {
+                    let name = value()?;
+                    keeping =
+                        Keeping::parse(&name).ok_or_else(|| format!("nothing promises {name}"))?;
+                }
                 "--logs" => logs = value()?.into(),
                 "--child" => is_child = true,
                 "--show" => is_show = true,
@@ -67,7 +76,7 @@ impl Options {
         };
         let needs_coverage = seeds >= COVERAGE_SEEDS_MIN;
         let jobs = usize::try_from(jobs).unwrap_or(JOBS).max(1);
-        Ok(Self { job, from, seeds, jobs, needs_coverage, logs })
+        Ok(Self { job, from, seeds, jobs, needs_coverage, keeping, logs })
     }
 }
 

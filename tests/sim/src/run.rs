@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::check;
 use crate::coverage::Situation;
+use crate::guarantee::Guarantee;
 use crate::log::Log;
 use crate::report::Report;
 use crate::scenario::{FORMING_MS, LOAD_MS, SETTLING_MS, Scenario};
@@ -16,15 +17,15 @@ static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// How long the final look may take.
 const LOOK_MS: u64 = 500;
 
-/// Runs `scenario` and says what came of it.
-pub(crate) fn run(scenario: &Scenario, log: &Log) -> Report {
+/// Runs `scenario`, which has to hold `guarantee`, and says what came of it.
+pub(crate) fn run(scenario: &Scenario, guarantee: Guarantee, log: &Log) -> Report {
     std::panic::set_hook(Box::new(|panic| {
         PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
     }));
     // A panic on this thread is told like one in a task.
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(scenario, log.clone()).map_err(|error| error.to_string())?;
-        if let Err(error) = live(&mut world, scenario) {
+        if let Err(error) = live(&mut world, scenario, guarantee) {
             world.report.violation(error);
         }
         Ok::<_, String>(std::mem::take(&mut world.report))
@@ -46,9 +47,9 @@ pub(crate) fn run(scenario: &Scenario, log: &Log) -> Report {
     report
 }
 
-fn live(world: &mut World<'_>, scenario: &Scenario) -> Result<(), String> {
+fn live(world: &mut World<'_>, scenario: &Scenario, guarantee: Guarantee) -> Result<(), String> {
     form(world, scenario)?;
-    world.traffic.is_on.store(true, Ordering::Relaxed);
+    world.traffic.on.store(true, Ordering::Relaxed);
     let begin = world.time.millis();
     let mut incidents = scenario.incidents.iter().peekable();
     while world.time.millis() < begin + LOAD_MS {
@@ -59,7 +60,7 @@ fn live(world: &mut World<'_>, scenario: &Scenario) -> Result<(), String> {
         world.step()?;
         world.watch_owners();
     }
-    world.traffic.is_on.store(false, Ordering::Relaxed);
+    world.traffic.on.store(false, Ordering::Relaxed);
     pass(world, SETTLING_MS / 2)?;
     // A node is told of an eventual key from when it uses it on; one that started late has not.
     world.ask_everywhere(|kind| !kind.is_strict(), 1);
@@ -69,7 +70,7 @@ fn live(world: &mut World<'_>, scenario: &Scenario) -> Result<(), String> {
     if scenario.incidents.is_empty() {
         world.report.reached.insert(Situation::Calm);
     }
-    check::all(world, scenario, looked_from);
+    check::all(world, scenario, guarantee, looked_from);
     Ok(())
 }
 

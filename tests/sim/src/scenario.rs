@@ -33,6 +33,9 @@ pub(crate) const LOAD_MS: u64 = 10_000;
 const LAST_FAULT_MS: u64 = 8_500;
 /// From the end of the load, which is 1.5 s after the last fault, to the final look.
 pub(crate) const SETTLING_MS: u64 = 5_000;
+/// Fewest nodes of a cluster.
+const NODES_MIN: usize = 3;
+const HALF_PPM: u32 = 500_000;
 /// Most things that go wrong in one run.
 const TROUBLES_MAX: u64 = 4;
 /// Every so many seeds nothing goes wrong: what must be exact then is looked at most closely.
@@ -87,7 +90,7 @@ impl Scenario {
     /// The scenario of `seed`.
     pub(crate) fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed, "scenario");
-        let nodes = dice.pick(&[3, 3, 4, 5]);
+        let nodes = dice.pick(&[NODES_MIN, NODES_MIN, 4, 5]);
         let is_calm = seed.is_multiple_of(CALM_EVERY);
         let latency_max_ms = dice.below(3);
         let deadline_ms = dice.pick(&[10, 20, 50]);
@@ -177,10 +180,11 @@ impl Draft {
 
     /// A node leaves and comes back, or comes for the first time.
     fn churn(&mut self, node: usize, start: u64, end: u64) {
-        let is_newcomer = node + 1 == self.nodes && self.starters == self.nodes && self.nodes > 3;
-        if is_newcomer && self.may_be_restless(node) {
-            self.starters -= 1;
-            self.at(start, Fault::Start { node });
+        let last = self.nodes - 1;
+        let may_come = self.starters == self.nodes && self.nodes > NODES_MIN;
+        if may_come && self.dice.chance(HALF_PPM) && self.may_be_restless(last) {
+            self.starters = last;
+            self.at(start, Fault::Start { node: last });
         } else {
             self.restart(node, start, end, Fault::Leave { node });
         }

@@ -64,7 +64,7 @@ fn work(
             return Ok(());
         }
         let seed = options.from + offset;
-        let report = run_child(program, &options.logs, seed)?;
+        let report = run_child(program, options, seed)?;
         if report.has_passed() && options.seeds > 1 {
             std::fs::remove_file(log_path(&options.logs, seed))?;
         }
@@ -72,9 +72,10 @@ fn work(
     }
 }
 
-fn run_child(program: &Path, logs: &Path, seed: u64) -> io::Result<Report> {
+fn run_child(program: &Path, options: &Options, seed: u64) -> io::Result<Report> {
     let mut command = Command::new(program);
-    command.args(["--child", "--seed", &seed.to_string(), "--logs"]).arg(logs);
+    command.args(["--child", "--seed", &seed.to_string(), "--promise"]);
+    command.arg(options.keeping.name()).arg("--logs").arg(&options.logs);
     let child = command.stdout(Stdio::piped()).spawn()?;
     let (output, is_in_time) = wait(child)?;
     let mut report = Report::parse(&String::from_utf8_lossy(&output));
@@ -136,24 +137,24 @@ impl Tally {
     fn tell(&self, options: &Options, took: Duration) -> bool {
         println!("\nsituation                              seeds");
         let mut missing = Vec::new();
-        for situation in SITUATIONS {
+        for (situation, name) in SITUATIONS {
             let seeds =
                 self.reports.values().filter(|report| report.reached.contains(&situation)).count();
             let is_missing = seeds == 0 && situation.is_required() && options.needs_coverage;
             let mark = if is_missing { "  NOT REACHED" } else { "" };
-            println!("{situation:<37} {seeds:>6}{mark}");
+            println!("{name:<37} {seeds:>6}{mark}");
             if is_missing {
-                missing.push(situation.to_string());
+                missing.push(name);
             }
         }
         let sum = |what: fn(&Report) -> u64| self.reports.values().map(what).sum::<u64>();
         let failed = self.failed();
         let has_passed = failed == 0 && missing.is_empty();
         println!(
-            "\n{} asks, {} answered by policy, {:.1} s with two owners of a key",
+            "\n{} asks, {} answered by policy, {} ms with two owners of a key",
             sum(|report| report.asks),
             sum(|report| report.by_policy),
-            sum(|report| report.two_owners_ms) as f64 / 1_000.0,
+            sum(|report| report.two_owners_ms),
         );
         if !missing.is_empty() {
             println!("no seed reached: {}", missing.join(", "));

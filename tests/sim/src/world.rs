@@ -85,7 +85,7 @@ const RECENT: usize = 500;
 /// How often owners are compared.
 const WATCH_EVERY_MS: u64 = 10;
 
-impl<'a> World<'a> {
+impl World<'_> {
     pub(crate) fn new(scenario: &Scenario, log: Log) -> Result<Self, Box<dyn std::error::Error>> {
         let seed = scenario.seed;
         let mut sim = turmoil::Builder::new()
@@ -248,10 +248,10 @@ impl<'a> World<'a> {
                 self.report.reached.insert(Situation::Reloaded);
             }
             Fault::Hot(is_hot) => {
-                self.traffic.is_hot.store(is_hot, Ordering::Relaxed);
+                self.traffic.hot.store(is_hot, Ordering::Relaxed);
                 self.report.reached.insert(Situation::HotKey);
             }
-            Fault::Flood(is_flood) => self.traffic.is_flood.store(is_flood, Ordering::Relaxed),
+            Fault::Flood(is_flood) => self.traffic.flood.store(is_flood, Ordering::Relaxed),
             Fault::Burst { node } => {
                 if let Some(process) = &self.nodes[node].process
                     && let Some(door) = &process.door
@@ -391,7 +391,7 @@ impl<'a> World<'a> {
         if let Some(at) = self.crashed.iter().position(|crashed| *crashed == index) {
             self.crashed.swap_remove(at);
             self.report.reached.insert(Situation::RejoinedWithoutState);
-        } else if self.traffic.is_on.load(Ordering::Relaxed) && start == 1 {
+        } else if self.traffic.on.load(Ordering::Relaxed) && start == 1 {
             self.report.reached.insert(Situation::Joined);
         }
     }

@@ -20,8 +20,12 @@ pub(crate) struct Case<'a, 'b> {
 }
 
 /// Checks everything.
-pub(crate) fn all(world: &mut World<'_>, scenario: &Scenario, looked_from: usize) {
-    let guarantee = Guarantee::of(scenario);
+pub(crate) fn all(
+    world: &mut World<'_>,
+    scenario: &Scenario,
+    guarantee: Guarantee,
+    looked_from: usize,
+) {
     let mut case = Case { world, scenario, guarantee, looked_from };
     answered::check(&mut case);
     admitted::check(&mut case);

@@ -73,7 +73,7 @@ pub(crate) async fn serve(plugged: Arc<Plugged>) -> turmoil::Result {
     loop {
         tokio::select! {
             biased;
-            Some((to, bytes)) = outbound.recv() => plugged.forward(&socket, to, bytes),
+            Some((to, bytes)) = outbound.recv() => plugged.forward(&socket, to, &bytes),
             received = socket.recv_from(&mut buffer) => {
                 let (length, from) = received?;
                 plugged.card.receive(from, buffer[..length].to_vec());
@@ -83,7 +83,7 @@ pub(crate) async fn serve(plugged: Arc<Plugged>) -> turmoil::Result {
 }
 
 impl Plugged {
-    fn forward(&self, socket: &Arc<UdpSocket>, to: SocketAddr, bytes: Vec<u8>) {
+    fn forward(&self, socket: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8]) {
         let Some(receiver) = self.addrs.iter().position(|addr| *addr == to) else { return };
         let fate = {
             let mut weather = self.weather.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,9 +91,9 @@ impl Plugged {
         };
         for delay in fate {
             if delay.is_zero() {
-                let _ = socket.try_send_to(&bytes, to);
+                let _ = socket.try_send_to(bytes, to);
             } else {
-                let (socket, bytes) = (socket.clone(), bytes.clone());
+                let (socket, bytes) = (socket.clone(), bytes.to_vec());
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     let _ = socket.try_send_to(&bytes, to);
