@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use super::identity::{Generation, NodeId};
+use super::tenure::Missed;
 
 /// What a node says about itself in gossip.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Member {
     pub rule_book: u64,
     /// Where its HTTP door listens, for people.
     pub http: Option<SocketAddr>,
+    /// Members that it lost and still counts.
+    pub missed: Missed,
 }
 
 /// What a member is ready for.
@@ -53,6 +56,41 @@ pub struct View {
 /// The most members a view holds. Beyond it the highest ids are left out, on every node alike, and
 /// the caller counts them.
 pub const MEMBERS_MAX: usize = 1_024;
+
+/// The nodes that a share of a limit is set aside for, each with its region: the members, and those
+/// that are away but neither left nor were forgotten. Sorted by id; immutable.
+///
+/// A side of a split cluster sees its own members only. If it shared a limit among them, the sides
+/// would hand it out once each; shared among the known, they hand out parts of one limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    nodes: Vec<(NodeId, String)>,
+}
+
+impl Known {
+    /// These nodes; of two with one id the later region counts. Beyond [`MEMBERS_MAX`] the highest
+    /// ids are left out, on every node alike.
+    pub fn new(nodes: impl IntoIterator<Item = (NodeId, String)>) -> Self {
+        let by_id: BTreeMap<NodeId, String> = nodes.into_iter().collect();
+        Self { nodes: by_id.into_iter().take(MEMBERS_MAX).collect() }
+    }
+
+    /// Those that own keys in `view`.
+    pub fn of(view: &View) -> Self {
+        Self::new(view.owners().map(|member| (member.id.clone(), member.region.clone())))
+    }
+
+    /// What is in either; where both name a node, the region that `self` says.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self::new(other.nodes.into_iter().chain(self.nodes))
+    }
+
+    /// All of them with their regions, sorted by id.
+    pub fn nodes(&self) -> &[(NodeId, String)] {
+        &self.nodes
+    }
+}
 
 impl View {
     /// The view of `facts`: the highest generation of each node.
@@ -118,6 +156,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
+            missed: Missed::default(),
         }
     }
 
