@@ -41,13 +41,19 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
     let nodes = [("a", "eu"), ("b", "eu"), ("c", "eu")];
     let mut nodes = cluster_under(&authority, &nodes, RULES, |_| {}).await;
     let all = |nodes: &[Node]| is_settled(&nodes.iter().collect::<Vec<_>>());
-    eventually("three nodes own everything", PATIENCE, || all(&nodes)).await;
+    eventually("three nodes own everything", PATIENCE, || {
+        all(&nodes) && nodes.iter().all(|node| !decides(node).is_empty())
+    })
+    .await;
 
     let users: Vec<String> = (0..200).map(|n| format!("u{n}")).collect();
     for (user, n) in users.iter().zip(0..) {
         for hit in 0..12 {
             let answer = nodes[(n + hit) % 3].ask("user", user).await;
-            assert!(answer.allowed && answer.statuses[0].source != Source::Policy, "{user} {hit} {answer:?}");
+            assert!(
+                answer.allowed && answer.statuses[0].source != Source::Policy,
+                "{user} {hit} {answer:?}"
+            );
         }
     }
 

@@ -42,6 +42,8 @@ struct Rings {
 /// Replaced rings that a topology remembers. A join that follows a join before the first handover
 /// is over needs two; the oldest goes.
 const BEFORE_MAX: usize = 2;
+/// Nodes behind an owner that may hold its keys still: after two joins at once it is the second.
+const SUCCESSORS: usize = 2;
 
 /// Where a key is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,17 @@ impl Topology {
     /// Who owned that key by the rings that were in force before, the latest first.
     pub fn owners_before(&self, scope: Scope, place: u64) -> impl Iterator<Item = &NodeId> {
         self.before.iter().filter_map(move |rings| rings.owner(scope, &self.region, place))
+    }
+
+    /// The next nodes behind the owner on the ring in force. One that came holds nothing at first,
+    /// and the first node behind it holds what becomes its own; a node that just came itself knows
+    /// no ring before.
+    pub fn successors(&self, scope: Scope, place: u64) -> Vec<&NodeId> {
+        let ring = match scope {
+            Scope::Region => self.region_ring(&self.region),
+            Scope::Global => Some(self.global_ring()),
+        };
+        ring.map(|ring| ring.successors(place, SUCCESSORS)).unwrap_or_default()
     }
 
     /// Whether this node drains: it owns nothing any more, though peers may not have heard yet.

@@ -6,7 +6,8 @@
 //! 1. whoever the last node that was asked named: it handed the key over;
 //! 2. the owner by the ring in force, looked up anew each time;
 //! 3. the owners by the rings before it: one of them may not have handed over yet;
-//! 4. nobody is left: the range is on its way. Wait a little and begin again.
+//! 4. the nodes behind the owner on the ring: if it just came, the first of them held the key before;
+//! 5. nobody is left: the range is on its way. Wait a little and begin again.
 //!
 //! **Worked example.** The ring moved a key from `a` to `b`. Node `c` asks `b`, which has not got the
 //! range yet and names nobody; then `a`, the owner before, which has just handed it over and names
@@ -94,7 +95,9 @@ impl Candidates {
         }
         let owner = topology.owner(self.scope, self.place);
         let before = topology.owners_before(self.scope, self.place);
-        if let Some(id) = owner.into_iter().chain(before).find(|id| !self.asked.contains(id)) {
+        let behind = topology.successors(self.scope, self.place);
+        let mut all = owner.into_iter().chain(before).chain(behind);
+        if let Some(id) = all.find(|id| !self.asked.contains(id)) {
             return self.ask(id);
         }
         let is_deaf = owner.is_some_and(|owner| self.deaf.contains(owner));

@@ -107,6 +107,10 @@ impl Failed {
 /// How long a leaving node tries to hand over what it owns. Then it goes all the same, and its keys
 /// go on with what was replicated.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node that joined waits for its keys before it opens its doors without them.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks whether it has them.
+const SETTLE_POLL: Duration = Duration::from_millis(10);
 /// How often it looks whether it has.
 const LEAVE_POLL: Duration = Duration::from_millis(10);
 /// How often some shards are swept in the background, and how many.
@@ -327,11 +331,22 @@ async fn join(joined: Joined, stop: CancellationToken) {
     tokio::select! {
         () = until_joined(&joined) => {
             joined.tenure.open();
+            // Doors that open now would send their first clients around. Without the others it may
+            // never be settled; then policies have to answer.
+            let _ = tokio::time::timeout(SETTLE_PATIENCE, settled(&joined)).await;
             joined.has_joined.cancel();
         }
         () = stop.cancelled() => return,
     }
     stop.cancelled().await;
+}
+
+/// Waits until this node holds what is its own.
+async fn settled(joined: &Joined) {
+    let mut ticks = tokio::time::interval(SETTLE_POLL);
+    while !joined.tenure.has_settled() {
+        ticks.tick().await;
+    }
 }
 
 /// Lets ownership follow gossip, and gossip tell whom this node misses.
