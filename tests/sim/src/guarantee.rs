@@ -13,11 +13,12 @@ use crate::world::Crash;
 /// How owners keep what they know when keys move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeping {
-    /// Not at all: a key that moves is counted anew. How often keys move is up to the failure
-    /// detector, so no bound is stated for runs in which they may.
+    /// Not at all: one node owns a key at any moment, but a key that moves is counted anew. How
+    /// often keys move is up to the failure detector, so no bound is stated for runs in which they
+    /// may.
     Nothing,
-    /// A planned change hands states over, and one node owns a key at any moment. A crash loses
-    /// what its owner admitted since the last replication.
+    /// A planned change hands states over. A crash loses what its owner admitted since the last
+    /// replication.
     Handover {
         /// The oldest change that a replica may not have.
         replication_lag_ms: u64,
@@ -61,11 +62,6 @@ impl Guarantee {
         Self { keeping, moves_keys: any(Fault::moves_keys), is_undisturbed: !any(Fault::disturbs) }
     }
 
-    /// Whether at no moment two nodes take themselves for the owner of one key.
-    pub(crate) fn has_one_owner(&self) -> bool {
-        !self.moves_keys || self.keeping != Keeping::Nothing
-    }
-
     /// The most admitted hits of `key` that may be forgotten, and so be admitted again; `None` when
     /// no bound is stated.
     pub(crate) fn forgotten_max(
@@ -89,12 +85,6 @@ impl Guarantee {
             records.iter().filter(answered).map(Record::admitted_by_owner).sum::<u64>()
         });
         Some(lost.sum())
-    }
-
-    /// The most hits of a key that may pass by each node's share of its `limit` while nobody
-    /// decides; `None` when no bound is stated.
-    pub(crate) fn shared_max(&self, limit: u64) -> Option<u64> {
-        (self.has_one_owner()).then_some(limit)
     }
 }
 
@@ -133,9 +123,7 @@ mod tests {
         let nothing =
             Guarantee { keeping: Keeping::Nothing, moves_keys: true, is_undisturbed: false };
         assert_eq!(forgotten(nothing, true), None);
-        assert!(!nothing.has_one_owner());
         let still = Guarantee { moves_keys: false, ..nothing };
         assert_eq!(still.forgotten_max(KEY, &[], &[]), Some(0));
-        assert!(still.has_one_owner());
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::cluster::identity::NodeId;
 use tidegate::config::Config;
+use tidegate::config::policy::Scope;
 use tidegate::node::{Core, Setup};
 use tidegate::pki::Identity;
 use tidegate::rules::book::Book;
@@ -51,16 +52,6 @@ pub(crate) struct Process {
     pub(crate) door: Option<Door>,
     /// Set when it leaves; ends when it has left.
     leaving: Option<JoinHandle<()>>,
-    quiet: Quiet,
-    /// Milliseconds that it has run.
-    age_ms: u64,
-}
-
-/// How long a process has seen the same members.
-#[derive(Default)]
-struct Quiet {
-    epoch: u64,
-    for_ms: u64,
 }
 
 /// How a step of a node ended.
@@ -76,11 +67,6 @@ pub(crate) enum Stepped {
 
 /// What one step of the simulation lasts.
 pub(crate) const STEP: Duration = Duration::from_millis(1);
-/// A view counts as complete after this long without a change: as with the real doors.
-const QUIET_MS: u64 = 400;
-/// A process that finds nobody for so long opens its doors alone: as with the real ones.
-const PATIENCE_MS: u64 = 5_000;
-
 impl Node {
     pub(crate) fn new(id: String, card: Card, clock: Arc<NodeClock>, identity: Identity) -> Self {
         Self { id, card, clock, identity, starts: 0, process: None, pause_left_ms: 0, paused_ms: 0 }
@@ -113,17 +99,8 @@ impl Node {
         let (core, tasks) = built.map_err(|error| error.to_string())?;
         let run = core.clone().run(tasks, stop.clone());
         let running = runtime.spawn(async move { run.await.map_err(|error| error.to_string()) });
-        self.process = Some(Process {
-            core,
-            book,
-            runtime,
-            stop,
-            running,
-            door: None,
-            leaving: None,
-            quiet: Quiet::default(),
-            age_ms: 0,
-        });
+        self.process =
+            Some(Process { core, book, runtime, stop, running, door: None, leaving: None });
         self.starts += 1;
         (self.pause_left_ms, self.paused_ms) = (0, 0);
         Ok(())
@@ -190,22 +167,17 @@ impl Node {
 }
 
 impl Process {
-    /// Whether it has joined, by the rule of the product's doors: every connected peer is in its
-    /// view, there is one, and the view has been quiet; or it has waited for long enough. To be
-    /// asked once a step.
-    pub(crate) fn has_joined(&mut self) -> bool {
-        let topology = self.core.topology.load();
-        let epoch = topology.view.epoch();
-        if epoch != self.quiet.epoch {
-            self.quiet = Quiet { epoch, for_ms: 0 };
-        }
-        self.quiet.for_ms += 1;
-        self.age_ms += 1;
-        let Some(joined) = &self.core.joined else { return true };
-        let peers = joined.mesh.peers();
-        let is_complete = peers.iter().all(|peer| topology.view.get(&peer.id).is_some());
-        let has_company = !peers.is_empty() && is_complete && self.quiet.for_ms >= QUIET_MS;
-        has_company || self.age_ms > PATIENCE_MS
+    /// Whether it knows its fellow members and holds what is its own, so that the product would
+    /// open its doors.
+    pub(crate) fn has_joined(&self) -> bool {
+        self.core.joined.as_ref().is_none_or(|joined| joined.has_joined.is_cancelled())
+    }
+
+    /// Whether it would decide the strict key at `place` if it were asked now.
+    pub(crate) fn decides(&self, place: u64) -> bool {
+        // Leases are told by the process's own clock.
+        let _inside = self.runtime.enter();
+        self.core.decider.parts().tenancy.permits(Scope::Region, place)
     }
 
     /// Opens the door: its clients run from now on.

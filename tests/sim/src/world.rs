@@ -5,9 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::cluster::route::Route;
 use tidegate::config::Config;
-use tidegate::config::policy::Scope;
 use tidegate::rules::book::Book;
 use tidegate::rules::descriptor::Entry;
 use tidegate::store::KeyHasher;
@@ -302,10 +300,7 @@ impl World<'_> {
 
     /// Whether `node` would decide `key` if it were asked now.
     pub(crate) fn decides(&self, node: &Node, key: Key) -> bool {
-        let Some(process) = &node.process else { return false };
-        // Nobody asks a node that has not joined, whatever it takes itself for.
-        let topology = process.core.topology.load();
-        process.door.is_some() && topology.route(Scope::Region, self.place(key)) == Route::Local
+        node.process.as_ref().is_some_and(|process| process.decides(self.place(key)))
     }
 
     fn place(&self, key: Key) -> u64 {
@@ -372,7 +367,7 @@ impl World<'_> {
 
     /// Lets clients in when a process has joined.
     fn open_if_joined(&mut self, index: usize) {
-        let Some(process) = &mut self.nodes[index].process else { return };
+        let Some(process) = &self.nodes[index].process else { return };
         if process.door.is_some() || process.is_leaving() || !process.has_joined() {
             return;
         }

@@ -33,7 +33,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
         }
     }
     let two_owners_ms = case.world.report.two_owners_ms;
-    if case.guarantee.has_one_owner() && two_owners_ms > 0 {
+    if two_owners_ms > 0 {
         case.world.report.violation(format!("two owners of one key for {two_owners_ms} ms"));
     }
 }
@@ -60,9 +60,9 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
     let Tally { asked, by_owner, by_policy, by_oracle, counted, forgotten_max } = *tally;
     let limit = u64::from(key.kind.limit());
     let mut found = Vec::new();
-    let policy_max =
-        if key.kind == Kind::Shared { case.guarantee.shared_max(limit) } else { Some(0) };
-    if policy_max.is_some_and(|max| by_policy > max) {
+    // The shares of all nodes sum to the limit.
+    let policy_max = if key.kind == Kind::Shared { limit } else { 0 };
+    if by_policy > policy_max {
         found.push("more hits passed by policy than the policy has to give");
     }
     let windows = if key.kind == Kind::Brief { windows(case) } else { 1 };
