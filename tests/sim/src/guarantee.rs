@@ -6,7 +6,7 @@
 
 use crate::fault::Fault;
 use crate::history::Record;
-use crate::keys::Key;
+use crate::keys::{Key, Kind};
 use crate::scenario::Scenario;
 use crate::world::Crash;
 
@@ -76,7 +76,11 @@ impl Guarantee {
         let Keeping::Handover { replication_lag_ms } = self.keeping else { return None };
         let lost = crashes.iter().filter(|crash| crash.owned.contains(&key)).map(|crash| {
             // A crash in the middle of something else may find no replica that knows anything.
-            let lag_ms = if crash.is_alone { replication_lag_ms } else { crash.at_ms };
+            let lag_ms = match (crash.is_alone, key.kind) {
+                (false, _) => crash.at_ms,
+                (true, Kind::Durable) => return 0,
+                (true, _) => replication_lag_ms,
+            };
             let since = crash.at_ms - lag_ms.min(crash.at_ms);
             let answered = |record: &&Record| {
                 let at_ms = record.outcome.map(|outcome| outcome.at_ms);
@@ -94,7 +98,6 @@ mod tests {
 
     use super::*;
     use crate::history::Outcome;
-    use crate::keys::Kind;
 
     const KEY: Key = Key { kind: Kind::Strict, number: 0 };
 

@@ -91,6 +91,11 @@ impl Record {
         matches!(self.source(), Some(Source::Local | Source::Owner))
     }
 
+    /// Whether it was answered by what the key's owner says, or said a while ago.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.is_decided() || self.source() == Some(Source::Remembered)
+    }
+
     /// Hits that the key's owner admitted, as far as the caller knows.
     pub(crate) fn admitted_by_owner(&self) -> u64 {
         let is_admitted = self.is_decided() && self.outcome.is_some_and(|it| it.is_allowed);

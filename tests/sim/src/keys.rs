@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Strict,
     /// The same as a bucket.
     Bucket,
+    /// Strict, and an answer waits until a replica has the count.
+    Durable,
     /// Strict; while nobody can decide, each node has its share.
     Shared,
     /// Strict, with windows that end during the run.
@@ -37,8 +39,8 @@ pub(crate) struct Key {
 }
 
 /// Kinds whose keys are checked one by one.
-pub(crate) const CHECKED: [Kind; 5] =
-    [Kind::Strict, Kind::Bucket, Kind::Shared, Kind::Brief, Kind::Eventual];
+pub(crate) const CHECKED: [Kind; 6] =
+    [Kind::Strict, Kind::Bucket, Kind::Durable, Kind::Shared, Kind::Brief, Kind::Eventual];
 /// Keys of each checked kind.
 pub(crate) const KEYS_PER_KIND: u64 = 6;
 /// Seconds of a window of [`Kind::Brief`].
@@ -51,6 +53,7 @@ impl Kind {
         match self {
             Self::Strict => "strict",
             Self::Bucket => "bucket",
+            Self::Durable => "durable",
             Self::Shared => "shared",
             Self::Brief => "brief",
             Self::Eventual => "eventual",
@@ -60,7 +63,7 @@ impl Kind {
 
     pub(crate) const fn limit(self) -> u32 {
         match self {
-            Self::Strict | Self::Shared => 60,
+            Self::Strict | Self::Durable | Self::Shared => 60,
             // Never reached by the usual load: shows every single hit that is forgotten.
             Self::Bucket => 500,
             Self::Brief => 20,
@@ -126,6 +129,10 @@ descriptors:
   - key: bucket
     on_unavailable: deny
     rate_limit: {window: 1d, requests_per_unit: 500, algorithm: gcra}
+  - key: durable
+    durability: replicated
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 60}
   - key: shared
     on_unavailable: local
     rate_limit: {unit: day, requests_per_unit: 60}

@@ -6,6 +6,7 @@
 //! socket full and its peers changed, as after SIGSTOP and SIGCONT.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -191,6 +192,12 @@ impl Process {
     /// Runs something beside the process's own tasks.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
+    }
+
+    /// Calls that its mesh did not send: no connection, a silent peer, or a full lane.
+    pub(crate) fn unsent(&self) -> u64 {
+        let mesh = self.core.joined.as_ref().map(|joined| joined.mesh.counters());
+        mesh.map_or(0, |counters| counters.unsent.load(Ordering::Relaxed))
     }
 
     pub(crate) fn is_leaving(&self) -> bool {

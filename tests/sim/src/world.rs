@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tidegate::cluster::mesh::IN_FLIGHT_MAX;
 use tidegate::config::Config;
 use tidegate::rules::book::Book;
 use tidegate::rules::descriptor::Entry;
@@ -50,6 +51,8 @@ pub(crate) struct World<'a> {
     crashed: Vec<usize>,
     /// Nodes that crash as soon as somebody waits for them, or at this time.
     doomed: Vec<(usize, u64)>,
+    /// The node that bursts in the step to come, and what its mesh had not sent before.
+    bursting: Option<(usize, u64)>,
     /// When something last happened that may move keys, the end of such a thing included.
     troubled_ms: u64,
 }
@@ -135,6 +138,7 @@ impl World<'_> {
             hasher: KeyHasher::new(SECRET),
             crashed: Vec::new(),
             doomed: Vec::new(),
+            bursting: None,
             troubled_ms: 0,
         })
     }
@@ -157,6 +161,7 @@ impl World<'_> {
                 Stepped::Failed(error) => return Err(format!("n{} failed: {error}", index + 1)),
             }
         }
+        self.note_full_lane();
         self.crash_doomed();
         Ok(())
     }
@@ -255,6 +260,7 @@ impl World<'_> {
                     && let Some(door) = &process.door
                 {
                     process.spawn(door.clone().burst());
+                    self.bursting = Some((node, process.unsent()));
                 }
             }
         }
@@ -351,6 +357,17 @@ impl World<'_> {
         self.nodes[index].pause(for_ms);
         if for_ms > LONG_PAUSE_MS {
             self.report.reached.insert(Situation::LongPause);
+        }
+    }
+
+    /// Whether a burst of the step before filled a lane: some of it was not sent, but not all, as
+    /// it would be to a silent peer.
+    fn note_full_lane(&mut self) {
+        let Some((node, unsent_before)) = self.bursting.take() else { return };
+        let Some(process) = &self.nodes[node].process else { return };
+        let unsent = process.unsent() - unsent_before;
+        if (1..IN_FLIGHT_MAX as u64).contains(&unsent) {
+            self.report.reached.insert(Situation::FullQueue);
         }
     }
 

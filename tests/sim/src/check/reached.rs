@@ -1,8 +1,5 @@
 //! Which situations the history shows.
 
-use std::collections::BTreeMap;
-
-use tidegate::cluster::mesh::IN_FLIGHT_MAX;
 use tidegate::decide::Source;
 
 use super::Case;
@@ -23,9 +20,6 @@ pub(super) fn note(case: &mut Case<'_, '_>) {
         if by(Source::Owner).any(|record| is_refused(&record)) {
             reached.push(Situation::LimitReached);
         }
-        if is_any_lane_full(records) {
-            reached.push(Situation::FullQueue);
-        }
         if crashes.iter().any(|crash| has_survived(crash, records)) {
             reached.push(Situation::PromotedReplica);
         }
@@ -34,23 +28,6 @@ pub(super) fn note(case: &mut Case<'_, '_>) {
     let report = &mut case.world.report;
     (report.asks, report.by_policy) = (asks, by_policy);
     report.reached.extend(reached);
-}
-
-/// Whether a node asked more in one instant than a lane holds, and was partly answered by an owner
-/// and partly refused at once.
-fn is_any_lane_full(records: &[Record]) -> bool {
-    let mut bursts: BTreeMap<(usize, u64), Vec<&Record>> = BTreeMap::new();
-    for record in records {
-        bursts.entry((record.node, record.at_ms)).or_default().push(record);
-    }
-    bursts.values().filter(|burst| burst.len() > IN_FLIGHT_MAX).any(|burst| {
-        let is_refused = |record: &&&Record| {
-            let at_once = record.outcome.is_some_and(|outcome| outcome.at_ms == record.at_ms);
-            at_once && record.source() == Some(Source::Policy)
-        };
-        burst.iter().any(|record| record.source() == Some(Source::Owner))
-            && burst.iter().filter(is_refused).count() > 0
-    })
 }
 
 /// Whether the first verdict on a key after its owner crashed knew of the hits before.
