@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tidegate::cluster::identity::NodeId;
+use tidegate::cluster::ranges::Ranges;
 use tidegate::config::Config;
 use tidegate::config::policy::Scope;
 use tidegate::node::{Core, Setup};
@@ -192,6 +193,14 @@ impl Process {
     /// Runs something beside the process's own tasks.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
+    }
+
+    /// The places that it decides; `None` while it has no lease.
+    pub(crate) fn deciding(&self) -> Option<Ranges> {
+        let _inside = self.runtime.enter();
+        let tenancy = &self.core.decider.parts().tenancy;
+        let has_lease = tenancy.has_lease(Scope::Region);
+        has_lease.then(|| tenancy.holding(Scope::Region).decides.clone())
     }
 
     /// Calls that its mesh did not send: no connection, a silent peer, or a full lane.

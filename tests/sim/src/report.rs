@@ -14,7 +14,7 @@ pub(crate) struct Report {
     pub(crate) asks: u64,
     /// Asks answered by `on_unavailable`.
     pub(crate) by_policy: u64,
-    /// Milliseconds in which two nodes took themselves for the owner of one key, summed over keys.
+    /// Milliseconds in which two nodes decided the same places, summed over pairs of nodes.
     pub(crate) two_owners_ms: u64,
     /// Whether the child came to its end; a crash or a hang leaves this unset.
     pub(crate) is_complete: bool,

@@ -58,7 +58,6 @@ fn live(world: &mut World<'_>, scenario: &Scenario, guarantee: Guarantee) -> Res
             world.happen(&incident.fault)?;
         }
         world.step()?;
-        world.watch_owners();
     }
     world.traffic.on.store(false, Ordering::Relaxed);
     pass(world, SETTLING_MS / 2)?;

@@ -151,7 +151,7 @@ impl Tally {
         let failed = self.failed();
         let has_passed = failed == 0 && missing.is_empty();
         println!(
-            "\n{} asks, {} answered by policy, {} ms with two owners of a key",
+            "\n{} asks, {} answered by policy, {} ms with two nodes deciding the same places",
             sum(|report| report.asks),
             sum(|report| report.by_policy),
             sum(|report| report.two_owners_ms),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::cluster::mesh::IN_FLIGHT_MAX;
+use tidegate::cluster::ranges::Ranges;
 use tidegate::config::Config;
 use tidegate::rules::book::Book;
 use tidegate::rules::descriptor::Entry;
@@ -84,7 +85,7 @@ const QUIET_MS: u64 = 2_000;
 /// Asks that are looked through for one that waits: more than are under way.
 const RECENT: usize = 500;
 /// How often owners are compared.
-const WATCH_EVERY_MS: u64 = 10;
+const WATCH_EVERY_MS: u64 = 5;
 
 impl World<'_> {
     pub(crate) fn new(scenario: &Scenario, log: Log) -> Result<Self, Box<dyn std::error::Error>> {
@@ -162,6 +163,7 @@ impl World<'_> {
             }
         }
         self.note_full_lane();
+        self.watch_owners();
         self.crash_doomed();
         Ok(())
     }
@@ -290,17 +292,23 @@ impl World<'_> {
         first
     }
 
-    /// Adds up for how long two nodes that run take themselves for the owner of one key.
-    pub(crate) fn watch_owners(&mut self) {
+    /// Adds up for how long two nodes that run both decide some place on the circle: whatever the
+    /// keys, there is to be none.
+    fn watch_owners(&mut self) {
         if !self.time.millis().is_multiple_of(WATCH_EVERY_MS) {
             return;
         }
-        for key in keys::checked().filter(|key| key.kind.is_strict()) {
-            let running = self.nodes.iter().filter(|node| !node.is_paused());
-            let owners = running.filter(|node| self.decides(node, key)).count();
-            if owners > 1 {
-                self.report.two_owners_ms += WATCH_EVERY_MS;
-            }
+        // A process that stands still decides nothing, whatever its own clock says.
+        let running = self.nodes.iter().filter(|node| !node.is_paused());
+        let deciding: Vec<(&str, Ranges)> = running
+            .filter_map(|node| Some((node.id.as_str(), node.process.as_ref()?.deciding()?)))
+            .collect();
+        let pairs = deciding.iter().enumerate();
+        let pairs = pairs.flat_map(|(rank, one)| deciding[..rank].iter().map(move |o| (o, one)));
+        let overlap = pairs.filter(|((_, ours), (_, theirs))| !ours.shared_with(theirs).is_empty());
+        for ((one, _), (other, _)) in overlap {
+            self.log.say(format_args!("{one} and {other} decide the same places"));
+            self.report.two_owners_ms += WATCH_EVERY_MS;
         }
     }
 

@@ -34,7 +34,9 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     }
     let two_owners_ms = case.world.report.two_owners_ms;
     if two_owners_ms > 0 {
-        case.world.report.violation(format!("two owners of one key for {two_owners_ms} ms"));
+        case.world
+            .report
+            .violation(format!("two nodes decided the same places for {two_owners_ms} ms"));
     }
 }
 
