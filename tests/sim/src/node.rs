@@ -118,8 +118,9 @@ impl Node {
         self.pause_left_ms = self.pause_left_ms.max(for_ms);
     }
 
+    /// Whether it stands still, or has not noticed yet that it goes on.
     pub(crate) fn is_paused(&self) -> bool {
-        self.pause_left_ms > 0
+        self.pause_left_ms > 0 || self.paused_ms > 0
     }
 
     /// The process begins to leave, its doors still open.

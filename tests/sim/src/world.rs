@@ -54,6 +54,10 @@ pub(crate) struct World<'a> {
     doomed: Vec<(usize, u64)>,
     /// The node that bursts in the step to come, and what its mesh had not sent before.
     bursting: Option<(usize, u64)>,
+    /// Whether a node that others could not know came while links were cut.
+    pub(crate) has_grown_in_split: bool,
+    /// When a node that the others did not know was last started.
+    newcomer_ms: Option<u64>,
     /// When something last happened that may move keys, the end of such a thing included.
     troubled_ms: u64,
 }
@@ -80,7 +84,7 @@ const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
 const LONG_PAUSE_MS: u64 = 400;
 /// How long a doomed node is waited for.
 const DOOM_MS: u64 = 100;
-/// After this long without trouble a crash finds its replicas complete.
+/// After this long without trouble a crash finds its replicas complete, and a newcomer is known.
 const QUIET_MS: u64 = 2_000;
 /// Asks that are looked through for one that waits: more than are under way.
 const RECENT: usize = 500;
@@ -140,6 +144,8 @@ impl World<'_> {
             crashed: Vec::new(),
             doomed: Vec::new(),
             bursting: None,
+            has_grown_in_split: false,
+            newcomer_ms: None,
             troubled_ms: 0,
         })
     }
@@ -234,6 +240,10 @@ impl World<'_> {
             }
             Fault::Start { node } => {
                 self.note_handoff();
+                // One that crashed is remembered by the others; one that left is not.
+                if !self.crashed.contains(&node) {
+                    self.newcomer_ms = Some(self.time.millis());
+                }
                 self.start(node)?;
             }
             Fault::Pause { node, for_ms } => self.pause(node, for_ms),
@@ -266,10 +276,23 @@ impl World<'_> {
                 }
             }
         }
+        self.note_growth();
         if fault.moves_keys() || self.is_stormy() {
             self.troubled_ms = self.time.millis();
         }
         Ok(())
+    }
+
+    /// Notes when links are cut before everybody can have heard of a newcomer.
+    fn note_growth(&mut self) {
+        let is_new = |since: u64| self.time.millis() - since < QUIET_MS;
+        if self.is_any_cut() && self.newcomer_ms.is_some_and(is_new) {
+            self.has_grown_in_split = true;
+        }
+    }
+
+    fn is_any_cut(&self) -> bool {
+        self.weather.lock().unwrap_or_else(PoisonError::into_inner).is_any_cut()
     }
 
     /// Whether any link is worse than it should be.
@@ -380,8 +403,7 @@ impl World<'_> {
     }
 
     fn note_handoff(&mut self) {
-        let is_any_cut = self.weather.lock().unwrap_or_else(PoisonError::into_inner).is_any_cut();
-        if is_any_cut {
+        if self.is_any_cut() {
             self.report.reached.insert(Situation::HandoffInSplit);
         }
     }

@@ -1,6 +1,7 @@
 //! Strict limits hold, and no hit that was admitted is forgotten or counted twice.
 
 use super::Case;
+use crate::fault::Fault;
 use crate::history::Record;
 use crate::keys::{self, Key, Kind};
 use crate::oracle;
@@ -33,7 +34,9 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
         }
     }
     let two_owners_ms = case.world.report.two_owners_ms;
-    if two_owners_ms > 0 {
+    // "Known members spread by gossip": a node that only one side of a split knows may give both
+    // sides a quorum. `docs/adr/0001-who-owns-a-key.md` names it as the end of the promise.
+    if two_owners_ms > 0 && !case.world.has_grown_in_split {
         case.world
             .report
             .violation(format!("two nodes decided the same places for {two_owners_ms} ms"));
@@ -44,7 +47,11 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
     let (asks, looks) = records.split_at(case.looked_from);
     let mut tally = Tally {
         by_oracle: oracle::admitted(key, asks),
-        forgotten_max: case.guarantee.forgotten_max(key, asks, &case.world.crashes),
+        // Two owners that count apart are joined by the larger count.
+        forgotten_max: case
+            .guarantee
+            .forgotten_max(key, asks, &case.world.crashes)
+            .filter(|_| !case.world.has_grown_in_split),
         ..Tally::default()
     };
     for record in asks.iter().filter(|record| record.key == key) {
@@ -62,8 +69,9 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
     let Tally { asked, by_owner, by_policy, by_oracle, counted, forgotten_max } = *tally;
     let limit = u64::from(key.kind.limit());
     let mut found = Vec::new();
-    // The shares of all nodes sum to the limit.
-    let policy_max = if key.kind == Kind::Shared { limit } else { 0 };
+    // The shares of all nodes sum to the limit; a node that comes, goes or starts anew makes new ones.
+    let policy_max =
+        if key.kind == Kind::Shared { limit * (1 + comings_and_goings(case)) } else { 0 };
     if by_policy > policy_max {
         found.push("more hits passed by policy than the policy has to give");
     }
@@ -86,6 +94,14 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
         found.push("the cluster decides other than one exact node does");
     }
     found
+}
+
+/// How often the members changed.
+fn comings_and_goings(case: &Case<'_, '_>) -> u64 {
+    let changes = |fault: &Fault| {
+        matches!(fault, Fault::Start { .. } | Fault::Leave { .. } | Fault::Crash { .. })
+    };
+    case.scenario.incidents.iter().filter(|incident| changes(&incident.fault)).count() as u64
 }
 
 /// The most windows of [`Kind::Brief`] that the clocks of all nodes together show in a run.
