@@ -1,4 +1,4 @@
-//! Situations that a run may get into. A suite in which no seed reached a required one has tested
+//! Situations that a run may get into. A suite in which no seed reached one of them has tested
 //! less than it seems, and fails.
 
 use std::fmt;
@@ -70,12 +70,6 @@ pub(crate) const SITUATIONS: [(Situation, &str); 19] = [
 ];
 
 impl Situation {
-    /// Whether a suite that never got there fails.
-    pub(crate) fn is_required(self) -> bool {
-        // Owners do not replicate, so no replica has anything to be promoted with.
-        self != Self::PromotedReplica
-    }
-
     /// The situation that `name` stands for, as written by `Display`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         SITUATIONS.into_iter().find(|(_, its)| *its == name).map(|(situation, _)| situation)

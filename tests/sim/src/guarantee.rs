@@ -8,7 +8,7 @@ use crate::fault::Fault;
 use crate::history::Record;
 use crate::keys::{Key, Kind};
 use crate::scenario::Scenario;
-use crate::world::Crash;
+use crate::world::{Crash, Isolation};
 
 /// How owners keep what they know when keys move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub(crate) enum Keeping {
     /// may.
     Nothing,
     /// A planned change hands states over. A crash loses what its owner admitted since the last
-    /// replication.
+    /// replication; an owner that is cut off from its replicas decides until its lease has run out,
+    /// and what it admitted then is not known to the next one.
     Handover {
         /// The oldest change that a replica may not have.
         replication_lag_ms: u64,
@@ -27,7 +28,7 @@ pub(crate) enum Keeping {
 
 impl Keeping {
     /// How the product keeps counts.
-    pub(crate) const PRODUCT: Self = Self::Nothing;
+    pub(crate) const PRODUCT: Self = Self::HANDOVER;
     /// What a product has to hold whose owners hand over and replicate.
     const HANDOVER: Self = Self::Handover { replication_lag_ms: 50 };
 
@@ -69,26 +70,32 @@ impl Guarantee {
         key: Key,
         records: &[Record],
         crashes: &[Crash],
+        isolations: &[Isolation],
     ) -> Option<u64> {
         if !self.moves_keys {
             return Some(0);
         }
         let Keeping::Handover { replication_lag_ms } = self.keeping else { return None };
-        let lost = crashes.iter().filter(|crash| crash.owned.contains(&key)).map(|crash| {
+        let crashed = crashes.iter().filter(|crash| crash.owned.contains(&key));
+        let crashed = crashed.filter_map(|crash| {
+            let to_ms = crash.at_ms;
             // A crash in the middle of something else may find no replica that knows anything.
-            let lag_ms = match (crash.is_alone, key.kind) {
-                (false, _) => crash.at_ms,
-                (true, Kind::Durable) => return 0,
-                (true, _) => replication_lag_ms,
-            };
-            let since = crash.at_ms - lag_ms.min(crash.at_ms);
-            let answered = |record: &&Record| {
-                let at_ms = record.outcome.map(|outcome| outcome.at_ms);
-                record.key == key && at_ms.is_some_and(|at| (since..=crash.at_ms).contains(&at))
-            };
-            records.iter().filter(answered).map(Record::admitted_by_owner).sum::<u64>()
+            match (crash.is_alone, key.kind) {
+                (false, _) => Some(Isolation { from_ms: 0, to_ms }),
+                (true, Kind::Durable) => None,
+                (true, _) => Some(Isolation { from_ms: to_ms, to_ms }),
+            }
         });
-        Some(lost.sum())
+        let times: Vec<Isolation> = crashed.chain(isolations.iter().copied()).collect();
+        let is_lost = |at_ms: u64| {
+            times.iter().any(|time| {
+                (time.from_ms.saturating_sub(replication_lag_ms)..=time.to_ms).contains(&at_ms)
+            })
+        };
+        let lost = records.iter().filter(|record| {
+            record.key == key && record.outcome.is_some_and(|outcome| is_lost(outcome.at_ms))
+        });
+        Some(lost.map(Record::admitted_by_owner).sum())
     }
 }
 
@@ -109,7 +116,7 @@ mod tests {
     fn forgotten(guarantee: Guarantee, is_alone: bool) -> Option<u64> {
         let records: Vec<_> = [100, 900, 990, 1_000, 1_100].into_iter().map(hit_at).collect();
         let crash = Crash { at_ms: 1_000, owned: vec![KEY], is_alone };
-        guarantee.forgotten_max(KEY, &records, &[crash])
+        guarantee.forgotten_max(KEY, &records, &[crash], &[])
     }
 
     #[test]
@@ -118,7 +125,14 @@ mod tests {
         let handover = Guarantee { keeping, moves_keys: true, is_undisturbed: false };
         assert_eq!(forgotten(handover, true), Some(2), "what was admitted from 950 ms on");
         assert_eq!(forgotten(handover, false), Some(4), "everything before the crash");
-        assert_eq!(handover.forgotten_max(KEY, &[hit_at(10)], &[]), Some(0), "nobody crashed");
+        assert_eq!(handover.forgotten_max(KEY, &[hit_at(10)], &[], &[]), Some(0), "nobody crashed");
+        let cut = Isolation { from_ms: 900, to_ms: 1_300 };
+        let records = [800, 860, 1_300, 1_301].map(hit_at);
+        assert_eq!(
+            handover.forgotten_max(KEY, &records, &[], &[cut]),
+            Some(2),
+            "until the lease ends"
+        );
     }
 
     #[test]
@@ -127,6 +141,6 @@ mod tests {
             Guarantee { keeping: Keeping::Nothing, moves_keys: true, is_undisturbed: false };
         assert_eq!(forgotten(nothing, true), None);
         let still = Guarantee { moves_keys: false, ..nothing };
-        assert_eq!(still.forgotten_max(KEY, &[], &[]), Some(0));
+        assert_eq!(still.forgotten_max(KEY, &[], &[], &[]), Some(0));
     }
 }

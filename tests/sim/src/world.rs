@@ -26,7 +26,7 @@ use crate::log::Log;
 use crate::net::{Card, Link, PORT, Plugged, Weather, serve};
 use crate::node::{Node, Process, STEP, Stepped};
 use crate::report::Report;
-use crate::scenario::Scenario;
+use crate::scenario::{LOAD_MS, Scenario};
 
 /// Everything there is in one run.
 pub(crate) struct World<'a> {
@@ -37,6 +37,8 @@ pub(crate) struct World<'a> {
     pub(crate) report: Report,
     /// When processes stood still or ended: asks of theirs have an excuse.
     pub(crate) stalls: Vec<Stall>,
+    /// When an owner may have been cut off from its replicas and have gone on deciding.
+    pub(crate) isolations: Vec<Isolation>,
     /// Crashes, and what was lost with them.
     pub(crate) crashes: Vec<Crash>,
     log: Log,
@@ -69,6 +71,13 @@ pub(crate) struct Stall {
     pub(crate) to_ms: u64,
 }
 
+/// A time in which what an owner decided may not have reached its replicas.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Isolation {
+    pub(crate) from_ms: u64,
+    pub(crate) to_ms: u64,
+}
+
 /// The end of a process without a word.
 pub(crate) struct Crash {
     pub(crate) at_ms: u64,
@@ -82,6 +91,8 @@ pub(crate) struct Crash {
 const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
 /// A pause longer than this outlives a lease.
 const LONG_PAUSE_MS: u64 = 400;
+/// `cluster.lease`, and some for a ping that was under way.
+const LEASE_MS: u64 = 500;
 /// How long a doomed node is waited for.
 const DOOM_MS: u64 = 100;
 /// After this long without trouble a crash finds its replicas complete, and a newcomer is known.
@@ -132,6 +143,7 @@ impl World<'_> {
             traffic: Arc::default(),
             report: Report::default(),
             stalls: Vec::new(),
+            isolations: Vec::new(),
             crashes: Vec::new(),
             log,
             sim,
@@ -277,6 +289,7 @@ impl World<'_> {
             }
         }
         self.note_growth();
+        self.note_isolation(fault);
         if fault.moves_keys() || self.is_stormy() {
             self.troubled_ms = self.time.millis();
         }
@@ -289,6 +302,21 @@ impl World<'_> {
         if self.is_any_cut() && self.newcomer_ms.is_some_and(is_new) {
             self.has_grown_in_split = true;
         }
+    }
+
+    /// Notes for how long an owner may decide what no replica hears of.
+    fn note_isolation(&mut self, fault: &Fault) {
+        let from_ms = self.time.millis();
+        let lasts_ms = match fault {
+            // It may decide until its lease has run out.
+            Fault::Split { .. } | Fault::CutOneWay { .. } => LEASE_MS,
+            // It decides nothing more, but what it sent last may not have arrived.
+            Fault::Pause { .. } => 0,
+            // Leases come and go until the end of it, which is an incident of its own.
+            Fault::Weather { .. } | Fault::Slow { .. } if fault.moves_keys() => LOAD_MS,
+            _ => return,
+        };
+        self.isolations.push(Isolation { from_ms, to_ms: from_ms + lasts_ms });
     }
 
     fn is_any_cut(&self) -> bool {

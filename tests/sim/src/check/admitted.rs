@@ -50,7 +50,7 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
         // Two owners that count apart are joined by the larger count.
         forgotten_max: case
             .guarantee
-            .forgotten_max(key, asks, &case.world.crashes)
+            .forgotten_max(key, asks, &case.world.crashes, &case.world.isolations)
             .filter(|_| !case.world.has_grown_in_split),
         ..Tally::default()
     };
