@@ -91,6 +91,8 @@ pub(crate) struct Crash {
 const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
 /// A pause longer than this outlives a lease.
 const LONG_PAUSE_MS: u64 = 400;
+/// `cluster.replicas`
+const REPLICAS: usize = 1;
 /// `cluster.lease`, and some for a ping that was under way.
 const LEASE_MS: u64 = 500;
 /// How long a doomed node is waited for.
@@ -213,6 +215,8 @@ impl World<'_> {
     /// Lets `fault` happen.
     pub(crate) fn happen(&mut self, fault: &Fault) -> Result<(), String> {
         self.log.say(format_args!("FAULT {fault:?}"));
+        // Asked before it happens: it is no trouble of its own.
+        self.note_isolation(fault);
         match *fault {
             Fault::Weather { loss_ppm, duplicate_ppm, late_ppm, late_ms } => {
                 self.weather(
@@ -247,7 +251,6 @@ impl World<'_> {
             Fault::Heal => self.weather(|_, _| true, |link| link.is_cut = false),
             Fault::Crash { node } => {
                 self.doomed.push((node, self.time.millis() + DOOM_MS));
-                // It is no trouble of its own.
                 return Ok(());
             }
             Fault::Start { node } => {
@@ -289,7 +292,6 @@ impl World<'_> {
             }
         }
         self.note_growth();
-        self.note_isolation(fault);
         if fault.moves_keys() || self.is_stormy() {
             self.troubled_ms = self.time.millis();
         }
@@ -306,7 +308,7 @@ impl World<'_> {
 
     /// Notes for how long an owner may decide what no replica hears of.
     fn note_isolation(&mut self, fault: &Fault) {
-        let from_ms = self.time.millis();
+        let now = self.time.millis();
         let lasts_ms = match fault {
             // It may decide until its lease has run out.
             Fault::Split { .. } | Fault::CutOneWay { .. } => LEASE_MS,
@@ -316,7 +318,19 @@ impl World<'_> {
             Fault::Weather { .. } | Fault::Slow { .. } if fault.moves_keys() => LOAD_MS,
             _ => return,
         };
-        self.isolations.push(Isolation { from_ms, to_ms: from_ms + lasts_ms });
+        // An owner and its one replica may be on one side, and the quorum on the other.
+        let takes_both = match fault {
+            Fault::Split { side } => side.len().min(self.nodes.len() - side.len()) > REPLICAS,
+            _ => false,
+        };
+        let from_ms = if takes_both || self.is_troubled() { 0 } else { now };
+        self.isolations.push(Isolation { from_ms, to_ms: now + lasts_ms });
+    }
+
+    /// Whether something else is wrong, or was a moment ago, so that replicas may be incomplete.
+    fn is_troubled(&self) -> bool {
+        let is_recent = self.time.millis() - self.troubled_ms <= QUIET_MS;
+        self.is_stormy() || self.troubled_ms > 0 && is_recent
     }
 
     fn is_any_cut(&self) -> bool {
@@ -391,7 +405,7 @@ impl World<'_> {
             if is_awaited {
                 self.report.reached.insert(Situation::OwnerDiedMidAsk);
             }
-            let is_alone = !self.is_stormy() && now - self.troubled_ms > QUIET_MS;
+            let is_alone = !self.is_troubled();
             self.log.say(format_args!("n{} crashes, alone={is_alone}", index + 1));
             self.crashes.push(Crash { at_ms: now, owned, is_alone });
             self.crashed.push(index);
