@@ -51,6 +51,8 @@ pub(crate) struct Guarantee {
     keeping: Keeping,
     /// Whether keys may change their owner.
     moves_keys: bool,
+    /// Whether there may be no room for what a key brings along.
+    may_fill_stores: bool,
     /// Nothing stands between a caller and the owner: every ask is decided as one exact node would,
     /// and none is answered by policy.
     pub(crate) is_undisturbed: bool,
@@ -60,7 +62,12 @@ impl Guarantee {
     /// What `scenario` has to hold.
     pub(crate) fn of(scenario: &Scenario, keeping: Keeping) -> Self {
         let any = |what: fn(&Fault) -> bool| scenario.incidents.iter().any(|it| what(&it.fault));
-        Self { keeping, moves_keys: any(Fault::moves_keys), is_undisturbed: !any(Fault::disturbs) }
+        Self {
+            keeping,
+            moves_keys: any(Fault::moves_keys),
+            may_fill_stores: scenario.may_fill_stores(),
+            is_undisturbed: !any(Fault::disturbs),
+        }
     }
 
     /// The most admitted hits of `key` that may be forgotten, and so be admitted again; `None` when
@@ -74,6 +81,9 @@ impl Guarantee {
     ) -> Option<u64> {
         if !self.moves_keys {
             return Some(0);
+        }
+        if self.may_fill_stores {
+            return None;
         }
         let Keeping::Handover { replication_lag_ms } = self.keeping else { return None };
         let crashed = crashes.iter().filter(|crash| crash.owned.contains(&key));
@@ -122,7 +132,8 @@ mod tests {
     #[test]
     fn a_crash_may_lose_what_was_not_replicated() {
         let keeping = Keeping::Handover { replication_lag_ms: 50 };
-        let handover = Guarantee { keeping, moves_keys: true, is_undisturbed: false };
+        let handover =
+            Guarantee { keeping, moves_keys: true, may_fill_stores: false, is_undisturbed: false };
         assert_eq!(forgotten(handover, true), Some(2), "what was admitted from 950 ms on");
         assert_eq!(forgotten(handover, false), Some(4), "everything before the crash");
         assert_eq!(handover.forgotten_max(KEY, &[hit_at(10)], &[], &[]), Some(0), "nobody crashed");
@@ -137,8 +148,12 @@ mod tests {
 
     #[test]
     fn without_handover_only_keys_that_stay_are_exact() {
-        let nothing =
-            Guarantee { keeping: Keeping::Nothing, moves_keys: true, is_undisturbed: false };
+        let nothing = Guarantee {
+            keeping: Keeping::Nothing,
+            moves_keys: true,
+            may_fill_stores: false,
+            is_undisturbed: false,
+        };
         assert_eq!(forgotten(nothing, true), None);
         let still = Guarantee { moves_keys: false, ..nothing };
         assert_eq!(still.forgotten_max(KEY, &[], &[], &[]), Some(0));

@@ -33,6 +33,8 @@ pub(crate) const LOAD_MS: u64 = 10_000;
 const LAST_FAULT_MS: u64 = 8_500;
 /// From the end of the load, which is 1.5 s after the last fault, to the final look.
 pub(crate) const SETTLING_MS: u64 = 5_000;
+/// Room for the checked keys, and not for a flood.
+const KEYS_MAX_SMALL: usize = 400;
 /// Fewest nodes of a cluster.
 const NODES_MIN: usize = 3;
 const HALF_PPM: u32 = 500_000;
@@ -87,6 +89,13 @@ struct Draft {
 }
 
 impl Scenario {
+    /// Whether stores may run full: then there is no room for what a key brings along when it moves
+    /// either, and new keys share a counter.
+    pub(crate) fn may_fill_stores(&self) -> bool {
+        let is_flood = |incident: &Incident| matches!(incident.fault, Fault::Flood(_));
+        self.keys_max == KEYS_MAX_SMALL && self.incidents.iter().any(is_flood)
+    }
+
     /// The scenario of `seed`.
     pub(crate) fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed, "scenario");
@@ -94,7 +103,7 @@ impl Scenario {
         let is_calm = seed.is_multiple_of(CALM_EVERY);
         let latency_max_ms = dice.below(3);
         let deadline_ms = dice.pick(&[10, 20, 50]);
-        let keys_max = dice.pick(&[400, 100_000]);
+        let keys_max = dice.pick(&[KEYS_MAX_SMALL, 100_000]);
         let skew_ms = dice.pick(&[0, 20, 500, 3_000]);
         let clocks_ahead_ms = (0..nodes).map(|_| dice.around(skew_ms)).collect();
         let mut draft =
