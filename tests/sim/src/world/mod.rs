@@ -1,12 +1,12 @@
 //! The simulated world: a network, its nodes, and one millisecond after the other.
 
+mod trouble;
+
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::cluster::mesh::IN_FLIGHT_MAX;
-use tidegate::cluster::ranges::Ranges;
 use tidegate::config::Config;
 use tidegate::rules::book::Book;
 use tidegate::rules::descriptor::Entry;
@@ -26,7 +26,7 @@ use crate::log::Log;
 use crate::net::{Card, Link, PORT, Plugged, Weather, serve};
 use crate::node::{Node, Process, STEP, Stepped};
 use crate::report::Report;
-use crate::scenario::{LOAD_MS, Scenario};
+use crate::scenario::Scenario;
 
 /// Everything there is in one run.
 pub(crate) struct World<'a> {
@@ -89,20 +89,6 @@ pub(crate) struct Crash {
 
 /// A run that needs longer than this in simulated time is broken.
 const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
-/// A pause longer than this outlives a lease.
-const LONG_PAUSE_MS: u64 = 400;
-/// `cluster.replicas`
-const REPLICAS: usize = 1;
-/// `cluster.lease`, and some for a ping that was under way.
-const LEASE_MS: u64 = 500;
-/// How long a doomed node is waited for.
-const DOOM_MS: u64 = 100;
-/// After this long without trouble a crash finds its replicas complete, and a newcomer is known.
-const QUIET_MS: u64 = 2_000;
-/// Asks that are looked through for one that waits: more than are under way.
-const RECENT: usize = 500;
-/// How often owners are compared.
-const WATCH_EVERY_MS: u64 = 5;
 
 impl World<'_> {
     pub(crate) fn new(scenario: &Scenario, log: Log) -> Result<Self, Box<dyn std::error::Error>> {
@@ -250,7 +236,7 @@ impl World<'_> {
             }
             Fault::Heal => self.weather(|_, _| true, |link| link.is_cut = false),
             Fault::Crash { node } => {
-                self.doomed.push((node, self.time.millis() + DOOM_MS));
+                self.doom(node);
                 return Ok(());
             }
             Fault::Start { node } => {
@@ -298,50 +284,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Notes when links are cut before everybody can have heard of a newcomer.
-    fn note_growth(&mut self) {
-        let is_new = |since: u64| self.time.millis() - since < QUIET_MS;
-        if self.is_any_cut() && self.newcomer_ms.is_some_and(is_new) {
-            self.has_grown_in_split = true;
-        }
-    }
-
-    /// Notes for how long an owner may decide what no replica hears of.
-    fn note_isolation(&mut self, fault: &Fault) {
-        let now = self.time.millis();
-        let lasts_ms = match fault {
-            // It may decide until its lease has run out.
-            Fault::Split { .. } | Fault::CutOneWay { .. } => LEASE_MS,
-            // It decides nothing more, but what it sent last may not have arrived.
-            Fault::Pause { .. } => 0,
-            // Leases come and go until the end of it, which is an incident of its own.
-            Fault::Weather { .. } | Fault::Slow { .. } if fault.moves_keys() => LOAD_MS,
-            _ => return,
-        };
-        // An owner and its one replica may be on one side, and the quorum on the other.
-        let takes_both = match fault {
-            Fault::Split { side } => side.len().min(self.nodes.len() - side.len()) > REPLICAS,
-            _ => false,
-        };
-        let from_ms = if takes_both || self.is_troubled() { 0 } else { now };
-        self.isolations.push(Isolation { from_ms, to_ms: now + lasts_ms });
-    }
-
-    /// Whether something else is wrong, or was a moment ago, so that replicas may be incomplete.
-    fn is_troubled(&self) -> bool {
-        let is_recent = self.time.millis() - self.troubled_ms <= QUIET_MS;
-        self.is_stormy() || self.troubled_ms > 0 && is_recent
-    }
-
-    fn is_any_cut(&self) -> bool {
-        self.weather.lock().unwrap_or_else(PoisonError::into_inner).is_any_cut()
-    }
-
-    /// Whether any link is worse than it should be.
-    fn is_stormy(&self) -> bool {
-        !self.weather.lock().unwrap_or_else(PoisonError::into_inner).is_fair()
-    }
-
     /// Lets a client of every process that has joined ask for `hits` of every key of some kinds, one
     /// after the other, and returns the number of the first such ask.
     pub(crate) fn ask_everywhere(&mut self, concerns: fn(Kind) -> bool, hits: i64) -> usize {
@@ -357,26 +299,6 @@ impl World<'_> {
         first
     }
 
-    /// Adds up for how long two nodes that run both decide some place on the circle: whatever the
-    /// keys, there is to be none.
-    fn watch_owners(&mut self) {
-        if !self.time.millis().is_multiple_of(WATCH_EVERY_MS) {
-            return;
-        }
-        // A process that stands still decides nothing, whatever its own clock says.
-        let running = self.nodes.iter().filter(|node| !node.is_paused());
-        let deciding: Vec<(&str, Ranges)> = running
-            .filter_map(|node| Some((node.id.as_str(), node.process.as_ref()?.deciding()?)))
-            .collect();
-        let pairs = deciding.iter().enumerate();
-        let pairs = pairs.flat_map(|(rank, one)| deciding[..rank].iter().map(move |o| (o, one)));
-        let overlap = pairs.filter(|((_, ours), (_, theirs))| !ours.shared_with(theirs).is_empty());
-        for ((one, _), (other, _)) in overlap {
-            self.log.say(format_args!("{one} and {other} decide the same places"));
-            self.report.two_owners_ms += WATCH_EVERY_MS;
-        }
-    }
-
     /// Whether `node` would decide `key` if it were asked now.
     pub(crate) fn decides(&self, node: &Node, key: Key) -> bool {
         node.process.as_ref().is_some_and(|process| process.decides(self.place(key)))
@@ -386,68 +308,6 @@ impl World<'_> {
         let value = key.number.to_string();
         let entries = [Entry { key: key.kind.name(), value: &value }];
         self.hasher.descriptor(DOMAIN, &entries).place()
-    }
-
-    /// Crashes the doomed whose time has come: the best moment is when another node waits for a
-    /// verdict.
-    fn crash_doomed(&mut self) {
-        let now = self.time.millis();
-        for (index, at_the_latest) in std::mem::take(&mut self.doomed) {
-            let node = &self.nodes[index];
-            let owned: Vec<Key> = keys::checked()
-                .filter(|key| key.kind.is_strict() && self.decides(node, *key))
-                .collect();
-            let is_awaited = self.is_awaited(index, &owned);
-            if !is_awaited && now < at_the_latest {
-                self.doomed.push((index, at_the_latest));
-                continue;
-            }
-            if is_awaited {
-                self.report.reached.insert(Situation::OwnerDiedMidAsk);
-            }
-            let is_alone = !self.is_troubled();
-            self.log.say(format_args!("n{} crashes, alone={is_alone}", index + 1));
-            self.crashes.push(Crash { at_ms: now, owned, is_alone });
-            self.crashed.push(index);
-            self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
-            self.troubled_ms = now;
-            self.nodes[index].crash();
-        }
-    }
-
-    /// Whether another node waits for a verdict on one of `owned`, which `index` decides.
-    fn is_awaited(&self, index: usize, owned: &[Key]) -> bool {
-        self.history.with(|records| {
-            records.iter().rev().take(RECENT).any(|record| {
-                record.outcome.is_none() && record.node != index && owned.contains(&record.key)
-            })
-        })
-    }
-
-    fn pause(&mut self, index: usize, for_ms: u64) {
-        let from_ms = self.time.millis();
-        self.stalls.push(Stall { node: index, from_ms, to_ms: from_ms + for_ms });
-        self.nodes[index].pause(for_ms);
-        if for_ms > LONG_PAUSE_MS {
-            self.report.reached.insert(Situation::LongPause);
-        }
-    }
-
-    /// Whether a burst of the step before filled a lane: some of it was not sent, but not all, as
-    /// it would be to a silent peer.
-    fn note_full_lane(&mut self) {
-        let Some((node, unsent_before)) = self.bursting.take() else { return };
-        let Some(process) = &self.nodes[node].process else { return };
-        let unsent = process.unsent() - unsent_before;
-        if (1..IN_FLIGHT_MAX as u64).contains(&unsent) {
-            self.report.reached.insert(Situation::FullQueue);
-        }
-    }
-
-    fn note_handoff(&mut self) {
-        if self.is_any_cut() {
-            self.report.reached.insert(Situation::HandoffInSplit);
-        }
     }
 
     fn weather(&self, concerns: impl Fn(usize, usize) -> bool, change: impl Fn(&mut Link)) {
