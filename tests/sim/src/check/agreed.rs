@@ -1,0 +1,67 @@
+//! Some time after the last fault all nodes agree: one view, one owner a key, the same eventual
+//! counts.
+
+use std::collections::BTreeSet;
+
+use super::Case;
+use crate::keys::{self, Key};
+
+pub(super) fn check(case: &mut Case<'_, '_>) {
+    let mut found = Vec::new();
+    let world = &*case.world;
+    for (node, process) in
+        world.nodes.iter().filter_map(|node| Some((node, node.process.as_ref()?)))
+    {
+        if process.door.is_none() {
+            found.push(format!("{} has not joined", node.id));
+        }
+    }
+    let running: Vec<&str> = world
+        .nodes
+        .iter()
+        .filter(|node| node.process.is_some())
+        .map(|node| node.id.as_str())
+        .collect();
+    let mut epochs = BTreeSet::new();
+    for process in world.processes() {
+        let topology = process.core.topology.load();
+        let seen: Vec<&str> =
+            topology.view.members().iter().map(|member| member.id.as_str()).collect();
+        if seen != running {
+            found.push(format!("{} sees {seen:?}, but {running:?} run", topology.me));
+        }
+        epochs.insert(topology.view.epoch());
+    }
+    if epochs.len() != 1 {
+        found.push(format!("{} views", epochs.len()));
+    }
+    for key in keys::checked() {
+        if key.kind.is_strict() {
+            let owners = world.nodes.iter().filter(|node| world.decides(node, key)).count();
+            if owners != 1 {
+                found.push(format!("{key} has {owners} owners"));
+            }
+        }
+        found.extend(disagreement(case, key));
+    }
+    for what in found {
+        case.world.report.violation(format!("after all was well again: {what}"));
+    }
+}
+
+/// What the nodes said in the final look, if they did not all say the same.
+fn disagreement(case: &Case<'_, '_>, key: Key) -> Option<String> {
+    let answers: Vec<(usize, u32)> = case.world.history.with(|records| {
+        let looks = records[case.looked_from..].iter().filter(|record| record.key == key);
+        let decided = looks.filter(|record| record.is_decided());
+        decided.filter_map(|record| Some((record.node, record.outcome?.remaining))).collect()
+    });
+    let asked = case.world.processes().filter(|process| process.door.is_some()).count();
+    if answers.len() < asked {
+        return Some(format!("{key} is decided for {answers:?} of {asked} nodes"));
+    }
+    let is_equal = answers.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    // A window may end between two looks.
+    let may_differ = !crate::world::is_lasting(key.kind) || case.scenario.may_fill_stores();
+    (!is_equal && !may_differ).then(|| format!("{key}: nodes differ in what is left: {answers:?}"))
+}

@@ -1,0 +1,38 @@
+//! The nodes' certificates, from an authority that every run makes anew.
+
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tidegate::pki::{Authority, Identity, Validity};
+use tidegate::units::{Span, Timestamp};
+
+/// What key hashes are made under, on every node.
+pub(crate) const SECRET: [u8; 16] = [7; 16];
+
+/// rustls asks the interposed system clock, which begins in 1970.
+const VALIDITY: Validity = Validity {
+    not_before: Timestamp::EPOCH,
+    not_after: Timestamp::EPOCH.plus(Span::from_secs(100 * 365 * 86_400)),
+};
+
+/// What each of `nodes` proves itself with.
+pub(crate) fn identities(nodes: &[String]) -> Result<Vec<Identity>, Box<dyn std::error::Error>> {
+    let authority = Authority::generate(VALIDITY)?;
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.cert_pem().as_bytes())?)?;
+    let roots = Arc::new(roots);
+    let identity = |node: &String| {
+        let issued = authority.issue(node, VALIDITY)?;
+        Ok(Identity {
+            node: node.clone(),
+            roots: roots.clone(),
+            chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes())?],
+            key: PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())?,
+            secret: SECRET,
+            expires: Timestamp::NEVER,
+        })
+    };
+    nodes.iter().map(identity).collect()
+}

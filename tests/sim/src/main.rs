@@ -1,0 +1,112 @@
+//! Whole tidegate nodes in one process, one thread and simulated time, under faults that are drawn
+//! from a seed.
+//!
+//! ```text
+//!   sim [--seeds N] [--from S]      runs seeds S to S + N - 1, several processes at once
+//!   sim --seed S                    runs one seed
+//!   sim --seed S --show             prints what seed S stands for, and runs nothing
+//! ```
+//!
+//! A node is the product's own [`tidegate::node::Core`]: decide path, store, gossip, mesh, TLS and
+//! QUIC. Only what stands behind its seam is simulated. Clocks and randomness that libraries take
+//! around the seam are interposed by `mad-turmoil`, for the whole process; that is why every seed
+//! runs in a process of its own.
+//!
+//! [`scenario`] draws what goes wrong, [`world`] lets it, [`check`] judges by the [`history`] what
+//! [`guarantee`] promises, [`coverage`] says whether anything interesting happened, and [`suite`]
+//! runs many seeds.
+
+mod check;
+mod client;
+mod clock;
+mod coverage;
+mod dice;
+mod entropy;
+mod fault;
+mod guarantee;
+mod history;
+mod identity;
+mod keys;
+mod log;
+mod net;
+mod node;
+mod options;
+mod oracle;
+mod report;
+mod run;
+mod scenario;
+mod suite;
+mod world;
+
+use std::process::ExitCode;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::clock::Time;
+use crate::guarantee::Guarantee;
+use crate::log::Log;
+use crate::options::{Job, Options};
+use crate::scenario::Scenario;
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("sim: {error}\n{}", options::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match options.job {
+        Job::Child { seed } => child(seed, &options),
+        Job::Show { seed } => {
+            show(&Scenario::draw(seed));
+            ExitCode::SUCCESS
+        }
+        Job::Suite => match suite::run(&options) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("sim: {error}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+/// Runs one seed in this process and writes its report to standard output.
+fn child(seed: u64, options: &Options) -> ExitCode {
+    let log = match Log::create(&suite::log_path(&options.logs, seed), Time::default()) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("sim: create a log in {}: {error}", options.logs.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    log.listen();
+    let scenario = Scenario::draw(seed);
+    log.say(format_args!("{scenario:?}"));
+    // From here on nothing in this process reads a real clock or real randomness.
+    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
+    let _clocks = mad_turmoil::time::SimClocksGuard::init();
+    let report = run::run(&scenario, Guarantee::of(&scenario, options.keeping), &log);
+    print!("{report}");
+    if report.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show(scenario: &Scenario) {
+    println!(
+        "seed {}: {} nodes of {} at the start, latency to {} ms, deadline {} ms, {} keys a node, \
+         clocks ahead by {:?} ms",
+        scenario.seed,
+        scenario.starters,
+        scenario.nodes,
+        scenario.latency_max_ms,
+        scenario.deadline_ms,
+        scenario.keys_max,
+        scenario.clocks_ahead_ms,
+    );
+    for incident in &scenario.incidents {
+        println!("  {incident}");
+    }
+}

@@ -1,0 +1,129 @@
+//! quinn's socket and runtime, and the seam that hands them to a node.
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, UdpPoller};
+use tidegate::seam::Net;
+use tokio::sync::mpsc;
+
+use super::card::{Card, Datagram};
+
+/// The network as a node sees it: its card.
+#[derive(Debug)]
+pub(crate) struct SimNet(pub(crate) Card);
+
+struct Socket {
+    card: Card,
+    received: Mutex<mpsc::Receiver<Datagram>>,
+}
+
+/// quinn's timers and tasks on the runtime of the node, whose time is simulated.
+#[derive(Debug)]
+struct SimRuntime;
+
+/// A card takes everything and drops what is too much.
+#[derive(Debug)]
+struct AlwaysWritable;
+
+#[async_trait]
+impl Net for SimNet {
+    async fn bind_udp(&self, _: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        let received = Mutex::new(self.0.bind());
+        Ok(Arc::new(Socket { card: self.0.clone(), received }))
+    }
+
+    fn quinn_runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(SimRuntime)
+    }
+
+    async fn resolve(&self, host_port: &str) -> io::Result<Vec<SocketAddr>> {
+        let addr = host_port.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(vec![addr])
+    }
+}
+
+impl AsyncUdpSocket for Socket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(AlwaysWritable)
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.card.send(transmit.destination, transmit.contents.to_vec());
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = 0;
+        for (buf, meta) in bufs.iter_mut().zip(meta) {
+            match received.poll_recv(cx) {
+                Poll::Ready(Some((addr, bytes))) => {
+                    let len = bytes.len().min(buf.len());
+                    buf[..len].copy_from_slice(&bytes[..len]);
+                    *meta = RecvMeta { addr, len, stride: len, ecn: None, dst_ip: None };
+                    count += 1;
+                }
+                // Another process has bound the port; this one is about to end.
+                Poll::Ready(None) if count == 0 => {
+                    return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+                }
+                Poll::Pending if count == 0 => return Poll::Pending,
+                Poll::Ready(None) | Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.card.addr)
+    }
+
+    /// Turns the discovery of the path's MTU off: the network takes every size.
+    fn may_fragment(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Socket({})", self.card.addr)
+    }
+}
+
+impl UdpPoller for AlwaysWritable {
+    fn poll_writable(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Runtime for SimRuntime {
+    fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        Box::pin(tokio::time::sleep_until(at.into()))
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        tokio::spawn(future);
+    }
+
+    fn wrap_udp_socket(&self, _: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+}

@@ -1,0 +1,108 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use crate::guarantee::Keeping;
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// Run seeds, each in a process of its own.
+    Suite,
+    /// Run one seed in this process.
+    Child { seed: u64 },
+    /// Print what a seed stands for.
+    Show { seed: u64 },
+}
+
+/// The command line, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) job: Job,
+    /// The first seed of a suite.
+    pub(crate) from: u64,
+    /// How many seeds.
+    pub(crate) seeds: u64,
+    /// Processes at once.
+    pub(crate) jobs: usize,
+    /// Whether situations that were not reached fail the suite: they do for enough seeds.
+    pub(crate) needs_coverage: bool,
+    /// What the runs are held to.
+    pub(crate) keeping: Keeping,
+    /// Where logs are kept.
+    pub(crate) logs: PathBuf,
+}
+
+pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] [--jobs N] [--logs DIR] [--promise nothing|handover]";
+const SEEDS: u64 = 200;
+/// Fewer seeds cannot be blamed for a situation that they did not reach.
+const COVERAGE_SEEDS_MIN: u64 = 100;
+const JOBS: usize = 2;
+const LOGS: &str = "target/sim-logs";
+
+impl Options {
+    /// Reads `args`, without the program's name.
+    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (mut from, mut seeds, mut jobs, mut logs) =
+            (0, SEEDS, JOBS as u64, PathBuf::from(LOGS));
+        let mut keeping = Keeping::PRODUCT;
+        let (mut seed, mut is_child, mut is_show) = (None, false, false);
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--seeds" => seeds = number(&arg, &value()?)?,
+                "--from" => from = number(&arg, &value()?)?,
+                "--seed" => seed = Some(number(&arg, &value()?)?),
+                "--jobs" => jobs = number(&arg, &value()?)?,
+                "--promise" => {
+                    let name = value()?;
+                    keeping =
+                        Keeping::parse(&name).ok_or_else(|| format!("nothing promises {name}"))?;
+                }
+                "--logs" => logs = value()?.into(),
+                "--child" => is_child = true,
+                "--show" => is_show = true,
+                _ => return Err(format!("what is {arg}?")),
+            }
+        }
+        if let Some(one) = seed {
+            (from, seeds) = (one, 1);
+        }
+        let job = match (seed, is_child, is_show) {
+            (Some(seed), true, _) => Job::Child { seed },
+            (Some(seed), _, true) => Job::Show { seed },
+            (None, true, _) | (None, _, true) => return Err("which --seed?".to_owned()),
+            (_, false, false) => Job::Suite,
+        };
+        let needs_coverage = seeds >= COVERAGE_SEEDS_MIN;
+        let jobs = usize::try_from(jobs).unwrap_or(JOBS).max(1);
+        Ok(Self { job, from, seeds, jobs, needs_coverage, keeping, logs })
+    }
+}
+
+fn number(name: &str, value: &str) -> Result<u64, String> {
+    value.parse().map_err(|_| format!("{name} {value}: not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        Options::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn the_command_line_is_read() {
+        let all = parse("").expect("valid");
+        assert_eq!((all.job, all.from, all.seeds), (Job::Suite, 0, SEEDS));
+        assert!(all.needs_coverage);
+        let one = parse("--seed 17").expect("valid");
+        assert_eq!((one.job, one.from, one.seeds), (Job::Suite, 17, 1));
+        assert!(!one.needs_coverage);
+        assert_eq!(parse("--seed 3 --child").map(|it| it.job), Ok(Job::Child { seed: 3 }));
+        for wrong in ["--seeds", "--seeds x", "--show", "--what"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

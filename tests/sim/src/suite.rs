@@ -1,0 +1,171 @@
+//! Many seeds, each in a process of its own, several at once; a table and a verdict in the end.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::coverage::SITUATIONS;
+use crate::options::Options;
+use crate::report::Report;
+
+/// What came of all seeds so far.
+#[derive(Default)]
+struct Tally {
+    reports: BTreeMap<u64, Report>,
+}
+
+/// A run is some seconds; one that takes this long hangs.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often a child is asked whether it has ended.
+const POLL: Duration = Duration::from_millis(5);
+/// How often progress is told, in seeds.
+const PROGRESS_EVERY: usize = 20;
+
+/// Runs the seeds of `options`; returns whether all passed and enough was reached.
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
+    std::fs::create_dir_all(&options.logs)?;
+    let program = std::env::current_exe()?;
+    let started = uptime()?;
+    let next = AtomicU64::new(0);
+    let tally = Mutex::new(Tally::default());
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..options.jobs)
+            .map(|_| scope.spawn(|| work(options, &program, &next, &tally)))
+            .collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(outcome) => outcome,
+            Err(_) => Err(io::Error::other("a worker panicked")),
+        })
+    })?;
+    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(tally.tell(options, uptime()?.saturating_sub(started)))
+}
+
+/// Where the log of `seed` is.
+pub(crate) fn log_path(logs: &Path, seed: u64) -> PathBuf {
+    logs.join(format!("{seed}.log"))
+}
+
+/// Runs seeds until there are no more.
+fn work(
+    options: &Options,
+    program: &Path,
+    next: &AtomicU64,
+    tally: &Mutex<Tally>,
+) -> io::Result<()> {
+    loop {
+        let offset = next.fetch_add(1, Ordering::Relaxed);
+        if offset >= options.seeds {
+            return Ok(());
+        }
+        let seed = options.from + offset;
+        let report = run_child(program, options, seed)?;
+        if report.has_passed() && options.seeds > 1 {
+            std::fs::remove_file(log_path(&options.logs, seed))?;
+        }
+        tally.lock().unwrap_or_else(PoisonError::into_inner).add(seed, report, options);
+    }
+}
+
+fn run_child(program: &Path, options: &Options, seed: u64) -> io::Result<Report> {
+    let mut command = Command::new(program);
+    command.args(["--child", "--seed", &seed.to_string(), "--promise"]);
+    command.arg(options.keeping.name()).arg("--logs").arg(&options.logs);
+    let child = command.stdout(Stdio::piped()).spawn()?;
+    let (output, is_in_time) = wait(child)?;
+    let mut report = Report::parse(&String::from_utf8_lossy(&output));
+    if !is_in_time {
+        report.violation(format!("the run did not end within {CHILD_TIMEOUT:?}"));
+    } else if !report.is_complete {
+        report.violation("the process died");
+    }
+    Ok(report)
+}
+
+/// Waits for a child, which is ended when it takes too long. What it writes fits into a pipe.
+fn wait(mut child: Child) -> io::Result<(Vec<u8>, bool)> {
+    let started = uptime()?;
+    while child.try_wait()?.is_none() {
+        if uptime()?.saturating_sub(started) > CHILD_TIMEOUT {
+            child.kill()?;
+            return Ok((child.wait_with_output()?.stdout, false));
+        }
+        thread::sleep(POLL);
+    }
+    Ok((child.wait_with_output()?.stdout, true))
+}
+
+/// How long the machine runs. The interposed clocks stand still in this process, so the kernel is
+/// asked by another way.
+fn uptime() -> io::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime")?;
+    let seconds = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| io::Error::other("/proc/uptime is not one"))
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn add(&mut self, seed: u64, report: Report, options: &Options) {
+        if !report.has_passed() {
+            println!("seed {seed} FAILED:");
+            for violation in &report.violations {
+                println!("  {violation}");
+            }
+            println!("  log: {}", log_path(&options.logs, seed).display());
+            println!("  again: scripts/sim --seed {seed}");
+        }
+        self.reports.insert(seed, report);
+        let done = self.reports.len();
+        if done.is_multiple_of(PROGRESS_EVERY) {
+            println!("{done} of {} seeds, {} failed", options.seeds, self.failed());
+        }
+        // Progress that cannot be shown is no reason to stop.
+        let _ = io::stdout().flush();
+    }
+
+    fn failed(&self) -> usize {
+        self.reports.values().filter(|report| !report.has_passed()).count()
+    }
+
+    /// Prints the table and the summary; returns whether the suite passed.
+    fn tell(&self, options: &Options, took: Duration) -> bool {
+        println!("\nsituation                              seeds");
+        let mut missing = Vec::new();
+        for (situation, name) in SITUATIONS {
+            let seeds =
+                self.reports.values().filter(|report| report.reached.contains(&situation)).count();
+            let is_missing = seeds == 0 && options.needs_coverage;
+            let mark = if is_missing { "  NOT REACHED" } else { "" };
+            println!("{name:<37} {seeds:>6}{mark}");
+            if is_missing {
+                missing.push(name);
+            }
+        }
+        let sum = |what: fn(&Report) -> u64| self.reports.values().map(what).sum::<u64>();
+        let failed = self.failed();
+        let has_passed = failed == 0 && missing.is_empty();
+        println!(
+            "\n{} asks, {} answered by policy, {} ms with two nodes deciding the same places",
+            sum(|report| report.asks),
+            sum(|report| report.by_policy),
+            sum(|report| report.two_owners_ms),
+        );
+        if !missing.is_empty() {
+            println!("no seed reached: {}", missing.join(", "));
+        }
+        println!(
+            "sim: {} seeds from {}: {} passed, {failed} failed, in {:.0} s",
+            self.reports.len(),
+            options.from,
+            self.reports.len() - failed,
+            took.as_secs_f64(),
+        );
+        has_passed
+    }
+}

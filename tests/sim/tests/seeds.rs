@@ -1,0 +1,26 @@
+//! Seeds that failed once, by what they found.
+//!
+//! A seed draws another scenario when the drawing changes, so a case that matters is also held by a
+//! test of its own near the code. These cost half a second each and have hit where it hurts before.
+
+use std::path::Path;
+use std::process::Command;
+
+/// A node that comes back after the load had never used a key, and nobody had told it: eventual
+/// columns travel to the nodes that use a key. From its first hit on it knows the others' counts.
+#[test]
+fn a_latecomer_learns_an_eventual_key_when_it_uses_it() {
+    for seed in [60, 82, 161] {
+        passes(seed);
+    }
+}
+
+fn passes(seed: u64) {
+    let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
+    let seed = seed.to_string();
+    let mut sim = Command::new(env!("CARGO_BIN_EXE_tidegate-sim"));
+    let ended = sim.args(["--seed", &seed, "--logs"]).arg(logs).output();
+    let ended = ended.expect("the simulator runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{said}");
+}
