@@ -33,10 +33,21 @@ impl Process {
 
     /// SIGTERM.
     pub(crate) fn terminate(&self) {
-        let pid = self.child.id();
-        // std can only kill; a shell's own `kill` is on every system.
-        let sent = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status();
-        assert!(sent.unwrap().success(), "send SIGTERM to {}", self.name);
+        self.signal("TERM");
+    }
+
+    /// SIGSTOP: it does nothing and answers nobody, and does not know.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// SIGKILL; returns when the process is gone.
@@ -63,6 +74,17 @@ impl Process {
         let lines: Vec<&str> = log.lines().collect();
         let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
         format!("--- {}: the end of its log\n{}\n", self.name, tail.join("\n"))
+    }
+}
+
+// === impl Process: signals ===
+
+impl Process {
+    fn signal(&self, signal: &str) {
+        let pid = self.pid();
+        // std can only kill; a shell's own `kill` is on every system.
+        let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status();
+        assert!(sent.unwrap().success(), "send SIG{signal} to {}", self.name);
     }
 }
 

@@ -1,0 +1,132 @@
+//! What a history must and must not show. Pure: history in, numbers out.
+//!
+//! - **Seconds without a right answer**: the longest time that one key had none from its owner, from
+//!   the first wrong answer to the next right one, at nodes that were meant to reach an owner.
+//! - **Admitted over limit**: of the keys of a group, the one with the most admitted hits.
+//! - **Lost**: hits that an owner acknowledged and that it does not count at the end.
+//! - **Double**: hits that it counts although nobody sent them. A hit without an owner's answer may
+//!   have been counted once, or not.
+//!
+//! *Example*: of 10 hits on a key 7 were acknowledged, 2 answered by policy, 1 by nobody. At the end
+//! the owner counts 6: one is lost. Were it 11: 10 are explained, one counts double.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::group::{Group, Key};
+use crate::history::{Answer, Event};
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Findings {
+    pub(crate) requests: usize,
+    pub(crate) without_right_answer: Duration,
+    pub(crate) by_policy: usize,
+    /// Of nodes that were meant to answer.
+    pub(crate) errors: Vec<String>,
+    /// The most that one key admitted, by group.
+    pub(crate) admitted_max: BTreeMap<Group, u64>,
+    /// The least that one key admitted whose limit was asked for, by group.
+    pub(crate) admitted_min: BTreeMap<Group, u64>,
+    /// Hits admitted beyond the limits, by group, all keys.
+    pub(crate) admitted_beyond: BTreeMap<Group, u64>,
+    pub(crate) lost: u64,
+    pub(crate) double: u64,
+    /// Acknowledged within [`REPLICATION_LAG`] before a crash: what asynchronous replication may
+    /// lose.
+    pub(crate) may_be_lost: u64,
+}
+
+/// What is known beside the history.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// What owners count for each key of [`Group::Count`] in the end.
+    pub(crate) counted: BTreeMap<Key, u64>,
+    /// When nodes were killed.
+    pub(crate) crashes: Vec<Duration>,
+}
+
+/// What an acknowledged count takes at most to reach a replica: a few intervals, on a machine that
+/// carries five nodes and their load.
+pub(crate) const REPLICATION_LAG: Duration = Duration::from_millis(50);
+
+pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
+    let mut findings = Findings {
+        requests: history.len(),
+        without_right_answer: without_right_answer(history),
+        by_policy: history.iter().filter(|event| event.answer.is_by_policy()).count(),
+        errors: errors(history),
+        ..Findings::default()
+    };
+    for (key, admitted) in admitted(history) {
+        if !key.group.has_limit_reached() {
+            continue;
+        }
+        let most = findings.admitted_max.entry(key.group).or_default();
+        *most = (*most).max(admitted);
+        let least = findings.admitted_min.entry(key.group).or_insert(u64::MAX);
+        *least = (*least).min(admitted);
+        let beyond = admitted.saturating_sub(key.group.limit());
+        *findings.admitted_beyond.entry(key.group).or_default() += beyond;
+    }
+    for (key, counted) in &facts.counted {
+        let hits = || history.iter().filter(|event| event.key == *key);
+        let acknowledged = hits().filter(|event| event.answer.is_counted()).count() as u64;
+        let sent = hits().count() as u64;
+        findings.lost += acknowledged.saturating_sub(*counted);
+        findings.double += counted.saturating_sub(sent);
+    }
+    findings.may_be_lost = may_be_lost(history, &facts.crashes);
+    findings
+}
+
+fn admitted(history: &[Event]) -> BTreeMap<Key, u64> {
+    let mut admitted = BTreeMap::new();
+    for event in history {
+        *admitted.entry(event.key).or_default() += u64::from(event.answer.is_allowed());
+    }
+    admitted
+}
+
+fn errors(history: &[Event]) -> Vec<String> {
+    let meant = history.iter().filter(|event| event.is_meant_to_answer);
+    meant
+        .filter_map(|event| match &event.answer {
+            Answer::Error(text) => {
+                Some(format!("node {} at {:.1?}: {text}", event.place + 1, event.sent))
+            }
+            Answer::Owner { .. } | Answer::Policy { .. } => None,
+        })
+        .collect()
+}
+
+/// A wrong answer that no right one follows lasts until the end of the history.
+fn without_right_answer(history: &[Event]) -> Duration {
+    let end = history.iter().map(|event| event.answered).max().unwrap_or_default();
+    let mut events: Vec<&Event> =
+        history.iter().filter(|event| event.is_meant_to_answer && event.is_in_majority).collect();
+    events.sort_by_key(|event| event.answered);
+    let mut wrong_since: BTreeMap<Key, Duration> = BTreeMap::new();
+    let mut longest = Duration::ZERO;
+    for event in events {
+        if matches!(event.answer, Answer::Owner { .. }) {
+            if let Some(since) = wrong_since.remove(&event.key) {
+                longest = longest.max(event.answered.saturating_sub(since));
+            }
+        } else {
+            wrong_since.entry(event.key).or_insert(event.sent);
+        }
+    }
+    let unended = wrong_since.into_values().map(|since| end.saturating_sub(since)).max();
+    longest.max(unended.unwrap_or_default())
+}
+
+fn may_be_lost(history: &[Event], crashes: &[Duration]) -> u64 {
+    let is_late = |event: &&Event| {
+        event.answer.is_counted()
+            && crashes.iter().any(|crash| {
+                (crash.saturating_sub(REPLICATION_LAG)..=*crash).contains(&event.answered)
+            })
+    };
+    history.iter().filter(is_late).count() as u64
+}

@@ -1,0 +1,171 @@
+//! The faults: what is prepared for each, what is done, and what must hold.
+
+mod churn;
+pub(crate) mod clock;
+mod crash;
+mod disk;
+mod flood;
+mod link;
+mod pause;
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::arena::{Arena, Setup};
+use crate::group::Group;
+
+/// What can be done to a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    /// Nothing: what the machine itself costs
+    None,
+    /// kill -9 of one node, which comes back
+    Kill,
+    /// SIGSTOP of three nodes in turn, 300 ms each
+    Pause,
+    /// SIGSTOP of one node for 3 s
+    LongPause,
+    /// Three nodes and two hear nothing of each other
+    Partition,
+    /// Two nodes hear nothing of the other three, which hear them
+    OneWayCut,
+    /// One node loses three in ten of the datagrams that it receives
+    OneWayLoss,
+    /// Datagrams from and to one node take up to 20 ms, out of order
+    Delay,
+    /// The clock of one node jumps ten minutes ahead
+    ClockJump,
+    /// The disk of one node is full
+    DiskFull,
+    /// SIGTERM and start of all five, one after the other
+    RollingRestart,
+    /// A sixth node joins
+    Join,
+    /// One of five nodes leaves
+    Leave,
+    /// kill -9 of all nodes at once, which come back
+    Blackout,
+    /// As many junk keys as --junk says
+    Flood,
+}
+
+/// Seconds: what a fault takes anyhow, and how long it lasts beside that by default.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) fixed_s: u64,
+    pub(crate) hold_s: u64,
+}
+
+/// What must hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Promise {
+    /// Longest time that a key has no right answer, at nodes that can reach an owner.
+    pub(crate) without_right_answer: Duration,
+    /// Whether hits of the last replication interval may be lost: only by a crash.
+    pub(crate) may_lose: bool,
+    /// Whether every strict key admits its limit to the last hit. A hit that was answered by policy
+    /// may have been counted all the same, so this is promised only where none has to be.
+    pub(crate) is_exact: bool,
+}
+
+/// What of the run concerns a fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) junk: u64,
+}
+
+/// After the last fault every node has one view again.
+pub(crate) const ONE_VIEW_WITHIN: Duration = Duration::from_secs(3);
+
+impl Fault {
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    pub(crate) fn budget(self) -> Budget {
+        let (fixed_s, hold_s) = match self {
+            Self::Partition | Self::OneWayCut => (11, 12),
+            Self::ClockJump => (9, 15),
+            Self::RollingRestart => (24, 1),
+            Self::LongPause => (12, 1),
+            Self::Blackout => (14, 4),
+            Self::Flood => (20, 1),
+            Self::OneWayLoss | Self::Delay | Self::DiskFull => (9, 6),
+            Self::None | Self::Kill | Self::Pause | Self::Join | Self::Leave => (9, 4),
+        };
+        Budget { fixed_s, hold_s }
+    }
+
+    /// What the load asks for, each as often as it is named.
+    pub(crate) fn groups(self) -> &'static [Group] {
+        match self {
+            Self::ClockJump => &[Group::Count, Group::Strict, Group::Window, Group::Window],
+            _ => &[Group::Count, Group::Strict, Group::Durable, Group::Local],
+        }
+    }
+
+    pub(crate) fn promise(self) -> Promise {
+        let within = |secs, may_lose, is_exact| Promise {
+            without_right_answer: Duration::from_secs(secs),
+            may_lose,
+            is_exact,
+        };
+        match self {
+            // In a blackout nobody is there to answer: this is what comes after it.
+            Self::Kill | Self::Blackout => within(2, true, false),
+            Self::Pause | Self::LongPause | Self::OneWayLoss | Self::Delay => {
+                within(2, false, false)
+            }
+            Self::Partition | Self::OneWayCut => within(3, false, false),
+            Self::None | Self::ClockJump | Self::DiskFull | Self::Flood => within(1, false, false),
+            Self::RollingRestart | Self::Join | Self::Leave => within(1, false, true),
+        }
+    }
+
+    /// Before the nodes start.
+    ///
+    /// What it returns is to be kept while they run.
+    pub(crate) async fn prepare(self, setup: &mut Setup) -> Option<link::Slow> {
+        match self {
+            Self::Delay => return Some(link::slow(setup).await),
+            Self::ClockJump => clock::prepare(setup),
+            Self::DiskFull => disk::prepare(setup),
+            Self::Flood => flood::prepare(setup),
+            // A planned change is exact while nobody gives up waiting.
+            Self::RollingRestart | Self::Join | Self::Leave => {
+                setup.cluster.push_str("deadline_ms = 1000\n");
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Before it starts, so that no window that counts ends while it lasts.
+    pub(crate) async fn wait_for_its_time(self, hold: Duration) {
+        if self.groups().contains(&Group::Window) {
+            clock::far_from_the_next_window(hold).await;
+        }
+    }
+
+    /// While the load runs. It has ended, and the network is whole, when this returns.
+    pub(crate) async fn strike(self, arena: &mut Arena, extent: Extent) {
+        match self {
+            Self::None | Self::Delay => tokio::time::sleep(arena.hold).await,
+            Self::Kill => crash::one(arena).await,
+            Self::Blackout => crash::all(arena).await,
+            Self::Pause => pause::three_for(arena, Duration::from_millis(300)).await,
+            Self::LongPause => pause::one_for(arena, Duration::from_secs(3)).await,
+            Self::Partition => link::partition(arena, link::Ways::Two).await,
+            Self::OneWayCut => link::partition(arena, link::Ways::One).await,
+            Self::OneWayLoss => link::loss(arena).await,
+            Self::ClockJump => clock::jump(arena).await,
+            Self::DiskFull => disk::fill(arena).await,
+            Self::RollingRestart => churn::restart_all(arena).await,
+            Self::Join => churn::join(arena).await,
+            Self::Leave => churn::leave(arena).await,
+            Self::Flood => flood::pour(arena, extent.junk).await,
+        }
+    }
+}
