@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Http, Reply};
+use crate::client::{Http, Reply, hits_body};
 use crate::dice::Dice;
 use crate::group::{DOMAIN, Group, Key, Words};
 use crate::history::{Answer, Event};
@@ -162,13 +162,7 @@ impl Door {
 
     async fn ask(&self, key: Key, hits: u64) -> Result<Words, String> {
         let http = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let body = serde_json::json!({
-            "domain": DOMAIN,
-            "descriptors": [{
-                "entries": [{ "key": key.group.name(), "value": key.value() }],
-                "hitsAddend": hits.to_string(),
-            }],
-        });
+        let body = hits_body(DOMAIN, key.group.name(), &key.value(), hits);
         match tokio::time::timeout(PATIENCE, http.check(self.http, &body)).await {
             Ok(reply) => words(&reply?),
             Err(_) => Err(format!("no answer within {PATIENCE:?}")),

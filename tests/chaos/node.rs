@@ -159,11 +159,7 @@ impl Node {
 
     /// Memory that it holds, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.running().pid());
-        let status = fs::read_to_string(path).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        let kib = line.split_whitespace().next().unwrap();
-        kib.parse::<u64>().unwrap() * 1024
+        self.running().resident_bytes()
     }
 
     /// Where its counts are kept, as its own process sees it.

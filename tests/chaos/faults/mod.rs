@@ -129,7 +129,11 @@ impl Fault {
     /// What it returns is to be kept while they run.
     pub(crate) async fn prepare(self, setup: &mut Setup) -> Option<link::Slow> {
         match self {
-            Self::Delay => return Some(link::slow(setup).await),
+            Self::Delay => {
+                // More than twice what the link takes there and back.
+                setup.cluster.push_str("deadline_ms = 100\n");
+                return Some(link::slow(setup).await);
+            }
             Self::ClockJump => clock::prepare(setup),
             Self::DiskFull => disk::prepare(setup),
             Self::Flood => flood::prepare(setup),

@@ -50,6 +50,14 @@ impl Process {
         self.child.id()
     }
 
+    /// Memory that it holds, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib = line.split_whitespace().next().unwrap();
+        kib.parse::<u64>().unwrap() * 1024
+    }
+
     /// SIGKILL; returns when the process is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
