@@ -40,14 +40,12 @@ async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most()
         cluster.nodes[2].resume();
     };
     let (statuses, ()) = tokio::join!(callers.join_all(), resume);
-    let admitted = statuses.iter().filter(|status| **status == 200).count() as u64;
-    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    assert!(statuses.iter().all(|status| *status == 429), "nobody could admit: {statuses:?}");
 
     cluster.one_view().await;
     let after = counted(&cluster.nodes[0], &cluster, &key).await;
-    let grown = after - before;
-    println!("{CALLERS} hits, {admitted} admitted, counted as {grown}");
-    assert!((admitted..=CALLERS).contains(&grown), "{grown} counted, {admitted} admitted");
+    println!("{CALLERS} hits, counted as {}", after - before);
+    assert!(after - before <= CALLERS, "{CALLERS} hits are counted as {}", after - before);
 
     // None of them comes late: what is counted from here on is what is asked from here on.
     for _ in 0..5 {

@@ -36,9 +36,13 @@ impl Process {
         self.signal("TERM");
     }
 
-    /// SIGSTOP: it does nothing and answers nobody, and does not know.
+    /// SIGSTOP: it does nothing and answers nobody, and does not know. Returns when all its threads
+    /// have stopped.
     pub(crate) fn pause(&self) {
         self.signal("STOP");
+        while !self.is_stopped() {
+            std::thread::yield_now();
+        }
     }
 
     /// SIGCONT.
@@ -88,6 +92,15 @@ impl Process {
 // === impl Process: signals ===
 
 impl Process {
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        threads.into_iter().all(|thread| {
+            // A thread may end between the two: then look again.
+            let status = fs::read_to_string(thread.unwrap().path().join("status"));
+            status.is_ok_and(|status| status.contains("\nState:\tT"))
+        })
+    }
+
     fn signal(&self, signal: &str) {
         let pid = self.pid();
         // std can only kill; a shell's own `kill` is on every system.
