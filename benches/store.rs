@@ -21,7 +21,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use report::Report;
 use tidegate::config::OnFull;
-use tidegate::config::policy::Mode;
+use tidegate::config::policy::{Mode, Scope};
 use tidegate::engine::{self, ActorId, State};
 use tidegate::rules::descriptor::Entry;
 use tidegate::rules::quota::{Algorithm, Quota};
@@ -152,7 +152,7 @@ impl Bench {
 
     fn key(&self, value: &str) -> KeyHash {
         let entries = [Entry { key: "user", value }];
-        self.hasher.descriptor("edge", &entries).counter(&self.quota, Mode::Strict)
+        self.hasher.descriptor("edge", &entries).counter(&self.quota, Mode::Strict, Scope::Region)
     }
 
     fn counter(&self, value: &str) -> Counter {

@@ -5,6 +5,7 @@
 //! never in a wrap-around or a panic.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,48 @@ impl fmt::Display for Span {
     }
 }
 
+/// A text that is no [`Span`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write it as numbers with units: 400ms, 90s, 5m, 1h30m, 7d, 2w")]
+pub struct NoSpan;
+
+impl FromStr for Span {
+    type Err = NoSpan;
+
+    /// One or more numbers with their units, `90s`, `5m`, `1h30m`, `7d`. Fails on everything else,
+    /// and on what is longer than can be told.
+    fn from_str(text: &str) -> Result<Self, NoSpan> {
+        let mut rest = text;
+        let mut nanos: u64 = 0;
+        while !rest.is_empty() || text.is_empty() {
+            let (number, after) = split_after(rest, |c| c.is_ascii_digit());
+            let (unit, after) = split_after(after, |c| c.is_ascii_alphabetic());
+            let part = number.parse::<u64>().ok().zip(unit_nanos(unit));
+            let part = part.and_then(|(number, unit)| number.checked_mul(unit));
+            nanos = part.and_then(|part| nanos.checked_add(part)).ok_or(NoSpan)?;
+            rest = after;
+        }
+        Ok(Self(nanos))
+    }
+}
+
+fn unit_nanos(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ms" => 1_000_000,
+        "s" => NANOS_PER_SEC,
+        "m" => 60 * NANOS_PER_SEC,
+        "h" => 3_600 * NANOS_PER_SEC,
+        "d" => 86_400 * NANOS_PER_SEC,
+        "w" => 7 * 86_400 * NANOS_PER_SEC,
+        _ => return None,
+    })
+}
+
+/// The longest beginning of `text` whose characters all fit, and the rest.
+fn split_after(text: &str, fits: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !fits(c)).unwrap_or(text.len()))
+}
+
 /// How much one request takes from a limit: above zero it is charged, zero only looks (a *peek*),
 /// below zero gives back (a *refund*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -209,6 +252,20 @@ mod tests {
         ] {
             assert_eq!(span.to_string(), text);
         }
+    }
+
+    #[test]
+    fn durations_are_sums_of_numbers_with_units() {
+        for (text, secs) in
+            [("90s", 90), ("5m", 300), ("1h30m", 5_400), ("7d", 604_800), ("1w", 604_800)]
+        {
+            assert_eq!(text.parse(), Ok(Span::from_secs(secs)), "{text}");
+        }
+        assert_eq!("1500ms".parse(), Ok(Span::from_millis(1500)));
+        for text in ["", "90", "s", "90 s", "-5s", "1.5h", "5M", "99999999999999999999s", "ſ"] {
+            assert_eq!(text.parse::<Span>(), Err(NoSpan), "{text}");
+        }
+        assert_eq!("18446744073709551615d".parse::<Span>(), Err(NoSpan));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use support::relay::{Link, Relay};
 use support::{Node, Shape, authority, cluster, cluster_under, eventually, identity};
 use tidegate::cluster::identity::{is_node, node_actor, region_actor};
-use tidegate::config::policy::Mode;
+use tidegate::config::policy::{Mode, Scope};
 use tidegate::pki::Authority;
 use tidegate::rules::descriptor::Entry;
 use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
@@ -407,7 +407,11 @@ fn count(node: &Node, key: KeyHash) -> u64 {
 
 fn key(node: &Node, name: &str, value: &str, quota: &Quota) -> KeyHash {
     let entries = [Entry { key: name, value }];
-    node.core.decider.parts().hasher.descriptor("test", &entries).counter(quota, Mode::Eventual)
+    node.core.decider.parts().hasher.descriptor("test", &entries).counter(
+        quota,
+        Mode::Eventual,
+        Scope::Region,
+    )
 }
 
 fn owner(node: &Node, key: KeyHash) -> String {

@@ -19,15 +19,20 @@ use tidegate::cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, 
 use tidegate::cluster::mesh::{
     self, CallError, IN_FLIGHT_MAX, LaneKind, Mesh, Peer, SILENT_AFTER, Service,
 };
+use tidegate::cluster::tenure::{Epoch, Epochs};
 use tidegate::node::outside;
 use tidegate::pki::Authority;
 use tidegate::units::Timestamp;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const SECRET: u64 = 9;
-const PING: Call = Call::Ping { clock: Timestamp::EPOCH };
+const PING: Call = Call::Ping {
+    clock: Timestamp::EPOCH,
+    epochs: Epochs { region: Epoch { number: 0, name: 0 }, global: Epoch { number: 0, name: 0 } },
+};
 
 /// Both dial before either has heard of the other: one connection stays, the lower id's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -366,11 +371,17 @@ impl Side {
 impl Counting {
     #[allow(clippy::unused_self, reason = "reads as what the service says")]
     fn pong(&self) -> Reply {
-        Reply::Pong { clock: Timestamp::EPOCH }
+        Reply::Pong { clock: Timestamp::EPOCH, epochs: None, grant: None }
     }
 }
 
 impl Service for Counting {
+    fn epochs(&self) -> Epochs {
+        Epochs::default()
+    }
+
+    fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
+
     fn answer(&self, _: &Peer, _: Call) -> Reply {
         self.answered.fetch_add(1, Ordering::Relaxed);
         self.pong()

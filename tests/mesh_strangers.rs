@@ -21,7 +21,7 @@ use tidegate::cluster::mesh::wire::{
     Call, HelloReply, Numbered, Refusal, StateEntry, Sync, SyncEntry, SyncRole,
 };
 use tidegate::config::Config;
-use tidegate::config::policy::Mode;
+use tidegate::config::policy::{Mode, Scope};
 use tidegate::engine::{ActorId, State, decide, decide_eventual};
 use tidegate::pki::{self, Authority, Identity, Overwrite, Validity};
 use tidegate::rules::descriptor::Entry;
@@ -421,7 +421,11 @@ impl Honest {
         let entries = [Entry { key, value: "poisoned" }];
         let hash = self.nodes[0].core.decider.parts().hasher.descriptor("test", &entries);
         let day = Span::from_secs(86_400);
-        hash.counter(&Quota::simple(Algorithm::FixedWindow, 20, day).unwrap(), Mode::Strict)
+        hash.counter(
+            &Quota::simple(Algorithm::FixedWindow, 20, day).unwrap(),
+            Mode::Strict,
+            Scope::Region,
+        )
     }
 }
 

@@ -22,6 +22,7 @@ enum Op {
     Wait(u64),
     Remove { place: u64 },
     Tend,
+    Tell(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -33,6 +34,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => prop_oneof![0..2_000_000_000_u64, 0..40_000_000_000_u64].prop_map(Op::Wait),
         1 => place.prop_map(|place| Op::Remove { place }),
         1 => Just(Op::Tend),
+        2 => (1..50_usize).prop_map(Op::Tell),
     ]
 }
 
@@ -55,9 +57,11 @@ fn quota() -> impl Strategy<Value = Quota> {
 }
 
 /// A key spread over shards and slots as a hash would.
-fn key(place: u64, tag: u64) -> KeyHash {
+/// It says what real ones say: that it is eventual or not, no share, and in a long window.
+fn key(place: u64, tag: u64, eventual: bool) -> KeyHash {
     let spread = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    KeyHash { place: spread(place), tag: spread(place * 16 + tag) }
+    let says = if eventual { 0b1001 } else { 0b1000 };
+    KeyHash { place: spread(place), tag: spread(place * 16 + tag) & !0b1111 | says }
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -65,6 +69,60 @@ fn config(cases: u32) -> ProptestConfig {
 }
 
 type Model = HashMap<KeyHash, State>;
+
+/// What was handed over: the latest of each key.
+#[derive(Default)]
+struct Told {
+    replica: Model,
+    disk: Model,
+}
+
+impl Told {
+    /// One round of replication of so many keys, and one snapshot.
+    fn take(&mut self, store: &Store, max: usize, now: Timestamp) {
+        store.drain_changed(max, |counted| drop(self.replica.insert(counted.key, counted.state)));
+        store.drain_dirty(max, |key, columns| {
+            self.replica.insert(key, State::Columns(Box::new(columns.clone())));
+        });
+        let (mut unsaved, mut cursor) = (Vec::new(), Some(Cursor::default()));
+        while let Some(from) = cursor {
+            cursor = store.drain_unsaved(from, now, max, &mut unsaved);
+        }
+        self.disk.extend(unsaved.into_iter().map(|counted| (counted.key, counted.state)));
+    }
+
+    fn forget(&mut self, key: KeyHash) {
+        self.replica.remove(&key);
+        self.disk.remove(&key);
+    }
+}
+
+/// Whoever took all that was handed over answers as the store does.
+fn tells_every_change(
+    store: &Store,
+    told: &mut Told,
+    quotas: [Quota; 2],
+    now: Timestamp,
+    eventual: bool,
+) {
+    told.take(store, usize::MAX, now);
+    let (mut held, mut cursor) = (Vec::new(), Some(Cursor::default()));
+    while let Some(from) = cursor {
+        cursor = store.scan(from, now, 7, |_| true, &mut held);
+    }
+    let answer = |state: &State, quota: &Quota| {
+        let preview = if eventual { engine::preview_eventual } else { engine::preview };
+        preview(state, quota, Hits::ONE, now)
+    };
+    for counted in held {
+        for copies in [&told.replica, &told.disk] {
+            let copy = copies.get(&counted.key).unwrap_or(&State::Absent);
+            for quota in &quotas {
+                assert_eq!(answer(copy, quota), answer(&counted.state, quota), "{counted:?}");
+            }
+        }
+    }
+}
 
 /// What a check means, written down without slots, bounds or expiry.
 fn check_model(
@@ -106,6 +164,10 @@ fn check_model(
 fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
     let options = Options { keys_max: 200_000, on_full: OnFull::Refuse, shards: Some(2) };
     let (store, mut model) = (Store::new(options), Model::new());
+    store.keep_changed(true);
+    store.keep_unsaved(true);
+    // What a replica and a disk would hold.
+    let mut told = Told::default();
     let mut now = Timestamp::from_secs(1_700_000_000);
     let ask = |model: &mut Model, counters: &[Counter], hits: i64, now| {
         let hits = Hits::new(hits);
@@ -116,8 +178,10 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
         };
         assert_eq!(verdicts.to_vec(), check_model(model, counters, hits, now, eventual));
     };
-    let counter =
-        |place, index: usize| Counter { key: key(place, index as u64), quota: quotas[index] };
+    let counter = |place, index: usize| Counter {
+        key: key(place, index as u64, eventual),
+        quota: quotas[index],
+    };
     for op in ops {
         match op {
             Op::Check { place, hits } => ask(&mut model, &[counter(place, 0)], hits, now),
@@ -131,13 +195,16 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
             }
             Op::Wait(nanos) => now = now.plus(Span::from_nanos(nanos)),
             Op::Remove { place } => {
-                store.remove(key(place, 0));
-                model.remove(&key(place, 0));
+                store.remove(key(place, 0, eventual));
+                model.remove(&key(place, 0, eventual));
+                told.forget(key(place, 0, eventual));
             }
             Op::Tend => store.tend(2, now),
+            Op::Tell(max) => told.take(&store, max, now),
         }
     }
     assert!(store.stats().keys <= model.len());
+    tells_every_change(&store, &mut told, quotas, now, eventual);
     // Whatever the store still holds is what the model holds.
     let (mut held, mut cursor) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = cursor {

@@ -16,9 +16,12 @@ use smallvec::smallvec;
 use tidegate::cluster::identity::{Generation, NodeId};
 use tidegate::cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
 use tidegate::cluster::mesh::wire::{
-    Call, Check, Hello, HelloReply, Numbered, Refusal, Reply, StateEntry, Sync, SyncEntry, SyncRole,
+    Call, Check, Digest, Handoff, HandoffReply, HandoffStep, Hello, HelloReply, Numbered, Refusal,
+    Reply, StateEntry, Sync, SyncEntry, SyncRole,
 };
-use tidegate::config::policy::Scope;
+use tidegate::cluster::ranges::{Range, Ranges};
+use tidegate::cluster::tenure::{Epoch, Epochs};
+use tidegate::config::policy::{Durability, Scope};
 use tidegate::engine::delta::DeltaBucket;
 use tidegate::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
 use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
@@ -51,7 +54,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
     let heads: [&[u8]; 12] = [
-        &[0, 1],                               // Check, Region: counters
+        &[0, 1, 7, 0],                         // Check, Region: counters
         &[0, 2, 0, 0],                         // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],          // … one entry: buckets
         &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5],    // … one bucket: columns of hits
@@ -137,6 +140,19 @@ fn peak_virtual_kib() -> u64 {
 
 fn node(id: &str) -> NodeId {
     NodeId::new(id).expect("a valid id")
+}
+
+fn epochs() -> Epochs {
+    let epoch = |number| Epoch { number, name: 0xfeed_f00d_dead_beef };
+    Epochs { region: epoch(7), global: epoch(70_000) }
+}
+
+fn ranges() -> Ranges {
+    Ranges::of([Range { first: 5, last: 70_000 }, Range { first: 1 << 40, last: u64::MAX }])
+}
+
+fn handoff(step: HandoffStep) -> Call {
+    Call::Handoff(Handoff { scope: Scope::Global, epoch: epochs().global, step })
 }
 
 fn hellos() -> Vec<(&'static str, Hello)> {
@@ -245,24 +261,36 @@ fn calls() -> Vec<(&'static str, Call)> {
     let entry = |state| StateEntry { key: KEY, state, expires: NOW };
     let one = smallvec![Counter { key: KEY, quota: quota(Algorithm::Gcra, 1) }];
     vec![
-        ("ping", Call::Ping { clock: NOW }),
+        ("ping", Call::Ping { clock: NOW, epochs: epochs() }),
         (
             "check_region",
             Call::Check(Check {
+                id: 70_000,
                 scope: Scope::Region,
                 counters: counters.collect(),
                 hits: Hits::new(-3),
+                durability: Durability::Async,
             }),
         ),
         (
             "check_global",
-            Call::Check(Check { scope: Scope::Global, counters: one, hits: Hits::ONE }),
+            Call::Check(Check {
+                id: 8,
+                scope: Scope::Global,
+                counters: one,
+                hits: Hits::ONE,
+                durability: Durability::Replicated,
+            }),
         ),
         ("sync_node", sync(SyncRole::Node, false)),
         ("sync_owner", sync(SyncRole::Owner, true)),
         ("sync_region", sync(SyncRole::Region, false)),
         ("states", Call::States(states().into_iter().map(entry).collect())),
         ("gossip", Call::Gossip(vec![0, 1, 2, 255])),
+        ("handoff_offer", handoff(HandoffStep::Offer)),
+        ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
+        ("digests", Call::Digests(vec![Digest { bucket: 4_095, sum: 0x0123_4567_89ab_cdef }])),
+        ("refunded", Call::Refunded { place: KEY.place }),
     ]
 }
 
@@ -276,7 +304,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
         delay: Span::from_millis(250),
     };
     vec![
-        ("pong", Reply::Pong { clock: NOW }),
+        ("pong", Reply::Pong { clock: NOW, epochs: Some(epochs()), grant: Some(3) }),
         (
             "verdicts",
             Reply::Verdicts(smallvec![
@@ -285,7 +313,14 @@ fn replies() -> Vec<(&'static str, Reply)> {
                 verdict(false, Retry::Never),
             ]),
         ),
-        ("not_owner", Reply::NotOwner { epoch: 0xfeed_f00d_dead_beef }),
+        ("not_owner", Reply::NotOwner { epoch: epochs().region, holder: None }),
+        ("not_owner_any_more", Reply::NotOwner { epoch: epochs().global, holder: Some(node("b")) }),
+        ("unconfirmed", Reply::Unconfirmed),
+        ("handoff_ready", Reply::Handoff(HandoffReply::Ready)),
+        ("handoff_later", Reply::Handoff(HandoffReply::Later)),
+        ("handoff_taken", Reply::Handoff(HandoffReply::Taken)),
+        ("handoff_refused", Reply::Handoff(HandoffReply::Refused)),
+        ("differing", Reply::Differing(vec![0, 4_095])),
         ("columns", Reply::Columns(vec![SyncEntry { key: KEY, columns: delta() }])),
         ("done", Reply::Done),
         ("malformed", Reply::Malformed),

@@ -54,6 +54,41 @@ pub struct View {
 /// the caller counts them.
 pub const MEMBERS_MAX: usize = 1_024;
 
+/// The nodes that a share of a limit is set aside for, each with its region: the members, and those
+/// that are away but neither left nor were forgotten. Sorted by id; immutable.
+///
+/// A side of a split cluster sees its own members only. If it shared a limit among them, the sides
+/// would hand it out once each; shared among the known, they hand out parts of one limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    nodes: Vec<(NodeId, String)>,
+}
+
+impl Known {
+    /// These nodes; of two with one id the later region counts. Beyond [`MEMBERS_MAX`] the highest
+    /// ids are left out, on every node alike.
+    pub fn new(nodes: impl IntoIterator<Item = (NodeId, String)>) -> Self {
+        let by_id: BTreeMap<NodeId, String> = nodes.into_iter().collect();
+        Self { nodes: by_id.into_iter().take(MEMBERS_MAX).collect() }
+    }
+
+    /// Those that own keys in `view`.
+    pub fn of(view: &View) -> Self {
+        Self::new(view.owners().map(|member| (member.id.clone(), member.region.clone())))
+    }
+
+    /// What is in either; where both name a node, the region that `self` says.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self::new(other.nodes.into_iter().chain(self.nodes))
+    }
+
+    /// All of them with their regions, sorted by id.
+    pub fn nodes(&self) -> &[(NodeId, String)] {
+        &self.nodes
+    }
+}
+
 impl View {
     /// The view of `facts`: the highest generation of each node.
     pub fn new(facts: impl IntoIterator<Item = Member>) -> Self {

@@ -5,6 +5,8 @@ pub mod identity;
 pub mod incarnation;
 pub mod membership;
 pub mod mesh;
+pub mod ranges;
 pub mod ring;
 pub mod route;
 pub mod sync;
+pub mod tenure;

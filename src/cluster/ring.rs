@@ -17,6 +17,7 @@ use hashring::{DefaultHashBuilder, HashRing};
 
 use super::identity::NodeId;
 use super::membership::Member;
+use super::ranges::{Range, Ranges};
 
 /// An immutable ring.
 #[derive(Clone, Debug, Default)]
@@ -97,22 +98,24 @@ impl Ring {
         self.nodes.iter().map(|node| &node.id)
     }
 
+    /// The places that `id` owns.
+    pub fn arcs(&self, id: &NodeId) -> Ranges {
+        let is_its = |index: &u16| self.nodes[usize::from(*index)].id == *id;
+        let first = |position: usize| match position {
+            0 => 0,
+            _ => self.points[position - 1].0.saturating_add(1),
+        };
+        let own = self.points.iter().enumerate().filter(|(_, (_, index))| is_its(index));
+        let arcs = own.map(|(position, (last, _))| Range { first: first(position), last: *last });
+        // Behind the last point the circle goes on to the first one.
+        let wrapped = self.points.first().zip(self.points.last()).filter(|(low, _)| is_its(&low.1));
+        let wrapped = wrapped.and_then(|(_, (last, _))| last.checked_add(1));
+        Ranges::of(arcs.chain(wrapped.map(|first| Range { first, last: u64::MAX })))
+    }
+
     /// Parts per million of the circle that `id` owns; what a person reads in `tidegate status`.
     pub fn share_ppm(&self, id: &NodeId) -> u32 {
-        let mut owned: u128 = 0;
-        for (position, (point, index)) in self.points.iter().enumerate() {
-            let before = match position {
-                0 => self.points.last().map_or(0, |last| last.0),
-                _ => self.points[position - 1].0,
-            };
-            if self.nodes[usize::from(*index)].id == *id {
-                owned += u128::from(point.wrapping_sub(before));
-            }
-        }
-        if self.nodes.len() == 1 && self.nodes[0].id == *id {
-            return 1_000_000;
-        }
-        u32::try_from((owned * 1_000_000) >> 64).unwrap_or(1_000_000)
+        self.arcs(id).share_ppm()
     }
 
     /// The nodes of the points at and after `place`, once around the circle.

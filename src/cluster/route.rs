@@ -1,9 +1,13 @@
 //! Where a strict key is decided, as a value that the caller matches once.
+//!
+//! A topology remembers the rings that it took the place of. While a range changes hands, its new
+//! owner does not decide yet and its old one still does; whoever asks finds the old one there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use super::identity::{NodeId, node_actor, region_actor};
-use super::membership::{MemberState, View};
+use super::membership::{Known, MemberState, View};
 use super::ring::Ring;
 use crate::config::policy::Scope;
 use crate::engine::ActorId;
@@ -17,13 +21,27 @@ pub struct Topology {
     pub region: String,
     /// The members it follows from.
     pub view: View,
+    rings: Arc<Rings>,
+    /// The rings that were in force before, the latest first; at most [`BEFORE_MAX`].
+    before: VecDeque<Arc<Rings>>,
+    /// Whom limits are shared among while owners are out of reach.
+    known: Known,
+    /// The columns of all members and regions.
+    spoken_for: BTreeSet<ActorId>,
+}
+
+/// The rings of one view.
+#[derive(Debug)]
+struct Rings {
     /// One ring a region.
     regions: BTreeMap<String, Ring>,
     /// One ring over all regions.
     global: Ring,
-    /// The columns of all members and regions.
-    spoken_for: BTreeSet<ActorId>,
 }
+
+/// Replaced rings that a topology remembers. A join that follows a join before the first handover
+/// is over needs two; the oldest goes.
+const BEFORE_MAX: usize = 2;
 
 /// Where a key is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,20 +72,46 @@ impl Topology {
                 [node_actor(&member.id, member.generation), region_actor(&member.region)]
             })
             .collect();
-        Self { me, region, view, regions, global, spoken_for }
+        let rings = Arc::new(Rings { regions, global });
+        let known = Known::of(&view);
+        Self { me, region, view, rings, before: VecDeque::new(), known, spoken_for }
+    }
+
+    /// This topology, as the one that takes the place of `replaced`: it remembers its rings.
+    #[must_use]
+    pub fn after(mut self, replaced: &Self) -> Self {
+        self.before.clone_from(&replaced.before);
+        if self.view.epoch() != replaced.view.epoch() {
+            self.before.push_front(replaced.rings.clone());
+            self.before.truncate(BEFORE_MAX);
+        }
+        self
+    }
+
+    /// This topology with shares set aside for `known` nodes too, besides those that own keys.
+    #[must_use]
+    pub fn with_known(mut self, known: Known) -> Self {
+        self.known = Known::of(&self.view).with(known);
+        self
     }
 
     /// Where the key at `place` of a strict rule is decided.
     pub fn route(&self, scope: Scope, place: u64) -> Route<'_> {
-        let owner = match scope {
-            Scope::Region => self.region_owner(&self.region, place),
-            Scope::Global => self.global.owner(place),
-        };
-        match owner {
+        match self.owner(scope, place) {
             Some(owner) if *owner == self.me => Route::Local,
             Some(owner) => Route::Forward(owner),
             None => Route::Nobody,
         }
+    }
+
+    /// The owner of the key at `place` of a strict rule.
+    pub fn owner(&self, scope: Scope, place: u64) -> Option<&NodeId> {
+        self.rings.owner(scope, &self.region, place)
+    }
+
+    /// Who owned that key by the rings that were in force before, the latest first.
+    pub fn owners_before(&self, scope: Scope, place: u64) -> impl Iterator<Item = &NodeId> {
+        self.before.iter().filter_map(move |rings| rings.owner(scope, &self.region, place))
     }
 
     /// Whether this node drains: it owns nothing any more, though peers may not have heard yet.
@@ -77,7 +121,7 @@ impl Topology {
 
     /// The owner of the key at `place` in one region.
     pub fn region_owner(&self, region: &str, place: u64) -> Option<&NodeId> {
-        self.regions.get(region).and_then(|ring| ring.owner(place))
+        self.rings.regions.get(region).and_then(|ring| ring.owner(place))
     }
 
     /// Whether a member or a region that is there tells of this column itself.
@@ -87,37 +131,48 @@ impl Topology {
 
     /// The ring of one region, if it has one.
     pub fn region_ring(&self, region: &str) -> Option<&Ring> {
-        self.regions.get(region)
+        self.rings.regions.get(region)
     }
 
     /// The ring over all regions.
     pub fn global_ring(&self) -> &Ring {
-        &self.global
+        &self.rings.global
     }
 
     /// Names of all regions that own keys, sorted.
     pub fn regions(&self) -> impl Iterator<Item = &str> {
-        self.regions.keys().map(String::as_str)
+        self.rings.regions.keys().map(String::as_str)
     }
 
-    /// This node's whole-number share of `limit` among the nodes that share it: the shares of all
-    /// sum to `limit` exactly, the lowest ids get what does not divide.
+    /// This node's whole-number share of `limit` among the known nodes that share it, the dead ones
+    /// included: the shares of all sum to `limit` exactly, the lowest ids get what does not divide.
     ///
-    /// Example: 10 over nodes a, b, c is 4, 3, 3.
+    /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others hand out 6 together.
     pub fn share_of(&self, scope: Scope, limit: u32) -> u32 {
-        let ring = match scope {
-            Scope::Region => self.region_ring(&self.region),
-            Scope::Global => Some(&self.global),
-        };
-        let Some(ring) = ring else { return limit };
-        let count = u32::try_from(ring.nodes().len()).unwrap_or(u32::MAX).max(1);
+        let sharing = self.known.nodes().iter().filter(|(_, region)| match scope {
+            Scope::Region => *region == self.region,
+            Scope::Global => true,
+        });
+        let (mut count, mut rank) = (0_u32, None);
+        for (id, _) in sharing {
+            if *id == self.me {
+                rank = Some(count);
+            }
+            count = count.saturating_add(1);
+        }
         // A node that has left the ring is one more than the shares were made for: it takes what it
         // would have had, so that its last clients are not turned away.
-        let Some(rank) = ring.nodes().position(|id| *id == self.me) else {
-            return limit / count.saturating_add(1);
-        };
-        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+        let Some(rank) = rank else { return limit / count.saturating_add(1) };
         limit / count + u32::from(rank < limit % count)
+    }
+}
+
+impl Rings {
+    fn owner(&self, scope: Scope, region: &str, place: u64) -> Option<&NodeId> {
+        match scope {
+            Scope::Region => self.regions.get(region)?.owner(place),
+            Scope::Global => self.global.owner(place),
+        }
     }
 }
 
@@ -126,6 +181,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::Member;
+    use proptest::prelude::*;
 
     fn member(id: &str, region: &str, state: MemberState) -> Member {
         Member {
@@ -189,6 +245,54 @@ mod tests {
                 .map(u64::from)
                 .sum();
             assert_eq!(sum, u64::from(limit));
+        }
+    }
+
+    #[test]
+    fn a_topology_remembers_the_owners_of_the_rings_before_it() {
+        let members = |ids: &[&str]| -> Vec<_> {
+            ids.iter().map(|id| member(id, "eu", MemberState::Up)).collect()
+        };
+        let alone = topology("a", "eu", members(&["a"]));
+        let two = topology("a", "eu", members(&["a", "b"])).after(&alone);
+        let same = topology("a", "eu", members(&["a", "b"])).after(&two);
+        let three = topology("a", "eu", members(&["a", "b", "c"])).after(&same);
+        let four = topology("a", "eu", members(&["a", "b", "c", "d"])).after(&three);
+        for place in (0..64u64).map(|n| n << 58) {
+            let owner = |topology: &Topology| topology.owner(Scope::Region, place).cloned();
+            let before: Vec<_> = three.owners_before(Scope::Region, place).cloned().collect();
+            assert_eq!(before, [owner(&two), owner(&alone)].map(|id| id.expect("an owner")));
+            let before: Vec<_> = four.owners_before(Scope::Region, place).cloned().collect();
+            assert_eq!(before, [owner(&three), owner(&two)].map(|id| id.expect("an owner")));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        /// However the known members are split: each node sees its side only, and all of them
+        /// together hand out no more than one limit; all of it when nobody is dead.
+        #[test]
+        fn the_shares_of_all_sides_sum_to_one_limit(
+            sides in proptest::collection::vec(0_u8..4, 1..12), limit: u32,
+        ) {
+            // Side 0 is dead: known, and nobody asks there.
+            let nodes: Vec<_> =
+                sides.iter().enumerate().map(|(n, side)| (format!("n{n}"), *side)).collect();
+            let known = |id: &String| (NodeId::new(id).expect("id"), "eu".to_owned());
+            let known = Known::new(nodes.iter().map(|(id, _)| known(id)));
+            let mut sum = 0;
+            for (me, mine) in nodes.iter().filter(|(_, side)| *side != 0) {
+                let seen = nodes.iter().filter(|(_, side)| side == mine);
+                let seen = seen.map(|(id, _)| member(id, "eu", MemberState::Up)).collect();
+                let topology = topology(me, "eu", seen).with_known(known.clone());
+                for scope in [Scope::Region, Scope::Global] {
+                    sum += u64::from(topology.share_of(scope, limit));
+                }
+            }
+            prop_assert!(sum <= 2 * u64::from(limit));
+            if sides.iter().all(|side| *side != 0) {
+                prop_assert_eq!(sum, 2 * u64::from(limit));
+            }
         }
     }
 }

@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 
 use serde::Deserialize;
 
+use super::duration;
+use crate::units::Span;
+
 /// `[cluster]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -58,6 +61,57 @@ pub struct Cluster {
     /// Default 128: keeps the largest share within some 20 % of the fair one and the table in the
     /// L2 cache. Change it only while the whole cluster is down.
     pub vnodes: u32,
+    /// Nodes that hold a copy of each strict count beside its owner, 0 to 3. Copies go to another
+    /// zone where there is one.
+    ///
+    /// Default 1: a node that dies takes no count with it. Two survive two deaths within a second;
+    /// 0 saves the memory and the traffic, and a crash forgets.
+    pub replicas: u32,
+    /// How often an owner sends changed counts to its replicas, in milliseconds, 1 to 1,000. What it
+    /// counted since may be forgotten by a crash, unless a rule asks for `durability: replicated`.
+    ///
+    /// Default 5. Higher saves messages when few keys are busy.
+    pub replication_interval_ms: u64,
+    /// How long a node may own keys after a majority last answered it, 150ms to 10s. The same on
+    /// every node. Shorter than the failure detector (about five `gossip_interval_ms`), so that an
+    /// owner that is cut off has stopped before another takes over.
+    ///
+    /// Default `400ms`: four pings, of which three may be lost.
+    #[serde(deserialize_with = "duration::read")]
+    pub lease: Span,
+    /// Who may own keys while the cluster is split: `majority` of the known members, or `none`.
+    ///
+    /// Default `majority`: at most one side decides strict limits, the other answers by
+    /// `on_unavailable`. With `none` each side decides alone, and up to one limit a side is admitted
+    /// until the split heals.
+    pub quorum: QuorumRule,
+    /// How long a member that was lost without leaving still counts for the majority, 10s to 30d.
+    ///
+    /// Default `1h`: longer than any split that nobody looks after. Lower it where crashed nodes come
+    /// back under new ids.
+    #[serde(deserialize_with = "duration::read")]
+    pub forget_after: Span,
+    /// How far this node's clock may be from the members' median, 10ms to 60s. Beyond it the node
+    /// says so and takes the median for window numbers.
+    ///
+    /// Default `500ms`: what NTP holds with ease, and half of the shortest usual window.
+    #[serde(deserialize_with = "duration::read")]
+    pub max_skew: Span,
+    /// Whether a node whose clock is beyond `max_skew` is not ready.
+    ///
+    /// Default false: it uses the members' time and can answer.
+    pub skew_unready: bool,
+}
+
+/// Who may own keys while the cluster is split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QuorumRule {
+    /// The side with more than half of the known members, or half with the lowest id among them.
+    #[default]
+    Majority,
+    /// Every side.
+    None,
 }
 
 impl Cluster {
@@ -80,6 +134,13 @@ impl Default for Cluster {
             region_sync_interval_ms: 200,
             gossip_interval_ms: 200,
             vnodes: 128,
+            replicas: 1,
+            replication_interval_ms: 5,
+            lease: Span::from_millis(400),
+            quorum: QuorumRule::Majority,
+            forget_after: Span::from_secs(3_600),
+            max_skew: Span::from_millis(500),
+            skew_unready: false,
         }
     }
 }

@@ -37,3 +37,14 @@ pub enum OnUnavailable {
     #[default]
     Local,
 }
+
+/// What an owner owes its replicas before it answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Nothing: they hear a few milliseconds later. A crash may forget the hits of that time.
+    #[default]
+    Async,
+    /// One of them has confirmed the count. A crash of the owner forgets nothing that was answered.
+    Replicated,
+}

@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(
             fields(&[]),
             [
-                "node", "cluster", "tls", "http", "grpc", "admin", "rules", "limits", "auth",
-                "defaults"
+                "node", "cluster", "tls", "http", "grpc", "admin", "rules", "storage", "limits",
+                "auth", "defaults"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);

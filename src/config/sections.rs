@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Admin, Auth, Cluster, Defaults, Grpc, Http, Limits, Node, Rules, Tls};
+use super::{Admin, Auth, Cluster, Defaults, Grpc, Http, Limits, Node, Rules, Storage, Tls};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -22,6 +22,8 @@ pub struct Config {
     pub admin: Admin,
     /// Where the rules are.
     pub rules: Rules,
+    /// What outlives the process.
+    pub storage: Storage,
     /// Every bound a deployment may want to move.
     pub limits: Limits,
     /// Forward-auth: how a request becomes descriptors.

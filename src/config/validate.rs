@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 
 use super::name::{is_cluster_name, is_label};
 use super::{Cluster, Config, Limits};
+use crate::units::Span;
 
 /// Most seeds: more than a cluster needs to find itself, few enough to dial all at start.
 pub const SEEDS_MAX: usize = 64;
@@ -28,6 +29,8 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     cluster(&config.cluster)?;
     tls(config)?;
     doors(config)?;
+    let interval = config.storage.interval;
+    within("storage.interval", interval, Span::from_millis(100)..=Span::from_secs(600))?;
     limits(&config.limits)
 }
 
@@ -97,7 +100,13 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
     within("cluster.sync_interval_ms", cluster.sync_interval_ms, 5..=10_000)?;
     within("cluster.region_sync_interval_ms", cluster.region_sync_interval_ms, 10..=60_000)?;
     within("cluster.gossip_interval_ms", cluster.gossip_interval_ms, 20..=5_000)?;
-    within("cluster.vnodes", cluster.vnodes, 1..=1_024)
+    within("cluster.vnodes", cluster.vnodes, 1..=1_024)?;
+    within("cluster.replicas", cluster.replicas, 0..=3)?;
+    within("cluster.replication_interval_ms", cluster.replication_interval_ms, 1..=1_000)?;
+    let (ms, secs) = (Span::from_millis, Span::from_secs);
+    within("cluster.lease", cluster.lease, ms(150)..=secs(10))?;
+    within("cluster.forget_after", cluster.forget_after, secs(10)..=secs(30 * 86_400))?;
+    within("cluster.max_skew", cluster.max_skew, ms(10)..=secs(60))
 }
 
 fn tls(config: &Config) -> Result<(), Invalid> {

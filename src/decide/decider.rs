@@ -19,6 +19,7 @@ use crate::cluster::mesh::Mesh;
 use crate::cluster::mesh::wire::{Check, Reply};
 use crate::cluster::route::{Route, Topology};
 use crate::cluster::sync::Synchroniser;
+use crate::cluster::tenure::Tenancy;
 use crate::config::policy::{Mode, Scope};
 use crate::engine::{Retry, Verdict};
 use crate::rules::book::{Book, Rule};
@@ -40,6 +41,8 @@ pub struct Parts {
     pub book: Arc<ArcSwap<Book>>,
     /// The rings in force.
     pub topology: Arc<ArcSwap<Topology>>,
+    /// What this node may decide.
+    pub tenancy: Tenancy,
     /// Read once a request.
     pub clock: Arc<dyn Clock>,
     /// The other nodes; `None` for a node that stands alone.
@@ -134,7 +137,8 @@ impl Decider {
         // none.
         if topology.route(check.scope, place) != Route::Local && !topology.is_leaving() {
             self.counters.not_owner.fetch_add(1, Ordering::Relaxed);
-            return Reply::NotOwner { epoch: topology.view.epoch() };
+            let epoch = self.parts.tenancy.holding(check.scope).epoch;
+            return Reply::NotOwner { epoch, holder: None };
         }
         self.counters.served.fetch_add(1, Ordering::Relaxed);
         let now = self.parts.clock.now();

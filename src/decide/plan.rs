@@ -44,9 +44,15 @@ pub(super) fn plan(
     let counters: SmallVec<[Counter; 1]> = rule
         .limits
         .iter()
-        .map(|quota| Counter { key: hash.counter(quota, rule.mode), quota: *quota })
+        .map(|quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota })
         .collect();
-    let check = Check { scope: rule.scope, counters, hits: descriptor.hits.unwrap_or(hits) };
+    let check = Check {
+        id: 0,
+        scope: rule.scope,
+        counters,
+        hits: descriptor.hits.unwrap_or(hits),
+        durability: rule.durability,
+    };
     if rule.mode == Mode::Eventual {
         return Plan::Here(rule, check);
     }

@@ -19,6 +19,7 @@ use crate::cluster::membership::{Member, MemberState, View};
 use crate::cluster::mesh::{self, Mesh};
 use crate::cluster::route::Topology;
 use crate::cluster::sync::{self, Synchroniser};
+use crate::cluster::tenure::Tenancy;
 use crate::config::Config;
 use crate::decide::{Decider, Parts, Remote};
 use crate::pki::Identity;
@@ -188,8 +189,16 @@ impl Core {
         let own = own_view(joined.as_ref(), &incarnation, &config);
         topology.store(Arc::new(Topology::new(incarnation.node().clone(), region, own, vnodes)));
         let clock = seam.clock.clone();
-        let parts =
-            Parts { incarnation, hasher, store, book, topology: topology.clone(), clock, remote };
+        let parts = Parts {
+            incarnation,
+            hasher,
+            store,
+            book,
+            topology: topology.clone(),
+            tenancy: Tenancy::alone(),
+            clock,
+            remote,
+        };
         let core = Self { decider: Decider::new(parts), topology, joined, seam };
         Ok((Arc::new(core), Tasks(tasks)))
     }
@@ -285,7 +294,8 @@ impl Core {
     fn take_view(&self, view: View, vnodes: u32) {
         let current = self.topology.load();
         let (me, region) = (current.me.clone(), current.region.clone());
-        self.topology.store(Arc::new(Topology::new(me, region, view, vnodes)));
+        let next = Topology::new(me, region, view, vnodes).after(&current);
+        self.topology.store(Arc::new(next));
     }
 
     /// Returns the memory of counters that nobody asks any more.

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio::time::Instant;
+
 use crate::cluster::gossip::Gossip;
 use crate::cluster::identity::NodeId;
-use crate::cluster::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
+use crate::cluster::mesh::wire::{Call, HandoffReply, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::cluster::mesh::{Peer, Service};
 use crate::cluster::sync::Synchroniser;
+use crate::cluster::tenure::Epochs;
 use crate::decide::Decider;
 use crate::engine::State;
 use crate::rules::quota::WINDOW_MAX;
@@ -39,7 +42,14 @@ const AHEAD_MAX: Span = Span::from_secs(5);
 impl Service for PeerService {
     fn answer(&self, from: &Peer, call: Call) -> Reply {
         let reply = match call {
-            Call::Ping { .. } => Reply::Pong { clock: self.clock.system() },
+            Call::Ping { .. } => Reply::Pong {
+                clock: self.clock.system(),
+                epochs: Some(self.epochs()),
+                grant: Some(0),
+            },
+            Call::Handoff(_) => Reply::Handoff(HandoffReply::Later),
+            Call::Digests(_) => Reply::Differing(Vec::new()),
+            Call::Refunded { .. } => Reply::Done,
             Call::Check(check) => self.decider.decide_as_owner(&check),
             Call::Sync(sync) => self.synchroniser.answer(from, sync),
             Call::States(entries) => self.join(entries),
@@ -53,6 +63,12 @@ impl Service for PeerService {
         }
         reply
     }
+
+    fn epochs(&self) -> Epochs {
+        Epochs::default()
+    }
+
+    fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
 
     fn malformed(&self, from: &NodeId) {
         self.counters.malformed.fetch_add(1, Ordering::Relaxed);

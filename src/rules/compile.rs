@@ -136,6 +136,7 @@ impl<'o> Compiler<'o> {
                 mode: limits.mode,
                 scope: limits.scope,
                 on_unavailable: limits.on_unavailable,
+                durability: limits.durability,
                 shadow,
                 stats: Arc::new(RuleStats::default()),
             })

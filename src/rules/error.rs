@@ -144,6 +144,9 @@ pub enum Reason {
     /// `scope: global` on an eventual rule.
     #[error("scope global is for mode strict; an eventual rule is shared by all regions anyway")]
     GlobalEventual,
+    /// An eventual limit has no owner whose answer could wait for a replica.
+    #[error("an eventual limit is not replicated before its answer")]
+    DurableEventual,
     /// A list of limits that is empty or too long.
     #[error("a list of limits holds 1 to 8, not {0}")]
     LimitCount(usize),
@@ -202,6 +205,7 @@ impl Reason {
                 "use fixed_window or sliding_window_counter, or set mode: strict".into()
             }
             Self::GlobalEventual => "remove scope, or set mode: strict".into(),
+            Self::DurableEventual => "remove durability, or set mode: strict".into(),
             Self::LimitCount(_) => "give 1 to 8 limits, or leave rate_limit out".into(),
             Self::UnlimitedInList => "remove it, or the other limits".into(),
             Self::SameCounter => "keep the smaller one: the other never refuses first".into(),

@@ -14,7 +14,7 @@ use super::quota::Quota;
 use super::rule::Rule;
 
 /// Raised when the canonical form changes, so that two versions never agree by chance.
-const FORM: &str = "tidegate rules 1";
+const FORM: &str = "tidegate rules 2";
 
 /// The fingerprint of some domains.
 pub(super) fn of(domains: &BTreeMap<Box<str>, Level>) -> u64 {
@@ -63,6 +63,7 @@ impl Form {
         self.number(rule.mode as u64);
         self.number(rule.scope as u64);
         self.number(rule.on_unavailable as u64);
+        self.number(rule.durability as u64);
         self.number(u64::from(rule.shadow));
         self.number(rule.limits.len() as u64);
         for quota in &rule.limits {

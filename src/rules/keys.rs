@@ -52,6 +52,7 @@ const ALL: &[Key] = &[
     ours("mode", &[Place::Descriptor, Place::RateLimit]),
     ours("scope", &[Place::Descriptor, Place::RateLimit]),
     ours("on_unavailable", &[Place::Descriptor, Place::RateLimit]),
+    ours("durability", &[Place::Descriptor, Place::RateLimit]),
 ];
 
 /// The key of this name.

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::duration;
+use super::calendar;
 use super::error::{Error, Reason, Warnings};
 use super::fields::Fields;
 use super::keys::Place;
 use super::quota::{self, Algorithm, Quota, QuotaParts, SUB_WINDOWS_MAX};
 use super::yaml::{Kind, Node};
 use crate::config::Defaults;
-use crate::config::policy::{Mode, OnUnavailable, Scope};
+use crate::config::policy::{Durability, Mode, OnUnavailable, Scope};
 
 /// Most limits of one rule. They are decided together under one lock.
 pub(super) const LIMITS_MAX: usize = 8;
@@ -27,6 +27,8 @@ pub(super) struct Limits {
     pub scope: Scope,
     /// The answer while the owner is out of reach.
     pub on_unavailable: OnUnavailable,
+    /// Whether the owner's answer waits for a replica.
+    pub durability: Durability,
 }
 
 /// Reads the `rate_limit` of a descriptor; `None` when it has none.
@@ -52,6 +54,7 @@ pub(super) fn read<'a>(
 
     let sources: Vec<&Fields<'a>> = std::iter::once(descriptor).chain(&limits).collect();
     let (mode, scope, on_unavailable) = policy(&sources, defaults)?;
+    let durability = durability(&sources, mode)?;
 
     let mut quotas = SmallVec::new();
     let mut name = None;
@@ -70,12 +73,12 @@ pub(super) fn read<'a>(
         check_replaces(file, limit, own.unwrap_or_default(), warnings)?;
         name = name.or_else(|| own.map(Box::from));
     }
-    Ok(Some(Limits { quotas, name, mode, scope, on_unavailable }))
+    Ok(Some(Limits { quotas, name, mode, scope, on_unavailable, durability }))
 }
 
 /// Nothing is handed down the tree: what a descriptor says is for its own limit.
 fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
-    for key in ["mode", "scope", "on_unavailable", "shadow_mode"] {
+    for key in ["mode", "scope", "on_unavailable", "durability", "shadow_mode"] {
         if descriptor.node(key).is_some() {
             let text = "has no effect: this descriptor has no rate_limit of its own";
             warnings.add(descriptor.warning(key, text));
@@ -111,6 +114,19 @@ fn policy(
     Ok((mode, scope, fallback.map_or(defaults.on_unavailable, |(fallback, _)| fallback)))
 }
 
+/// What an owner owes its replicas before it answers. Eventual limits have no owner that could wait.
+fn durability(sources: &[&Fields<'_>], mode: Mode) -> Result<Durability, Error> {
+    const CHOICES: [(&str, Durability); 2] =
+        [("async", Durability::Async), ("replicated", Durability::Replicated)];
+    let named = agreed(sources, "durability", &CHOICES, "async, replicated")?;
+    match (named, mode) {
+        (Some((Durability::Replicated, source)), Mode::Eventual) => {
+            Err(source.error("durability", Reason::DurableEventual))
+        }
+        (named, _) => Ok(named.map_or_else(Durability::default, |(named, _)| named)),
+    }
+}
+
 /// The value that the sources give, and the first that gives it.
 fn agreed<'s, 'a, T: Copy + PartialEq>(
     sources: &[&'s Fields<'a>],
@@ -138,7 +154,7 @@ fn read_quota(
     warnings: &mut Warnings,
 ) -> Result<Option<Quota>, Error> {
     let unit_name = limit.text("unit")?.unwrap_or_default();
-    let unit = duration::unit(unit_name);
+    let unit = calendar::unit(unit_name);
     let window = limit.text("window")?;
     if limit.flag("unlimited")? {
         return match (unit, window) {
@@ -150,8 +166,9 @@ fn read_quota(
         (_, Some(_)) if !unit_name.is_empty() => {
             return Err(limit.error("window", Reason::UnitAndWindow));
         }
-        (_, Some(text)) => duration::window(text)
-            .ok_or_else(|| limit.error("window", Reason::Duration(text.into())))?,
+        (_, Some(text)) => {
+            text.parse().map_err(|_| limit.error("window", Reason::Duration(text.into())))?
+        }
         (Some(unit), None) => unit,
         (None, None) => return Err(limit.error("unit", Reason::Unit(unit_name.into()))),
     };

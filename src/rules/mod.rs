@@ -4,8 +4,8 @@
 //! files ── load ── yaml ── shape ── compile (fields, limits, level) ── Book ── find
 //! ```
 
+mod calendar;
 mod compile;
-mod duration;
 mod explain;
 mod fields;
 mod fingerprint;

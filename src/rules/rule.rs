@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::quota::Quota;
-pub use crate::config::policy::{Mode, OnUnavailable, Scope};
+pub use crate::config::policy::{Durability, Mode, OnUnavailable, Scope};
 
 /// What applies to the descriptors that match it.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Rule {
     pub scope: Scope,
     /// The answer while the owner is out of reach.
     pub on_unavailable: OnUnavailable,
+    /// Whether the owner's answer waits for a replica.
+    pub durability: Durability,
     /// Counts and reports, never refuses.
     pub shadow: bool,
     /// What this node did by this rule; survives a reload that keeps the id.

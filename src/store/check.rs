@@ -13,12 +13,13 @@ use smallvec::SmallVec;
 
 use super::eventual::{bucket_end, touch};
 use super::key::KeyHash;
+use super::lines::Lines;
 use super::overflow::{Overflow, Room, refusal, shared_counter};
 use super::shard::Shard;
 use super::slot::Slot;
 use super::way::Way;
 use crate::engine::{State, Verdict};
-use crate::rules::quota::Quota;
+use crate::rules::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
 
 /// One limit of a descriptor and the key it counts under.
@@ -134,11 +135,14 @@ impl Shard {
     /// Charges a counter that has a slot.
     fn charge_known(&mut self, counter: &Counter, ask: Question) -> Option<Verdict> {
         let Counter { key, quota } = counter;
-        let (slot, dirty) = self.live_mut(*key, ask.now)?;
+        let (slot, lines) = self.live_mut(*key, ask.now)?;
         let verdict = ask.way.decide(&mut slot.state, quota, ask.hits, ask.now);
         match ask.way {
-            Way::Strict => slot.stamp = slot.stamp.moved(slot.state.absent_at(quota)),
-            Way::Eventual(_) => touch(slot, dirty, quota, ask.now, Some(&verdict)),
+            Way::Strict => {
+                slot.stamp = slot.stamp.moved(slot.state.absent_at(quota));
+                note_change(slot, lines, quota, &verdict);
+            }
+            Way::Eventual(_) => touch(slot, lines, quota, ask.now, Some(&verdict)),
         }
         Some(verdict)
     }
@@ -153,8 +157,10 @@ impl Shard {
         };
         if !matches!(state, State::Absent) && expires > ask.now {
             let mut slot = Slot::new(counter.key, state, expires);
-            if let Way::Eventual(_) = ask.way {
-                touch(&mut slot, &mut self.dirty, &counter.quota, ask.now, Some(&verdict));
+            let (lines, quota) = (&mut self.lines, &counter.quota);
+            match ask.way {
+                Way::Strict => note_change(&mut slot, lines, quota, &verdict),
+                Way::Eventual(_) => touch(&mut slot, lines, quota, ask.now, Some(&verdict)),
             }
             self.insert(slot);
         }
@@ -180,10 +186,18 @@ impl Shard {
     /// An eventual key hears what others count only while this node asks for it, so the first
     /// refusal in a bucket is news to its peers even though nothing was counted.
     fn note_refusal(&mut self, counter: &Counter, ask: Question) {
-        if let (Way::Eventual(_), Some((slot, dirty))) =
+        if let (Way::Eventual(_), Some((slot, lines))) =
             (ask.way, self.live_mut(counter.key, ask.now))
         {
-            touch(slot, dirty, &counter.quota, ask.now, None);
+            touch(slot, lines, &counter.quota, ask.now, None);
         }
+    }
+}
+
+/// Notes what a charge or a refund did to a strict key, for its replicas and for the disk.
+fn note_change(slot: &mut Slot, lines: &mut Lines, quota: &Quota, verdict: &Verdict) {
+    if verdict.allowed || quota.algorithm() == Algorithm::FixedWindow {
+        lines.mark_strict(slot);
+        lines.mark_unsaved(slot);
     }
 }

@@ -1,8 +1,8 @@
-//! Which eventual keys of a shard changed since their peers last heard of them.
+//! Which keys of a shard changed since their peers last heard of them.
 //!
-//! A key stands in line once: flags in its slot say so. There are two lines. Keys close to their
-//! limit go first, because there a late word costs over-admission; far from the limit it costs
-//! nothing.
+//! A key stands in line once: flags in its slot say so. There are two lines. Eventual keys close to
+//! their limit go first, because there a late word costs over-admission; far from the limit it costs
+//! nothing. Strict keys are never urgent: their owner decides alone.
 //!
 //! **Bound:** each line holds [`LINE_KEYS_MAX`] keys. A key that finds its line full keeps its flag
 //! and is found by a walk over the table when the lines are empty: it is sent later, never lost.
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use super::key::KeyHash;
 use super::slot::{Slot, Stamp};
 use super::table::Table;
-use crate::engine::{Columns, State, Verdict};
+use crate::engine::Verdict;
 
 /// Most keys in each of a shard's two lines; 16 KiB a line. A shard holds some 4,096 keys, and a
 /// sync round that finds a quarter of all keys changed is better off walking the table.
@@ -28,7 +28,7 @@ pub fn is_urgent(verdict: &Verdict) -> bool {
     verdict.allowed && verdict.remaining <= verdict.limit / URGENT_PART
 }
 
-/// The lines of one shard.
+/// The two lines of one kind of keys in one shard.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     urgent: VecDeque<KeyHash>,
@@ -69,29 +69,35 @@ impl Dirty {
         }
     }
 
-    /// Hands up to `max` changed keys to `send`, urgent ones first. Returns how many, and whether
-    /// there may be more.
+    /// Lets `take` have changed keys, urgent ones first, until it took `max` of them. Returns how
+    /// many, and whether there may be more. `take` says whether it took the key, and then has
+    /// cleared its flags.
     pub(super) fn drain(
         &mut self,
         table: &mut Table,
         urgent_only: bool,
         max: usize,
-        mut send: impl FnMut(KeyHash, &Columns),
+        mut take: impl FnMut(&mut Slot) -> bool,
     ) -> (usize, bool) {
         let mut sent = 0;
         while sent < max {
             let next = self.urgent.pop_front();
             let next = if urgent_only { next } else { next.or_else(|| self.calm.pop_front()) };
             let Some(key) = next else { break };
-            sent += usize::from(table.find_mut(key).is_some_and(|slot| take(slot, &mut send)));
+            sent += usize::from(table.find_mut(key).is_some_and(&mut take));
         }
         if urgent_only || sent == max {
             self.give_back();
             return (sent, !self.urgent.is_empty() || !urgent_only && self.waits());
         }
-        sent += self.walk(table, max - sent, send);
+        sent += self.walk(table, max - sent, take);
         self.give_back();
         (sent, self.waits())
+    }
+
+    /// Has the whole table walked over: there may be flags that nothing stands in line for.
+    pub(super) fn search(&mut self) {
+        self.missed = Missed::Walk { seen: None, again: false };
     }
 
     /// Keys in both lines. A key that became urgent may be counted twice.
@@ -112,7 +118,7 @@ impl Dirty {
         &mut self,
         table: &mut Table,
         max: usize,
-        mut send: impl FnMut(KeyHash, &Columns),
+        mut take: impl FnMut(&mut Slot) -> bool,
     ) -> usize {
         let Missed::Walk { seen, again } = self.missed else { return 0 };
         let (range, mut next) = table.stretch(seen, WALK_SLOTS);
@@ -122,7 +128,7 @@ impl Dirty {
                 next = last;
                 break;
             }
-            sent += usize::from(take(slot, &mut send));
+            sent += usize::from(take(slot));
             last = Some(slot.key);
         }
         self.missed = match next {
@@ -140,19 +146,5 @@ impl Dirty {
                 *line = VecDeque::new();
             }
         }
-    }
-}
-
-/// Takes a key out of line and sends it. One that was sent from the other line already, or that a
-/// changed rule made strict, is not sent.
-fn take(slot: &mut Slot, send: &mut impl FnMut(KeyHash, &Columns)) -> bool {
-    let stood = slot.stamp.has(Stamp::DIRTY);
-    slot.stamp.clear(Stamp::DIRTY | Stamp::URGENT);
-    match &slot.state {
-        State::Columns(columns) if stood => {
-            send(slot.key, columns);
-            true
-        }
-        _ => false,
     }
 }

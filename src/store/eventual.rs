@@ -8,11 +8,10 @@
 //! **Worked example.** 100 a minute in 6 sub-windows: `b` = 10 s, `n` = 6. A key asked at 12:00:03
 //! is kept until 12:01:10.
 
-use std::sync::atomic::Ordering;
-
 use super::Store;
-use super::dirty::{Dirty, is_urgent};
+use super::dirty::is_urgent;
 use super::key::KeyHash;
+use super::lines::Lines;
 use super::scan::Counted;
 use super::slot::{Slot, Stamp};
 use crate::engine::{Columns, Delta, State, Verdict};
@@ -60,7 +59,7 @@ impl Store {
     pub fn mark_dirty(&self, key: KeyHash) {
         let shard = &mut *self.shard(key.place).lock();
         if let Some(slot) = shard.table.find_mut(key) {
-            shard.dirty.mark(slot, false);
+            shard.lines.mark_columns(slot, false);
         }
     }
 
@@ -68,7 +67,7 @@ impl Store {
     pub fn mark_urgent(&self, key: KeyHash) {
         let shard = &mut *self.shard(key.place).lock();
         if let Some(slot) = shard.table.find_mut(key) {
-            shard.dirty.mark(slot, true);
+            shard.lines.mark_columns(slot, true);
         }
     }
 
@@ -81,11 +80,14 @@ impl Store {
     pub fn merge_columns(&self, key: KeyHash, delta: &Delta, now: Timestamp) -> Merged {
         let shard = &mut *self.shard(key.place).lock();
         let now = shard.instant(now);
-        if let Some((slot, _)) = shard.live_mut(key, now) {
+        if let Some((slot, lines)) = shard.live_mut(key, now) {
             let State::Columns(columns) = &mut slot.state else { return Merged::Foreign };
             let news = columns.merge(delta).changed;
             let expires = columns.absent_at();
             slot.prolong(expires);
+            if news {
+                lines.mark_unsaved(slot);
+            }
             return Merged::Joined { news };
         }
         let Ok(columns) = Columns::try_from(delta.clone()) else { return Merged::Expired };
@@ -104,22 +106,9 @@ impl Store {
         max: usize,
         send: &mut impl FnMut(KeyHash, &Columns),
     ) -> usize {
-        let mut sent = 0;
-        for (index, shard) in self.shards_from(self.drain_from.load(Ordering::Relaxed)) {
-            let mut more = true;
-            while more {
-                if sent == max {
-                    self.drain_from.store(index, Ordering::Relaxed);
-                    return sent;
-                }
-                let shard = &mut *shard.lock();
-                let share = DRAIN_PER_LOCK.min(max - sent);
-                let drained = shard.dirty.drain(&mut shard.table, urgent_only, share, &mut *send);
-                sent += drained.0;
-                more = drained.1;
-            }
-        }
-        sent
+        self.drain_shards(&self.drain_from, DRAIN_PER_LOCK, max, |shard, max| {
+            shard.lines.drain_columns(&mut shard.table, urgent_only, max, &mut *send)
+        })
     }
 }
 
@@ -131,7 +120,7 @@ impl Store {
 /// nothing to say and is left to expire.
 pub(super) fn touch(
     slot: &mut Slot,
-    dirty: &mut Dirty,
+    lines: &mut Lines,
     quota: &Quota,
     now: Timestamp,
     verdict: Option<&Verdict>,
@@ -142,9 +131,12 @@ pub(super) fn touch(
     slot.prolong(bucket_end(quota, now));
     let counts_refusals = quota.algorithm() == Algorithm::FixedWindow;
     let changed = verdict.is_some_and(|verdict| verdict.allowed || counts_refusals);
+    if changed {
+        lines.mark_unsaved(slot);
+    }
     if changed || !slot.stamp.has(Stamp::TOUCHED) {
         slot.stamp.raise(Stamp::TOUCHED);
-        dirty.mark(slot, verdict.is_some_and(is_urgent));
+        lines.mark_columns(slot, verdict.is_some_and(is_urgent));
     }
 }
 

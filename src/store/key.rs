@@ -3,7 +3,8 @@
 //! `place` is the keyed hash of domain and entries alone, so that every limit of one descriptor has
 //! the same owner and the same shard and a list of limits is decided under one lock. `tag` adds
 //! what tells the limits of one descriptor apart: window, algorithm, mode. The limit itself is not
-//! in it: a rule that is raised from 100 to 200 keeps its count.
+//! in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag say what
+//! whoever holds the counter without its rule has to know ([`KeyHash::is_eventual`] and the others).
 //!
 //! The hash is SipHash-1-3 with 128 bits of output under a secret that the nodes of a cluster
 //! share, so that nobody outside can aim keys at one owner, one shard or another's counter. Each
@@ -14,9 +15,10 @@ use std::hash::Hasher;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::config::policy::Mode;
+use crate::config::policy::{Mode, Scope};
 use crate::rules::descriptor::Entry;
 use crate::rules::quota::Quota;
+use crate::units::Span;
 
 /// The name of one counter.
 #[derive(
@@ -28,6 +30,15 @@ pub struct KeyHash {
     /// Which of the descriptor's counters it is.
     pub tag: u64,
 }
+
+const EVENTUAL: u64 = 1;
+const GLOBAL: u64 = 1 << 1;
+const SHARE: u64 = 1 << 2;
+const LONG: u64 = 1 << 3;
+/// The bits of a tag that say something; the others are hash.
+const SAYS: u64 = EVENTUAL | GLOBAL | SHARE | LONG;
+/// Windows from here on are kept over a restart.
+const LONG_MIN: Span = Span::from_secs(3_600);
 
 /// Hashes descriptors under the cluster's secret.
 #[derive(Clone)]
@@ -78,13 +89,15 @@ impl DescriptorHash {
     ///
     /// Everything that decides the form of the state is in it. Nodes whose rules differ for a
     /// moment count apart; they never overwrite each other's state with one of another form.
-    pub fn counter(self, quota: &Quota, mode: Mode) -> KeyHash {
+    pub fn counter(self, quota: &Quota, mode: Mode, scope: Scope) -> KeyHash {
         let form = (quota.algorithm() as u64)
             | u64::from(quota.queue().is_some()) << 8
-            | u64::from(mode == Mode::Eventual) << 9
             | u64::from(quota.sub_windows()) << 16;
         let kind = spread(quota.window().as_nanos()).wrapping_add(form);
-        KeyHash { place: self.place, tag: self.base ^ spread(kind) }
+        let says = (u64::from(mode == Mode::Eventual) * EVENTUAL)
+            | (u64::from(scope == Scope::Global) * GLOBAL)
+            | (u64::from(quota.window() >= LONG_MIN) * LONG);
+        KeyHash { place: self.place, tag: (self.base ^ spread(kind)) & !SAYS | says }
     }
 }
 
@@ -93,7 +106,32 @@ impl KeyHash {
     /// reach. It must not be the owner's counter: a takeover would start from a share.
     #[must_use]
     pub fn share(self) -> Self {
-        Self { place: self.place, tag: self.tag ^ spread(u64::MAX) }
+        Self { place: self.place, tag: self.tag | SHARE }
+    }
+
+    /// Whether it is counted in columns, which travel by synchronisation.
+    pub const fn is_eventual(self) -> bool {
+        self.tag & EVENTUAL != 0
+    }
+
+    /// Whether it is a node's own share ([`KeyHash::share`]), which concerns nobody else.
+    pub const fn is_share(self) -> bool {
+        self.tag & SHARE != 0
+    }
+
+    /// Whether its window is an hour or more, so that it is kept over a restart.
+    pub const fn is_long(self) -> bool {
+        self.tag & LONG != 0
+    }
+
+    /// Whether it is decided by an owner: neither eventual nor a share.
+    pub const fn is_owned(self) -> bool {
+        self.tag & (EVENTUAL | SHARE) == 0
+    }
+
+    /// Which ring its owner is on.
+    pub const fn scope(self) -> Scope {
+        if self.tag & GLOBAL == 0 { Scope::Region } else { Scope::Global }
     }
 }
 
@@ -140,7 +178,7 @@ mod tests {
         let quota = |algorithm, secs| {
             Quota::simple(algorithm, 10, Span::from_secs(secs)).expect("a valid quota")
         };
-        let strict = |quota: &Quota| descriptor.counter(quota, Mode::Strict);
+        let strict = |quota: &Quota| descriptor.counter(quota, Mode::Strict, Scope::Region);
         let minute = strict(&quota(Algorithm::FixedWindow, 60));
         let sliced = QuotaParts {
             algorithm: Algorithm::SlidingWindowCounter,
@@ -152,7 +190,8 @@ mod tests {
             strict(&quota(Algorithm::Gcra, 60)),
             strict(&quota(Algorithm::SlidingWindowCounter, 60)),
             strict(&Quota::new(sliced).expect("a valid quota")),
-            descriptor.counter(&quota(Algorithm::FixedWindow, 60), Mode::Eventual),
+            descriptor.counter(&quota(Algorithm::FixedWindow, 60), Mode::Eventual, Scope::Region),
+            descriptor.counter(&quota(Algorithm::FixedWindow, 60), Mode::Strict, Scope::Global),
             minute.share(),
         ];
         assert!(others.iter().all(|other| other.place == minute.place));
@@ -163,12 +202,27 @@ mod tests {
     }
 
     #[test]
+    fn a_key_says_what_its_holder_has_to_know_without_the_rule() {
+        let hash = hash("d", &[("a", "b")]);
+        let quota = |secs| {
+            Quota::simple(Algorithm::Gcra, 10, Span::from_secs(secs)).expect("a valid quota")
+        };
+        let minute = hash.counter(&quota(60), Mode::Strict, Scope::Region);
+        assert!(minute.is_owned() && !minute.is_long() && minute.scope() == Scope::Region);
+        let week = hash.counter(&quota(604_800), Mode::Strict, Scope::Global);
+        assert!(week.is_owned() && week.is_long() && week.scope() == Scope::Global);
+        let eventual = hash.counter(&quota(60), Mode::Eventual, Scope::Region);
+        assert!(eventual.is_eventual() && !eventual.is_owned());
+        assert!(week.share().is_share() && !week.share().is_owned());
+    }
+
+    #[test]
     fn a_raised_limit_keeps_its_counter() {
         let descriptor = hash("d", &[("a", "b")]);
         let quota = |limit| {
             Quota::simple(Algorithm::FixedWindow, limit, Span::from_secs(60)).expect("valid")
         };
-        let counter = |limit| descriptor.counter(&quota(limit), Mode::Strict);
+        let counter = |limit| descriptor.counter(&quota(limit), Mode::Strict, Scope::Region);
         assert_eq!(counter(10), counter(20));
     }
 

@@ -7,8 +7,9 @@
 //! - [`check`](Store::check) decides strict keys, [`check_eventual`](Store::check_eventual)
 //!   eventual ones in this node's own column.
 //! - `table` and `slot` say how a key costs under 50 bytes, `shard` how slots expire, `overflow`
-//!   what happens when there is no room, `dirty` and `eventual` how changes reach the peers, `scan`
-//!   how counters move to another node.
+//!   what happens when there is no room, `dirty`, `lines`, `eventual` and `changed` how
+//!   changes reach the peers, `unsaved` how they reach the disk, `scan` how counters move to another
+//!   node.
 //!
 //! **Invariant:** a counter that still matters is never given up to make room for another.
 //!
@@ -16,10 +17,12 @@
 //! exceptions: a key that comes or goes moves the run of neighbours behind it, some 50 slots on
 //! average, and growing or shrinking moves all slots of one shard, some 4,096 (see [`Options`]).
 
+mod changed;
 mod check;
 mod dirty;
 mod eventual;
 pub mod key;
+mod lines;
 mod options;
 mod overflow;
 mod pages;
@@ -28,6 +31,7 @@ mod shard;
 mod slot;
 mod stats;
 mod table;
+mod unsaved;
 mod way;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,8 +61,10 @@ const TEND_SLOTS: usize = 512;
 pub struct Store {
     shards: Box<[Padded]>,
     overflow: Overflow,
-    /// Where the next drain starts: where the last one had to stop, so that no shard starves.
+    /// Where the next drain of eventual keys starts.
     drain_from: AtomicUsize,
+    /// The same for strict keys.
+    changed_from: AtomicUsize,
     /// Where the next background sweep starts.
     tend_from: AtomicUsize,
 }
@@ -78,6 +84,7 @@ impl Store {
             shards: std::iter::repeat_with(shard).take(shards).collect(),
             overflow: Overflow::new(options.on_full),
             drain_from: AtomicUsize::new(0),
+            changed_from: AtomicUsize::new(0),
             tend_from: AtomicUsize::new(0),
         }
     }
@@ -89,6 +96,29 @@ impl Store {
     /// `place` and have distinct tags.
     pub fn check(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
         self.decide(counters, Question { hits, now, way: Way::Strict })
+    }
+
+    /// Like [`Store::check`], but only if `permits` says so under the lock; `None` if it does not,
+    /// and then nothing was counted. A node that gives a range away asks here whether it still may.
+    pub fn check_if(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        now: Timestamp,
+        permits: impl FnOnce() -> bool,
+    ) -> Option<Verdicts> {
+        let Some(first) = counters.first() else { return Some(Verdicts::new()) };
+        let mut shard = self.shard(first.key.place).lock();
+        let question = Question { hits, now, way: Way::Strict };
+        permits().then(|| shard.check(counters, question, &self.overflow))
+    }
+
+    /// Takes and gives back the lock of every shard: afterwards no decision is under way that was
+    /// permitted before.
+    pub fn barrier(&self) {
+        for padded in &self.shards {
+            drop(padded.0.lock());
+        }
     }
 
     /// Like [`Store::check`] for eventual limits: counts in the column of `me`, and puts the keys
@@ -127,6 +157,32 @@ impl Store {
         let share = (place & u64::from(u32::MAX)) * self.shards.len() as u64;
         let at = usize::try_from(share >> 32).unwrap_or(usize::MAX);
         &self.shards[at].0
+    }
+
+    /// Drains the lines of shard after shard, at most `per_lock` keys under one lock, until `max`
+    /// keys are found; `drain` returns what [`dirty::Dirty::drain`] does. Starts at `from`, and
+    /// leaves there where to start next: where it had to stop, so that no shard starves.
+    fn drain_shards(
+        &self,
+        from: &AtomicUsize,
+        per_lock: usize,
+        max: usize,
+        mut drain: impl FnMut(&mut Shard, usize) -> (usize, bool),
+    ) -> usize {
+        let mut sent = 0;
+        for (index, shard) in self.shards_from(from.load(Ordering::Relaxed)) {
+            let mut more = true;
+            while more {
+                if sent == max {
+                    from.store(index, Ordering::Relaxed);
+                    return sent;
+                }
+                let drained = drain(&mut shard.lock(), per_lock.min(max - sent));
+                sent += drained.0;
+                more = drained.1;
+            }
+        }
+        sent
     }
 
     fn shard_at(&self, index: usize) -> Option<&Mutex<Shard>> {

@@ -1,4 +1,4 @@
-//! Reading and moving whole counters: what replication and handoff ride on.
+//! Reading and moving whole counters: what replication, handoff and snapshots ride on.
 
 use super::Store;
 use super::eventual::Merged;
@@ -23,7 +23,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    fn of(slot: &Slot) -> Self {
+    pub(super) fn of(slot: &Slot) -> Self {
         Self { key: slot.key, state: slot.state.clone(), expires: slot.stamp.expires() }
     }
 }
@@ -51,24 +51,7 @@ impl Store {
         wants: impl Fn(KeyHash) -> bool,
         out: &mut Vec<Counted>,
     ) -> Option<Cursor> {
-        let shard = self.shard_at(from.shard)?.lock();
-        let (range, next) = shard.table.stretch(from.seen, SCAN_SLOTS);
-        let full = out.len() + max.max(1);
-        let mut seen = from.seen;
-        for slot in shard.table.taken(range) {
-            if out.len() == full {
-                return Some(Cursor { seen, ..from });
-            }
-            seen = Some(slot.key);
-            if wants(slot.key) && !slot.is_expired(now) {
-                out.push(Counted::of(slot));
-            }
-        }
-        if next.is_some() {
-            return Some(Cursor { seen: next, ..from });
-        }
-        let next = from.shard + 1;
-        self.shard_at(next).map(|_| Cursor { shard: next, seen: None })
+        self.step(from, max, out, |slot| wants(slot.key) && !slot.is_expired(now))
     }
 
     /// One counter, unless it expired.
@@ -79,11 +62,41 @@ impl Store {
     }
 
     /// Joins a counter from elsewhere into this store: after it, nothing that either side counted
-    /// is forgotten.
+    /// is forgotten. Does not put the key in line for its replicas: who hears of it next is the
+    /// caller's to know, and a replica that passed on what it was told would never be done.
     pub fn merge(&self, counted: Counted, now: Timestamp) -> Merged {
         let shard = &mut *self.shard(counted.key.place).lock();
         let now = shard.instant(now);
         shard.adopt(counted, now)
+    }
+
+    /// One bounded step of a walk over all slots: appends those that `picks`, which may change
+    /// their flags.
+    pub(super) fn step(
+        &self,
+        from: Cursor,
+        max: usize,
+        out: &mut Vec<Counted>,
+        mut picks: impl FnMut(&mut Slot) -> bool,
+    ) -> Option<Cursor> {
+        let mut shard = self.shard_at(from.shard)?.lock();
+        let (range, next) = shard.table.stretch(from.seen, SCAN_SLOTS);
+        let full = out.len().saturating_add(max.max(1));
+        let mut seen = from.seen;
+        for slot in shard.table.taken_mut(range) {
+            if out.len() == full {
+                return Some(Cursor { seen, ..from });
+            }
+            seen = Some(slot.key);
+            if picks(slot) {
+                out.push(Counted::of(slot));
+            }
+        }
+        if next.is_some() {
+            return Some(Cursor { seen: next, ..from });
+        }
+        let next = from.shard + 1;
+        self.shard_at(next).map(|_| Cursor { shard: next, seen: None })
     }
 
     /// Forgets a counter: another node has it now.
@@ -102,17 +115,23 @@ impl Shard {
         if expires <= now || matches!(state, State::Absent) {
             return Merged::Expired;
         }
-        if let Some((slot, _)) = self.live_mut(key, now) {
+        if let Some((slot, lines)) = self.live_mut(key, now) {
             let before = slot.state.clone();
             slot.state.merge(state);
             slot.prolong(expires);
-            return Merged::Joined { news: slot.state != before };
+            let news = slot.state != before;
+            if news {
+                lines.mark_unsaved(slot);
+            }
+            return Merged::Joined { news };
         }
         if !self.make_room(1, now) {
             self.counts.refused += 1;
             return Merged::Full;
         }
-        self.insert(Slot::new(key, state, expires));
+        let mut slot = Slot::new(key, state, expires);
+        self.lines.mark_unsaved(&mut slot);
+        self.insert(slot);
         Merged::Joined { news: true }
     }
 }

@@ -11,8 +11,8 @@
 //! [`FULL_SLOTS`] slots for one that expired. Slots that matter are never given up, whatever
 //! knocks: that would turn a flood of junk keys into a way to reset a limited one.
 
-use super::dirty::Dirty;
 use super::key::KeyHash;
+use super::lines::Lines;
 use super::slot::Slot;
 use super::table::Table;
 use crate::engine::State;
@@ -33,7 +33,7 @@ const FULL_SLOTS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) table: Table,
-    pub(super) dirty: Dirty,
+    pub(super) lines: Lines,
     pub(super) counts: Counts,
     /// No decision is made at an earlier instant.
     floor: Timestamp,
@@ -56,7 +56,7 @@ impl Shard {
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
             table: Table::default(),
-            dirty: Dirty::default(),
+            lines: Lines::default(),
             counts: Counts::default(),
             floor: Timestamp::EPOCH,
             cursor: 0,
@@ -75,13 +75,13 @@ impl Shard {
         &mut self,
         key: KeyHash,
         now: Timestamp,
-    ) -> Option<(&mut Slot, &mut Dirty)> {
+    ) -> Option<(&mut Slot, &mut Lines)> {
         let slot = self.table.find_mut(key)?;
         if slot.is_expired(now) && !matches!(slot.state, State::Absent) {
             slot.state = State::Absent;
             self.floor = self.floor.max(slot.stamp.expires());
         }
-        Some((slot, &mut self.dirty))
+        Some((slot, &mut self.lines))
     }
 
     /// The state of `key` as far as it still matters.
@@ -140,6 +140,6 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes() + self.dirty.bytes()
+        self.table.bytes() + self.lines.bytes()
     }
 }

@@ -38,22 +38,24 @@ impl Slot {
     }
 }
 
-/// When a slot may be forgotten, and three flags, in 64 bits.
+/// When a slot may be forgotten, and four flags, in 64 bits.
 ///
-/// The instant is kept in steps of 8 ns, rounded up: an entry may stay some nanoseconds longer than
+/// The instant is kept in steps of 16 ns, rounded up: an entry may stay some nanoseconds longer than
 /// it matters, which changes no verdict, and never leaves sooner. All zeros is a vacant slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamp(u64);
 
 impl Stamp {
     /// The key waits to be sent to its peers.
-    pub(super) const DIRTY: u64 = 0b001;
+    pub(super) const DIRTY: u64 = 0b0001;
     /// It waits in the urgent line: it is close to its limit.
-    pub(super) const URGENT: u64 = 0b010;
+    pub(super) const URGENT: u64 = 0b0010;
     /// This node was asked about the key since its current bucket began.
-    pub(super) const TOUCHED: u64 = 0b100;
+    pub(super) const TOUCHED: u64 = 0b0100;
+    /// It changed since it was last written to disk.
+    pub(super) const UNSAVED: u64 = 0b1000;
 
-    const FLAGS: u64 = 0b111;
+    const FLAGS: u64 = 0b1111;
 
     /// A stamp without flags.
     pub(super) fn new(expires: Timestamp) -> Self {
@@ -89,13 +91,13 @@ mod tests {
 
     #[test]
     fn a_stamp_never_names_an_earlier_instant() {
-        for nanos in [0, 1, 7, 8, 9, 1_000_000_007, u64::MAX - 9] {
+        for nanos in [0, 1, 15, 16, 17, 1_000_000_007, u64::MAX - 17] {
             let asked = Timestamp::from_nanos(nanos);
             let stamp = Stamp::new(asked);
             assert!(stamp.expires() >= asked);
-            assert!(stamp.expires().since(asked).as_nanos() <= 8);
+            assert!(stamp.expires().since(asked).as_nanos() <= 16);
         }
-        assert!(Stamp::new(Timestamp::NEVER).expires() > Timestamp::from_nanos(u64::MAX - 8));
+        assert!(Stamp::new(Timestamp::NEVER).expires() > Timestamp::from_nanos(u64::MAX - 16));
     }
 
     #[test]

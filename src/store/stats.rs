@@ -15,6 +15,8 @@ pub struct Stats {
     pub refused: u64,
     /// Eventual keys in line to be sent.
     pub dirty: usize,
+    /// Strict keys in line to be sent.
+    pub changed: usize,
     /// Locks the keys are spread over.
     pub shards: usize,
     /// Memory of tables and lines. What a log or a column set keeps outside its slot is not in it.
@@ -33,7 +35,8 @@ impl Store {
                 expired: sum.expired + shard.counts.expired,
                 overflowed: sum.overflowed + shard.counts.overflowed,
                 refused: sum.refused + shard.counts.refused,
-                dirty: sum.dirty + shard.dirty.len(),
+                dirty: sum.dirty + shard.lines.columns_len(),
+                changed: sum.changed + shard.lines.strict_len(),
                 bytes: sum.bytes + shard.bytes(),
                 ..sum
             }

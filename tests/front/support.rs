@@ -15,7 +15,7 @@ use tidegate::front::http::{HttpDoor, router};
 use tidegate::front::rls::{Health, RlsServer, routes};
 use tidegate::front::serve::{DoorStats, Protocols, serve};
 use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::rules::rule::{Mode, OnUnavailable, Rule, Scope};
+use tidegate::rules::rule::{Durability, Mode, OnUnavailable, Rule, Scope};
 use tidegate::units::{Hits, Span};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -36,6 +36,7 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
         mode: Mode::Strict,
         scope: Scope::Region,
         on_unavailable: OnUnavailable::Local,
+        durability: Durability::Async,
         shadow: false,
         stats: Arc::default(),
     }

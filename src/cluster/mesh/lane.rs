@@ -192,10 +192,11 @@ impl Drop for Forget<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::tenure::Epochs;
     use crate::units::Timestamp;
 
     fn ping() -> Call {
-        Call::Ping { clock: Timestamp::EPOCH }
+        Call::Ping { clock: Timestamp::EPOCH, epochs: Epochs::default() }
     }
 
     #[tokio::test]
@@ -226,12 +227,12 @@ mod tests {
                 let ids = [outbox.recv().await, outbox.recv().await]
                     .map(|call| call.expect("a call was sent").id);
                 for id in ids.into_iter().rev() {
-                    let body = Reply::NotOwner { epoch: id };
+                    let body = Reply::Differing(vec![u16::try_from(id).expect("small")]);
                     codec::encode(&Numbered { id, body }, &mut replies).expect("encodes");
                 }
                 lane.complete_whole_frames(&mut replies).expect("valid frames");
             });
-        assert_eq!(first, Ok(Reply::NotOwner { epoch: 1 }));
-        assert_eq!(second, Ok(Reply::NotOwner { epoch: 2 }));
+        assert_eq!(first, Ok(Reply::Differing(vec![1])));
+        assert_eq!(second, Ok(Reply::Differing(vec![2])));
     }
 }

@@ -29,6 +29,7 @@ use std::time::Duration;
 use quinn::{Endpoint, VarInt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use hello::{Error as HelloError, HELLO_TIMEOUT};
@@ -39,6 +40,7 @@ use self::registry::{Dialed, Registry};
 use self::wire::{Call, Reply};
 use super::identity::NodeId;
 use super::incarnation::Incarnation;
+use super::tenure::Epochs;
 use crate::pki::Identity;
 use crate::seam::{Clock, Seam};
 
@@ -66,6 +68,12 @@ pub trait Service: Send + Sync + 'static {
 
     /// A peer sent bytes that are no frame; its stream was closed.
     fn malformed(&self, from: &NodeId);
+
+    /// Where this node stands, as pings tell it.
+    fn epochs(&self) -> Epochs;
+
+    /// A peer answered the ping that was sent at `sent`.
+    fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>);
 }
 
 /// Which of a peer's streams a call takes.

@@ -131,7 +131,7 @@ impl Peer {
                 connection.close(CODE_LANE_BROKEN, b"a lane broke");
             });
         }
-        tasks.spawn(self.clone().ping(clock));
+        tasks.spawn(self.clone().ping(clock, service.clone()));
         let accept = async {
             while let Ok((send, recv)) = self.connection.accept_bi().await {
                 tasks.spawn(serve(self.clone(), service.clone(), send, recv));
@@ -142,17 +142,19 @@ impl Peer {
         accept.await;
     }
 
-    async fn ping(self: Arc<Self>, clock: Arc<dyn Clock>) {
+    async fn ping(self: Arc<Self>, clock: Arc<dyn Clock>, service: Arc<dyn Service>) {
         let mut ticks = tokio::time::interval(PING_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let (sent, started) = (clock.system(), Instant::now());
-            let answer = self.checks.call(Call::Ping { clock: sent }, SILENT_AFTER).await;
-            if let Ok(Reply::Pong { clock: answered }) = answer {
+            let ping = Call::Ping { clock: sent, epochs: service.epochs() };
+            let answer = self.checks.call(ping, SILENT_AFTER).await;
+            if let Ok(Reply::Pong { clock: answered, epochs, grant }) = answer {
                 let rtt = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 self.rtt_ns.store(rtt, Ordering::Relaxed);
                 self.note_clock(sent, answered, clock.system());
+                service.ponged(&self, started, epochs, grant);
             }
         }
     }

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 
 use super::few;
 use crate::cluster::identity::{Generation, NodeId};
-use crate::config::policy::Scope;
+use crate::cluster::ranges::Ranges;
+use crate::cluster::tenure::{Epoch, Epochs};
+use crate::config::policy::{Durability, Scope};
 use crate::engine::{Delta, State, Verdict};
 use crate::store::{Counter, KeyHash};
 use crate::units::{Hits, Timestamp};
@@ -85,6 +87,8 @@ pub enum Call {
     Ping {
         /// The sender's system clock.
         clock: Timestamp,
+        /// Where the sender stands.
+        epochs: Epochs,
     },
     /// Decide this; you own it.
     Check(Check),
@@ -94,6 +98,16 @@ pub enum Call {
     States(Vec<StateEntry>),
     /// A chitchat message; wants no reply of the mesh.
     Gossip(Vec<u8>),
+    /// A range of keys changes hands.
+    Handoff(Handoff),
+    /// These are my counts of which you hold copies, in short; at most [`DIGESTS_MAX`].
+    Digests(Vec<Digest>),
+    /// Hits were given back to the counters at this place: forget that they are over their limit.
+    /// Wants no reply.
+    Refunded {
+        /// Of the counters.
+        place: u64,
+    },
 }
 
 /// The answer to a [`Call`].
@@ -103,13 +117,19 @@ pub enum Reply {
     Pong {
         /// The receiver's system clock.
         clock: Timestamp,
+        /// Where the receiver stands; `None` while it only just started.
+        epochs: Option<Epochs>,
+        /// The receiver recognises the sender, since the roll change of this number.
+        grant: Option<u64>,
     },
     /// One verdict a counter.
     Verdicts(#[serde(with = "few")] SmallVec<[Verdict; 1]>),
-    /// The receiver does not own the key in its view, which has this epoch.
+    /// The receiver does not hold the key. It counted nothing.
     NotOwner {
-        /// Names the receiver's ring.
-        epoch: u64,
+        /// Where the receiver stands.
+        epoch: Epoch,
+        /// Whom it handed the key to, if it did.
+        holder: Option<NodeId>,
     },
     /// What the receiver knows of the keys it was sent.
     Columns(Vec<SyncEntry>),
@@ -117,11 +137,20 @@ pub enum Reply {
     Done,
     /// The call is malformed or out of bounds.
     Malformed,
+    /// Decided and counted, but no replica confirmed the count in time.
+    Unconfirmed,
+    /// The answer to a [`Handoff`].
+    Handoff(HandoffReply),
+    /// The buckets of a [`Call::Digests`] in which the receiver's copies differ.
+    Differing(Vec<u16>),
 }
 
 /// Limits of one descriptor, to be decided together by their owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
+    /// Unique among the checks of one start of the asker: the owner applies it once, however often
+    /// it comes.
+    pub id: u64,
     /// Which ring the asker routed by.
     pub scope: Scope,
     /// All counters share their place; at most [`few::FEW_MAX`].
@@ -129,6 +158,58 @@ pub struct Check {
     pub counters: SmallVec<[Counter; 1]>,
     /// What is taken from each.
     pub hits: Hits,
+    /// Whether the answer waits for a replica.
+    pub durability: Durability,
+}
+
+/// One step of a handoff; see `docs/adr/0001-who-owns-a-key.md`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handoff {
+    /// On which ring.
+    pub scope: Scope,
+    /// Under which epoch of it.
+    pub epoch: Epoch,
+    /// What the sender does.
+    pub step: HandoffStep,
+}
+
+/// What the sender of a [`Handoff`] does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum HandoffStep {
+    /// It would send what it has of the receiver's keys. Answered by
+    /// [`HandoffReply::Ready`] or [`HandoffReply::Later`].
+    Offer,
+    /// It holds nothing any more that is the receiver's under this epoch; these ranges were, and are
+    /// the receiver's from now on. Answered by [`HandoffReply::Taken`] or
+    /// [`HandoffReply::Refused`].
+    Release {
+        /// One more than that of the sender's last release to this receiver.
+        number: u64,
+        /// What changes hands; often nothing.
+        ranges: Ranges,
+    },
+}
+
+/// The answer to a [`Handoff`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum HandoffReply {
+    /// Send it.
+    Ready,
+    /// The receiver stands at another epoch: offer again soon.
+    Later,
+    /// The receiver holds the ranges.
+    Taken,
+    /// The receiver stood at another epoch and will never take them by this release.
+    Refused,
+}
+
+/// The counts of one bucket of places, in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digest {
+    /// The upper bits of the places.
+    pub bucket: u16,
+    /// A sum over keys and states; the order does not matter.
+    pub sum: u64,
 }
 
 /// Columns of some keys.
@@ -178,3 +259,5 @@ pub struct StateEntry {
 pub const SYNC_ENTRIES_MAX: usize = 256;
 /// Most entries in one [`Call::States`].
 pub const STATE_ENTRIES_MAX: usize = 1_024;
+/// Most entries in one [`Call::Digests`].
+pub const DIGESTS_MAX: usize = 1_024;

@@ -1,0 +1,204 @@
+//! What strict keys owe their replicas, and what long keys owe the disk: every change is handed
+//! over once, within the bounds of the lines.
+
+use std::collections::BTreeSet;
+
+use tidegate::config::OnFull;
+use tidegate::config::policy::{Mode, Scope};
+use tidegate::engine::{ActorId, State};
+use tidegate::rules::descriptor::Entry;
+use tidegate::rules::quota::{Algorithm, Quota};
+use tidegate::store::{Counted, Counter, Cursor, KeyHash, KeyHasher, Merged, Options, Store};
+use tidegate::units::{Hits, Span, Timestamp};
+
+const START: Timestamp = Timestamp::from_secs(1_700_000_040);
+const MINUTE: u64 = 60;
+const WEEK: u64 = 604_800;
+
+fn store() -> Store {
+    let store = Store::new(Options { keys_max: 100_000, on_full: OnFull::Share, shards: Some(2) });
+    store.keep_changed(true);
+    store
+}
+
+fn limit(algorithm: Algorithm, n: u64, secs: u64, mode: Mode) -> Counter {
+    let quota = Quota::simple(algorithm, 10, Span::from_secs(secs)).expect("a valid quota");
+    let value = n.to_string();
+    let entry = Entry { key: "n", value: &value };
+    let key =
+        KeyHasher::new([3; 16]).descriptor("d", &[entry]).counter(&quota, mode, Scope::Region);
+    Counter { key, quota }
+}
+
+fn counter(n: u64) -> Counter {
+    limit(Algorithm::Gcra, n, MINUTE, Mode::Strict)
+}
+
+fn hit(store: &Store, counter: Counter, hits: i64) -> bool {
+    store.check(&[counter], Hits::new(hits), START)[0].allowed
+}
+
+fn changed(store: &Store, max: usize) -> Vec<Counted> {
+    let mut changed = Vec::new();
+    assert_eq!(store.drain_changed(max, |counted| changed.push(counted)), changed.len());
+    changed
+}
+
+fn changed_keys(store: &Store, max: usize) -> Vec<KeyHash> {
+    changed(store, max).into_iter().map(|counted| counted.key).collect()
+}
+
+fn unsaved(store: &Store) -> BTreeSet<KeyHash> {
+    let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
+    while let Some(cursor) = from {
+        from = store.drain_unsaved(cursor, START, 5, &mut found);
+    }
+    let keys: BTreeSet<_> = found.iter().map(|counted| counted.key).collect();
+    assert_eq!(keys.len(), found.len(), "a key was handed over twice");
+    keys
+}
+
+#[test]
+fn a_changed_key_is_handed_over_once_with_its_latest_state() {
+    let store = store();
+    for _ in 0..5 {
+        assert!(hit(&store, counter(1), 1));
+    }
+    let now = store.get(counter(1).key, START).expect("it was just asked");
+    assert_eq!(changed(&store, 10), [now]);
+    assert!(changed(&store, 10).is_empty());
+    hit(&store, counter(1), -1);
+    assert_eq!(changed_keys(&store, 10), [counter(1).key], "a refund is a change");
+}
+
+#[test]
+fn what_changes_nothing_is_no_news() {
+    let store = store();
+    let window = limit(Algorithm::FixedWindow, 2, MINUTE, Mode::Strict);
+    for limit in [counter(1), window] {
+        assert!(hit(&store, limit, 10));
+    }
+    assert_eq!(changed(&store, 10).len(), 2);
+    assert!(!hit(&store, counter(1), 1));
+    hit(&store, counter(1), 0);
+    assert!(changed(&store, 10).is_empty());
+    assert!(!hit(&store, window, 1));
+    assert_eq!(changed_keys(&store, 10), [window.key], "a fixed window counts what it refuses");
+    assert!(!hit(&store, counter(3), 11));
+    assert!(changed(&store, 10).is_empty());
+}
+
+#[test]
+fn a_key_that_could_not_be_sent_stands_in_line_again() {
+    let store = store();
+    hit(&store, counter(1), 1);
+    for key in changed_keys(&store, 10) {
+        store.mark_changed(key);
+        store.mark_changed(key);
+    }
+    assert_eq!(changed_keys(&store, 10), [counter(1).key]);
+    store.mark_changed(counter(2).key);
+    assert!(changed(&store, 10).is_empty(), "nothing is known of it");
+}
+
+#[test]
+fn shares_columns_and_what_peers_sent_do_not_stand_in_line() {
+    let (mine, theirs) = (store(), store());
+    let share = Counter { key: counter(1).key.share(), ..counter(1) };
+    hit(&mine, share, 1);
+    let eventual = limit(Algorithm::SlidingWindowCounter, 1, MINUTE, Mode::Eventual);
+    mine.check_eventual(&[eventual], Hits::ONE, ActorId::new(1), START);
+    hit(&theirs, counter(2), 1);
+    let told = changed(&theirs, 10).remove(0);
+    assert_eq!(mine.merge(told, START), Merged::Joined { news: true });
+    assert!(changed(&mine, 10).is_empty());
+    let mut columns = Vec::new();
+    mine.drain_dirty(10, |key, _| columns.push(key));
+    assert_eq!(columns, [eventual.key]);
+}
+
+#[test]
+fn a_store_whose_changes_nobody_drains_keeps_no_line() {
+    let store = store();
+    hit(&store, counter(1), 1);
+    store.keep_changed(false);
+    hit(&store, counter(2), 1);
+    assert!(changed(&store, 10).is_empty());
+    assert_eq!(store.stats().changed, 0);
+    store.keep_changed(true);
+    assert_eq!(changed_keys(&store, 10), [counter(1).key], "it still was owed");
+}
+
+#[test]
+fn every_change_is_handed_over_although_the_line_is_bounded() {
+    let store = store();
+    let keys: BTreeSet<_> = (0..20_000).map(|n| counter(n).key).collect();
+    let eventual = |n| limit(Algorithm::SlidingWindowCounter, n, MINUTE, Mode::Eventual);
+    let columns: BTreeSet<_> = (0..5_000).map(|n| eventual(n).key).collect();
+    for n in 0..20_000 {
+        hit(&store, counter(n), 1);
+        if n < 5_000 {
+            store.check_eventual(&[eventual(n)], Hits::ONE, ActorId::new(1), START);
+        }
+    }
+    assert!(store.stats().changed <= 2 * 1_024, "{:?}", store.stats());
+    let (mut found, mut found_columns) = (BTreeSet::new(), BTreeSet::new());
+    for round in 0.. {
+        let keys = changed_keys(&store, 700);
+        // The other kind's walk goes over the same slots and leaves these alone.
+        store.drain_dirty(300, |key, _| drop(found_columns.insert(key)));
+        if keys.is_empty() {
+            break;
+        }
+        found.extend(keys);
+        if round < 10 {
+            hit(&store, counter(round), 1);
+        }
+    }
+    assert_eq!(found, keys);
+    assert_eq!(found_columns, columns);
+    assert_eq!((store.stats().changed, store.stats().dirty), (0, 0));
+}
+
+#[test]
+fn every_change_of_a_long_key_is_unsaved_until_it_was_handed_over() {
+    let store = store();
+    store.keep_unsaved(true);
+    let strict = limit(Algorithm::TokenBucket, 1, WEEK, Mode::Strict);
+    let eventual = limit(Algorithm::SlidingWindowCounter, 2, WEEK, Mode::Eventual);
+    let told = limit(Algorithm::FixedWindow, 3, WEEK, Mode::Strict);
+    let columns = limit(Algorithm::FixedWindow, 4, WEEK, Mode::Eventual);
+    let me = ActorId::new(1);
+    let change = |hits| {
+        hit(&store, strict, hits);
+        hit(&store, counter(5), hits);
+        store.check_eventual(&[eventual], Hits::new(hits), me, START);
+    };
+    change(1);
+    let index = u32::try_from(START.as_secs() / WEEK).expect("this century");
+    let state = State::FixedWindow { index, used: 7 };
+    let expires = Timestamp::from_secs(u64::from(index + 1) * WEEK);
+    store.merge(Counted { key: told.key, state, expires }, START);
+    let other = self::store();
+    other.check_eventual(&[columns], Hits::ONE, ActorId::new(2), START);
+    let said = other.columns(columns.key).expect("it was just asked").wire();
+    store.merge_columns(columns.key, &said, START);
+    assert_eq!(unsaved(&store), BTreeSet::from([strict, eventual, told, columns].map(|c| c.key)));
+    assert!(unsaved(&store).is_empty());
+
+    change(0);
+    store.merge_columns(columns.key, &said, START);
+    assert!(unsaved(&store).is_empty(), "nothing changed");
+    change(1);
+    assert_eq!(unsaved(&store), BTreeSet::from([strict, eventual].map(|c| c.key)));
+    store.mark_unsaved(strict.key);
+    store.mark_unsaved(counter(5).key);
+    assert_eq!(unsaved(&store), BTreeSet::from([strict.key]), "it could not be written");
+}
+
+#[test]
+fn a_store_that_is_not_saved_notes_nothing() {
+    let store = store();
+    hit(&store, limit(Algorithm::Gcra, 1, WEEK, Mode::Strict), 1);
+    assert!(unsaved(&store).is_empty());
+}
