@@ -93,7 +93,7 @@ fn only_what_was_acknowledged_right_before_a_crash_may_be_lost() {
     ];
     assert!(REPLICATION_LAG > millis(10));
     let facts = Facts { crashes: vec![crash], ..Facts::default() };
-    assert_eq!(check(&history, &facts).may_be_lost, 1);
+    assert_eq!(check(&history, &facts).may_be_lost, [(Group::Count, 1)].into());
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use crate::checks::Facts;
 use crate::dice::Dice;
 use crate::group::{Group, Key};
+use crate::history::Event;
 use crate::load::Load;
 use crate::network::{Network, PLACES};
 use crate::node::Node;
@@ -156,6 +157,25 @@ impl Arena {
             epochs.insert(status.epoch, node.id.clone());
         }
         if epochs.len() == 1 { Ok(()) } else { Err(format!("epochs differ: {epochs:?}")) }
+    }
+
+    /// Answers by policy are counted, never silent: each node that ran all the time says of at least
+    /// as many as its clients saw.
+    pub(crate) async fn hold_policy_against(&mut self, history: &[Event]) {
+        for node in &self.nodes[..NODES] {
+            if !node.is_running() || node.starts() > 1 {
+                continue;
+            }
+            let is_seen = |event: &&Event| event.place == node.place && event.answer.is_by_policy();
+            let seen = history.iter().filter(is_seen).count() as u64;
+            match node.answers_by_policy().await {
+                Ok(said) if said >= seen => {}
+                said => {
+                    let id = &node.id;
+                    self.broken.push(format!("{id} says of {said:?} answers by policy of {seen}"));
+                }
+            }
+        }
     }
 
     /// What the owners count for each key of [`Group::Count`] now, without a hit.

@@ -32,9 +32,9 @@ pub(crate) struct Findings {
     pub(crate) admitted_beyond: BTreeMap<Group, u64>,
     pub(crate) lost: u64,
     pub(crate) double: u64,
-    /// Acknowledged within [`REPLICATION_LAG`] before a crash: what asynchronous replication may
-    /// lose.
-    pub(crate) may_be_lost: u64,
+    /// Acknowledged within [`REPLICATION_LAG`] before a crash, by group: what asynchronous
+    /// replication may lose.
+    pub(crate) may_be_lost: BTreeMap<Group, u64>,
 }
 
 /// What is known beside the history.
@@ -121,12 +121,16 @@ fn without_right_answer(history: &[Event]) -> Duration {
     longest.max(unended.unwrap_or_default())
 }
 
-fn may_be_lost(history: &[Event], crashes: &[Duration]) -> u64 {
+fn may_be_lost(history: &[Event], crashes: &[Duration]) -> BTreeMap<Group, u64> {
     let is_late = |event: &&Event| {
         event.answer.is_counted()
             && crashes.iter().any(|crash| {
                 (crash.saturating_sub(REPLICATION_LAG)..=*crash).contains(&event.answered)
             })
     };
-    history.iter().filter(is_late).count() as u64
+    let mut may_be_lost = BTreeMap::new();
+    for event in history.iter().filter(is_late) {
+        *may_be_lost.entry(event.key.group).or_default() += 1;
+    }
+    may_be_lost
 }

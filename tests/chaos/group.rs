@@ -109,7 +109,7 @@ impl Group {
     fn more(self) -> &'static str {
         match self {
             Self::Local => "on_unavailable: local",
-            Self::Durable => "on_unavailable: deny",
+            Self::Durable => "on_unavailable: deny, durability: replicated",
             Self::Count | Self::Strict | Self::Window => "on_unavailable: deny",
         }
     }

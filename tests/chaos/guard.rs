@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::faults;
-use crate::network::Network;
+use crate::network::{self, Network};
 use crate::options::Options;
 use crate::shell;
 
@@ -27,13 +27,17 @@ pub(crate) async fn run(options: &Options) -> Result<u8, String> {
     for name in Network::remove_leftovers()? {
         eprintln!("removed what a killed run left: {name}");
     }
+    remove_old_runs();
     let network = Network::of(std::process::id());
     let code = run_inside(&network, options).await;
     // Even when it was not made whole.
     let removed = network.remove();
-    if code != Ok(1) {
-        // What a broken promise left is kept for people to read.
-        let _ = fs::remove_dir_all(runs(std::process::id()));
+    let runs = runs(std::process::id());
+    if code == Ok(1) {
+        // Until the next run.
+        eprintln!("configurations and logs of the nodes: {}", runs.display());
+    } else {
+        let _ = fs::remove_dir_all(runs);
     }
     code.and_then(|code| removed.map(|()| code))
 }
@@ -41,6 +45,18 @@ pub(crate) async fn run(options: &Options) -> Result<u8, String> {
 /// Where the process `maker` and what it starts keep their files.
 pub(crate) fn runs(maker: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{maker}"))
+}
+
+/// Files of runs whose makers are gone.
+fn remove_old_runs() {
+    let folders = fs::read_dir(env!("CARGO_TARGET_TMPDIR")).into_iter().flatten().flatten();
+    for folder in folders {
+        let name = folder.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix("chaos-")?.parse::<u32>().ok());
+        if maker.is_some_and(|maker| !network::is_alive(maker)) {
+            let _ = fs::remove_dir_all(folder.path());
+        }
+    }
 }
 
 /// Takes the network away when the outer half is gone.

@@ -11,8 +11,8 @@
 //! that was killed from what another run still uses.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 
 use crate::shell;
 
@@ -82,7 +82,7 @@ impl Network {
         let mut makers: Vec<u32> = namespaces()?.iter().filter_map(|name| maker(name)).collect();
         makers.sort_unstable();
         makers.dedup();
-        makers.retain(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+        makers.retain(|maker| !is_alive(*maker));
         let leftovers: Vec<Self> = makers.into_iter().map(Self::of).collect();
         for network in &leftovers {
             network.remove()?;
@@ -140,6 +140,12 @@ pub(crate) fn hub_ip() -> IpAddr {
 pub(crate) fn node_ip(place: usize) -> IpAddr {
     let last = u8::try_from(place + 1).expect("a handful of nodes");
     Ipv4Addr::new(10, 77, 0, last).into()
+}
+
+/// Whether a process of this id runs. One that has ended and whose parent did not ask how does not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| !status.contains("\nState:\tZ"))
 }
 
 fn namespaces() -> Result<Vec<String>, String> {

@@ -28,11 +28,14 @@ pub(crate) struct Node {
     /// Put before the command: what else its process is to live in.
     surroundings: Vec<String>,
     process: Option<Process>,
+    starts: u32,
 }
 
 const HTTP_PORT: u16 = 8080;
 const ADMIN_PORT: u16 = 8082;
 pub(crate) const MESH_PORT: u16 = 7600;
+/// Where a node keeps its counts, below its folder.
+const DISK: &str = "disk";
 
 impl Node {
     pub(crate) fn new(place: usize, runs: &Path, network: &Network) -> Self {
@@ -50,6 +53,7 @@ impl Node {
             environment: Vec::new(),
             surroundings: Vec::new(),
             process: None,
+            starts: 0,
         }
     }
 
@@ -64,7 +68,8 @@ impl Node {
              [rules]\npath = \"rules\"\n\
              [cluster]\nlisten = \"{mesh}\"\nadvertise = \"{advertise}\"\nseeds = [{seeds}]\n\
              {cluster}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
-             secret = \"../pki/cluster.secret\"\n{more}\n"
+             secret = \"../pki/cluster.secret\"\n\
+             [storage]\npath = \"{DISK}/counts\"\ninterval = \"500ms\"\n{more}\n"
         );
         fs::create_dir_all(self.dir.join("rules")).unwrap();
         fs::create_dir_all(self.disk()).unwrap();
@@ -98,6 +103,7 @@ impl Node {
         command.arg("--config").arg(self.dir.join("cluster.toml"));
         // Connections of its last life are dead, and the first use of each would fail.
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Http::new();
+        self.starts += 1;
         self.process = Some(Process::spawn(&self.id, &mut command, &self.dir.join("log")));
     }
 
@@ -114,6 +120,19 @@ impl Node {
     pub(crate) async fn status(&self) -> Result<StatusReport, String> {
         let reply = self.http().get(self.admin, "/status").await?;
         serde_json::from_str(&reply.body).map_err(|error| format!("{error} in {}", reply.body))
+    }
+
+    /// Verdicts by `on_unavailable`, as its metrics count them.
+    pub(crate) async fn answers_by_policy(&self) -> Result<u64, String> {
+        let text = self.http().get(self.admin, "/metrics").await?.body;
+        let sample = "tidegate_verdicts_total{source=\"policy\"} ";
+        let value = text.lines().find_map(|line| line.strip_prefix(sample)?.parse().ok());
+        value.ok_or_else(|| format!("no {sample}"))
+    }
+
+    /// How often it was started.
+    pub(crate) fn starts(&self) -> u32 {
+        self.starts
     }
 
     /// Whether it says that it may be asked.
@@ -164,7 +183,7 @@ impl Node {
 
     /// Where its counts are kept, as its own process sees it.
     pub(crate) fn disk(&self) -> PathBuf {
-        self.dir.join("disk")
+        self.dir.join(DISK)
     }
 
     /// The same, seen from here.

@@ -54,7 +54,9 @@ pub(crate) async fn run(
     arena.count().await;
     arena.reach_limits(fault.groups()).await;
     drop(link);
-    let findings = checks::check(&arena.load.history(), &arena.facts);
+    let history = arena.load.history();
+    arena.hold_policy_against(&history).await;
+    let findings = checks::check(&history, &arena.facts);
     let broken = judge(fault, &findings, one_view, arena);
     Trial { fault, findings, one_view, broken }
 }
@@ -78,12 +80,16 @@ fn judge(fault: Fault, found: &Findings, one_view: Duration, arena: Arena) -> Ve
         let shown = found.errors.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
         format!("{} errors: {shown}", found.errors.len())
     });
-    let may_lose = if promise.may_lose { found.may_be_lost } else { 0 };
-    promised(found.lost <= may_lose, &|| format!("{} hits lost, {may_lose} may be", found.lost));
+    let may_lose = |group| match found.may_be_lost.get(&group) {
+        Some(hits) if promise.may_lose => *hits,
+        _ => 0,
+    };
+    let may = may_lose(Group::Count);
+    promised(found.lost <= may, &|| format!("{} hits lost, {may} may be", found.lost));
     promised(found.double == 0, &|| format!("{} hits counted double", found.double));
     for (group, beyond) in &found.admitted_beyond {
         let may = match group {
-            Group::Strict | Group::Window | Group::Count => may_lose,
+            Group::Strict | Group::Window | Group::Count => may_lose(*group),
             Group::Durable => 0,
             // A limit by shares beside the owner's own.
             Group::Local => group.limit() * group.keys() as u64,
