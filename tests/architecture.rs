@@ -75,7 +75,7 @@ const INSTANTS: [&str; 9] = [
     "node/inspect.rs",
     "node/readiness.rs",
     // How long the owner that was asked may still take; the verdict has its own `now`.
-    "decide/decider.rs",
+    "decide/forward.rs",
     "front/connection.rs",
     "front/patience.rs",
     "cluster/mesh/peer.rs",

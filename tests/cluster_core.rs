@@ -114,7 +114,8 @@ async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
         member
     });
     let (me, region) = (before.me.clone(), before.region.clone());
-    leaves.core.topology.store(Arc::new(Topology::new(me, region, View::new(members), 128)));
+    let draining = Topology::new(me, region, View::new(members), 128).after(&before);
+    leaves.core.topology.store(Arc::new(draining));
 
     for (turn, node) in [stays, leaves, stays, leaves].into_iter().enumerate() {
         let answer = node.ask("strict", &key).await;

@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,9 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::identity::{Generation, NodeId};
 use super::incarnation::Incarnation;
-use super::membership::{Member, MemberState, View};
+use super::membership::{MEMBERS_MAX, Member, MemberState, View};
 use super::mesh::Mesh;
+use super::tenure::Missed;
 use crate::seam::Net;
+use crate::units::{Span, Timestamp};
 
 /// What gossip needs to know to start.
 #[derive(Clone, Debug)]
@@ -54,6 +55,8 @@ pub struct Facts {
     pub rule_book: u64,
     /// Where its HTTP door listens.
     pub http: Option<SocketAddr>,
+    /// Whom it misses.
+    pub missed: Missed,
 }
 
 /// The handle of gossip; cheap to clone.
@@ -70,9 +73,6 @@ struct Shared {
     /// Looks up the seeds.
     net: Arc<dyn Net>,
     facts: watch::Sender<Facts>,
-    /// Whether this node still owns keys in its own eyes: true until those that are to own them
-    /// have heard that it leaves.
-    owns: AtomicBool,
     view: watch::Sender<View>,
     running: watch::Sender<bool>,
     /// Where messages from peers go; replaced at each start of chitchat.
@@ -121,14 +121,13 @@ impl Gossip {
         net: Arc<dyn Net>,
         facts: Facts,
     ) -> Self {
-        let own = own_member(&incarnation, &mesh, &facts, true);
+        let own = own_member(&incarnation, &mesh, &facts);
         let shared = Shared {
             options,
             incarnation,
             mesh,
             net,
             facts: watch::channel(facts).0,
-            owns: AtomicBool::new(true),
             view: watch::channel(View::new([own])).0,
             running: watch::channel(false).0,
             inbox: Mutex::default(),
@@ -153,12 +152,6 @@ impl Gossip {
             change(facts);
             *facts != before
         });
-        self.publish(&BTreeMap::new(), true);
-    }
-
-    /// From now on this node owns nothing in its own eyes either: others have taken over.
-    pub fn disown(&self) {
-        self.shared.owns.store(false, Ordering::Relaxed);
         self.publish(&BTreeMap::new(), true);
     }
 
@@ -309,8 +302,7 @@ impl Gossip {
     /// were when `keep_others`.
     fn publish(&self, live: &BTreeMap<ChitchatId, NodeState>, keep_others: bool) {
         let shared = &self.shared;
-        let owns = shared.owns.load(Ordering::Relaxed);
-        let own = own_member(&shared.incarnation, &shared.mesh, &shared.facts.borrow(), owns);
+        let own = own_member(&shared.incarnation, &shared.mesh, &shared.facts.borrow());
         let me = own.id.clone();
         shared.view.send_if_modified(|view| {
             let known = if keep_others { view.members() } else { &[] };
@@ -335,6 +327,7 @@ const KEY_ZONE: &str = "zone";
 const KEY_STATE: &str = "state";
 const KEY_RULE_BOOK: &str = "rule_book";
 const KEY_HTTP: &str = "http";
+const KEY_MISSED: &str = "missed";
 const STATE_UP: &str = "up";
 const STATE_DRAINING: &str = "draining";
 
@@ -349,6 +342,7 @@ fn key_values(facts: &Facts) -> Vec<(String, String)> {
         (KEY_ZONE, facts.zone.clone()),
         (KEY_RULE_BOOK, format!("{:016x}", facts.rule_book)),
         (KEY_HTTP, http),
+        (KEY_MISSED, write_missed(&facts.missed)),
         // Last: a member whose state is known has told everything.
         (KEY_STATE, state.to_owned()),
     ]
@@ -372,20 +366,41 @@ fn member(id: &ChitchatId, facts: &NodeState) -> Option<Member> {
         state,
         rule_book: u64::from_str_radix(facts.get(KEY_RULE_BOOK)?, 16).ok()?,
         http: facts.get(KEY_HTTP).and_then(|addr| addr.parse().ok()),
+        missed: facts.get(KEY_MISSED).map(read_missed).unwrap_or_default(),
     })
 }
 
-/// This node as it sees itself, which is not always what it tells: see `Shared::owns`.
-fn own_member(incarnation: &Incarnation, mesh: &Mesh, facts: &Facts, owns: bool) -> Member {
+/// `id/region/milliseconds` of each, with spaces between.
+fn write_missed(missed: &Missed) -> String {
+    let one = |(id, region, lost): &(NodeId, String, Timestamp)| {
+        format!("{id}/{region}/{}", lost.as_nanos() / 1_000_000)
+    };
+    missed.members.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// What is none of that form is left out.
+fn read_missed(text: &str) -> Missed {
+    let one = |word: &str| {
+        let mut parts = word.split('/');
+        let (id, region, lost) = (parts.next()?, parts.next()?, parts.next()?);
+        let lost = Timestamp::EPOCH.plus(Span::from_millis(lost.parse().ok()?));
+        Some((NodeId::new(id).ok()?, NodeId::new(region).ok()?.as_str().to_owned(), lost))
+    };
+    Missed { members: text.split(' ').filter_map(one).take(MEMBERS_MAX).collect() }
+}
+
+/// This node as it sees itself.
+fn own_member(incarnation: &Incarnation, mesh: &Mesh, facts: &Facts) -> Member {
     Member {
         id: incarnation.node().clone(),
         generation: incarnation.generation(),
         addr: mesh.advertise(),
         region: facts.region.clone(),
         zone: facts.zone.clone(),
-        state: if owns { MemberState::Up } else { MemberState::Draining },
+        state: facts.state,
         rule_book: facts.rule_book,
         http: facts.http,
+        missed: facts.missed.clone(),
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use super::identity::{Generation, NodeId};
+use super::tenure::Missed;
 
 /// What a node says about itself in gossip.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Member {
     pub rule_book: u64,
     /// Where its HTTP door listens, for people.
     pub http: Option<SocketAddr>,
+    /// Members that it lost and still counts.
+    pub missed: Missed,
 }
 
 /// What a member is ready for.
@@ -153,6 +156,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
+            missed: Missed::default(),
         }
     }
 

@@ -6,6 +6,7 @@ pub mod incarnation;
 pub mod membership;
 pub mod mesh;
 pub mod ranges;
+pub mod replicate;
 pub mod ring;
 pub mod route;
 pub mod sync;

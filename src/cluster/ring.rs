@@ -93,6 +93,22 @@ impl Ring {
         taken.into_iter().map(|node| &node.id).collect()
     }
 
+    /// The next `count` nodes behind the owner, each once. When the owner just came, the first of
+    /// them owned its keys before.
+    pub fn successors(&self, place: u64, count: usize) -> Vec<&NodeId> {
+        let wanted = count.saturating_add(1).min(self.nodes.len());
+        let mut found: Vec<&NodeId> = Vec::with_capacity(wanted);
+        for node in self.walk(place) {
+            if found.len() == wanted {
+                break;
+            }
+            if !found.contains(&&node.id) {
+                found.push(&node.id);
+            }
+        }
+        found.split_off(found.len().min(1))
+    }
+
     /// Node ids on the ring, sorted.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeId> {
         self.nodes.iter().map(|node| &node.id)
@@ -147,6 +163,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::MemberState;
+    use crate::cluster::tenure::Missed;
     use proptest::prelude::*;
 
     fn member(id: &str, zone: &str) -> Member {
@@ -159,6 +176,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            missed: Missed::default(),
         }
     }
 

@@ -42,6 +42,8 @@ struct Rings {
 /// Replaced rings that a topology remembers. A join that follows a join before the first handover
 /// is over needs two; the oldest goes.
 const BEFORE_MAX: usize = 2;
+/// Nodes behind an owner that may hold its keys still: after two joins at once it is the second.
+const SUCCESSORS: usize = 2;
 
 /// Where a key is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +116,17 @@ impl Topology {
         self.before.iter().filter_map(move |rings| rings.owner(scope, &self.region, place))
     }
 
+    /// The next nodes behind the owner on the ring in force. One that came holds nothing at first,
+    /// and the first node behind it holds what becomes its own; a node that just came itself knows
+    /// no ring before.
+    pub fn successors(&self, scope: Scope, place: u64) -> Vec<&NodeId> {
+        let ring = match scope {
+            Scope::Region => self.region_ring(&self.region),
+            Scope::Global => Some(self.global_ring()),
+        };
+        ring.map(|ring| ring.successors(place, SUCCESSORS)).unwrap_or_default()
+    }
+
     /// Whether this node drains: it owns nothing any more, though peers may not have heard yet.
     pub fn is_leaving(&self) -> bool {
         self.view.get(&self.me).is_some_and(|me| me.state == MemberState::Draining)
@@ -181,6 +194,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::Member;
+    use crate::cluster::tenure::Missed;
     use proptest::prelude::*;
 
     fn member(id: &str, region: &str, state: MemberState) -> Member {
@@ -193,6 +207,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
+            missed: Missed::default(),
         }
     }
 

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::engine::Verdict;
+use crate::engine::{Retry, Verdict};
 use crate::rules::book::Rule;
 use crate::rules::descriptor::Descriptor;
+use crate::rules::rule::RuleStats;
+use crate::store::Verdicts;
 use crate::units::Hits;
 
 /// One request, borrowed from the bytes that carried it.
@@ -56,11 +58,48 @@ pub enum Source {
     Owner,
     /// The rule's `on_unavailable`, because the owner did not answer in time.
     Policy,
+    /// The key's owner, at most a minute ago: what it refused then is still refused.
+    Remembered,
 }
 
 impl Status {
+    /// The status that `verdicts` make, counted in the rule's statistics.
+    pub(super) fn new(rule: Arc<Rule>, hits: Hits, verdicts: Verdicts, source: Source) -> Self {
+        let is_within = verdicts.iter().all(|verdict| verdict.allowed);
+        let stats = &rule.stats;
+        let counter = match (is_within, rule.shadow) {
+            (true, _) => &stats.allowed,
+            (false, false) => &stats.denied,
+            (false, true) => &stats.shadowed,
+        };
+        RuleStats::add(counter, hits.charge());
+        let leading = leading(&verdicts);
+        Self { allowed: is_within || rule.shadow, rule: Some(rule), verdicts, leading, source }
+    }
+
+    /// The status of a descriptor that no limit applies to.
+    pub(super) fn unlimited(rule: Option<Arc<Rule>>) -> Self {
+        let (verdicts, source) = (SmallVec::new(), Source::Unlimited);
+        Self { rule, allowed: true, verdicts, leading: None, source }
+    }
+
     /// The verdict that speaks for the rule.
     pub fn leading_verdict(&self) -> Option<&Verdict> {
         self.leading.and_then(|index| self.verdicts.get(index))
     }
+}
+
+/// Which verdict speaks for all: of the refusing ones the one that lasts longest, else the one that
+/// has the least left.
+fn leading(verdicts: &[Verdict]) -> Option<usize> {
+    let weight = |verdict: &Verdict| {
+        let wait = match verdict.retry {
+            Retry::Now => 0,
+            Retry::After(span) => span.as_nanos(),
+            Retry::Never => u64::MAX,
+        };
+        (!verdict.allowed, wait, u32::MAX - verdict.remaining)
+    };
+    let heaviest = verdicts.iter().enumerate().max_by_key(|(_, verdict)| weight(verdict));
+    heaviest.map(|(index, _)| index)
 }

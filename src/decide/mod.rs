@@ -1,22 +1,31 @@
 //! The one path to a verdict.
 //!
 //! ```text
-//! ask ─▶ match rules ─▶ route each key ─┬─ mine, or eventual ─▶ store ──────────┐
-//!        (plan.rs)                      ├─ another's ─▶ owner (forward.rs) ─────┤─▶ answer
-//!                                       └─ nobody answers ─▶ policy (policy.rs) ┘
+//!                      ┌─ eventual ─▶ store
+//! ask ─▶ match rules ──┤                                        ┌─ refused lately ─▶ denials.rs
+//!        (plan.rs)     └─ strict ─▶ held here? ─┬─ no ──────────┼─ ask its owner ─▶ forward.rs
+//!                                   (owner.rs)  └─ yes ▶ store  └─ nobody decides ─▶ policy.rs
 //! ```
 //!
 //! Front doors see [`Decide`]; peers see [`Decider::decide_as_owner`]. Both end in the same
 //! [`Store`](crate::store::Store).
 
 mod ask;
+mod candidates;
+mod confirm;
 mod decider;
+mod denials;
 mod forward;
+mod owner;
+mod parts;
 mod plan;
 mod policy;
+mod seen;
 
 pub use ask::{Answer, Ask, Source, Status};
-pub use decider::{Counters, Decider, Parts, Remote};
+pub use confirm::Confirm;
+pub use decider::Decider;
+pub use parts::{Counters, Parts, Remote};
 
 /// The one path to a verdict, as the front doors see it.
 pub trait Decide: Send + Sync + 'static {

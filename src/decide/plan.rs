@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::cluster::identity::NodeId;
 use crate::cluster::mesh::wire::Check;
-use crate::cluster::route::{Route, Topology};
 use crate::config::policy::Mode;
 use crate::rules::book::{Book, Rule};
 use crate::rules::descriptor::Descriptor;
@@ -18,18 +16,15 @@ use crate::units::Hits;
 pub(super) enum Plan {
     /// No rule matches, or the rule has no limit.
     Pass(Option<Arc<Rule>>),
-    /// Decide it here.
-    Here(Arc<Rule>, Check),
-    /// Ask its owner.
-    Forward(Arc<Rule>, Check, NodeId),
-    /// Nobody owns it: every node of its ring drains.
-    Nobody(Arc<Rule>, Check),
+    /// Decide it on the spot, in this node's own column.
+    Eventual(Arc<Rule>, Check),
+    /// Have it decided by whoever holds its key.
+    Strict(Arc<Rule>, Check),
 }
 
-/// Matches one descriptor and routes its key. Pure.
+/// Matches one descriptor and names its counters. Pure.
 pub(super) fn plan(
     book: &Book,
-    topology: &Topology,
     hasher: &KeyHasher,
     domain: &str,
     descriptor: &Descriptor<'_>,
@@ -47,18 +42,15 @@ pub(super) fn plan(
         .map(|quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota })
         .collect();
     let check = Check {
+        // Only a check that leaves this node needs a name.
         id: 0,
         scope: rule.scope,
         counters,
         hits: descriptor.hits.unwrap_or(hits),
         durability: rule.durability,
     };
-    if rule.mode == Mode::Eventual {
-        return Plan::Here(rule, check);
-    }
-    match topology.route(rule.scope, hash.place()) {
-        Route::Local => Plan::Here(rule, check),
-        Route::Forward(owner) => Plan::Forward(rule, check, owner.clone()),
-        Route::Nobody => Plan::Nobody(rule, check),
+    match rule.mode {
+        Mode::Eventual => Plan::Eventual(rule, check),
+        Mode::Strict => Plan::Strict(rule, check),
     }
 }

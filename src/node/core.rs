@@ -11,15 +11,17 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::join::until_joined;
 use super::service::{PeerCounters, PeerService};
 use crate::cluster::gossip::{self, Facts, Gossip};
 use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::membership::{Member, MemberState, View};
 use crate::cluster::mesh::{self, Mesh};
+use crate::cluster::replicate::Replicator;
 use crate::cluster::route::Topology;
 use crate::cluster::sync::{self, Synchroniser};
-use crate::cluster::tenure::Tenancy;
+use crate::cluster::tenure::{Driver, Missed, Tenancy, driver};
 use crate::config::Config;
 use crate::decide::{Decider, Parts, Remote};
 use crate::pki::Identity;
@@ -65,11 +67,14 @@ pub struct Joined {
     pub gossip: Gossip,
     /// Synchronises eventual keys.
     pub synchroniser: Synchroniser,
+    /// Keeps what this node owns.
+    pub tenure: Driver,
+    /// Copies strict counts to replicas and new owners.
+    pub replicator: Replicator,
+    /// Cancelled when this node knows its fellow members and begins to own keys.
+    pub has_joined: CancellationToken,
     /// What peers sent that was not taken.
     pub(super) refused: Arc<PeerCounters>,
-    /// How long a leaving node answers on, so that every peer has heard of it.
-    leave_pause: Duration,
-    vnodes: u32,
     /// How often this node gossips.
     pub(super) gossip_interval: Duration,
     /// Whether there is somebody to join; otherwise this is the first node of its cluster.
@@ -99,8 +104,15 @@ impl Failed {
     }
 }
 
-/// Gossip rounds after which every peer has heard that this node leaves, lost messages included.
-const LEAVE_ROUNDS: u32 = 4;
+/// How long a leaving node tries to hand over what it owns. Then it goes all the same, and its keys
+/// go on with what was replicated.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node that joined waits for its keys before it opens its doors without them.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks whether it has them.
+const SETTLE_POLL: Duration = Duration::from_millis(10);
+/// How often it looks whether it has.
+const LEAVE_POLL: Duration = Duration::from_millis(10);
 /// How often some shards are swept in the background, and how many.
 const TEND_INTERVAL: Duration = Duration::from_millis(50);
 const TEND_SHARDS: usize = 16;
@@ -117,8 +129,14 @@ impl Core {
         });
         let region = config.node.region.clone();
         let vnodes = config.cluster.vnodes;
-        let alone = Topology::new(node, region.clone(), View::default(), vnodes);
+        let own = own_view(&incarnation, &config);
+        let alone = Topology::new(node, region.clone(), own, vnodes);
         let topology = Arc::new(ArcSwap::from_pointee(alone));
+        // Alone, all is its own; in a cluster nothing is, until the others have said so.
+        let tenancy = match config.cluster.listen {
+            Some(_) => Tenancy::new(),
+            None => Tenancy::alone(),
+        };
 
         let joined = match (identity, config.cluster.listen) {
             (Some(identity), Some(listen)) => {
@@ -147,6 +165,7 @@ impl Core {
                         state: MemberState::Up,
                         rule_book: book.load().fingerprint(),
                         http,
+                        missed: Missed::default(),
                     },
                 );
                 let synchroniser = Synchroniser::new(
@@ -161,17 +180,32 @@ impl Core {
                     incarnation.clone(),
                     seam.clock.clone(),
                 );
+                let tenure = Driver::new(
+                    driver::Options {
+                        region: region.clone(),
+                        vnodes,
+                        lease: config.cluster.lease,
+                        quorum: config.cluster.quorum,
+                        forget_after: config.cluster.forget_after,
+                    },
+                    incarnation.clone(),
+                    tenancy.clone(),
+                    topology.clone(),
+                    store.clone(),
+                    seam.clock.clone(),
+                );
+                let replicator = Replicator;
                 let refused = Arc::default();
-                let leave_pause = interval * LEAVE_ROUNDS;
                 let own = mesh.advertise().to_string();
                 let has_seeds = config.cluster.seeds.iter().any(|seed| *seed != own);
                 let joined = Joined {
                     mesh,
                     gossip,
                     synchroniser,
+                    tenure,
+                    replicator,
+                    has_joined: CancellationToken::new(),
                     refused,
-                    leave_pause,
-                    vnodes,
                     gossip_interval: interval,
                     has_seeds,
                 };
@@ -183,11 +217,10 @@ impl Core {
         let remote = joined.as_ref().map(|joined: &Joined| Remote {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
+            confirm: None,
             deadline: Duration::from_millis(config.cluster.deadline_ms),
             global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
         });
-        let own = own_view(joined.as_ref(), &incarnation, &config);
-        topology.store(Arc::new(Topology::new(incarnation.node().clone(), region, own, vnodes)));
         let clock = seam.clock.clone();
         let parts = Parts {
             incarnation,
@@ -195,7 +228,7 @@ impl Core {
             store,
             book,
             topology: topology.clone(),
-            tenancy: Tenancy::alone(),
+            tenancy,
             clock,
             remote,
         };
@@ -211,7 +244,8 @@ impl Core {
         let mut running = JoinSet::new();
         running.spawn(self.clone().tend(stop.clone()));
         if let (Some(joined), Tasks(Some(tasks))) = (self.joined.clone(), tasks) {
-            running.spawn(self.clone().follow_views(joined.clone(), stop.clone()));
+            running.spawn(follow_gossip(joined.clone(), stop.clone()));
+            running.spawn(join(joined.clone(), stop.clone()));
             self.clone().spawn_joined(joined, tasks, &stop, &mut running);
         }
         while let Some(ended) = running.join_next().await {
@@ -224,24 +258,22 @@ impl Core {
         Ok(())
     }
 
-    /// Tells peers that this node leaves and waits until they have heard: from then on they decide
-    /// its keys among themselves, and it asks them.
+    /// Tells peers that this node leaves and hands over to them what it owns, counts and all: from
+    /// then on they decide its keys, and it asks them.
     ///
-    /// Until they have heard it goes on to own its keys, because nobody else does; the last node of
-    /// a region owns them to its end.
+    /// What it could not hand over it goes on to decide; the last node of a region keeps all.
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
         joined.gossip.tell(|facts| facts.state = MemberState::Draining);
-        tokio::time::sleep(joined.leave_pause).await;
-        let topology = self.topology.load();
-        let has_heir = topology
-            .view
-            .owners()
-            .any(|member| member.region == topology.region && member.id != topology.me);
-        if has_heir {
-            joined.gossip.disown();
-            // What is told last must go to the heirs, so the rings change before anything stops.
-            self.take_view(joined.gossip.views().borrow().clone(), joined.vnodes);
+        // What the others do not know they cannot take: first the view, then the handover.
+        joined.tenure.hear(&joined.gossip.views().borrow());
+        let handed_over = async {
+            while !joined.tenure.has_given_all() {
+                tokio::time::sleep(LEAVE_POLL).await;
+            }
+        };
+        if tokio::time::timeout(LEAVE_PATIENCE, handed_over).await.is_err() {
+            tracing::warn!("not everything was handed over in time");
         }
     }
 
@@ -258,14 +290,17 @@ impl Core {
         stop: &CancellationToken,
         running: &mut JoinSet<()>,
     ) {
-        let Joined { mesh, gossip, synchroniser, refused, .. } = joined;
+        let Joined { mesh, gossip, synchroniser, tenure, replicator, refused, .. } = joined;
         let service = Arc::new(PeerService {
             decider: self.decider.clone(),
             synchroniser: synchroniser.clone(),
             gossip: gossip.clone(),
+            tenure: tenure.clone(),
             clock: self.seam.clock.clone(),
             counters: refused,
         });
+        let (tenure_mesh, tenure_stop) = (mesh.clone(), stop.clone());
+        running.spawn(async move { tenure.run(tenure_mesh, replicator, tenure_stop).await });
         // The last round of columns needs the mesh, so the mesh stops after it.
         let told = CancellationToken::new();
         let (columns_mesh, stop, columns_told) = (mesh.clone(), stop.clone(), told.clone());
@@ -276,26 +311,6 @@ impl Core {
         let gossip_told = told.clone();
         running.spawn(async move { gossip.run(gossip_told).await });
         running.spawn(async move { mesh.run(tasks, service, told).await });
-    }
-
-    /// Keeps the rings as the view is.
-    async fn follow_views(self: Arc<Self>, joined: Joined, stop: CancellationToken) {
-        let mut views = joined.gossip.views();
-        loop {
-            let view = views.borrow_and_update().clone();
-            self.take_view(view, joined.vnodes);
-            tokio::select! {
-                () = stop.cancelled() => return,
-                changed = views.changed() => if changed.is_err() { return },
-            }
-        }
-    }
-
-    fn take_view(&self, view: View, vnodes: u32) {
-        let current = self.topology.load();
-        let (me, region) = (current.me.clone(), current.region.clone());
-        let next = Topology::new(me, region, view, vnodes).after(&current);
-        self.topology.store(Arc::new(next));
     }
 
     /// Returns the memory of counters that nobody asks any more.
@@ -311,21 +326,57 @@ impl Core {
     }
 }
 
-/// The view of a node that has not heard of others yet: itself.
-fn own_view(joined: Option<&Joined>, incarnation: &Incarnation, config: &Config) -> View {
-    match joined {
-        Some(joined) => joined.gossip.views().borrow().clone(),
-        None => View::new([Member {
-            id: incarnation.node().clone(),
-            generation: incarnation.generation(),
-            addr: SocketAddr::from(([0, 0, 0, 0], 0)),
-            region: config.node.region.clone(),
-            zone: config.node.zone.clone(),
-            state: MemberState::Up,
-            rule_book: 0,
-            http: None,
-        }]),
+/// Owns keys from the moment on that this node knows its fellow members.
+async fn join(joined: Joined, stop: CancellationToken) {
+    tokio::select! {
+        () = until_joined(&joined) => {
+            joined.tenure.open();
+            // Doors that open now would send their first clients around. Without the others it may
+            // never be settled; then policies have to answer.
+            let _ = tokio::time::timeout(SETTLE_PATIENCE, settled(&joined)).await;
+            joined.has_joined.cancel();
+        }
+        () = stop.cancelled() => return,
     }
+    stop.cancelled().await;
+}
+
+/// Waits until this node holds what is its own.
+async fn settled(joined: &Joined) {
+    let mut ticks = tokio::time::interval(SETTLE_POLL);
+    while !joined.tenure.has_settled() {
+        ticks.tick().await;
+    }
+}
+
+/// Lets ownership follow gossip, and gossip tell whom this node misses.
+async fn follow_gossip(joined: Joined, stop: CancellationToken) {
+    let mut views = joined.gossip.views();
+    loop {
+        let view = views.borrow_and_update().clone();
+        if let Some(missed) = joined.tenure.hear(&view) {
+            joined.gossip.tell(|facts| facts.missed = missed);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = views.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// The view of a node that has not heard of others yet: itself.
+fn own_view(incarnation: &Incarnation, config: &Config) -> View {
+    View::new([Member {
+        id: incarnation.node().clone(),
+        generation: incarnation.generation(),
+        addr: SocketAddr::from(([0, 0, 0, 0], 0)),
+        region: config.node.region.clone(),
+        zone: config.node.zone.clone(),
+        state: MemberState::Up,
+        rule_book: 0,
+        http: None,
+        missed: Missed::default(),
+    }])
 }
 
 /// Nobody shares the secret of a node that stands alone.

@@ -9,6 +9,7 @@ mod clock;
 mod core;
 mod doors;
 mod inspect;
+mod join;
 mod measured;
 mod outside;
 mod probes;

@@ -119,21 +119,42 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
     for (source, counter) in [
         ("local", &counters.local),
         ("owner", &counters.forwarded),
+        ("remembered", &counters.remembered),
         ("policy", &counters.policy),
         ("peer", &counters.served),
     ] {
         readings.push(labelled(
             names::VERDICTS,
-            "Descriptors decided: here, by another owner, by on_unavailable, here for a peer",
+            "Descriptors decided: here, by another owner, by its refusal that still holds, by \
+             on_unavailable, here for a peer",
             ("source", source),
             read(counter),
         ));
     }
-    readings.push(counter(
-        names::NOT_OWNER,
-        "Asks of peers for keys that this node does not own",
-        read(&counters.not_owner),
-    ));
+    for (name, text, value) in [
+        (
+            names::NOT_OWNER,
+            "Asks of peers for keys that this node does not own",
+            &counters.not_owner,
+        ),
+        (
+            names::FORWARD_RETRIES,
+            "Asks after the first for one verdict: of another node, or of the same one again",
+            &counters.retried,
+        ),
+        (
+            names::FORWARD_REPEATED,
+            "Checks of peers that came a second time and were not counted again",
+            &counters.repeated,
+        ),
+        (
+            names::UNCONFIRMED,
+            "Hits that were counted, but confirmed by no replica in time",
+            &counters.unconfirmed,
+        ),
+    ] {
+        readings.push(counter(name, text, read(value)));
+    }
 }
 
 fn rules(book: &RuleBook, readings: &mut Vec<Reading>) {
@@ -196,7 +217,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
         (names::MESH_ADMITTED, "Hellos of peers accepted", &mesh.admitted),
         (names::MESH_REFUSED, "Connections refused in handshake or hello", &mesh.refused),
         (names::MESH_DIALS_FAILED, "Dials that found nobody", &mesh.dials_failed),
-        (names::MESH_DROPPED, "Gossip messages dropped because the lane was full", &mesh.dropped),
+        (names::MESH_DROPPED, "Notices dropped: full lane, or nobody there", &mesh.dropped),
         (
             names::MESH_MALFORMED,
             "Frames from peers that could not be read, or calls out of bounds",

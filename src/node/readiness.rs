@@ -1,18 +1,11 @@
 //! Whether this node may be sent traffic, and when its doors open.
-//!
-//! A node has joined when it knows its fellow members: every peer that it is connected to is in its
-//! view, there is one, and the view has not changed for a moment. The first node of a cluster has
-//! nobody to wait for but those that may remember it; one whose seeds do not answer takes itself
-//! for the first after [`JOIN_PATIENCE`], because a limiter that never starts is worse than one
-//! that starts alone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Core, Failed, Joined};
+use super::core::{Core, Failed};
 use crate::front::rls;
 use crate::observe::Health;
 
@@ -25,12 +18,6 @@ pub(super) const DRAIN: &str = "drain";
 
 /// How often readiness is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// How long a node waits for a seed before it takes itself for the first of its cluster.
-const JOIN_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a node without seeds waits for members that remember it from before its restart.
-const FIRST_PATIENCE: Duration = Duration::from_secs(1);
-/// Gossip rounds without a change after which a view counts as complete.
-const QUIET_ROUNDS: u32 = 2;
 
 /// Keeps readiness as it is, for HTTP and gRPC alike.
 pub(super) struct Readiness {
@@ -43,18 +30,10 @@ pub(super) struct Readiness {
     pub(super) opens: String,
 }
 
-/// How long the view has been as it is.
-struct Quiet {
-    epoch: u64,
-    since: Instant,
-}
-
 impl Readiness {
     /// Runs until `stop`.
     pub(super) async fn keep(self, stop: CancellationToken) -> Result<(), Failed> {
         let mut ticks = tokio::time::interval(INTERVAL);
-        let start = Instant::now();
-        let mut quiet = Quiet { epoch: 0, since: start };
         loop {
             match &self.core.joined {
                 None => {
@@ -67,9 +46,7 @@ impl Readiness {
                     } else {
                         self.health.red(GOSSIP, "membership is being rebuilt");
                     }
-                    if self.knows_members(joined, start, &mut quiet)
-                        || start.elapsed() > JOIN_PATIENCE
-                    {
+                    if joined.has_joined.is_cancelled() {
                         self.joined.cancel();
                     }
                 }
@@ -87,20 +64,5 @@ impl Readiness {
                 _ = ticks.tick() => {}
             }
         }
-    }
-
-    fn knows_members(&self, joined: &Joined, start: Instant, quiet: &mut Quiet) -> bool {
-        let topology = self.core.topology.load();
-        let epoch = topology.view.epoch();
-        if epoch != quiet.epoch {
-            *quiet = Quiet { epoch, since: Instant::now() };
-        }
-        let peers = joined.mesh.peers();
-        let is_complete = peers.iter().all(|peer| topology.view.get(&peer.id).is_some());
-        let is_first = !joined.has_seeds && start.elapsed() >= FIRST_PATIENCE;
-        let has_company = !peers.is_empty()
-            && is_complete
-            && quiet.since.elapsed() >= joined.gossip_interval * QUIET_ROUNDS;
-        is_first || has_company
     }
 }

@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::cluster::gossip::Gossip;
 use crate::cluster::identity::NodeId;
-use crate::cluster::mesh::wire::{Call, HandoffReply, Reply, STATE_ENTRIES_MAX, StateEntry};
+use crate::cluster::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::cluster::mesh::{Peer, Service};
 use crate::cluster::sync::Synchroniser;
-use crate::cluster::tenure::Epochs;
+use crate::cluster::tenure::{Driver, Epochs};
 use crate::decide::Decider;
 use crate::engine::State;
 use crate::rules::quota::WINDOW_MAX;
@@ -23,6 +23,7 @@ pub(super) struct PeerService {
     pub(super) decider: Decider,
     pub(super) synchroniser: Synchroniser,
     pub(super) gossip: Gossip,
+    pub(super) tenure: Driver,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<PeerCounters>,
 }
@@ -42,15 +43,17 @@ const AHEAD_MAX: Span = Span::from_secs(5);
 impl Service for PeerService {
     fn answer(&self, from: &Peer, call: Call) -> Reply {
         let reply = match call {
-            Call::Ping { .. } => Reply::Pong {
-                clock: self.clock.system(),
-                epochs: Some(self.epochs()),
-                grant: Some(0),
-            },
-            Call::Handoff(_) => Reply::Handoff(HandoffReply::Later),
+            Call::Ping { epochs, .. } => {
+                let (epochs, grant) = self.tenure.pinged(from, epochs);
+                Reply::Pong { clock: self.clock.system(), epochs, grant }
+            }
+            Call::Handoff(handoff) => Reply::Handoff(self.tenure.answer(from, handoff)),
             Call::Digests(_) => Reply::Differing(Vec::new()),
-            Call::Refunded { .. } => Reply::Done,
-            Call::Check(check) => self.decider.decide_as_owner(&check),
+            Call::Refunded { place } => {
+                self.decider.refunded(place);
+                Reply::Done
+            }
+            Call::Check(check) => self.decider.decide_as_owner((&from.id, from.generation), &check),
             Call::Sync(sync) => self.synchroniser.answer(from, sync),
             Call::States(entries) => self.join(entries),
             Call::Gossip(bytes) => {
@@ -65,10 +68,12 @@ impl Service for PeerService {
     }
 
     fn epochs(&self) -> Epochs {
-        Epochs::default()
+        self.tenure.epochs()
     }
 
-    fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
+    fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>) {
+        self.tenure.ponged(from, sent, epochs, grant);
+    }
 
     fn malformed(&self, from: &NodeId) {
         self.counters.malformed.fetch_add(1, Ordering::Relaxed);

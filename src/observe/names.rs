@@ -15,6 +15,12 @@ pub const DECISION_SECONDS: &str = "decision_seconds";
 pub const VERDICTS: &str = "verdicts";
 /// Asks of peers for keys that this node does not own.
 pub const NOT_OWNER: &str = "not_owner";
+/// Asks after the first for one verdict.
+pub const FORWARD_RETRIES: &str = "forward_retries";
+/// Checks of peers that came a second time and were not counted again.
+pub const FORWARD_REPEATED: &str = "forward_repeated";
+/// Decisions that no replica confirmed in time.
+pub const UNCONFIRMED: &str = "unconfirmed";
 
 /// Connections open now, by door.
 pub const CONNECTIONS: &str = "connections";
@@ -39,7 +45,7 @@ pub const MESH_ADMITTED: &str = "mesh_admitted";
 pub const MESH_REFUSED: &str = "mesh_refused";
 /// Dials that found nobody.
 pub const MESH_DIALS_FAILED: &str = "mesh_dials_failed";
-/// Gossip messages dropped because the lane was full; gossip repeats itself.
+/// Gossip and notices dropped: the lane was full, or the peer is not connected.
 pub const MESH_DROPPED: &str = "mesh_dropped";
 /// Frames from peers that could not be read, or calls out of bounds.
 pub const MESH_MALFORMED: &str = "mesh_malformed";

@@ -89,7 +89,7 @@ impl Lane {
         let _forget = Forget { pending: &self.pending, id };
         self.queue.try_send(Numbered { id, body: call }).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => CallError::Busy,
-            mpsc::error::TrySendError::Closed(_) => CallError::Closed,
+            mpsc::error::TrySendError::Closed(_) => CallError::NotConnected,
         })?;
         match tokio::time::timeout(deadline, answered).await {
             Ok(Ok(reply)) => Ok(reply),

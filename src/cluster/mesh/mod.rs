@@ -245,26 +245,45 @@ impl Mesh {
         call: Call,
         deadline: Duration,
     ) -> Result<Reply, CallError> {
+        let Some(peer) = self.peer(to) else {
+            self.shared.counters.unsent.fetch_add(1, Ordering::Relaxed);
+            return Err(CallError::NotConnected);
+        };
+        self.call_peer(&peer, lane, call, deadline).await
+    }
+
+    /// Like [`Mesh::call`] over this connection, and over no other that takes its place: another
+    /// start of the node never hears of it. Cancel-safe.
+    pub async fn call_peer(
+        &self,
+        peer: &Peer,
+        lane: LaneKind,
+        call: Call,
+        deadline: Duration,
+    ) -> Result<Reply, CallError> {
         let counters = &self.shared.counters;
-        let outcome = async {
-            let peer = self.shared.registry.get(to).ok_or(CallError::NotConnected)?;
-            if peer.is_silent() {
-                return Err(CallError::Silent);
-            }
+        let outcome = if peer.is_silent() {
+            Err(CallError::Silent)
+        } else {
             counters.calls.fetch_add(1, Ordering::Relaxed);
-            let lane = match lane {
-                LaneKind::Checks => &peer.checks,
-                LaneKind::Bulk => &peer.bulk,
-            };
-            lane.call(call, deadline).await
-        }
-        .await;
+            peer.lane(lane).call(call, deadline).await
+        };
         match outcome {
             Ok(_) => {}
             Err(CallError::Timeout) => drop(counters.timeouts.fetch_add(1, Ordering::Relaxed)),
             Err(_) => drop(counters.unsent.fetch_add(1, Ordering::Relaxed)),
         }
         outcome
+    }
+
+    /// Tells `to` something that wants no reply. Returns whether it was queued; when it is not
+    /// connected or its lane is full, it hears nothing. Never waits.
+    pub fn notify(&self, to: &NodeId, lane: LaneKind, call: Call) -> bool {
+        let is_queued = self.peer(to).is_some_and(|peer| peer.lane(lane).tell(call));
+        if !is_queued {
+            self.shared.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        is_queued
     }
 
     /// Sends gossip to the peer that advertises `addr`; dials it when it is not connected, and
@@ -287,6 +306,18 @@ impl Mesh {
         if self.shared.wanted.try_send(addr).is_err() {
             self.shared.registry.dial_ended(addr, Dialed::Failed);
         }
+    }
+
+    /// Pings every peer now, beside its regular pings. Never waits.
+    pub fn ping_now(&self) {
+        for peer in self.peers() {
+            peer.ping_now();
+        }
+    }
+
+    /// The established connection to a node.
+    pub fn peer(&self, id: &NodeId) -> Option<Arc<Peer>> {
+        self.shared.registry.get(id)
     }
 
     /// All established peers, sorted by id.

@@ -6,14 +6,17 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use quinn::{Connection, RecvStream, SendStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::codec;
 use super::lane::{Lane, Outbox, READ_BYTES_MAX};
 use super::wire::{Call, Hello, Numbered, Reply};
-use super::{CODE_LANE_BROKEN, Service};
+use super::{CODE_LANE_BROKEN, LaneKind, Service};
 use crate::cluster::identity::{Generation, NodeId};
 use crate::seam::Clock;
 use crate::units::Timestamp;
@@ -45,6 +48,8 @@ pub struct Peer {
     rtt_ns: AtomicU64,
     /// Its system clock minus ours.
     offset_ns: AtomicI64,
+    /// Wakes the pinger.
+    nudge: Notify,
 }
 
 /// When something was last heard from a peer; shared with the tasks that read from it.
@@ -76,6 +81,7 @@ impl Peer {
             heard: Heard { start: Instant::now(), last_ns: Arc::default() },
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
+            nudge: Notify::new(),
         };
         (peer, Outboxes { checks: checks_out, bulk: bulk_out })
     }
@@ -93,6 +99,13 @@ impl Peer {
     /// Its system clock minus ours, nanoseconds, as measured by the ping before.
     pub fn offset_ns(&self) -> i64 {
         self.offset_ns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lane(&self, kind: LaneKind) -> &Lane {
+        match kind {
+            LaneKind::Checks => &self.checks,
+            LaneKind::Bulk => &self.bulk,
+        }
     }
 
     /// Records the clocks of one exchange: sent and received by our clock, answered by the peer's.
@@ -142,24 +155,44 @@ impl Peer {
         accept.await;
     }
 
+    /// Pings it now, beside the regular pings.
+    pub(super) fn ping_now(&self) {
+        self.nudge.notify_one();
+    }
+
+    /// Pings at regular times, whatever became of the pings before: one that is late must not hold
+    /// back the next, which may renew a lease.
     async fn ping(self: Arc<Self>, clock: Arc<dyn Clock>, service: Arc<dyn Service>) {
         let mut ticks = tokio::time::interval(PING_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut under_way = FuturesUnordered::new();
         loop {
-            ticks.tick().await;
-            let (sent, started) = (clock.system(), Instant::now());
-            let ping = Call::Ping { clock: sent, epochs: service.epochs() };
-            let answer = self.checks.call(ping, SILENT_AFTER).await;
-            if let Ok(Reply::Pong { clock: answered, epochs, grant }) = answer {
-                let rtt = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                self.rtt_ns.store(rtt, Ordering::Relaxed);
-                self.note_clock(sent, answered, clock.system());
-                service.ponged(&self, started, epochs, grant);
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.nudge.notified() => {}
+                Some(()) = under_way.next() => continue,
             }
+            if under_way.len() < PINGS_MAX {
+                under_way.push(self.ping_once(&*clock, &*service));
+            }
+        }
+    }
+
+    async fn ping_once(&self, clock: &dyn Clock, service: &dyn Service) {
+        let (sent, started) = (clock.system(), Instant::now());
+        let ping = Call::Ping { clock: sent, epochs: service.epochs() };
+        let answer = self.checks.call(ping, SILENT_AFTER).await;
+        if let Ok(Reply::Pong { clock: answered, epochs, grant }) = answer {
+            let rtt = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.rtt_ns.store(rtt, Ordering::Relaxed);
+            self.note_clock(sent, answered, clock.system());
+            service.ponged(self, started, epochs, grant);
         }
     }
 }
 
+/// Pings under way to one peer; more are not sent.
+const PINGS_MAX: usize = 8;
 const CHECKS_PRIORITY: i32 = 1;
 const BULK_PRIORITY: i32 = 0;
 

@@ -6,7 +6,9 @@
 //! messages are values. [`Tenancy`] is what every decision asks.
 
 mod debts;
+pub mod driver;
 mod epoch;
+mod known;
 pub mod lease;
 pub mod members;
 pub mod quorum;
@@ -15,7 +17,9 @@ pub mod roll;
 mod tenancy;
 
 pub use debts::Step;
+pub use driver::Driver;
 pub use epoch::{Epoch, Epochs};
+pub use known::Missed;
 pub use lease::{Recognised, Standing};
 pub use members::{Members, Place};
 pub use quorum::Quorum;

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
-use super::Epoch;
+use super::{Epoch, Moment};
 use crate::cluster::identity::NodeId;
 use crate::cluster::ranges::Ranges;
 use crate::config::policy::Scope;
@@ -65,7 +64,7 @@ impl Tenancy {
 
     /// Whether a quorum recognises this node.
     pub fn has_lease(&self, scope: Scope) -> bool {
-        self.elapsed() < self.ring(scope).lease_until.load(Ordering::Relaxed)
+        self.moment().as_nanos() < self.ring(scope).lease_until.load(Ordering::Relaxed)
     }
 
     /// Whom this node handed the key at `place` to, if it did.
@@ -85,15 +84,20 @@ impl Tenancy {
         self.ring(scope).holding.store(Arc::new(holding));
     }
 
-    /// The lease of one ring runs until so long after this value was made.
-    pub fn lease(&self, scope: Scope, until: Duration) {
-        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-        self.ring(scope).lease_until.store(until, Ordering::Relaxed);
+    /// The lease of one ring runs until then.
+    pub fn lease(&self, scope: Scope, until: Moment) {
+        self.ring(scope).lease_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Time since this value was made, by the monotonic clock.
-    pub fn elapsed(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    /// Now.
+    pub fn moment(&self) -> Moment {
+        self.moment_of(Instant::now())
+    }
+
+    /// That instant as the machines count time: since this value was made.
+    pub fn moment_of(&self, instant: Instant) -> Moment {
+        let since = instant.saturating_duration_since(self.start);
+        Moment::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn ring(&self, scope: Scope) -> &Ring {

@@ -1,0 +1,299 @@
+//! Refusals of owners that still hold: a key under attack costs no forward.
+//!
+//! An owner that refuses says when the same hits may pass. Until then nobody needs to ask it for
+//! as many hits or more: the node that was told answers by itself.
+//!
+//! **What is remembered**: at the asking node, for forwarded strict checks, the counters with their
+//! quotas, the hits, the verdicts, and `until`: the instant of the ask plus the shortest wait of the
+//! limits that refused. It begins at the ask, before the owner decided, so it never ends too late;
+//! and while the shortest wait lasts, every remembered refusal is still one.
+//!
+//! **Worked example.** Asked at 10:00:00 for 3 hits, the owner refuses with "retry after 40 s, reset
+//! in 55 s". At 10:00:15 an ask for 3 or more is refused here with 25 s and 40 s. An ask for 2 goes to
+//! the owner, and so does every ask from 10:00:40 on.
+//!
+//! **What is asked all the same**: fewer hits, peeks and refunds; counters of a rule that changed,
+//! because the quotas are compared; a key that was given hits back, because the owner tells every
+//! node of its ring ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is
+//! sent once; [`HOLDS_MAX`] bounds what a lost one does.
+//!
+//! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused here
+//! are not counted; envoyproxy/ratelimit's local cache has the same effect (its README, "Local
+//! Cache"). A larger ask is told the time of the smaller one, which may be too early for it.
+//!
+//! **Bound.** [`SLOTS`] places in a direct-mapped table; the newest refusal takes the slot.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::cluster::mesh::wire::Check;
+use crate::engine::{Retry, Verdict};
+use crate::store::{Counter, Verdicts};
+use crate::units::{Hits, Span, Timestamp};
+
+/// Slots of the table; 16 bytes each, and some 200 more for a refusal of one limit.
+const SLOTS: usize = 16_384;
+/// The longest that a refusal is believed without asking again.
+const HOLDS_MAX: Span = Span::from_secs(60);
+
+/// The refusals that a node was told.
+#[derive(Debug)]
+pub(super) struct Denials {
+    slots: Box<[Mutex<Slot>]>,
+    /// Slots taken: while there are none, a look costs one load.
+    taken: AtomicUsize,
+}
+
+/// How often the slot of a place was forgotten when an ask began: what the owner answers is stale if
+/// it was forgotten since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u32);
+
+#[derive(Debug, Default)]
+struct Slot {
+    forgotten: u32,
+    denial: Option<Box<Denial>>,
+}
+
+#[derive(Debug)]
+struct Denial {
+    counters: SmallVec<[Counter; 1]>,
+    hits: Hits,
+    verdicts: Verdicts,
+    asked: Timestamp,
+    until: Timestamp,
+}
+
+impl Denials {
+    /// The verdicts of `check` at `now`, if a refusal that was remembered covers it.
+    pub(super) fn recall(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
+        if self.taken.load(Ordering::Relaxed) == 0 || check.hits.charge() == 0 {
+            return None;
+        }
+        let mut slot = self.slot(check.counters.first()?.key.place).lock();
+        let denial = slot.denial.as_ref()?;
+        if denial.until <= now {
+            self.clear(&mut slot);
+            return None;
+        }
+        let is_covered = check.hits >= denial.hits && check.counters == denial.counters;
+        is_covered.then(|| {
+            let passed = now.since(denial.asked);
+            denial.verdicts.iter().map(|verdict| later(verdict, passed)).collect()
+        })
+    }
+
+    /// To be taken before the owner of `place` is asked.
+    pub(super) fn ticket(&self, place: u64) -> Ticket {
+        Ticket(self.slot(place).lock().forgotten)
+    }
+
+    /// Remembers what the owner of a check answered, if it is a refusal that ends. It was asked at
+    /// `asked`, after `ticket` was taken.
+    pub(super) fn remember(
+        &self,
+        ticket: Ticket,
+        check: &Check,
+        asked: Timestamp,
+        verdicts: &Verdicts,
+    ) {
+        let (Some(first), Some(wait)) = (check.counters.first(), shortest_wait(verdicts)) else {
+            return;
+        };
+        if check.hits.charge() == 0 {
+            return;
+        }
+        let mut slot = self.slot(first.key.place).lock();
+        if slot.forgotten != ticket.0 {
+            return;
+        }
+        let denial = Denial {
+            counters: check.counters.clone(),
+            hits: check.hits,
+            verdicts: verdicts.clone(),
+            asked,
+            until: asked.plus(wait.min(HOLDS_MAX)),
+        };
+        if slot.denial.replace(Box::new(denial)).is_none() {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets what was refused at `place`, and what owners that are being asked now will refuse.
+    pub(super) fn forget(&self, place: u64) {
+        let mut slot = self.slot(place).lock();
+        slot.forgotten = slot.forgotten.wrapping_add(1);
+        self.clear(&mut slot);
+    }
+
+    fn clear(&self, slot: &mut Slot) {
+        if slot.denial.take().is_some() {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn slot(&self, place: u64) -> &Mutex<Slot> {
+        let at = place % self.slots.len() as u64;
+        &self.slots[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
+impl Default for Denials {
+    fn default() -> Self {
+        let slots = std::iter::repeat_with(Mutex::default).take(SLOTS).collect();
+        Self { slots, taken: AtomicUsize::new(0) }
+    }
+}
+
+/// The shortest wait among the limits that refuse; `None` when none does, or one does for ever.
+fn shortest_wait(verdicts: &[Verdict]) -> Option<Span> {
+    let refusals = verdicts.iter().filter(|verdict| !verdict.allowed);
+    let waits: Option<SmallVec<[Span; 4]>> =
+        refusals.map(|refusal| refusal.retry.after()).collect();
+    waits?.into_iter().min()
+}
+
+/// What `verdict` says when `passed` has gone by.
+fn later(verdict: &Verdict, passed: Span) -> Verdict {
+    let less = |span: Span| Span::from_nanos(span.as_nanos().saturating_sub(passed.as_nanos()));
+    let retry = match verdict.retry {
+        Retry::After(span) => Retry::After(less(span)),
+        Retry::Now | Retry::Never => verdict.retry,
+    };
+    Verdict { reset: less(verdict.reset), retry, delay: less(verdict.delay), ..*verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::policy::{Durability, Scope};
+    use crate::rules::quota::{Algorithm, Quota};
+    use crate::store::KeyHash;
+
+    const ASKED: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+    fn counter(place: u64, tag: u64, limit: u32) -> Counter {
+        let quota = Quota::simple(Algorithm::Gcra, limit, Span::from_secs(60)).expect("valid");
+        Counter { key: KeyHash { place, tag }, quota }
+    }
+
+    fn check(counters: &[Counter], hits: i64) -> Check {
+        Check {
+            id: 1,
+            scope: Scope::Region,
+            counters: counters.into(),
+            hits: Hits::new(hits),
+            durability: Durability::Async,
+        }
+    }
+
+    fn verdict(retry: Retry) -> Verdict {
+        Verdict {
+            allowed: retry == Retry::Now,
+            limit: 10,
+            remaining: 2,
+            reset: Span::from_secs(55),
+            retry,
+            delay: Span::ZERO,
+        }
+    }
+
+    fn wait(secs: u64) -> Retry {
+        Retry::After(Span::from_secs(secs))
+    }
+
+    fn after(secs: u64) -> Timestamp {
+        ASKED.plus(Span::from_secs(secs))
+    }
+
+    /// Denials that were told of a refusal of 3 hits for 40 s.
+    fn told(retries: &[Retry]) -> (Denials, Vec<Counter>) {
+        let (denials, tags) = (Denials::default(), 1..=retries.len() as u64);
+        let counters: Vec<_> = tags.map(|tag| counter(7, tag, 10)).collect();
+        let verdicts = retries.iter().map(|&retry| verdict(retry)).collect();
+        denials.remember(denials.ticket(7), &check(&counters, 3), ASKED, &verdicts);
+        (denials, counters)
+    }
+
+    #[test]
+    fn a_refusal_is_given_again_with_the_time_that_is_left() {
+        let (denials, counters) = told(&[wait(40)]);
+        for hits in [3, 4, 100] {
+            let verdicts = denials.recall(&check(&counters, hits), after(15)).expect("remembered");
+            assert_eq!(verdicts[0].retry, wait(25));
+            assert_eq!(verdicts[0].reset, Span::from_secs(40));
+            assert!(!verdicts[0].allowed);
+        }
+        let last = after(40).minus(Span::from_nanos(1));
+        assert!(denials.recall(&check(&counters, 3), last).is_some());
+        assert_eq!(denials.recall(&check(&counters, 3), after(40)), None);
+        assert_eq!(denials.taken.load(Ordering::Relaxed), 0, "what is over is given up");
+    }
+
+    #[test]
+    fn fewer_hits_peeks_and_refunds_are_asked() {
+        let (denials, counters) = told(&[wait(40)]);
+        for hits in [2, 1, 0, -3] {
+            assert_eq!(denials.recall(&check(&counters, hits), ASKED), None, "{hits} hits");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_changed_is_asked() {
+        let (denials, _) = told(&[wait(40)]);
+        assert_eq!(denials.recall(&check(&[counter(7, 1, 11)], 3), ASKED), None, "a limit raised");
+        assert_eq!(denials.recall(&check(&[counter(7, 2, 10)], 3), ASKED), None, "another limit");
+        let both = [counter(7, 1, 10), counter(7, 2, 10)];
+        assert_eq!(denials.recall(&check(&both, 3), ASKED), None, "a limit more");
+    }
+
+    #[test]
+    fn several_limits_are_refused_as_long_as_all_that_refused_still_do() {
+        let (denials, counters) = told(&[wait(40), Retry::Now, wait(10)]);
+        let verdicts = denials.recall(&check(&counters, 3), after(9)).expect("remembered");
+        let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry).collect();
+        assert_eq!(retries, [wait(31), Retry::Now, wait(1)]);
+        assert_eq!(denials.recall(&check(&counters, 3), after(10)), None);
+    }
+
+    #[test]
+    fn only_a_refusal_that_ends_is_remembered() {
+        for retries in [&[Retry::Now][..], &[Retry::Never], &[wait(40), Retry::Never]] {
+            let (denials, counters) = told(retries);
+            assert_eq!(denials.recall(&check(&counters, 3), ASKED), None, "{retries:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_refusal_is_asked_again_at_times() {
+        let (denials, counters) = told(&[wait(86_400)]);
+        assert!(denials.recall(&check(&counters, 3), after(59)).is_some());
+        assert_eq!(denials.recall(&check(&counters, 3), after(60)), None);
+    }
+
+    #[test]
+    fn a_refusal_that_was_under_way_while_hits_were_given_back_is_not_remembered() {
+        let (denials, counters) = told(&[wait(40)]);
+        let ticket = denials.ticket(7);
+        denials.forget(7);
+        assert_eq!(denials.recall(&check(&counters, 3), ASKED), None);
+        let verdicts = smallvec::smallvec![verdict(wait(40))];
+        denials.remember(ticket, &check(&counters, 3), ASKED, &verdicts);
+        assert_eq!(denials.recall(&check(&counters, 3), ASKED), None);
+        denials.remember(denials.ticket(7), &check(&counters, 3), ASKED, &verdicts);
+        assert!(denials.recall(&check(&counters, 3), ASKED).is_some());
+    }
+
+    #[test]
+    fn the_newest_refusal_takes_the_slot() {
+        let (denials, counters) = told(&[wait(40)]);
+        let other = [counter(7 + SLOTS as u64, 1, 10)];
+        let verdicts = smallvec::smallvec![verdict(wait(40))];
+        denials.remember(denials.ticket(7), &check(&other, 3), ASKED, &verdicts);
+        assert!(denials.recall(&check(&other, 3), ASKED).is_some());
+        assert_eq!(denials.recall(&check(&counters, 3), ASKED), None);
+        assert_eq!(denials.taken.load(Ordering::Relaxed), 1);
+    }
+}

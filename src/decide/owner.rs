@@ -1,0 +1,99 @@
+//! The owner's side: deciding strict keys, for this node's clients and for peers.
+//!
+//! Whether this node may decide a key is asked inside the lock of the decision, so that a key that
+//! is given away is not decided a moment later. A check that a peer sends again, because it does not
+//! know what became of the first, is answered from [`Seen`](super::seen) and counts nothing.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::Decider;
+use super::seen::Once;
+use crate::cluster::identity::{Generation, NodeId, node_actor};
+use crate::cluster::mesh::LaneKind;
+use crate::cluster::mesh::wire::{Call, Check, Reply};
+use crate::config::policy::{Durability, Scope};
+use crate::store::{KeyHash, Verdicts};
+use crate::units::{Hits, Timestamp};
+
+impl Decider {
+    /// Decides a check that a peer, `from`, forwarded because this node owns its key.
+    pub fn decide_as_owner(&self, from: (&NodeId, Generation), check: &Check) -> Reply {
+        let Some(first) = check.counters.first() else { return Reply::Malformed };
+        let place = first.key.place;
+        let is_one_descriptor = check.counters.iter().all(|counter| counter.key.place == place);
+        if !is_one_descriptor {
+            return Reply::Malformed;
+        }
+        let counters = self.counters();
+        let now = self.parts().clock.now();
+        let asker = node_actor(from.0, from.1);
+        match self.seen().once(asker, check.id, || self.decide_if_held(check, now)) {
+            Some(Once::First(verdicts)) => {
+                counters.served.fetch_add(1, Ordering::Relaxed);
+                self.tell_refund(check);
+                Reply::Verdicts(verdicts)
+            }
+            Some(Once::Again(verdicts)) => {
+                counters.repeated.fetch_add(1, Ordering::Relaxed);
+                Reply::Verdicts(verdicts)
+            }
+            None => {
+                counters.not_owner.fetch_add(1, Ordering::Relaxed);
+                let tenancy = &self.parts().tenancy;
+                let epoch = tenancy.holding(check.scope).epoch;
+                Reply::NotOwner { epoch, holder: tenancy.holder(check.scope, place) }
+            }
+        }
+    }
+
+    /// Hits were given back at `place`: what was refused there may pass now.
+    pub fn refunded(&self, place: u64) {
+        self.denials().forget(place);
+    }
+
+    /// Whether a replica has what `check` counted, or none need have it: a rule that asks for no
+    /// replica, hits that were refused or given back.
+    pub async fn is_confirmed(&self, check: &Check, verdicts: &Verdicts, within: Duration) -> bool {
+        let has_counted = check.hits.charge() > 0 && verdicts.iter().all(|verdict| verdict.allowed);
+        let remote = self.parts().remote.as_ref();
+        let confirm = remote.and_then(|remote| remote.confirm.as_ref());
+        match (check.durability, confirm) {
+            (Durability::Replicated, Some(confirm)) if has_counted => {
+                let keys: SmallVec<[KeyHash; 1]> =
+                    check.counters.iter().map(|counter| counter.key).collect();
+                confirm.confirm(&keys, within).await
+            }
+            _ => true,
+        }
+    }
+
+    /// Decides a strict check here, if this node holds its key; counts nothing if it does not.
+    pub(super) fn decide_if_held(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
+        let place = check.counters.first().map_or(0, |counter| counter.key.place);
+        let permits = || self.parts().tenancy.permits(check.scope, place);
+        self.parts().store.check_if(&check.counters, check.hits, now, permits)
+    }
+
+    /// Tells all who may have been refused at its place that this check gave hits back.
+    pub(super) fn tell_refund(&self, check: &Check) {
+        if check.hits >= Hits::PEEK {
+            return;
+        }
+        let (Some(counter), Some(remote)) = (check.counters.first(), &self.parts().remote) else {
+            return;
+        };
+        let place = counter.key.place;
+        self.refunded(place);
+        let topology = self.parts().topology.load();
+        for member in topology.view.members() {
+            let is_asker = check.scope == Scope::Global || member.region == topology.region;
+            if is_asker && member.id != topology.me {
+                // One that is not connected hears nothing and asks again within a minute.
+                remote.mesh.notify(&member.id, LaneKind::Checks, Call::Refunded { place });
+            }
+        }
+    }
+}

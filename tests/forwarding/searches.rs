@@ -1,0 +1,117 @@
+//! Whom a node asks while keys change hands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::cluster::ranges::Ranges;
+use tidegate::config::policy::Scope;
+use tidegate::decide::Source;
+
+use crate::bench::{
+    PATIENCE, RULES, count, holds, id, remaining, replaced, source, value, value_of, without,
+};
+use crate::support::{Node, cluster, eventually};
+
+async fn three() -> Vec<Node> {
+    cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await
+}
+
+/// Node c's view is stale: b has handed everything to a, which already sees a ring without b.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_named_is_asked_once() {
+    let nodes = three().await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let ring = without(a, "b");
+    let now = c.core.topology.load_full();
+    let key = value(c, "bucket", |place| {
+        now.owner(Scope::Region, place) == Some(&id("b"))
+            && ring.owner(Scope::Region, place) == Some(&id("a"))
+    });
+    a.core.topology.store(Arc::new(ring));
+    holds(b, Ranges::EMPTY, Some("a"));
+
+    let answer = c.ask("bucket", &key).await;
+    assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, 19));
+    assert_eq!(count(c, |counters| &counters.retried), 1);
+    assert_eq!(count(b, |counters| &counters.not_owner), 1);
+    assert_eq!(count(a, |counters| &counters.served), 1);
+    assert_eq!(count(c, |counters| &counters.policy), 0);
+}
+
+/// Node b is on the ring and has not got its range; a, which owned it before, still holds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
+    let nodes = three().await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let before = without(a, "b");
+    let now = c.core.topology.load_full();
+    let key = value(c, "bucket", |place| {
+        now.owner(Scope::Region, place) == Some(&id("b"))
+            && before.owner(Scope::Region, place) == Some(&id("a"))
+    });
+    replaced(c, &without(c, "b"));
+    replaced(b, &without(b, "b"));
+    a.core.topology.store(Arc::new(before));
+    holds(b, Ranges::EMPTY, None);
+
+    for (node, left) in [(c, 19), (b, 18)] {
+        let answer = node.ask("bucket", &key).await;
+        assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, left));
+    }
+    assert_eq!(count(c, |counters| &counters.retried), 1);
+    assert_eq!(count(a, |counters| &counters.served), 2);
+}
+
+/// A frozen range: nobody decides it for a moment, and no client is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_on_its_way_is_waited_for() {
+    let nodes = three().await;
+    let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    let key = value_of(a, "bucket", "b");
+    holds(b, Ranges::EMPTY, None);
+    let arrives = async {
+        eventually("a asks again", PATIENCE, || count(b, |counters| &counters.not_owner) >= 3)
+            .await;
+        holds(b, Ranges::all(), None);
+    };
+    let (at_peer, at_owner, ()) =
+        tokio::join!(a.ask("bucket", &key), b.ask("bucket", &key), arrives);
+    assert_eq!((source(&at_peer), source(&at_owner)), (Source::Owner, Source::Local));
+    assert_eq!(remaining(&a.ask_hits("bucket", &key, 0).await), 18, "each was counted once");
+}
+
+/// Node b owns a key by the ring and asks a, which has just handed it to b.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_named_to_itself_decides() {
+    let nodes = three().await;
+    let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    let (before, now) = (without(b, "b"), b.core.topology.load_full());
+    let key = value(b, "bucket", |place| {
+        now.owner(Scope::Region, place) == Some(&id("b"))
+            && before.owner(Scope::Region, place) == Some(&id("a"))
+    });
+    replaced(b, &before);
+    holds(a, Ranges::EMPTY, Some("b"));
+    holds(b, Ranges::EMPTY, None);
+    let arrives = async {
+        eventually("b asks a", PATIENCE, || count(a, |counters| &counters.not_owner) >= 1).await;
+        holds(b, Ranges::all(), None);
+    };
+    let (answer, ()) = tokio::join!(b.ask("bucket", &key), arrives);
+    assert_eq!((source(&answer), remaining(&answer)), (Source::Local, 19));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_lease_answers_by_policy_at_once() {
+    let nodes = three().await;
+    let [_, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    let key = value_of(b, "bucket", "b");
+    let before = without(b, "c");
+    replaced(b, &before);
+    b.core.decider.parts().tenancy.lease(Scope::Region, Duration::ZERO);
+    let answer = b.ask("bucket", &key).await;
+    assert_eq!(source(&answer), Source::Policy);
+    let asked: u64 = nodes.iter().map(|node| count(node, |counters| &counters.not_owner)).sum();
+    let nobody_else = before.owner(Scope::Region, crate::bench::place(b, "bucket", &key));
+    assert_eq!(asked, u64::from(nobody_else != Some(&id("b"))), "one look each, no wait");
+}
