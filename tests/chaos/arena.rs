@@ -167,8 +167,8 @@ impl Arena {
                 continue;
             }
             let is_seen = |event: &&Event| event.place == node.place && event.answer.is_by_policy();
-            let seen = history.iter().filter(is_seen).count() as u64;
-            match node.answers_by_policy().await {
+            let seen = i64::try_from(history.iter().filter(is_seen).count()).unwrap();
+            match node.metric("tidegate_verdicts_total{source=\"policy\"}").await {
                 Ok(said) if said >= seen => {}
                 said => {
                     let id = &node.id;

@@ -122,12 +122,13 @@ impl Node {
         serde_json::from_str(&reply.body).map_err(|error| format!("{error} in {}", reply.body))
     }
 
-    /// Verdicts by `on_unavailable`, as its metrics count them.
-    pub(crate) async fn answers_by_policy(&self) -> Result<u64, String> {
+    /// One sample of `/metrics`, by name and labels.
+    pub(crate) async fn metric(&self, sample: &str) -> Result<i64, String> {
         let text = self.http().get(self.admin, "/metrics").await?.body;
-        let sample = "tidegate_verdicts_total{source=\"policy\"} ";
-        let value = text.lines().find_map(|line| line.strip_prefix(sample)?.parse().ok());
-        value.ok_or_else(|| format!("no {sample}"))
+        let value = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        value
+            .and_then(|value| value.parse().ok())
+            .ok_or_else(|| format!("{} has no {sample}", self.id))
     }
 
     /// How often it was started.

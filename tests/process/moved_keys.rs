@@ -1,8 +1,8 @@
 //! Planned changes under load: keys move from owner to owner and every limit stays exact.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -87,14 +87,26 @@ struct Load {
 }
 
 struct Shared {
-    doors: Vec<(SocketAddr, AtomicBool)>,
+    doors: Vec<Door>,
     next: AtomicUsize,
     admitted: Vec<AtomicUsize>,
 }
 
+/// One node, as a load balancer knows it.
+struct Door {
+    addr: SocketAddr,
+    is_open: AtomicBool,
+    /// Another one after a restart: connections of the node's last life are dead.
+    http: Mutex<Http>,
+}
+
 impl Load {
     fn start(cluster: &Cluster) -> Self {
-        let doors = cluster.nodes.iter().map(|node| (node.http, AtomicBool::new(true)));
+        let doors = cluster.nodes.iter().map(|node| Door {
+            addr: node.http,
+            is_open: AtomicBool::new(true),
+            http: Mutex::new(Http::new()),
+        });
         let shared = Arc::new(Shared {
             doors: doors.collect(),
             next: AtomicUsize::new(0),
@@ -106,8 +118,7 @@ impl Load {
             clients.spawn(async move {
                 while !stop.is_cancelled() {
                     let turn = shared.next.fetch_add(1, Ordering::Relaxed);
-                    // A connection each: those that a node kept from its last life are dead.
-                    shared.ask(&Http::new(), turn, turn % KEYS).await;
+                    shared.ask(turn, turn % KEYS).await;
                     tokio::time::sleep(PACE).await;
                 }
             });
@@ -130,7 +141,9 @@ impl Load {
     }
 
     fn open(&self, index: usize, is_open: bool) {
-        self.shared.doors[index].1.store(is_open, Ordering::SeqCst);
+        let door = &self.shared.doors[index];
+        *door.http.lock().unwrap() = Http::new();
+        door.is_open.store(is_open, Ordering::SeqCst);
     }
 
     /// Asks for each key until it is refused, and holds what it was admitted against the limit.
@@ -140,11 +153,11 @@ impl Load {
         let asked = self.shared.next.load(Ordering::Relaxed);
         let mut last = JoinSet::new();
         for client in 0..CLIENTS {
-            let (shared, http) = (self.shared.clone(), Http::new());
+            let shared = self.shared.clone();
             last.spawn(async move {
                 for key in (client..KEYS).step_by(CLIENTS) {
                     for turn in 0..2 * LIMIT {
-                        if !shared.ask(&http, turn, key).await {
+                        if !shared.ask(turn, key).await {
                             break;
                         }
                     }
@@ -164,11 +177,13 @@ impl Load {
 
 impl Shared {
     /// One hit through an open door; whether it was admitted.
-    async fn ask(&self, http: &Http, turn: usize, key: usize) -> bool {
-        let is_open = |door: &&(SocketAddr, AtomicBool)| door.1.load(Ordering::SeqCst);
-        let open: Vec<SocketAddr> = self.doors.iter().filter(is_open).map(|door| door.0).collect();
+    async fn ask(&self, turn: usize, key: usize) -> bool {
+        let is_open = |door: &&Door| door.is_open.load(Ordering::SeqCst);
+        let open: Vec<&Door> = self.doors.iter().filter(is_open).collect();
+        let door = open[turn % open.len()];
+        let http = door.http.lock().unwrap().clone();
         let body = check_body("moved", "user", &format!("user-{key}"));
-        let reply = http.check(open[turn % open.len()], &body).await.unwrap();
+        let reply = http.check(door.addr, &body).await.unwrap();
         assert!([200, 429].contains(&reply.status), "{reply:?}");
         let is_admitted = reply.status == 200;
         self.admitted[key].fetch_add(usize::from(is_admitted), Ordering::Relaxed);

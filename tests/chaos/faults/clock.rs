@@ -8,11 +8,16 @@ use std::time::{Duration, SystemTime};
 use crate::arena::{Arena, NODES, Setup};
 use crate::group::WINDOW_S;
 use crate::node::Node;
+use crate::wait::until;
 
 /// The node whose clock jumps.
 const VICTIM: usize = NODES - 1;
 /// Two windows: whoever believed it would hand out a limit anew.
 const JUMP: &str = "+600s";
+/// Most of the jump.
+const JUMP_SEEN_MS: i64 = 500_000;
+/// The node looks at its clock once a second, and believes a jump after ten.
+const SEEN_WITHIN: Duration = Duration::from_secs(8);
 /// Beyond the time that the fault is held: to start, to settle and to count.
 const MARGIN: Duration = Duration::from_secs(25);
 
@@ -42,6 +47,12 @@ pub(super) fn prepare(setup: &mut Setup) {
 pub(super) async fn jump(arena: &mut Arena) {
     let victim = &arena.nodes[VICTIM];
     fs::write(offset_file(victim), format!("{JUMP}\n")).unwrap();
+    // A fault that does not reach the node would be one that it always survives.
+    let noticed = async || match victim.metric("tidegate_clock_error_ms").await? {
+        error if error > JUMP_SEEN_MS => Ok(()),
+        error => Err(format!("its clock is off by {error} ms")),
+    };
+    until("the node notices that its clock jumped", SEEN_WITHIN, noticed).await;
     tokio::time::sleep(arena.hold).await;
     fs::write(offset_file(victim), "+0s\n").unwrap();
 }
