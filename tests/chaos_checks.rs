@@ -97,6 +97,18 @@ fn only_what_was_acknowledged_right_before_a_crash_may_be_lost() {
 }
 
 #[test]
+fn an_owner_without_a_majority_is_seen_while_the_cut_lasts() {
+    let mut of_minority = event(Group::Strict, 3_000, RIGHT);
+    of_minority.is_in_majority = false;
+    let healed = Event { sent: millis(4_000), ..of_minority.clone() };
+    let refused = Event { answer: REFUSED, ..of_minority.clone() };
+    let of_majority = event(Group::Strict, 3_000, RIGHT);
+    let facts = Facts { cut: Some(millis(2_000)..millis(4_000)), ..Facts::default() };
+    let found = check(&[of_minority, healed, refused, of_majority], &facts);
+    assert_eq!(found.admitted_by_minority, 1);
+}
+
+#[test]
 fn what_an_answer_says_tells_whether_an_owner_or_the_policy_gave_it() {
     let words =
         |is_allowed, limit, remaining, reset_s| Words { is_allowed, limit, remaining, reset_s };

@@ -4,6 +4,7 @@
 //!   the first wrong answer to the next right one, at nodes that were meant to reach an owner.
 //! - **Admitted over limit**: of the keys of a group, the one with the most admitted hits.
 //! - **Lost**: hits that an owner acknowledged and that it does not count at the end.
+//! - **Admitted by a minority**: hits that two owners may have decided at the same time.
 //! - **Double**: hits that it counts although nobody sent them. A hit without an owner's answer may
 //!   have been counted once, or not.
 //!
@@ -11,6 +12,7 @@
 //! the owner counts 6: one is lost. Were it 11: 10 are explained, one counts double.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::group::{Group, Key};
@@ -35,6 +37,8 @@ pub(crate) struct Findings {
     /// Acknowledged within [`REPLICATION_LAG`] before a crash, by group: what asynchronous
     /// replication may lose.
     pub(crate) may_be_lost: BTreeMap<Group, u64>,
+    /// Hits that a node of a minority admitted as if it were their owner, while it was cut off.
+    pub(crate) admitted_by_minority: usize,
 }
 
 /// What is known beside the history.
@@ -44,6 +48,8 @@ pub(crate) struct Facts {
     pub(crate) counted: BTreeMap<Key, u64>,
     /// When nodes were killed.
     pub(crate) crashes: Vec<Duration>,
+    /// From when to when a minority was cut off for certain: no lease from before is left.
+    pub(crate) cut: Option<Range<Duration>>,
 }
 
 /// What an acknowledged count takes at most to reach a replica: a few intervals, on a machine that
@@ -77,6 +83,11 @@ pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
         findings.double += counted.saturating_sub(sent);
     }
     findings.may_be_lost = may_be_lost(history, &facts.crashes);
+    let is_of_minority = |event: &&Event| {
+        let is_cut = facts.cut.as_ref().is_some_and(|cut| cut.contains(&event.sent));
+        is_cut && !event.is_in_majority && event.answer.is_counted()
+    };
+    findings.admitted_by_minority = history.iter().filter(is_of_minority).count();
     findings
 }
 

@@ -8,7 +8,7 @@ use crate::faults::{Budget, Fault};
 
 /// Chaos on real processes: nodes in network namespaces of their own, under load, and faults.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "scripts/chaos", no_binary_name = false)]
+#[command(name = "scripts/chaos", bin_name = "scripts/chaos")]
 pub(crate) struct Options {
     /// How long all faults together may take, in seconds; what they last is stretched to it
     /// [default: their budgets, some four minutes for all]

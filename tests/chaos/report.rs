@@ -57,6 +57,7 @@ pub(crate) fn json(trial: &Trial, seed: u64) -> String {
         "limit": Group::Strict.limit(),
         "hits_lost": found.lost,
         "hits_double": found.double,
+        "admitted_by_minority": found.admitted_by_minority,
         "errors": found.errors.len(),
         "seconds_to_one_view": trial.one_view.as_secs_f64(),
         "broken": trial.broken,

@@ -87,6 +87,9 @@ fn judge(fault: Fault, found: &Findings, one_view: Duration, arena: Arena) -> Ve
     let may = may_lose(Group::Count);
     promised(found.lost <= may, &|| format!("{} hits lost, {may} may be", found.lost));
     promised(found.double == 0, &|| format!("{} hits counted double", found.double));
+    promised(found.admitted_by_minority == 0, &|| {
+        format!("{} hits admitted by owners without a majority", found.admitted_by_minority)
+    });
     for (group, beyond) in &found.admitted_beyond {
         let may = match group {
             Group::Strict | Group::Window | Group::Count => may_lose(*group),

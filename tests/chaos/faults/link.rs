@@ -21,6 +21,8 @@ pub(super) enum Ways {
 pub(crate) type Slow = Relay;
 
 const MINORITY: usize = 2;
+/// More than twice `cluster.lease`.
+const LEASES_END_AFTER: Duration = Duration::from_secs(1);
 const LOSS_PERCENT: u8 = 30;
 const DELAY_MAX: Duration = Duration::from_millis(20);
 const RELAY_PORT: u16 = 7700;
@@ -40,7 +42,9 @@ pub(super) async fn partition(arena: &mut Arena, ways: Ways) {
             cut(minority, place);
         }
     }
+    let cut = arena.load.now() + LEASES_END_AFTER;
     tokio::time::sleep(arena.hold).await;
+    arena.facts.cut = Some(cut..arena.load.now());
     for place in &order {
         arena.network.heal(*place).unwrap();
     }
