@@ -17,7 +17,7 @@ use tidegate::cluster::incarnation::Incarnation;
 use tidegate::cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
 use tidegate::cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, Reply};
 use tidegate::cluster::mesh::{
-    self, CallError, IN_FLIGHT_MAX, LaneKind, Mesh, Peer, SILENT_AFTER, Service,
+    self, Answer, CallError, IN_FLIGHT_MAX, LaneKind, Mesh, Peer, SILENT_AFTER, Service,
 };
 use tidegate::cluster::tenure::{Epoch, Epochs};
 use tidegate::node::outside;
@@ -382,9 +382,9 @@ impl Service for Counting {
 
     fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
 
-    fn answer(&self, _: &Peer, _: Call) -> Reply {
+    fn answer(&self, _: &Peer, _: Call) -> Answer {
         self.answered.fetch_add(1, Ordering::Relaxed);
-        self.pong()
+        Answer::Now(self.pong())
     }
 
     fn malformed(&self, _: &NodeId) {

@@ -80,7 +80,10 @@ struct Told {
 impl Told {
     /// One round of replication of so many keys, and one snapshot.
     fn take(&mut self, store: &Store, max: usize, now: Timestamp) {
-        store.drain_changed(max, |counted| drop(self.replica.insert(counted.key, counted.state)));
+        let mut changed = Vec::new();
+        store.drain_changed(max, |key| changed.push(key));
+        let now_there = changed.into_iter().filter_map(|key| store.get(key, now));
+        self.replica.extend(now_there.map(|counted| (counted.key, counted.state)));
         store.drain_dirty(max, |key, columns| {
             self.replica.insert(key, State::Columns(Box::new(columns.clone())));
         });

@@ -109,6 +109,13 @@ impl Ring {
         found.split_off(found.len().min(1))
     }
 
+    /// Which stretch of the circle `place` lies on: all places of one have the same owner and
+    /// replicas.
+    pub fn arc(&self, place: u64) -> usize {
+        let after = self.points.partition_point(|(point, _)| *point < place);
+        if after == self.points.len() { 0 } else { after }
+    }
+
     /// Node ids on the ring, sorted.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeId> {
         self.nodes.iter().map(|node| &node.id)

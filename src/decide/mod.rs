@@ -12,7 +12,6 @@
 
 mod ask;
 mod candidates;
-mod confirm;
 mod decider;
 mod denials;
 mod forward;
@@ -23,7 +22,6 @@ mod policy;
 mod seen;
 
 pub use ask::{Answer, Ask, Source, Status};
-pub use confirm::Confirm;
 pub use decider::Decider;
 pub use parts::{Counters, Parts, Remote};
 

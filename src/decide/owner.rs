@@ -14,7 +14,8 @@ use super::seen::Once;
 use crate::cluster::identity::{Generation, NodeId, node_actor};
 use crate::cluster::mesh::LaneKind;
 use crate::cluster::mesh::wire::{Call, Check, Reply};
-use crate::config::policy::{Durability, Scope};
+use crate::cluster::replicate;
+use crate::config::policy::Scope;
 use crate::store::{KeyHash, Verdicts};
 use crate::units::{Hits, Timestamp};
 
@@ -57,17 +58,13 @@ impl Decider {
     /// Whether a replica has what `check` counted, or none need have it: a rule that asks for no
     /// replica, hits that were refused or given back.
     pub async fn is_confirmed(&self, check: &Check, verdicts: &Verdicts, within: Duration) -> bool {
-        let has_counted = check.hits.charge() > 0 && verdicts.iter().all(|verdict| verdict.allowed);
-        let remote = self.parts().remote.as_ref();
-        let confirm = remote.and_then(|remote| remote.confirm.as_ref());
-        match (check.durability, confirm) {
-            (Durability::Replicated, Some(confirm)) if has_counted => {
-                let keys: SmallVec<[KeyHash; 1]> =
-                    check.counters.iter().map(|counter| counter.key).collect();
-                confirm.confirm(&keys, within).await
-            }
-            _ => true,
+        let Some(remote) = &self.parts().remote else { return true };
+        if !replicate::is_owed(check.durability, check.hits, verdicts) {
+            return true;
         }
+        let keys: SmallVec<[KeyHash; 1]> =
+            check.counters.iter().map(|counter| counter.key).collect();
+        remote.replicator.confirm(&keys, within).await
     }
 
     /// Decides a strict check here, if this node holds its key; counts nothing if it does not.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use super::confirm::Confirm;
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::mesh::Mesh;
 use crate::cluster::route::Topology;
+use crate::cluster::replicate::Replicator;
 use crate::cluster::sync::Synchroniser;
 use crate::cluster::tenure::Tenancy;
 use crate::config::policy::Scope;
@@ -45,8 +45,8 @@ pub struct Remote {
     pub mesh: Mesh,
     /// Is told when an eventual key is near its limit.
     pub synchroniser: Synchroniser,
-    /// Tells when a replica has what was counted; without one, nothing waits for it.
-    pub confirm: Option<Arc<dyn Confirm>>,
+    /// Confirms counts that a crash must not forget.
+    pub replicator: Replicator,
     /// How long an owner in this region may take.
     pub deadline: Duration,
     /// How long an owner of a global key may take.

@@ -97,6 +97,17 @@ impl Log {
         Timestamp::from_nanos(self.latest)
     }
 
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// For a digest. Not `latest`, which every refused ask moves.
+    pub(super) fn words(&self) -> impl Iterator<Item = u64> {
+        let entries = self.entries.iter().flat_map(|entry| [entry.ns, u64::from(entry.hits)]);
+        std::iter::once(5).chain(entries)
+    }
+
     /// Drops what has left the window, and the memory that a past rush has left behind. Time stays
     /// at `at` from then on: a clock that steps back would miss what was dropped.
     pub(super) fn forget_expired(&mut self, at: Timestamp, window: Span) {

@@ -36,6 +36,7 @@ mod bucket;
 mod eventual;
 mod merge;
 mod pn_counter;
+mod quotaless;
 mod slots;
 mod verdict;
 

@@ -97,6 +97,16 @@ impl SubWindows {
         Timestamp::from_nanos(self.index.saturating_mul(self.slot_ns))
     }
 
+    /// Number of counts.
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// For a digest.
+    pub(super) fn words(&self) -> impl Iterator<Item = u64> {
+        [4, self.slot_ns, self.index].into_iter().chain(self.counts.iter().copied().map(u64::from))
+    }
+
     /// The later of both slices, and of every slice the larger count. Of two different shapes (a
     /// rule that was changed in between) the finer one stays.
     pub(super) fn merge(&mut self, mut other: Self) {

@@ -64,6 +64,11 @@ impl Tat {
     pub const fn ceil(self) -> Timestamp {
         Timestamp::from_nanos(self.ns.saturating_add((self.rem > 0) as u64))
     }
+
+    /// For a digest.
+    pub(super) fn words(self) -> [u64; 3] {
+        [3, self.ns, u64::from(self.rem)]
+    }
 }
 
 /// How a quota turns hits and time into ticks.

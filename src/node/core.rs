@@ -18,7 +18,7 @@ use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::membership::{Member, MemberState, View};
 use crate::cluster::mesh::{self, Mesh};
-use crate::cluster::replicate::Replicator;
+use crate::cluster::replicate::{self, Replicator};
 use crate::cluster::route::Topology;
 use crate::cluster::sync::{self, Synchroniser};
 use crate::cluster::tenure::{Driver, Missed, Tenancy, driver};
@@ -69,7 +69,7 @@ pub struct Joined {
     pub synchroniser: Synchroniser,
     /// Keeps what this node owns.
     pub tenure: Driver,
-    /// Copies strict counts to replicas and new owners.
+    /// Keeps copies of strict keys.
     pub replicator: Replicator,
     /// Cancelled when this node knows its fellow members and begins to own keys.
     pub has_joined: CancellationToken,
@@ -194,7 +194,17 @@ impl Core {
                     store.clone(),
                     seam.clock.clone(),
                 );
-                let replicator = Replicator;
+                let cluster = &config.cluster;
+                let replicator = Replicator::new(
+                    replicate::Options {
+                        interval: Duration::from_millis(cluster.replication_interval_ms),
+                        replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
+                    },
+                    store.clone(),
+                    topology.clone(),
+                    seam.clock.clone(),
+                    mesh.clone(),
+                );
                 let refused = Arc::default();
                 let own = mesh.advertise().to_string();
                 let has_seeds = config.cluster.seeds.iter().any(|seed| *seed != own);
@@ -217,7 +227,7 @@ impl Core {
         let remote = joined.as_ref().map(|joined: &Joined| Remote {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
-            confirm: None,
+            replicator: joined.replicator.clone(),
             deadline: Duration::from_millis(config.cluster.deadline_ms),
             global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
         });
@@ -294,19 +304,22 @@ impl Core {
         let service = Arc::new(PeerService {
             decider: self.decider.clone(),
             synchroniser: synchroniser.clone(),
+            replicator: replicator.clone(),
             gossip: gossip.clone(),
             tenure: tenure.clone(),
             clock: self.seam.clock.clone(),
             counters: refused,
         });
         let (tenure_mesh, tenure_stop) = (mesh.clone(), stop.clone());
-        running.spawn(async move { tenure.run(tenure_mesh, replicator, tenure_stop).await });
-        // The last round of columns needs the mesh, so the mesh stops after it.
+        let copies = replicator.clone();
+        running.spawn(async move { tenure.run(tenure_mesh, copies, tenure_stop).await });
+        // The last rounds of columns and states need the mesh, so the mesh stops after them.
         let told = CancellationToken::new();
-        let (columns_mesh, stop, columns_told) = (mesh.clone(), stop.clone(), told.clone());
+        let (counts_mesh, stop, counts_told) = (mesh.clone(), stop.clone(), told.clone());
         running.spawn(async move {
-            synchroniser.run(columns_mesh, stop).await;
-            columns_told.cancel();
+            let columns = synchroniser.run(counts_mesh, stop.clone());
+            tokio::join!(columns, replicator.run(stop));
+            counts_told.cancel();
         });
         let gossip_told = told.clone();
         running.spawn(async move { gossip.run(gossip_told).await });

@@ -7,6 +7,7 @@ use super::core::{Core, Joined};
 use super::doors::Stats;
 use super::outside::SystemClock;
 use super::rulebook::RuleBook;
+use crate::cluster::replicate::Replicator;
 use crate::front::Probes;
 use crate::front::serve::DoorStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
@@ -192,6 +193,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
     let offset = peers.iter().map(|peer| peer.offset_ns().unsigned_abs()).max().unwrap_or(0);
     let mesh = joined.mesh.counters();
     let sync = joined.synchroniser.counters();
+    let replication = joined.replicator.counters();
 
     readings.extend([
         gauge(names::MEMBERS, "Members, this node among them", signed(members.len() as u64)),
@@ -223,15 +225,16 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
             "Frames from peers that could not be read, or calls out of bounds",
             &joined.refused.malformed,
         ),
-        (
-            names::STATES_REFUSED,
-            "States of peers refused as implausible",
-            &joined.refused.states_refused,
-        ),
+        (names::STATES_REFUSED, "States of peers refused as implausible", &replication.refused),
         (
             names::SYNC_FAILED,
             "Messages of columns that were not answered and are sent again",
             &sync.failed,
+        ),
+        (
+            names::REPLICATION_FAILED,
+            "Messages of strict counts that were not answered and are sent again",
+            &replication.failed,
         ),
     ] {
         readings.push(counter(name, text, read(value)));
@@ -242,6 +245,31 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
         let text = "Eventual keys told to peers, heard from peers, and of those refused";
         readings.push(labelled(names::SYNC_KEYS, text, ("outcome", outcome), read(counter)));
     }
+    copies(&joined.replicator, readings);
+}
+
+fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
+    let counters = replicator.counters();
+    for (outcome, counter) in [
+        ("sent", &counters.sent),
+        ("received", &counters.received),
+        ("repaired", &counters.repaired),
+    ] {
+        let text = "Strict keys sent to other nodes, taken from them, found to differ at a replica";
+        readings.push(labelled(names::REPLICATION_KEYS, text, ("outcome", outcome), read(counter)));
+    }
+    for (outcome, counter) in
+        [("confirmed", &counters.confirmed), ("unconfirmed", &counters.unconfirmed)]
+    {
+        let text = "Counts that were to be confirmed by a replica before the answer";
+        let label = ("outcome", outcome);
+        readings.push(labelled(names::REPLICATION_CONFIRMS, text, label, read(counter)));
+    }
+    readings.push(gauge(
+        names::REPLICATION_LAG_MS,
+        "How long the oldest change has waited for its copy, milliseconds",
+        signed(replicator.lag().as_millis_ceil()),
+    ));
 }
 
 fn counter(name: &'static str, text: &'static str, value: u64) -> Reading {

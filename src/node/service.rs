@@ -3,25 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::cluster::gossip::Gossip;
 use crate::cluster::identity::NodeId;
-use crate::cluster::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
-use crate::cluster::mesh::{Peer, Service};
+use crate::cluster::mesh::wire::{Call, Check, Digest, Reply};
+use crate::cluster::mesh::{Answer, Peer, Service};
+use crate::cluster::replicate::{self, Replicator};
 use crate::cluster::sync::Synchroniser;
 use crate::cluster::tenure::{Driver, Epochs};
+use crate::config::policy::Scope;
 use crate::decide::Decider;
-use crate::engine::State;
-use crate::rules::quota::WINDOW_MAX;
 use crate::seam::Clock;
-use crate::store::Counted;
-use crate::units::{Span, Timestamp};
+use crate::store::KeyHash;
 
 /// Answers peers' calls; every arm is short and never waits.
 pub(super) struct PeerService {
     pub(super) decider: Decider,
     pub(super) synchroniser: Synchroniser,
+    pub(super) replicator: Replicator,
     pub(super) gossip: Gossip,
     pub(super) tenure: Driver,
     pub(super) clock: Arc<dyn Clock>,
@@ -33,38 +34,30 @@ pub(super) struct PeerService {
 pub(super) struct PeerCounters {
     /// Frames that were none, or calls out of bounds.
     pub(super) malformed: AtomicU64,
-    /// States that were refused as implausible.
-    pub(super) states_refused: AtomicU64,
 }
 
-/// How far ahead of ours a peer's clock may be.
-const AHEAD_MAX: Span = Span::from_secs(5);
-
 impl Service for PeerService {
-    fn answer(&self, from: &Peer, call: Call) -> Reply {
+    fn answer(&self, from: &Peer, call: Call) -> Answer {
         let reply = match call {
             Call::Ping { epochs, .. } => {
                 let (epochs, grant) = self.tenure.pinged(from, epochs);
                 Reply::Pong { clock: self.clock.system(), epochs, grant }
             }
             Call::Handoff(handoff) => Reply::Handoff(self.tenure.answer(from, handoff)),
-            Call::Digests(_) => Reply::Differing(Vec::new()),
+            Call::Digests(told) => return self.digests(from, told),
             Call::Refunded { place } => {
                 self.decider.refunded(place);
                 Reply::Done
             }
-            Call::Check(check) => self.decider.decide_as_owner((&from.id, from.generation), &check),
+            Call::Check(check) => return self.check(from, &check),
             Call::Sync(sync) => self.synchroniser.answer(from, sync),
-            Call::States(entries) => self.join(entries),
+            Call::States(entries) => self.replicator.join(&from.id, entries),
             Call::Gossip(bytes) => {
                 self.gossip.deliver(from.advertise, &bytes);
                 Reply::Done
             }
         };
-        if reply == Reply::Malformed {
-            self.malformed(&from.id);
-        }
-        reply
+        Answer::Now(self.noted(from, reply))
     }
 
     fn epochs(&self) -> Epochs {
@@ -82,54 +75,40 @@ impl Service for PeerService {
 }
 
 impl PeerService {
-    /// Joins strict states of a peer: what replication and handoff ride on.
-    fn join(&self, entries: Vec<StateEntry>) -> Reply {
-        if entries.len() > STATE_ENTRIES_MAX {
-            return Reply::Malformed;
+    /// Decides a check; where its rule asks for it, the verdicts wait for a replica.
+    fn check(&self, from: &Peer, check: &Check) -> Answer {
+        let reply = self.noted(from, self.decider.decide_as_owner((&from.id, from.generation), check));
+        let Reply::Verdicts(verdicts) = &reply else { return Answer::Now(reply) };
+        let Some(remote) = &self.decider.parts().remote else { return Answer::Now(reply) };
+        if !replicate::is_owed(check.durability, check.hits, verdicts) {
+            return Answer::Now(reply);
         }
-        let now = self.clock.now();
-        for StateEntry { key, state, expires } in entries {
-            if is_plausible(&state, expires, now) {
-                self.decider.parts().store.merge(Counted { key, state, expires }, now);
-            } else {
-                self.counters.states_refused.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        Reply::Done
+        let keys: SmallVec<[KeyHash; 1]> =
+            check.counters.iter().map(|counter| counter.key).collect();
+        let deadline = match check.scope {
+            Scope::Region => remote.deadline,
+            Scope::Global => remote.global_deadline,
+        };
+        let replicator = self.replicator.clone();
+        Answer::Later(Box::pin(async move {
+            let is_confirmed = replicator.confirm(&keys, deadline).await;
+            if is_confirmed { reply } else { Reply::Unconfirmed }
+        }))
     }
-}
 
-/// Whether any honest node could hold this: a state that matters for longer than two of the longest
-/// windows would refuse its key for years. Columns travel by synchronisation, which checks whose
-/// they are.
-fn is_plausible(state: &State, expires: Timestamp, now: Timestamp) -> bool {
-    let last = now.plus(AHEAD_MAX).plus(WINDOW_MAX).plus(WINDOW_MAX);
-    let matters_until = match state {
-        State::Tat(tat) => tat.ceil(),
-        State::Columns(_) => Timestamp::NEVER,
-        _ => expires,
-    };
-    expires <= last && matters_until <= expires
-}
+    /// Compares copies with their owner's digests, which takes a walk over the store.
+    fn digests(&self, from: &Peer, told: Vec<Digest>) -> Answer {
+        if !replicate::are_digests(&told) {
+            return Answer::Now(self.noted(from, Reply::Malformed));
+        }
+        let (replicator, from) = (self.replicator.clone(), from.id.clone());
+        Answer::Later(Box::pin(async move { replicator.digests(&from, told).await }))
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::{Columns, decide};
-    use crate::rules::quota::{Algorithm, Quota};
-    use crate::units::Hits;
-
-    #[test]
-    fn only_states_that_an_honest_node_could_hold_are_joined() {
-        let now = Timestamp::from_secs(1_700_000_000);
-        let quota = Quota::simple(Algorithm::Gcra, 10, Span::from_secs(60)).expect("valid");
-        let mut bucket = State::Absent;
-        decide(&mut bucket, &quota, Hits::ONE, now);
-        let honest = bucket.absent_at(&quota);
-        assert!(is_plausible(&bucket, honest, now));
-        assert!(!is_plausible(&bucket, now, now), "it would be dropped while it matters");
-        assert!(!is_plausible(&bucket, Timestamp::NEVER, now), "it would never be dropped");
-        let columns = State::Columns(Box::new(Columns::new(&quota)));
-        assert!(!is_plausible(&columns, honest, now), "columns have their own way");
+    fn noted(&self, from: &Peer, reply: Reply) -> Reply {
+        if reply == Reply::Malformed {
+            self.malformed(&from.id);
+        }
+        reply
     }
 }

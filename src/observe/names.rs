@@ -66,6 +66,15 @@ pub const SYNC_KEYS: &str = "sync_keys";
 /// Messages of columns that were not answered and are sent again.
 pub const SYNC_FAILED: &str = "sync_failed";
 
+/// States of strict keys sent to other nodes or taken from them, by what became of them.
+pub const REPLICATION_KEYS: &str = "replication_keys";
+/// Messages of states that were not answered and are sent again.
+pub const REPLICATION_FAILED: &str = "replication_failed";
+/// How long the oldest change has waited for its copy, milliseconds.
+pub const REPLICATION_LAG_MS: &str = "replication_lag_ms";
+/// Counts of rules with `durability: replicated`, by whether a replica confirmed them in time.
+pub const REPLICATION_CONFIRMS: &str = "replication_confirms";
+
 /// Readings of the rules folder, by outcome.
 pub const RULE_LOADS: &str = "rule_loads";
 /// Hits by rule and outcome.

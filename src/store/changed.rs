@@ -5,11 +5,9 @@
 
 use super::Store;
 use super::key::KeyHash;
-use super::scan::Counted;
 
-/// Changed keys handed over before a shard's lock is given back. Few, because a log of ten thousand
-/// hits is copied in some ten microseconds.
-const CHANGED_PER_LOCK: usize = 16;
+/// Changed keys handed over before a shard's lock is given back.
+const CHANGED_PER_LOCK: usize = 64;
 
 impl Store {
     /// Whether strict keys stand in line for [`Store::drain_changed`] when they change. Off at
@@ -20,14 +18,15 @@ impl Store {
         }
     }
 
-    /// Hands up to `max` strict keys that changed since they were last handed over to `send`, as
-    /// they are now, and returns how many there were. `send` runs under a shard's lock.
+    /// Hands up to `max` strict keys that changed since they were last handed over to `send`, and
+    /// returns how many there were; fewer than `max` are all. `send` runs under a shard's lock. It
+    /// gets no state: whoever sends it later reads the latest with [`Store::get`].
     ///
     /// What is handed over counts as sent. A caller that could not deliver it says so with
     /// [`Store::mark_changed`].
-    pub fn drain_changed(&self, max: usize, mut send: impl FnMut(Counted)) -> usize {
+    pub fn drain_changed(&self, max: usize, mut send: impl FnMut(KeyHash)) -> usize {
         self.drain_shards(&self.changed_from, CHANGED_PER_LOCK, max, |shard, max| {
-            shard.lines.drain_strict(&mut shard.table, max, |slot| send(Counted::of(slot)))
+            shard.lines.drain_strict(&mut shard.table, max, &mut send)
         })
     }
 

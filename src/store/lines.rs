@@ -81,12 +81,12 @@ impl Lines {
         &mut self,
         table: &mut Table,
         max: usize,
-        mut send: impl FnMut(&Slot),
+        mut send: impl FnMut(KeyHash),
     ) -> (usize, bool) {
         self.strict.drain(table, false, max, |slot| {
             let is_sent = leaves_line(slot, |state| !matches!(state, State::Columns(_)));
             if is_sent {
-                send(slot);
+                send(slot.key);
             }
             is_sent
         })

@@ -23,7 +23,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    pub(super) fn of(slot: &Slot) -> Self {
+    fn of(slot: &Slot) -> Self {
         Self { key: slot.key, state: slot.state.clone(), expires: slot.stamp.expires() }
     }
 }
@@ -52,6 +52,23 @@ impl Store {
         out: &mut Vec<Counted>,
     ) -> Option<Cursor> {
         self.step(from, max, out, |slot| wants(slot.key) && !slot.is_expired(now))
+    }
+
+    /// One bounded step of a walk over the counters that `wants` names, without a copy of any:
+    /// shows each to `see`, with its state and expiry, under a shard's lock.
+    pub fn visit(
+        &self,
+        from: Cursor,
+        now: Timestamp,
+        wants: impl Fn(KeyHash) -> bool,
+        mut see: impl FnMut(KeyHash, &State, Timestamp),
+    ) -> Option<Cursor> {
+        self.step(from, usize::MAX, &mut Vec::new(), |slot| {
+            if wants(slot.key) && !slot.is_expired(now) {
+                see(slot.key, &slot.state, slot.stamp.expires());
+            }
+            false
+        })
     }
 
     /// One counter, unless it expired.

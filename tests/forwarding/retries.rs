@@ -13,7 +13,7 @@ use tidegate::cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, Re
 use tidegate::cluster::mesh::{LaneKind, codec};
 use tidegate::cluster::route::Topology;
 use tidegate::cluster::tenure::Epoch;
-use tidegate::decide::{Confirm, Decider, Parts, Remote, Source};
+use tidegate::decide::Source;
 use tidegate::engine::{Retry, Verdict};
 use tidegate::pki::Authority;
 use tidegate::store::KeyHash;
@@ -147,63 +147,6 @@ async fn what_no_replica_confirmed_is_answered_by_policy() {
     assert_eq!(source(&answer), Source::Policy);
     assert_eq!(count(&a, |counters| &counters.unconfirmed), 1);
     assert_eq!(owner.heard.lock().len(), 1, "it was counted: nobody else is asked");
-}
-
-/// A node's own decision waits for a replica as a forwarded one does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_local_decision_waits_for_a_replica_where_the_rule_says_so() {
-    let nodes = cluster(&[("a", "eu")], RULES, |_| {}).await;
-    for (answer, wanted) in [(true, Source::Local), (false, Source::Policy)] {
-        let decider = confirmed_by(&nodes[0], Arc::new(Says(answer)));
-        let ask = async |key, hits| {
-            use tidegate::decide::{Ask, Decide};
-            use tidegate::rules::descriptor::{Descriptor, Entry};
-            let entries = [Entry { key, value: "x" }].into_iter().collect();
-            let descriptors = [Descriptor { entries, hits: None }];
-            let hits = tidegate::units::Hits::new(hits);
-            decider.decide(Ask { domain: "test", descriptors: &descriptors, hits }).await
-        };
-        assert_eq!(source(&ask("kept", 1).await), wanted);
-        assert_eq!(source(&ask("kept", 0).await), Source::Local, "a look waits for nobody");
-        assert_eq!(source(&ask("bucket", 1).await), Source::Local, "another rule does not ask");
-        let unconfirmed = &decider.counters().unconfirmed;
-        let unconfirmed = unconfirmed.load(std::sync::atomic::Ordering::Relaxed);
-        assert_eq!(unconfirmed, u64::from(!answer));
-    }
-}
-
-// === a replica that is asked ===
-
-/// Always says the same.
-#[derive(Debug)]
-struct Says(bool);
-
-impl Confirm for Says {
-    fn confirm<'a>(&'a self, keys: &'a [KeyHash], _: Duration) -> BoxFuture<'a, bool> {
-        assert_eq!(keys.len(), 1);
-        async { self.0 }.boxed()
-    }
-}
-
-/// A decider over the parts of `node`, confirmed by `confirm`.
-fn confirmed_by(node: &Node, confirm: Arc<dyn Confirm>) -> Decider {
-    let (parts, joined) = (node.core.decider.parts(), node.core.joined.as_ref().unwrap());
-    Decider::new(Parts {
-        incarnation: parts.incarnation.clone(),
-        hasher: parts.hasher.clone(),
-        store: parts.store.clone(),
-        book: parts.book.clone(),
-        topology: parts.topology.clone(),
-        tenancy: parts.tenancy.clone(),
-        clock: parts.clock.clone(),
-        remote: Some(Remote {
-            mesh: joined.mesh.clone(),
-            synchroniser: joined.synchroniser.clone(),
-            confirm: Some(confirm),
-            deadline: PATIENCE,
-            global_deadline: PATIENCE,
-        }),
-    })
 }
 
 // === an owner that is driven by hand ===

@@ -207,6 +207,12 @@ pub async fn cluster_under(
     for node in &started {
         node.sees("all nodes", |view| view.owners().count() == nodes.len()).await;
     }
+    for node in &started {
+        let joined = node.core.joined.as_ref().expect("in a cluster");
+        let owns_its_keys = || joined.has_joined.is_cancelled() && joined.tenure.has_settled();
+        eventually("every node holds what is its own", Duration::from_secs(20), owns_its_keys)
+            .await;
+    }
     started
 }
 

@@ -18,6 +18,7 @@ mod hello;
 mod lane;
 mod peer;
 mod registry;
+mod serve;
 pub mod tls;
 pub mod wire;
 
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use quinn::{Endpoint, VarInt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -64,7 +66,7 @@ pub struct Options {
 /// What a node does for its peers. Called on the reading task of a stream: it must not block.
 pub trait Service: Send + Sync + 'static {
     /// Answers one call of an established peer.
-    fn answer(&self, from: &Peer, call: Call) -> Reply;
+    fn answer(&self, from: &Peer, call: Call) -> Answer;
 
     /// A peer sent bytes that are no frame; its stream was closed.
     fn malformed(&self, from: &NodeId);
@@ -74,6 +76,15 @@ pub trait Service: Send + Sync + 'static {
 
     /// A peer answered the ping that was sent at `sent`.
     fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>);
+}
+
+/// The answer to a call.
+pub enum Answer {
+    /// Here it is.
+    Now(Reply),
+    /// It waits for something, another node's word say, for a bounded time. It does not hold up
+    /// other answers; too many that wait are answered [`Reply::Unconfirmed`] at once.
+    Later(BoxFuture<'static, Reply>),
 }
 
 /// Which of a peer's streams a call takes.

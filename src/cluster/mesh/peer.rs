@@ -1,21 +1,20 @@
-//! One connection to one peer: its lanes, its pings, and the service of what it asks.
+//! One connection to one peer: its lanes, its pings, and the streams on which it asks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use quinn::{Connection, RecvStream, SendStream};
+use quinn::Connection;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::codec;
-use super::lane::{Lane, Outbox, READ_BYTES_MAX};
-use super::wire::{Call, Hello, Numbered, Reply};
+use super::lane::{Lane, Outbox};
+use super::serve::serve;
+use super::wire::{Call, Hello, Reply};
 use super::{CODE_LANE_BROKEN, LaneKind, Service};
 use crate::cluster::identity::{Generation, NodeId};
 use crate::seam::Clock;
@@ -43,7 +42,7 @@ pub struct Peer {
     pub(super) connection: Connection,
     pub(super) checks: Lane,
     pub(super) bulk: Lane,
-    heard: Heard,
+    pub(super) heard: Heard,
     /// Round trip of the last ping.
     rtt_ns: AtomicU64,
     /// Its system clock minus ours.
@@ -195,58 +194,6 @@ impl Peer {
 const PINGS_MAX: usize = 8;
 const CHECKS_PRIORITY: i32 = 1;
 const BULK_PRIORITY: i32 = 0;
-
-/// Answers what `peer` asks on one stream, in order, all that one read brought in one write.
-async fn serve(
-    peer: Arc<Peer>,
-    service: Arc<dyn Service>,
-    mut send: SendStream,
-    mut recv: RecvStream,
-) {
-    let mut buffer = BytesMut::new();
-    let mut replies = BytesMut::new();
-    loop {
-        let answered = match recv.read_chunk(READ_BYTES_MAX, true).await {
-            Ok(Some(chunk)) => {
-                peer.heard.now();
-                buffer.extend_from_slice(&chunk.bytes);
-                answer_whole_frames(&peer, &*service, &mut buffer, &mut replies)
-            }
-            Ok(None) if !buffer.is_empty() => Err(codec::Error::Truncated(buffer.len())),
-            Ok(None) | Err(_) => return,
-        };
-        if let Err(error) = answered {
-            tracing::warn!(peer = %peer.id, %error, "close a stream with a malformed frame");
-            service.malformed(&peer.id);
-            let _ = send.reset(MALFORMED);
-            let _ = recv.stop(MALFORMED);
-            return;
-        }
-        if !replies.is_empty() && send.write_all(&replies).await.is_err() {
-            return;
-        }
-        replies.clear();
-    }
-}
-
-/// The code that a stream with a malformed frame is closed with.
-const MALFORMED: quinn::VarInt = quinn::VarInt::from_u32(1);
-
-fn answer_whole_frames(
-    peer: &Peer,
-    service: &dyn Service,
-    buffer: &mut BytesMut,
-    replies: &mut BytesMut,
-) -> Result<(), codec::Error> {
-    while let Some(frame) = codec::split(buffer)? {
-        let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame)?;
-        let reply = service.answer(peer, body);
-        if id != 0 {
-            codec::encode(&Numbered { id, body: reply }, replies)?;
-        }
-    }
-    Ok(())
-}
 
 // === impl Heard ===
 

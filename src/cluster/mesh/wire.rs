@@ -137,7 +137,8 @@ pub enum Reply {
     Done,
     /// The call is malformed or out of bounds.
     Malformed,
-    /// Decided and counted, but no replica confirmed the count in time.
+    /// Decided and counted, but no replica confirmed the count in time. To [`Call::States`]: looked
+    /// at, but not all of it was kept.
     Unconfirmed,
     /// The answer to a [`Handoff`].
     Handoff(HandoffReply),

@@ -82,8 +82,10 @@ struct Machines {
     is_open: bool,
     /// Steps that are being carried out.
     busy: BTreeSet<(bool, NodeId)>,
-    /// Everything about it has been published.
+    /// What was told last.
     told_missed: Missed,
+    /// What was published last, in the order of [`RINGS`].
+    published: [Holding; 2],
 }
 
 /// What happened to ownership since the start; read by the metrics.
@@ -140,6 +142,7 @@ impl Driver {
             is_open: false,
             busy: BTreeSet::new(),
             told_missed: Missed::default(),
+            published: Default::default(),
         };
         let shared = Shared {
             options,
@@ -495,22 +498,23 @@ impl Driver {
     }
 
     /// Lets every decision know.
-    fn publish(&self, machines: &Machines) {
-        for scope in RINGS {
+    fn publish(&self, machines: &mut Machines) {
+        for (scope, at) in RINGS.into_iter().zip(0..) {
             let ring = machines.ring(scope);
             let holding = Holding {
                 epoch: ring.epoch(),
                 decides: ring.decides(),
                 given: ring.given().iter().map(|(to, what)| (what.clone(), to.clone())).collect(),
             };
-            if *self.shared.tenancy.holding(scope) != holding {
-                self.shared.tenancy.hold(scope, holding);
-            }
             let until = match ring.standing() {
                 Standing::Whole(until) | Standing::Broken(until) => until,
                 Standing::Nothing => super::Moment::EPOCH,
             };
             self.shared.tenancy.lease(scope, until);
+            if machines.published[at] != holding {
+                machines.published[at] = holding.clone();
+                self.shared.tenancy.hold(scope, holding);
+            }
         }
     }
 }
