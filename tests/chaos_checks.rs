@@ -75,11 +75,17 @@ fn hits_beyond_a_limit_are_summed_by_group_whoever_admitted_them() {
     history.push(event(Group::Local, 2_000, Answer::Policy { is_allowed: true }));
     history.push(event(Group::Local, 3_000, REFUSED));
     history.push(event(Group::Strict, 3_000, RIGHT));
-    let Findings { admitted_max, admitted_min, admitted_beyond, .. } =
-        check(&history, &Facts::default());
+    let Findings { admitted_max, admitted_beyond, .. } = check(&history, &Facts::default());
     assert_eq!(admitted_max[&Group::Local], Group::Local.limit() + 1);
-    assert_eq!(admitted_min[&Group::Strict], 1);
     assert_eq!((admitted_beyond[&Group::Local], admitted_beyond[&Group::Strict]), (1, 0));
+}
+
+#[test]
+fn a_key_refused_early_unless_hits_that_nobody_answered_for_explain_it() {
+    let limit = usize::try_from(Group::Strict.limit()).expect("small");
+    let mut history = vec![event(Group::Strict, 1_000, RIGHT); limit - 3];
+    history.extend([POLICY, error(), REFUSED].map(|answer| event(Group::Strict, 2_000, answer)));
+    assert_eq!(check(&history, &Facts::default()).refused_early[&Group::Strict], 1);
 }
 
 #[test]

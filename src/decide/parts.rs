@@ -8,8 +8,8 @@ use arc_swap::ArcSwap;
 
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::mesh::Mesh;
-use crate::cluster::route::Topology;
 use crate::cluster::replicate::Replicator;
+use crate::cluster::route::Topology;
 use crate::cluster::sync::Synchroniser;
 use crate::cluster::tenure::Tenancy;
 use crate::config::policy::Scope;

@@ -77,7 +77,8 @@ impl Service for PeerService {
 impl PeerService {
     /// Decides a check; where its rule asks for it, the verdicts wait for a replica.
     fn check(&self, from: &Peer, check: &Check) -> Answer {
-        let reply = self.noted(from, self.decider.decide_as_owner((&from.id, from.generation), check));
+        let reply =
+            self.noted(from, self.decider.decide_as_owner((&from.id, from.generation), check));
         let Reply::Verdicts(verdicts) = &reply else { return Answer::Now(reply) };
         let Some(remote) = &self.decider.parts().remote else { return Answer::Now(reply) };
         if !replicate::is_owed(check.durability, check.hits, verdicts) {

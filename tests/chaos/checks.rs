@@ -4,6 +4,8 @@
 //!   the first wrong answer to the next right one, at nodes that were meant to reach an owner.
 //! - **Admitted over limit**: of the keys of a group, the one with the most admitted hits.
 //! - **Lost**: hits that an owner acknowledged and that it does not count at the end.
+//! - **Refused early**: what a key that was asked for beyond its limit admitted too little. A hit
+//!   without an owner's answer may have taken a place.
 //! - **Admitted by a minority**: hits that two owners may have decided at the same time.
 //! - **Double**: hits that it counts although nobody sent them. A hit without an owner's answer may
 //!   have been counted once, or not.
@@ -28,8 +30,8 @@ pub(crate) struct Findings {
     pub(crate) errors: Vec<String>,
     /// The most that one key admitted, by group.
     pub(crate) admitted_max: BTreeMap<Group, u64>,
-    /// The least that one key admitted whose limit was asked for, by group.
-    pub(crate) admitted_min: BTreeMap<Group, u64>,
+    /// Hits that were refused although their limit had room, by group, all keys.
+    pub(crate) refused_early: BTreeMap<Group, u64>,
     /// Hits admitted beyond the limits, by group, all keys.
     pub(crate) admitted_beyond: BTreeMap<Group, u64>,
     pub(crate) lost: u64,
@@ -64,16 +66,16 @@ pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
         errors: errors(history),
         ..Findings::default()
     };
-    for (key, admitted) in admitted(history) {
+    for (key, (admitted, unknown)) in admitted(history) {
         if !key.group.has_limit_reached() {
             continue;
         }
         let most = findings.admitted_max.entry(key.group).or_default();
         *most = (*most).max(admitted);
-        let least = findings.admitted_min.entry(key.group).or_insert(u64::MAX);
-        *least = (*least).min(admitted);
-        let beyond = admitted.saturating_sub(key.group.limit());
-        *findings.admitted_beyond.entry(key.group).or_default() += beyond;
+        let limit = key.group.limit();
+        *findings.admitted_beyond.entry(key.group).or_default() += admitted.saturating_sub(limit);
+        let taken = admitted + unknown;
+        *findings.refused_early.entry(key.group).or_default() += limit.saturating_sub(taken);
     }
     for (key, counted) in &facts.counted {
         let hits = || history.iter().filter(|event| event.key == *key);
@@ -91,12 +93,18 @@ pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
     findings
 }
 
-fn admitted(history: &[Event]) -> BTreeMap<Key, u64> {
-    let mut admitted = BTreeMap::new();
+/// How many hits each key admitted, and of how many nobody knows whether they were counted.
+fn admitted(history: &[Event]) -> BTreeMap<Key, (u64, u64)> {
+    let mut keys: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
     for event in history {
-        *admitted.entry(event.key).or_default() += u64::from(event.answer.is_allowed());
+        let (admitted, unknown) = keys.entry(event.key).or_default();
+        match &event.answer {
+            answer if answer.is_allowed() => *admitted += 1,
+            Answer::Owner { .. } => {}
+            Answer::Policy { .. } | Answer::Error(_) => *unknown += 1,
+        }
     }
-    admitted
+    keys
 }
 
 fn errors(history: &[Event]) -> Vec<String> {

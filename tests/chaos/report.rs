@@ -58,6 +58,7 @@ pub(crate) fn json(trial: &Trial, seed: u64) -> String {
         "hits_lost": found.lost,
         "hits_double": found.double,
         "admitted_by_minority": found.admitted_by_minority,
+        "refused_early": found.refused_early.values().sum::<u64>(),
         "errors": found.errors.len(),
         "seconds_to_one_view": trial.one_view.as_secs_f64(),
         "broken": trial.broken,

@@ -101,10 +101,8 @@ fn judge(fault: Fault, found: &Findings, one_view: Duration, arena: Arena) -> Ve
             format!("{beyond} hits beyond the limits of {} keys, {may} may be", group.name())
         });
     }
-    for (group, least) in found.admitted_min.iter().filter(|_| promise.is_exact) {
-        promised(*least >= group.limit(), &|| {
-            format!("a {} key admitted {least} of {}", group.name(), group.limit())
-        });
+    for (group, early) in found.refused_early.iter().filter(|(_, early)| **early > 0) {
+        promised(false, &|| format!("{early} hits of {} keys refused early", group.name()));
     }
     broken
 }

@@ -114,9 +114,9 @@ impl Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::tenure::Missed;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::{Member, MemberState, View};
+    use crate::cluster::tenure::Missed;
 
     fn id(id: &str) -> NodeId {
         NodeId::new(id).expect("a valid id")

@@ -65,9 +65,6 @@ pub(crate) struct Promise {
     pub(crate) without_right_answer: Duration,
     /// Whether hits of the last replication interval may be lost: only by a crash.
     pub(crate) may_lose: bool,
-    /// Whether every strict key admits its limit to the last hit. A hit that was answered by policy
-    /// may have been counted all the same, so this is promised only where none has to be.
-    pub(crate) is_exact: bool,
 }
 
 /// What of the run concerns a fault.
@@ -107,26 +104,14 @@ impl Fault {
     }
 
     pub(crate) fn promise(self) -> Promise {
-        let within = |secs, may_lose, is_exact| Promise {
-            without_right_answer: Duration::from_secs(secs),
-            may_lose,
-            is_exact,
+        let without_right_answer = match self {
+            Self::Partition | Self::OneWayCut => Duration::from_secs(3),
+            // Also where everything stands still: a busy machine is late now and then. In a blackout
+            // nobody is there to answer, and this is what comes after it.
+            _ => Duration::from_secs(2),
         };
-        match self {
-            // In a blackout nobody is there to answer: this is what comes after it.
-            Self::Kill | Self::Blackout => within(2, true, false),
-            // Where nothing is promised to stand still, a busy machine is late now and then.
-            Self::None
-            | Self::Pause
-            | Self::LongPause
-            | Self::OneWayLoss
-            | Self::Delay
-            | Self::ClockJump
-            | Self::DiskFull
-            | Self::Flood => within(2, false, false),
-            Self::Partition | Self::OneWayCut => within(3, false, false),
-            Self::RollingRestart | Self::Join | Self::Leave => within(2, false, true),
-        }
+        let may_lose = matches!(self, Self::Kill | Self::Blackout);
+        Promise { without_right_answer, may_lose }
     }
 
     /// Before the nodes start.
