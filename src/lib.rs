@@ -12,5 +12,6 @@ pub mod observe;
 pub mod pki;
 pub mod rules;
 pub mod seam;
+pub mod storage;
 pub mod store;
 pub mod units;

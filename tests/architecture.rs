@@ -10,12 +10,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A module may use `crate::X` only for an `X` in a row above its own.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
     &["units"],
     &["seam", "config"],
     &["pki", "rules"],
     &["engine"],
     &["store"],
+    &["storage"],
     &["cluster"],
     &["decide"],
     &["front"],
@@ -29,8 +30,16 @@ const OBSERVE: (&str, &str) = ("observe", "store");
 
 /// No socket, no task, no clock, no randomness, nothing printed: what is decided depends on the
 /// arguments alone.
-const PURE: [&str; 6] =
-    ["engine/", "rules/", "store/", "cluster/membership.rs", "cluster/ring.rs", "cluster/route.rs"];
+const PURE: [&str; 8] = [
+    "engine/",
+    "rules/",
+    "store/",
+    "storage/record.rs",
+    "storage/origin.rs",
+    "cluster/membership.rs",
+    "cluster/ring.rs",
+    "cluster/route.rs",
+];
 
 /// What a pure module must not name, and which pure files may all the same.
 const IMPURE: [(&str, &[&str]); 13] = [
@@ -53,12 +62,14 @@ const IMPURE: [(&str, &[&str]); 13] = [
 
 /// A package or a word that stands in the named files or folders alone, so that it can be replaced
 /// there.
-const CONFINED: [(&str, &[&str]); 9] = [
+const CONFINED: [(&str, &[&str]); 11] = [
     ("bincode", &["cluster/mesh/codec.rs"]),
     ("chitchat", &["cluster/gossip.rs"]),
     ("hashring", &["cluster/ring.rs"]),
     ("quinn", &["cluster/mesh/", "node/outside.rs", "seam.rs"]),
     ("notify", &["rules/watch.rs"]),
+    ("redb", &["storage/"]),
+    ("postcard", &["storage/record.rs"]),
     ("rcgen", &["pki/authority.rs", "pki/error.rs"]),
     ("saphyr_parser", &["rules/yaml/"]),
     // `tidegate ca` runs without a node, so it has no seam to ask.
@@ -68,12 +79,16 @@ const CONFINED: [(&str, &[&str]); 9] = [
 
 /// Where a monotonic instant is known. All but the first are tokio's, which a paused runtime turns
 /// into virtual time: they end waits at the edges and reach no decision.
-const INSTANTS: [&str; 9] = [
+const INSTANTS: [&str; 12] = [
     "node/outside.rs",
     // The show is a client of real nodes and tells how long their answers took.
     "cli/demo/",
     "node/inspect.rs",
     "node/readiness.rs",
+    // When a ping was sent: what a lease counts from.
+    "node/service.rs",
+    "cluster/mesh/mod.rs",
+    "cluster/tenure/",
     // How long the owner that was asked may still take; the verdict has its own `now`.
     "decide/forward.rs",
     "front/connection.rs",

@@ -10,7 +10,8 @@ use std::thread;
 
 use tidegate::admin::StatusReport;
 use tidegate::admin::report::{
-    MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport, StoreReport,
+    MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport, StorageReport,
+    StoreReport,
 };
 
 #[test]
@@ -356,5 +357,16 @@ fn status() -> StatusReport {
             agrees: false,
         },
         store: StoreReport { keys: 5, keys_max: 100, bytes: 4_096, shared: 2, refused: 0 },
+        storage: Some(StorageReport {
+            path: "counts.redb".to_owned(),
+            problem: Some("No space left on device".to_owned()),
+            written_s_ago: Some(75),
+            keys: 4,
+            loaded: 3,
+            skipped: 1,
+            written: 9,
+            rounds: 20,
+            failed: 25,
+        }),
     }
 }

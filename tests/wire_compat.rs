@@ -53,7 +53,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 12] = [
+    let heads: [&[u8]; 15] = [
         &[0, 1, 7, 0],                         // Check, Region: counters
         &[0, 2, 0, 0],                         // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],          // … one entry: buckets
@@ -64,6 +64,9 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 3, 1, 1, 1, 5],                   // … a log: entries
         &[0, 3, 1, 1, 1, 6, 1, 2],             // … columns: buckets
         &[0, 4],                               // Gossip; reply: Columns … Malformed
+        &[0, 5, 0, 1, 1, 1, 1],                // Handoff, Release: ranges
+        &[0, 6],                               // Digests
+        &[0, 8],                               // Reply: Differing
         &[0, 1, 1],                            // Reply: Verdicts
         &[],                                   // Hello: cluster
     ];
@@ -81,7 +84,8 @@ fn a_claimed_length_reserves_no_memory() {
         }
     }
     let grown = peak_virtual_kib() - before;
-    assert!(grown < 64 * 1024, "claims reserved {grown} KiB");
+    // The allocator sets 64 MiB of addresses aside for each new thread of the other tests.
+    assert!(grown < 1024 * 1024, "claims reserved {grown} KiB");
 }
 
 proptest! {

@@ -20,6 +20,12 @@ pub struct StatusReport {
     pub rule_book: RuleBookReport,
     /// The counters this node holds.
     pub store: StoreReport,
+    /// What it owns; none of a node that stands alone.
+    #[serde(default)]
+    pub ownership: Option<OwnershipReport>,
+    /// How it keeps counts on disk; none without `storage.path`.
+    #[serde(default)]
+    pub storage: Option<StorageReport>,
 }
 
 /// The node that answers.
@@ -123,6 +129,44 @@ pub struct StoreReport {
     pub shared: u64,
     /// New keys that were refused because the store was full.
     pub refused: u64,
+}
+
+/// What a node owns on the ring of its region.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OwnershipReport {
+    /// Whether a majority recognises it; without that it owns nothing.
+    pub has_lease: bool,
+    /// Grows whenever the members change.
+    pub epoch_number: u64,
+    /// 16 hexadecimal digits, equal on two nodes exactly when they recognise the same members.
+    pub epoch_name: String,
+    /// The share of the ring that it decides now, 0 to 1; its share of the ring once all is settled.
+    pub decides: f64,
+    /// Members that were lost without leaving and still count for the majority.
+    pub missed: Vec<String>,
+}
+
+/// How a node keeps counts on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageReport {
+    /// The file.
+    pub path: String,
+    /// Why it is not written; none while it is.
+    pub problem: Option<String>,
+    /// Seconds since it was last brought up to date; none before the first time.
+    pub written_s_ago: Option<u64>,
+    /// Counters in it.
+    pub keys: u64,
+    /// Counters read from it at the start.
+    pub loaded: u64,
+    /// Counters of it that were not believed at the start, or found no room.
+    pub skipped: u64,
+    /// Counters written since the start.
+    pub written: u64,
+    /// Times that it was brought up to date since the start.
+    pub rounds: u64,
+    /// Times that it could not be written.
+    pub failed: u64,
 }
 
 /// Who decides a descriptor.

@@ -6,9 +6,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::{Method, StatusCode, Uri, header};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use super::Inspect;
 use crate::front::Probes;
@@ -24,6 +25,8 @@ pub struct Doors {
     pub inspect: Arc<dyn Inspect>,
     /// Answers `/readyz` and `/metrics`.
     pub probes: Arc<dyn Probes>,
+    /// Cancelled by `/drain`: the node hands over what it owns and ends.
+    pub drain: CancellationToken,
 }
 
 /// The router for the listener of `[admin]`.
@@ -35,6 +38,7 @@ pub fn router(doors: Doors) -> Router {
         .route("/metrics", get(metrics))
         .route("/status", get(status))
         .route("/owner", get(owner))
+        .route("/drain", post(drain))
         .fallback(unknown)
         .method_not_allowed_fallback(not_that_way)
         .with_state(doors)
@@ -45,6 +49,7 @@ async fn index() -> Response {
         StatusCode::OK,
         &serde_json::json!({
             "endpoints": ["/healthz", "/readyz", "/metrics", "/status", "/owner?domain=D&KEY=VALUE"],
+            "commands": ["POST /drain"],
         }),
     )
 }
@@ -84,6 +89,12 @@ async fn owner(State(doors): State<Doors>, uri: Uri) -> Response {
         }
         _ => refuse("a domain and at least one entry are needed; ask /owner?domain=D&KEY=VALUE"),
     }
+}
+
+/// As SIGTERM does. Answers before the node is drained: the door closes when it is.
+async fn drain(State(doors): State<Doors>) -> Response {
+    doors.drain.cancel();
+    json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
 }
 
 async fn unknown() -> Response {

@@ -8,6 +8,7 @@ mod ca;
 mod check;
 mod client;
 mod demo;
+mod drain;
 mod failure;
 mod outcome;
 pub mod rules;
@@ -48,6 +49,8 @@ enum Command {
     Ca(ca::Command),
     /// Show members, regions, ring shares, rule books and clocks, or who owns a key
     Status(status::Args),
+    /// Let a node hand over what it owns and end, as SIGTERM does
+    Drain(drain::Args),
     /// Start three nodes in two regions on this machine and show limits at work
     Demo(demo::Args),
 }
@@ -98,6 +101,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<Outco
         Command::Rules(command) => rules_command::run(&command, out),
         Command::Ca(command) => ca::run(&command, out),
         Command::Status(args) => status::run(&args, screen, out),
+        Command::Drain(args) => drain::run(&args, out),
         Command::Demo(args) => demo::run(&args, screen, out),
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::table::{self, Paint};
 use super::{Failure, Outcome, client, entry};
-use crate::admin::report::MemberReport;
+use crate::admin::report::{MemberReport, OwnershipReport, StorageReport};
 use crate::admin::{OwnerReport, StatusReport};
 use crate::config::UserError;
 
@@ -138,6 +138,55 @@ fn write_status(out: &mut dyn Write, paint: Paint, report: &StatusReport) -> Res
         )?;
     }
     writeln!(out)?;
+    if let Some(ownership) = &report.ownership {
+        write_ownership(out, paint, ownership)?;
+    }
+    if let Some(storage) = &report.storage {
+        write_storage(out, paint, storage)?;
+    }
+    Ok(())
+}
+
+fn write_ownership(
+    out: &mut dyn Write,
+    paint: Paint,
+    ownership: &OwnershipReport,
+) -> Result<(), Failure> {
+    let OwnershipReport { has_lease, epoch_number, decides, missed, .. } = ownership;
+    writeln!(
+        out,
+        "keys: decides {:.1}% of the ring, epoch number {epoch_number}",
+        decides * 100.0
+    )?;
+    if !has_lease {
+        let text = "no majority recognises this node: strict limits are answered by on_unavailable";
+        writeln!(out, "{}", paint.red(text))?;
+    }
+    if !missed.is_empty() {
+        let text = format!("missed, and still counted for the majority: {}", missed.join(", "));
+        writeln!(out, "{}", paint.red(&text))?;
+    }
+    Ok(())
+}
+
+fn write_storage(
+    out: &mut dyn Write,
+    paint: Paint,
+    storage: &StorageReport,
+) -> Result<(), Failure> {
+    let StorageReport { path, keys, loaded, skipped, failed, .. } = storage;
+    let age = match storage.written_s_ago {
+        Some(seconds) => format!("up to date {} ago", duration(seconds)),
+        None => "not written yet".to_owned(),
+    };
+    write!(out, "storage: {path}, {keys} keys, {age}; {loaded} were read at the start")?;
+    if skipped + failed > 0 {
+        write!(out, ", {skipped} left out; {failed} rounds failed")?;
+    }
+    writeln!(out)?;
+    if let Some(problem) = &storage.problem {
+        writeln!(out, "{}", paint.red(&format!("counts are not written: {problem}")))?;
+    }
     Ok(())
 }
 

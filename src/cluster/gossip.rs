@@ -8,6 +8,8 @@
 //! [`Gossip::run`] notices, says so, and starts it anew under a new generation: peers hold versions
 //! of the old one that a fresh start would contradict.
 
+mod facts;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,13 +25,13 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::identity::{Generation, NodeId};
+use self::facts::{key_values, member};
+use super::identity::Generation;
 use super::incarnation::Incarnation;
-use super::membership::{MEMBERS_MAX, Member, MemberState, View};
+use super::membership::{Member, MemberState, View};
 use super::mesh::Mesh;
 use super::tenure::Missed;
 use crate::seam::Net;
-use crate::units::{Span, Timestamp};
 
 /// What gossip needs to know to start.
 #[derive(Clone, Debug)]
@@ -318,75 +320,6 @@ impl Gossip {
             is_new
         });
     }
-}
-
-// === facts as chitchat keeps them ===
-
-const KEY_REGION: &str = "region";
-const KEY_ZONE: &str = "zone";
-const KEY_STATE: &str = "state";
-const KEY_RULE_BOOK: &str = "rule_book";
-const KEY_HTTP: &str = "http";
-const KEY_MISSED: &str = "missed";
-const STATE_UP: &str = "up";
-const STATE_DRAINING: &str = "draining";
-
-fn key_values(facts: &Facts) -> Vec<(String, String)> {
-    let state = match facts.state {
-        MemberState::Up => STATE_UP,
-        MemberState::Draining => STATE_DRAINING,
-    };
-    let http = facts.http.map_or_else(String::new, |addr| addr.to_string());
-    [
-        (KEY_REGION, facts.region.clone()),
-        (KEY_ZONE, facts.zone.clone()),
-        (KEY_RULE_BOOK, format!("{:016x}", facts.rule_book)),
-        (KEY_HTTP, http),
-        (KEY_MISSED, write_missed(&facts.missed)),
-        // Last: a member whose state is known has told everything.
-        (KEY_STATE, state.to_owned()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
-}
-
-/// The member that a live node's facts describe; `None` while they are incomplete.
-fn member(id: &ChitchatId, facts: &NodeState) -> Option<Member> {
-    let state = match facts.get(KEY_STATE)? {
-        STATE_UP => MemberState::Up,
-        STATE_DRAINING => MemberState::Draining,
-        _ => return None,
-    };
-    Some(Member {
-        id: NodeId::new(&id.node_id).ok()?,
-        generation: Generation(id.generation_id),
-        addr: id.gossip_advertise_addr,
-        region: facts.get(KEY_REGION)?.to_owned(),
-        zone: facts.get(KEY_ZONE)?.to_owned(),
-        state,
-        rule_book: u64::from_str_radix(facts.get(KEY_RULE_BOOK)?, 16).ok()?,
-        http: facts.get(KEY_HTTP).and_then(|addr| addr.parse().ok()),
-        missed: facts.get(KEY_MISSED).map(read_missed).unwrap_or_default(),
-    })
-}
-
-/// `id/region/milliseconds` of each, with spaces between.
-fn write_missed(missed: &Missed) -> String {
-    let one = |(id, region, lost): &(NodeId, String, Timestamp)| {
-        format!("{id}/{region}/{}", lost.as_nanos() / 1_000_000)
-    };
-    missed.members.iter().map(one).collect::<Vec<_>>().join(" ")
-}
-
-/// What is none of that form is left out.
-fn read_missed(text: &str) -> Missed {
-    let one = |word: &str| {
-        let mut parts = word.split('/');
-        let (id, region, lost) = (parts.next()?, parts.next()?, parts.next()?);
-        let lost = Timestamp::EPOCH.plus(Span::from_millis(lost.parse().ok()?));
-        Some((NodeId::new(id).ok()?, NodeId::new(region).ok()?.as_str().to_owned(), lost))
-    };
-    Missed { members: text.split(' ').filter_map(one).take(MEMBERS_MAX).collect() }
 }
 
 /// This node as it sees itself.

@@ -67,8 +67,8 @@ pub struct Cluster {
     /// Default 1: a node that dies takes no count with it. Two survive two deaths within a second;
     /// 0 saves the memory and the traffic, and a crash forgets.
     pub replicas: u32,
-    /// How often an owner sends changed counts to its replicas, in milliseconds, 1 to 1,000. What it
-    /// counted since may be forgotten by a crash, unless a rule asks for `durability: replicated`.
+    /// How often an owner sends changed counts to its replicas, in milliseconds, 1 to 1,000. A
+    /// crash may forget what was counted since, unless a rule asks for `durability: replicated`.
     ///
     /// Default 5. Higher saves messages when few keys are busy.
     pub replication_interval_ms: u64,
@@ -82,13 +82,13 @@ pub struct Cluster {
     /// Who may own keys while the cluster is split: `majority` of the known members, or `none`.
     ///
     /// Default `majority`: at most one side decides strict limits, the other answers by
-    /// `on_unavailable`. With `none` each side decides alone, and up to one limit a side is admitted
-    /// until the split heals.
+    /// `on_unavailable`. With `none` each side decides alone, and up to one limit a side is
+    /// admitted until the split heals.
     pub quorum: QuorumRule,
     /// How long a member that was lost without leaving still counts for the majority, 10s to 30d.
     ///
-    /// Default `1h`: longer than any split that nobody looks after. Lower it where crashed nodes come
-    /// back under new ids.
+    /// Default `1h`: longer than any split that nobody looks after. Lower it where crashed nodes
+    /// come back under new ids.
     #[serde(deserialize_with = "duration::read")]
     pub forget_after: Span,
     /// How far this node's clock may be from the members' median, 10ms to 60s. Beyond it the node

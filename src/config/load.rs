@@ -100,12 +100,13 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         return;
     };
     let tls = &mut config.tls;
-    let paths: [(&str, Option<&mut PathBuf>); 5] = [
+    let paths: [(&str, Option<&mut PathBuf>); 6] = [
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
         ("tls.cert", tls.cert.as_mut()),
         ("tls.key", tls.key.as_mut()),
         ("tls.secret", tls.secret.as_mut()),
+        ("storage.path", config.storage.path.as_mut()),
     ];
     for (key, path) in paths {
         let elsewhere = matches!(origins.get(key), Some(Origin::Variable(_) | Origin::Flag(_)));

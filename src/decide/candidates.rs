@@ -1,7 +1,7 @@
 //! Whom to ask for a verdict next, from what was heard so far. Pure.
 //!
-//! Rings say who *should* decide a key; only a node itself knows whether it *does*. While ranges change
-//! hands the two differ for a moment, and an ask goes round, in this order:
+//! Rings say who *should* decide a key; only a node itself knows whether it *does*. While ranges
+//! change hands the two differ for a moment, and an ask goes round, in this order:
 //!
 //! 1. whoever the last node that was asked named: it handed the key over;
 //! 2. the owner by the ring in force, looked up anew each time;
@@ -9,13 +9,13 @@
 //! 4. the nodes behind the owner on the ring: if it just came, the first of them held the key before;
 //! 5. nobody is left: the range is on its way. Wait a little and begin again.
 //!
-//! **Worked example.** The ring moved a key from `a` to `b`. Node `c` asks `b`, which has not got the
-//! range yet and names nobody; then `a`, the owner before, which has just handed it over and names
-//! `b`; then `b`, which decides. Three asks, no wait.
+//! **Worked example.** The ring moved a key from `a` to `b`. Node `c` asks `b`, which has not got
+//! the range yet and names nobody; then `a`, the owner before, which has just handed it over and
+//! names `b`; then `b`, which decides. Three asks, no wait.
 //!
-//! It ends with *nobody* when the owner by the ring is there but does not take asks (silent or full: no
-//! wait within a deadline helps), when nobody that was asked is alive, when this node is recognised
-//! by no quorum (what it waits for will not reach it), and after [`ATTEMPTS_MAX`] asks.
+//! It ends with *nobody* when the owner by the ring is there but does not take asks (silent or
+//! full: no wait within a deadline helps), when nobody that was asked is alive, when this node is
+//! recognised by no quorum (what it waits for will not reach it), and after [`ATTEMPTS_MAX`] asks.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ pub(super) const ATTEMPTS_MAX: u32 = 64;
 /// Most names that are followed in one round: two nodes that name each other must not keep an ask
 /// busy.
 const FOLLOWED_MAX: u32 = 4;
-/// The first wait, doubled each round up to [`PAUSE_MAX`]. A handover takes a flush and a round trip.
+/// The first wait, doubled each round up to [`PAUSE_MAX`]. A handover takes a flush and a round
+/// trip.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 

@@ -3,23 +3,25 @@
 //! An owner that refuses says when the same hits may pass. Until then nobody needs to ask it for
 //! as many hits or more: the node that was told answers by itself.
 //!
-//! **What is remembered**: at the asking node, for forwarded strict checks, the counters with their
-//! quotas, the hits, the verdicts, and `until`: the instant of the ask plus the shortest wait of the
-//! limits that refused. It begins at the ask, before the owner decided, so it never ends too late;
-//! and while the shortest wait lasts, every remembered refusal is still one.
+//! **What is remembered**: at the asking node, for forwarded strict checks, the counters with
+//! their quotas, the hits, the verdicts, and `until`: the instant of the ask plus the shortest
+//! wait of the limits that refused. It begins at the ask, before the owner decided, so it never
+//! ends too late; and while the shortest wait lasts, every remembered refusal is still one.
 //!
-//! **Worked example.** Asked at 10:00:00 for 3 hits, the owner refuses with "retry after 40 s, reset
-//! in 55 s". At 10:00:15 an ask for 3 or more is refused here with 25 s and 40 s. An ask for 2 goes to
-//! the owner, and so does every ask from 10:00:40 on.
+//! **Worked example.** Asked at 10:00:00 for 3 hits, the owner refuses with "retry after 40 s,
+//! reset in 55 s". At 10:00:15 an ask for 3 or more is refused here with 25 s and 40 s. An ask for
+//! 2 goes to the owner, and so does every ask from 10:00:40 on.
 //!
-//! **What is asked all the same**: fewer hits, peeks and refunds; counters of a rule that changed,
-//! because the quotas are compared; a key that was given hits back, because the owner tells every
-//! node of its ring ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is
-//! sent once; [`HOLDS_MAX`] bounds what a lost one does.
+//! **What is asked all the same**: fewer hits, peeks and refunds; more hits than the limit can
+//! hold, which are refused for ever; counters of a rule that changed, because the quotas are
+//! compared; a key that was given hits back, because the owner tells every node of its ring
+//! ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is sent once;
+//! [`HOLDS_MAX`] bounds what a lost one does.
 //!
-//! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused here
-//! are not counted; envoyproxy/ratelimit's local cache has the same effect (its README, "Local
-//! Cache"). A larger ask is told the time of the smaller one, which may be too early for it.
+//! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused
+//! here are not counted; envoyproxy/ratelimit's local cache has the same effect (its README,
+//! "Local Cache"). A larger ask is told the time of the smaller one, which may be too early for
+//! it.
 //!
 //! **Bound.** [`SLOTS`] places in a direct-mapped table; the newest refusal takes the slot.
 
@@ -30,6 +32,7 @@ use smallvec::SmallVec;
 
 use crate::cluster::mesh::wire::Check;
 use crate::engine::{Retry, Verdict};
+use crate::rules::quota::Quota;
 use crate::store::{Counter, Verdicts};
 use crate::units::{Hits, Span, Timestamp};
 
@@ -46,8 +49,8 @@ pub(super) struct Denials {
     taken: AtomicUsize,
 }
 
-/// How often the slot of a place was forgotten when an ask began: what the owner answers is stale if
-/// it was forgotten since.
+/// How often the slot of a place was forgotten when an ask began: what the owner answers is stale
+/// if it was forgotten since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u32);
 
@@ -78,7 +81,9 @@ impl Denials {
             self.clear(&mut slot);
             return None;
         }
-        let is_covered = check.hits >= denial.hits && check.counters == denial.counters;
+        let is_covered = check.hits >= denial.hits
+            && check.counters == denial.counters
+            && check.counters.iter().all(|counter| may_ever_pass(check.hits, &counter.quota));
         is_covered.then(|| {
             let passed = now.since(denial.asked);
             denial.verdicts.iter().map(|verdict| later(verdict, passed)).collect()
@@ -155,6 +160,15 @@ fn shortest_wait(verdicts: &[Verdict]) -> Option<Span> {
     waits?.into_iter().min()
 }
 
+/// Whether so many hits fit the limit at all; if not, the refusal is one for ever.
+fn may_ever_pass(hits: Hits, quota: &Quota) -> bool {
+    let most = match quota.queue() {
+        Some(waiting) => waiting.saturating_add(1),
+        None => quota.burst(),
+    };
+    hits.charge() <= u64::from(most)
+}
+
 /// What `verdict` says when `passed` has gone by.
 fn later(verdict: &Verdict, passed: Span) -> Verdict {
     let less = |span: Span| Span::from_nanos(span.as_nanos().saturating_sub(passed.as_nanos()));
@@ -169,7 +183,7 @@ fn later(verdict: &Verdict, passed: Span) -> Verdict {
 mod tests {
     use super::*;
     use crate::config::policy::{Durability, Scope};
-    use crate::rules::quota::{Algorithm, Quota};
+    use crate::rules::quota::Algorithm;
     use crate::store::KeyHash;
 
     const ASKED: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -220,7 +234,7 @@ mod tests {
     #[test]
     fn a_refusal_is_given_again_with_the_time_that_is_left() {
         let (denials, counters) = told(&[wait(40)]);
-        for hits in [3, 4, 100] {
+        for hits in [3, 4, 10] {
             let verdicts = denials.recall(&check(&counters, hits), after(15)).expect("remembered");
             assert_eq!(verdicts[0].retry, wait(25));
             assert_eq!(verdicts[0].reset, Span::from_secs(40));
@@ -238,6 +252,12 @@ mod tests {
         for hits in [2, 1, 0, -3] {
             assert_eq!(denials.recall(&check(&counters, hits), ASKED), None, "{hits} hits");
         }
+    }
+
+    #[test]
+    fn more_than_the_limit_can_hold_is_asked_because_it_never_may_pass() {
+        let (denials, counters) = told(&[wait(40)]);
+        assert_eq!(denials.recall(&check(&counters, 11), ASKED), None);
     }
 
     #[test]

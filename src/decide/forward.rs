@@ -4,15 +4,15 @@
 //!
 //! - *Refused* (`NotOwner`) or *not sent* (no connection, a silent peer, a full lane): nothing was
 //!   counted, so another node may be asked. [`Candidates`] says which.
-//! - *Unknown* (the connection broke while the check was under way): only the same start of the same
-//!   node may be asked again, under the same id; it knows whether it has counted the check. Nobody
-//!   else is asked any more.
+//! - *Unknown* (the connection broke while the check was under way): only the same start of the
+//!   same node may be asked again, under the same id; it knows whether it has counted the check.
+//!   Nobody else is asked any more.
 //! - *Too late*: the policy answers. The owner may have counted the check or still do so, once.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::candidates::{ATTEMPTS_MAX, Candidates, Next};
 use super::parts::Remote;
@@ -167,6 +167,6 @@ async fn wait(pause: Duration, deadline: Instant) -> Result<(), NoVerdict> {
     if Instant::now() + pause >= deadline {
         return Err(NoVerdict::Unavailable);
     }
-    sleep(pause).await;
+    tokio::time::sleep(pause).await;
     Ok(())
 }

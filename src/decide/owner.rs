@@ -1,8 +1,8 @@
 //! The owner's side: deciding strict keys, for this node's clients and for peers.
 //!
 //! Whether this node may decide a key is asked inside the lock of the decision, so that a key that
-//! is given away is not decided a moment later. A check that a peer sends again, because it does not
-//! know what became of the first, is answered from [`Seen`](super::seen) and counts nothing.
+//! is given away is not decided a moment later. A check that a peer sends again, because it does
+//! not know what became of the first, is answered from [`Seen`](super::seen) and counts nothing.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //! its last [`WAYS`], and all together keep the last [`SEEN_MAX`] or so.
 //!
 //! **Bound.** At [`SEEN_MAX`] the oldest go; nothing goes because of its age. At 5,000 forwarded
-//! checks a second that is 13 s, longer than the longest deadline (10 s). At more, a repetition that
-//! comes later than [`SEEN_MAX`] other checks is counted a second time.
+//! checks a second that is 13 s, longer than the longest deadline (10 s). At more, a repetition
+//! that comes later than [`SEEN_MAX`] other checks is counted a second time.
 
 use parking_lot::Mutex;
 

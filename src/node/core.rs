@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::durable::{self, Durable, Given};
 use super::join::until_joined;
 use super::service::{PeerCounters, PeerService};
 use crate::cluster::gossip::{self, Facts, Gossip};
@@ -27,6 +28,7 @@ use crate::decide::{Decider, Parts, Remote};
 use crate::pki::Identity;
 use crate::rules::book::Book;
 use crate::seam::Seam;
+use crate::storage::Keeper;
 use crate::store::{KeyHasher, Store};
 
 /// What a core is made from.
@@ -52,6 +54,8 @@ pub struct Core {
     pub topology: Arc<ArcSwap<Topology>>,
     /// The way to peers; `None` for a node that stands alone.
     pub joined: Option<Joined>,
+    /// Writes counts of long windows to disk; `None` without `storage.path`.
+    pub(super) keeper: Option<Keeper>,
     seam: Seam,
 }
 
@@ -118,15 +122,18 @@ const TEND_INTERVAL: Duration = Duration::from_millis(50);
 const TEND_SHARDS: usize = 16;
 
 impl Core {
-    /// Builds a node. Nothing is sent or accepted until [`Core::run`].
+    /// Builds a node, with the counts that it has on disk. Nothing is sent or accepted until
+    /// [`Core::run`].
     pub async fn build(setup: Setup, seam: Seam) -> Result<(Arc<Self>, Tasks), Error> {
         let Setup { config, node, identity, book, http } = setup;
         let incarnation = Arc::new(Incarnation::new(node.clone(), seam.clock.system()));
         let store = Arc::new(Store::new((&config.limits).into()));
-        let hasher = KeyHasher::new(match &identity {
-            Some(identity) => identity.secret,
-            None => fresh_secret(&seam)?,
-        });
+        let given = match &identity {
+            Some(identity) => Given::Shared(identity.secret),
+            None => Given::Fresh(fresh_secret(&seam)?),
+        };
+        let Durable { keeper, secret } = durable::start(&config, given, &store, &seam).await;
+        let hasher = KeyHasher::new(secret);
         let region = config.node.region.clone();
         let vnodes = config.cluster.vnodes;
         let own = own_view(&incarnation, &config);
@@ -242,7 +249,7 @@ impl Core {
             clock,
             remote,
         };
-        let core = Self { decider: Decider::new(parts), topology, joined, seam };
+        let core = Self { decider: Decider::new(parts), topology, joined, keeper, seam };
         Ok((Arc::new(core), Tasks(tasks)))
     }
 
@@ -253,6 +260,9 @@ impl Core {
     pub async fn run(self: Arc<Self>, tasks: Tasks, stop: CancellationToken) -> Result<(), Failed> {
         let mut running = JoinSet::new();
         running.spawn(self.clone().tend(stop.clone()));
+        if let Some(keeper) = self.keeper.clone() {
+            running.spawn(keeper.run(stop.clone()));
+        }
         if let (Some(joined), Tasks(Some(tasks))) = (self.joined.clone(), tasks) {
             running.spawn(follow_gossip(joined.clone(), stop.clone()));
             running.spawn(join(joined.clone(), stop.clone()));

@@ -36,6 +36,8 @@ pub(super) struct Behind<'a> {
     pub(super) probes: Arc<NodeProbes>,
     pub(super) view: Arc<View>,
     pub(super) grpc_health: &'a rls::Health,
+    /// What an operator drains the node with.
+    pub(super) drain: &'a CancellationToken,
 }
 
 /// What the doors count.
@@ -84,7 +86,7 @@ impl Doors {
         joined: CancellationToken,
         drain: CancellationToken,
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
-        let Behind { core, probes, view, grpc_health } = behind;
+        let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
         let bounds = Bounds::from(&config.limits);
         let Self { http, grpc, admin, stats } = self;
         let metrics = probes.measures();
@@ -104,7 +106,8 @@ impl Doors {
             RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
             grpc_health,
         );
-        let admin_router = admin::router(admin::Doors { inspect: view, probes });
+        let admin_router =
+            admin::router(admin::Doors { inspect: view, probes, drain: on_demand.clone() });
         async move {
             let http = async {
                 if let Some(listener) = open_after("http.listen", http, &joined, &drain).await? {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::core::Core;
+use super::ownership;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
     MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport, StatusReport,
-    StoreReport,
+    StorageReport, StoreReport,
 };
 use crate::cluster::membership::{self, Member};
 use crate::cluster::mesh::Peer;
@@ -19,6 +20,7 @@ use crate::config::Config;
 use crate::config::policy::{Mode, Scope};
 use crate::observe::Health;
 use crate::rules::descriptor::Entry;
+use crate::units::NANOS_PER_SEC;
 
 /// Reads everything an operator may ask for.
 pub(super) struct View {
@@ -93,6 +95,24 @@ impl Inspect for View {
                 shared: stats.overflowed,
                 refused: stats.refused,
             },
+            ownership: ownership::report(&self.core),
+            storage: self.core.keeper.as_ref().map(|keeper| {
+                let status = keeper.snapshots.status();
+                let now = keeper.clock.now();
+                StorageReport {
+                    path: status.path.display().to_string(),
+                    problem: status.problem,
+                    written_s_ago: status
+                        .written_at
+                        .map(|at| now.since(at).as_nanos() / NANOS_PER_SEC),
+                    keys: status.keys,
+                    loaded: status.loaded,
+                    skipped: status.skipped,
+                    written: status.written,
+                    rounds: status.rounds,
+                    failed: status.failed,
+                }
+            }),
         }
     }
 

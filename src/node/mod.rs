@@ -8,10 +8,12 @@
 mod clock;
 mod core;
 mod doors;
+mod durable;
 mod inspect;
 mod join;
 mod measured;
 mod outside;
+mod ownership;
 mod probes;
 mod readiness;
 mod rulebook;
@@ -106,7 +108,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     };
     tasks.spawn(readiness.keep(stop_node.clone()));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
-    let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health };
+    let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
     let mut serving = tokio::spawn(doors.serve(&config, behind, joined, stop_doors.clone()));
 
     let outcome = tokio::select! {

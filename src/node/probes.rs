@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::core::{Core, Joined};
 use super::doors::Stats;
 use super::outside::SystemClock;
+use super::ownership;
 use super::rulebook::RuleBook;
 use crate::cluster::replicate::Replicator;
 use crate::front::Probes;
 use crate::front::serve::DoorStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
 use crate::observe::{Health, Metrics, names};
+use crate::storage::Status;
 
 /// Readiness and metrics of a node.
 #[derive(Debug)]
@@ -56,6 +58,9 @@ impl NodeProbes {
             decisions(&core, &mut readings);
             rules(&book, &mut readings);
             store(&core, &mut readings);
+            if let Some(keeper) = &core.keeper {
+                storage(&keeper.snapshots.status(), &mut readings);
+            }
             readings.push(gauge(
                 names::CLOCK_ERROR_MS,
                 "How far the system clock is ahead of the decision clock, milliseconds",
@@ -183,6 +188,24 @@ fn store(core: &Core, readings: &mut Vec<Reading>) {
     }
 }
 
+fn storage(status: &Status, readings: &mut Vec<Reading>) {
+    readings.extend([
+        gauge(
+            names::STORAGE_OK,
+            "1 while counts of long windows are written to storage.path",
+            i64::from(status.problem.is_none()),
+        ),
+        gauge(names::STORAGE_KEYS, "Counters in the file of storage.path", signed(status.keys)),
+        counter(names::STORAGE_WRITTEN, "Counters written to the file", status.written),
+        counter(
+            names::STORAGE_SKIPPED,
+            "Counters of the file that were not believed at the start, or found no room",
+            status.skipped,
+        ),
+        counter(names::STORAGE_FAILED, "Rounds that could not be written", status.failed),
+    ]);
+}
+
 fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
     let topology = core.topology.load();
     let members = topology.view.members();
@@ -246,6 +269,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
         readings.push(labelled(names::SYNC_KEYS, text, ("outcome", outcome), read(counter)));
     }
     copies(&joined.replicator, readings);
+    ownership::readings(core, readings);
 }
 
 fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
@@ -272,11 +296,11 @@ fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
     ));
 }
 
-fn counter(name: &'static str, text: &'static str, value: u64) -> Reading {
+pub(super) fn counter(name: &'static str, text: &'static str, value: u64) -> Reading {
     Reading { name, text, kind: Kind::Counter, label: None, value: signed(value) }
 }
 
-fn labelled(
+pub(super) fn labelled(
     name: &'static str,
     text: &'static str,
     label: (&'static str, &'static str),
@@ -285,15 +309,15 @@ fn labelled(
     Reading { name, text, kind: Kind::Counter, label: Some(label), value: signed(value) }
 }
 
-fn gauge(name: &'static str, text: &'static str, value: i64) -> Reading {
+pub(super) fn gauge(name: &'static str, text: &'static str, value: i64) -> Reading {
     Reading { name, text, kind: Kind::Gauge, label: None, value }
 }
 
 /// Relaxed: statistics order nothing.
-fn read(counter: &AtomicU64) -> u64 {
+pub(super) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn signed(value: u64) -> i64 {
+pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Failed};
+use crate::config::policy::Scope;
 use crate::front::rls;
 use crate::observe::Health;
 
@@ -13,6 +14,10 @@ use crate::observe::Health;
 pub(super) const GOSSIP: &str = "gossip";
 /// The other members are known.
 pub(super) const JOIN: &str = "join";
+/// A majority recognises the node, so that it may own keys.
+pub(super) const QUORUM: &str = "quorum";
+/// There are rules to decide by.
+pub(super) const RULES: &str = "rules";
 /// The node is not about to leave.
 pub(super) const DRAIN: &str = "drain";
 
@@ -51,6 +56,8 @@ impl Readiness {
                     }
                 }
             }
+            self.look_at_rules();
+            self.look_at_lease();
             if self.joined.is_cancelled() {
                 if self.health.green(JOIN) {
                     tracing::info!("listening on {}", self.opens);
@@ -63,6 +70,25 @@ impl Readiness {
                 () = stop.cancelled() => return Ok(()),
                 _ = ticks.tick() => {}
             }
+        }
+    }
+
+    /// Without rules every ask passes: that is no limiter.
+    fn look_at_rules(&self) {
+        if self.core.decider.parts().book.load().rules().next().is_some() {
+            self.health.green(RULES);
+        } else {
+            self.health.red(RULES, "the rules folder holds no rule");
+        }
+    }
+
+    /// The smaller side of a split owns nothing. That others died makes no node red.
+    fn look_at_lease(&self) {
+        let tenancy = &self.core.decider.parts().tenancy;
+        if tenancy.has_lease(Scope::Region) || !self.joined.is_cancelled() {
+            self.health.green(QUORUM);
+        } else {
+            self.health.red(QUORUM, "no majority of the known members recognises this node");
         }
     }
 }

@@ -75,6 +75,25 @@ pub const REPLICATION_LAG_MS: &str = "replication_lag_ms";
 /// Counts of rules with `durability: replicated`, by whether a replica confirmed them in time.
 pub const REPLICATION_CONFIRMS: &str = "replication_confirms";
 
+/// 1 while a majority recognises this node.
+pub const LEASE: &str = "lease";
+/// Parts per million of its region's ring that this node decides now.
+pub const RING_DECIDED_PPM: &str = "ring_decided_ppm";
+/// Number of the epoch that this node stands at.
+pub const EPOCH_NUMBER: &str = "epoch_number";
+/// Members that were lost without leaving and still count for the majority.
+pub const MEMBERS_MISSED: &str = "members_missed";
+/// Times that no majority recognised this node any more.
+pub const LEASES_LOST: &str = "leases_lost";
+/// Times that this node was recognised again and had to begin as a newcomer.
+pub const TENURES_BROKEN: &str = "tenures_broken";
+/// Ranges handed to another node, and taken from one.
+pub const HANDOFF_RANGES: &str = "handoff_ranges";
+/// Counts copied to their owners before a handover.
+pub const HANDOFF_COPIED: &str = "handoff_copied";
+/// Steps of handovers that failed and were begun anew.
+pub const HANDOFF_FAILED: &str = "handoff_failed";
+
 /// Readings of the rules folder, by outcome.
 pub const RULE_LOADS: &str = "rule_loads";
 /// Hits by rule and outcome.
@@ -90,3 +109,14 @@ pub const STORE_BYTES: &str = "store_bytes";
 pub const STORE_EXPIRED: &str = "store_expired";
 /// Asks for new keys in a full store, by what they got.
 pub const STORE_FULL: &str = "store_full";
+
+/// 1 while counts of long windows are written to `storage.path`.
+pub const STORAGE_OK: &str = "storage_ok";
+/// Counters in the file.
+pub const STORAGE_KEYS: &str = "storage_keys";
+/// Counters written to the file.
+pub const STORAGE_WRITTEN: &str = "storage_written";
+/// Counters of the file that were not believed at the start, or found no room.
+pub const STORAGE_SKIPPED: &str = "storage_skipped";
+/// Rounds that could not be written.
+pub const STORAGE_FAILED: &str = "storage_failed";

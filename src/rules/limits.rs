@@ -114,7 +114,8 @@ fn policy(
     Ok((mode, scope, fallback.map_or(defaults.on_unavailable, |(fallback, _)| fallback)))
 }
 
-/// What an owner owes its replicas before it answers. Eventual limits have no owner that could wait.
+/// What an owner owes its replicas before it answers. Eventual limits have no owner that could
+/// wait.
 fn durability(sources: &[&Fields<'_>], mode: Mode) -> Result<Durability, Error> {
     const CHOICES: [(&str, Durability); 2] =
         [("async", Durability::Async), ("replicated", Durability::Replicated)];

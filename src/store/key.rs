@@ -3,8 +3,9 @@
 //! `place` is the keyed hash of domain and entries alone, so that every limit of one descriptor has
 //! the same owner and the same shard and a list of limits is decided under one lock. `tag` adds
 //! what tells the limits of one descriptor apart: window, algorithm, mode. The limit itself is not
-//! in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag say what
-//! whoever holds the counter without its rule has to know ([`KeyHash::is_eventual`] and the others).
+//! in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag say
+//! what whoever holds the counter without its rule has to know ([`KeyHash::is_eventual`] and the
+//! others).
 //!
 //! The hash is SipHash-1-3 with 128 bits of output under a secret that the nodes of a cluster
 //! share, so that nobody outside can aim keys at one owner, one shard or another's counter. Each

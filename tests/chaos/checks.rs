@@ -36,8 +36,7 @@ pub(crate) struct Findings {
     pub(crate) admitted_beyond: BTreeMap<Group, u64>,
     pub(crate) lost: u64,
     pub(crate) double: u64,
-    /// Acknowledged within [`REPLICATION_LAG`] before a crash, by group: what asynchronous
-    /// replication may lose.
+    /// Acknowledged within [`Facts::lag`] before a crash, by group: what it may have cost.
     pub(crate) may_be_lost: BTreeMap<Group, u64>,
     /// Hits that a node of a minority admitted as if it were their owner, while it was cut off.
     pub(crate) admitted_by_minority: usize,
@@ -50,13 +49,11 @@ pub(crate) struct Facts {
     pub(crate) counted: BTreeMap<Key, u64>,
     /// When nodes were killed.
     pub(crate) crashes: Vec<Duration>,
+    /// What an acknowledged count takes at most to where a crash does not reach.
+    pub(crate) lag: Duration,
     /// From when to when a minority was cut off for certain: no lease from before is left.
     pub(crate) cut: Option<Range<Duration>>,
 }
-
-/// What an acknowledged count takes at most to reach a replica: a few intervals, on a machine that
-/// carries five nodes and their load.
-pub(crate) const REPLICATION_LAG: Duration = Duration::from_millis(50);
 
 pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
     let mut findings = Findings {
@@ -84,7 +81,7 @@ pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
         findings.lost += acknowledged.saturating_sub(*counted);
         findings.double += counted.saturating_sub(sent);
     }
-    findings.may_be_lost = may_be_lost(history, &facts.crashes);
+    findings.may_be_lost = may_be_lost(history, facts);
     let is_of_minority = |event: &&Event| {
         let is_cut = facts.cut.as_ref().is_some_and(|cut| cut.contains(&event.sent));
         is_cut && !event.is_in_majority && event.answer.is_counted()
@@ -140,12 +137,13 @@ fn without_right_answer(history: &[Event]) -> Duration {
     longest.max(unended.unwrap_or_default())
 }
 
-fn may_be_lost(history: &[Event], crashes: &[Duration]) -> BTreeMap<Group, u64> {
+fn may_be_lost(history: &[Event], facts: &Facts) -> BTreeMap<Group, u64> {
     let is_late = |event: &&Event| {
         event.answer.is_counted()
-            && crashes.iter().any(|crash| {
-                (crash.saturating_sub(REPLICATION_LAG)..=*crash).contains(&event.answered)
-            })
+            && facts
+                .crashes
+                .iter()
+                .any(|crash| (crash.saturating_sub(facts.lag)..=*crash).contains(&event.answered))
     };
     let mut may_be_lost = BTreeMap::new();
     for event in history.iter().filter(is_late) {

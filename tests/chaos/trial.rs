@@ -51,6 +51,7 @@ pub(crate) async fn run(
     stop.cancel();
     clients.join_all().await;
 
+    arena.facts.lag = fault.promise().lag;
     arena.count().await;
     arena.reach_limits(fault.groups()).await;
     drop(link);
@@ -80,10 +81,7 @@ fn judge(fault: Fault, found: &Findings, one_view: Duration, arena: Arena) -> Ve
         let shown = found.errors.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
         format!("{} errors: {shown}", found.errors.len())
     });
-    let may_lose = |group| match found.may_be_lost.get(&group) {
-        Some(hits) if promise.may_lose => *hits,
-        _ => 0,
-    };
+    let may_lose = |group| found.may_be_lost.get(&group).copied().unwrap_or_default();
     let may = may_lose(Group::Count);
     promised(found.lost <= may, &|| format!("{} hits lost, {may} may be", found.lost));
     promised(found.double == 0, &|| format!("{} hits counted double", found.double));
@@ -93,7 +91,8 @@ fn judge(fault: Fault, found: &Findings, one_view: Duration, arena: Arena) -> Ve
     for (group, beyond) in &found.admitted_beyond {
         let may = match group {
             Group::Strict | Group::Window | Group::Count => may_lose(*group),
-            Group::Durable => 0,
+            Group::Durable if promise.spares_durable => 0,
+            Group::Durable => may_lose(*group),
             // A limit by shares beside the owner's own.
             Group::Local => group.limit() * group.keys() as u64,
         };

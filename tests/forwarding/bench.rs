@@ -1,5 +1,7 @@
 //! What the tests of forwarding stand on: keys with a known owner, rings and tenures set by hand.
 
+#![allow(unreachable_pub, reason = "as in the support that it adds to")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,9 +20,9 @@ use tidegate::units::Hits;
 
 use crate::support::Node;
 
-pub const PATIENCE: Duration = Duration::from_secs(15);
-pub const VNODES: u32 = 128;
-pub const RULES: &str = "
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const VNODES: u32 = 128;
+pub(crate) const RULES: &str = "
 domain: test
 descriptors:
   - key: window
@@ -35,50 +37,57 @@ descriptors:
     rate_limit: {window: 1d, requests_per_unit: 20, algorithm: gcra}
 ";
 
-pub fn id(name: &str) -> NodeId {
+pub(crate) fn id(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
 /// Where the counters of one entry are.
-pub fn place(node: &Node, key: &str, value: &str) -> u64 {
+pub(crate) fn place(node: &Node, key: &str, value: &str) -> u64 {
     let entries = [Entry { key, value }];
     node.core.decider.parts().hasher.descriptor("test", &entries).place()
 }
 
 /// A value of `key` whose place is as wanted.
-pub fn value(node: &Node, key: &str, is_wanted: impl Fn(u64) -> bool) -> String {
+pub(crate) fn value(node: &Node, key: &str, is_wanted: impl Fn(u64) -> bool) -> String {
     let mut values = (0..10_000).map(|n| format!("k{n}"));
     values.find(|value| is_wanted(place(node, key, value))).expect("one of ten thousand")
 }
 
 /// A value of `key` that `owner` owns by the ring that `node` sees.
-pub fn value_of(node: &Node, key: &str, owner: &str) -> String {
+pub(crate) fn value_of(node: &Node, key: &str, owner: &str) -> String {
     let topology = node.core.topology.load();
     value(node, key, |place| topology.owner(Scope::Region, place) == Some(&id(owner)))
 }
 
 /// The ring that `node` sees, less one member.
-pub fn without(node: &Node, gone: &str) -> Topology {
+pub(crate) fn without(node: &Node, gone: &str) -> Topology {
     let now = node.core.topology.load();
     let members = now.view.members().iter().filter(|member| member.id != id(gone)).cloned();
     Topology::new(now.me.clone(), now.region.clone(), View::new(members), VNODES)
 }
 
+/// Lets `node` forget the rings before the one it sees.
+pub fn forget_rings(node: &Node) {
+    let now = node.core.topology.load();
+    let fresh = Topology::new(now.me.clone(), now.region.clone(), now.view.clone(), VNODES);
+    node.core.topology.store(Arc::new(fresh));
+}
+
 /// Lets `node` believe that the ring it sees took the place of `before`.
-pub fn replaced(node: &Node, before: &Topology) {
+pub(crate) fn replaced(node: &Node, before: &Topology) {
     let now = Topology::clone(&node.core.topology.load()).after(before);
     node.core.topology.store(Arc::new(now));
 }
 
 /// Sets what `node` decides, and whom it says that it handed everything to.
-pub fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
+pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
     let holding = Holding { decides, given, ..Holding::default() };
     node.core.decider.parts().tenancy.hold(Scope::Region, holding);
 }
 
 /// A check as a node would forward it.
-pub fn check(node: &Node, check_id: u64, key: &str, value: &str, hits: i64) -> Check {
+pub(crate) fn check(node: &Node, check_id: u64, key: &str, value: &str, hits: i64) -> Check {
     let parts = node.core.decider.parts();
     let entries = [Entry { key, value }];
     let book = parts.book.load();
@@ -94,14 +103,14 @@ pub fn check(node: &Node, check_id: u64, key: &str, value: &str, hits: i64) -> C
     }
 }
 
-pub fn count(node: &Node, counter: fn(&Counters) -> &AtomicU64) -> u64 {
+pub(crate) fn count(node: &Node, counter: fn(&Counters) -> &AtomicU64) -> u64 {
     counter(node.core.decider.counters()).load(Ordering::Relaxed)
 }
 
-pub fn source(answer: &Answer) -> Source {
+pub(crate) fn source(answer: &Answer) -> Source {
     answer.statuses[0].source
 }
 
-pub fn remaining(answer: &Answer) -> u32 {
+pub(crate) fn remaining(answer: &Answer) -> u32 {
     answer.statuses[0].verdicts[0].remaining
 }

@@ -7,7 +7,8 @@ use tidegate::config::policy::Scope;
 use tidegate::decide::Source;
 
 use crate::bench::{
-    PATIENCE, RULES, count, holds, id, remaining, replaced, source, value, value_of, without,
+    PATIENCE, RULES, count, forget_rings, holds, id, remaining, replaced, source, value, value_of,
+    without,
 };
 use crate::support::{Node, cluster, eventually};
 
@@ -27,6 +28,7 @@ async fn a_holder_that_is_named_is_asked_once() {
             && ring.owner(Scope::Region, place) == Some(&id("a"))
     });
     a.core.topology.store(Arc::new(ring));
+    forget_rings(c);
     holds(b, Ranges::EMPTY, Some("a"));
 
     let answer = c.ask("bucket", &key).await;

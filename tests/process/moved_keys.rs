@@ -1,6 +1,7 @@
 //! Planned changes under load: keys move from owner to owner and every limit stays exact.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Http, Shape, THREE, check_body, until};
+use crate::harness::{Cluster, Http, Node, Shape, THREE, check_body, until};
 
 const KEYS: usize = 2_000;
 const LIMIT: usize = 10;
@@ -42,10 +43,11 @@ async fn a_node_that_joins_takes_keys_with_their_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_leaves_hands_its_counts_over() {
+async fn a_node_that_is_drained_hands_its_counts_over() {
     let mut cluster = Cluster::start(SHAPE).await;
     let load = Load::start(&cluster);
     load.reaches(2).await;
+    drain(&cluster.nodes[2]);
     leave(&mut cluster, &load, 2).await;
     load.reaches(load.average() + 1).await;
     load.end(&cluster).await;
@@ -57,6 +59,7 @@ async fn a_rolling_restart_of_all_nodes_forgets_nothing() {
     let load = Load::start(&cluster);
     load.reaches(1).await;
     for index in 0..cluster.nodes.len() {
+        cluster.nodes[index].terminate();
         leave(&mut cluster, &load, index).await;
         cluster.nodes[index].start();
         cluster.one_view().await;
@@ -65,10 +68,18 @@ async fn a_rolling_restart_of_all_nodes_forgets_nothing() {
     load.end(&cluster).await;
 }
 
-/// SIGTERM. A load balancer sees that it is not ready and sends nothing any more.
+/// `tidegate drain`.
+fn drain(node: &Node) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let url = format!("http://{}", node.admin);
+    let output = command.env_clear().args(["drain", "--no-wait", "--url", &url]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Waits for the end of a node that was told to leave. A load balancer sees that it is not ready and
+/// sends nothing any more.
 async fn leave(cluster: &mut Cluster, load: &Load, index: usize) {
     let (http, node) = (cluster.http.clone(), &mut cluster.nodes[index]);
-    node.terminate();
     let door = node.http;
     let not_ready = async || match http.get(door, "/readyz").await?.status {
         503 => Ok(()),

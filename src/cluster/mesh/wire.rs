@@ -180,8 +180,8 @@ pub enum HandoffStep {
     /// It would send what it has of the receiver's keys. Answered by
     /// [`HandoffReply::Ready`] or [`HandoffReply::Later`].
     Offer,
-    /// It holds nothing any more that is the receiver's under this epoch; these ranges were, and are
-    /// the receiver's from now on. Answered by [`HandoffReply::Taken`] or
+    /// It holds nothing any more that is the receiver's under this epoch; these ranges were, and
+    /// are the receiver's from now on. Answered by [`HandoffReply::Taken`] or
     /// [`HandoffReply::Refused`].
     Release {
         /// One more than that of the sender's last release to this receiver.

@@ -3,6 +3,9 @@
 //!
 //! One lock guards the machines. It is held for the time of a computation, never over a message.
 
+mod follow;
+mod steps;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,21 +19,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::known::{Acquaintance, Missed};
-use super::{
-    Alive, Epoch, Epochs, Holding, Members, Place, Quorum, Recognised, Ring, Roll, Standing, Step,
-    Tenancy,
-};
+use super::{Alive, Epochs, Holding, Recognised, Ring, Roll, Standing, Tenancy};
 use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::membership::{Known, MemberState, View};
-use crate::cluster::mesh::wire::{Call, Handoff, HandoffReply, HandoffStep, Reply};
-use crate::cluster::mesh::{LaneKind, Mesh, Peer};
+use crate::cluster::mesh::wire::{Handoff, HandoffReply, HandoffStep};
+use crate::cluster::mesh::{Mesh, Peer};
 use crate::cluster::replicate::Replicator;
 use crate::cluster::route::Topology;
 use crate::config::QuorumRule;
 use crate::config::policy::Scope;
 use crate::seam::Clock;
-use crate::store::{KeyHash, Store};
+use crate::store::Store;
 use crate::units::Span;
 
 /// How ownership is to be kept; all but the region the same on every node.
@@ -111,10 +111,6 @@ pub struct Counters {
 
 /// How often the machines are looked at when nothing happens.
 const TICK: Duration = Duration::from_millis(20);
-/// How long one message of a handover may take; then it is sent again.
-const MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long a range may stay frozen for its last changes; then it thaws and begins anew.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after a step that came to nothing.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 
@@ -266,6 +262,12 @@ impl Driver {
         own.without(machines.region.holds()).is_empty()
     }
 
+    /// Members that were lost without leaving and still count.
+    pub fn missed(&self) -> Vec<NodeId> {
+        let missed = self.shared.machines.lock().acquaintance.missed();
+        missed.members.into_iter().map(|(id, ..)| id).collect()
+    }
+
     /// Everybody who counts for a quorum and for shares.
     pub fn known(&self) -> Known {
         self.shared.machines.lock().acquaintance.who_counts()
@@ -318,100 +320,6 @@ impl Driver {
         }
     }
 
-    /// What is to be done for each peer that nothing is done for yet.
-    fn take_steps(&self, machines: &mut Machines) -> Vec<(Scope, NodeId, Epoch, Step)> {
-        let mut due = Vec::new();
-        if !machines.is_open {
-            return due;
-        }
-        let now = self.shared.tenancy.moment();
-        for scope in RINGS {
-            let is_region = scope == Scope::Region;
-            let ring = machines.ring(scope);
-            let peers: Vec<NodeId> = ring.members().seats.keys().cloned().collect();
-            for peer in peers {
-                if machines.busy.contains(&(is_region, peer.clone())) {
-                    continue;
-                }
-                let ring = machines.ring_mut(scope);
-                if let Some(step) = ring.next(&peer, now) {
-                    let epoch = ring.epoch();
-                    machines.busy.insert((is_region, peer.clone()));
-                    due.push((scope, peer, epoch, step));
-                }
-            }
-        }
-        // A step may have frozen something.
-        self.publish(machines);
-        due
-    }
-
-    /// Carries out one step and tells the machine what came of it. Returns whether it came to
-    /// something.
-    async fn carry_out(
-        &self,
-        scope: Scope,
-        peer: &NodeId,
-        epoch: Epoch,
-        step: Step,
-        mesh: &Mesh,
-        replicator: &Replicator,
-    ) -> bool {
-        let send = async |epoch, step| {
-            let call = Call::Handoff(Handoff { scope, epoch, step });
-            match mesh.call(peer, LaneKind::Bulk, call, MESSAGE_TIMEOUT).await {
-                Ok(Reply::Handoff(reply)) => Some(reply),
-                Ok(_) | Err(_) => None,
-            }
-        };
-        match step {
-            Step::Offer(epoch) => {
-                let Some(reply) = send(epoch, HandoffStep::Offer).await else { return false };
-                self.on_ring(scope, |ring| ring.offer_answered(peer, epoch, reply));
-                reply == HandoffReply::Ready
-            }
-            Step::Copy { follows, copies } => {
-                replicator.follow(scope, peer.clone(), follows.clone());
-                let places = follows.with(&copies);
-                let wants = |key: KeyHash| {
-                    key.is_owned() && key.scope() == scope && places.contains(key.place)
-                };
-                let copied =
-                    if places.is_empty() { Ok(0) } else { replicator.copy(peer, wants).await };
-                let Ok(copied) = copied else { return false };
-                count(&self.shared.counters.copied, copied);
-                self.on_ring(scope, |ring| ring.copied(peer, epoch));
-                true
-            }
-            Step::Flush => {
-                // Every decision that was permitted before the freeze is in line behind this.
-                self.shared.store.barrier();
-                let flushed = tokio::time::timeout(FLUSH_TIMEOUT, replicator.flush(peer)).await;
-                let is_done = matches!(flushed, Ok(Ok(())));
-                self.on_ring(scope, |ring| ring.flushed(peer, epoch, is_done));
-                is_done
-            }
-            Step::Release { epoch, number, ranges } => {
-                let count_of = ranges.iter().len() as u64;
-                let step = HandoffStep::Release { number, ranges };
-                let Some(reply) = send(epoch, step).await else { return false };
-                self.on_ring(scope, |ring| ring.release_answered(peer, number, reply));
-                if reply == HandoffReply::Taken {
-                    replicator.unfollow(scope, peer);
-                    count(&self.shared.counters.handed_over, count_of);
-                }
-                reply == HandoffReply::Taken
-            }
-        }
-    }
-
-    fn on_ring(&self, scope: Scope, tell: impl FnOnce(&mut Ring)) {
-        let machines = &mut *self.shared.machines.lock();
-        tell(machines.ring_mut(scope));
-        self.publish(machines);
-        self.shared.wake.notify_one();
-    }
-
     /// Time passed.
     fn tick(&self, machines: &mut Machines) {
         if !machines.is_open {
@@ -441,81 +349,6 @@ impl Driver {
             }
         }
         self.publish(machines);
-    }
-
-    /// The roll or what is known may have changed: so do the rings.
-    fn follow_roll(&self, machines: &mut Machines) {
-        let shared = &self.shared;
-        let now = shared.clock.system();
-        let forget = shared.options.forget_after;
-        machines.acquaintance.follow(&machines.roll, &machines.view, now, forget);
-        let on_roll = |(id, seat): (&NodeId, &super::roll::Seat)| {
-            // Gossip forgets whom it gives up; the roll does not yet.
-            let member = machines.view.get(id).or_else(|| machines.recognised.get(id))?;
-            (member.generation == seat.generation).then(|| member.clone())
-        };
-        let recognised = View::new(machines.roll.seats().iter().filter_map(on_roll));
-        let known = machines.acquaintance.who_counts();
-        let current = shared.topology.load();
-        let me = shared.incarnation.node().clone();
-        let Options { region, vnodes, .. } = &shared.options;
-        let topology = Topology::new(me, region.clone(), recognised.clone(), *vnodes)
-            .with_known(known.clone())
-            .after(&current);
-        for scope in RINGS {
-            let members = self.members(scope, &topology, &known);
-            let ring = machines.ring_mut(scope);
-            let before = ring.epoch();
-            ring.follow(members);
-            if ring.epoch() != before {
-                count(&shared.counters.epochs, 1);
-            }
-        }
-        machines.recognised = recognised;
-        shared.topology.store(Arc::new(topology));
-        self.publish(machines);
-        shared.wake.notify_one();
-    }
-
-    fn members(&self, scope: Scope, topology: &Topology, known: &Known) -> Members {
-        let region = &self.shared.options.region;
-        let is_on = |its_region: &str| scope == Scope::Global || its_region == region;
-        let ring = match scope {
-            Scope::Region => topology.region_ring(region),
-            Scope::Global => Some(topology.global_ring()),
-        };
-        let seats = topology.view.members().iter().filter(|member| is_on(&member.region));
-        let seats = seats.map(|member| {
-            let arcs = ring.map(|ring| ring.arcs(&member.id)).unwrap_or_default();
-            (member.id.clone(), Place { generation: member.generation, arcs })
-        });
-        let counts = known.nodes().iter().filter(|(_, its_region)| is_on(its_region));
-        let quorum = match self.shared.options.quorum {
-            QuorumRule::Majority => Quorum::Of(counts.map(|(id, _)| id.clone()).collect()),
-            QuorumRule::None => Quorum::Everyone,
-        };
-        Members { seats: seats.collect(), quorum }
-    }
-
-    /// Lets every decision know.
-    fn publish(&self, machines: &mut Machines) {
-        for (scope, at) in RINGS.into_iter().zip(0..) {
-            let ring = machines.ring(scope);
-            let holding = Holding {
-                epoch: ring.epoch(),
-                decides: ring.decides(),
-                given: ring.given().iter().map(|(to, what)| (what.clone(), to.clone())).collect(),
-            };
-            let until = match ring.standing() {
-                Standing::Whole(until) | Standing::Broken(until) => until,
-                Standing::Nothing => super::Moment::EPOCH,
-            };
-            self.shared.tenancy.lease(scope, until);
-            if machines.published[at] != holding {
-                machines.published[at] = holding.clone();
-                self.shared.tenancy.hold(scope, holding);
-            }
-        }
     }
 }
 

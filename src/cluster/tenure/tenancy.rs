@@ -56,8 +56,9 @@ impl Tenancy {
         tenancy
     }
 
-    /// Whether this node may decide the key at `place` now. Ask it inside the lock that the decision
-    /// is made under: a freeze takes every lock once after it, and so finds all that was decided.
+    /// Whether this node may decide the key at `place` now. Ask it inside the lock that the
+    /// decision is made under: a freeze takes every lock once after it, and so finds all that was
+    /// decided.
     pub fn permits(&self, scope: Scope, place: u64) -> bool {
         self.has_lease(scope) && self.ring(scope).holding.load().decides.contains(place)
     }

@@ -63,8 +63,11 @@ pub(crate) struct Budget {
 pub(crate) struct Promise {
     /// Longest time that a key has no right answer, at nodes that can reach an owner.
     pub(crate) without_right_answer: Duration,
-    /// Whether hits of the last replication interval may be lost: only by a crash.
-    pub(crate) may_lose: bool,
+    /// What an acknowledged count takes at most to where a crash does not reach: to a replica, or to
+    /// the disk when all nodes die.
+    pub(crate) lag: Duration,
+    /// Whether `durability: replicated` keeps what was counted within the lag.
+    pub(crate) spares_durable: bool,
 }
 
 /// What of the run concerns a fault.
@@ -73,6 +76,10 @@ pub(crate) struct Extent {
     pub(crate) junk: u64,
 }
 
+/// A few intervals of 5 ms, on a machine that carries five nodes and their load.
+const REPLICATION_LAG: Duration = Duration::from_millis(50);
+/// A few intervals of the 500 ms that the nodes are configured with here.
+const STORAGE_LAG: Duration = Duration::from_secs(2);
 /// After the last fault every node has one view again.
 pub(crate) const ONE_VIEW_WITHIN: Duration = Duration::from_secs(3);
 
@@ -110,8 +117,8 @@ impl Fault {
             // nobody is there to answer, and this is what comes after it.
             _ => Duration::from_secs(2),
         };
-        let may_lose = matches!(self, Self::Kill | Self::Blackout);
-        Promise { without_right_answer, may_lose }
+        let lag = if self == Self::Blackout { STORAGE_LAG } else { REPLICATION_LAG };
+        Promise { without_right_answer, lag, spares_durable: self != Self::Blackout }
     }
 
     /// Before the nodes start.

@@ -1,0 +1,69 @@
+//! `tidegate drain`: takes a node out of its cluster without losing a count.
+
+use std::io::Write;
+use std::thread::sleep;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+
+use super::{Failure, Outcome, client};
+use crate::config::UserError;
+
+/// Let a node hand over what it owns and end, as SIGTERM does.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The admin door of the node
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_ADMIN_URL",
+        default_value = "http://127.0.0.1:8082"
+    )]
+    url: String,
+    /// Do not wait until the node has ended
+    #[arg(long)]
+    no_wait: bool,
+    /// Longest wait, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u32,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate drain
+  tidegate drain --url http://10.1.0.4:8082 --timeout 120
+
+The node goes on to answer while its peers take over its keys with their counts; its admin door
+closes last. The exit code is 1 when it is still there after the timeout.";
+
+/// How often it is looked whether the node is gone.
+const POLL: Duration = Duration::from_millis(100);
+
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let base = args.url.trim_end_matches('/');
+    let url = format!("{base}/drain");
+    let response = client::ask(Method::POST, &url, String::new())?;
+    if response.status() != StatusCode::ACCEPTED {
+        return Err(UserError::new(
+            format!("{url} answered {}", response.status()),
+            "give the admin door ([admin] listen) of a tidegate node with --url",
+        )
+        .into());
+    }
+    if args.no_wait {
+        writeln!(out, "draining")?;
+        return Ok(Outcome::Yes);
+    }
+    writeln!(out, "draining; waiting until the node has ended")?;
+    out.flush()?;
+    for _ in 0..args.timeout.saturating_mul(10) {
+        if client::ask(Method::GET, &format!("{base}/healthz"), String::new()).is_err() {
+            writeln!(out, "drained")?;
+            return Ok(Outcome::Yes);
+        }
+        sleep(POLL);
+    }
+    writeln!(out, "still there after {} s; see `tidegate status`", args.timeout)?;
+    Ok(Outcome::No)
+}

@@ -1,0 +1,89 @@
+//! From the roll to the rings, and from the rings to everybody who asks.
+
+use std::sync::Arc;
+
+use super::{Driver, Machines, Options, RINGS, count};
+use crate::cluster::identity::NodeId;
+use crate::cluster::membership::{Known, View};
+use crate::cluster::route::Topology;
+use crate::cluster::tenure::roll::Seat;
+use crate::cluster::tenure::{Holding, Members, Moment, Place, Quorum, Standing};
+use crate::config::QuorumRule;
+use crate::config::policy::Scope;
+
+impl Driver {
+    /// The roll or what is known may have changed: so do the rings.
+    pub(super) fn follow_roll(&self, machines: &mut Machines) {
+        let shared = &self.shared;
+        let now = shared.clock.system();
+        let forget = shared.options.forget_after;
+        machines.acquaintance.follow(&machines.roll, &machines.view, now, forget);
+        let on_roll = |(id, seat): (&NodeId, &Seat)| {
+            // Gossip forgets whom it gives up; the roll does not yet.
+            let member = machines.view.get(id).or_else(|| machines.recognised.get(id))?;
+            (member.generation == seat.generation).then(|| member.clone())
+        };
+        let recognised = View::new(machines.roll.seats().iter().filter_map(on_roll));
+        let known = machines.acquaintance.who_counts();
+        let current = shared.topology.load();
+        let me = shared.incarnation.node().clone();
+        let Options { region, vnodes, .. } = &shared.options;
+        let topology = Topology::new(me, region.clone(), recognised.clone(), *vnodes)
+            .with_known(known.clone())
+            .after(&current);
+        for scope in RINGS {
+            let members = self.members(scope, &topology, &known);
+            let ring = machines.ring_mut(scope);
+            let before = ring.epoch();
+            ring.follow(members);
+            if ring.epoch() != before {
+                count(&shared.counters.epochs, 1);
+            }
+        }
+        machines.recognised = recognised;
+        shared.topology.store(Arc::new(topology));
+        self.publish(machines);
+        shared.wake.notify_one();
+    }
+
+    fn members(&self, scope: Scope, topology: &Topology, known: &Known) -> Members {
+        let region = &self.shared.options.region;
+        let is_on = |its_region: &str| scope == Scope::Global || its_region == region;
+        let ring = match scope {
+            Scope::Region => topology.region_ring(region),
+            Scope::Global => Some(topology.global_ring()),
+        };
+        let seats = topology.view.members().iter().filter(|member| is_on(&member.region));
+        let seats = seats.map(|member| {
+            let arcs = ring.map(|ring| ring.arcs(&member.id)).unwrap_or_default();
+            (member.id.clone(), Place { generation: member.generation, arcs })
+        });
+        let counts = known.nodes().iter().filter(|(_, its_region)| is_on(its_region));
+        let quorum = match self.shared.options.quorum {
+            QuorumRule::Majority => Quorum::Of(counts.map(|(id, _)| id.clone()).collect()),
+            QuorumRule::None => Quorum::Everyone,
+        };
+        Members { seats: seats.collect(), quorum }
+    }
+
+    /// Lets every decision know.
+    pub(super) fn publish(&self, machines: &mut Machines) {
+        for (scope, at) in RINGS.into_iter().zip(0..) {
+            let ring = machines.ring(scope);
+            let holding = Holding {
+                epoch: ring.epoch(),
+                decides: ring.decides(),
+                given: ring.given().iter().map(|(to, what)| (what.clone(), to.clone())).collect(),
+            };
+            let until = match ring.standing() {
+                Standing::Whole(until) | Standing::Broken(until) => until,
+                Standing::Nothing => Moment::EPOCH,
+            };
+            self.shared.tenancy.lease(scope, until);
+            if machines.published[at] != holding {
+                machines.published[at] = holding.clone();
+                self.shared.tenancy.hold(scope, holding);
+            }
+        }
+    }
+}

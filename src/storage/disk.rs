@@ -1,0 +1,95 @@
+//! Where the file lies: the joint between what is written and what it is written to.
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use redb::{Builder, Database, DatabaseError};
+
+use crate::units::Timestamp;
+
+/// Most files that are kept aside; the oldest goes for the next. A disk that tears every file must
+/// not fill up with them.
+pub const ASIDE_MAX: usize = 3;
+
+/// Where the file lies.
+pub trait Disk: Debug + Send + Sync {
+    /// Opens the file, or makes an empty one.
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError>;
+
+    /// Takes the file out of the way without losing it, and says where it is. Nobody has it open.
+    fn set_aside(&self, now: Timestamp) -> io::Result<PathBuf>;
+
+    /// Where it lies, for people.
+    fn path(&self) -> &Path;
+}
+
+/// A file in a folder.
+#[derive(Debug)]
+pub struct PathOnDisk {
+    path: PathBuf,
+}
+
+impl PathOnDisk {
+    /// The file at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// What the names of files that were set aside begin with.
+    fn aside_prefix(&self) -> OsString {
+        let mut prefix = self.path.file_name().unwrap_or_default().to_owned();
+        prefix.push(".aside-");
+        prefix
+    }
+
+    /// Files that were set aside before, oldest first.
+    fn asides(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let prefix = self.aside_prefix();
+        let prefix = prefix.to_string_lossy();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let name = entry?.file_name();
+            let seconds = name.to_string_lossy().strip_prefix(&*prefix).map(str::parse::<u64>);
+            if let Some(Ok(seconds)) = seconds {
+                found.push((seconds, folder.join(name)));
+            }
+        }
+        found.sort();
+        Ok(found.into_iter().map(|(_, path)| path).collect())
+    }
+}
+
+impl Disk for PathOnDisk {
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        let mut options = OpenOptions::new();
+        // A node that stands alone keeps its secret in it.
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&self.path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no regular file").into());
+        }
+        builder.create_file(file)
+    }
+
+    fn set_aside(&self, now: Timestamp) -> io::Result<PathBuf> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new("."));
+        let before = self.asides(folder)?;
+        for oldest in before.iter().take((before.len() + 1).saturating_sub(ASIDE_MAX)) {
+            fs::remove_file(oldest)?;
+        }
+        let mut name = self.aside_prefix();
+        name.push(now.as_secs().to_string());
+        let aside = folder.join(name);
+        fs::rename(&self.path, &aside)?;
+        Ok(aside)
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}

@@ -1,0 +1,102 @@
+//! Power fails everywhere at once: a quota of a week that was used up stays used up.
+
+use std::time::Duration;
+
+use crate::harness::{Cluster, Node, Shape, THREE, check_body, until};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: week
+    rate_limit: {unit: week, requests_per_unit: 20}
+";
+const STORAGE: &str = "[storage]\npath = \"counts.redb\"\ninterval = \"100ms\"\n";
+const WRITES_WITHIN: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_node_that_is_killed_remembers_a_used_up_week() {
+    remembers_a_used_up_week(&["n1"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_killed_whole_remembers_a_used_up_week() {
+    remembers_a_used_up_week(THREE).await;
+}
+
+async fn remembers_a_used_up_week(nodes: &[&str]) {
+    let shape = Shape { nodes, rules: RULES, config: STORAGE, ..Shape::default() };
+    let mut cluster = Cluster::start(shape).await;
+    for hit in 0..20 {
+        let node = &cluster.nodes[hit % nodes.len()];
+        assert_eq!(week(&cluster, node, "alice").await, 200, "hit {hit}");
+    }
+    for node in &cluster.nodes {
+        assert_eq!(week(&cluster, node, "alice").await, 429);
+        assert_eq!(week(&cluster, node, "bob").await, 200);
+    }
+    for node in &cluster.nodes {
+        is_written(node).await;
+    }
+
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    for node in &mut cluster.nodes {
+        node.start();
+    }
+    for node in &mut cluster.nodes {
+        node.ready(nodes.len()).await;
+    }
+    let mut loaded = 0;
+    for node in &cluster.nodes {
+        assert_eq!(week(&cluster, node, "alice").await, 429, "{}", node.id);
+        let storage = node.status().await.unwrap().storage.expect("it has a file");
+        assert_eq!((storage.problem, storage.skipped), (None, 0));
+        assert_eq!(node.metric("tidegate_storage_ok").await, 1);
+        loaded += storage.loaded;
+    }
+    assert!(loaded >= 2, "alice and bob, wherever their owners are");
+    for hit in nodes.len()..20 {
+        assert_eq!(week(&cluster, &cluster.nodes[0], "bob").await, 200, "hit {hit}");
+    }
+    assert_eq!(week(&cluster, &cluster.nodes[0], "bob").await, 429);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_file_is_torn_starts_and_says_so_once() {
+    let shape = Shape { nodes: &["n1"], rules: RULES, config: STORAGE, ..Shape::default() };
+    let mut cluster = Cluster::start(shape).await;
+    assert_eq!(week(&cluster, &cluster.nodes[0], "alice").await, 200);
+    is_written(&cluster.nodes[0]).await;
+    cluster.nodes[0].kill();
+    let folder = cluster.dir.path().join("n1");
+    std::fs::write(folder.join("counts.redb"), "torn").unwrap();
+
+    cluster.nodes[0].start();
+    cluster.nodes[0].ready(1).await;
+    let storage = cluster.nodes[0].status().await.unwrap().storage.expect("it has a file");
+    assert_eq!((storage.problem, storage.loaded), (None, 0));
+    let log = std::fs::read_to_string(folder.join("log")).unwrap();
+    let said: Vec<_> = log.lines().filter(|line| line.contains("set aside")).collect();
+    assert_eq!(said.len(), 1, "{log}");
+    assert!(said[0].contains("the file is damaged") && said[0].contains(".aside-"), "{}", said[0]);
+}
+
+async fn week(cluster: &Cluster, node: &Node, user: &str) -> u16 {
+    let body = check_body("shop", "week", user);
+    cluster.http.check(node.http, &body).await.unwrap().status
+}
+
+/// Waits until a round is over that began after this was called.
+async fn is_written(node: &Node) {
+    let rounds = async || match node.status().await?.storage {
+        Some(storage) => Ok(storage.rounds),
+        None => Err("it has no file".to_owned()),
+    };
+    let before = rounds().await.unwrap();
+    let over = async || match rounds().await? {
+        now if now >= before + 2 => Ok(()),
+        now => Err(format!("{now} rounds, {before} before")),
+    };
+    until("what was counted is on the disk", WRITES_WITHIN, over).await;
+}
