@@ -134,6 +134,8 @@ impl Fault {
             Self::ClockJump => clock::prepare(setup),
             Self::DiskFull => disk::prepare(setup),
             Self::Flood => flood::prepare(setup),
+            // Of an owner and two replicas one is in the majority, whichever two nodes are cut off.
+            Self::Partition | Self::OneWayCut => setup.cluster.push_str("replicas = 2\n"),
             // A planned change is exact while nobody gives up waiting.
             Self::RollingRestart | Self::Join | Self::Leave => {
                 setup.cluster.push_str("deadline_ms = 1000\n");
