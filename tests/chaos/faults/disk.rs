@@ -25,6 +25,8 @@ pub(super) async fn fill(arena: &mut Arena) {
     says(arena, false).await;
     tokio::time::sleep(arena.hold).await;
     arena.nodes[VICTIM].assert_runs();
+    // Its room is free only when nobody has it open any more.
+    drop(file);
     fs::remove_file(&path).unwrap();
     says(arena, true).await;
 }
