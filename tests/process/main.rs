@@ -8,10 +8,14 @@
 #![allow(clippy::print_stderr, reason = "a failure shows the logs of the processes")]
 
 mod bad_input;
+mod crashed_owner;
 mod drained_node;
 mod exact_limits;
+mod flooded_store;
 mod harness;
 mod killed_node;
 mod long_windows;
+mod moved_keys;
 mod one_owner;
+mod paused_owner;
 mod rules_reload;

@@ -36,9 +36,14 @@ pub struct Link {
 const PEERS_MAX: usize = 64;
 
 impl Relay {
-    /// A relay to the node at `target`.
+    /// A relay to the node at `target`, both on loopback.
     pub async fn start(target: SocketAddr, link: Link) -> Self {
-        let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), target, link).await
+    }
+
+    /// A relay that listens on `front`.
+    pub async fn start_at(front: SocketAddr, target: SocketAddr, link: Link) -> Self {
+        let front = Arc::new(UdpSocket::bind(front).await.expect("bind"));
         let addr = front.local_addr().expect("bound");
         let link = Arc::new(link);
         let running = tokio::spawn(forward(front, target, link.clone()));
@@ -111,7 +116,7 @@ async fn forward(front: Arc<UdpSocket>, target: SocketAddr, link: Arc<Link>) {
             Some(back) => back.clone(),
             None if backs.len() == PEERS_MAX => continue,
             None => {
-                let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
+                let back = Arc::new(UdpSocket::bind("0.0.0.0:0").await.expect("bind"));
                 backs.insert(from, back.clone());
                 tasks.spawn(answer(front.clone(), back.clone(), from, link.clone()));
                 back

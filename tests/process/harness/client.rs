@@ -96,6 +96,17 @@ pub(crate) fn check_body(domain: &str, key: &str, value: &str) -> Value {
     })
 }
 
+/// A check of one descriptor with one entry and so many hits; none only look.
+pub(crate) fn hits_body(domain: &str, key: &str, value: &str, hits: u64) -> Value {
+    serde_json::json!({
+        "domain": domain,
+        "descriptors": [{
+            "entries": [{ "key": key, "value": value }],
+            "hitsAddend": hits.to_string(),
+        }],
+    })
+}
+
 /// An error with its causes: hyper's own text names none.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

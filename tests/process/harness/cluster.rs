@@ -68,6 +68,24 @@ impl Cluster {
         Self::start(Shape { nodes: THREE, rules, ..Shape::default() }).await
     }
 
+    /// Starts one more node, with the others as its seeds, and waits until all see it.
+    pub(crate) async fn join(&mut self, id: &str, shape: Shape<'_>) {
+        issue(&self.dir.path().join("pki"), id);
+        let mut node = Node::new(self.dir.path(), id, shape.rules, shape.sets, &self.http);
+        node.write_config(&format!("{}{}", membership(&node, &self.nodes), shape.config));
+        node.start();
+        self.nodes.push(node);
+        self.one_view().await;
+    }
+
+    /// Waits until each node that runs is ready and sees all that run.
+    pub(crate) async fn one_view(&mut self) {
+        let members = self.nodes.iter().filter(|node| node.is_running()).count();
+        for node in self.nodes.iter_mut().filter(|node| node.is_running()) {
+            node.ready(members).await;
+        }
+    }
+
     /// The sum of one source of verdicts over all running nodes.
     pub(crate) async fn verdicts(&self, source: &str) -> u64 {
         let mut sum = 0;
@@ -91,17 +109,22 @@ impl Drop for Cluster {
 }
 
 fn make_authority(pki: &Path, nodes: &[&str]) {
-    let ca = |args: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        let command = command.env_clear().arg("ca").args(args).arg("--dir").arg(pki);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    ca(&["init"]);
+    ca(pki, &["init"]);
     for node in nodes {
-        ca(&["issue", "--node", node]);
+        issue(pki, node);
     }
     assert!(fs::metadata(pki.join("cluster.secret")).is_ok());
+}
+
+fn issue(pki: &Path, node: &str) {
+    ca(pki, &["issue", "--node", node]);
+}
+
+fn ca(pki: &Path, args: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let command = command.env_clear().arg("ca").args(args).arg("--dir").arg(pki);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// `[cluster]` and `[tls]` of one node: the other nodes are its seeds.

@@ -10,7 +10,7 @@ mod process;
 mod upstream;
 mod wait;
 
-pub(crate) use client::{Http, Reply, check_body};
+pub(crate) use client::{Http, Reply, check_body, hits_body};
 pub(crate) use cluster::{Cluster, Shape, THREE};
 pub(crate) use load::Load;
 pub(crate) use nginx::{Nginx, Request};

@@ -146,6 +146,21 @@ impl Node {
         self.process.as_ref().expect("it runs").terminate();
     }
 
+    /// SIGSTOP.
+    pub(crate) fn pause(&self) {
+        self.process.as_ref().expect("it runs").pause();
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.process.as_ref().expect("it runs").resume();
+    }
+
+    /// Memory that it holds, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.process.as_ref().expect("it runs").resident_bytes()
+    }
+
     /// Waits for the end after [`Node::terminate`]; its exit code.
     pub(crate) async fn exit_code(&mut self, within: Duration) -> Option<i32> {
         let process = self.process.as_mut().expect("it runs");

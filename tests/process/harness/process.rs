@@ -33,10 +33,33 @@ impl Process {
 
     /// SIGTERM.
     pub(crate) fn terminate(&self) {
-        let pid = self.child.id();
-        // std can only kill; a shell's own `kill` is on every system.
-        let sent = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status();
-        assert!(sent.unwrap().success(), "send SIGTERM to {}", self.name);
+        self.signal("TERM");
+    }
+
+    /// SIGSTOP: it does nothing and answers nobody, and does not know. Returns when all its threads
+    /// have stopped.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+        while !self.is_stopped() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Memory that it holds, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib = line.split_whitespace().next().unwrap();
+        kib.parse::<u64>().unwrap() * 1024
     }
 
     /// SIGKILL; returns when the process is gone.
@@ -63,6 +86,26 @@ impl Process {
         let lines: Vec<&str> = log.lines().collect();
         let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
         format!("--- {}: the end of its log\n{}\n", self.name, tail.join("\n"))
+    }
+}
+
+// === impl Process: signals ===
+
+impl Process {
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        threads.into_iter().all(|thread| {
+            // A thread may end between the two: then look again.
+            let status = fs::read_to_string(thread.unwrap().path().join("status"));
+            status.is_ok_and(|status| status.contains("\nState:\tT"))
+        })
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.pid();
+        // std can only kill; a shell's own `kill` is on every system.
+        let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status();
+        assert!(sent.unwrap().success(), "send SIG{signal} to {}", self.name);
     }
 }
 

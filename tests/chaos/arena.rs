@@ -1,0 +1,242 @@
+//! Five nodes, the load on them, and what may be done to both.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::checks::Facts;
+use crate::dice::Dice;
+use crate::group::{Group, Key};
+use crate::history::Event;
+use crate::load::Load;
+use crate::network::{Network, PLACES};
+use crate::node::Node;
+use crate::wait::until;
+
+/// Nodes that run from the start; there is room for one that joins.
+pub(crate) const NODES: usize = 5;
+
+/// Nodes before they run.
+pub(crate) struct Setup {
+    pub(crate) nodes: Vec<Node>,
+    /// More keys of `[cluster]` in every node's `cluster.toml`.
+    pub(crate) cluster: String,
+    /// More sections.
+    pub(crate) more: String,
+}
+
+/// Nodes that run, under load.
+pub(crate) struct Arena {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) load: Load,
+    pub(crate) dice: Dice,
+    pub(crate) network: Network,
+    pub(crate) facts: Facts,
+    /// How long a fault that lasts is to last.
+    pub(crate) hold: Duration,
+    /// Broken promises that are no matter of the history.
+    pub(crate) broken: Vec<String>,
+}
+
+/// How long the nodes may take to a first view.
+const START_WITHIN: Duration = Duration::from_secs(30);
+/// How long anything is waited for that may never come: a peek of a key, one view.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+impl Setup {
+    /// Folders and certificates of all nodes that may run, below `runs`.
+    pub(crate) fn new(runs: &Path, network: &Network) -> Self {
+        fs::create_dir_all(runs).unwrap();
+        let nodes: Vec<Node> = (0..PLACES).map(|place| Node::new(place, runs, network)).collect();
+        make_authority(&runs.join("pki"), &nodes);
+        Self { nodes, cluster: String::new(), more: String::new() }
+    }
+
+    /// Starts the first five and waits for one view.
+    pub(crate) async fn start(self, network: &Network, dice: Dice, hold: Duration) -> Arena {
+        let Self { mut nodes, cluster, more } = self;
+        let meshes: Vec<SocketAddr> = nodes.iter().map(|node| node.advertise).collect();
+        for node in &nodes {
+            let others = meshes[..NODES].iter().filter(|mesh| **mesh != node.advertise);
+            node.write(&others.copied().collect::<Vec<_>>(), &cluster, &more);
+        }
+        for node in &mut nodes[..NODES] {
+            node.start();
+        }
+        let load = Load::new(&nodes);
+        let (network, facts) = (network.clone(), Facts::default());
+        let mut arena = Arena { nodes, load, dice, network, facts, hold, broken: Vec::new() };
+        let what = format!("{NODES} nodes have one view");
+        until(&what, START_WITHIN, async || arena.have_one_view().await).await;
+        arena
+    }
+}
+
+impl Arena {
+    /// Nodes that run now.
+    pub(crate) fn running(&self) -> Vec<usize> {
+        self.nodes.iter().filter(|node| node.is_running()).map(|node| node.place).collect()
+    }
+
+    /// A node that runs, drawn.
+    pub(crate) fn draw(&mut self) -> usize {
+        let running = self.running();
+        running[self.dice.below(running.len())]
+    }
+
+    /// `kill -9`; a load balancer knows at once.
+    pub(crate) fn kill(&mut self, place: usize) {
+        self.load.open(place, false);
+        self.nodes[place].kill();
+        self.facts.crashes.push(self.load.now());
+    }
+
+    /// SIGTERM, and waits for its end. It is asked until it says that it is not ready.
+    pub(crate) async fn leave(&mut self, place: usize) {
+        let node = &self.nodes[place];
+        node.terminate();
+        let not_ready = async || match node.is_ready().await {
+            Ok(true) => Err("it is ready".to_owned()),
+            Ok(false) | Err(_) => Ok(()),
+        };
+        until("a node that leaves says so", PATIENCE, not_ready).await;
+        self.load.open(place, false);
+        self.nodes[place].ended(Duration::from_secs(20)).await;
+    }
+
+    /// Starts a node and sends it load when it is ready.
+    pub(crate) async fn start(&mut self, place: usize) {
+        self.nodes[place].start();
+        let node = &mut self.nodes[place];
+        let ready = async || {
+            node.assert_runs();
+            if node.is_ready().await? { Ok(()) } else { Err("it is not".to_owned()) }
+        };
+        until("a node that starts is ready", START_WITHIN, ready).await;
+        self.load.open(place, true);
+    }
+
+    /// Waits until all that run see each other and nobody else, and says how long that took.
+    pub(crate) async fn one_view(&mut self) -> Duration {
+        let begun = tokio::time::Instant::now();
+        while let Err(lacks) = self.have_one_view().await {
+            if begun.elapsed() > PATIENCE {
+                self.broken.push(format!("no one view within {PATIENCE:?}: {lacks}"));
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        begun.elapsed()
+    }
+
+    async fn have_one_view(&mut self) -> Result<(), String> {
+        let running: Vec<String> =
+            self.running().into_iter().map(|place| self.nodes[place].id.clone()).collect();
+        let mut epochs = BTreeMap::new();
+        for node in &mut self.nodes {
+            node.assert_runs();
+        }
+        for node in self.nodes.iter().filter(|node| node.is_running()) {
+            if !node.is_ready().await? {
+                return Err(format!("{} is not ready", node.id));
+            }
+            let status = node.status().await?;
+            let is_up = |state: &str| matches!(state, "self" | "up");
+            let up = status.members.iter().filter(|member| is_up(member.state.name()));
+            let up: Vec<&String> = up.map(|member| &member.id).collect();
+            if up.len() != status.members.len() || !up.into_iter().eq(&running) {
+                let seen = status.members.iter();
+                let seen = seen.map(|member| format!("{} {}", member.id, member.state.name()));
+                return Err(format!("{} sees {}", node.id, seen.collect::<Vec<_>>().join(", ")));
+            }
+            epochs.insert(status.epoch, node.id.clone());
+        }
+        if epochs.len() == 1 { Ok(()) } else { Err(format!("epochs differ: {epochs:?}")) }
+    }
+
+    /// Answers by policy are counted, never silent: each node that ran all the time says of at least
+    /// as many as its clients saw.
+    pub(crate) async fn hold_policy_against(&mut self, history: &[Event]) {
+        for node in &self.nodes[..NODES] {
+            if !node.is_running() || node.starts() > 1 {
+                continue;
+            }
+            let is_seen = |event: &&Event| event.place == node.place && event.answer.is_by_policy();
+            let seen = i64::try_from(history.iter().filter(is_seen).count()).unwrap();
+            match node.metric("tidegate_verdicts_total{source=\"policy\"}").await {
+                Ok(said) if said >= seen => {}
+                said => {
+                    let id = &node.id;
+                    self.broken.push(format!("{id} says of {said:?} answers by policy of {seen}"));
+                }
+            }
+        }
+    }
+
+    /// What the owners count for each key of [`Group::Count`] now, without a hit.
+    pub(crate) async fn count(&mut self) {
+        for index in 0..Group::Count.keys() {
+            let key = Key { group: Group::Count, index };
+            let place = self.draw();
+            let load = &self.load;
+            let peek = tokio::time::timeout(PATIENCE, async {
+                loop {
+                    if let Ok(counted) = load.counted(place, key).await {
+                        return counted;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            });
+            match peek.await {
+                Ok(counted) => drop(self.facts.counted.insert(key, counted)),
+                Err(_) => self.broken.push(format!("no owner answers for {key:?}")),
+            }
+        }
+    }
+
+    /// Asks for each key of `groups` until its owner refuses, so that what was admitted can be held
+    /// against the limit.
+    pub(crate) async fn reach_limits(&mut self, groups: &[Group]) {
+        let mut keys = JoinSet::new();
+        let limited = Group::ALL.into_iter().filter(|group| group.has_limit_reached());
+        for group in limited.filter(|group| groups.contains(group)) {
+            for index in 0..group.keys() {
+                let (load, mut dice) = (self.load.clone(), self.dice.apart());
+                if keys.len() >= 16 {
+                    keys.join_next().await;
+                }
+                keys.spawn(async move {
+                    let key = Key { group, index };
+                    // Beyond any limit that holds: a key that is still admitted then is broken, and
+                    // the checks say so.
+                    for _ in 0..group.limit() * 3 {
+                        let Some(place) = load.draw(&mut dice) else { break };
+                        let answer = load.hit(place, key).await;
+                        if !answer.is_allowed() && !answer.is_by_policy() {
+                            break;
+                        }
+                    }
+                });
+            }
+        }
+        keys.join_all().await;
+    }
+}
+
+fn make_authority(pki: &Path, nodes: &[Node]) {
+    let ca = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.env_clear().arg("ca").args(args).arg("--dir").arg(pki).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    ca(&["init"]);
+    for node in nodes {
+        ca(&["issue", "--node", &node.id]);
+    }
+}

@@ -1,0 +1,27 @@
+//! Nodes that die without a word and come back.
+
+use crate::arena::Arena;
+
+pub(super) async fn one(arena: &mut Arena) {
+    let victim = arena.draw();
+    arena.kill(victim);
+    tokio::time::sleep(arena.hold).await;
+    arena.start(victim).await;
+}
+
+/// All at once. What is left then is what stands on the disks.
+pub(super) async fn all(arena: &mut Arena) {
+    // Longer than `storage.interval`, so that what was counted before stands on the disk.
+    tokio::time::sleep(arena.hold).await;
+    let running = arena.running();
+    for place in &running {
+        arena.kill(*place);
+    }
+    for place in &running {
+        arena.nodes[*place].start();
+    }
+    arena.one_view().await;
+    for place in running {
+        arena.load.open(place, true);
+    }
+}

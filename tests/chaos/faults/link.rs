@@ -1,0 +1,71 @@
+//! Links that are cut, in both directions or in one, that lose, or that take their time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::arena::{Arena, NODES, Setup};
+use crate::network::{self, Filter};
+use crate::node::MESH_PORT;
+use crate::relay::{Link, Relay};
+
+/// Which directions are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ways {
+    /// The minority is not heard either.
+    Two,
+    /// The minority hears nothing and is heard.
+    One,
+}
+
+/// A slow link, while it is held.
+pub(crate) type Slow = Relay;
+
+const MINORITY: usize = 2;
+/// More than twice `cluster.lease`.
+const LEASES_END_AFTER: Duration = Duration::from_secs(1);
+const LOSS_PERCENT: u8 = 30;
+const DELAY_MAX: Duration = Duration::from_millis(20);
+const RELAY_PORT: u16 = 7700;
+
+pub(super) async fn partition(arena: &mut Arena, ways: Ways) {
+    let order = arena.dice.order(NODES);
+    let (minority, majority) = order.split_at(MINORITY);
+    let cut = |from, place: &usize| {
+        arena.network.filter(*place, &Filter { from, loss: 100 }).unwrap();
+    };
+    for place in minority {
+        arena.load.set_majority(*place, false);
+        cut(majority, place);
+    }
+    if ways == Ways::Two {
+        for place in majority {
+            cut(minority, place);
+        }
+    }
+    let cut = arena.load.now() + LEASES_END_AFTER;
+    tokio::time::sleep(arena.hold).await;
+    arena.facts.cut = Some(cut..arena.load.now());
+    for place in &order {
+        arena.network.heal(*place).unwrap();
+    }
+}
+
+pub(super) async fn loss(arena: &mut Arena) {
+    let victim = arena.draw();
+    let others: Vec<usize> = (0..NODES).filter(|place| *place != victim).collect();
+    arena.network.filter(victim, &Filter { from: &others, loss: LOSS_PERCENT }).unwrap();
+    tokio::time::sleep(arena.hold).await;
+    arena.network.heal(victim).unwrap();
+}
+
+/// Puts a relay in front of the last of the first five nodes: of two dials at once the lower id's
+/// wins, so all its connections are dialed by others, through the relay.
+pub(super) async fn slow(setup: &mut Setup) -> Slow {
+    let last = &mut setup.nodes[NODES - 1];
+    let target = SocketAddr::new(network::node_ip(last.place), MESH_PORT);
+    let front = SocketAddr::new(network::hub_ip(), RELAY_PORT);
+    let seed = 1;
+    let relay = Relay::start_at(front, target, Link::new(seed, 0, 0, DELAY_MAX)).await;
+    last.advertise = relay.front;
+    relay
+}

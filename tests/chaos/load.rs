@@ -1,0 +1,187 @@
+//! A steady load on every node that is meant to answer, and the history that it leaves.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Http, Reply, hits_body};
+use crate::dice::Dice;
+use crate::group::{DOMAIN, Group, Key, Words};
+use crate::history::{Answer, Event};
+use crate::node::Node;
+
+/// Asks, remembers, and is told which nodes may be asked.
+#[derive(Clone)]
+pub(crate) struct Load {
+    doors: Arc<Vec<Door>>,
+    history: Arc<Mutex<Vec<Event>>>,
+    began: Instant,
+}
+
+struct Door {
+    place: usize,
+    http: std::net::SocketAddr,
+    client: Arc<Mutex<Http>>,
+    is_open: AtomicBool,
+    is_in_majority: AtomicBool,
+}
+
+/// What the load does beside asking one key after the other.
+const CLIENTS: usize = 16;
+/// A client's pause between two requests: 400 requests a second in all.
+const PACE: Duration = Duration::from_millis(40);
+/// A client waits no longer; Envoy waits for a fiftieth of it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Load {
+    pub(crate) fn new(nodes: &[Node]) -> Self {
+        let door = |node: &Node| Door {
+            place: node.place,
+            http: node.http,
+            client: node.client(),
+            is_open: AtomicBool::new(node.is_running()),
+            is_in_majority: AtomicBool::new(true),
+        };
+        Self {
+            doors: Arc::new(nodes.iter().map(door).collect()),
+            history: Arc::default(),
+            began: Instant::now(),
+        }
+    }
+
+    /// Time since the load began; the time of the history.
+    pub(crate) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Whether the node at `place` is meant to answer, as a load balancer would know it.
+    pub(crate) fn open(&self, place: usize, is_open: bool) {
+        self.doors[place].is_open.store(is_open, Ordering::SeqCst);
+    }
+
+    /// Whether owners are within its reach.
+    pub(crate) fn set_majority(&self, place: usize, is_in_majority: bool) {
+        self.doors[place].is_in_majority.store(is_in_majority, Ordering::SeqCst);
+    }
+
+    /// Owners are within the reach of all again.
+    pub(crate) fn all_in_majority(&self) {
+        for door in self.doors.iter() {
+            self.set_majority(door.place, true);
+        }
+    }
+
+    /// Clients that ask for keys of `groups` until `stop`.
+    pub(crate) fn spawn(
+        &self,
+        groups: &'static [Group],
+        dice: &mut Dice,
+        stop: &CancellationToken,
+    ) -> JoinSet<()> {
+        let mut clients = JoinSet::new();
+        for number in 0..CLIENTS {
+            let (load, mut dice, stop) = (self.clone(), dice.apart(), stop.clone());
+            let first = Instant::now() + PACE * u32::try_from(number).unwrap() / 16;
+            clients.spawn(async move {
+                let mut turn = tokio::time::interval_at(first, PACE);
+                turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                while !stop.is_cancelled() {
+                    turn.tick().await;
+                    let group = groups[dice.below(groups.len())];
+                    let key = Key { group, index: dice.below(group.keys()) };
+                    if let Some(place) = load.draw(&mut dice) {
+                        load.hit(place, key).await;
+                    }
+                }
+            });
+        }
+        clients
+    }
+
+    /// One hit on `key` through the node at `place`, remembered.
+    pub(crate) async fn hit(&self, place: usize, key: Key) -> Answer {
+        let door = &self.doors[place];
+        let (was_open, was_majority) = (door.is_open(), door.is_in_majority());
+        let sent = self.now();
+        let answer = match door.ask(key, 1).await {
+            Ok(words) if key.group.is_by_policy(words) => {
+                Answer::Policy { is_allowed: words.is_allowed }
+            }
+            Ok(words) => Answer::Owner { is_allowed: words.is_allowed },
+            Err(error) => Answer::Error(error),
+        };
+        let event = Event {
+            sent,
+            answered: self.now(),
+            place,
+            is_meant_to_answer: was_open && door.is_open(),
+            is_in_majority: was_majority && door.is_in_majority(),
+            key,
+            answer: answer.clone(),
+        };
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        answer
+    }
+
+    /// What the owner counts for `key`, asked through the node at `place` without a hit; an error
+    /// also when it is not the owner who answers.
+    pub(crate) async fn counted(&self, place: usize, key: Key) -> Result<u64, String> {
+        let words = self.doors[place].ask(key, 0).await?;
+        if key.group.is_by_policy(words) {
+            return Err("answered by policy".to_owned());
+        }
+        Ok(words.limit.saturating_sub(words.remaining))
+    }
+
+    pub(crate) fn history(&self) -> Vec<Event> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// One of the nodes that are meant to answer.
+    pub(crate) fn draw(&self, dice: &mut Dice) -> Option<usize> {
+        let open: Vec<usize> =
+            self.doors.iter().filter(|door| door.is_open()).map(|door| door.place).collect();
+        if open.is_empty() { None } else { Some(open[dice.below(open.len())]) }
+    }
+}
+
+// === impl Door ===
+
+impl Door {
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
+    }
+
+    fn is_in_majority(&self) -> bool {
+        self.is_in_majority.load(Ordering::SeqCst)
+    }
+
+    async fn ask(&self, key: Key, hits: u64) -> Result<Words, String> {
+        let http = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let body = hits_body(DOMAIN, key.group.name(), &key.value(), hits);
+        match tokio::time::timeout(PATIENCE, http.check(self.http, &body)).await {
+            Ok(reply) => words(&reply?),
+            Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+        }
+    }
+}
+
+fn words(reply: &Reply) -> Result<Words, String> {
+    let number = |name: &str| {
+        let value = reply.header(name).and_then(|value| value.parse().ok());
+        value.ok_or_else(|| format!("{} without {name}: {}", reply.status, reply.body))
+    };
+    match reply.status {
+        200 | 429 => Ok(Words {
+            is_allowed: reply.status == 200,
+            limit: number("x-ratelimit-limit")?,
+            remaining: number("x-ratelimit-remaining")?,
+            reset_s: number("x-ratelimit-reset")?,
+        }),
+        status => Err(format!("{status}: {}", reply.body)),
+    }
+}

@@ -1,0 +1,203 @@
+//! One `tidegate serve` in a namespace of its own.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate::admin::StatusReport;
+
+use crate::client::Http;
+use crate::network::{self, Network};
+use crate::process::Process;
+use crate::{group, shell};
+
+/// A node; it may run or not.
+pub(crate) struct Node {
+    pub(crate) id: String,
+    pub(crate) place: usize,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    /// Where peers reach its mesh: itself, or a relay in front of it.
+    pub(crate) advertise: SocketAddr,
+    client: Arc<Mutex<Http>>,
+    dir: PathBuf,
+    network: Network,
+    environment: Vec<(String, String)>,
+    /// Put before the command: what else its process is to live in.
+    surroundings: Vec<String>,
+    process: Option<Process>,
+    starts: u32,
+}
+
+const HTTP_PORT: u16 = 8080;
+const ADMIN_PORT: u16 = 8082;
+pub(crate) const MESH_PORT: u16 = 7600;
+/// Where a node keeps its counts, below its folder.
+const DISK: &str = "disk";
+
+impl Node {
+    pub(crate) fn new(place: usize, runs: &Path, network: &Network) -> Self {
+        let id = format!("n{}", place + 1);
+        let at = |port| SocketAddr::new(network::node_ip(place), port);
+        Self {
+            place,
+            http: at(HTTP_PORT),
+            admin: at(ADMIN_PORT),
+            advertise: at(MESH_PORT),
+            client: Arc::new(Mutex::new(Http::new())),
+            dir: runs.join(&id),
+            id,
+            network: network.clone(),
+            environment: Vec::new(),
+            surroundings: Vec::new(),
+            process: None,
+            starts: 0,
+        }
+    }
+
+    /// Writes its `cluster.toml` and its rules.
+    pub(crate) fn write(&self, seeds: &[SocketAddr], cluster: &str, more: &str) {
+        let Self { id, http, admin, advertise, .. } = self;
+        let mesh = SocketAddr::new(network::node_ip(self.place), MESH_PORT);
+        let seeds: Vec<String> = seeds.iter().map(|seed| format!("\"{seed}\"")).collect();
+        let seeds = seeds.join(", ");
+        let config = format!(
+            "[node]\nid = \"{id}\"\n[http]\nlisten = \"{http}\"\n[admin]\nlisten = \"{admin}\"\n\
+             [rules]\npath = \"rules\"\n\
+             [cluster]\nlisten = \"{mesh}\"\nadvertise = \"{advertise}\"\nseeds = [{seeds}]\n\
+             {cluster}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
+             secret = \"../pki/cluster.secret\"\n\
+             [storage]\npath = \"{DISK}/counts\"\ninterval = \"500ms\"\n{more}\n"
+        );
+        fs::create_dir_all(self.dir.join("rules")).unwrap();
+        fs::create_dir_all(self.disk()).unwrap();
+        fs::write(self.dir.join("cluster.toml"), config).unwrap();
+        fs::write(self.dir.join("rules/rules.yaml"), group::rules()).unwrap();
+    }
+
+    /// A variable of its environment, from its next start on.
+    pub(crate) fn set_variable(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// From its next start on its disk holds only so much. The disk is seen by its process alone and
+    /// ends with it.
+    pub(crate) fn set_disk_size(&mut self, size: &str) {
+        let mount = format!("mount -t tmpfs -o size={size} none \"$0\" && exec \"$@\"");
+        self.surroundings = ["unshare", "--mount", "sh", "-c", &mount].map(str::to_owned).to_vec();
+        self.surroundings.push(self.disk().display().to_string());
+    }
+
+    pub(crate) fn start(&mut self) {
+        assert!(self.process.is_none(), "{} runs already", self.id);
+        let mut command = shell::command("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.network.node(self.place))).arg("--");
+        command.args(&self.surroundings);
+        if !self.environment.is_empty() {
+            command.arg("env");
+            command.args(self.environment.iter().map(|(name, value)| format!("{name}={value}")));
+        }
+        command.arg(env!("CARGO_BIN_EXE_tidegate")).arg("serve");
+        command.arg("--config").arg(self.dir.join("cluster.toml"));
+        // Connections of its last life are dead, and the first use of each would fail.
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Http::new();
+        self.starts += 1;
+        self.process = Some(Process::spawn(&self.id, &mut command, &self.dir.join("log")));
+    }
+
+    /// Whom the load asks, and with which connections.
+    pub(crate) fn client(&self) -> Arc<Mutex<Http>> {
+        self.client.clone()
+    }
+
+    pub(crate) fn http(&self) -> Http {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// `GET /status`.
+    pub(crate) async fn status(&self) -> Result<StatusReport, String> {
+        let reply = self.http().get(self.admin, "/status").await?;
+        serde_json::from_str(&reply.body).map_err(|error| format!("{error} in {}", reply.body))
+    }
+
+    /// One sample of `/metrics`, by name and labels.
+    pub(crate) async fn metric(&self, sample: &str) -> Result<i64, String> {
+        let text = self.http().get(self.admin, "/metrics").await?.body;
+        let value = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        value
+            .and_then(|value| value.parse().ok())
+            .ok_or_else(|| format!("{} has no {sample}", self.id))
+    }
+
+    /// How often it was started.
+    pub(crate) fn starts(&self) -> u32 {
+        self.starts
+    }
+
+    /// Whether it says that it may be asked.
+    pub(crate) async fn is_ready(&self) -> Result<bool, String> {
+        Ok(self.http().get(self.http, "/readyz").await?.status == 200)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.take().expect("it runs").kill();
+    }
+
+    pub(crate) fn terminate(&self) {
+        self.running().terminate();
+    }
+
+    /// Waits for its end after [`Node::terminate`].
+    pub(crate) async fn ended(&mut self, within: Duration) {
+        let mut process = self.process.take().expect("it runs");
+        let status = process.ended(within).await;
+        assert!(status.success(), "{} ended with {status}\n{}", self.id, process.tail());
+    }
+
+    pub(crate) fn pause(&self) {
+        self.running().pause();
+    }
+
+    pub(crate) fn resume(&self) {
+        self.running().resume();
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Fails when it ended by itself, with the end of its log.
+    pub(crate) fn assert_runs(&mut self) {
+        if let Some(process) = self.process.as_mut()
+            && let Some(status) = process.exit()
+        {
+            panic!("{} ended with {status}\n{}", self.id, process.tail());
+        }
+    }
+
+    /// Memory that it holds, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.running().resident_bytes()
+    }
+
+    /// Where its counts are kept, as its own process sees it.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.dir.join(DISK)
+    }
+
+    /// The same, seen from here.
+    pub(crate) fn disk_from_outside(&self) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.running().pid()));
+        root.join(self.disk().strip_prefix("/").expect("an absolute path"))
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.dir
+    }
+
+    fn running(&self) -> &Process {
+        self.process.as_ref().expect("it runs")
+    }
+}

@@ -1,0 +1,154 @@
+//! An owner that dies with counts: whoever takes over goes on from them.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::harness::{Cluster, Http, Reply, Shape, THREE, hits_body};
+
+const RULES: &str = "
+domain: quota
+descriptors:
+  - {key: async, rate_limit: {window: 7d, requests_per_unit: 100, on_unavailable: deny}}
+  - {key: durable, rate_limit:
+      {window: 7d, requests_per_unit: 100, on_unavailable: deny, durability: replicated}}
+";
+const LIMIT: usize = 100;
+const USED: usize = 60;
+/// Keys of each rule that the victim owns.
+const KEYS: usize = 20;
+const VICTIM: &str = "n3";
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+/// What a count takes at most to reach a replica: a few intervals of five milliseconds, on a machine
+/// that carries three nodes and their clients.
+const REPLICATION_LAG: Duration = Duration::from_millis(25);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
+    let shape =
+        Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=1000"] };
+    let mut cluster = Cluster::start(shape).await;
+    let mut keys = Vec::new();
+    for rule in ["async", "durable"] {
+        keys.extend(owned(&cluster, rule).await.into_iter().map(|value| (rule, value)));
+    }
+    let asker = Asker { http: cluster.http.clone(), doors: doors(&cluster) };
+    let used = each(&keys, |rule, value| asker.clone().use_up(rule, value, USED)).await;
+    assert!(used.iter().all(|times| times.len() == USED), "the dead owner admitted them all");
+
+    let killed = Instant::now();
+    cluster.nodes[2].kill();
+    let answered = each(&keys, |rule, value| asker.clone().first_answer(rule, value)).await;
+    let latest = answered.into_iter().max().expect("keys").duration_since(killed);
+    let policy = policy(&cluster).await;
+    println!("all keys have an owner after {latest:?}; {policy} answers by policy until then");
+    assert!(latest < ANSWERED_WITHIN, "an owner answers only after {latest:?}");
+    assert!(policy > 0, "what nobody could decide was counted as such");
+
+    let after = each(&keys, |rule, value| asker.clone().use_up(rule, value, 2 * LIMIT)).await;
+    let mut beyond = 0;
+    for ((rule, value), after) in keys.iter().zip(&after) {
+        let admitted = USED + after.len();
+        if *rule == "durable" {
+            assert_eq!(admitted, LIMIT, "{rule}={value}");
+        }
+        assert!(admitted >= LIMIT, "{rule}={value}: {admitted}");
+        beyond += admitted - LIMIT;
+    }
+    let late = |times: &Vec<Instant>| {
+        times.iter().filter(|time| **time + REPLICATION_LAG >= killed).count()
+    };
+    let is_async = |((rule, _), _): &(&(&str, String), &Vec<Instant>)| *rule == "async";
+    let of_async = keys.iter().zip(&used).filter(is_async);
+    let late: usize = of_async.map(|(_, times)| late(times)).sum();
+    println!("{beyond} hits beyond the limits of {KEYS} keys; {late} were admitted at the last");
+    assert!(beyond <= late, "{beyond} hits beyond the limits, {late} may be");
+}
+
+/// Asks the nodes that live on, in turn.
+#[derive(Clone)]
+struct Asker {
+    http: Http,
+    doors: [std::net::SocketAddr; 2],
+}
+
+impl Asker {
+    /// Hits until one is refused or `hits` were admitted; when each was.
+    async fn use_up(self, rule: &'static str, value: String, hits: usize) -> Vec<Instant> {
+        let mut admitted = Vec::new();
+        while admitted.len() < hits {
+            let reply = self.ask(admitted.len(), rule, &value, 1).await;
+            if reply.status == 429 {
+                break;
+            }
+            admitted.push(Instant::now());
+        }
+        admitted
+    }
+
+    /// Looks until an owner answers; when it did.
+    async fn first_answer(self, rule: &'static str, value: String) -> Instant {
+        for turn in 0.. {
+            // The policy refuses; an owner would let a look pass, because 60 of 100 are used.
+            if self.ask(turn, rule, &value, 0).await.status == 200 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Instant::now()
+    }
+
+    async fn ask(&self, turn: usize, rule: &str, value: &str, hits: u64) -> Reply {
+        let body = hits_body("quota", rule, value, hits);
+        let reply = self.http.check(self.doors[turn % 2], &body).await.unwrap();
+        assert!([200, 429].contains(&reply.status), "{reply:?}");
+        reply
+    }
+}
+
+/// What `ask` answers for each of `keys`, all asked at once.
+async fn each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    keys: &[(&'static str, String)],
+    ask: impl Fn(&'static str, String) -> F,
+) -> Vec<T> {
+    let mut asks = JoinSet::new();
+    for (index, (rule, value)) in keys.iter().enumerate() {
+        let answer = ask(rule, value.clone());
+        asks.spawn(async move { (index, answer.await) });
+    }
+    let mut answers = asks.join_all().await;
+    answers.sort_by_key(|(index, _)| *index);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// Keys of `rule` that the victim owns.
+async fn owned(cluster: &Cluster, rule: &str) -> Vec<String> {
+    let mut owned = Vec::new();
+    for number in 0.. {
+        let value = format!("user-{number}");
+        if cluster.nodes[0].owner("quota", rule, &value).await == VICTIM {
+            owned.push(value);
+        }
+        if owned.len() == KEYS {
+            break;
+        }
+    }
+    owned
+}
+
+fn doors(cluster: &Cluster) -> [std::net::SocketAddr; 2] {
+    [cluster.nodes[0].http, cluster.nodes[1].http]
+}
+
+/// Answers by `on_unavailable`, as the nodes that live count them by rule.
+async fn policy(cluster: &Cluster) -> u64 {
+    let mut sum = 0;
+    for node in &cluster.nodes[..2] {
+        for rule in ["async", "durable"] {
+            let sample = format!("tidegate_rule_unavailable_total{{rule=\"quota.{rule}\"}}");
+            sum += node.metric(&sample).await;
+        }
+    }
+    sum
+}
