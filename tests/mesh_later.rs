@@ -12,7 +12,7 @@ use tidegate::cluster::identity::NodeId;
 use tidegate::cluster::incarnation::Incarnation;
 use tidegate::cluster::mesh::wire::{Call, Reply};
 use tidegate::cluster::mesh::{self, Answer, LaneKind, Mesh, Peer, Service};
-use tidegate::cluster::tenure::Epochs;
+use tidegate::cluster::tenure::{Epochs, Stand};
 use tidegate::node::outside;
 use tidegate::pki::Authority;
 use tidegate::units::Timestamp;
@@ -46,8 +46,8 @@ impl Service for Waiting {
         panic!("{from} said nothing malformed");
     }
 
-    fn epochs(&self) -> Epochs {
-        Epochs::default()
+    fn stand(&self, _: &Peer) -> Stand {
+        Stand::default()
     }
 
     fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
@@ -83,7 +83,7 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     let mut waiting = Box::pin(join_all(
         (0..LATER_MAX + 3).map(|_| ask(Call::Refunded { place: 1 })).collect::<Vec<_>>(),
     ));
-    let ping = Call::Ping { clock: Timestamp::EPOCH, epochs: Epochs::default() };
+    let ping = Call::Ping { clock: Timestamp::EPOCH, stand: Stand::default() };
     // All of them are on their way before the ping, which is answered before any of them.
     let pong = tokio::select! {
         biased;

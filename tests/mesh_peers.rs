@@ -19,7 +19,7 @@ use tidegate::cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, 
 use tidegate::cluster::mesh::{
     self, Answer, CallError, IN_FLIGHT_MAX, LaneKind, Mesh, Peer, SILENT_AFTER, Service,
 };
-use tidegate::cluster::tenure::{Epoch, Epochs};
+use tidegate::cluster::tenure::{Epoch, Epochs, Stand};
 use tidegate::node::outside;
 use tidegate::pki::Authority;
 use tidegate::units::Timestamp;
@@ -31,7 +31,13 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const SECRET: u64 = 9;
 const PING: Call = Call::Ping {
     clock: Timestamp::EPOCH,
-    epochs: Epochs { region: Epoch { number: 0, name: 0 }, global: Epoch { number: 0, name: 0 } },
+    stand: Stand {
+        epochs: Epochs {
+            region: Epoch { number: 0, name: 0 },
+            global: Epoch { number: 0, name: 0 },
+        },
+        has_lease: false,
+    },
 };
 
 /// Both dial before either has heard of the other: one connection stays, the lower id's.
@@ -376,8 +382,8 @@ impl Counting {
 }
 
 impl Service for Counting {
-    fn epochs(&self) -> Epochs {
-        Epochs::default()
+    fn stand(&self, _: &Peer) -> Stand {
+        Stand::default()
     }
 
     fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}

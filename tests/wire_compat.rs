@@ -20,7 +20,7 @@ use tidegate::cluster::mesh::wire::{
     Reply, StateEntry, Sync, SyncEntry, SyncRole,
 };
 use tidegate::cluster::ranges::{Range, Ranges};
-use tidegate::cluster::tenure::{Epoch, Epochs};
+use tidegate::cluster::tenure::{Epoch, Epochs, Stand};
 use tidegate::config::policy::{Durability, Scope};
 use tidegate::engine::delta::DeltaBucket;
 use tidegate::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -265,7 +265,7 @@ fn calls() -> Vec<(&'static str, Call)> {
     let entry = |state| StateEntry { key: KEY, state, expires: NOW };
     let one = smallvec![Counter { key: KEY, quota: quota(Algorithm::Gcra, 1) }];
     vec![
-        ("ping", Call::Ping { clock: NOW, epochs: epochs() }),
+        ("ping", Call::Ping { clock: NOW, stand: Stand { epochs: epochs(), has_lease: true } }),
         (
             "check_region",
             Call::Check(Check {

@@ -30,7 +30,7 @@ use super::identity::Generation;
 use super::incarnation::Incarnation;
 use super::membership::{Member, MemberState, View};
 use super::mesh::Mesh;
-use super::tenure::Missed;
+use super::tenure::Electorate;
 use crate::seam::Net;
 
 /// What gossip needs to know to start.
@@ -57,8 +57,8 @@ pub struct Facts {
     pub rule_book: u64,
     /// Where its HTTP door listens.
     pub http: Option<SocketAddr>,
-    /// Whom it misses.
-    pub missed: Missed,
+    /// Who counts for a majority, in its eyes.
+    pub electorate: Electorate,
 }
 
 /// The handle of gossip; cheap to clone.
@@ -333,7 +333,7 @@ fn own_member(incarnation: &Incarnation, mesh: &Mesh, facts: &Facts) -> Member {
         state: facts.state,
         rule_book: facts.rule_book,
         http: facts.http,
-        missed: facts.missed.clone(),
+        electorate: facts.electorate.clone(),
     }
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use super::identity::{Generation, NodeId};
-use super::tenure::Missed;
+use super::tenure::Electorate;
 
 /// What a node says about itself in gossip.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub struct Member {
     pub rule_book: u64,
     /// Where its HTTP door listens, for people.
     pub http: Option<SocketAddr>,
-    /// Members that it lost and still counts.
-    pub missed: Missed,
+    /// Who counts for a majority, in its eyes.
+    pub electorate: Electorate,
 }
 
 /// What a member is ready for.
@@ -156,7 +156,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
-            missed: Missed::default(),
+            electorate: Electorate::default(),
         }
     }
 

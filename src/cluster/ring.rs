@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::MemberState;
-    use crate::cluster::tenure::Missed;
+    use crate::cluster::tenure::Electorate;
     use proptest::prelude::*;
 
     fn member(id: &str, zone: &str) -> Member {
@@ -183,7 +183,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            missed: Missed::default(),
+            electorate: Electorate::default(),
         }
     }
 

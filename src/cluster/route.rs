@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::Member;
-    use crate::cluster::tenure::Missed;
+    use crate::cluster::tenure::Electorate;
     use proptest::prelude::*;
 
     fn member(id: &str, region: &str, state: MemberState) -> Member {
@@ -207,7 +207,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
-            missed: Missed::default(),
+            electorate: Electorate::default(),
         }
     }
 

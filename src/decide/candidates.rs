@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::{Member, MemberState, View};
-    use crate::cluster::tenure::Missed;
+    use crate::cluster::tenure::Electorate;
 
     fn id(id: &str) -> NodeId {
         NodeId::new(id).expect("a valid id")
@@ -177,7 +177,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            missed: Missed::default(),
+            electorate: Electorate::default(),
         };
         Topology::new(id(me), "eu".into(), View::new(owners.iter().map(member)), 64)
     }

@@ -24,7 +24,7 @@ use crate::cluster::mesh::{self, Mesh};
 use crate::cluster::replicate::{self, Replicator};
 use crate::cluster::route::Topology;
 use crate::cluster::sync::{self, Synchroniser};
-use crate::cluster::tenure::{Driver, Missed, Tenancy, driver};
+use crate::cluster::tenure::{Driver, Electorate, Tenancy, driver};
 use crate::config::Config;
 use crate::decide::{Decider, Parts, Remote};
 use crate::pki::Identity;
@@ -176,7 +176,7 @@ impl Core {
                         state: MemberState::Up,
                         rule_book: book.load().fingerprint(),
                         http,
-                        missed: Missed::default(),
+                        electorate: Electorate::default(),
                     },
                 );
                 let synchroniser = Synchroniser::new(
@@ -385,17 +385,19 @@ async fn settled(joined: &Joined) {
     }
 }
 
-/// Lets ownership follow gossip, and gossip tell whom this node misses.
+/// Lets ownership follow gossip, and gossip tell who counts.
 async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     let mut views = joined.gossip.views();
+    let mut electorate = joined.tenure.electorate();
     loop {
         let view = views.borrow_and_update().clone();
-        if let Some(missed) = joined.tenure.hear(&view) {
-            joined.gossip.tell(|facts| facts.missed = missed);
-        }
+        joined.tenure.hear(&view);
+        let told = electorate.borrow_and_update().clone();
+        joined.gossip.tell(|facts| facts.electorate = told);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() { return },
+            changed = electorate.changed() => if changed.is_err() { return },
         }
     }
 }
@@ -411,7 +413,7 @@ fn own_view(incarnation: &Incarnation, config: &Config) -> View {
         state: MemberState::Up,
         rule_book: 0,
         http: None,
-        missed: Missed::default(),
+        electorate: Electorate::default(),
     }])
 }
 

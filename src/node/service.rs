@@ -12,7 +12,7 @@ use crate::cluster::mesh::wire::{Call, Check, Digest, Reply};
 use crate::cluster::mesh::{Answer, Peer, Service};
 use crate::cluster::replicate::{self, Replicator};
 use crate::cluster::sync::Synchroniser;
-use crate::cluster::tenure::{Driver, Epochs};
+use crate::cluster::tenure::{Driver, Epochs, Stand};
 use crate::config::policy::Scope;
 use crate::decide::Decider;
 use crate::seam::Clock;
@@ -39,8 +39,8 @@ pub(super) struct PeerCounters {
 impl Service for PeerService {
     fn answer(&self, from: &Peer, call: Call) -> Answer {
         let reply = match call {
-            Call::Ping { epochs, .. } => {
-                let (epochs, grant) = self.tenure.pinged(from, epochs);
+            Call::Ping { stand, .. } => {
+                let (epochs, grant) = self.tenure.pinged(from, stand);
                 Reply::Pong { clock: self.clock.system(), epochs, grant }
             }
             Call::Handoff(handoff) => Reply::Handoff(self.tenure.answer(from, handoff)),
@@ -60,8 +60,8 @@ impl Service for PeerService {
         Answer::Now(self.noted(from, reply))
     }
 
-    fn epochs(&self) -> Epochs {
-        self.tenure.epochs()
+    fn stand(&self, peer: &Peer) -> Stand {
+        self.tenure.stand(&peer.id)
     }
 
     fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>) {

@@ -5,7 +5,7 @@ use chitchat::{ChitchatId, NodeState};
 use super::Facts;
 use crate::cluster::identity::{Generation, NodeId};
 use crate::cluster::membership::{MEMBERS_MAX, Member, MemberState};
-use crate::cluster::tenure::Missed;
+use crate::cluster::tenure::Electorate;
 use crate::units::{Span, Timestamp};
 
 const KEY_REGION: &str = "region";
@@ -13,7 +13,7 @@ const KEY_ZONE: &str = "zone";
 const KEY_STATE: &str = "state";
 const KEY_RULE_BOOK: &str = "rule_book";
 const KEY_HTTP: &str = "http";
-const KEY_MISSED: &str = "missed";
+const KEY_ELECTORATE: &str = "electorate";
 const STATE_UP: &str = "up";
 const STATE_DRAINING: &str = "draining";
 
@@ -28,7 +28,7 @@ pub(super) fn key_values(facts: &Facts) -> Vec<(String, String)> {
         (KEY_ZONE, facts.zone.clone()),
         (KEY_RULE_BOOK, format!("{:016x}", facts.rule_book)),
         (KEY_HTTP, http),
-        (KEY_MISSED, write_missed(&facts.missed)),
+        (KEY_ELECTORATE, write_electorate(&facts.electorate)),
         // Last: a member whose state is known has told everything.
         (KEY_STATE, state.to_owned()),
     ]
@@ -52,27 +52,31 @@ pub(super) fn member(id: &ChitchatId, facts: &NodeState) -> Option<Member> {
         state,
         rule_book: u64::from_str_radix(facts.get(KEY_RULE_BOOK)?, 16).ok()?,
         http: facts.get(KEY_HTTP).and_then(|addr| addr.parse().ok()),
-        missed: facts.get(KEY_MISSED).map(read_missed).unwrap_or_default(),
+        electorate: facts.get(KEY_ELECTORATE).map(read_electorate).unwrap_or_default(),
     })
 }
 
-/// `id/region/milliseconds` of each, with spaces between.
-fn write_missed(missed: &Missed) -> String {
-    let one = |(id, region, lost): &(NodeId, String, Timestamp)| {
-        format!("{id}/{region}/{}", lost.as_nanos() / 1_000_000)
+/// `id/region` of each, with `/milliseconds` behind it if it was lost, and spaces between.
+fn write_electorate(electorate: &Electorate) -> String {
+    let one = |(id, region, lost): &(NodeId, String, Option<Timestamp>)| match lost {
+        Some(lost) => format!("{id}/{region}/{}", lost.as_nanos() / 1_000_000),
+        None => format!("{id}/{region}"),
     };
-    missed.members.iter().map(one).collect::<Vec<_>>().join(" ")
+    electorate.members.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// What is none of that form is left out.
-fn read_missed(text: &str) -> Missed {
+/// What is not of that form is left out.
+fn read_electorate(text: &str) -> Electorate {
     let one = |word: &str| {
         let mut parts = word.split('/');
-        let (id, region, lost) = (parts.next()?, parts.next()?, parts.next()?);
-        let lost = Timestamp::EPOCH.plus(Span::from_millis(lost.parse().ok()?));
+        let (id, region, lost) = (parts.next()?, parts.next()?, parts.next());
+        let lost = match lost {
+            Some(ms) => Some(Timestamp::EPOCH.plus(Span::from_millis(ms.parse().ok()?))),
+            None => None,
+        };
         Some((NodeId::new(id).ok()?, NodeId::new(region).ok()?.as_str().to_owned(), lost))
     };
-    Missed { members: text.split(' ').filter_map(one).take(MEMBERS_MAX).collect() }
+    Electorate { members: text.split(' ').filter_map(one).take(MEMBERS_MAX).collect() }
 }
 
 #[cfg(test)]
@@ -80,15 +84,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whom_a_node_misses_is_read_as_it_was_written() {
+    fn who_counts_is_read_as_it_was_written() {
         let id = |id: &str| NodeId::new(id).expect("a valid id");
-        let at = |ms| Timestamp::EPOCH.plus(Span::from_millis(ms));
-        let members = vec![(id("a"), "eu".to_owned(), at(5)), (id("b-1"), "us".to_owned(), at(7))];
-        let missed = Missed { members };
-        assert_eq!(read_missed(&write_missed(&missed)), missed);
-        assert_eq!(read_missed(""), Missed::default());
-        let partly = read_missed("a/eu/5 B!/eu/5 c//5 d/eu/x e/eu f/eu/1/2");
+        let at = |ms| Some(Timestamp::EPOCH.plus(Span::from_millis(ms)));
+        let members = vec![(id("a"), "eu".to_owned(), at(5)), (id("b-1"), "us".to_owned(), None)];
+        let electorate = Electorate { members };
+        assert_eq!(read_electorate(&write_electorate(&electorate)), electorate);
+        assert_eq!(read_electorate(""), Electorate::default());
+        let partly = read_electorate("a/eu/5 B!/eu/5 c//5 d/eu/x e/eu f");
         let ids: Vec<_> = partly.members.iter().map(|(id, ..)| id.as_str()).collect();
-        assert_eq!(ids, ["a", "f"]);
+        assert_eq!(ids, ["a", "e"]);
     }
 }

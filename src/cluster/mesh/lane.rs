@@ -195,11 +195,11 @@ impl Drop for Forget<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::tenure::Epochs;
+    use crate::cluster::tenure::Stand;
     use crate::units::Timestamp;
 
     fn ping() -> Call {
-        Call::Ping { clock: Timestamp::EPOCH, epochs: Epochs::default() }
+        Call::Ping { clock: Timestamp::EPOCH, stand: Stand::default() }
     }
 
     #[tokio::test]

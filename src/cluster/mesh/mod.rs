@@ -42,7 +42,7 @@ use self::registry::{Dialed, Registry};
 use self::wire::{Call, Reply};
 use super::identity::NodeId;
 use super::incarnation::Incarnation;
-use super::tenure::Epochs;
+use super::tenure::{Epochs, Stand};
 use crate::pki::Identity;
 use crate::seam::{Clock, Seam};
 
@@ -71,8 +71,8 @@ pub trait Service: Send + Sync + 'static {
     /// A peer sent bytes that are no frame; its stream was closed.
     fn malformed(&self, from: &NodeId);
 
-    /// Where this node stands, as pings tell it.
-    fn epochs(&self) -> Epochs;
+    /// Where this node stands, as the ping to `peer` that is about to be sent tells it.
+    fn stand(&self, peer: &Peer) -> Stand;
 
     /// A peer answered the ping that was sent at `sent`.
     fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>);

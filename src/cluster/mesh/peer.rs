@@ -179,7 +179,7 @@ impl Peer {
 
     async fn ping_once(&self, clock: &dyn Clock, service: &dyn Service) {
         let (sent, started) = (clock.system(), Instant::now());
-        let ping = Call::Ping { clock: sent, epochs: service.epochs() };
+        let ping = Call::Ping { clock: sent, stand: service.stand(self) };
         let answer = self.checks.call(ping, SILENT_AFTER).await;
         if let Ok(Reply::Pong { clock: answered, epochs, grant }) = answer {
             let rtt = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);

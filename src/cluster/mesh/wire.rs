@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::few;
 use crate::cluster::identity::{Generation, NodeId};
 use crate::cluster::ranges::Ranges;
-use crate::cluster::tenure::{Epoch, Epochs};
+use crate::cluster::tenure::{Epoch, Epochs, Stand};
 use crate::config::policy::{Durability, Scope};
 use crate::engine::{Delta, State, Verdict};
 use crate::store::{Counter, KeyHash};
@@ -88,7 +88,7 @@ pub enum Call {
         /// The sender's system clock.
         clock: Timestamp,
         /// Where the sender stands.
-        epochs: Epochs,
+        stand: Stand,
     },
     /// Decide this; you own it.
     Check(Check),

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::Generation;
     use crate::cluster::membership::{Member, MemberState, View};
-    use crate::cluster::tenure::Missed;
+    use crate::cluster::tenure::Electorate;
 
     fn id(id: &str) -> NodeId {
         NodeId::new(id).expect("a valid id")
@@ -143,7 +143,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            missed: Missed::default(),
+            electorate: Electorate::default(),
         };
         let view = View::new(nodes.iter().map(member));
         let region = view.get(&id(me)).expect("a member").region.clone();

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::cluster::identity::{Generation, node_actor};
     use crate::cluster::membership::{Member, MemberState, View};
-    use crate::cluster::tenure::Missed;
+    use crate::cluster::tenure::Electorate;
     use crate::engine::delta::DeltaBucket;
 
     const NOW: Timestamp = Timestamp::from_secs(600);
@@ -119,7 +119,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            missed: Missed::default(),
+            electorate: Electorate::default(),
         };
         let members = [member("a", "eu"), member("b", "eu"), member("c", "eu"), member("x", "us")];
         Topology::new(id("a"), "eu".into(), View::new(members), 64)

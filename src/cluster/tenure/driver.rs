@@ -6,23 +6,23 @@
 mod follow;
 mod steps;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::known::{Acquaintance, Missed};
-use super::{Alive, Epochs, Holding, Recognised, Ring, Roll, Standing, Tenancy};
+use super::known::{Acquaintance, Electorate};
+use super::{Epochs, Holding, Recognised, Ring, Roll, Stand, Standing, Tenancy};
 use crate::cluster::identity::NodeId;
 use crate::cluster::incarnation::Incarnation;
-use crate::cluster::membership::{Known, MemberState, View};
+use crate::cluster::membership::{Known, View};
 use crate::cluster::mesh::wire::{Handoff, HandoffReply, HandoffStep};
 use crate::cluster::mesh::{Mesh, Peer};
 use crate::cluster::replicate::Replicator;
@@ -31,7 +31,7 @@ use crate::config::QuorumRule;
 use crate::config::policy::Scope;
 use crate::seam::Clock;
 use crate::store::Store;
-use crate::units::Span;
+use crate::units::{Span, Timestamp};
 
 /// How ownership is to be kept; all but the region the same on every node.
 #[derive(Clone, Debug)]
@@ -65,6 +65,8 @@ struct Shared {
     machines: Mutex<Machines>,
     /// Something changed: look what is to be done.
     wake: Notify,
+    /// Who counts, for the others to hear.
+    electorate: watch::Sender<Electorate>,
     counters: Counters,
 }
 
@@ -84,8 +86,11 @@ struct Machines {
     busy: BTreeSet<(bool, NodeId)>,
     /// Members that hear every change of ranges which are to be theirs.
     following: BTreeSet<(bool, NodeId)>,
-    /// What was told last.
-    told_missed: Missed,
+    /// Peers that are heard and do not hear: recognised by nobody, and our pings to them stay
+    /// unanswered.
+    deaf: BTreeSet<NodeId>,
+    /// Pings to each peer since it last answered one.
+    unanswered: BTreeMap<NodeId, u32>,
     /// What was published last, in the order of [`RINGS`].
     published: [Holding; 2],
 }
@@ -113,6 +118,10 @@ pub struct Counters {
 
 /// How often the machines are looked at when nothing happens.
 const TICK: Duration = Duration::from_millis(20);
+/// A peer that nobody recognises gets no grant when so many pings to it in a row stay unanswered.
+const UNGRANTED_AFTER: u32 = 4;
+/// And counts as lost after so many, which take a second.
+const DEAF_AFTER: u32 = 10;
 /// The pause after a step that came to nothing.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 
@@ -140,7 +149,8 @@ impl Driver {
             is_open: false,
             busy: BTreeSet::new(),
             following: BTreeSet::new(),
-            told_missed: Missed::default(),
+            deaf: BTreeSet::new(),
+            unanswered: BTreeMap::new(),
             published: Default::default(),
         };
         let shared = Shared {
@@ -152,53 +162,59 @@ impl Driver {
             clock,
             machines: Mutex::new(machines),
             wake: Notify::new(),
+            electorate: watch::channel(Electorate::default()).0,
             counters: Counters::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Takes in what gossip says. Returns whom this node misses, if that changed: the others are to
-    /// be told.
-    pub fn hear(&self, view: &View) -> Option<Missed> {
+    /// Takes in what gossip says.
+    pub fn hear(&self, view: &View) {
         let machines = &mut *self.shared.machines.lock();
         machines.view = view.clone();
-        let alive: Vec<Alive> = view
-            .members()
-            .iter()
-            .map(|member| Alive {
-                id: member.id.clone(),
-                generation: member.generation,
-                is_up: member.state == MemberState::Up,
-            })
-            .collect();
-        machines.roll.hear(self.shared.tenancy.moment(), &alive);
+        self.call_the_roll(machines);
         self.follow_roll(machines);
-        let missed = machines.acquaintance.missed();
-        (missed != machines.told_missed).then(|| {
-            machines.told_missed = missed.clone();
-            missed
-        })
+    }
+
+    /// Who counts for a majority; the others are to be told.
+    pub fn electorate(&self) -> watch::Receiver<Electorate> {
+        self.shared.electorate.subscribe()
     }
 
     /// From now on this node tells its epochs and takes what is its own. Call it once it knows its
     /// fellow members.
     pub fn open(&self) {
-        self.shared.machines.lock().is_open = true;
-        self.shared.wake.notify_one();
+        let machines = &mut *self.shared.machines.lock();
+        machines.is_open = true;
+        machines.acquaintance.found(&self.shared.options.region);
+        self.follow_roll(machines);
     }
 
-    /// Where this node stands.
-    pub fn epochs(&self) -> Epochs {
-        self.shared.machines.lock().epochs()
+    /// Where this node stands, for a ping to `peer`.
+    pub fn stand(&self, peer: &NodeId) -> Stand {
+        let machines = &mut *self.shared.machines.lock();
+        let unanswered = machines.unanswered.entry(peer.clone()).or_default();
+        *unanswered = unanswered.saturating_add(1);
+        let has_lease = self.shared.tenancy.has_lease(Scope::Region);
+        Stand { epochs: machines.epochs(), has_lease }
     }
 
-    /// Answers a ping of `peer`, which stands at `epochs`: where this node stands, and a grant.
-    pub fn pinged(&self, peer: &Peer, epochs: Epochs) -> (Option<Epochs>, Option<u64>) {
+    /// Answers a ping of `peer`, and where it stands: where this node stands, and a grant.
+    pub fn pinged(&self, peer: &Peer, stand: Stand) -> (Option<Epochs>, Option<u64>) {
         let now = self.shared.tenancy.moment();
         let machines = &mut *self.shared.machines.lock();
-        machines.region.met(epochs.region);
-        machines.global.met(epochs.global);
-        let grant = machines.roll.grant(now, &peer.id, peer.generation);
+        machines.region.met(stand.epochs.region);
+        machines.global.met(stand.epochs.global);
+        // One that nobody recognises and that does not hear us is behind a cut that lets only its
+        // own datagrams through. What it is granted never arrives; it would only stay on the roll.
+        let unanswered = machines.unanswered.get(&peer.id).copied().unwrap_or(0);
+        let hears = stand.has_lease || unanswered < UNGRANTED_AFTER;
+        if !stand.has_lease && unanswered >= DEAF_AFTER && machines.deaf.insert(peer.id.clone()) {
+            tracing::warn!(peer = %peer.id, "it is heard and does not hear: taken for lost");
+            self.call_the_roll(machines);
+            self.follow_roll(machines);
+        }
+        let grant = if hears { machines.roll.grant(now, &peer.id, peer.generation) } else { None };
         // What an earlier start of this node granted may still be believed.
         let remembers = now.since(super::Moment::EPOCH) >= self.shared.options.lease;
         let told = (machines.is_open && remembers).then(|| machines.epochs());
@@ -210,6 +226,11 @@ impl Driver {
         let sent = self.shared.tenancy.moment_of(sent);
         let machines = &mut *self.shared.machines.lock();
         let recognised = grant.map(|serial| Recognised { generation: peer.generation, serial });
+        machines.unanswered.remove(&peer.id);
+        if machines.deaf.remove(&peer.id) {
+            self.call_the_roll(machines);
+            self.follow_roll(machines);
+        }
         let before = machines.epochs();
         machines.region.ponged(&peer.id, sent, epochs.map(|at| at.region), recognised);
         machines.global.ponged(&peer.id, sent, epochs.map(|at| at.global), recognised);
@@ -267,8 +288,9 @@ impl Driver {
 
     /// Members that were lost without leaving and still count.
     pub fn missed(&self) -> Vec<NodeId> {
-        let missed = self.shared.machines.lock().acquaintance.missed();
-        missed.members.into_iter().map(|(id, ..)| id).collect()
+        let electorate = self.shared.machines.lock().acquaintance.electorate();
+        let lost = |(id, _, lost): (NodeId, String, Option<Timestamp>)| lost.map(|_| id);
+        electorate.members.into_iter().filter_map(lost).collect()
     }
 
     /// Everybody who counts for a quorum and for shares.
@@ -355,6 +377,14 @@ impl Driver {
                 }
                 _ => {}
             }
+        }
+        // Newcomers count as soon as a quorum without them stands at an epoch with them.
+        let is_recognised = !matches!(machines.region.standing(), Standing::Nothing);
+        if is_recognised
+            && machines.region.is_agreed(now)
+            && machines.acquaintance.admit(&self.shared.options.region)
+        {
+            self.follow_roll(machines);
         }
         self.publish(machines);
     }

@@ -16,6 +16,15 @@ pub struct Epoch {
     pub name: u64,
 }
 
+/// Where a node stands, as its pings tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stand {
+    /// Its epochs.
+    pub epochs: Epochs,
+    /// Whether a quorum of its region recognises it.
+    pub has_lease: bool,
+}
+
 /// A node's epochs, one a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epochs {

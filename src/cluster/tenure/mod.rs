@@ -18,8 +18,8 @@ mod tenancy;
 
 pub use debts::Step;
 pub use driver::Driver;
-pub use epoch::{Epoch, Epochs};
-pub use known::Missed;
+pub use epoch::{Epoch, Epochs, Stand};
+pub use known::Electorate;
 pub use lease::{Recognised, Standing};
 pub use members::{Members, Place};
 pub use quorum::Quorum;

@@ -4,14 +4,27 @@ use std::sync::Arc;
 
 use super::{Driver, Machines, Options, RINGS, count};
 use crate::cluster::identity::NodeId;
-use crate::cluster::membership::{Known, View};
+use crate::cluster::membership::{Known, Member, MemberState, View};
 use crate::cluster::route::Topology;
 use crate::cluster::tenure::roll::Seat;
-use crate::cluster::tenure::{Holding, Members, Moment, Place, Quorum, Standing};
+use crate::cluster::tenure::{Alive, Holding, Members, Moment, Place, Quorum, Standing};
 use crate::config::QuorumRule;
 use crate::config::policy::Scope;
 
 impl Driver {
+    /// Tells the roll who is alive: whom gossip sees, but for those that do not hear.
+    pub(super) fn call_the_roll(&self, machines: &mut Machines) {
+        let is_there = |member: &&Member| !machines.deaf.contains(&member.id);
+        let alive = |member: &Member| Alive {
+            id: member.id.clone(),
+            generation: member.generation,
+            is_up: member.state == MemberState::Up,
+        };
+        let alive: Vec<Alive> =
+            machines.view.members().iter().filter(is_there).map(alive).collect();
+        machines.roll.hear(self.shared.tenancy.moment(), &alive);
+    }
+
     /// The roll or what is known may have changed: so do the rings.
     pub(super) fn follow_roll(&self, machines: &mut Machines) {
         let shared = &self.shared;
@@ -40,6 +53,12 @@ impl Driver {
                 count(&shared.counters.epochs, 1);
             }
         }
+        let electorate = machines.acquaintance.electorate();
+        shared.electorate.send_if_modified(|told| {
+            let is_new = *told != electorate;
+            *told = electorate;
+            is_new
+        });
         machines.recognised = recognised;
         shared.topology.store(Arc::new(topology));
         self.publish(machines);
