@@ -64,7 +64,7 @@ const IMPURE: [(&str, &[&str]); 13] = [
 /// there.
 const CONFINED: [(&str, &[&str]); 11] = [
     ("bincode", &["cluster/mesh/codec.rs"]),
-    ("chitchat", &["cluster/gossip.rs"]),
+    ("chitchat", &["cluster/gossip.rs", "cluster/gossip/"]),
     ("hashring", &["cluster/ring.rs"]),
     ("quinn", &["cluster/mesh/", "node/outside.rs", "seam.rs"]),
     ("notify", &["rules/watch.rs"]),
@@ -84,7 +84,7 @@ const INSTANTS: [&str; 12] = [
     // The show is a client of real nodes and tells how long their answers took.
     "cli/demo/",
     "node/inspect.rs",
-    "node/readiness.rs",
+    "node/join.rs",
     // When a ping was sent: what a lease counts from.
     "node/service.rs",
     "cluster/mesh/mod.rs",

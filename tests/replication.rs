@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::relay::{Link, Relay};
-use support::{Node, Shape, authority, cluster, eventually, identity};
+use support::{Node, Shape, authority, cluster, eventually, identity, settled};
 use tidegate::cluster::identity::NodeId;
 use tidegate::cluster::mesh::wire::{Digest, HandoffReply, Reply, STATE_ENTRIES_MAX, StateEntry};
 use tidegate::cluster::ranges::Ranges;
@@ -245,6 +245,7 @@ async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
     for node in [&a, &b] {
         node.sees("both", |view| view.owners().count() == 2).await;
     }
+    settled(&[&a, &b]).await;
     (a, b, relay)
 }
 

@@ -121,7 +121,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "{unit: minute, requests_per_unit: 1, key: x, burst_size: 1}",
-        "f.yaml:4:60: config error, unknown key 'burst_size'; known here: unit, requests_per_unit, unlimited, name, replaces, algorithm, window, burst, sub_windows, queue, mode, scope, on_unavailable",
+        "f.yaml:4:60: config error, unknown key 'burst_size'; known here: unit, requests_per_unit, unlimited, name, replaces, algorithm, window, burst, sub_windows, queue, mode, scope, on_unavailable, durability",
     ),
     (
         "[]",

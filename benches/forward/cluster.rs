@@ -196,7 +196,7 @@ fn spawn(
         ("cluster.listen", mesh.to_string()),
         ("cluster.seeds", seed.to_string()),
         ("cluster.replicas", u32::from(copies != Copies::None).to_string()),
-        // A copy before the answer is two trips on two busy cores: the subject is how long they take.
+        // A copy before the answer is two trips on two busy cores: how long they take is measured.
         ("cluster.deadline_ms", "100".to_owned()),
         ("tls.ca", pki("ca.pem")),
         ("tls.cert", pki(&format!("{id}.pem"))),

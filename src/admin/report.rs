@@ -143,7 +143,8 @@ pub struct OwnershipReport {
     pub epoch_number: u64,
     /// 16 hexadecimal digits, equal on two nodes exactly when they recognise the same members.
     pub epoch_name: String,
-    /// The share of the ring that it decides now, 0 to 1; its share of the ring once all is settled.
+    /// The share of the ring that it decides now, 0 to 1; its share of the ring once all is
+    /// settled.
     pub decides: f64,
     /// Members that were lost without leaving and still count for the majority.
     pub missed: Vec<String>,

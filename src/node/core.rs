@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::durable::{self, Durable, Given};
-use super::join::until_joined;
+use super::join::{until_joined, until_settled};
 use super::service::{PeerCounters, PeerService};
 use super::skew::Skew;
 use super::timekeeper::Timekeeper;
@@ -115,10 +115,6 @@ impl Failed {
 /// How long a leaving node tries to hand over what it owns. Then it goes all the same, and its keys
 /// go on with what was replicated.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a node that joined waits for its keys before it opens its doors without them.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it looks whether it has them.
-const SETTLE_POLL: Duration = Duration::from_millis(10);
 /// How often it looks whether it has.
 const LEAVE_POLL: Duration = Duration::from_millis(10);
 /// How often some shards are swept in the background, and how many.
@@ -354,9 +350,7 @@ impl Core {
                 // Before the first decision, not behind it.
                 self.time.put_in_use();
                 joined.tenure.open();
-                // Doors that open now would send their first clients around. Without the others it
-                // may never be settled; then policies have to answer.
-                let _ = tokio::time::timeout(SETTLE_PATIENCE, settled(&joined)).await;
+                until_settled(&joined).await;
                 joined.has_joined.cancel();
             }
             () = stop.cancelled() => return,
@@ -374,14 +368,6 @@ impl Core {
             }
             self.decider.parts().store.tend(TEND_SHARDS, self.seam.clock.now());
         }
-    }
-}
-
-/// Waits until this node holds what is its own.
-async fn settled(joined: &Joined) {
-    let mut ticks = tokio::time::interval(SETTLE_POLL);
-    while !joined.tenure.has_settled() {
-        ticks.tick().await;
     }
 }
 

@@ -17,6 +17,8 @@ use super::timekeeper::Timekeeper;
 const INTERVAL: Duration = Duration::from_millis(20);
 /// How long a node waits for a seed before it takes itself for the first of its cluster.
 const JOIN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node that joined waits for its keys before it opens its doors without them.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 /// Gossip rounds that a node without seeds waits for members that remember it from before its
 /// restart: a second at the default interval.
 const FIRST_ROUNDS: u32 = 5;
@@ -46,4 +48,17 @@ pub(super) async fn until_joined(joined: &Joined, time: &Timekeeper) {
             return;
         }
     }
+}
+
+/// Waits until the node that joined holds what is its own: doors that open before would send their
+/// first clients around. Without the others that may never be; then policies have to answer, and
+/// the doors open after [`SETTLE_PATIENCE`]. Cancel-safe.
+pub(super) async fn until_settled(joined: &Joined) {
+    let settled = async {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        while !joined.tenure.has_settled() {
+            ticks.tick().await;
+        }
+    };
+    let _ = tokio::time::timeout(SETTLE_PATIENCE, settled).await;
 }

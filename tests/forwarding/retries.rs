@@ -11,6 +11,7 @@ use tidegate::cluster::identity::Generation;
 use tidegate::cluster::membership::{Member, MemberState, View};
 use tidegate::cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, Reply};
 use tidegate::cluster::mesh::{LaneKind, codec};
+use tidegate::cluster::ranges::Ranges;
 use tidegate::cluster::route::Topology;
 use tidegate::cluster::tenure::Epoch;
 use tidegate::decide::Source;
@@ -18,10 +19,12 @@ use tidegate::engine::{Retry, Verdict};
 use tidegate::pki::Authority;
 use tidegate::units::{Span, Timestamp};
 
-use crate::bench::{PATIENCE, RULES, VNODES, check, count, id, remaining, source, value_of};
+use crate::bench::{PATIENCE, RULES, VNODES, check, count, holds, id, remaining, source, value_of};
 use crate::support::relay::{Link, Relay};
 use crate::support::stranger::{Stranger, frame, greet};
-use crate::support::{Node, Shape, authority, cluster, cluster_under, eventually, identity};
+use crate::support::{
+    Node, Shape, authority, cluster, cluster_under, eventually, identity, settled,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
@@ -68,6 +71,7 @@ async fn asks_that_were_given_up_count_at_most_once() {
     for node in [&a, &b] {
         node.sees("both", |view| view.owners().count() == 2).await;
     }
+    settled(&[&a, &b]).await;
     let key = value_of(&a, "window", "b");
     let answer = a.ask_hits("window", &key, 0).await;
     assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, 100));
@@ -152,7 +156,8 @@ async fn what_no_replica_confirmed_is_answered_by_policy() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_never_holds_the_key_is_asked_until_the_deadline() {
     let authority = authority();
-    let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
+    let (a, y, key) = beside_an_owner_by_hand(&authority).await;
+    holds(&y, Ranges::EMPTY, None);
     let owner = OwnerByHand::new(&authority);
     let connection = owner.joins(&a, 5).await;
     let epoch = Epoch { number: 9, name: 9 };

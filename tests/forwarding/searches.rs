@@ -30,6 +30,7 @@ async fn a_holder_that_is_named_is_asked_once() {
     a.core.topology.store(Arc::new(ring));
     forget_rings(c);
     holds(b, Ranges::EMPTY, Some("a"));
+    holds(a, Ranges::all(), None);
 
     let answer = c.ask("bucket", &key).await;
     assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, 19));
@@ -54,6 +55,7 @@ async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
     replaced(b, &without(b, "b"));
     a.core.topology.store(Arc::new(before));
     holds(b, Ranges::EMPTY, None);
+    holds(a, Ranges::all(), None);
 
     for (node, left) in [(c, 19), (b, 18)] {
         let answer = node.ask("bucket", &key).await;

@@ -207,13 +207,18 @@ pub async fn cluster_under(
     for node in &started {
         node.sees("all nodes", |view| view.owners().count() == nodes.len()).await;
     }
-    for node in &started {
-        let joined = node.core.joined.as_ref().expect("in a cluster");
-        let owns_its_keys = || joined.has_joined.is_cancelled() && joined.tenure.has_settled();
-        eventually("every node holds what is its own", Duration::from_secs(20), owns_its_keys)
-            .await;
-    }
+    settled(&started.iter().collect::<Vec<_>>()).await;
     started
+}
+
+/// Waits until each node holds what is its own, all under one epoch.
+pub async fn settled(nodes: &[&Node]) {
+    let has_settled = |node: &&Node| {
+        let joined = node.core.joined.as_ref().expect("in a cluster");
+        joined.has_joined.is_cancelled() && joined.tenure.has_settled()
+    };
+    let patience = Duration::from_secs(20);
+    eventually("all hold what is theirs", patience, || nodes.iter().all(has_settled)).await;
 }
 
 /// Polls `holds` until it is true; fails with `what` after `patience`. Returns how long it took.

@@ -28,8 +28,8 @@ const REST: Span = Span::from_millis(20);
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     line: VecDeque<Place>,
-    /// The keys that are to be told. The line may name one of them twice, and others that are not to
-    /// be told any more: those places are skipped.
+    /// The keys that are to be told. The line may name one of them twice, and others that are not
+    /// to be told any more: those places are skipped.
     owed: BTreeSet<KeyHash>,
     /// The places in line that the message under way took, with the ones it skipped.
     under_way: Option<Vec<Place>>,

@@ -279,11 +279,10 @@ impl Driver {
         })
     }
 
-    /// Whether this node holds all that is its own on the ring of its region.
+    /// Whether this node holds all that is its own, and nobody waits for anything of it.
     pub fn has_settled(&self) -> bool {
         let machines = self.shared.machines.lock();
-        let own = machines.region.members().arcs(self.shared.incarnation.node());
-        own.without(machines.region.holds()).is_empty()
+        RINGS.into_iter().all(|scope| machines.ring(scope).is_settled())
     }
 
     /// Members that were lost without leaving and still count.

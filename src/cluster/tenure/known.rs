@@ -1,16 +1,16 @@
 //! Whom this node knows, and who of them counts.
 //!
 //! Who counts for a quorum, and shares limits, is the *electorate*: members that are there, and
-//! members that were lost without leaving, for `cluster.forget_after`. A member that drains does not
-//! count any more: it has said that it goes.
+//! members that were lost without leaving, for `cluster.forget_after`. A member that drains does
+//! not count any more: it has said that it goes.
 //!
 //! Nobody joins the electorate but through it. A newcomer counts once a quorum without it stands at
 //! an epoch with it, and from then on every node tells so in gossip. A side of a split that is no
 //! quorum can so take in as many newcomers as it likes: it stays none. Only a node that meets
 //! nobody who knows of an electorate, at the first boot of a cluster, founds one of all it sees.
 //!
-//! Example: `a b c | d e`, and `f` and `g` join the right side. They are recognised there, and do not
-//! count: `d e` are two of five.
+//! Example: `a b c | d e`, and `f` and `g` join the right side. They are recognised there, and do
+//! not count: `d e` are two of five.
 
 use std::collections::BTreeMap;
 
@@ -86,8 +86,8 @@ impl Acquaintance {
         }
     }
 
-    /// Newcomers of `region` count from now on: a quorum recognises them. Returns whether there were
-    /// any.
+    /// Newcomers of `region` count from now on: a quorum recognises them. Returns whether there
+    /// were any.
     pub(super) fn admit(&mut self, region: &str) -> bool {
         let is_new = |past: &&mut Past| !past.counts && !past.is_leaving && past.region == region;
         let mut newcomers = self.members.values_mut().filter(is_new).peekable();

@@ -13,8 +13,8 @@
 //! `a` off and tells `c`, which now claims. Had `a` replaced the grants of `d` by those of `b`
 //! at once, it would not have noticed.
 //!
-//! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only the
-//! first. The lease runs to 500 ms: `a` and `b` are enough.
+//! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only
+//! the first. The lease runs to 500 ms: `a` and `b` are enough.
 
 use std::collections::BTreeMap;
 
@@ -139,7 +139,8 @@ impl Lease {
         self.noted = fresh.map(|(id, grant)| (id.clone(), grant.recognised)).collect();
     }
 
-    /// The tenure goes on: other serials are noted when nobody counts the strike before them any more.
+    /// The tenure goes on: other serials are noted when nobody counts the strike before them any
+    /// more.
     fn note_what_lasts(&mut self, now: Moment) {
         for (id, Grant { sent, recognised }) in &self.grants {
             if now >= sent.plus(self.span) || self.noted.get(id) == Some(recognised) {

@@ -1,9 +1,9 @@
 //! Who owns a key, while nodes die, join, leave and split: the protocol of
 //! `docs/adr/0001-who-owns-a-key.md`.
 //!
-//! [`Roll`] says whom this node recognises, [`Lease`](lease) whether a quorum recognises it, [`Ring`]
-//! what it holds on one ring and how ranges change hands. The three are pure: time is an argument,
-//! messages are values. [`Tenancy`] is what every decision asks.
+//! [`Roll`] says whom this node recognises, [`Lease`](lease) whether a quorum recognises it,
+//! [`Ring`] what it holds on one ring and how ranges change hands. The three are pure: time is an
+//! argument, messages are values. [`Tenancy`] is what every decision asks.
 
 mod debts;
 pub mod driver;

@@ -4,8 +4,8 @@
 //! of the same members always meet: two halves of one split cannot both have the lowest id, and
 //! more than half meets any half.
 //!
-//! Example: of `a b c d`, `{b c d}` and `{a b}` are quorums, `{c d}` is none. Of `a b`, `{a}` is one:
-//! a pair survives the death of its higher id.
+//! Example: of `a b c d`, `{b c d}` and `{a b}` are quorums, `{c d}` is none. Of `a b`, `{a}` is
+//! one: a pair survives the death of its higher id.
 
 use crate::cluster::identity::NodeId;
 

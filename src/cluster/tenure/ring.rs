@@ -1,8 +1,8 @@
 //! What this node holds on one ring, and how ranges change hands: the machine itself.
 //!
-//! It is told what happens (the roll changed, a pong came, an offer was answered) and says what to do
-//! next ([`Ring::next`]). It reads no clock and sends nothing, so that a test can walk every order
-//! of events.
+//! It is told what happens (the roll changed, a pong came, an offer was answered) and says what to
+//! do next ([`Ring::next`]). It reads no clock and sends nothing, so that a test can walk every
+//! order of events.
 //!
 //! **Invariant:** of nodes with a valid lease, no two hold one place. What keeps it:
 //!
@@ -308,10 +308,16 @@ impl Ring {
 
     /// Whether everybody has got what this node owed, and nothing is left here.
     pub fn has_given_all(&self) -> bool {
-        let others = self.debts.keys();
         self.held.is_empty()
             && self.pending.is_empty()
-            && others.into_iter().all(|id| self.debts.get(id) == Some(&Debt::Paid))
+            && self.debts.values().all(|debt| *debt == Debt::Paid)
+    }
+
+    /// Whether this node holds what is its own, and everybody has got what it owed.
+    pub fn is_settled(&self) -> bool {
+        self.members.arcs(&self.me).without(&self.held).is_empty()
+            && self.pending.is_empty()
+            && self.debts.values().all(|debt| *debt == Debt::Paid)
     }
 
     /// Whether a quorum stood at this epoch within the lease.

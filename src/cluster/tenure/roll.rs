@@ -4,9 +4,9 @@
 //! somebody goes: a member that gossip gave up gets no more grants, and is struck off when the last
 //! one it got has run out. So whoever is off the roll of a quorum has no lease.
 //!
-//! Example, lease 400 ms: `b` pinged last at 0 and died. Gossip gives it up at 950 ms; its grant ran
-//! out at 400 ms, so it is struck off at once. Had it pinged at 900 ms, behind a cut that lets only
-//! its own datagrams through, it would go at 1,300 ms.
+//! Example, lease 400 ms: `b` pinged last at 0 and died. Gossip gives it up at 950 ms; its grant
+//! ran out at 400 ms, so it is struck off at once. Had it pinged at 900 ms, behind a cut that lets
+//! only its own datagrams through, it would go at 1,300 ms.
 
 use std::collections::BTreeMap;
 
@@ -87,8 +87,8 @@ impl Roll {
         self.strike_off(now) || has_changed
     }
 
-    /// Strikes off those that gossip gave up and whose last grant has run out. Returns whether there
-    /// were any.
+    /// Strikes off those that gossip gave up and whose last grant has run out. Returns whether
+    /// there were any.
     pub fn strike_off(&mut self, now: Moment) -> bool {
         let before = self.seats.len();
         let lease = self.lease;

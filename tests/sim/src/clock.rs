@@ -21,6 +21,8 @@ pub(crate) struct NodeClock {
     system_ahead: AtomicI64,
     /// What the decision clock is.
     decision_ahead: AtomicI64,
+    /// What it is to be ahead of the system clock.
+    correction: AtomicI64,
 }
 
 /// The right time when the simulation starts: some hours from the end of a day, so that windows of
@@ -49,7 +51,7 @@ impl NodeClock {
     pub(crate) fn new(time: Time, ahead_ms: i64) -> Self {
         let ahead = ahead_ms.saturating_mul(NANOS_PER_MILLI);
         let (system_ahead, decision_ahead) = (AtomicI64::new(ahead), AtomicI64::new(ahead));
-        Self { time, system_ahead, decision_ahead }
+        Self { time, system_ahead, decision_ahead, correction: AtomicI64::new(0) }
     }
 
     /// Sets the system clock forward or back.
@@ -60,7 +62,9 @@ impl NodeClock {
     /// Lets the decision clock follow for a millisecond.
     pub(crate) fn follow(&self) {
         let decision = self.decision_ahead.load(Ordering::Relaxed);
-        let behind = self.system_ahead.load(Ordering::Relaxed) - decision;
+        let wanted = self.system_ahead.load(Ordering::Relaxed)
+            + self.correction.load(Ordering::Relaxed);
+        let behind = wanted - decision;
         let next = decision + behind.clamp(-SLEW_NANOS, SLEW_NANOS);
         self.decision_ahead.store(next, Ordering::Relaxed);
     }
@@ -78,5 +82,15 @@ impl Clock for NodeClock {
 
     fn system(&self) -> Timestamp {
         self.off(&self.system_ahead)
+    }
+
+    fn steer(&self, correction_ns: i64) {
+        self.correction.store(correction_ns, Ordering::Relaxed);
+    }
+
+    fn set(&self, correction_ns: i64) {
+        self.steer(correction_ns);
+        let system = self.system_ahead.load(Ordering::Relaxed);
+        self.decision_ahead.store(system + correction_ns, Ordering::Relaxed);
     }
 }
