@@ -49,7 +49,9 @@ pub fn ask(store: &Store, counters: &[Counter]) {
 fn are_sane(counters: &[Counter], verdicts: &[Verdict]) {
     assert_eq!(counters.len(), verdicts.len());
     for (Counter { quota, .. }, verdict) in counters.iter().zip(verdicts) {
-        let most = quota.limit().max(quota.burst()).max(quota.queue().unwrap_or(0));
+        // A queue holds those that wait and the one that passes.
+        let queue = quota.queue().map_or(0, |waiting| waiting + 1);
+        let most = quota.limit().max(quota.burst()).max(queue);
         assert!(verdict.remaining <= most, "{verdict:?} of {quota:?}");
     }
 }

@@ -16,6 +16,13 @@ pub struct Epoch {
     pub name: u64,
 }
 
+impl Epoch {
+    /// Highest number that is believed of a peer. An honest one counts the changes of a roll, and at
+    /// one every nanosecond would be here after 292 years. As many numbers are left above it, so
+    /// that whoever believed it can go on counting.
+    pub const NUMBER_MAX: u64 = u64::MAX / 2;
+}
+
 /// A node's epochs, one a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epochs {
