@@ -17,8 +17,8 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Highest number that is believed of a peer. An honest one counts the changes of a roll, and at
-    /// one every nanosecond would be here after 292 years. As many numbers are left above it, so
+    /// Highest number that is believed of a peer. An honest one counts the changes of a roll; at
+    /// one a nanosecond it would be here after 292 years. As many numbers are left above it, so
     /// that whoever believed it can go on counting.
     pub const NUMBER_MAX: u64 = u64::MAX / 2;
 }
