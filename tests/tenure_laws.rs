@@ -39,8 +39,8 @@ fn a_release_that_was_taken_is_never_refused_afterwards() {
     assert_eq!(*a.holds(), arc(0));
 }
 
-/// A broken peer tells the last number there is, with another's name and with `a`'s own. There would
-/// be no epoch after it, and the next change of the roll would be no change.
+/// A broken peer tells the last number there is, with another's name and with `a`'s own. There
+/// would be no epoch after it, and the next change of the roll would be no change.
 #[test]
 fn an_epoch_that_no_honest_peer_tells_leaves_room_for_the_next() {
     let mut a = Ring::new(id("a"), LEASE);

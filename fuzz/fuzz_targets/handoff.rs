@@ -291,7 +291,7 @@ fn quarter(quarters: u8) -> Span {
 fn of_arcs(is_in: impl Fn(usize) -> bool) -> Ranges {
     let arc = |at: usize| {
         let first = (at as u64) << 60;
-        Range { first, last: first | (1 << 60) - 1 }
+        Range { first, last: first | ((1 << 60) - 1) }
     };
     Ranges::of((0..16).filter(|at| is_in(*at)).map(arc))
 }
