@@ -3,7 +3,7 @@
 use tidegate::cluster::identity::{Generation, NodeId};
 use tidegate::cluster::mesh::wire::HandoffReply;
 use tidegate::cluster::ranges::{Range, Ranges};
-use tidegate::cluster::tenure::{Members, Place, Quorum, Ring};
+use tidegate::cluster::tenure::{Epoch, Members, Place, Quorum, Ring};
 use tidegate::units::Span;
 
 const LEASE: Span = Span::from_millis(400);
@@ -37,4 +37,25 @@ fn a_release_that_was_taken_is_never_refused_afterwards() {
     a.follow(members(&["a", "b", "c"]));
     assert_eq!(release(&mut a), HandoffReply::Taken, "when it is back");
     assert_eq!(*a.holds(), arc(0));
+}
+
+/// A broken peer tells the last number there is, with another's name and with `a`'s own. There
+/// would be no epoch after it, and the next change of the roll would be no change.
+#[test]
+fn an_epoch_that_no_honest_peer_tells_leaves_room_for_the_next() {
+    let mut a = Ring::new(id("a"), LEASE);
+    a.follow(members(&["a", "b"]));
+    for name in [7, a.epoch().name] {
+        for number in [u64::MAX, Epoch::NUMBER_MAX + 1] {
+            let before = a.epoch();
+            a.met(Epoch { number, name });
+            assert_eq!(a.epoch(), before);
+        }
+    }
+    for number in [9, Epoch::NUMBER_MAX] {
+        a.met(Epoch { number, name: 7 });
+        a.follow(members(&["a", "b", "c"]));
+        a.follow(members(&["a", "b"]));
+        assert_eq!(a.epoch().number, number + 2, "an honest number, or one hardly so, is outgrown");
+    }
 }

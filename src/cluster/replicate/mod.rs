@@ -50,6 +50,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use confirm::is_owed;
 pub use counters::Counters;
+pub use plausible::is_plausible;
 pub use repair::are_digests;
 
 use self::backlog::Backlog;

@@ -19,14 +19,9 @@ use crate::units::{Span, Timestamp};
 /// How far ahead of ours a peer's clock may be.
 const AHEAD_MAX: Span = Span::from_secs(5);
 
-/// Whether an honest node with a clock at most [`AHEAD_MAX`] ahead could tell this at `now`.
+/// Whether an honest node with a clock at most five seconds ahead could tell this at `now`.
 /// Columns travel by synchronisation, which checks whose they are.
-pub(super) fn is_plausible(
-    key: KeyHash,
-    state: &State,
-    expires: Timestamp,
-    now: Timestamp,
-) -> bool {
+pub fn is_plausible(key: KeyHash, state: &State, expires: Timestamp, now: Timestamp) -> bool {
     let ahead = now.plus(AHEAD_MAX);
     let last = match state {
         // Two rounding steps: of the TAT to a nanosecond and of the expiry.

@@ -16,13 +16,11 @@ pub struct Epoch {
     pub name: u64,
 }
 
-/// Where a node stands, as its pings tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Stand {
-    /// Its epochs.
-    pub epochs: Epochs,
-    /// Whether a quorum of its region recognises it.
-    pub has_lease: bool,
+impl Epoch {
+    /// Highest number that is believed of a peer. An honest one counts the changes of a roll; at
+    /// one a nanosecond it would be here after 292 years. As many numbers are left above it, so
+    /// that whoever believed it can go on counting.
+    pub const NUMBER_MAX: u64 = u64::MAX / 2;
 }
 
 /// A node's epochs, one a ring.
@@ -32,4 +30,13 @@ pub struct Epochs {
     pub region: Epoch,
     /// Of the ring over all regions.
     pub global: Epoch,
+}
+
+/// Where a node stands, as its pings tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stand {
+    /// Its epochs.
+    pub epochs: Epochs,
+    /// Whether a quorum of its region recognises it.
+    pub has_lease: bool,
 }

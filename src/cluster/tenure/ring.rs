@@ -96,9 +96,10 @@ impl Ring {
         self.advance(Epoch { number, name: self.members.name() });
     }
 
-    /// A peer stands at `epoch`.
+    /// A peer stands at `epoch`. A number that no honest peer tells changes nothing: there would be
+    /// none above it for the next change.
     pub fn met(&mut self, epoch: Epoch) {
-        if epoch.number <= self.epoch.number {
+        if epoch.number <= self.epoch.number || epoch.number > Epoch::NUMBER_MAX {
             return;
         }
         if epoch.name == self.epoch.name {

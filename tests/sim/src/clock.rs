@@ -62,8 +62,8 @@ impl NodeClock {
     /// Lets the decision clock follow for a millisecond.
     pub(crate) fn follow(&self) {
         let decision = self.decision_ahead.load(Ordering::Relaxed);
-        let wanted = self.system_ahead.load(Ordering::Relaxed)
-            + self.correction.load(Ordering::Relaxed);
+        let wanted =
+            self.system_ahead.load(Ordering::Relaxed) + self.correction.load(Ordering::Relaxed);
         let behind = wanted - decision;
         let next = decision + behind.clamp(-SLEW_NANOS, SLEW_NANOS);
         self.decision_ahead.store(next, Ordering::Relaxed);

@@ -97,13 +97,17 @@ impl Guarantee {
             }
         });
         let times: Vec<Isolation> = crashed.chain(isolations.iter().copied()).collect();
-        let is_lost = |at_ms: u64| {
+        // It was decided at some time between the ask and its answer, which may arrive after the
+        // owner's end.
+        let is_lost = |asked_ms: u64, answered_ms: u64| {
             times.iter().any(|time| {
-                (time.from_ms.saturating_sub(replication_lag_ms)..=time.to_ms).contains(&at_ms)
+                let from_ms = time.from_ms.saturating_sub(replication_lag_ms);
+                asked_ms <= time.to_ms && answered_ms >= from_ms
             })
         };
         let lost = records.iter().filter(|record| {
-            record.key == key && record.outcome.is_some_and(|outcome| is_lost(outcome.at_ms))
+            record.key == key
+                && record.outcome.is_some_and(|outcome| is_lost(record.at_ms, outcome.at_ms))
         });
         Some(lost.map(Record::admitted_by_owner).sum())
     }

@@ -34,9 +34,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
         }
     }
     let two_owners_ms = case.world.report.two_owners_ms;
-    // "Known members spread by gossip": a node that only one side of a split knows may give both
-    // sides a quorum. `docs/adr/0001-who-owns-a-key.md` names it as the end of the promise.
-    if two_owners_ms > 0 && !case.world.has_grown_in_split {
+    if two_owners_ms > 0 {
         case.world
             .report
             .violation(format!("two nodes decided the same places for {two_owners_ms} ms"));
@@ -47,11 +45,12 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
     let (asks, looks) = records.split_at(case.looked_from);
     let mut tally = Tally {
         by_oracle: oracle::admitted(key, asks),
-        // Two owners that count apart are joined by the larger count.
-        forgotten_max: case
-            .guarantee
-            .forgotten_max(key, asks, &case.world.crashes, &case.world.isolations)
-            .filter(|_| !case.world.has_grown_in_split),
+        forgotten_max: case.guarantee.forgotten_max(
+            key,
+            asks,
+            &case.world.crashes,
+            &case.world.isolations,
+        ),
         ..Tally::default()
     };
     for record in asks.iter().filter(|record| record.key == key) {

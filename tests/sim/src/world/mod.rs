@@ -56,10 +56,6 @@ pub(crate) struct World<'a> {
     doomed: Vec<(usize, u64)>,
     /// The node that bursts in the step to come, and what its mesh had not sent before.
     bursting: Option<(usize, u64)>,
-    /// Whether a node that others could not know came while links were cut.
-    pub(crate) has_grown_in_split: bool,
-    /// When a node that the others did not know was last started.
-    newcomer_ms: Option<u64>,
     /// When something last happened that may move keys, the end of such a thing included.
     troubled_ms: u64,
 }
@@ -144,8 +140,6 @@ impl World<'_> {
             crashed: Vec::new(),
             doomed: Vec::new(),
             bursting: None,
-            has_grown_in_split: false,
-            newcomer_ms: None,
             troubled_ms: 0,
         })
     }
@@ -241,10 +235,6 @@ impl World<'_> {
             }
             Fault::Start { node } => {
                 self.note_handoff();
-                // One that crashed is remembered by the others; one that left is not.
-                if !self.crashed.contains(&node) {
-                    self.newcomer_ms = Some(self.time.millis());
-                }
                 self.start(node)?;
             }
             Fault::Pause { node, for_ms } => self.pause(node, for_ms),
@@ -277,7 +267,6 @@ impl World<'_> {
                 }
             }
         }
-        self.note_growth();
         if fault.moves_keys() || self.is_stormy() {
             self.troubled_ms = self.time.millis();
         }

@@ -13,17 +13,17 @@ use crate::keys::{self, Key};
 use crate::scenario::LOAD_MS;
 
 /// A pause longer than this outlives a lease.
-const LONG_PAUSE_MS: u64 = 400;
+const LONG_PAUSE_MS: u64 = 600;
 /// How often owners are compared.
 const WATCH_EVERY_MS: u64 = 5;
 /// How long a doomed node is waited for.
 const DOOM_MS: u64 = 100;
-/// After this long without trouble a crash finds its replicas complete, and a newcomer is known.
+/// After this long without trouble a crash finds its replicas complete.
 const QUIET_MS: u64 = 2_000;
 /// Asks that are looked through for one that waits: more than are under way.
 const RECENT: usize = 500;
 /// `cluster.lease`, and some for a ping that was under way.
-const LEASE_MS: u64 = 500;
+const LEASE_MS: u64 = 700;
 /// `cluster.replicas`
 const REPLICAS: usize = 1;
 
@@ -86,14 +86,6 @@ impl World<'_> {
         let unsent = process.unsent() - unsent_before;
         if (1..IN_FLIGHT_MAX as u64).contains(&unsent) {
             self.report.reached.insert(Situation::FullQueue);
-        }
-    }
-
-    /// Notes when links are cut before everybody can have heard of a newcomer.
-    pub(super) fn note_growth(&mut self) {
-        let is_new = |since: u64| self.time.millis() - since < QUIET_MS;
-        if self.is_any_cut() && self.newcomer_ms.is_some_and(is_new) {
-            self.has_grown_in_split = true;
         }
     }
 

@@ -1,0 +1,43 @@
+//! Forwarded checks and columns that a peer sends. The store stays within its bounds, verdicts are
+//! sane, and joined columns can be told on.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::cluster::mesh::wire::{Call, Reply, Sync, SyncEntry};
+use tidegate::engine::AHEAD_MAX;
+use tidegate::engine::columns::COLUMNS_MAX;
+use tidegate::engine::delta::Bounds;
+use tidegate::store::Merged;
+use tidegate_fuzz::{NOW, asks, wire};
+
+fuzz_target!(|bytes: &[u8]| match wire::call(bytes) {
+    Some(Call::Check(check)) => {
+        let store = asks::store();
+        let verdicts = store.check(&check.counters, check.hits, NOW);
+        wire::can_be_told(&Reply::Verdicts(verdicts));
+        asks::ask(&store, &check.counters);
+    }
+    Some(Call::Sync(sync)) => join(&sync),
+    _ => {}
+});
+
+fn join(sync: &Sync) {
+    let store = asks::store();
+    let bounds = Bounds { now: NOW, ahead_max: AHEAD_MAX, columns_max: COLUMNS_MAX };
+    for SyncEntry { key, columns } in &sync.entries {
+        if columns.validate(&bounds).is_err() {
+            continue;
+        }
+        if let Merged::Joined { .. } = store.merge_columns(*key, columns, NOW) {
+            assert_eq!(store.merge_columns(*key, columns, NOW), Merged::Joined { news: false });
+            let columns = store.columns(*key).expect("joined").wire();
+            assert_eq!(columns.validate(&bounds), Ok(()));
+            wire::can_be_told(&Reply::Columns(vec![SyncEntry { key: *key, columns }]));
+        }
+        asks::is_within_bounds(&store);
+    }
+    for entry in &sync.entries {
+        asks::ask_all(&store, entry.key);
+    }
+}

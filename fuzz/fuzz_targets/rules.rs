@@ -1,0 +1,34 @@
+//! Any bytes as a rule file. Nothing makes a node panic; what is refused says why, and what is
+//! accepted means the same the second time.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::rules::descriptor::Entry;
+use tidegate::rules::load::{self, Options, Source};
+
+fuzz_target!(|bytes: &[u8]| {
+    let sources = [Source { name: "rules.yaml".into(), bytes: bytes.to_vec() }];
+    let options = Options::default();
+    let book = match load::parse(&sources, &options) {
+        Ok(book) => book,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return;
+        }
+    };
+    let again = load::parse(&sources, &options).expect("it was accepted before");
+    assert_eq!(book.fingerprint(), again.fingerprint());
+    for warning in book.warnings() {
+        assert!(!warning.to_string().is_empty());
+    }
+    for domain in book.domains() {
+        assert!(book.has_domain(domain));
+        for rule in book.rules() {
+            // The last part of an id is a key, or a key and its value.
+            let entry = Entry { key: rule.id.rsplit('.').next().unwrap_or_default(), value: "v" };
+            book.find(domain, &[entry]);
+            book.find(domain, &[entry, entry]);
+        }
+    }
+});
