@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::cluster::gossip::Gossip;
@@ -13,10 +12,8 @@ use crate::cluster::mesh::{Answer, Peer, Service};
 use crate::cluster::replicate::{self, Replicator};
 use crate::cluster::sync::Synchroniser;
 use crate::cluster::tenure::{Driver, Epochs, Stand};
-use crate::config::policy::Scope;
 use crate::decide::Decider;
 use crate::seam::Clock;
-use crate::store::KeyHash;
 
 /// Answers peers' calls; every arm is short and never waits.
 pub(super) struct PeerService {
@@ -61,7 +58,7 @@ impl Service for PeerService {
     }
 
     fn stand(&self, peer: &Peer) -> Stand {
-        self.tenure.stand(&peer.id)
+        self.tenure.stand(peer)
     }
 
     fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>) {
@@ -77,23 +74,20 @@ impl Service for PeerService {
 impl PeerService {
     /// Decides a check; where its rule asks for it, the verdicts wait for a replica.
     fn check(&self, from: &Peer, check: &Check) -> Answer {
-        let reply =
-            self.noted(from, self.decider.decide_as_owner((&from.id, from.generation), check));
-        let Reply::Verdicts(verdicts) = &reply else { return Answer::Now(reply) };
-        let Some(remote) = &self.decider.parts().remote else { return Answer::Now(reply) };
+        let asker = (&from.id, from.generation);
+        let reply = self.noted(from, self.decider.decide_as_owner(asker, check));
+        let (Reply::Verdicts(verdicts), Some(remote)) = (&reply, &self.decider.parts().remote)
+        else {
+            return Answer::Now(reply);
+        };
         if !replicate::is_owed(check.durability, check.hits, verdicts) {
             return Answer::Now(reply);
         }
-        let keys: SmallVec<[KeyHash; 1]> =
-            check.counters.iter().map(|counter| counter.key).collect();
-        let deadline = match check.scope {
-            Scope::Region => remote.deadline,
-            Scope::Global => remote.global_deadline,
-        };
-        let replicator = self.replicator.clone();
+        let within = remote.deadline(check.scope);
+        let (decider, check, verdicts) = (self.decider.clone(), check.clone(), verdicts.clone());
         Answer::Later(Box::pin(async move {
-            let is_confirmed = replicator.confirm(&keys, deadline).await;
-            if is_confirmed { reply } else { Reply::Unconfirmed }
+            let is_confirmed = decider.is_confirmed(&check, &verdicts, within).await;
+            if is_confirmed { Reply::Verdicts(verdicts) } else { Reply::Unconfirmed }
         }))
     }
 

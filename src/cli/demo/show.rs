@@ -205,7 +205,7 @@ async fn death(stage: &Stage, fleet: &mut Fleet, screen: &mut Screen<'_>) -> Res
         let begin = Instant::now();
         for node in stage.survivors() {
             wait_for(&stage.http, node, "the death", |report| {
-                (!living(report).contains(&VICTIM)).then_some(())
+                (!living(report).contains(&VICTIM) && decides_its_region(report)).then_some(())
             })
             .await?;
         }
@@ -237,9 +237,15 @@ async fn death(stage: &Stage, fleet: &mut Fleet, screen: &mut Screen<'_>) -> Res
     let exact = |count: &load::Count| count.passed == STRICT_LIMIT.min(count.asked);
     let holds = tally.regions.values().all(exact) && tally.errors == 0;
     as_promised &= screen.verdict(holds, "strict on the living nodes: exact")?;
+
+    let tally = stage.burst("x-login", "alice", 60).await;
+    let all = tally.all();
     screen.line(&format!(
-        "   What {VICTIM} alone had counted died with it: those limits begin anew at their new owner."
+        "   alice, whose logins were used up before {VICTIM} died: asked {}, passed {}",
+        all.asked, all.passed
     ))?;
+    let holds = all.passed == 0 && tally.errors == 0;
+    as_promised &= screen.verdict(holds, "what was counted outlives the node that counted it")?;
     Ok(as_promised)
 }
 
@@ -336,6 +342,11 @@ async fn mesh_of(http: &Http, node: &Node) -> Result<SocketAddr, Failure> {
 }
 
 /// Who can be asked, as this node sees it.
+/// Each survivor is alone in its region, so that all its keys are to be its own.
+fn decides_its_region(report: &StatusReport) -> bool {
+    report.ownership.as_ref().is_some_and(|ownership| ownership.decides > 0.999)
+}
+
 fn living(report: &StatusReport) -> Vec<&str> {
     let living = |state| matches!(state, MemberState::This | MemberState::Up);
     report.members.iter().filter(|m| living(m.state)).map(|m| m.id.as_str()).collect()

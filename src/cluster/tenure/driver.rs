@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::known::{Acquaintance, Electorate};
 use super::{Epochs, Holding, Recognised, Ring, Roll, Stand, Standing, Tenancy};
-use crate::cluster::identity::NodeId;
+use crate::cluster::identity::{Generation, NodeId};
 use crate::cluster::incarnation::Incarnation;
 use crate::cluster::membership::{Known, View};
 use crate::cluster::mesh::wire::{Handoff, HandoffReply, HandoffStep};
@@ -88,9 +88,9 @@ struct Machines {
     following: BTreeSet<(bool, NodeId)>,
     /// Peers that are heard and do not hear: recognised by nobody, and our pings to them stay
     /// unanswered.
-    deaf: BTreeSet<NodeId>,
-    /// Pings to each peer since it last answered one.
-    unanswered: BTreeMap<NodeId, u32>,
+    deaf: BTreeSet<(NodeId, Generation)>,
+    /// Pings to each start of a peer since it last answered one.
+    unanswered: BTreeMap<NodeId, (Generation, u32)>,
     /// What was published last, in the order of [`RINGS`].
     published: [Holding; 2],
 }
@@ -191,10 +191,17 @@ impl Driver {
     }
 
     /// Where this node stands, for a ping to `peer`.
-    pub fn stand(&self, peer: &NodeId) -> Stand {
+    pub fn stand(&self, peer: &Peer) -> Stand {
         let machines = &mut *self.shared.machines.lock();
-        let unanswered = machines.unanswered.entry(peer.clone()).or_default();
-        *unanswered = unanswered.saturating_add(1);
+        let begun = (peer.generation, 0);
+        let (of, unanswered) = machines.unanswered.entry(peer.id.clone()).or_insert(begun);
+        // What a start left unanswered because it died is not held against the next one.
+        if *of < peer.generation {
+            (*of, *unanswered) = begun;
+        }
+        if *of == peer.generation {
+            *unanswered = unanswered.saturating_add(1);
+        }
         let has_lease = self.shared.tenancy.has_lease(Scope::Region);
         Stand { epochs: machines.epochs(), has_lease }
     }
@@ -207,9 +214,12 @@ impl Driver {
         machines.global.met(stand.epochs.global);
         // One that nobody recognises and that does not hear us is behind a cut that lets only its
         // own datagrams through. What it is granted never arrives; it would only stay on the roll.
-        let unanswered = machines.unanswered.get(&peer.id).copied().unwrap_or(0);
+        let counted = machines.unanswered.get(&peer.id);
+        let counted = counted.filter(|(of, _)| *of == peer.generation);
+        let unanswered = counted.map_or(0, |(_, unanswered)| *unanswered);
         let hears = stand.has_lease || unanswered < UNGRANTED_AFTER;
-        if !stand.has_lease && unanswered >= DEAF_AFTER && machines.deaf.insert(peer.id.clone()) {
+        let start = (peer.id.clone(), peer.generation);
+        if !stand.has_lease && unanswered >= DEAF_AFTER && machines.deaf.insert(start) {
             tracing::warn!(peer = %peer.id, "it is heard and does not hear: taken for lost");
             self.call_the_roll(machines);
             self.follow_roll(machines);
@@ -226,8 +236,8 @@ impl Driver {
         let sent = self.shared.tenancy.moment_of(sent);
         let machines = &mut *self.shared.machines.lock();
         let recognised = grant.map(|serial| Recognised { generation: peer.generation, serial });
-        machines.unanswered.remove(&peer.id);
-        if machines.deaf.remove(&peer.id) {
+        machines.unanswered.insert(peer.id.clone(), (peer.generation, 0));
+        if machines.deaf.remove(&(peer.id.clone(), peer.generation)) {
             self.call_the_roll(machines);
             self.follow_roll(machines);
         }

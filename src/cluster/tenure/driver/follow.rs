@@ -14,7 +14,8 @@ use crate::config::policy::Scope;
 impl Driver {
     /// Tells the roll who is alive: whom gossip sees, but for those that do not hear.
     pub(super) fn call_the_roll(&self, machines: &mut Machines) {
-        let is_there = |member: &&Member| !machines.deaf.contains(&member.id);
+        let start = |member: &Member| (member.id.clone(), member.generation);
+        let is_there = |member: &&Member| !machines.deaf.contains(&start(member));
         let alive = |member: &Member| Alive {
             id: member.id.clone(),
             generation: member.generation,
@@ -37,6 +38,12 @@ impl Driver {
             (member.generation == seat.generation).then(|| member.clone())
         };
         let recognised = View::new(machines.roll.seats().iter().filter_map(on_roll));
+        // Bounded by who is known: of the others nothing is remembered.
+        let roll = &machines.roll;
+        machines
+            .unanswered
+            .retain(|id, _| roll.seats().contains_key(id) || machines.view.get(id).is_some());
+        machines.deaf.retain(|(id, _)| machines.view.get(id).is_some());
         let known = machines.acquaintance.who_counts();
         let current = shared.topology.load();
         let me = shared.incarnation.node().clone();

@@ -52,6 +52,9 @@ impl World<'_> {
             }
             let is_alone = !self.is_troubled();
             self.log.say(format_args!("n{} crashes, alone={is_alone}", index + 1));
+            // Nor was the one before: this node may have held the copies that were to take over.
+            let recent = |crash: &&mut Crash| now - crash.at_ms < QUIET_MS;
+            self.crashes.iter_mut().filter(recent).for_each(|crash| crash.is_alone = false);
             self.crashes.push(Crash { at_ms: now, owned, is_alone });
             self.crashed.push(index);
             self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
