@@ -61,8 +61,12 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
     ] {
         readings.push(counter(name, text, read(value)));
     }
-    for (direction, value) in [("given", &counters.handed_over), ("taken", &counters.taken_over)] {
-        let text = "Ranges of keys handed to another node, and taken from one";
+    for (direction, value) in [
+        ("given", &counters.handed_over),
+        ("taken", &counters.taken_over),
+        ("refused", &counters.refused),
+    ] {
+        let text = "Ranges of keys handed to another node and taken from one; releases refused";
         let label = ("direction", direction);
         readings.push(labelled(names::HANDOFF_RANGES, text, label, read(value)));
     }

@@ -98,8 +98,6 @@ struct Machines {
 /// What happened to ownership since the start; read by the metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Epochs that this node stood at, both rings together.
-    pub epochs: AtomicU64,
     /// Times a quorum did not recognise this node in time.
     pub leases_lost: AtomicU64,
     /// Times it was recognised again and had to begin as a newcomer.
@@ -112,7 +110,7 @@ pub struct Counters {
     pub copied: AtomicU64,
     /// Copies, flushes and messages of handovers that failed and were begun anew.
     pub failed: AtomicU64,
-    /// Releases of places that are not this node's.
+    /// Releases that were refused: of another epoch, or of places that are not this node's.
     pub refused: AtomicU64,
 }
 
@@ -323,7 +321,11 @@ impl Driver {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
                 () = self.shared.wake.notified() => {}
-                Some(_) = steps.join_next() => {}
+                Some(ended) = steps.join_next() => match ended {
+                    // The peer would wait for ever for what was not done; the node has to end.
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    _ => {}
+                },
             }
             let (due, epochs, gone) = {
                 let machines = &mut *self.shared.machines.lock();

@@ -15,6 +15,22 @@ fn a_latecomer_learns_an_eventual_key_when_it_uses_it() {
     }
 }
 
+/// Nodes that join the smaller side of a split once made a majority of it, and two nodes decided one
+/// place until it healed.
+#[test]
+fn newcomers_make_no_majority_of_the_smaller_side() {
+    for seed in [1_050, 1_133] {
+        passes(seed);
+    }
+}
+
+/// A node that crashed and came back was taken for one that does not hear, by the pings that its
+/// death had left unanswered.
+#[test]
+fn a_node_that_comes_back_is_recognised_at_once() {
+    passes(730);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Driver, Machines, Options, RINGS, count};
+use super::{Driver, Machines, Options, RINGS};
 use crate::cluster::identity::NodeId;
 use crate::cluster::membership::{Known, Member, MemberState, View};
 use crate::cluster::route::Topology;
@@ -53,12 +53,7 @@ impl Driver {
             .after(&current);
         for scope in RINGS {
             let members = self.members(scope, &topology, &known);
-            let ring = machines.ring_mut(scope);
-            let before = ring.epoch();
-            ring.follow(members);
-            if ring.epoch() != before {
-                count(&shared.counters.epochs, 1);
-            }
+            machines.ring_mut(scope).follow(members);
         }
         let electorate = machines.acquaintance.electorate();
         shared.electorate.send_if_modified(|told| {
