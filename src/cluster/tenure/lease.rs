@@ -46,6 +46,8 @@ pub struct Lease {
     counts_from: BTreeMap<NodeId, Moment>,
     /// When it was looked at first.
     begun: Option<Moment>,
+    /// Until when it ran when it was last renewed, and who counted then.
+    last_run: Option<(Moment, Quorum)>,
     /// When it was looked at last.
     renewed: Moment,
 }
@@ -71,7 +73,17 @@ impl Lease {
     /// A lease of `me` that nobody has granted anything of.
     pub fn new(me: NodeId, span: Span) -> Self {
         let (grants, noted, seen, counts_from) = Default::default();
-        Self { me, span, grants, noted, seen, counts_from, begun: None, renewed: Moment::EPOCH }
+        Self {
+            me,
+            span,
+            grants,
+            noted,
+            seen,
+            counts_from,
+            begun: None,
+            last_run: None,
+            renewed: Moment::EPOCH,
+        }
     }
 
     /// How long a grant counts.
@@ -99,7 +111,8 @@ impl Lease {
         if counted.is_met(|id| self.is_intact_after(id, now)) {
             self.note_what_lasts(now);
         }
-        let is_whole = counts.is_met(|id| self.is_intact_after(id, now));
+        let is_whole = !self.has_lapsed_under_others(now, quorum)
+            && counts.is_met(|id| self.is_intact_after(id, now));
         if !is_whole && !counts.is_met(|id| self.is_fresh_after(id, now)) {
             return Standing::Nothing;
         }
@@ -117,7 +130,15 @@ impl Lease {
         // Whoever does not count yet will: nothing is believed beyond that.
         let grows = self.counts_from.values().filter(|from| now < **from).min().copied();
         let until = until.unwrap_or(Moment::NEVER).min(grows.unwrap_or(Moment::NEVER));
+        self.last_run = Some((until, quorum.clone()));
         if is_whole { Standing::Whole(until) } else { Standing::Broken(until) }
+    }
+
+    /// Whether it ran out since, and others count now. While it had run out, a quorum of those who
+    /// counted may have struck this node off, and need not meet a quorum of those who count now:
+    /// `b c` of `a b c`, then `b` leaves, and `a` is a quorum of `a c`.
+    fn has_lapsed_under_others(&self, now: Moment, quorum: &Quorum) -> bool {
+        self.last_run.as_ref().is_some_and(|(until, then)| now >= *until && then != quorum)
     }
 
     /// Whether what `id` granted counts after `at`.
@@ -251,6 +272,20 @@ mod tests {
             assert!(matches!(late.renew(ms(sent), &three()), Standing::Whole(_)));
         }
         assert_eq!(late.renew(ms(1_000), &three()), Standing::Whole(ms(1_100)));
+    }
+
+    #[test]
+    fn a_quorum_of_fewer_does_not_mend_what_ran_out_under_more() {
+        let mut lease = Lease::new(id("a"), SPAN);
+        let three = three();
+        for voter in ["b", "c"] {
+            lease.granted(&id(voter), ms(0), of(1));
+        }
+        assert_eq!(lease.renew(ms(0), &three), Standing::Broken(ms(400)));
+        assert_eq!(lease.renew(ms(500), &three), Standing::Nothing);
+        let two = Quorum::Of(vec![id("a"), id("c")]);
+        assert!(matches!(lease.renew(ms(600), &two), Standing::Broken(_)), "b left meanwhile");
+        assert!(matches!(lease.renew(ms(620), &two), Standing::Whole(_)));
     }
 
     /// Two nodes may have struck it off without a grant to wait for.

@@ -31,6 +31,13 @@ fn a_node_that_comes_back_is_recognised_at_once() {
     passes(730);
 }
 
+/// An owner whose lease had run out while three counted, and that was a quorum of the two who counted
+/// when it came back, took its tenure for whole: others had decided its keys meanwhile.
+#[test]
+fn a_quorum_of_fewer_mends_no_tenure() {
+    passes(1_418);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

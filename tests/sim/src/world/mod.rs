@@ -158,6 +158,9 @@ impl World<'_> {
                 Stepped::Left => {
                     self.log.say(format_args!("n{} has left", index + 1));
                     self.report.reached.insert(Situation::Left);
+                    // Doors that finish what is in flight are not part of a core.
+                    let now = self.time.millis();
+                    self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
                 }
                 Stepped::Failed(error) => return Err(format!("n{} failed: {error}", index + 1)),
             }
