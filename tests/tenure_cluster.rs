@@ -22,9 +22,10 @@ descriptors:
 /// What a node decides, if it may.
 fn decides(node: &Node) -> Ranges {
     let tenancy = &node.core.decider.parts().tenancy;
-    match tenancy.has_lease(Scope::Region) {
-        true => tenancy.holding(Scope::Region).decides.clone(),
-        false => Ranges::EMPTY,
+    if tenancy.has_lease(Scope::Region) {
+        tenancy.holding(Scope::Region).decides.clone()
+    } else {
+        Ranges::EMPTY
     }
 }
 

@@ -6,8 +6,7 @@
 //! 1. whoever the last node that was asked named: it handed the key over;
 //! 2. the owner by the ring in force, looked up anew each time;
 //! 3. the owners by the rings before it: one of them may not have handed over yet;
-//! 4. the nodes behind the owner on the ring: if it just came, the first of them held the key
-//! before;
+//! 4. the nodes behind the owner on the ring: if it just came, the first of them held the key;
 //! 5. nobody is left: the range is on its way. Wait a little and begin again.
 //!
 //! **Worked example.** The ring moved a key from `a` to `b`. Node `c` asks `b`, which has not got

@@ -80,7 +80,7 @@ pub struct Joined {
     /// Keeps copies of strict keys.
     pub replicator: Replicator,
     /// Cancelled when this node knows its fellow members and begins to own keys.
-    pub has_joined: CancellationToken,
+    pub is_member: CancellationToken,
     /// What peers sent that was not taken.
     pub(super) refused: Arc<PeerCounters>,
     /// How often this node gossips.
@@ -221,7 +221,7 @@ impl Core {
                     synchroniser,
                     tenure,
                     replicator,
-                    has_joined: CancellationToken::new(),
+                    is_member: CancellationToken::new(),
                     refused,
                     gossip_interval: interval,
                     has_seeds,
@@ -351,7 +351,7 @@ impl Core {
                 self.time.put_in_use();
                 joined.tenure.open();
                 until_settled(&joined).await;
-                joined.has_joined.cancel();
+                joined.is_member.cancel();
             }
             () = stop.cancelled() => return,
         }

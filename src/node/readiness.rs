@@ -58,7 +58,7 @@ impl Readiness {
                     } else {
                         self.health.red(GOSSIP, "membership is being rebuilt");
                     }
-                    if joined.has_joined.is_cancelled() {
+                    if joined.is_member.is_cancelled() {
                         self.joined.cancel();
                     }
                 }

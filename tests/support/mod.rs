@@ -215,7 +215,7 @@ pub async fn cluster_under(
 pub async fn settled(nodes: &[&Node]) {
     let has_settled = |node: &&Node| {
         let joined = node.core.joined.as_ref().expect("in a cluster");
-        joined.has_joined.is_cancelled() && joined.tenure.has_settled()
+        joined.is_member.is_cancelled() && joined.tenure.has_settled()
     };
     let patience = Duration::from_secs(20);
     eventually("all hold what is theirs", patience, || nodes.iter().all(has_settled)).await;

@@ -173,7 +173,7 @@ impl Process {
     /// Whether it knows its fellow members and holds what is its own, so that the product would
     /// open its doors.
     pub(crate) fn has_joined(&self) -> bool {
-        self.core.joined.as_ref().is_none_or(|joined| joined.has_joined.is_cancelled())
+        self.core.joined.as_ref().is_none_or(|joined| joined.is_member.is_cancelled())
     }
 
     /// Whether it would decide the strict key at `place` if it were asked now.
