@@ -36,11 +36,15 @@ pub(crate) struct Findings {
     pub(crate) admitted_beyond: BTreeMap<Group, u64>,
     pub(crate) lost: u64,
     pub(crate) double: u64,
-    /// Acknowledged within [`Facts::lag`] before a crash, by group: what it may have cost.
+    /// Acknowledged within [`Facts::lag`] before a crash, or by an owner on the smaller side of a
+    /// cut while its lease still ran, by group: what the fault may have cost.
     pub(crate) may_be_lost: BTreeMap<Group, u64>,
     /// Hits that a node of a minority admitted as if it were their owner, while it was cut off.
     pub(crate) admitted_by_minority: usize,
 }
+
+/// `cluster.lease`, and time for a ping that was under way.
+pub(crate) const LEASES_END_AFTER: Duration = Duration::from_secs(1);
 
 /// What is known beside the history.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +55,8 @@ pub(crate) struct Facts {
     pub(crate) crashes: Vec<Duration>,
     /// What an acknowledged count takes at most to where a crash does not reach.
     pub(crate) lag: Duration,
-    /// From when to when a minority was cut off for certain: no lease from before is left.
+    /// From when to when a minority was cut off for certain: no lease from before is left, because
+    /// the cut is [`LEASES_END_AFTER`] old.
     pub(crate) cut: Option<Range<Duration>>,
 }
 
@@ -145,8 +150,16 @@ fn may_be_lost(history: &[Event], facts: &Facts) -> BTreeMap<Group, u64> {
                 .iter()
                 .any(|crash| (crash.saturating_sub(facts.lag)..=*crash).contains(&event.answered))
     };
+    let is_cut_off = |event: &&Event| {
+        let is_before = facts.cut.as_ref().is_some_and(|cut| {
+            let leases_end = cut.start;
+            let struck = leases_end.saturating_sub(LEASES_END_AFTER);
+            (struck.saturating_sub(facts.lag)..=leases_end).contains(&event.answered)
+        });
+        is_before && event.answer.is_counted()
+    };
     let mut may_be_lost = BTreeMap::new();
-    for event in history.iter().filter(is_late) {
+    for event in history.iter().filter(|event| is_late(event) || is_cut_off(event)) {
         *may_be_lost.entry(event.key.group).or_default() += 1;
     }
     may_be_lost

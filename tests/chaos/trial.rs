@@ -90,9 +90,8 @@ fn judge(fault: Fault, found: &Findings, one_view: Duration, arena: Arena) -> Ve
     });
     for (group, beyond) in &found.admitted_beyond {
         let may = match group {
-            Group::Strict | Group::Window | Group::Count => may_lose(*group),
             Group::Durable if promise.spares_durable => 0,
-            Group::Durable => may_lose(*group),
+            Group::Strict | Group::Window | Group::Count | Group::Durable => may_lose(*group),
             // A limit by shares beside the owner's own.
             Group::Local => group.limit() * group.keys() as u64,
         };

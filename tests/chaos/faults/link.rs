@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::arena::{Arena, NODES, Setup};
+use crate::checks::LEASES_END_AFTER;
 use crate::network::{self, Filter};
 use crate::node::MESH_PORT;
 use crate::relay::{Link, Relay};
@@ -21,8 +22,6 @@ pub(super) enum Ways {
 pub(crate) type Slow = Relay;
 
 const MINORITY: usize = 2;
-/// More than twice `cluster.lease`.
-const LEASES_END_AFTER: Duration = Duration::from_secs(1);
 const LOSS_PERCENT: u8 = 30;
 const DELAY_MAX: Duration = Duration::from_millis(20);
 const RELAY_PORT: u16 = 7700;

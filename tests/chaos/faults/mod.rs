@@ -118,7 +118,9 @@ impl Fault {
             _ => Duration::from_secs(2),
         };
         let lag = if self == Self::Blackout { STORAGE_LAG } else { REPLICATION_LAG };
-        Promise { without_right_answer, lag, spares_durable: self != Self::Blackout }
+        // One confirmation may come from the owner's own side of a cut.
+        let spares_durable = !matches!(self, Self::Blackout | Self::Partition | Self::OneWayCut);
+        Promise { without_right_answer, lag, spares_durable }
     }
 
     /// Before the nodes start.
