@@ -3,12 +3,12 @@
 //!
 //! One lock guards the machines. It is held for the time of a computation, never over a message.
 
+mod counters;
 mod follow;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -18,6 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::counters::Counters;
+use self::counters::count;
 use super::known::{Acquaintance, Electorate};
 use super::{Epochs, Holding, Recognised, Ring, Roll, Stand, Standing, Tenancy};
 use crate::cluster::identity::{Generation, NodeId};
@@ -93,25 +95,6 @@ struct Machines {
     unanswered: BTreeMap<NodeId, (Generation, u32)>,
     /// What was published last, in the order of [`RINGS`].
     published: [Holding; 2],
-}
-
-/// What happened to ownership since the start; read by the metrics.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Times a quorum did not recognise this node in time.
-    pub leases_lost: AtomicU64,
-    /// Times it was recognised again and had to begin as a newcomer.
-    pub tenures_broken: AtomicU64,
-    /// Ranges handed to another node.
-    pub handed_over: AtomicU64,
-    /// Ranges that another node handed over.
-    pub taken_over: AtomicU64,
-    /// States copied to their owners before a handover.
-    pub copied: AtomicU64,
-    /// Copies, flushes and messages of handovers that failed and were begun anew.
-    pub failed: AtomicU64,
-    /// Releases that were refused: of another epoch, or of places that are not this node's.
-    pub refused: AtomicU64,
 }
 
 /// How often the machines are looked at when nothing happens.
@@ -435,8 +418,4 @@ impl Machines {
     fn epochs(&self) -> Epochs {
         Epochs { region: self.region.epoch(), global: self.global.epoch() }
     }
-}
-
-fn count(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Driver, Machines, RINGS, count};
+use super::counters::count;
+use super::{Driver, Machines, RINGS};
 use crate::cluster::identity::NodeId;
 use crate::cluster::mesh::wire::{Call, Handoff, HandoffReply, HandoffStep, Reply};
 use crate::cluster::mesh::{LaneKind, Mesh};
