@@ -46,6 +46,14 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
         };
         until("a living node forgets the dead one", Duration::from_secs(10), gone).await;
     }
+    let taken_over = async || {
+        let mut decided = 0.0;
+        for node in &cluster.nodes[..2] {
+            decided += node.status().await?.ownership.map_or(0.0, |ownership| ownership.decides);
+        }
+        if decided > 0.999 { Ok(()) } else { Err(format!("{decided} of the ring is decided")) }
+    };
+    until("the living nodes own all keys", Duration::from_secs(10), taken_over).await;
     let routed_around = killed.elapsed();
     let policy = cluster.verdicts("policy").await;
     let (unsent, late) = (calls(&cluster, "unsent").await, calls(&cluster, "timeout").await);
