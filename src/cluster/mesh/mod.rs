@@ -161,8 +161,6 @@ const HANDSHAKES_MAX: usize = 64;
 const HANDSHAKES_TRUSTED: usize = 16;
 /// Dials waiting to start. At the bound a wish is dropped; membership repeats it.
 const WANTED_MAX: usize = 1_024;
-/// How long the last answers have to get out before the connections close.
-const LAST_ANSWERS: Duration = Duration::from_millis(50);
 /// The longest that closing waits for peers to hear of it.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -244,9 +242,6 @@ impl Mesh {
                 }
             }
         }
-        // Closing drops what is still to be sent. A peer whose ask was answered last would not know
-        // whether it was counted.
-        tokio::time::sleep(LAST_ANSWERS).await;
         self.shared.endpoint.close(CODE_LEAVING, b"leaving");
         // Peers that hear of it need not wait for their idle timeout; one that does not must not
         // hold us up.

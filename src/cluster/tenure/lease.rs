@@ -127,10 +127,11 @@ impl Lease {
         ends.sort_unstable();
         let lasts_after = |end: &Moment| counts.is_met(|id| self.is_intact_after(id, *end));
         let until = ends.into_iter().filter(|end| now < *end).find(|end| !lasts_after(end));
+        let until = until.unwrap_or(Moment::NEVER);
+        self.last_run = Some((until, quorum.clone()));
         // Whoever does not count yet will: nothing is believed beyond that.
         let grows = self.counts_from.values().filter(|from| now < **from).min().copied();
-        let until = until.unwrap_or(Moment::NEVER).min(grows.unwrap_or(Moment::NEVER));
-        self.last_run = Some((until, quorum.clone()));
+        let until = until.min(grows.unwrap_or(Moment::NEVER));
         if is_whole { Standing::Whole(until) } else { Standing::Broken(until) }
     }
 
