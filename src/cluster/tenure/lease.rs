@@ -23,6 +23,8 @@ use super::quorum::Quorum;
 use crate::cluster::identity::{Generation, NodeId};
 use crate::units::Span;
 
+const JUST_AFTER: Span = Span::from_nanos(1);
+
 /// What a voter's recognition of this node is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Recognised {
@@ -103,10 +105,9 @@ impl Lease {
     /// when it can be relied on, or has had the time to grant.
     pub fn renew(&mut self, now: Moment, quorum: &Quorum) -> Standing {
         self.follow(now, quorum);
-        let counts_from = |id: &NodeId| self.counts_from.get(id).copied().unwrap_or(now);
-        let counts = quorum.only(|id| *id == self.me || now >= counts_from(id));
+        let counts = self.counting(quorum, now);
         // A newcomer is noted before it counts, as long as those who counted until now are enough.
-        let counted = quorum.only(|id| *id == self.me || self.renewed >= counts_from(id));
+        let counted = self.counting(quorum, self.renewed);
         self.renewed = now;
         if counted.is_met(|id| self.is_intact_after(id, now)) {
             self.note_what_lasts(now);
@@ -121,18 +122,21 @@ impl Lease {
         } else {
             self.note_all(now);
         }
-        // It runs until so many grants have run out that the rest is no quorum any more.
-        let mut ends: Vec<Moment> =
-            self.grants.values().map(|grant| grant.sent.plus(self.span)).collect();
-        ends.sort_unstable();
-        let lasts_after = |end: &Moment| counts.is_met(|id| self.is_intact_after(id, *end));
-        let until = ends.into_iter().filter(|end| now < *end).find(|end| !lasts_after(end));
-        let until = until.unwrap_or(Moment::NEVER);
+        // It runs until so many grants have run out, or so many more voters count, that the rest is
+        // no quorum any more.
+        let ends = self.grants.values().map(|grant| grant.sent.plus(self.span));
+        let grows = self.counts_from.values().copied();
+        let changes = ends.chain(grows).filter(|at| now < *at);
+        let lasts = |at| self.counting(quorum, at).is_met(|id| self.will_be_intact_after(id, at));
+        let until = changes.filter(|at| !lasts(*at)).min().unwrap_or(Moment::NEVER);
         self.last_run = Some((until, quorum.clone()));
-        // Whoever does not count yet will: nothing is believed beyond that.
-        let grows = self.counts_from.values().filter(|from| now < **from).min().copied();
-        let until = until.min(grows.unwrap_or(Moment::NEVER));
         if is_whole { Standing::Whole(until) } else { Standing::Broken(until) }
+    }
+
+    /// Those of `quorum` that count at `at`.
+    fn counting(&self, quorum: &Quorum, at: Moment) -> Quorum {
+        let from = |id: &NodeId| self.counts_from.get(id).copied().unwrap_or(at);
+        quorum.only(|id| *id == self.me || at >= from(id))
     }
 
     /// Whether it ran out since, and others count now. While it had run out, a quorum of those who
@@ -152,6 +156,15 @@ impl Lease {
         let granted = self.grants.get(id).map(|grant| grant.recognised);
         let is_noted = *id == self.me || granted.is_some_and(|it| self.noted.get(id) == Some(&it));
         is_noted && self.is_fresh_after(id, at)
+    }
+
+    /// Whether it will, if this lease lasts until `at` and nothing else is heard of `id`.
+    fn will_be_intact_after(&self, id: &NodeId, at: Moment) -> bool {
+        let granted = self.grants.get(id).map(|grant| grant.recognised);
+        let will_be_noted = self.seen.get(id).is_some_and(|(recognised, since)| {
+            granted == Some(*recognised) && at > since.plus(self.span)
+        });
+        self.is_intact_after(id, at) || (will_be_noted && self.is_fresh_after(id, at))
     }
 
     /// The tenure begins: nothing is held that anybody could have taken.
@@ -177,8 +190,8 @@ impl Lease {
             } else if let Some(from) = self.counts_from.get_mut(id)
                 && now < *from
             {
-                // It would count as one that cannot be relied on.
-                *from = since.plus(self.span);
+                // It would count as one that cannot be relied on; afterwards it is noted.
+                *from = since.plus(self.span).plus(JUST_AFTER);
             }
         }
     }
@@ -306,13 +319,40 @@ mod tests {
         assert_eq!(lease.renew(ms(0), &alone), Standing::Whole(Moment::NEVER));
         assert_eq!(lease.renew(ms(500), &pair), Standing::Whole(ms(900)));
         lease.granted(&id("a"), ms(520), of(1));
-        assert_eq!(lease.renew(ms(530), &pair), Standing::Whole(ms(930)));
+        assert_eq!(lease.renew(ms(530), &pair), Standing::Whole(ms(930).plus(JUST_AFTER)));
         lease.granted(&id("a"), ms(920), of(1));
         assert_eq!(lease.renew(ms(930), &pair), Standing::Whole(ms(1_320)));
         let mut unheard = Lease::new(id("b"), SPAN);
         unheard.renew(ms(0), &alone);
         unheard.renew(ms(500), &pair);
         assert_eq!(unheard.renew(ms(900), &pair), Standing::Nothing);
+    }
+
+    /// What is believed between two renewals must not end just because another one counts.
+    #[test]
+    fn a_newcomer_that_is_not_needed_cuts_no_lease_short() {
+        let pair = Quorum::Of(vec![id("a"), id("b")]);
+        let mut lease = Lease::new(id("b"), SPAN);
+        lease.granted(&id("a"), ms(0), of(1));
+        lease.renew(ms(0), &pair);
+        for sent in [300, 600] {
+            lease.granted(&id("a"), ms(sent), of(1));
+            assert_eq!(lease.renew(ms(sent), &three()), Standing::Whole(ms(sent + 400)));
+        }
+    }
+
+    /// From when on `a` counts nobody is a quorum without it; it is noted just before.
+    #[test]
+    fn nor_does_one_that_is_needed_and_noted_in_time() {
+        let (alone, pair) = (Quorum::Of(vec![id("b")]), Quorum::Of(vec![id("a"), id("b")]));
+        let mut lease = Lease::new(id("b"), SPAN);
+        lease.renew(ms(0), &alone);
+        lease.granted(&id("a"), ms(490), of(1));
+        lease.renew(ms(500), &pair);
+        for sent in [800, 1_100] {
+            lease.granted(&id("a"), ms(sent), of(1));
+            assert_eq!(lease.renew(ms(sent), &pair), Standing::Whole(ms(sent + 400)));
+        }
     }
 
     #[test]
