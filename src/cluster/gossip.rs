@@ -102,9 +102,9 @@ const INBOX_MAX: usize = 256;
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often members that are not connected are dialed.
 const DIAL_INTERVAL: Duration = Duration::from_millis(250);
-/// Gossip of a member whose intervals average `m` is missed for `8 m` before it counts as dead:
-/// about one second at the default interval.
-const PHI_THRESHOLD: f64 = 8.0;
+/// Gossip of a member whose intervals average `m` is missed for `6 m` before it counts as dead:
+/// somewhat over a second at the default interval.
+const PHI_THRESHOLD: f64 = 6.0;
 /// Intervals longer than this are not samples: a pause must not make the detector patient.
 const SAMPLE_MAX: Duration = Duration::from_secs(2);
 /// How long a dead member is still gossiped to, so that a healed partition finds itself.

@@ -25,6 +25,9 @@ pub const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// A peer that was not heard for so long gets no forwarded check: its callers are answered by the
 /// rule's policy at once and do not wait for the deadline. Three pings may be lost before it.
 pub const SILENT_AFTER: Duration = Duration::from_millis(350);
+/// A peer that was not heard for so long is dialed anew. QUIC tries an old connection ever more
+/// seldom, and the two ends may give it up seconds apart: a link that healed must not wait for that.
+const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// An established peer.
 #[derive(Debug)]
@@ -88,6 +91,11 @@ impl Peer {
     /// Whether nothing was heard from it for [`SILENT_AFTER`].
     pub fn is_silent(&self) -> bool {
         self.heard.silence() > SILENT_AFTER
+    }
+
+    /// Whether its connection is to be replaced by a new one, if there is one to be had.
+    pub(super) fn is_lost(&self) -> bool {
+        self.connection.close_reason().is_some() || self.heard.silence() > LOST_AFTER
     }
 
     /// Round trip of the last ping, nanoseconds; 0 before the first.

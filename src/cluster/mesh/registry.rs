@@ -133,7 +133,7 @@ impl Registry {
 
     /// Whether to dial `addr` now; if so, it counts as being dialed until [`Registry::dial_ended`].
     pub(super) fn may_dial(&self, addr: SocketAddr) -> bool {
-        if self.peers.load().at(addr).is_some() {
+        if self.peers.load().at(addr).is_some_and(|peer| !peer.is_lost()) {
             return false;
         }
         let mut memory = self.memory.lock();
@@ -214,7 +214,7 @@ fn keeps(existing: &Peer, new: &Peer) -> bool {
     if existing.generation != new.generation {
         return existing.generation > new.generation;
     }
-    if existing.connection.close_reason().is_some() || existing.dialer == new.dialer {
+    if existing.is_lost() || existing.dialer == new.dialer {
         return false;
     }
     existing.dialer < new.dialer

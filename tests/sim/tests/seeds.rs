@@ -38,6 +38,13 @@ fn a_quorum_of_fewer_mends_no_tenure() {
     passes(1_418);
 }
 
+/// After a split of three seconds the two ends gave up their old connection seconds apart, and the
+/// one refused what the other dialed: to the limits the split went on.
+#[test]
+fn a_connection_that_only_one_end_believes_in_is_replaced() {
+    passes(876);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();
