@@ -13,6 +13,10 @@ pub struct Rules {
     ///
     /// Default `rules`.
     pub path: PathBuf,
+    /// Whether a domain may be spread over several files. Their descriptors must differ.
+    ///
+    /// Default false: a domain that two files name is a mistake.
+    pub merge_domains: bool,
     /// Set by the loader, not by files: there is neither a configuration file nor a folder at
     /// `path`, so the node runs on [`super::examples::FILES`].
     #[serde(skip)]
@@ -21,6 +25,6 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { path: "rules".into(), embedded: false }
+        Self { path: "rules".into(), merge_domains: false, embedded: false }
     }
 }

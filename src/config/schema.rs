@@ -172,11 +172,11 @@ mod tests {
             fields(&[]),
             [
                 "node", "cluster", "tls", "http", "grpc", "admin", "rules", "storage", "limits",
-                "auth", "defaults"
+                "auth", "defaults", "envoy"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);
-        assert_eq!(fields(&["rules"]), ["path"]);
+        assert_eq!(fields(&["rules"]), ["path", "merge_domains"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Admin, Auth, Cluster, Defaults, Grpc, Http, Limits, Node, Rules, Storage, Tls};
+use super::{Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Storage, Tls};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -30,6 +30,8 @@ pub struct Config {
     pub auth: Auth,
     /// What a rule means when it does not say.
     pub defaults: Defaults,
+    /// How Envoy's rate limit service answers.
+    pub envoy: Envoy,
 }
 
 impl Config {

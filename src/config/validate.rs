@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::name::{is_cluster_name, is_label};
-use super::{Cluster, Config, Limits};
+use super::{Cluster, Config, Envoy, Limits};
 use crate::units::Span;
 
 /// Most seeds: more than a cluster needs to find itself, few enough to dial all at start.
@@ -31,6 +31,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     doors(config)?;
     let interval = config.storage.interval;
     within("storage.interval", interval, Span::from_millis(100)..=Span::from_secs(600))?;
+    envoy(&config.envoy)?;
     limits(&config.limits)
 }
 
@@ -161,6 +162,24 @@ fn doors(config: &Config) -> Result<(), Invalid> {
         }
     }
     within("http.denied_status", config.http.denied_status, 400..=599)
+}
+
+fn envoy(envoy: &Envoy) -> Result<(), Invalid> {
+    for (key, name) in [
+        ("envoy.limit_header", &envoy.limit_header),
+        ("envoy.remaining_header", &envoy.remaining_header),
+        ("envoy.reset_header", &envoy.reset_header),
+    ] {
+        if http::HeaderName::try_from(name).is_err() {
+            let problem = format!("{name:?} is no name of a header");
+            return Err(invalid(
+                key,
+                problem,
+                "use letters, digits and -, such as RateLimit-Limit",
+            ));
+        }
+    }
+    within("envoy.near_limit_ratio", envoy.near_limit_ratio, 0.0..=1.0)
 }
 
 fn limits(limits: &Limits) -> Result<(), Invalid> {

@@ -26,7 +26,8 @@ pub(super) struct RuleBook {
 impl RuleBook {
     /// Loads the rules for the first time.
     pub(super) fn load(config: &Config) -> Result<Self, Error> {
-        let options = load::Options { defaults: config.defaults.clone(), merge_domains: false };
+        let merge_domains = config.rules.merge_domains;
+        let options = load::Options { defaults: config.defaults.clone(), merge_domains };
         if config.rules.embedded {
             let source = |(name, text): &(&str, &str)| load::Source {
                 name: (*name).to_owned(),
