@@ -31,7 +31,7 @@ pub(super) const ATTEMPTS_MAX: u32 = 64;
 /// busy.
 const FOLLOWED_MAX: u32 = 4;
 /// The first wait, doubled each round up to [`PAUSE_MAX`]. A handover takes a flush and a round
-/// trip; an ask with a longer deadline waits longer in its [`ATTEMPTS_MAX`] asks: a second and more.
+/// trip; an ask with a long deadline waits for a second and more in its [`ATTEMPTS_MAX`] asks.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 
