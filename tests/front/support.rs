@@ -43,11 +43,11 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
 }
 
 pub(crate) fn admitted(limit: u32, remaining: u32, reset: Span) -> Verdict {
-    Verdict { allowed: true, limit, remaining, reset, retry: Retry::Now, delay: Span::ZERO }
+    Verdict { allowed: true, limit, remaining, reset, retry: Retry::Now, delay: Span::ZERO, excess: 0 }
 }
 
 pub(crate) fn refused(limit: u32, reset: Span, retry: Retry) -> Verdict {
-    Verdict { allowed: false, limit, remaining: 0, reset, retry, delay: Span::ZERO }
+    Verdict { allowed: false, limit, remaining: 0, reset, retry, delay: Span::ZERO, excess: 0 }
 }
 
 pub(crate) fn status(rule: Rule, verdicts: &[Verdict], leading: usize) -> Status {

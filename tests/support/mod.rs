@@ -161,7 +161,7 @@ impl Node {
 
     pub async fn ask_hits(&self, key: &str, value: &str, hits: i64) -> Answer {
         let entries = [Entry { key, value }].into_iter().collect();
-        let descriptors = [Descriptor { entries, hits: None }];
+        let descriptors = [Descriptor { entries, hits: None, limit: None }];
         let ask = Ask { domain: "test", descriptors: &descriptors, hits: Hits::new(hits) };
         self.core.decider.decide(ask).await
     }

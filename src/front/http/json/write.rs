@@ -127,7 +127,11 @@ mod tests {
             duration_until_reset: Some(Duration::default()),
         };
         let over =
-            RateLimitResponse { overall_code: Code::OverLimit.into(), statuses: vec![status] };
+            RateLimitResponse {
+            overall_code: Code::OverLimit.into(),
+            statuses: vec![status],
+            ..RateLimitResponse::default()
+        };
         assert_eq!(
             response(&over),
             r#"{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":{},"durationUntilReset":"0s"}]}"#
