@@ -38,6 +38,9 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
         on_unavailable: OnUnavailable::Local,
         durability: Durability::Async,
         shadow: false,
+        quota_mode: false,
+        replaces: Box::default(),
+        metadata: None,
         stats: Arc::default(),
     }
 }
@@ -58,6 +61,7 @@ pub(crate) fn status(rule: Rule, verdicts: &[Verdict], leading: usize) -> Status
         verdicts: verdicts.iter().copied().collect(),
         leading: (!verdicts.is_empty()).then_some(leading),
         source: Source::Local,
+        metadata: None,
     }
 }
 
@@ -68,6 +72,7 @@ pub(crate) fn unmatched() -> Status {
         verdicts: SmallVec::new(),
         leading: None,
         source: Source::Unlimited,
+        metadata: None,
     }
 }
 
