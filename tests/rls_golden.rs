@@ -61,7 +61,10 @@ async fn conversations_with_the_reference_go_as_they_went() {
         .expect("writing to a text");
     }
     let listed = different.lines().count();
-    println!("{alike} of {} sequence cases pass; {listed} show bugs of the reference:", cases.len());
+    println!(
+        "{alike} of {} sequence cases pass; {listed} show bugs of the reference:",
+        cases.len()
+    );
     print!("{different}");
     assert!(wrong.is_empty(), "{} differ:\n{wrong}", wrong.lines().count());
     assert_eq!(alike + listed, cases.len());
@@ -91,12 +94,19 @@ async fn as_is_right(case: &Case, bug: Bug) -> Result<(), String> {
     for (index, step) in case.steps.iter().enumerate() {
         node.reload_for(case, step);
         let ours = node.ask(step).await;
+        let is_refused = !ours["grpc_error"].is_null();
+        if is_refused && ours == step.expected() {
+            continue;
+        }
         let statuses = ours["statuses"].as_array().ok_or(format!("step {index}: {ours}"))?;
         if statuses.len() != step.descriptors().len() {
             return Err(format!("step {index}: {} statuses", statuses.len()));
         }
         for (number, status) in statuses.iter().enumerate() {
             let Some(limit) = status["requests_per_unit"].as_u64() else { continue };
+            if !case.counts_plainly() {
+                continue;
+            }
             let key = format!("{} {}", step.structured_key(number), status["unit"]);
             let used = used.entry(format!("{key} {}", step.window(&status["unit"]))).or_default();
             *used += step.hits(number);
@@ -112,7 +122,9 @@ async fn as_is_right(case: &Case, bug: Bug) -> Result<(), String> {
         if bug != Bug::SharedName && step.has_answer() {
             let limits = |answer: &Value| -> Vec<Value> {
                 let statuses = answer["statuses"].as_array().into_iter().flatten();
-                statuses.map(|it| json!([it["requests_per_unit"], it["unit"], it["reset_s"]])).collect()
+                statuses
+                    .map(|it| json!([it["requests_per_unit"], it["unit"], it["reset_s"]]))
+                    .collect()
             };
             let (ours, theirs) = (limits(&ours), limits(&step.expected()));
             if ours != theirs {

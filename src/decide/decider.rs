@@ -160,13 +160,7 @@ impl Decider {
     }
 
     /// Does what others are needed for.
-    async fn finish(
-        &self,
-        rule: &Rule,
-        check: &Check,
-        step: Step,
-        now: Timestamp,
-    ) -> Outcome {
+    async fn finish(&self, rule: &Rule, check: &Check, step: Step, now: Timestamp) -> Outcome {
         let heard = match step {
             Step::Done(outcome) => return outcome,
             Step::Confirm(verdicts) => {

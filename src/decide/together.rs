@@ -41,6 +41,8 @@ use crate::units::{Hits, Timestamp};
 type Limits<'a> = SmallVec<[&'a Limited; 2]>;
 /// What is known of each limit of a request so far.
 type Known = SmallVec<[Option<Outcome>; 2]>;
+/// The hits that each limit of a request is asked for; `None` where nothing is asked.
+type Round = SmallVec<[Option<Hits>; 2]>;
 
 impl Decider {
     /// Decides `limits` as `envoy` says.
@@ -81,95 +83,111 @@ impl Decider {
         all_or_nothing: bool,
         now: Timestamp,
     ) -> Outcomes {
+        let all: Round = limits.iter().map(|limited| Some(limited.check.hits)).collect();
+        if !all_or_nothing || limits.len() < 2 {
+            self.ask_open(limits, &mut known, &all, now).await;
+            return known.into_iter().flatten().collect();
+        }
         let is_refused = known.iter().any(Option::is_some);
-        if all_or_nothing && limits.len() > 1 {
-            let looks = self.ask_open(limits, &known, now, |_| Hits::PEEK).await;
-            // Who gives hits back is not kept from it by another's refusal.
-            let would_refuse = |limited: &Limited, look: &Outcome| {
-                let hits = limited.check.hits.charge();
-                !look.is_within()
-                    || look.verdicts.iter().any(|verdict| u64::from(verdict.remaining) < hits)
-            };
-            let refusing: SmallVec<[bool; 2]> = limits
-                .iter()
-                .zip(&looks)
-                .map(|(limited, look)| {
-                    look.as_ref().is_some_and(|look| would_refuse(limited, look))
-                })
-                .collect();
-            if is_refused || refusing.contains(&true) {
-                for ((known, look), (limited, refuses)) in
-                    known.iter_mut().zip(looks).zip(limits.iter().zip(refusing))
-                {
-                    let is_charged = (refuses && !is_refused) || limited.check.hits.refund() > 0;
-                    if known.is_none() && !is_charged {
-                        *known = look;
-                    }
-                }
+        let mut looks = known.clone();
+        let peek: Round = limits.iter().map(|_| Some(Hits::PEEK)).collect();
+        self.ask_open(limits, &mut looks, &peek, now).await;
+        let refuses = |(limited, look): (&&Limited, &Option<Outcome>)| {
+            look.as_ref().is_some_and(|look| would_refuse(limited, look))
+        };
+        if !is_refused && !limits.iter().zip(&looks).any(refuses) {
+            self.ask_open(limits, &mut known, &all, now).await;
+            self.give_back(limits, &mut known, now).await;
+            return known.into_iter().flatten().collect();
+        }
+        // Who gives hits back is not kept from it by another's refusal.
+        let is_charged = |at: (&&Limited, &Option<Outcome>)| {
+            at.0.check.hits.refund() > 0 || (!is_refused && refuses(at))
+        };
+        let charged: SmallVec<[bool; 2]> = limits.iter().zip(&looks).map(is_charged).collect();
+        let has_charged_twin = |limited: &Limited| {
+            let mut others = limits.iter().zip(&charged);
+            others.any(|(other, charged)| *charged && key(other) == key(limited))
+        };
+        let mut second: Round = SmallVec::new();
+        for ((limited, known), (look, charged)) in
+            limits.iter().zip(&mut known).zip(looks.into_iter().zip(&charged))
+        {
+            // A descriptor that stands twice sees what the first of it was charged.
+            second.push(match charged {
+                true => Some(limited.check.hits),
+                false if has_charged_twin(limited) => Some(Hits::PEEK),
+                false => None,
+            });
+            if second.last() == Some(&None) {
+                *known = look;
             }
         }
-        let is_certain = known.iter().any(Option::is_some);
-        let charged = self.ask_open(limits, &known, now, |hits| hits).await;
-        let mut all: Known =
-            known.into_iter().zip(charged).map(|(known, charged)| known.or(charged)).collect();
-        if all_or_nothing && !is_certain {
-            self.give_back(limits, &mut all, now).await;
-        }
-        all.into_iter().flatten().collect()
+        self.ask_open(limits, &mut known, &second, now).await;
+        known.into_iter().flatten().collect()
     }
 
-    /// Has those that are not `known` decided for `hits` of what they ask for.
+    /// Has those that are not `known` decided, for the hits that `round` names.
     async fn ask_open(
         &self,
         limits: &Limits<'_>,
-        known: &Known,
+        known: &mut Known,
+        round: &Round,
         now: Timestamp,
-        hits: impl Fn(Hits) -> Hits,
-    ) -> Known {
+    ) {
         let checks: SmallVec<[Option<Check>; 2]> = limits
             .iter()
-            .zip(known)
-            .map(|(limited, known)| {
-                let check = &limited.check;
-                known.is_none().then(|| Check { hits: hits(check.hits), ..check.clone() })
+            .zip(known.iter().zip(round))
+            .map(|(limited, (known, hits))| {
+                let hits = hits.filter(|_| known.is_none())?;
+                Some(Check { hits, ..limited.check.clone() })
             })
             .collect();
         let open = limits.iter().zip(&checks);
         let open = open.filter_map(|(limited, check)| Some((&limited.rule, check.as_ref()?)));
         let mut outcomes = self.each(open, now).await.into_iter();
-        checks.iter().map(|check| check.as_ref().and_then(|_| outcomes.next())).collect()
+        for (known, _) in known.iter_mut().zip(checks).filter(|(_, check)| check.is_some()) {
+            *known = outcomes.next();
+        }
     }
 
-    /// If one refuses after all, gives the others their hits back. A descriptor that stands twice in
-    /// a request and refuses itself the second time keeps the first.
-    async fn give_back(&self, limits: &Limits<'_>, all: &mut Known, now: Timestamp) {
-        let key = |limited: &Limited| limited.check.counters.first().map(|counter| counter.key);
-        let refused: SmallVec<[Option<KeyHash>; 2]> = limits
-            .iter()
-            .zip(all.iter())
-            .filter(|(_, outcome)| outcome.as_ref().is_some_and(|it| !it.is_within()))
-            .map(|(limited, _)| key(limited))
-            .collect();
-        if refused.is_empty() {
+    /// If one refuses after all, gives the others their hits back. Not where a descriptor stands
+    /// twice in the request and refuses itself the second time: no other request came between.
+    async fn give_back(&self, limits: &Limits<'_>, known: &mut Known, now: Timestamp) {
+        let stands_once =
+            |limited: &Limited| limits.iter().filter(|it| key(it) == key(limited)).count() == 1;
+        let was_overtaken = limits.iter().zip(known.iter()).any(|(limited, outcome)| {
+            stands_once(limited) && outcome.as_ref().is_some_and(|outcome| !outcome.is_within())
+        });
+        if !was_overtaken {
             return;
         }
-        let is_given_back = |limited: &Limited, outcome: &Outcome| {
-            outcome.is_within()
-                && outcome.source != Source::Policy
-                && limited.check.hits.charge() > 0
-                && !refused.contains(&key(limited))
+        let refund = |(limited, outcome): (&&Limited, &Option<Outcome>)| {
+            let outcome = outcome.as_ref()?;
+            let hits = limited.check.hits;
+            let is_charged =
+                outcome.is_within() && outcome.source != Source::Policy && hits.charge() > 0;
+            is_charged.then(|| Hits::new(hits.get().saturating_neg()))
         };
-        let mut kept = all.clone();
-        for (kept, limited) in kept.iter_mut().zip(limits) {
-            kept.take_if(|outcome| is_given_back(limited, outcome));
-        }
-        let refund = |hits: Hits| Hits::new(hits.get().saturating_neg());
-        let refunds = self.ask_open(limits, &kept, now, refund).await;
-        for (outcome, refund) in all.iter_mut().zip(refunds) {
+        let refunds: Round = limits.iter().zip(known.iter()).map(refund).collect();
+        let mut given_back: Known = limits.iter().map(|_| None).collect();
+        self.ask_open(limits, &mut given_back, &refunds, now).await;
+        for (outcome, refund) in known.iter_mut().zip(given_back) {
             // What is left is what the refund found; a refund that nobody took leaves the answer.
             if let Some(refund) = refund.filter(|refund| refund.source != Source::Policy) {
                 *outcome = Some(refund);
             }
         }
     }
+}
+
+/// Whether a charge after this look would be refused.
+fn would_refuse(limited: &Limited, look: &Outcome) -> bool {
+    let hits = limited.check.hits.charge();
+    !look.is_within() || look.verdicts.iter().any(|verdict| u64::from(verdict.remaining) < hits)
+}
+
+/// Descriptors with the same are the same.
+fn key(limited: &Limited) -> Option<KeyHash> {
+    limited.check.counters.first().map(|counter| counter.key)
 }

@@ -79,11 +79,8 @@ impl Book {
                 stats_key.push_str(&value);
             }
         }
-        let keeps_metadata = if leaf.naming.detailed {
-            !leaf.children.is_empty()
-        } else {
-            stats_key == file_key
-        };
+        let keeps_metadata =
+            if leaf.naming.detailed { !leaf.children.is_empty() } else { stats_key == file_key };
         Some(Match { rule, steps, stats_key, keeps_metadata })
     }
 }

@@ -41,9 +41,7 @@ impl Branch {
             Via::Value => true,
             Via::Key => !self.naming.value,
             // A star in the key itself is named after the key of the request.
-            Via::Pattern => {
-                !self.naming.value && !self.naming.shared && *self.key == *entry.key
-            }
+            Via::Pattern => !self.naming.value && !self.naming.shared && *self.key == *entry.key,
         }
     }
 }

@@ -46,7 +46,15 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
 }
 
 pub(crate) fn admitted(limit: u32, remaining: u32, reset: Span) -> Verdict {
-    Verdict { allowed: true, limit, remaining, reset, retry: Retry::Now, delay: Span::ZERO, excess: 0 }
+    Verdict {
+        allowed: true,
+        limit,
+        remaining,
+        reset,
+        retry: Retry::Now,
+        delay: Span::ZERO,
+        excess: 0,
+    }
 }
 
 pub(crate) fn refused(limit: u32, reset: Span, retry: Retry) -> Verdict {

@@ -115,6 +115,15 @@ impl Case {
         }
     }
 
+    /// Whether each hit is counted, refused or not, under the entries of its own descriptor, and
+    /// each refusal told.
+    pub fn counts_plainly(&self) -> bool {
+        let envoy = self.envoy();
+        let sharing = ["share_threshold", "shadow_mode"];
+        let is_shared = |file: &&str| sharing.iter().any(|key| file.contains(key));
+        !envoy.all_or_nothing && !envoy.local_cache && !self.files().iter().any(is_shared)
+    }
+
     /// What was counted at the end, without what stayed zero.
     pub fn statistics(&self) -> BTreeMap<String, u64> {
         let counted = self.json["final_stats"].as_object().into_iter().flatten();

@@ -108,7 +108,11 @@ pub fn pairs(headers: &Value) -> Vec<(String, String)> {
                 Value::Array(pair) => (text(&pair[0]), text(&pair[1])),
                 Value::Object(fields) => {
                     let field = |names: [&str; 2]| {
-                        names.iter().find_map(|name| fields.get(*name)).map(text).unwrap_or_default()
+                        names
+                            .iter()
+                            .find_map(|name| fields.get(*name))
+                            .map(text)
+                            .unwrap_or_default()
                     };
                     (field(["key", "Key"]), field(["value", "Value"]))
                 }

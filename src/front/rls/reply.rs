@@ -9,7 +9,11 @@ use crate::config::Envoy;
 use crate::decide::{Answer, Status};
 
 /// The whole response to `request`, with what `envoy` switches on.
-pub fn response_to(request: &RateLimitRequest, answer: &Answer, envoy: &Envoy) -> RateLimitResponse {
+pub fn response_to(
+    request: &RateLimitRequest,
+    answer: &Answer,
+    envoy: &Envoy,
+) -> RateLimitResponse {
     let mut response = response(answer);
     if envoy.response_headers {
         response.response_headers_to_add = headers(answer, &response.statuses, envoy);

@@ -126,8 +126,7 @@ mod tests {
             limit_remaining: 0,
             duration_until_reset: Some(Duration::default()),
         };
-        let over =
-            RateLimitResponse {
+        let over = RateLimitResponse {
             overall_code: Code::OverLimit.into(),
             statuses: vec![status],
             ..RateLimitResponse::default()
