@@ -13,6 +13,7 @@ use crate::cluster::route::Topology;
 use crate::cluster::sync::Synchroniser;
 use crate::cluster::tenure::Tenancy;
 use crate::config::policy::Scope;
+use crate::observe::tally::Tallies;
 use crate::rules::book::Book;
 use crate::seam::Clock;
 use crate::store::{KeyHasher, Store};
@@ -34,6 +35,8 @@ pub struct Parts {
     pub tenancy: Tenancy,
     /// Read once a request.
     pub clock: Arc<dyn Clock>,
+    /// What was asked and answered, by name; one a process.
+    pub tallies: Arc<Tallies>,
     /// The other nodes; `None` for a node that stands alone.
     pub remote: Option<Remote>,
 }

@@ -248,6 +248,7 @@ impl Core {
             topology: topology.clone(),
             tenancy,
             clock,
+            tallies: Arc::default(),
             remote,
         };
         let core = Self { decider: Decider::new(parts), topology, joined, keeper, time, seam };

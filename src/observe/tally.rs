@@ -2,7 +2,8 @@
 //!
 //! A name is `domain.key_value.key`, made from a rule or, for rules with `detailed_metric` and
 //! limits that a request brings along, from the request itself. Clients can invent such names, so
-//! their number is bounded: beyond [`NAMES_MAX`] everything is counted under [`OTHER`].
+//! their number and their length are bounded: what comes beyond [`NAMES_MAX`] and
+//! [`NAMES_BYTES_MAX`] is counted under [`OTHER`].
 //!
 //! Worked example: of a limit of 10 an hour with 8 used, an ask for 5 is refused. Of its hits 2 came
 //! near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. An ask for 1
@@ -18,8 +19,20 @@ use parking_lot::RwLock;
 
 /// Most names. Each costs some 200 bytes here and six series where they are stored.
 pub const NAMES_MAX: usize = 10_000;
-/// The name under which everything beyond [`NAMES_MAX`] is counted.
+/// Most bytes of all names together. A name is made of whole descriptors, so it can be long, and
+/// each comes back in every line that is told of it.
+pub const NAMES_BYTES_MAX: usize = 2 << 20;
+/// The name under which everything beyond these bounds is counted.
 pub const OTHER: &str = "(other)";
+/// How the counters of a name are called, in the order of [`Tally::read`].
+pub const COUNTERS: [&str; 6] = [
+    "total_hits",
+    "over_limit",
+    "near_limit",
+    "over_limit_with_local_cache",
+    "within_limit",
+    "shadow_mode",
+];
 
 /// What one name counted, in hits.
 #[derive(Debug, Default)]
@@ -52,11 +65,19 @@ pub enum Outcome {
 /// Every [`Tally`] of the process by its name, and what is counted once for all.
 #[derive(Debug, Default)]
 pub struct Tallies {
-    by_name: RwLock<HashMap<Arc<str>, Arc<Tally>>>,
+    by_name: RwLock<Named<Tally>>,
     /// Asks for a domain that no rule speaks of, by domain.
-    not_found: RwLock<HashMap<Arc<str>, Arc<AtomicU64>>>,
+    not_found: RwLock<Named<AtomicU64>>,
     /// What many requests share.
     pub service: Service,
+}
+
+/// Things by name, within the bounds on names.
+#[derive(Debug, Default)]
+struct Named<T> {
+    things: HashMap<Arc<str>, Arc<T>>,
+    /// Of all names but [`OTHER`].
+    bytes: usize,
 }
 
 /// What is counted once for all names.
@@ -73,6 +94,19 @@ pub struct Service {
 }
 
 impl Tally {
+    /// The counters now, in the order of [`COUNTERS`].
+    pub fn read(&self) -> [u64; COUNTERS.len()] {
+        [
+            &self.total_hits,
+            &self.over_limit,
+            &self.near_limit,
+            &self.over_limit_with_local_cache,
+            &self.within_limit,
+            &self.shadow_mode,
+        ]
+        .map(|counter| counter.load(Ordering::Relaxed))
+    }
+
     /// Counts an ask for `hits` of a limit of which `after` are used, these `hits` among them.
     ///
     /// What is near begins at `floor(limit * near_limit_ratio)`, in single precision. `hits` is
@@ -157,20 +191,27 @@ fn add(counter: &AtomicU64, hits: u64) {
     counter.fetch_add(hits, Ordering::Relaxed);
 }
 
-fn entry<T: Default>(map: &RwLock<HashMap<Arc<str>, Arc<T>>>, name: &str) -> Arc<T> {
-    if let Some(found) = map.read().get(name) {
+fn entry<T: Default>(named: &RwLock<Named<T>>, name: &str) -> Arc<T> {
+    if let Some(found) = named.read().things.get(name) {
         return found.clone();
     }
-    let mut map = map.write();
-    let name = if map.len() < NAMES_MAX || map.contains_key(name) { name } else { OTHER };
-    if let Some(found) = map.get(name) {
+    let mut named = named.write();
+    let bytes = named.bytes.saturating_add(name.len());
+    let has_room = named.things.len() < NAMES_MAX && bytes <= NAMES_BYTES_MAX;
+    let name = if has_room || named.things.contains_key(name) { name } else { OTHER };
+    if let Some(found) = named.things.get(name) {
         return found.clone();
     }
-    map.entry(name.into()).or_default().clone()
+    if name != OTHER {
+        named.bytes = bytes;
+    }
+    named.things.entry(name.into()).or_default().clone()
 }
 
-fn sorted<T>(map: &RwLock<HashMap<Arc<str>, Arc<T>>>) -> Vec<(Arc<str>, Arc<T>)> {
-    let mut all: Vec<_> = map.read().iter().map(|(name, it)| (name.clone(), it.clone())).collect();
+fn sorted<T>(named: &RwLock<Named<T>>) -> Vec<(Arc<str>, Arc<T>)> {
+    let named = named.read();
+    let mut all: Vec<_> =
+        named.things.iter().map(|(name, it)| (name.clone(), it.clone())).collect();
     all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     all
 }
@@ -193,6 +234,23 @@ mod tests {
     }
 
     #[test]
+    fn long_names_are_bounded_by_their_bytes() {
+        let tallies = Tallies::default();
+        let long = "x".repeat(NAMES_BYTES_MAX / 4);
+        for n in 0..10 {
+            tallies.of(&format!("{n}{long}")).total_hits.fetch_add(1, Ordering::Relaxed);
+        }
+        // A short one still fits, and those that came first keep theirs.
+        tallies.of("short").total_hits.fetch_add(1, Ordering::Relaxed);
+        tallies.of(&format!("0{long}")).total_hits.fetch_add(1, Ordering::Relaxed);
+        let read = |name: &str| tallies.of(name).read()[0];
+        assert_eq!(tallies.all().len(), 3 + 1 + 1);
+        assert_eq!(read(OTHER), 7);
+        assert_eq!(read("short"), 1);
+        assert_eq!(read(&format!("0{long}")), 2);
+    }
+
+    #[test]
     fn a_name_keeps_its_tally() {
         let tallies = Tallies::default();
         assert!(Arc::ptr_eq(&tallies.of("a"), &tallies.of("a")));
@@ -205,20 +263,20 @@ mod tests {
     fn an_ask_across_the_limit_is_near_up_to_it_and_over_beyond() {
         let tally = Tally::default();
         tally.count(10, 13, 5, Outcome::Over, false, 0.8);
-        assert_eq!(counts(&tally), [5, 3, 2, 0, 0, 0]);
+        assert_eq!(tally.read(), [5, 3, 2, 0, 0, 0]);
         tally.count(10, 14, 1, Outcome::Over, false, 0.8);
-        assert_eq!(counts(&tally), [6, 4, 2, 0, 0, 0]);
+        assert_eq!(tally.read(), [6, 4, 2, 0, 0, 0]);
     }
 
     #[test]
     fn shadow_mode_counts_what_would_have_been_refused() {
         let tally = Tally::default();
         tally.count(10, 13, 5, Outcome::Over, true, 0.8);
-        assert_eq!(counts(&tally), [5, 3, 2, 0, 0, 3]);
+        assert_eq!(tally.read(), [5, 3, 2, 0, 0, 3]);
         tally.count(10, 0, 4, Outcome::OverFromMemory, true, 0.8);
-        assert_eq!(counts(&tally), [9, 7, 2, 4, 0, 7]);
+        assert_eq!(tally.read(), [9, 7, 2, 4, 0, 7]);
         tally.count(10, 1, 1, Outcome::Within, true, 0.8);
-        assert_eq!(counts(&tally), [10, 7, 2, 4, 1, 7]);
+        assert_eq!(tally.read(), [10, 7, 2, 4, 1, 7]);
     }
 
     #[test]
@@ -226,14 +284,14 @@ mod tests {
         let tally = Tally::default();
         tally.count(10, 5, 5, Outcome::Within, false, 0.8);
         tally.count(10, 2, 3_u64.wrapping_neg(), Outcome::Within, false, 0.8);
-        assert_eq!(counts(&tally), [2, 0, 0, 0, 2, 0]);
+        assert_eq!(tally.read(), [2, 0, 0, 0, 2, 0]);
     }
 
     #[test]
     fn a_refusal_below_the_limit_is_all_over_it() {
         let tally = Tally::default();
         tally.count(10, 9, 4, Outcome::Over, true, 0.8);
-        assert_eq!(counts(&tally), [4, 4, 0, 0, 0, 4]);
+        assert_eq!(tally.read(), [4, 4, 0, 0, 0, 4]);
     }
 
     #[test]
@@ -245,17 +303,5 @@ mod tests {
         assert_eq!(near_threshold(16_777_217, 1.0), 16_777_216);
         assert_eq!(near_threshold(10, -1.0), 0);
         assert_eq!(near_threshold(10, f32::NAN), 0);
-    }
-
-    fn counts(tally: &Tally) -> [u64; 6] {
-        [
-            &tally.total_hits,
-            &tally.over_limit,
-            &tally.near_limit,
-            &tally.over_limit_with_local_cache,
-            &tally.within_limit,
-            &tally.shadow_mode,
-        ]
-        .map(|counter| counter.load(Ordering::Relaxed))
     }
 }
