@@ -11,7 +11,7 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go` and `src/limiter/base_limiter.go`.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,13 +75,14 @@ pub struct Tallies {
 /// Things by name, within the bounds on names.
 #[derive(Debug, Default)]
 struct Named<T> {
-    things: HashMap<Arc<str>, Arc<T>>,
+    things: BTreeMap<Arc<str>, Arc<T>>,
     /// Of all names but [`OTHER`].
     bytes: usize,
 }
 
 /// What is counted once for all names.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "fields have the names of what they count")]
 pub struct Service {
     /// Loads of the rules that made a book.
     pub config_load_success: AtomicU64,
@@ -209,11 +210,7 @@ fn entry<T: Default>(named: &RwLock<Named<T>>, name: &str) -> Arc<T> {
 }
 
 fn sorted<T>(named: &RwLock<Named<T>>) -> Vec<(Arc<str>, Arc<T>)> {
-    let named = named.read();
-    let mut all: Vec<_> =
-        named.things.iter().map(|(name, it)| (name.clone(), it.clone())).collect();
-    all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-    all
+    named.read().things.iter().map(|(name, it)| (name.clone(), it.clone())).collect()
 }
 
 #[cfg(test)]

@@ -13,16 +13,13 @@ pub fn sanitized(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(char) = rest.chars().next() {
-        let length = match address(rest.as_bytes()) {
-            Some(length) => {
-                out.extend(rest[..length].chars().map(|char| if char == '.' { '_' } else { char }));
-                length
-            }
-            None => {
-                let breaks_lines = matches!(char, ':' | '|') || char.is_control();
-                out.push(if breaks_lines { '_' } else { char });
-                char.len_utf8()
-            }
+        let length = if let Some(length) = address(rest.as_bytes()) {
+            out.push_str(&rest[..length].replace('.', "_"));
+            length
+        } else {
+            let has_meaning = matches!(char, ':' | '|') || char.is_control();
+            out.push(if has_meaning { '_' } else { char });
+            char.len_utf8()
         };
         rest = &rest[length..];
     }

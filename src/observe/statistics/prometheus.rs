@@ -19,8 +19,8 @@
 //!   that those hits count twice. Not here.
 //! - Extra tags break the mapping there. Here they are statsd's alone; Prometheus has target labels.
 //!
-//! Source: envoyproxy/ratelimit, `src/stats/prom/default_mapper.yaml`; prometheus/statsd_exporter,
-//! `pkg/mapper`.
+//! Source: envoyproxy/ratelimit, `src/stats/prom/default_mapper.yaml`, and the mapper of
+//! `prometheus/statsd_exporter`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

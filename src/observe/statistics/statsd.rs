@@ -271,7 +271,7 @@ mod tests {
              ratelimit_server.ShouldRateLimit.response_time:0|ms|@0.333333333\n\
              ratelimit_server.ShouldRateLimit.response_time:5|ms\n"
         );
-        chunks.into_iter().for_each(|chunk| sent.note(chunk));
+        note(&mut sent, chunks);
         assert_eq!(sent.owed(&statistics, &Dialect::stream(&[])), []);
     }
 
@@ -293,7 +293,7 @@ mod tests {
             assert_eq!(chunk.bytes.last(), Some(&b'\n'));
         }
         let lost = chunks.remove(3);
-        chunks.into_iter().for_each(|chunk| sent.note(chunk));
+        note(&mut sent, chunks);
         assert_eq!(sent.owed(&statistics, &dialect), [lost]);
     }
 
@@ -305,7 +305,13 @@ mod tests {
     fn note_all(sent: &mut Sent, tallies: &Tallies) {
         let statistics = Statistics::read(tallies, 0, Times::default());
         let owed = sent.owed(&statistics, &Dialect::stream(&[]));
-        owed.into_iter().for_each(|chunk| sent.note(chunk));
+        note(sent, owed);
+    }
+
+    fn note(sent: &mut Sent, chunks: Vec<Chunk>) {
+        for chunk in chunks {
+            sent.note(chunk);
+        }
     }
 
     fn text(chunks: &[Chunk]) -> String {
