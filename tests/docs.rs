@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tidegate::config;
-use tidegate::observe::names;
+use tidegate::observe::statistics::prometheus;
+use tidegate::observe::{names, tally};
 use tidegate::rules::load;
 
 #[test]
@@ -42,6 +43,30 @@ fn every_metric_is_documented() {
         .filter(|name| name != names::PREFIX)
         .collect();
     assert_eq!(documented, names);
+}
+
+#[test]
+fn every_statistic_of_envoyproxy_ratelimit_is_documented() {
+    let documented: BTreeSet<String> = rows_of(&read("docs/operations.md"))
+        .into_iter()
+        .filter_map(|cells| code(cells.get(1)?))
+        .filter_map(|name| match name.strip_prefix("..._") {
+            Some(counter) => Some(format!("{}{counter}", prometheus::PREFIX)),
+            None => name.starts_with("ratelimit_").then_some(name),
+        })
+        .collect();
+    let counters = tally::COUNTERS.iter().map(|counter| format!("{}{counter}", prometheus::PREFIX));
+    let others = [
+        prometheus::NOT_FOUND,
+        prometheus::ERROR,
+        prometheus::LOAD_SUCCESS,
+        prometheus::LOAD_ERROR,
+        prometheus::SHADOW_MODE,
+        prometheus::CALLS,
+        prometheus::TIMES,
+    ];
+    let told: BTreeSet<String> = counters.chain(others.map(str::to_owned)).collect();
+    assert_eq!(documented, told);
 }
 
 #[test]

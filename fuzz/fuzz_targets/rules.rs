@@ -1,27 +1,41 @@
-//! Any bytes as a rule file. Nothing makes a node panic; what is refused says why, and what is
-//! accepted means the same the second time.
+//! Any bytes as rule files, which a zero byte parts: as they are, and with domains spread over
+//! several of them. Nothing makes a node panic; what is refused says why, and what is accepted
+//! means the same the second time.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use tidegate::rules::book::Book;
 use tidegate::rules::descriptor::Entry;
 use tidegate::rules::load::{self, Options, Source};
 
 fuzz_target!(|bytes: &[u8]| {
-    let sources = [Source { name: "rules.yaml".into(), bytes: bytes.to_vec() }];
-    let options = Options::default();
-    let book = match load::parse(&sources, &options) {
+    let files = bytes.split(|byte| *byte == 0).enumerate();
+    let sources: Vec<Source> = files
+        .map(|(n, bytes)| Source { name: format!("rules-{n}.yaml"), bytes: bytes.to_vec() })
+        .collect();
+    for merge_domains in [false, true] {
+        read(&sources, &Options { merge_domains, ..Options::default() });
+    }
+});
+
+fn read(sources: &[Source], options: &Options) {
+    let book = match load::parse(sources, options) {
         Ok(book) => book,
         Err(error) => {
             assert!(!error.to_string().is_empty());
             return;
         }
     };
-    let again = load::parse(&sources, &options).expect("it was accepted before");
+    let again = load::parse(sources, options).expect("it was accepted before");
     assert_eq!(book.fingerprint(), again.fingerprint());
     for warning in book.warnings() {
         assert!(!warning.to_string().is_empty());
     }
+    can_be_asked(&book);
+}
+
+fn can_be_asked(book: &Book) {
     for domain in book.domains() {
         assert!(book.has_domain(domain));
         for rule in book.rules() {
@@ -31,4 +45,4 @@ fuzz_target!(|bytes: &[u8]| {
             book.find(domain, &[entry, entry]);
         }
     }
-});
+}

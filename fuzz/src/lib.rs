@@ -3,6 +3,7 @@
 //! Targets that read messages take whole frames, as the golden ones lie in `tests/golden_frames`.
 //! Time stands still at [`NOW`], which those were counted at.
 
+pub mod alone;
 pub mod asks;
 pub mod wire;
 

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Storage, Tls};
+use super::{
+    Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Stats, Storage, Tls,
+};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -32,6 +34,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// How Envoy's rate limit service answers.
     pub envoy: Envoy,
+    /// Statistics under the names of envoyproxy/ratelimit.
+    pub stats: Stats,
 }
 
 impl Config {

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::name::{is_cluster_name, is_label};
-use super::{Cluster, Config, Envoy, Limits};
+use super::stats::TAGS_MAX;
+use super::{Cluster, Config, Envoy, Limits, Stats};
 use crate::units::Span;
 
 /// Most seeds: more than a cluster needs to find itself, few enough to dial all at start.
@@ -32,6 +33,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     let interval = config.storage.interval;
     within("storage.interval", interval, Span::from_millis(100)..=Span::from_secs(600))?;
     envoy(&config.envoy)?;
+    stats(&config.stats)?;
     limits(&config.limits)
 }
 
@@ -140,6 +142,7 @@ fn doors(config: &Config) -> Result<(), Invalid> {
         ("http.listen", config.http.listen),
         ("grpc.listen", config.grpc.listen),
         ("admin.listen", config.admin.listen),
+        ("stats.prometheus_listen", config.stats.prometheus_listen),
     ];
     if config.http.listen.is_none() && config.grpc.listen.is_none() {
         return Err(invalid(
@@ -180,6 +183,47 @@ fn envoy(envoy: &Envoy) -> Result<(), Invalid> {
         }
     }
     within("envoy.near_limit_ratio", envoy.near_limit_ratio, 0.0..=1.0)
+}
+
+fn stats(stats: &Stats) -> Result<(), Invalid> {
+    if let Some(server) = stats.statsd.as_ref().filter(|server| !is_host_port(server)) {
+        return Err(invalid(
+            "stats.statsd",
+            format!("{server:?} is not HOST:PORT"),
+            "write it as host:port, such as statsd.internal:8125",
+        ));
+    }
+    let is_none = |tag: &&String| {
+        let is_plain = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_control());
+        let parted = tag.split_once(':');
+        !parted.is_some_and(|(key, value)| is_plain(key) && is_plain(value))
+    };
+    if let Some(tag) = stats.extra_tags.iter().find(is_none) {
+        return Err(invalid(
+            "stats.extra_tags",
+            format!("{tag:?} is not KEY:VALUE"),
+            "write each as key:value, such as env:prod",
+        ));
+    }
+    if stats.extra_tags.len() > TAGS_MAX {
+        return Err(invalid(
+            "stats.extra_tags",
+            format!("{} tags are more than {TAGS_MAX}", stats.extra_tags.len()),
+            "each is in every line: send the few that tell one process from another",
+        ));
+    }
+    let path = &stats.prometheus_path;
+    let is_path = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic());
+    // In braces the router would see a parameter.
+    if !is_path || path.contains(['{', '}', '?', '#']) {
+        return Err(invalid(
+            "stats.prometheus_path",
+            format!("{path:?} is no path"),
+            "begin it with /, such as /metrics",
+        ));
+    }
+    let range = Span::from_millis(100)..=Span::from_secs(600);
+    within("stats.flush_interval", stats.flush_interval, range)
 }
 
 fn limits(limits: &Limits) -> Result<(), Invalid> {

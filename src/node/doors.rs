@@ -140,7 +140,7 @@ impl Doors {
 /// Connections that wait to be accepted; the system's own bound (`net.core.somaxconn`) holds too.
 const BACKLOG: u32 = 1_024;
 
-fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSocket>, UserError> {
+pub(super) fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSocket>, UserError> {
     let Some(addr) = addr else { return Ok(None) };
     let bound = || {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -154,7 +154,7 @@ fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSocket>, UserEr
 
 /// Listens once `joined` is cancelled; `None` when there is no such door, or the node drains
 /// before.
-async fn open_after(
+pub(super) async fn open_after(
     key: &str,
     socket: Option<TcpSocket>,
     joined: &CancellationToken,

@@ -19,6 +19,8 @@ mod readiness;
 mod rulebook;
 mod service;
 mod skew;
+mod statistics;
+mod statsd;
 mod timekeeper;
 
 use std::sync::Arc;
@@ -33,6 +35,8 @@ use self::inspect::View;
 use self::probes::NodeProbes;
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
+use self::statistics::PrometheusDoor;
+use self::statsd::Statsd;
 use crate::cluster::identity::NodeId;
 use crate::cluster::mesh;
 use crate::config::{Config, UserError};
@@ -71,6 +75,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     };
     let book = RuleBook::load(&config)?;
     let doors = Doors::bind(&config)?;
+    let prometheus = PrometheusDoor::bind(&config)?;
     let setup = Setup {
         config: config.clone(),
         node,
@@ -87,6 +92,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         health.clone(),
         doors.stats(),
         clock.clone(),
+        config.stats.prometheus_names,
     ));
     let view = Arc::new(View::new(core.clone(), book.clone(), health.clone(), &config));
     let grpc_health = crate::front::rls::Health::new().await;
@@ -103,6 +109,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     tasks.spawn(book.clone().watch(stop_node.clone()));
     tasks.spawn(tell_rule_book(core.clone(), book, stop_node.clone()));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
+    tasks.spawn(Statsd::new(&config.stats, probes.statistics()).run(stop_node.clone()));
+    tasks.spawn(prometheus.serve(&config.limits, probes.statistics(), stop_node.clone()));
     let readiness = Readiness {
         core: core.clone(),
         health: health.clone(),

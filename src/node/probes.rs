@@ -8,10 +8,12 @@ use super::doors::Stats;
 use super::outside::SystemClock;
 use super::ownership;
 use super::rulebook::RuleBook;
+use super::statistics::Source;
 use crate::cluster::replicate::Replicator;
 use crate::front::Probes;
 use crate::front::serve::DoorStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
+use crate::observe::statistics::prometheus::{Form, render};
 use crate::observe::{Health, Metrics, names};
 use crate::storage::Status;
 
@@ -20,6 +22,7 @@ use crate::storage::Status;
 pub(super) struct NodeProbes {
     health: Health,
     metrics: Metrics,
+    statistics: Source,
 }
 
 impl Probes for NodeProbes {
@@ -39,8 +42,18 @@ impl NodeProbes {
         health: Health,
         stats: Stats,
         clock: Arc<SystemClock>,
+        prometheus_names: bool,
     ) -> Self {
         let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+        let statistics = Source {
+            tallies: core.decider.parts().tallies.clone(),
+            latency: metrics.grpc.latency.clone(),
+            door: stats.grpc.clone(),
+        };
+        if prometheus_names {
+            let source = statistics.clone();
+            metrics.watch_foreign(move || render(&source.read(), Form::OpenMetrics));
+        }
         let cell = book.cell();
         metrics.watch_rules(move || {
             let sample = |rule: &Arc<crate::rules::rule::Rule>| RuleSample {
@@ -71,7 +84,12 @@ impl NodeProbes {
             }
             readings
         });
-        Self { health, metrics }
+        Self { health, metrics, statistics }
+    }
+
+    /// What is told under the names of envoyproxy/ratelimit.
+    pub(super) fn statistics(&self) -> Source {
+        self.statistics.clone()
     }
 
     /// What the doors count while they decide.

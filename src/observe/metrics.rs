@@ -4,7 +4,9 @@
 //! the node is built. What other parts count for themselves (rules, store, mesh) is asked for when
 //! somebody reads the metrics, so there is one number and not two that may differ.
 
-use prometheus_client::encoding::text::encode;
+use std::fmt;
+
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::info::Info;
@@ -18,13 +20,14 @@ use super::samples::{Reading, Readings, RuleSample, Rules};
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics of one node.
-#[derive(Debug)]
 pub struct Metrics {
     /// The HTTP door: `/v1/check` and forward-auth.
     pub http: Door,
     /// Envoy's rate limit service.
     pub grpc: Door,
     registry: Registry,
+    /// Families that are not named by us, as text.
+    foreign: Option<Box<dyn Fn() -> String + Send + Sync>>,
 }
 
 /// What one front door decided.
@@ -64,7 +67,7 @@ impl Metrics {
             denied: decisions.get_or_create_owned(&[("door", name), ("outcome", "denied")]),
             latency: latency.get_or_create_owned(&[("door", name)]),
         };
-        Self { http: door("http"), grpc: door("grpc"), registry }
+        Self { http: door("http"), grpc: door("grpc"), registry, foreign: None }
     }
 
     /// Reports what the rules counted. `read` is called at each reading of the metrics; it should
@@ -78,12 +81,28 @@ impl Metrics {
         self.registry.register_collector(Box::new(Readings::new(read)));
     }
 
+    /// Adds the text of whole families whose names begin otherwise. `read` is called at each reading
+    /// of the metrics.
+    pub fn watch_foreign(&mut self, read: impl Fn() -> String + Send + Sync + 'static) {
+        self.foreign = Some(Box::new(read));
+    }
+
     /// All metrics as `OpenMetrics` text, of type [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a `String` fails only if a collector does, and ours do not.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
+        if let Some(read) = &self.foreign {
+            text.push_str(&read());
+        }
+        let _ = encode_eof(&mut text);
         text
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").field("registry", &self.registry).finish_non_exhaustive()
     }
 }
 

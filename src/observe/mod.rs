@@ -7,6 +7,7 @@ pub mod log;
 pub mod metrics;
 pub mod names;
 pub mod samples;
+pub mod statistics;
 pub mod tally;
 
 pub use health::Health;
