@@ -172,7 +172,7 @@ mod tests {
             fields(&[]),
             [
                 "node", "cluster", "tls", "http", "grpc", "admin", "rules", "storage", "limits",
-                "auth", "defaults", "envoy"
+                "auth", "defaults", "envoy", "xds"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Storage, Tls};
+use super::{
+    Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Storage, Tls, Xds,
+};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -32,6 +34,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// How Envoy's rate limit service answers.
     pub envoy: Envoy,
+    /// The management server that the rules come from, if they do not come from a folder.
+    pub xds: Xds,
 }
 
 impl Config {

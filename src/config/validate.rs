@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::name::{is_cluster_name, is_label};
-use super::{Cluster, Config, Envoy, Limits};
+use super::{Cluster, Config, Envoy, Limits, Xds};
 use crate::units::Span;
+
+/// Most pairs of `xds.node_metadata`, and of `xds.headers`.
+pub const XDS_PAIRS_MAX: usize = 64;
 
 /// Most seeds: more than a cluster needs to find itself, few enough to dial all at start.
 pub const SEEDS_MAX: usize = 64;
@@ -32,6 +35,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     let interval = config.storage.interval;
     within("storage.interval", interval, Span::from_millis(100)..=Span::from_secs(600))?;
     envoy(&config.envoy)?;
+    xds(&config.xds)?;
     limits(&config.limits)
 }
 
@@ -180,6 +184,58 @@ fn envoy(envoy: &Envoy) -> Result<(), Invalid> {
         }
     }
     within("envoy.near_limit_ratio", envoy.near_limit_ratio, 0.0..=1.0)
+}
+
+fn xds(xds: &Xds) -> Result<(), Invalid> {
+    let Some(url) = xds.url() else { return Ok(()) };
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    if !host.is_some_and(|host| is_host_port(host.strip_suffix('/').unwrap_or(host))) {
+        return Err(invalid(
+            "xds.server",
+            format!("{url:?} is no server"),
+            "write HOST:PORT, http://HOST:PORT or https://HOST:PORT",
+        ));
+    }
+    if !url.starts_with("https://") {
+        let files = [
+            ("xds.tls", xds.tls),
+            ("xds.tls_ca", xds.tls_ca.is_some()),
+            ("xds.tls_cert", xds.tls_cert.is_some()),
+            ("xds.tls_key", xds.tls_key.is_some()),
+            ("xds.server_name", xds.server_name.is_some()),
+        ];
+        if let Some((key, _)) = files.into_iter().find(|(_, is_set)| *is_set) {
+            let problem = "there is no TLS with this server";
+            return Err(invalid(key, problem, "begin xds.server with https://, or remove it"));
+        }
+    }
+    if xds.tls_cert.is_some() != xds.tls_key.is_some() {
+        let key = if xds.tls_cert.is_some() { "xds.tls_key" } else { "xds.tls_cert" };
+        return Err(invalid(key, "certificate and key go together", "set both, or neither"));
+    }
+    for (key, pairs, sign) in
+        [("xds.node_metadata", &xds.node_metadata, '='), ("xds.headers", &xds.headers, ':')]
+    {
+        if pairs.len() > XDS_PAIRS_MAX {
+            let problem = format!("{} pairs are more than {XDS_PAIRS_MAX}", pairs.len());
+            return Err(invalid(key, problem, "give fewer"));
+        }
+        if let Some(pair) = pairs.iter().find(|pair| !pair.contains(sign)) {
+            let problem = format!("{pair:?} has no {sign}");
+            return Err(invalid(key, problem, format!("write each as NAME{sign}VALUE")));
+        }
+    }
+    for (name, value) in xds.header_pairs() {
+        if http::HeaderName::try_from(name).is_err() || http::HeaderValue::try_from(value).is_err()
+        {
+            let problem = format!("{name:?} cannot be sent as a header");
+            return Err(invalid("xds.headers", problem, "use letters, digits and - in the name"));
+        }
+    }
+    within("xds.max_message_bytes", xds.max_message_bytes, 1_024..=67_108_864)?;
+    let initial = xds.backoff_initial;
+    within("xds.backoff_initial", initial, Span::from_millis(10)..=Span::from_secs(60))?;
+    within("xds.backoff_max", xds.backoff_max, initial..=Span::from_secs(600))
 }
 
 fn limits(limits: &Limits) -> Result<(), Invalid> {
