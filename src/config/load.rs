@@ -122,8 +122,8 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     }
 }
 
-/// The rules folder has to be there, unless the rules come from a management server, or nobody named
-/// any: then the examples compiled in serve.
+/// The rules folder has to be there, unless the rules come from a management server, or nobody
+/// named any: then the examples compiled in serve.
 fn find_rules(config: &mut Config, file: Option<&Path>, origins: &Origins) -> Result<(), Error> {
     let path = &config.rules.path;
     if path.exists() || config.xds.server.is_some() {

@@ -226,10 +226,10 @@ fn xds(xds: &Xds) -> Result<(), Invalid> {
         }
     }
     for (name, value) in xds.header_pairs() {
-        if http::HeaderName::try_from(name).is_err() || http::HeaderValue::try_from(value).is_err()
-        {
-            let problem = format!("{name:?} cannot be sent as a header");
-            return Err(invalid("xds.headers", problem, "use letters, digits and - in the name"));
+        let is_text = !name.ends_with("-bin") && http::HeaderValue::try_from(value).is_ok();
+        if !is_text || http::HeaderName::try_from(name).is_err() {
+            let problem = format!("{name:?} cannot be sent as a header of text");
+            return Err(invalid("xds.headers", problem, "use letters, digits and - in its name"));
         }
     }
     within("xds.max_message_bytes", xds.max_message_bytes, 1_024..=67_108_864)?;
@@ -301,6 +301,42 @@ mod tests {
             ["", "a", "a:", ":1", "a:0", "a:65536", "10.0.0.1:0", "a b:1", "::1:7600", "http://a:1"]
         {
             assert!(!is_host_port(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_management_server_is_held_against_its_keys() {
+        let server = |server: &str| Xds { server: Some(server.to_owned()), ..Xds::default() };
+        let file = || Some("x.pem".into());
+        for good in [
+            Xds::default(),
+            server("gateway:18000"),
+            server("dns:///gateway:18000"),
+            server("https://[::1]:18000/"),
+            Xds { tls: true, tls_ca: file(), ..server("gateway:18000") },
+            Xds { tls_cert: file(), tls_key: file(), ..server("https://gateway:18000") },
+        ] {
+            assert_eq!(xds(&good), Ok(()));
+        }
+        let pairs = |pair: &str, count| vec![pair.to_owned(); count];
+        for (key, bad) in [
+            ("xds.server", server("gateway")),
+            ("xds.server", server("unix:///gateway.sock")),
+            ("xds.server", server("http://gateway:18000/path")),
+            ("xds.tls", Xds { tls: true, ..server("http://gateway:18000") }),
+            ("xds.tls_ca", Xds { tls_ca: file(), ..server("gateway:18000") }),
+            ("xds.tls_key", Xds { tls_cert: file(), ..server("https://gateway:18000") }),
+            ("xds.tls_cert", Xds { tls_key: file(), ..server("https://gateway:18000") }),
+            ("xds.node_metadata", Xds { node_metadata: pairs("a", 1), ..server("g:1") }),
+            ("xds.node_metadata", Xds { node_metadata: pairs("a=b", 65), ..server("g:1") }),
+            ("xds.headers", Xds { headers: pairs("a b:c", 1), ..server("g:1") }),
+            ("xds.headers", Xds { headers: pairs("a:c\nd", 1), ..server("g:1") }),
+            ("xds.headers", Xds { headers: pairs("a-bin:c", 1), ..server("g:1") }),
+            ("xds.max_message_bytes", Xds { max_message_bytes: 1, ..server("g:1") }),
+            ("xds.backoff_initial", Xds { backoff_initial: Span::ZERO, ..server("g:1") }),
+            ("xds.backoff_max", Xds { backoff_max: Span::from_millis(20), ..server("g:1") }),
+        ] {
+            assert_eq!(xds(&bad).map_err(|invalid| invalid.key), Err(key), "{bad:?}");
         }
     }
 

@@ -11,8 +11,8 @@ use crate::config::Xds;
 
 /// For a connection and its handshakes.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A silent connection is probed after half a minute and given up within a minute. By TCP and not by
-/// HTTP/2: servers written in Go take pings more often than every five minutes for an attack.
+/// A silent connection is probed after half a minute and given up within a minute. By TCP and not
+/// by HTTP/2: servers written in Go take pings more often than every five minutes for an attack.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;

@@ -6,8 +6,8 @@
 //! Client::run(stop)  ── one task, until `stop` ──► swaps the book, publishes the status
 //! ```
 //!
-//! What a node holds it keeps while the server is away. A book is in force before the server is told
-//! so.
+//! What a node holds it keeps while the server is away. A book is in force before the server is
+//! told so.
 
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ impl Client {
     /// A client of the server that `xds` names, and what others see of it: a book without rules,
     /// until the server sent some.
     ///
-    /// The files that `xds` names are read here for a first time, so that a mistake is told at once.
+    /// The files that `xds` names are read here for a first time, so that a mistake is told at
+    /// once.
     pub fn new(
         xds: Xds,
         load: load::Options,

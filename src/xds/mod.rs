@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A resource is the rules of one domain. It becomes the tree that a rule file would be ([`tree`])
-//! and goes through the same compiler, so that a rule means the same wherever it stands. The domains
-//! are exactly those of the last response that was taken; none at all when it was empty.
+//! and goes through the same compiler, so that a rule means the same wherever it stands. The
+//! domains are exactly those of the last response that was taken; none at all when it was empty.
 //!
 //! Every stream begins without a version. xDS lets a client name the last one, so that the server may
 //! leave out what did not change; but servers that number from 1 at each start would then leave out

@@ -1,6 +1,11 @@
 //! From the resources of a response to a rule book, or the reason why not.
 //!
-//! All or nothing: one resource that cannot stand refuses the response, and the book in force stays.
+//! All or nothing: one resource that cannot stand refuses the response, and the book in force
+//! stays.
+//!
+//! The server is trusted like the hand that writes the rule folder. No bytes of it make a node
+//! panic; what a response takes while it is compiled is bounded by `xds.max_message_bytes`, though
+//! by a multiple of it: a descriptor of two bytes is some 200 in memory.
 
 use prost::{DecodeError, Message};
 
@@ -11,7 +16,7 @@ use crate::rules::book::Book;
 use crate::rules::error::{Error as RuleError, Reason};
 use crate::rules::load;
 
-/// Most resources of a response. Envoy Gateway sends one a listener.
+/// Most resources of a response, as many domains as any book needs.
 pub const RESOURCES_MAX: usize = 10_000;
 /// Most bytes of a resource's name in a message; the rest of a longer one is cut off.
 const NAME_BYTES_MAX: usize = 256;
@@ -113,18 +118,19 @@ fn cut(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::rls_conf::{
         RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
     };
     use super::*;
-    use crate::rules::descriptor::Entry;
 
     #[test]
     fn resources_become_the_domains_of_the_book() {
         let resources = [one("a", "basic", minute(50)), one("b", "another", minute(20))];
         let book = book(&resources).unwrap();
         assert_eq!(book.domains().collect::<Vec<_>>(), ["another", "basic"]);
-        let rule = book.find("basic", &[Entry { key: "k", value: "v" }]).unwrap();
+        let rule = book.rules().find(|rule| &*rule.id == "basic.k").unwrap();
         assert_eq!(rule.limits[0].limit(), 50);
         assert!(book.warnings().is_empty(), "{:?}", book.warnings());
     }
@@ -209,6 +215,51 @@ mod tests {
         let refusal = book(&[one(&name, "", minute(1))]).unwrap_err();
         let text = refusal.to_string();
         assert!(text.len() < 400 && text.starts_with("xé"), "{text}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(value in prop::collection::vec(any::<u8>(), 0..200)) {
+            let resource = Any { type_url: TYPE_URL.into(), value };
+            let _ = read(&[resource], &load::Options::default());
+        }
+
+        #[test]
+        fn a_resource_with_a_wrong_byte_is_taken_or_refused(at in 0_usize..40, byte: u8) {
+            let mut value = one("a", "d", minute(5)).encode_to_vec();
+            let at = at % value.len();
+            value[at] = byte;
+            let resource = Any { type_url: TYPE_URL.into(), value };
+            let _ = read(&[resource], &load::Options::default());
+        }
+    }
+
+    #[test]
+    fn bytes_nested_without_end_are_refused() {
+        // Each descriptor holds the next: what protobuf's decoder follows is bounded.
+        let value = (0..1_000).fold(Vec::new(), |inner, _| {
+            let nested = Nested { descriptors: vec![inner] };
+            nested.encode_to_vec()
+        });
+        let root = RootOfNested { descriptors: vec![value] };
+        let resource = Any { type_url: TYPE_URL.into(), value: root.encode_to_vec() };
+        let refusal = read(&[resource], &load::Options::default()).unwrap_err();
+        assert!(refusal.to_string().contains("recursion limit"), "{refusal}");
+    }
+
+    /// A descriptor whose descriptors are bytes, so that it can be nested without recursion.
+    #[derive(Clone, PartialEq, Eq, Message)]
+    struct Nested {
+        #[prost(bytes = "vec", repeated, tag = "4")]
+        descriptors: Vec<Vec<u8>>,
+    }
+
+    #[derive(Clone, PartialEq, Eq, Message)]
+    struct RootOfNested {
+        #[prost(bytes = "vec", repeated, tag = "3")]
+        descriptors: Vec<Vec<u8>>,
     }
 
     fn minute(requests_per_unit: u32) -> RateLimitPolicy {

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use tidegate::config::Xds;
 use tidegate::rules::current::{Handle, Status};
-use tidegate::rules::descriptor::Entry;
 use tidegate::rules::load;
 use tidegate::rules::rule::{Rule, RuleStats};
 use tidegate::seam::Entropy;
@@ -215,7 +214,8 @@ impl Follower {
     }
 
     fn rule(&self, domain: &str) -> Option<Arc<Rule>> {
-        self.handle.book().find(domain, &[Entry { key: "k", value: "v" }]).cloned()
+        let id = format!("{domain}.k");
+        self.handle.book().rules().find(|rule| *rule.id == *id).cloned()
     }
 
     /// The limit of `k` in a domain.

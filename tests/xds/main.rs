@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits, but not for ever.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
-    }
+    let Ok(value) = tokio::time::timeout(PATIENCE, future).await else {
+        panic!("{what}: not within {PATIENCE:?}");
+    };
+    value
 }

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::config::Xds;
 use tidegate::pki::{self, Overwrite, Validity};
 use tidegate::rules::current::Status;
-use tidegate::units::{Span, Timestamp};
+use tidegate::units::Span;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use crate::follow::{Follower, xds};
@@ -86,7 +85,7 @@ fn client(server: &Server, trusts: &Path, is_of: &Path) -> Xds {
 /// An authority with certificates for a gateway and a node.
 fn authority() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let now = Timestamp::EPOCH.plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().into());
+    let now = tidegate::node::outside().0.clock.system();
     let day = Span::from_secs(86_400);
     let validity = Validity { not_before: now.minus(day), not_after: now.plus(day) };
     pki::init(dir.path(), validity, [7; 16]).unwrap();
