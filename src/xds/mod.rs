@@ -18,16 +18,16 @@
 //! and goes through the same compiler, so that a rule means the same wherever it stands. The
 //! domains are exactly those of the last response that was taken; none at all when it was empty.
 //!
-//! Every stream begins without a version. xDS lets a client name the last one, so that the server may
-//! leave out what did not change; but servers that number from 1 at each start would then leave out
-//! what did change. Asking anew costs one message a connection.
+//! Every stream begins without a version. xDS lets a client name the last one, so that the server
+//! may leave out what did not change; but servers that number from 1 at each start would then leave
+//! out what did change. Asking anew costs one message a connection.
 //!
 //! Sources: envoyproxy/ratelimit, `src/provider/xds_grpc_sotw_provider.go` and
 //! `src/config/config_xds.go`; envoyproxy/go-control-plane, `pkg/client/sotw/v3/client.go`; the xDS
 //! protocol, <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
 //!
-//! Pure: [`message`], [`rls_conf`], [`tree`], [`resources`], [`session`], [`backoff`]. The I/O edge:
-//! [`client`] and its `channel`.
+//! Pure: [`message`], [`rls_conf`], [`tree`], [`resources`], [`session`], [`backoff`]. The I/O
+//! edge: [`client`] and its `channel`.
 
 pub mod backoff;
 mod channel;

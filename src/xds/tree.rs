@@ -1,7 +1,7 @@
 //! From a resource to the tree that a rule file with the same rules would be.
 //!
-//! What a message leaves out is left out of the tree too: an empty text, a false, a list of nothing.
-//! So the compiler sees a file in which somebody wrote just what the server meant, and warns of
+//! What a message leaves out is left out of the tree too: an empty text, a false, a list of
+//! nothing. So the compiler sees a file in which somebody wrote just what the server meant, and warns of
 //! nothing that nobody wrote. Example:
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!     requests_per_unit: 5 } }                  rate_limit: {unit: MINUTE, requests_per_unit: 5}
 //! ```
 //!
-//! An unlimited limit has the unit `UNKNOWN`, because there a unit cannot be left out; it is no unit.
-//! Any other limit without one is the mistake `invalid rate limit unit 'UNKNOWN'`, as in the
+//! An unlimited limit has the unit `UNKNOWN`, because there a unit cannot be left out; it is no
+//! unit. Any other limit without one is the mistake `invalid rate limit unit 'UNKNOWN'`, as in the
 //! reference.
 
 use super::message::{Kind as ValueKind, Struct, Value};
