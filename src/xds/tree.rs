@@ -1,8 +1,8 @@
 //! From a resource to the tree that a rule file with the same rules would be.
 //!
 //! What a message leaves out is left out of the tree too: an empty text, a false, a list of
-//! nothing. So the compiler sees a file in which somebody wrote just what the server meant, and warns of
-//! nothing that nobody wrote. Example:
+//! nothing. So the compiler sees a file in which somebody wrote just what the server meant, and
+//! warns of nothing that nobody wrote. Example:
 //!
 //! ```text
 //! domain: "d"                               domain: d
