@@ -15,3 +15,4 @@ pub mod seam;
 pub mod storage;
 pub mod store;
 pub mod units;
+pub mod xds;

@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 12] = [
     &["pki", "rules"],
     &["engine"],
     &["store"],
-    &["storage"],
+    &["storage", "xds"],
     &["cluster"],
     &["decide"],
     &["front"],
@@ -44,7 +44,8 @@ const PURE: [&str; 8] = [
 /// What a pure module must not name, and which pure files may all the same.
 const IMPURE: [(&str, &[&str]); 13] = [
     // The watcher is the shell around the pure loader: it waits for the system to tell of changes.
-    ("tokio", &["rules/watch.rs"]),
+    // What it feeds wakes those who wait for a change.
+    ("tokio", &["rules/watch.rs", "rules/current.rs"]),
     ("spawn", &[]),
     ("TcpStream", &[]),
     ("TcpListener", &[]),

@@ -100,13 +100,17 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         return;
     };
     let tls = &mut config.tls;
-    let paths: [(&str, Option<&mut PathBuf>); 6] = [
+    let xds = &mut config.xds;
+    let paths: [(&str, Option<&mut PathBuf>); 9] = [
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
         ("tls.cert", tls.cert.as_mut()),
         ("tls.key", tls.key.as_mut()),
         ("tls.secret", tls.secret.as_mut()),
         ("storage.path", config.storage.path.as_mut()),
+        ("xds.tls_ca", xds.tls_ca.as_mut()),
+        ("xds.tls_cert", xds.tls_cert.as_mut()),
+        ("xds.tls_key", xds.tls_key.as_mut()),
     ];
     for (key, path) in paths {
         let elsewhere = matches!(origins.get(key), Some(Origin::Variable(_) | Origin::Flag(_)));
@@ -118,10 +122,11 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     }
 }
 
-/// The rules folder has to be there, unless nobody named any: then the examples compiled in serve.
+/// The rules folder has to be there, unless the rules come from a management server, or nobody
+/// named any: then the examples compiled in serve.
 fn find_rules(config: &mut Config, file: Option<&Path>, origins: &Origins) -> Result<(), Error> {
     let path = &config.rules.path;
-    if path.exists() {
+    if path.exists() || config.xds.server.is_some() {
         return Ok(());
     }
     let origin = origins.get("rules.path");

@@ -32,6 +32,7 @@ mod tls;
 mod unknown;
 mod user_error;
 pub mod validate;
+mod xds;
 
 pub use admin::Admin;
 pub use auth::Auth;
@@ -51,3 +52,4 @@ pub use storage::Storage;
 pub use tls::Tls;
 pub use unknown::keys;
 pub use user_error::UserError;
+pub use xds::Xds;

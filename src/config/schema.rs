@@ -172,7 +172,7 @@ mod tests {
             fields(&[]),
             [
                 "node", "cluster", "tls", "http", "grpc", "admin", "rules", "storage", "limits",
-                "auth", "defaults", "envoy", "stats"
+                "auth", "defaults", "envoy", "stats", "xds"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);

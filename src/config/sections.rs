@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::{
     Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Stats, Storage, Tls,
+    Xds,
 };
 
 /// The whole configuration.
@@ -36,6 +37,8 @@ pub struct Config {
     pub envoy: Envoy,
     /// Statistics under the names of envoyproxy/ratelimit.
     pub stats: Stats,
+    /// The management server that the rules come from, if they do not come from a folder.
+    pub xds: Xds,
 }
 
 impl Config {

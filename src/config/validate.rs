@@ -6,8 +6,11 @@ use std::ops::RangeInclusive;
 
 use super::name::{is_cluster_name, is_label};
 use super::stats::TAGS_MAX;
-use super::{Cluster, Config, Envoy, Limits, Stats};
+use super::{Cluster, Config, Envoy, Limits, Stats, Xds};
 use crate::units::Span;
+
+/// Most pairs of `xds.node_metadata`, and of `xds.headers`.
+pub const XDS_PAIRS_MAX: usize = 64;
 
 /// Most seeds: more than a cluster needs to find itself, few enough to dial all at start.
 pub const SEEDS_MAX: usize = 64;
@@ -34,6 +37,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     within("storage.interval", interval, Span::from_millis(100)..=Span::from_secs(600))?;
     envoy(&config.envoy)?;
     stats(&config.stats)?;
+    xds(&config.xds)?;
     limits(&config.limits)
 }
 
@@ -226,6 +230,58 @@ fn stats(stats: &Stats) -> Result<(), Invalid> {
     within("stats.flush_interval", stats.flush_interval, range)
 }
 
+fn xds(xds: &Xds) -> Result<(), Invalid> {
+    let Some(url) = xds.url() else { return Ok(()) };
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    if !host.is_some_and(|host| is_host_port(host.strip_suffix('/').unwrap_or(host))) {
+        return Err(invalid(
+            "xds.server",
+            format!("{url:?} is no server"),
+            "write HOST:PORT, http://HOST:PORT or https://HOST:PORT",
+        ));
+    }
+    if !url.starts_with("https://") {
+        let files = [
+            ("xds.tls", xds.tls),
+            ("xds.tls_ca", xds.tls_ca.is_some()),
+            ("xds.tls_cert", xds.tls_cert.is_some()),
+            ("xds.tls_key", xds.tls_key.is_some()),
+            ("xds.server_name", xds.server_name.is_some()),
+        ];
+        if let Some((key, _)) = files.into_iter().find(|(_, is_set)| *is_set) {
+            let problem = "there is no TLS with this server";
+            return Err(invalid(key, problem, "begin xds.server with https://, or remove it"));
+        }
+    }
+    if xds.tls_cert.is_some() != xds.tls_key.is_some() {
+        let key = if xds.tls_cert.is_some() { "xds.tls_key" } else { "xds.tls_cert" };
+        return Err(invalid(key, "certificate and key go together", "set both, or neither"));
+    }
+    for (key, pairs, sign) in
+        [("xds.node_metadata", &xds.node_metadata, '='), ("xds.headers", &xds.headers, ':')]
+    {
+        if pairs.len() > XDS_PAIRS_MAX {
+            let problem = format!("{} pairs are more than {XDS_PAIRS_MAX}", pairs.len());
+            return Err(invalid(key, problem, "give fewer"));
+        }
+        if let Some(pair) = pairs.iter().find(|pair| !pair.contains(sign)) {
+            let problem = format!("{pair:?} has no {sign}");
+            return Err(invalid(key, problem, format!("write each as NAME{sign}VALUE")));
+        }
+    }
+    for (name, value) in xds.header_pairs() {
+        let is_text = !name.ends_with("-bin") && http::HeaderValue::try_from(value).is_ok();
+        if !is_text || http::HeaderName::try_from(name).is_err() {
+            let problem = format!("{name:?} cannot be sent as a header of text");
+            return Err(invalid("xds.headers", problem, "use letters, digits and - in its name"));
+        }
+    }
+    within("xds.max_message_bytes", xds.max_message_bytes, 1_024..=67_108_864)?;
+    let initial = xds.backoff_initial;
+    within("xds.backoff_initial", initial, Span::from_millis(10)..=Span::from_secs(60))?;
+    within("xds.backoff_max", xds.backoff_max, initial..=Span::from_secs(600))
+}
+
 fn limits(limits: &Limits) -> Result<(), Invalid> {
     within("limits.keys_max", limits.keys_max, 1..=1_000_000_000)?;
     within("limits.connections_max", limits.connections_max, 1..=1_000_000)?;
@@ -289,6 +345,42 @@ mod tests {
             ["", "a", "a:", ":1", "a:0", "a:65536", "10.0.0.1:0", "a b:1", "::1:7600", "http://a:1"]
         {
             assert!(!is_host_port(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_management_server_is_held_against_its_keys() {
+        let server = |server: &str| Xds { server: Some(server.to_owned()), ..Xds::default() };
+        let file = || Some("x.pem".into());
+        for good in [
+            Xds::default(),
+            server("gateway:18000"),
+            server("dns:///gateway:18000"),
+            server("https://[::1]:18000/"),
+            Xds { tls: true, tls_ca: file(), ..server("gateway:18000") },
+            Xds { tls_cert: file(), tls_key: file(), ..server("https://gateway:18000") },
+        ] {
+            assert_eq!(xds(&good), Ok(()));
+        }
+        let pairs = |pair: &str, count| vec![pair.to_owned(); count];
+        for (key, bad) in [
+            ("xds.server", server("gateway")),
+            ("xds.server", server("unix:///gateway.sock")),
+            ("xds.server", server("http://gateway:18000/path")),
+            ("xds.tls", Xds { tls: true, ..server("http://gateway:18000") }),
+            ("xds.tls_ca", Xds { tls_ca: file(), ..server("gateway:18000") }),
+            ("xds.tls_key", Xds { tls_cert: file(), ..server("https://gateway:18000") }),
+            ("xds.tls_cert", Xds { tls_key: file(), ..server("https://gateway:18000") }),
+            ("xds.node_metadata", Xds { node_metadata: pairs("a", 1), ..server("g:1") }),
+            ("xds.node_metadata", Xds { node_metadata: pairs("a=b", 65), ..server("g:1") }),
+            ("xds.headers", Xds { headers: pairs("a b:c", 1), ..server("g:1") }),
+            ("xds.headers", Xds { headers: pairs("a:c\nd", 1), ..server("g:1") }),
+            ("xds.headers", Xds { headers: pairs("a-bin:c", 1), ..server("g:1") }),
+            ("xds.max_message_bytes", Xds { max_message_bytes: 1, ..server("g:1") }),
+            ("xds.backoff_initial", Xds { backoff_initial: Span::ZERO, ..server("g:1") }),
+            ("xds.backoff_max", Xds { backoff_max: Span::from_millis(20), ..server("g:1") }),
+        ] {
+            assert_eq!(xds(&bad).map_err(|invalid| invalid.key), Err(key), "{bad:?}");
         }
     }
 

@@ -43,6 +43,7 @@ use crate::config::{Config, UserError};
 use crate::observe::Health;
 use crate::pki;
 use crate::rules;
+use crate::xds;
 pub use outside::{SystemClock, outside};
 pub use skew::{Skew, median_offset};
 
@@ -59,6 +60,9 @@ pub enum Error {
     /// The rules.
     #[error("{0}")]
     Rules(#[from] rules::error::Error),
+    /// What the rules are to come from.
+    #[error(transparent)]
+    Xds(#[from] xds::Error),
     /// A task that must not end did.
     #[error(transparent)]
     Failed(#[from] Failed),
@@ -73,7 +77,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         Some(_) => Some(pki::load(&config.tls, node.as_str(), seam.clock.system())?),
         None => None,
     };
-    let book = RuleBook::load(&config)?;
+    let book = RuleBook::load(&config, seam.entropy.clone())?;
     let doors = Doors::bind(&config)?;
     let prometheus = PrometheusDoor::bind(&config)?;
     let setup = Setup {
@@ -107,12 +111,13 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         Ok(())
     });
     tasks.spawn(book.clone().watch(stop_node.clone()));
-    tasks.spawn(tell_rule_book(core.clone(), book, stop_node.clone()));
+    tasks.spawn(tell_rule_book(core.clone(), book.clone(), stop_node.clone()));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
     tasks.spawn(Statsd::new(&config.stats, probes.statistics()).run(stop_node.clone()));
     tasks.spawn(prometheus.serve(&config.limits, probes.statistics(), stop_node.clone()));
     let readiness = Readiness {
         core: core.clone(),
+        rules: book,
         health: health.clone(),
         grpc: grpc_health.clone(),
         joined: joined.clone(),

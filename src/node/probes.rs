@@ -184,7 +184,7 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
 fn rules(book: &RuleBook, readings: &mut Vec<Reading>) {
     let status = book.status();
     for (outcome, value) in [("ok", status.loads_ok), ("failed", status.loads_failed)] {
-        let text = "Readings of the rules folder, by outcome";
+        let text = "Loads of rules from the folder or the management server, by outcome";
         readings.push(labelled(names::RULE_LOADS, text, ("outcome", outcome), value));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Failed};
+use super::rulebook::RuleBook;
 use super::skew::Skew;
 use crate::config::policy::Scope;
 use crate::front::rls;
@@ -32,6 +33,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Keeps readiness as it is, for HTTP and gRPC alike.
 pub(super) struct Readiness {
     pub(super) core: Arc<Core>,
+    pub(super) rules: RuleBook,
     pub(super) health: Health,
     pub(super) grpc: rls::Health,
     /// Cancelled when the node has joined, once and for good.
@@ -83,12 +85,11 @@ impl Readiness {
         }
     }
 
-    /// Without rules every ask passes: that is no limiter.
     fn look_at_rules(&self) {
-        if self.core.decider.parts().book.load().rules().next().is_some() {
-            self.health.green(RULES);
+        if let Some(what) = self.rules.lacks() {
+            self.health.red(RULES, what);
         } else {
-            self.health.red(RULES, "the rules folder holds no rule");
+            self.health.green(RULES);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The rules in force: a watched folder, or the examples compiled in.
+//! The rules in force: a watched folder, a management server, or the examples compiled in.
 
 use std::sync::Arc;
 
@@ -6,12 +6,15 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::Error;
 use super::core::Failed;
 use crate::config::{Config, examples};
 use crate::rules::book::Book;
-use crate::rules::error::Error;
+use crate::rules::current::{Handle, Status};
 use crate::rules::load;
-use crate::rules::watch::{Handle, Options, Status, Watcher};
+use crate::rules::watch::{Options, Watcher};
+use crate::seam::Entropy;
+use crate::xds;
 
 /// Where the rules in force are found; cheap to clone.
 #[derive(Clone, Debug)]
@@ -20,14 +23,27 @@ pub(super) struct RuleBook {
     /// `None` when the rules are compiled in and never change.
     watched: Option<Handle>,
     /// Taken by the one task that watches.
-    watcher: Arc<Mutex<Option<Watcher>>>,
+    source: Arc<Mutex<Option<Source>>>,
+    /// Whether a management server has the rules, so that none at all can be its word.
+    is_remote: bool,
+}
+
+/// Where changes come from.
+#[derive(Debug)]
+enum Source {
+    Folder(Watcher),
+    Server(Box<xds::Client>),
 }
 
 impl RuleBook {
-    /// Loads the rules for the first time.
-    pub(super) fn load(config: &Config) -> Result<Self, Error> {
+    /// Loads the rules for the first time; those of a management server come later.
+    pub(super) fn load(config: &Config, entropy: Arc<dyn Entropy>) -> Result<Self, Error> {
         let merge_domains = config.rules.merge_domains;
         let options = load::Options { defaults: config.defaults.clone(), merge_domains };
+        if config.xds.server.is_some() {
+            let (client, handle) = xds::Client::new(config.xds.clone(), options, entropy)?;
+            return Ok(Self::of(&handle, Source::Server(Box::new(client))));
+        }
         if config.rules.embedded {
             let source = |(name, text): &(&str, &str)| load::Source {
                 name: (*name).to_owned(),
@@ -37,11 +53,31 @@ impl RuleBook {
             let book = load::parse(&sources, &options)?;
             tracing::info!("no rules folder: the example rules of domain \"demo\" are in force");
             let cell = Arc::new(ArcSwap::from_pointee(book));
-            return Ok(Self { cell, watched: None, watcher: Arc::default() });
+            return Ok(Self { cell, watched: None, source: Arc::default(), is_remote: false });
         }
         let (watcher, handle) = Watcher::start(Options::new(&config.rules.path, options))?;
-        let watcher = Arc::new(Mutex::new(Some(watcher)));
-        Ok(Self { cell: handle.cell(), watched: Some(handle), watcher })
+        Ok(Self::of(&handle, Source::Folder(watcher)))
+    }
+
+    fn of(handle: &Handle, source: Source) -> Self {
+        Self {
+            cell: handle.cell(),
+            watched: Some(handle.clone()),
+            is_remote: matches!(source, Source::Server(_)),
+            source: Arc::new(Mutex::new(Some(source))),
+        }
+    }
+
+    /// Why there is nothing to decide by, if so. A folder without rules is a mistake, because
+    /// without rules every ask passes: that is no limiter. A server that says that there are none
+    /// is believed.
+    pub(super) fn lacks(&self) -> Option<&'static str> {
+        if self.is_remote {
+            let is_missing = self.status().loads_ok == 0;
+            return is_missing.then_some("the management server has sent no rules yet");
+        }
+        let is_missing = self.cell.load().rules().next().is_none();
+        is_missing.then_some("the rules folder holds no rule")
     }
 
     /// The book of the moment.
@@ -62,11 +98,12 @@ impl RuleBook {
         }
     }
 
-    /// Watches the folder until `stop`.
+    /// Follows what the rules come from until `stop`.
     pub(super) async fn watch(self, stop: CancellationToken) -> Result<(), Failed> {
-        let watcher = self.watcher.lock().take();
-        match watcher {
-            Some(watcher) => watcher.run(stop).await,
+        let source = self.source.lock().take();
+        match source {
+            Some(Source::Folder(watcher)) => watcher.run(stop).await,
+            Some(Source::Server(client)) => client.run(stop).await,
             None => stop.cancelled().await,
         }
         Ok(())

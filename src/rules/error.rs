@@ -288,7 +288,7 @@ fn write_place(
     key: Option<&str>,
 ) -> fmt::Result {
     write!(f, "{file}:")?;
-    if let Some(Mark { line, column }) = at {
+    if let Some(Mark { line, column }) = at.filter(|at| *at != Mark::NONE) {
         write!(f, "{line}:{column}:")?;
     }
     match key {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::book::Book;
 use super::compile::Compiler;
 use super::error::{Error, Reason};
-use super::yaml::{self, Bounds};
+use super::yaml::{self, Bounds, Node};
 use crate::config::Defaults;
 
 /// Most rule files.
@@ -50,6 +50,16 @@ pub fn parse(sources: &[Source], options: &Options) -> Result<Book, Error> {
             reason: Reason::Yaml(error),
         })?;
         compiler.add(name, root.as_ref())?;
+    }
+    Ok(compiler.finish())
+}
+
+/// The book of trees that come from elsewhere, with the names they have in messages; by the same
+/// compiler, so that a rule means the same wherever it stands.
+pub fn assemble(trees: &[(String, Node)], options: &Options) -> Result<Book, Error> {
+    let mut compiler = Compiler::new(&options.defaults, options.merge_domains);
+    for (name, root) in trees {
+        compiler.add(name, Some(root))?;
     }
     Ok(compiler.finish())
 }

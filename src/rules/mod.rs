@@ -1,7 +1,8 @@
 //! Rules: what is limited, how, and how it is matched. Pure; reading files is the loader's edge.
 //!
 //! ```text
-//! files ── load ── yaml ── shape ── compile (fields, limits, level) ── Book ── find
+//! files ──── load ── yaml ─┐
+//! messages ─────── tree ───┴─ shape ── compile (fields, limits, level) ── Book ── find
 //! ```
 
 mod calendar;
@@ -16,6 +17,7 @@ mod pattern;
 mod shape;
 
 pub mod book;
+pub mod current;
 pub mod descriptor;
 pub mod error;
 pub mod keys;

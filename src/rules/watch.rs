@@ -17,23 +17,19 @@
 
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use siphasher::sip128::{Hasher128, SipHasher13};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::book::Book;
+pub use super::current::{Handle, Status};
 use super::error::{Error, Reason};
 use super::load::{self, Source};
-
-/// Most warnings of a load that are logged; all are in [`Book::warnings`].
-const WARNINGS_LOGGED_MAX: usize = 20;
 
 /// What is watched and how.
 #[derive(Clone, Debug)]
@@ -67,24 +63,6 @@ pub struct Watcher {
     digest: u128,
 }
 
-/// What others see of it. Cheap to clone; outlives the task.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    book: Arc<ArcSwap<Book>>,
-    status: Arc<watch::Sender<Status>>,
-}
-
-/// How the loading went so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// Loads that made a book, the first one included.
-    pub loads_ok: u64,
-    /// Loads that made none.
-    pub loads_failed: u64,
-    /// Why the last load failed; `None` when the book is what the folder says.
-    pub error: Option<Arc<str>>,
-}
-
 impl Watcher {
     /// Loads the folder for the first time. Without a good book there is nothing to go on with, so
     /// here an error is the caller's.
@@ -92,12 +70,8 @@ impl Watcher {
         let sources = load::read(&options.path)?;
         let digest = digest(&sources);
         let book = load::parse(&sources, &options.load)?;
-        log_loaded(&book);
-        let status = Status { loads_ok: 1, ..Status::default() };
-        let handle = Handle {
-            book: Arc::new(ArcSwap::from_pointee(book)),
-            status: Arc::new(watch::Sender::new(status)),
-        };
+        let handle = Handle::new(Book::default());
+        handle.settle(Ok(book));
         Ok((Self { options, handle: handle.clone(), digest }, handle))
     }
 
@@ -148,53 +122,6 @@ impl Watcher {
             Err(panicked) => {
                 self.handle.settle(Err(format!("the loader failed: {panicked}")));
                 true
-            }
-        }
-    }
-}
-
-impl Handle {
-    /// The book of this moment. A request takes one and keeps it.
-    pub fn book(&self) -> Arc<Book> {
-        self.book.load_full()
-    }
-
-    /// The place where the book of the moment is found, for those who load it per request.
-    pub fn cell(&self) -> Arc<ArcSwap<Book>> {
-        Arc::clone(&self.book)
-    }
-
-    /// How the loading went so far.
-    pub fn status(&self) -> Status {
-        self.status.borrow().clone()
-    }
-
-    /// Waits until the status is another than `seen`. Cancel-safe.
-    pub async fn changed_since(&self, seen: &Status) -> Status {
-        let mut updates = self.status.subscribe();
-        match updates.wait_for(|status| status != seen).await {
-            Ok(status) => status.clone(),
-            // The sender is ours, so it is there as long as we are.
-            Err(_) => self.status(),
-        }
-    }
-
-    fn settle(&self, outcome: Result<Book, String>) {
-        match outcome {
-            Ok(book) => {
-                log_loaded(&book);
-                self.book.store(Arc::new(book));
-                self.status.send_modify(|status| {
-                    status.loads_ok += 1;
-                    status.error = None;
-                });
-            }
-            Err(error) => {
-                tracing::error!(%error, "load rules; the old rules stay in force");
-                self.status.send_modify(|status| {
-                    status.loads_failed += 1;
-                    status.error = Some(error.into());
-                });
             }
         }
     }
@@ -271,12 +198,4 @@ fn alarm(path: &Path, wake: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
 /// Whether something was only read, as we do ourselves.
 fn is_read(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
-}
-
-fn log_loaded(book: &Book) {
-    let fingerprint = format_args!("{:016x}", book.fingerprint()).to_string();
-    tracing::info!(rules = book.rules().count(), fingerprint, "rules loaded");
-    for warning in book.warnings().iter().take(WARNINGS_LOGGED_MAX) {
-        tracing::warn!("{warning}");
-    }
 }

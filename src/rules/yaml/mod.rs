@@ -30,6 +30,11 @@ pub struct Mark {
     pub column: u32,
 }
 
+impl Mark {
+    /// Of a node that stands in no text. Messages leave it out.
+    pub const NONE: Self = Self { line: 0, column: 0 };
+}
+
 /// One node of the tree. Clones share their content.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -111,6 +116,11 @@ struct Weight {
 }
 
 impl Node {
+    /// A node that stands in no text, such as a part of a message.
+    pub fn made(kind: Kind) -> Self {
+        Self { at: Mark::NONE, kind, weight: Weight::default() }
+    }
+
     /// The scalar, if it is one.
     pub fn as_scalar(&self) -> Option<&Scalar> {
         match &self.kind {
