@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Storage, Tls};
+use super::{
+    Admin, Auth, Cluster, Debug, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Storage, Tls,
+};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -20,6 +22,8 @@ pub struct Config {
     pub grpc: Grpc,
     /// The operator's door: status, metrics, health.
     pub admin: Admin,
+    /// The debug door: rules and statistics as envoyproxy/ratelimit shows them.
+    pub debug: Debug,
     /// Where the rules are.
     pub rules: Rules,
     /// What outlives the process.

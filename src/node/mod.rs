@@ -35,6 +35,7 @@ use self::rulebook::RuleBook;
 use crate::cluster::identity::NodeId;
 use crate::cluster::mesh;
 use crate::config::{Config, UserError};
+use crate::front::tls::Tls;
 use crate::observe::Health;
 use crate::pki;
 use crate::rules;
@@ -69,7 +70,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         None => None,
     };
     let book = RuleBook::load(&config)?;
-    let doors = Doors::bind(&config)?;
+    let (grpc_tls, reloader) = Tls::of(&config.grpc).map_err(UserError::from)?.unzip();
+    let doors = Doors::bind(&config, grpc_tls)?;
     let setup = Setup {
         config: config.clone(),
         node,
@@ -100,7 +102,14 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         Ok(())
     });
     tasks.spawn(book.clone().watch(stop_node.clone()));
-    tasks.spawn(tell_rule_book(core.clone(), book, stop_node.clone()));
+    if let Some(reloader) = reloader {
+        let stop = stop_node.clone();
+        tasks.spawn(async {
+            reloader.run(stop).await;
+            Ok(())
+        });
+    }
+    tasks.spawn(tell_rule_book(core.clone(), book.clone(), stop_node.clone()));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
     let readiness = Readiness {
         core: core.clone(),
@@ -109,10 +118,19 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         joined: joined.clone(),
         opens: doors.describe(),
         skew_unready: config.cluster.skew_unready,
+        book,
+        may_be_empty: config.rules.may_be_empty,
     };
     tasks.spawn(readiness.keep(stop_node.clone()));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
-    let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
+    let behind = Behind {
+        core: &core,
+        probes,
+        view,
+        tallies: Arc::default(),
+        grpc_health: &grpc_health,
+        drain: &shutdown,
+    };
     let mut serving = tokio::spawn(doors.serve(&config, behind, joined, stop_doors.clone()));
 
     let outcome = tokio::select! {

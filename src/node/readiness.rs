@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Failed};
+use super::rulebook::RuleBook;
 use super::skew::Skew;
 use crate::config::policy::Scope;
 use crate::front::rls;
@@ -40,6 +41,10 @@ pub(super) struct Readiness {
     pub(super) opens: String,
     /// Whether a clock beyond `cluster.max_skew` makes the node not ready.
     pub(super) skew_unready: bool,
+    /// The rules.
+    pub(super) book: RuleBook,
+    /// Whether no rules at all are fine.
+    pub(super) may_be_empty: bool,
 }
 
 impl Readiness {
@@ -83,9 +88,12 @@ impl Readiness {
         }
     }
 
-    /// Without rules every ask passes: that is no limiter.
+    /// Without rules every ask passes: that is no limiter, unless somebody says it is.
     fn look_at_rules(&self) {
-        if self.core.decider.parts().book.load().rules().next().is_some() {
+        if !self.book.is_loaded() {
+            let why = self.book.status().error;
+            self.health.red(RULES, why.as_deref().unwrap_or("none were loaded yet"));
+        } else if self.may_be_empty || self.book.cell().load().rules().next().is_some() {
             self.health.green(RULES);
         } else {
             self.health.red(RULES, "the rules folder holds no rule");

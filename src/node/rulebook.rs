@@ -39,7 +39,11 @@ impl RuleBook {
             let cell = Arc::new(ArcSwap::from_pointee(book));
             return Ok(Self { cell, watched: None, watcher: Arc::default() });
         }
-        let (watcher, handle) = Watcher::start(Options::new(&config.rules.path, options))?;
+        let options = Options::new(&config.rules.path, options);
+        let (watcher, handle) = match config.rules.required {
+            true => Watcher::start(options)?,
+            false => Watcher::start_anyway(options),
+        };
         let watcher = Arc::new(Mutex::new(Some(watcher)));
         Ok(Self { cell: handle.cell(), watched: Some(handle), watcher })
     }
@@ -47,6 +51,11 @@ impl RuleBook {
     /// The book of the moment.
     pub(super) fn cell(&self) -> Arc<ArcSwap<Book>> {
         self.cell.clone()
+    }
+
+    /// Whether there are rules, be they none; a node may start before.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.watched.is_none() || self.status().loads_ok > 0
     }
 
     /// How loading went so far.

@@ -15,6 +15,7 @@ mod pattern;
 mod shape;
 
 pub mod book;
+pub mod compat;
 pub mod descriptor;
 pub mod error;
 pub mod keys;

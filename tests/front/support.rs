@@ -197,6 +197,7 @@ pub(crate) async fn http_door_with(
     let stats = Arc::<DoorStats>::default();
     let service = router(HttpDoor {
         decide: Arc::clone(table),
+        rls: RlsServer::new(Arc::clone(table), bounds.clone(), Arc::clone(&stats)),
         probes: Arc::new(probes),
         bounds: bounds.clone(),
         denied_status,

@@ -49,6 +49,16 @@ impl<D: Decide> RlsServer<D> {
     }
 }
 
+impl<D: Decide> RlsServer<D> {
+    /// Answers one request: what stands behind the gRPC method and its JSON form alike.
+    pub async fn should_rate_limit(
+        &self,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
+        self.door.should_rate_limit(request).await
+    }
+}
+
 impl<D: Decide> Door<D> {
     async fn should_rate_limit(
         &self,
