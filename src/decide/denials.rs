@@ -16,12 +16,17 @@
 //! hold, which are refused for ever; counters of a rule that changed, because the quotas are
 //! compared; a key that was given hits back, because the owner tells every node of its ring
 //! ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is sent once;
-//! [`HOLDS_MAX`] bounds what a lost one does.
+//! [`HOLDS_MAX`] bounds what a lost one does, but for remembered windows.
 //!
 //! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused
 //! here are not counted; envoyproxy/ratelimit's local cache has the same effect (its README,
 //! "Local Cache"). A larger ask is told the time of the smaller one, which may be too early for
 //! it.
+//!
+//! **Windows.** With `[envoy] local_cache` every refusal of a fixed window is remembered, also one
+//! decided here, until the window ends, and covers the key whatever is asked: more hits, fewer, a
+//! look, another limit of the same unit. That is envoyproxy/ratelimit's local cache, whose entries
+//! are named after the window.
 //!
 //! **Bound.** [`SLOTS`] places in a direct-mapped table; the newest refusal takes the slot.
 
@@ -32,8 +37,8 @@ use smallvec::SmallVec;
 
 use crate::cluster::mesh::wire::Check;
 use crate::engine::{Retry, Verdict};
-use crate::rules::quota::Quota;
-use crate::store::{Counter, Verdicts};
+use crate::rules::quota::{Algorithm, Quota};
+use crate::store::{Counter, KeyHash, Verdicts};
 use crate::units::{Hits, Span, Timestamp};
 
 /// Slots of the table; 16 bytes each, and some 200 more for a refusal of one limit.
@@ -114,13 +119,65 @@ impl Denials {
         if slot.forgotten != ticket.0 {
             return;
         }
-        let denial = Denial {
-            counters: check.counters.clone(),
-            hits: check.hits,
-            verdicts: verdicts.clone(),
-            asked,
-            until: asked.plus(wait.min(HOLDS_MAX)),
+        self.put(&mut slot, check, verdicts, (asked, asked.plus(wait.min(HOLDS_MAX))));
+    }
+
+    /// The verdicts of `check` at `now`, if one of its fixed windows was refused and lasts. Not for
+    /// refunds.
+    pub(super) fn recall_window(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
+        if self.taken.load(Ordering::Relaxed) == 0 || check.hits.refund() > 0 {
+            return None;
+        }
+        let mut slot = self.slot(check.counters.first()?.key.place).lock();
+        let denial = slot.denial.as_ref()?;
+        if denial.until <= now {
+            self.clear(&mut slot);
+            return None;
+        }
+        let keys = |counters: &[Counter]| -> SmallVec<[KeyHash; 1]> {
+            counters.iter().map(|counter| counter.key).collect()
         };
+        if !denial.is_window() || keys(&denial.counters) != keys(&check.counters) {
+            return None;
+        }
+        let passed = now.since(denial.asked);
+        let verdicts = denial.verdicts.iter().zip(&check.counters).map(|(verdict, counter)| {
+            let verdict = later(verdict, passed);
+            if verdict.allowed { verdict } else { refused_again(&verdict, counter, check.hits) }
+        });
+        Some(verdicts.collect())
+    }
+
+    /// Remembers what was decided of a check at `asked`, after `ticket` was taken, if all that
+    /// refused it are fixed windows.
+    pub(super) fn remember_window(
+        &self,
+        ticket: Ticket,
+        check: &Check,
+        asked: Timestamp,
+        verdicts: &Verdicts,
+    ) {
+        let Some(first) = check.counters.first() else { return };
+        if !is_window(&check.counters, verdicts) || check.hits.refund() > 0 {
+            return;
+        }
+        let refusals = verdicts.iter().filter(|verdict| !verdict.allowed);
+        let Some(rest) = refusals.map(|verdict| verdict.reset).min() else { return };
+        let mut slot = self.slot(first.key.place).lock();
+        if slot.forgotten == ticket.0 {
+            self.put(&mut slot, check, verdicts, (asked, asked.plus(rest)));
+        }
+    }
+
+    fn put(
+        &self,
+        slot: &mut Slot,
+        check: &Check,
+        verdicts: &Verdicts,
+        (asked, until): (Timestamp, Timestamp),
+    ) {
+        let (counters, verdicts) = (check.counters.clone(), verdicts.clone());
+        let denial = Denial { counters, hits: check.hits, verdicts, asked, until };
         if slot.denial.replace(Box::new(denial)).is_none() {
             self.taken.fetch_add(1, Ordering::Relaxed);
         }
@@ -145,11 +202,36 @@ impl Denials {
     }
 }
 
+impl Denial {
+    fn is_window(&self) -> bool {
+        is_window(&self.counters, &self.verdicts)
+    }
+}
+
 impl Default for Denials {
     fn default() -> Self {
         let slots = std::iter::repeat_with(Mutex::default).take(SLOTS).collect();
         Self { slots, taken: AtomicUsize::new(0) }
     }
+}
+
+/// Whether all that refuses is fixed windows, and anything refuses.
+fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
+    let mut refusing = counters.iter().zip(verdicts).filter(|(_, verdict)| !verdict.allowed);
+    let is_fixed =
+        |(counter, _): (&Counter, &Verdict)| counter.quota.algorithm() == Algorithm::FixedWindow;
+    verdicts.iter().any(|verdict| !verdict.allowed) && refusing.all(is_fixed)
+}
+
+/// What a window that is remembered as refused says to `hits`, by the quota of today.
+fn refused_again(verdict: &Verdict, counter: &Counter, hits: Hits) -> Verdict {
+    let retry = if hits.charge() > u64::from(counter.quota.limit()) {
+        Retry::Never
+    } else {
+        Retry::After(verdict.reset.max(Span::from_nanos(1)))
+    };
+    let excess = u32::try_from(hits.charge()).unwrap_or(u32::MAX);
+    Verdict { limit: counter.quota.limit(), remaining: 0, retry, excess, ..*verdict }
 }
 
 /// The shortest wait among the limits that refuse; `None` when none does, or one does for ever.
@@ -183,8 +265,6 @@ fn later(verdict: &Verdict, passed: Span) -> Verdict {
 mod tests {
     use super::*;
     use crate::config::policy::{Durability, Scope};
-    use crate::rules::quota::Algorithm;
-    use crate::store::KeyHash;
 
     const ASKED: Timestamp = Timestamp::from_secs(1_700_000_000);
 
@@ -211,6 +291,7 @@ mod tests {
             reset: Span::from_secs(55),
             retry,
             delay: Span::ZERO,
+            excess: 0,
         }
     }
 

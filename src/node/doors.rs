@@ -22,7 +22,6 @@ use crate::front::http::{HttpDoor, router};
 use crate::front::rls::{self, RlsServer};
 use crate::front::serve::{DoorStats, Protocols, Wire, serve};
 use crate::front::tls::Tls;
-use crate::observe::tally::Tallies;
 
 /// The bound addresses.
 pub(super) struct Doors {
@@ -40,7 +39,6 @@ pub(super) struct Behind<'a> {
     pub(super) core: &'a Core,
     pub(super) probes: Arc<NodeProbes>,
     pub(super) view: Arc<View>,
-    pub(super) tallies: Arc<Tallies>,
     pub(super) grpc_health: &'a rls::Health,
     /// What an operator drains the node with.
     pub(super) drain: &'a CancellationToken,
@@ -101,7 +99,7 @@ impl Doors {
         joined: CancellationToken,
         drain: CancellationToken,
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
-        let Behind { core, probes, view, tallies, grpc_health, drain: on_demand } = behind;
+        let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
         let bounds = Bounds::from(&config.limits);
         let Self { http, grpc, admin, debug, grpc_tls, stats } = self;
         let metrics = probes.measures();
@@ -109,10 +107,8 @@ impl Doors {
             Arc::new(Measured::new(core.decider.clone(), door.clone()))
         };
 
-        let http_decider = decider(&metrics.http);
         let http_router = router(HttpDoor {
-            rls: RlsServer::new(http_decider.clone(), bounds.clone(), stats.http.clone()),
-            decide: http_decider,
+            decide: decider(&metrics.http),
             probes: probes.clone(),
             bounds: bounds.clone(),
             denied_status: config.http.denied_status,
@@ -125,7 +121,8 @@ impl Doors {
         );
         let admin_router =
             admin::router(admin::Doors { inspect: view, probes, drain: on_demand.clone() });
-        let book = core.decider.parts().book.clone();
+        let parts = core.decider.parts();
+        let (book, tallies) = (parts.book.clone(), parts.tallies.clone());
         let debug_router = admin::debug::router(admin::debug::Debug { book, tallies });
         async move {
             let http = async {

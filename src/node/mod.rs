@@ -22,6 +22,7 @@ mod skew;
 mod timekeeper;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -123,14 +124,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     };
     tasks.spawn(readiness.keep(stop_node.clone()));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
-    let behind = Behind {
-        core: &core,
-        probes,
-        view,
-        tallies: Arc::default(),
-        grpc_health: &grpc_health,
-        drain: &shutdown,
-    };
+    let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
     let mut serving = tokio::spawn(doors.serve(&config, behind, joined, stop_doors.clone()));
 
     let outcome = tokio::select! {
@@ -169,7 +163,7 @@ async fn first_end(tasks: &mut JoinSet<Result<(), Failed>>) -> Failed {
     }
 }
 
-/// Keeps peers informed which rules this node holds.
+/// Keeps peers informed which rules this node holds, and the statistics how loading them went.
 async fn tell_rule_book(
     core: Arc<Core>,
     book: RuleBook,
@@ -182,6 +176,9 @@ async fn tell_rule_book(
         if let Some(joined) = &core.joined {
             joined.gossip.tell(|facts| facts.rule_book = fingerprint);
         }
+        let service = &core.decider.parts().tallies.service;
+        service.config_load_success.store(seen.loads_ok, Ordering::Relaxed);
+        service.config_load_error.store(seen.loads_failed, Ordering::Relaxed);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = book.changed_since(&seen) => {}

@@ -90,10 +90,12 @@ impl Readiness {
 
     /// Without rules every ask passes: that is no limiter, unless somebody says it is.
     fn look_at_rules(&self) {
-        if !self.book.is_loaded() {
+        let book = self.book.cell();
+        let book = book.load();
+        if !book.is_loaded() {
             let why = self.book.status().error;
             self.health.red(RULES, why.as_deref().unwrap_or("none were loaded yet"));
-        } else if self.may_be_empty || self.book.cell().load().rules().next().is_some() {
+        } else if self.may_be_empty || book.rules().next().is_some() {
             self.health.green(RULES);
         } else {
             self.health.red(RULES, "the rules folder holds no rule");

@@ -53,11 +53,6 @@ impl RuleBook {
         self.cell.clone()
     }
 
-    /// Whether there are rules, be they none; a node may start before.
-    pub(super) fn is_loaded(&self) -> bool {
-        self.watched.is_none() || self.status().loads_ok > 0
-    }
-
     /// How loading went so far.
     pub(super) fn status(&self) -> Status {
         self.watched.as_ref().map(Handle::status).unwrap_or_default()

@@ -168,6 +168,9 @@ pub enum Reason {
     /// A `replaces` with the rule's own name.
     #[error("replaces should not contain name of same descriptor")]
     ReplacesItself,
+    /// `metadata` that Envoy could not be told.
+    #[error("error parsing metadata: {0}")]
+    Metadata(Box<str>),
 }
 
 impl Reason {
@@ -219,6 +222,7 @@ impl Reason {
             Self::ReplacesItself => "a rule replaces other rules; remove its own name".into(),
             Self::OnlyOurs => "remove it, or validate without --strict-compat".into(),
             Self::OnlyOneLimit => "keep one of them, or validate without --strict-compat".into(),
+            Self::Metadata(_) => "write texts as keys".into(),
             Self::Choice { .. } | Self::Range { .. } | Self::Quota(_) => String::new(),
         }
     }

@@ -101,11 +101,11 @@ impl Watcher {
         Ok((Self { options, handle: handle.clone(), digest }, handle))
     }
 
-    /// The same, but without a good book it goes on without rules, and the first that the folder
-    /// makes is taken over like any other.
+    /// The same, but without a good book it goes on with none ([`Book::unloaded`]), and the first
+    /// that the folder makes is taken over like any other.
     pub fn start_anyway(options: Options) -> (Self, Handle) {
         let handle = Handle {
-            book: Arc::new(ArcSwap::from_pointee(Book::default())),
+            book: Arc::new(ArcSwap::from_pointee(Book::unloaded())),
             status: Arc::new(watch::Sender::new(Status::default())),
         };
         let read = read_changed(&options.path, &options.load, &Book::default(), 0);

@@ -21,7 +21,7 @@ pub(super) fn dump(book: &Book) -> String {
     rules.sort_by(|a, b| a.id.cmp(&b.id));
     let mut text = String::new();
     for rule in rules {
-        let (id, shadow, quota_mode) = (&rule.id, rule.shadow, false);
+        let (id, shadow, quota_mode) = (&rule.id, rule.shadow, rule.quota_mode);
         let mut line = |unit: &str, limit: u32| {
             // Writing to a `String` cannot fail.
             let _ = writeln!(
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn every_limit_is_a_line_in_order() {
-        let yaml = "domain: d\ndescriptors:\n- key: z\n  shadow_mode: true\n  \
+        let yaml = "domain: d\ndescriptors:\n- key: z\n  shadow_mode: true\n  quota_mode: true\n  \
                     rate_limit: {unit: Minute, requests_per_unit: 10}\n- key: a\n  value: b\n  \
                     rate_limit: {unlimited: true}\n  descriptors:\n  - key: c\n    rate_limit:\n    \
                     - {window: 90s, requests_per_unit: 5}\n    - {unit: day, requests_per_unit: 7}\n";
@@ -65,7 +65,7 @@ mod tests {
             "d.a_b: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n\
              d.a_b.c: unit=1m30s requests_per_unit=5, shadow_mode: false, quota_mode: false\n\
              d.a_b.c: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false\n\
-             d.z: unit=MINUTE requests_per_unit=10, shadow_mode: true, quota_mode: false\n"
+             d.z: unit=MINUTE requests_per_unit=10, shadow_mode: true, quota_mode: true\n"
         );
     }
 }

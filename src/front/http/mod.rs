@@ -30,7 +30,6 @@ use http::StatusCode;
 
 use super::Probes;
 use super::bounds::Bounds;
-use super::rls::RlsServer;
 use super::serve::DoorStats;
 use crate::config::Auth;
 use crate::decide::Decide;
@@ -40,8 +39,6 @@ use crate::decide::Decide;
 pub struct HttpDoor<D, P> {
     /// Decides.
     pub decide: Arc<D>,
-    /// Envoy's rate limit service, for its JSON form.
-    pub rls: RlsServer<D>,
     /// Tells about the node.
     pub probes: Arc<P>,
     /// What a request may weigh.

@@ -20,13 +20,13 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
-use tonic::Code as GrpcCode;
 
 use super::check::read_body;
 use super::{HttpDoor, json, problem};
 use crate::decide::Decide;
 use crate::front::Probes;
 use crate::front::rls::message::Code;
+use crate::front::rls::{self, Unanswered};
 
 pub(super) async fn json<D: Decide, P: Probes>(
     State(door): State<Arc<HttpDoor<D, P>>>,
@@ -49,7 +49,7 @@ pub(super) async fn json<D: Decide, P: Probes>(
             return text(StatusCode::BAD_REQUEST);
         }
     };
-    match door.rls.should_rate_limit(&message).await {
+    match rls::answer(&*door.decide, &message, &door.bounds, &door.stats).await {
         Ok(response) => {
             let status = match response.overall_code() {
                 Code::Ok => StatusCode::OK,
@@ -58,11 +58,11 @@ pub(super) async fn json<D: Decide, P: Probes>(
             };
             problem::json(status, json::response(&response))
         }
-        Err(status) => {
-            tracing::debug!(error = status.message(), "/json: refused");
-            text(match status.code() {
-                GrpcCode::DeadlineExceeded => StatusCode::INTERNAL_SERVER_ERROR,
-                _ => StatusCode::BAD_REQUEST,
+        Err(why) => {
+            tracing::debug!(%why, "/json: no answer");
+            text(match why {
+                Unanswered::Refused(_) => StatusCode::BAD_REQUEST,
+                Unanswered::Late => StatusCode::INTERNAL_SERVER_ERROR,
             })
         }
     }
