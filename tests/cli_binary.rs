@@ -19,6 +19,8 @@ fn help_says_what_each_command_does_with_examples() {
     for (name, args) in [
         ("help", &["--help"][..]),
         ("help_serve", &["serve", "--help"]),
+        ("help_ratelimit", &["ratelimit", "--help"]),
+        ("help_config_check", &["ratelimit-config-check", "--help"]),
         ("help_check", &["check", "--help"]),
         ("help_rules_validate", &["rules", "validate", "--help"]),
         ("help_rules_test", &["rules", "test", "--help"]),
@@ -66,6 +68,46 @@ fn a_mistake_in_the_configuration_is_one_line_and_code_2() {
     assert_eq!(run.code, 2);
     assert!(run.stderr.starts_with("tidegate: log filter \"tidegate=loud\": "), "{}", run.stderr);
     assert_eq!(run.stderr.lines().count(), 1);
+}
+
+#[test]
+fn the_references_config_check_is_its_lines_and_exit_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("ratelimit_config_check");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tidegate"), &link).unwrap();
+    let config = dir.path().join("config");
+    // As a ConfigMap is mounted: its files stand in a folder with dots, too.
+    fs::create_dir_all(config.join("..data")).unwrap();
+    fs::write(config.join("a.yaml"), "domain: a").unwrap();
+    fs::write(config.join("b"), "domain: a").unwrap();
+    let folder = config.to_str().unwrap();
+    let begin = format!(
+        "checking rate limit configs...\nloading config directory: {folder}\n\
+         opening config file: {folder}/a.yaml\nopening config file: {folder}/b\n"
+    );
+
+    let run = output(Command::new(&link).args(["-config_dir", folder, "-merge_domain_configs"]));
+    assert_eq!((run.code, run.stdout), (0, format!("{begin}all rate limit configs ok\n")));
+
+    let run = tidegate(&["ratelimit-config-check", "-config_dir", folder]);
+    let error = run.stdout.strip_prefix(&begin).unwrap();
+    assert_eq!(run.code, 1);
+    assert!(error.starts_with("error loading rate limit configs: "), "{error}");
+    assert!(error.contains("duplicate domain 'a' in config file"), "{error}");
+
+    let run = tidegate(&["ratelimit-config-check", "--config_dir=/nowhere"]);
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stdout.contains("error opening directory /nowhere: No such file"),
+        "{}",
+        run.stdout
+    );
+
+    let run = tidegate(&["ratelimit-config-check", "-dir", folder]);
+    assert_eq!(
+        (run.code, &*run.stderr),
+        (2, "tidegate: flag provided but not defined: -dir; see --help\n")
+    );
 }
 
 #[test]

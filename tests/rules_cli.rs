@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tidegate::cli::rules::{Format, test, validate};
+use tidegate::cli::rules::{Dialect, Format, test, validate};
 use tidegate::rules::descriptor::Entry;
 use tidegate::rules::load::Options;
 
@@ -46,6 +46,23 @@ fn validate_refuses_what_a_node_would_refuse() {
 
     let (ok, text) = validated(&[folder.path().join("none")], Format::Text);
     assert!(!ok && text.contains("none: cannot be read: "), "{text}");
+}
+
+#[test]
+fn validate_for_both_refuses_what_only_we_know() {
+    let ours = "domain: a\ndescriptors:\n- key: k\n  mode: eventual\n  \
+                rate_limit: {unit: day, requests_per_unit: 1}\n";
+    let folder = folder(&[("a.yaml", ours), ("b.yaml", "domain: b")]);
+    let paths = [folder.path().into()];
+    assert!(validated(&paths, Format::Text).0);
+    let (ok, text) = validated_as(&paths, Dialect::Compatible, Format::Text);
+    let text = text.replace(&format!("{}/", folder.path().display()), "");
+    assert!(!ok);
+    assert_eq!(
+        text,
+        "a.yaml:4:3: mode: envoyproxy/ratelimit does not know it; remove it, or validate without \
+         --strict-compat\nb.yaml: ok, 0 rules\n2 files, 1 refused\n"
+    );
 }
 
 #[test]
@@ -97,8 +114,12 @@ fn a_test_as_json_carries_the_limits() {
 }
 
 fn validated(paths: &[PathBuf], format: Format) -> (bool, String) {
+    validated_as(paths, Dialect::Ours, format)
+}
+
+fn validated_as(paths: &[PathBuf], dialect: Dialect, format: Format) -> (bool, String) {
     let mut out = Vec::new();
-    let ok = validate(paths, &Options::default(), format, &mut out).unwrap();
+    let ok = validate(paths, &Options::default(), dialect, format, &mut out).unwrap();
     (ok, String::from_utf8(out).unwrap())
 }
 

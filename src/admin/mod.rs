@@ -4,6 +4,7 @@
 //! people and their scripts, so its answers are JSON with names that do not change. It decides
 //! nothing and changes nothing.
 
+pub mod debug;
 pub mod report;
 mod router;
 

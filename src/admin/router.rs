@@ -128,7 +128,7 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-fn answer(status: StatusCode, content_type: &'static str, text: String) -> Response {
+pub(super) fn answer(status: StatusCode, content_type: &'static str, text: String) -> Response {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response

@@ -8,10 +8,13 @@ mod admin_door;
 mod ca;
 mod check;
 mod client;
+mod config_check;
 mod demo;
 mod drain;
 mod failure;
 mod outcome;
+mod personality;
+mod ratelimit;
 pub mod rules;
 mod rules_command;
 mod serve;
@@ -40,11 +43,15 @@ struct Cli {
 enum Command {
     /// Run a node until it is told to stop (SIGTERM or Ctrl-C)
     Serve(serve::Args),
+    /// Run a node by envoyproxy/ratelimit's environment, on its ports
+    Ratelimit(ratelimit::Args),
     /// Ask a node whether hits may pass, and charge them
     Check(check::Args),
     /// Look at rule files without running a node
     #[command(subcommand)]
     Rules(rules_command::Command),
+    /// Check rule files as envoyproxy/ratelimit's ratelimit_config_check does
+    RatelimitConfigCheck(config_check::Args),
     /// Make the cluster's certificates
     #[command(subcommand)]
     Ca(ca::Command),
@@ -66,7 +73,7 @@ Examples:
 
 /// Runs the command line `args`, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::try_parse_from(personality::arguments(args)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are errors to clap too; it knows which stream each goes to.
@@ -98,8 +105,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Ratelimit(args) => ratelimit::run(&args),
         Command::Check(args) => check::run(&args, screen, out),
         Command::Rules(command) => rules_command::run(&command, out),
+        Command::RatelimitConfigCheck(args) => config_check::run(&args, out),
         Command::Ca(command) => ca::run(&command, out),
         Command::Status(args) => status::run(&args, screen, out),
         Command::Drain(args) => drain::run(&args, out),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::rules::book::{Book, Rule};
+use crate::rules::compat;
 use crate::rules::descriptor::Entry;
 use crate::rules::load::{self, Options, Source};
 use crate::rules::quota::Quota;
@@ -26,14 +27,24 @@ pub enum Format {
     Json,
 }
 
+/// Whose rule files they are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Ours: all that envoyproxy/ratelimit knows, and more.
+    Ours,
+    /// Both: keys that are ours alone are mistakes.
+    Compatible,
+}
+
 /// Checks rule files, and the files below folders; true when they make a rule book.
 pub fn validate(
     paths: &[PathBuf],
     options: &Options,
+    dialect: Dialect,
     format: Format,
     out: &mut dyn Write,
 ) -> io::Result<bool> {
-    let report = Report::of(paths, options);
+    let report = Report::of(paths, options, dialect);
     match format {
         Format::Text => write!(out, "{}", report.text())?,
         Format::Json => writeln!(out, "{:#}", report.json())?,
@@ -85,7 +96,7 @@ struct FileReport {
 }
 
 impl Report {
-    fn of(paths: &[PathBuf], options: &Options) -> Self {
+    fn of(paths: &[PathBuf], options: &Options, dialect: Dialect) -> Self {
         let mut sources = Vec::new();
         let mut files = Vec::new();
         let mut seen = BTreeSet::new();
@@ -99,12 +110,18 @@ impl Report {
                 }
             }
         }
+        let parse = |sources: &[Source]| {
+            if dialect == Dialect::Compatible {
+                compat::check(sources)?;
+            }
+            load::parse(sources, options)
+        };
         let alone = |source: &Source| FileReport {
             file: source.name.clone(),
-            book: load::parse(std::slice::from_ref(source), options),
+            book: parse(std::slice::from_ref(source)),
         };
         files.extend(sources.iter().map(alone));
-        Self { files, book: load::parse(&sources, options) }
+        Self { files, book: parse(&sources) }
     }
 
     fn is_ok(&self) -> bool {

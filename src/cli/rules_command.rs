@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::rules::{self, Format};
+use super::rules::{self, Dialect, Format};
 use super::{Failure, Outcome, entry};
 use crate::rules::descriptor::Entry;
 use crate::rules::load::Options;
@@ -19,6 +19,9 @@ pub(super) enum Command {
         /// Folders or files
         #[arg(default_value = "rules", value_name = "PATH")]
         paths: Vec<PathBuf>,
+        /// Refuse keys that envoyproxy/ratelimit does not know
+        #[arg(long)]
+        strict_compat: bool,
         /// Answer in JSON
         #[arg(long)]
         json: bool,
@@ -58,7 +61,10 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<Outcome, Fai
     let options = Options::default();
     let format = |json: bool| if json { Format::Json } else { Format::Text };
     let yes = match command {
-        Command::Validate { paths, json } => rules::validate(paths, &options, format(*json), out)?,
+        Command::Validate { paths, strict_compat, json } => {
+            let dialect = if *strict_compat { Dialect::Compatible } else { Dialect::Ours };
+            rules::validate(paths, &options, dialect, format(*json), out)?
+        }
         Command::Test { domain, entries, rules: path, json } => {
             let entries: Vec<Entry<'_>> =
                 entries.iter().map(|(key, value)| Entry { key, value }).collect();

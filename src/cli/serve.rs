@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use tokio::runtime;
 
 use super::{Failure, Outcome, shutdown};
-use crate::config::{self, UserError};
+use crate::config::{self, Config, UserError};
 use crate::node;
 use crate::observe::log;
 
@@ -33,7 +33,7 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
+pub(super) enum LogFormat {
     Text,
     Json,
 }
@@ -49,14 +49,32 @@ Examples:
 
 pub(super) fn run(args: &Args) -> Result<Outcome, Failure> {
     let config = config::load(args.config.as_deref(), &args.sets)?;
+    let log = Log { filter: args.log.clone(), format: args.log_format };
+    node(config, &log, args.until_stdin_closes, || ())
+}
+
+/// How much is logged and in which form.
+pub(super) struct Log {
+    pub(super) filter: String,
+    pub(super) format: LogFormat,
+}
+
+/// Runs a node until it is told to end. `begin` is called as soon as there is a log.
+pub(super) fn node(
+    config: Config,
+    log: &Log,
+    until_stdin_closes: bool,
+    begin: impl FnOnce(),
+) -> Result<Outcome, Failure> {
     log::init(&log::Options {
-        filter: args.log.clone(),
-        format: match args.log_format {
+        filter: log.filter.clone(),
+        format: match log.format {
             LogFormat::Text => log::Format::Text,
             LogFormat::Json => log::Format::Json,
         },
         colour: io::stderr().is_terminal(),
     })?;
+    begin();
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
         UserError::new(format!("start threads: {error}"), "raise the process limit (ulimit -u)")
     })?;
@@ -64,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<Outcome, Failure> {
         let shutdown = shutdown::on_signal().map_err(|error| {
             UserError::new(format!("listen for signals: {error}"), "raise `ulimit -n`")
         })?;
-        if args.until_stdin_closes {
+        if until_stdin_closes {
             shutdown::when_stdin_closes(shutdown.clone()).map_err(|error| {
                 UserError::new(format!("watch standard input: {error}"), "raise `ulimit -u`")
             })?;

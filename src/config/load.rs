@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::error::{Error, Origin};
 use super::file::{self, Layer};
-use super::{Config, setting, unknown, validate};
+use super::{Config, reference, setting, unknown, validate};
 
 /// Variables of ours that are options of the command line, not keys of the configuration.
 pub const OPTION_VARIABLES: [&str; 5] = [
@@ -58,14 +58,47 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<(Config, Origins), Error> {
         Some((path, text)) => file::read(path, text)?,
         None => Layer::default(),
     };
-    for (name, text) in &inputs.variables {
+    lay_over(&mut whole, &inputs.variables, inputs.sets)?;
+    // The fault may be that a key is missing, so the file is where it has to go.
+    let missing = inputs.file.map_or(Origin::Default, |(path, _)| Origin::Missing(path.into()));
+    settle(whole, &missing, |config, origins| match inputs.file {
+        Some((path, _)) => anchor_paths(config, path, origins),
+        None => config.stand_alone(),
+    })
+}
+
+/// Reads the environment as envoyproxy/ratelimit does, with our own variables and `sets` on top.
+pub fn load_reference(sets: &[String]) -> Result<reference::Start, Error> {
+    let is_read = |name: &str| is_ours(name) || reference::settings::find(name).is_some();
+    let mut start = reference::read(&environment(is_read)?.into_iter().collect(), sets)?;
+    find_rules(&mut start.config, None, &start.origins)?;
+    Ok(start)
+}
+
+/// Lays variables and flags over what was said before.
+pub(super) fn lay_over(
+    whole: &mut Layer,
+    variables: &[(String, String)],
+    sets: &[String],
+) -> Result<(), Error> {
+    for (name, text) in variables {
         if !text.is_empty() && !OPTION_VARIABLES.contains(&name.as_str()) {
-            setting::from_variable(name, text)?.apply(&mut whole);
+            setting::from_variable(name, text)?.apply(whole);
         }
     }
-    for pair in inputs.sets {
-        setting::from_flag(pair)?.apply(&mut whole);
+    for pair in sets {
+        setting::from_flag(pair)?.apply(whole);
     }
+    Ok(())
+}
+
+/// Makes the configuration of what was said, lets `complete` add what nobody said, and checks it.
+/// `missing` is where a key stands that nobody set.
+pub(super) fn settle(
+    whole: Layer,
+    missing: &Origin,
+    complete: impl FnOnce(&mut Config, &Origins),
+) -> Result<(Config, Origins), Error> {
     let Layer { table, origins, complaint } = whole;
     let mut config = Config::deserialize(table).map_err(|error| {
         complaint.unwrap_or_else(|| Error::Together {
@@ -73,17 +106,11 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<(Config, Origins), Error> {
             problem: super::text::one_line(error.message()),
         })
     })?;
-    match inputs.file {
-        Some((path, _)) => anchor_paths(&mut config, path, &origins),
-        None => config.stand_alone(),
-    }
+    complete(&mut config, &origins);
     validate::validate(&config).map_err(|invalid| {
         let at = origins.get(invalid.key).cloned();
         Error::BadValue {
-            at: at.unwrap_or_else(|| {
-                // The fault is that it is missing, so the file is where it has to go.
-                inputs.file.map_or(Origin::Default, |(path, _)| Origin::Missing(path.into()))
-            }),
+            at: at.unwrap_or_else(|| missing.clone()),
             key: invalid.key.to_owned(),
             problem: invalid.problem,
             fix: invalid.fix,
@@ -100,8 +127,8 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         return;
     };
     let tls = &mut config.tls;
-    let xds = &mut config.xds;
-    let paths: [(&str, Option<&mut PathBuf>); 9] = [
+    let (grpc, xds) = (&mut config.grpc, &mut config.xds);
+    let paths: [(&str, Option<&mut PathBuf>); 12] = [
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
         ("tls.cert", tls.cert.as_mut()),
@@ -111,6 +138,9 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         ("xds.tls_ca", xds.tls_ca.as_mut()),
         ("xds.tls_cert", xds.tls_cert.as_mut()),
         ("xds.tls_key", xds.tls_key.as_mut()),
+        ("grpc.tls_cert", grpc.tls_cert.as_mut()),
+        ("grpc.tls_key", grpc.tls_key.as_mut()),
+        ("grpc.client_ca", grpc.client_ca.as_mut()),
     ];
     for (key, path) in paths {
         let elsewhere = matches!(origins.get(key), Some(Origin::Variable(_) | Origin::Flag(_)));
@@ -126,7 +156,7 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
 /// named any: then the examples compiled in serve.
 fn find_rules(config: &mut Config, file: Option<&Path>, origins: &Origins) -> Result<(), Error> {
     let path = &config.rules.path;
-    if path.exists() || config.xds.server.is_some() {
+    if path.exists() || config.xds.server.is_some() || !config.rules.required {
         return Ok(());
     }
     let origin = origins.get("rules.path");
@@ -141,11 +171,20 @@ fn find_rules(config: &mut Config, file: Option<&Path>, origins: &Origins) -> Re
     })
 }
 
-/// Our part of the environment, read here and nowhere else.
+/// Our part of the environment.
 fn variables() -> Result<Vec<(String, String)>, Error> {
-    let mut ours = Vec::new();
+    environment(is_ours)
+}
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with(super::text::PREFIX) && !unknown::is_service_link(name)
+}
+
+/// The variables that `is_read`, sorted; the environment is read here and nowhere else.
+fn environment(is_read: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Error> {
+    let mut read = Vec::new();
     for (name, value) in std::env::vars_os() {
-        let Some(name) = name.to_str().filter(|name| name.starts_with(super::text::PREFIX)) else {
+        let Some(name) = name.to_str().filter(|name| is_read(name)) else {
             continue;
         };
         let Some(value) = value.to_str() else {
@@ -156,13 +195,11 @@ fn variables() -> Result<Vec<(String, String)>, Error> {
                 fix: "set it to plain text".to_owned(),
             });
         };
-        if !unknown::is_service_link(name) {
-            ours.push((name.to_owned(), value.to_owned()));
-        }
+        read.push((name.to_owned(), value.to_owned()));
     }
     // The system's order is arbitrary; the first mistake reported should not be.
-    ours.sort();
-    Ok(ours)
+    read.sort();
+    Ok(read)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {

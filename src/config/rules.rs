@@ -17,6 +17,15 @@ pub struct Rules {
     ///
     /// Default false: a domain that two files name is a mistake.
     pub merge_domains: bool,
+    /// Whether the node starts only with rules that load.
+    ///
+    /// Default true: whoever starts a node with a mistake in a rule wants to know. With false it
+    /// starts all the same, is not ready, and takes over the first rules that do load.
+    pub required: bool,
+    /// Whether a node whose rules are none is ready.
+    ///
+    /// Default false: without rules every ask passes, and that is no limiter.
+    pub may_be_empty: bool,
     /// Set by the loader, not by files: there is neither a configuration file nor a folder at
     /// `path`, so the node runs on [`super::examples::FILES`].
     #[serde(skip)]
@@ -25,6 +34,12 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { path: "rules".into(), merge_domains: false, embedded: false }
+        Self {
+            path: "rules".into(),
+            merge_domains: false,
+            required: true,
+            may_be_empty: false,
+            embedded: false,
+        }
     }
 }

@@ -171,12 +171,12 @@ mod tests {
         assert_eq!(
             fields(&[]),
             [
-                "node", "cluster", "tls", "http", "grpc", "admin", "rules", "storage", "limits",
-                "auth", "defaults", "envoy", "stats", "xds"
+                "node", "cluster", "tls", "http", "grpc", "admin", "debug", "rules", "storage",
+                "limits", "auth", "defaults", "envoy", "stats", "xds"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);
-        assert_eq!(fields(&["rules"]), ["path", "merge_domains"]);
+        assert_eq!(fields(&["rules"]), ["path", "merge_domains", "required", "may_be_empty"]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::{
-    Admin, Auth, Cluster, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Stats, Storage, Tls,
-    Xds,
+    Admin, Auth, Cluster, Debug, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Stats, Storage,
+    Tls, Xds,
 };
 
 /// The whole configuration.
@@ -23,6 +23,8 @@ pub struct Config {
     pub grpc: Grpc,
     /// The operator's door: status, metrics, health.
     pub admin: Admin,
+    /// The debug door: rules and statistics as envoyproxy/ratelimit shows them.
+    pub debug: Debug,
     /// Where the rules are.
     pub rules: Rules,
     /// What outlives the process.

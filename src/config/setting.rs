@@ -36,6 +36,11 @@ pub(super) fn from_flag(pair: &str) -> Result<Setting, Error> {
 }
 
 impl Setting {
+    /// A key, as `section.key`, and a value that is of its type already.
+    pub(super) fn typed(key: &str, value: Value, origin: Origin) -> Self {
+        Self { path: key.split('.').map(str::to_owned).collect(), value, origin }
+    }
+
     /// Puts the value in its place, over what was said there before.
     pub(super) fn apply(self, layer: &mut Layer) {
         layer.origins.insert(self.path.join("."), self.origin);

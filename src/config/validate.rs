@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use super::name::{is_cluster_name, is_label};
 use super::stats::TAGS_MAX;
-use super::{Cluster, Config, Envoy, Limits, Stats, Xds};
+use super::{Cluster, Config, Envoy, Grpc, Limits, Stats, Xds};
 use crate::units::Span;
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
@@ -147,6 +147,7 @@ fn doors(config: &Config) -> Result<(), Invalid> {
         ("grpc.listen", config.grpc.listen),
         ("admin.listen", config.admin.listen),
         ("stats.prometheus_listen", config.stats.prometheus_listen),
+        ("debug.listen", config.debug.listen),
     ];
     if config.http.listen.is_none() && config.grpc.listen.is_none() {
         return Err(invalid(
@@ -168,7 +169,29 @@ fn doors(config: &Config) -> Result<(), Invalid> {
             }
         }
     }
+    grpc(&config.grpc)?;
     within("http.denied_status", config.http.denied_status, 400..=599)
+}
+
+fn grpc(grpc: &Grpc) -> Result<(), Invalid> {
+    if grpc.tls_cert.is_some() != grpc.tls_key.is_some() {
+        let key = if grpc.tls_cert.is_some() { "grpc.tls_key" } else { "grpc.tls_cert" };
+        return Err(invalid(key, "certificate and key go together", "set both, or neither"));
+    }
+    if grpc.client_ca.is_some() && grpc.tls_cert.is_none() {
+        let problem = "without TLS no client shows a certificate";
+        return Err(invalid("grpc.client_ca", problem, "set grpc.tls_cert and grpc.tls_key too"));
+    }
+    let Some(san) = &grpc.client_san else { return Ok(()) };
+    if grpc.client_ca.is_none() {
+        let problem = "without grpc.client_ca no client's certificate is looked at";
+        return Err(invalid("grpc.client_san", problem, "set grpc.client_ca too, or remove it"));
+    }
+    if rustls::pki_types::ServerName::try_from(san.as_str()).is_err() {
+        let problem = format!("{san:?} is neither a DNS name nor an IP address");
+        return Err(invalid("grpc.client_san", problem, "write it as in the certificate"));
+    }
+    Ok(())
 }
 
 fn envoy(envoy: &Envoy) -> Result<(), Invalid> {

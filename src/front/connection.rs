@@ -22,6 +22,7 @@ use tower::ServiceExt;
 use super::bounds::Bounds;
 use super::patience::{InFlight, Next, Patience};
 use super::serve::{DoorStats, Peer, Protocols};
+use super::tls::Tls;
 
 /// Smallest read buffer hyper accepts.
 const HTTP1_BUFFER_MIN: usize = 8 * 1024;
@@ -37,6 +38,7 @@ const HTTP2_CONNECTION_WINDOW: u32 = 256 * 1024;
 pub(super) struct Connection {
     pub(super) peer: SocketAddr,
     pub(super) protocols: Protocols,
+    pub(super) tls: Option<Tls>,
     pub(super) bounds: Bounds,
     pub(super) stats: Arc<DoorStats>,
     pub(super) drain: CancellationToken,
@@ -57,6 +59,33 @@ impl Connection {
     {
         // An answer is one small segment; waiting to fill it only adds latency.
         let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.tls else { return self.converse(stream, service).await };
+        let handshake = tokio::time::timeout(self.bounds.header_timeout, tls.accept(stream));
+        match self.drain.run_until_cancelled(handshake).await {
+            None => {}
+            Some(Err(_)) => self.stats.slow.add(1),
+            Some(Ok(Err(error))) => {
+                self.stats.unshaken.add(1);
+                tracing::debug!(peer = %self.peer, %error, "shake hands with a client");
+            }
+            // Boxed: a TLS stream is large, and most doors have none.
+            Some(Ok(Ok(stream))) => Box::pin(self.converse(stream, service)).await,
+        }
+    }
+
+    /// Serves a stream that is ready to be spoken on.
+    async fn converse<I, S, B>(&self, stream: I, service: S)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: tower::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
+            + Clone
+            + Send
+            + 'static,
+        S::Future: Send + 'static,
+        B: Body + Unpin + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
         let patience = Arc::new(Patience::new(header_timeout, idle_timeout, Instant::now()));
         let io = TokioIo::new(Watched { stream, patience: Arc::clone(&patience) });
@@ -174,13 +203,13 @@ impl<B: Body + Unpin> Body for Held<B> {
     }
 }
 
-/// A socket whose arriving bytes are shown to [`Patience`].
-struct Watched {
-    stream: TcpStream,
+/// A stream whose arriving bytes are shown to [`Patience`].
+struct Watched<I> {
+    stream: I,
     patience: Arc<Patience>,
 }
 
-impl AsyncRead for Watched {
+impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -197,7 +226,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -12,6 +12,7 @@ pub mod http;
 pub mod render;
 pub mod rls;
 pub mod serve;
+pub mod tls;
 
 mod connection;
 mod patience;

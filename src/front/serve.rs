@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::bounds::Bounds;
 use super::connection::Connection;
+use super::tls::Tls;
 
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -40,6 +41,21 @@ pub enum Protocols {
     Grpc,
 }
 
+/// How a door is spoken to.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// What it speaks.
+    pub protocols: Protocols,
+    /// Under what; `None` for plain text.
+    pub tls: Option<Tls>,
+}
+
+impl From<Protocols> for Wire {
+    fn from(protocols: Protocols) -> Self {
+        Self { protocols, tls: None }
+    }
+}
+
 /// What a door did; read by the metrics.
 #[derive(Debug, Default)]
 pub struct DoorStats {
@@ -51,6 +67,8 @@ pub struct DoorStats {
     pub full: Counter,
     /// Connections cut because a header took too long.
     pub slow: Counter,
+    /// Connections whose TLS handshake failed.
+    pub unshaken: Counter,
     /// Connections closed because nothing was asked for long.
     pub idle: Counter,
     /// Connections dropped at the end of a drain.
@@ -71,7 +89,7 @@ pub struct Counter(AtomicU64);
 pub async fn serve<S, B>(
     listener: TcpListener,
     service: S,
-    protocols: Protocols,
+    wire: impl Into<Wire>,
     bounds: &Bounds,
     stats: Arc<DoorStats>,
     drain: CancellationToken,
@@ -85,6 +103,7 @@ pub async fn serve<S, B>(
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let Wire { protocols, tls } = wire.into();
     let mut connections = JoinSet::new();
     loop {
         let has_room = connections.len() < bounds.connections_max;
@@ -98,6 +117,7 @@ pub async fn serve<S, B>(
                     let connection = Connection {
                         peer,
                         protocols,
+                        tls: tls.clone(),
                         bounds: bounds.clone(),
                         stats: Arc::clone(&stats),
                         drain: drain.clone(),

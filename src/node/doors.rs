@@ -3,7 +3,7 @@
 //!
 //! A node that answered while it joins would take itself for the owner of every key and hand out
 //! each limit a second time. Until then connections are refused, as by a node that is not there.
-//! The operator's door opens at once.
+//! The operator's doors, admin and debug, open at once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,13 +20,17 @@ use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpDoor, router};
 use crate::front::rls::{self, RlsServer};
-use crate::front::serve::{DoorStats, Protocols, serve};
+use crate::front::serve::{DoorStats, Protocols, Wire, serve};
+use crate::front::tls::Tls;
 
 /// The bound addresses.
 pub(super) struct Doors {
     http: Option<TcpSocket>,
     grpc: Option<TcpSocket>,
     admin: Option<TcpSocket>,
+    debug: Option<TcpSocket>,
+    /// How the gRPC door is spoken to.
+    grpc_tls: Option<Tls>,
     stats: Stats,
 }
 
@@ -46,15 +50,18 @@ pub(super) struct Stats {
     pub(super) http: Arc<DoorStats>,
     pub(super) grpc: Arc<DoorStats>,
     pub(super) admin: Arc<DoorStats>,
+    pub(super) debug: Arc<DoorStats>,
 }
 
 impl Doors {
     /// Binds what the configuration names.
-    pub(super) fn bind(config: &Config) -> Result<Self, UserError> {
+    pub(super) fn bind(config: &Config, grpc_tls: Option<Tls>) -> Result<Self, UserError> {
         Ok(Self {
+            grpc_tls,
             http: bind("http.listen", config.http.listen)?,
             grpc: bind("grpc.listen", config.grpc.listen)?,
             admin: bind("admin.listen", config.admin.listen)?,
+            debug: bind("debug.listen", config.debug.listen)?,
             stats: Stats::default(),
         })
     }
@@ -70,14 +77,20 @@ impl Doors {
 
     /// One line for the log: what is where.
     pub(super) fn describe(&self) -> String {
-        let named = [("http", &self.http), ("grpc", &self.grpc), ("admin", &self.admin)];
+        let grpc = if self.grpc_tls.is_some() { "grpc (TLS)" } else { "grpc" };
+        let named = [
+            ("http", &self.http),
+            (grpc, &self.grpc),
+            ("admin", &self.admin),
+            ("debug", &self.debug),
+        ];
         let open = named
             .into_iter()
             .filter_map(|(name, door)| Some(format!("{name} {}", addr(door.as_ref())?)));
         open.collect::<Vec<_>>().join(", ")
     }
 
-    /// Opens the operator's door at once and the others after `joined`, serves until `drain`, then
+    /// Opens the operator's doors at once and the others after `joined`, serves until `drain`, then
     /// finishes what is in flight.
     pub(super) fn serve(
         self,
@@ -88,7 +101,7 @@ impl Doors {
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
         let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
         let bounds = Bounds::from(&config.limits);
-        let Self { http, grpc, admin, stats } = self;
+        let Self { http, grpc, admin, debug, grpc_tls, stats } = self;
         let metrics = probes.measures();
         let decider = |door: &crate::observe::metrics::Door| {
             Arc::new(Measured::new(core.decider.clone(), door.clone()))
@@ -108,6 +121,9 @@ impl Doors {
         );
         let admin_router =
             admin::router(admin::Doors { inspect: view, probes, drain: on_demand.clone() });
+        let parts = core.decider.parts();
+        let (book, tallies) = (parts.book.clone(), parts.tallies.clone());
+        let debug_router = admin::debug::router(admin::debug::Debug { book, tallies });
         async move {
             let http = async {
                 if let Some(listener) = open_after("http.listen", http, &joined, &drain).await? {
@@ -119,20 +135,28 @@ impl Doors {
             let grpc = async {
                 if let Some(listener) = open_after("grpc.listen", grpc, &joined, &drain).await? {
                     let (stats, drain) = (stats.grpc, drain.clone());
-                    serve(listener, grpc_routes, Protocols::Grpc, &bounds, stats, drain).await;
+                    let wire = Wire { protocols: Protocols::Grpc, tls: grpc_tls };
+                    serve(listener, grpc_routes, wire, &bounds, stats, drain).await;
                 }
                 Ok(())
             };
+            let at_once = CancellationToken::new();
+            at_once.cancel();
             let admin = async {
-                let at_once = CancellationToken::new();
-                at_once.cancel();
                 if let Some(listener) = open_after("admin.listen", admin, &at_once, &drain).await? {
                     let (stats, drain) = (stats.admin, drain.clone());
                     serve(listener, admin_router, Protocols::Http, &bounds, stats, drain).await;
                 }
                 Ok(())
             };
-            tokio::try_join!(http, grpc, admin).map(drop)
+            let debug = async {
+                if let Some(listener) = open_after("debug.listen", debug, &at_once, &drain).await? {
+                    let (stats, drain) = (stats.debug, drain.clone());
+                    serve(listener, debug_router, Protocols::Http, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            tokio::try_join!(http, grpc, admin, debug).map(drop)
         }
     }
 }

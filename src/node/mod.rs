@@ -40,6 +40,7 @@ use self::statsd::Statsd;
 use crate::cluster::identity::NodeId;
 use crate::cluster::mesh;
 use crate::config::{Config, UserError};
+use crate::front::tls::Tls;
 use crate::observe::Health;
 use crate::pki;
 use crate::rules;
@@ -78,7 +79,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         None => None,
     };
     let book = RuleBook::load(&config, seam.entropy.clone())?;
-    let doors = Doors::bind(&config)?;
+    let (grpc_tls, reloader) = Tls::of(&config.grpc).map_err(UserError::from)?.unzip();
+    let doors = Doors::bind(&config, grpc_tls)?;
     let prometheus = PrometheusDoor::bind(&config)?;
     let setup = Setup {
         config: config.clone(),
@@ -111,6 +113,13 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         Ok(())
     });
     tasks.spawn(book.clone().watch(stop_node.clone()));
+    if let Some(reloader) = reloader {
+        let stop = stop_node.clone();
+        tasks.spawn(async {
+            reloader.run(stop).await;
+            Ok(())
+        });
+    }
     tasks.spawn(tell_rule_book(core.clone(), book.clone(), stop_node.clone()));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
     tasks.spawn(Statsd::new(&config.stats, probes.statistics()).run(stop_node.clone()));

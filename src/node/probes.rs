@@ -99,7 +99,12 @@ impl NodeProbes {
 }
 
 fn doors(stats: &Stats, readings: &mut Vec<Reading>) {
-    let doors = [("http", &stats.http), ("grpc", &stats.grpc), ("admin", &stats.admin)];
+    let doors = [
+        ("http", &stats.http),
+        ("grpc", &stats.grpc),
+        ("admin", &stats.admin),
+        ("debug", &stats.debug),
+    ];
     let mut family = |name, text, kind, read: fn(&DoorStats) -> u64| {
         for (door, stats) in doors {
             let value = signed(read(stats));
@@ -120,9 +125,9 @@ fn doors(stats: &Stats, readings: &mut Vec<Reading>) {
     );
     family(
         names::CONNECTIONS_CUT,
-        "Connections that the door ended: slow header, idle, or drained",
+        "Connections that the door ended: slow, no TLS handshake, idle, or drained",
         Kind::Counter,
-        |door| door.slow.get() + door.idle.get() + door.dropped.get(),
+        |door| door.slow.get() + door.unshaken.get() + door.idle.get() + door.dropped.get(),
     );
     family(
         names::BAD_REQUESTS,

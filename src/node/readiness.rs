@@ -87,7 +87,7 @@ impl Readiness {
 
     fn look_at_rules(&self) {
         if let Some(what) = self.rules.lacks() {
-            self.health.red(RULES, what);
+            self.health.red(RULES, &*what);
         } else {
             self.health.green(RULES);
         }

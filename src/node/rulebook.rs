@@ -24,8 +24,8 @@ pub(super) struct RuleBook {
     watched: Option<Handle>,
     /// Taken by the one task that watches.
     source: Arc<Mutex<Option<Source>>>,
-    /// Whether a management server has the rules, so that none at all can be its word.
-    is_remote: bool,
+    /// Whether none at all is what somebody wants.
+    may_be_empty: bool,
 }
 
 /// Where changes come from.
@@ -42,7 +42,8 @@ impl RuleBook {
         let options = load::Options { defaults: config.defaults.clone(), merge_domains };
         if config.xds.server.is_some() {
             let (client, handle) = xds::Client::new(config.xds.clone(), options, entropy)?;
-            return Ok(Self::of(&handle, Source::Server(Box::new(client))));
+            // A server that says that there are none is believed.
+            return Ok(Self::of(&handle, Source::Server(Box::new(client)), true));
         }
         if config.rules.embedded {
             let source = |(name, text): &(&str, &str)| load::Source {
@@ -53,31 +54,34 @@ impl RuleBook {
             let book = load::parse(&sources, &options)?;
             tracing::info!("no rules folder: the example rules of domain \"demo\" are in force");
             let cell = Arc::new(ArcSwap::from_pointee(book));
-            return Ok(Self { cell, watched: None, source: Arc::default(), is_remote: false });
+            return Ok(Self { cell, watched: None, source: Arc::default(), may_be_empty: false });
         }
-        let (watcher, handle) = Watcher::start(Options::new(&config.rules.path, options))?;
-        Ok(Self::of(&handle, Source::Folder(watcher)))
+        let options = Options::new(&config.rules.path, options);
+        let (watcher, handle) = match config.rules.required {
+            true => Watcher::start(options)?,
+            false => Watcher::start_anyway(options),
+        };
+        Ok(Self::of(&handle, Source::Folder(watcher), config.rules.may_be_empty))
     }
 
-    fn of(handle: &Handle, source: Source) -> Self {
+    fn of(handle: &Handle, source: Source, may_be_empty: bool) -> Self {
         Self {
             cell: handle.cell(),
             watched: Some(handle.clone()),
-            is_remote: matches!(source, Source::Server(_)),
             source: Arc::new(Mutex::new(Some(source))),
+            may_be_empty,
         }
     }
 
-    /// Why there is nothing to decide by, if so. A folder without rules is a mistake, because
-    /// without rules every ask passes: that is no limiter. A server that says that there are none
-    /// is believed.
-    pub(super) fn lacks(&self) -> Option<&'static str> {
-        if self.is_remote {
-            let is_missing = self.status().loads_ok == 0;
-            return is_missing.then_some("the management server has sent no rules yet");
+    /// Why there is nothing to decide by, if so. Rules that limit nothing are a mistake, because then
+    /// every ask passes: that is no limiter. Whoever says that it is none is believed.
+    pub(super) fn lacks(&self) -> Option<Arc<str>> {
+        let book = self.cell.load();
+        if !book.is_loaded() {
+            return Some(self.status().error.unwrap_or_else(|| "no rules were loaded yet".into()));
         }
-        let is_missing = self.cell.load().rules().next().is_none();
-        is_missing.then_some("the rules folder holds no rule")
+        let is_missing = !self.may_be_empty && book.rules().next().is_none();
+        is_missing.then(|| "the rules folder holds no rule".into())
     }
 
     /// The book of the moment.

@@ -159,6 +159,12 @@ pub enum Reason {
     /// A `replaces` without a name.
     #[error("should not have an empty replaces entry")]
     EmptyReplaces,
+    /// A key of ours, where envoyproxy/ratelimit is to read the file too.
+    #[error("envoyproxy/ratelimit does not know it")]
+    OnlyOurs,
+    /// A list of limits, likewise.
+    #[error("envoyproxy/ratelimit knows one limit alone, and no list of them")]
+    OnlyOneLimit,
     /// A `replaces` with the rule's own name.
     #[error("replaces should not contain name of same descriptor")]
     ReplacesItself,
@@ -214,6 +220,8 @@ impl Reason {
             Self::SameCounter => "keep the smaller one: the other never refuses first".into(),
             Self::EmptyReplaces => "give it the name of a rule, `- name: OTHER`".into(),
             Self::ReplacesItself => "a rule replaces other rules; remove its own name".into(),
+            Self::OnlyOurs => "remove it, or validate without --strict-compat".into(),
+            Self::OnlyOneLimit => "keep one of them, or validate without --strict-compat".into(),
             Self::Metadata(_) => "write texts as keys".into(),
             Self::Choice { .. } | Self::Range { .. } | Self::Quota(_) => String::new(),
         }

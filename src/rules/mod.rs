@@ -17,6 +17,7 @@ mod pattern;
 mod shape;
 
 pub mod book;
+pub mod compat;
 pub mod current;
 pub mod descriptor;
 pub mod error;

@@ -75,6 +75,18 @@ impl Watcher {
         Ok((Self { options, handle: handle.clone(), digest }, handle))
     }
 
+    /// The same, but without a good book it goes on with none ([`Book::unloaded`]), and the first
+    /// that the folder makes is taken over like any other.
+    pub fn start_anyway(options: Options) -> (Self, Handle) {
+        let handle = Handle::new(Book::unloaded());
+        let read = read_changed(&options.path, &options.load, &Book::default(), 0);
+        let digest = read.as_ref().map_or(0, |(digest, _)| *digest);
+        if let Some((_, outcome)) = read {
+            handle.settle(outcome.map_err(|error| error.to_string()));
+        }
+        (Self { options, handle: handle.clone(), digest }, handle)
+    }
+
     /// Watches until `stop` is cancelled. Not cancel-safe in itself; cancel the token.
     pub async fn run(mut self, stop: CancellationToken) {
         let (wake, mut woken) = mpsc::channel(1);

@@ -4,6 +4,8 @@ mod auth;
 mod check;
 mod connections;
 mod properties;
+mod ratelimit;
 mod rendering;
 mod rls;
 mod support;
+mod tls;

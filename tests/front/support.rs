@@ -13,7 +13,8 @@ use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::{HttpDoor, router};
 use tidegate::front::rls::{Health, RlsServer, routes};
-use tidegate::front::serve::{DoorStats, Protocols, serve};
+use tidegate::front::serve::{DoorStats, Protocols, Wire, serve};
+use tidegate::front::tls::Tls;
 use tidegate::rules::quota::{Algorithm, Quota};
 use tidegate::rules::rule::{Durability, Mode, OnUnavailable, Rule, Scope};
 use tidegate::units::{Hits, Span};
@@ -229,6 +230,14 @@ pub(crate) async fn http_door_with(
 }
 
 pub(crate) async fn grpc_door(table: &Arc<Table>, bounds: Bounds) -> (Door, Health) {
+    grpc_door_with(table, bounds, None).await
+}
+
+pub(crate) async fn grpc_door_with(
+    table: &Arc<Table>,
+    bounds: Bounds,
+    tls: Option<Tls>,
+) -> (Door, Health) {
     let stats = Arc::<DoorStats>::default();
     let health = Health::new().await;
     let server = RlsServer::new(Arc::clone(table), bounds.clone(), Arc::clone(&stats));
@@ -239,7 +248,8 @@ pub(crate) async fn grpc_door(table: &Arc<Table>, bounds: Bounds) -> (Door, Heal
     let served = {
         let (stats, drain) = (Arc::clone(&stats), drain.clone());
         tokio::spawn(async move {
-            serve(listener, service, Protocols::Grpc, &bounds, stats, drain).await;
+            let wire = Wire { protocols: Protocols::Grpc, tls };
+            serve(listener, service, wire, &bounds, stats, drain).await;
         })
     };
     (Door { addr, stats, drain, served }, health)

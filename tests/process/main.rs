@@ -18,4 +18,5 @@ mod long_windows;
 mod moved_keys;
 mod one_owner;
 mod paused_owner;
+mod reference_process;
 mod rules_reload;

@@ -12,11 +12,11 @@ async fn a_node_is_ready_with_its_first_rules_and_counts_on_through_updates() {
     let mut node = Node::start(server.addr);
     let mut stream = server.accept().await;
     stream.request().await;
-    let text = node.readiness("the management server has sent no rules yet").await;
+    let text = node.readiness("no rules were loaded yet").await;
     assert!(text.contains(" 503 "), "{text}");
 
     stream.ask(state("1", &[mistaken_rules("shop")])).await;
-    node.readiness("the management server has sent no rules yet").await;
+    node.readiness("no rules were loaded yet").await;
     stream.ask(state("2", &[rules("shop", 5)])).await;
     node.readiness(" 200 ").await;
     assert_eq!(counted(&node, 3).await, (Code::Ok, 5, 2));

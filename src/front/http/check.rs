@@ -36,7 +36,7 @@ pub(super) async fn check<D: Decide, P: Probes>(
 }
 
 /// Boxed because it is the rare case and a response is large.
-type Refused = Box<Response>;
+pub(super) type Refused = Box<Response>;
 
 async fn answer<D: Decide, P: Probes>(
     door: &HttpDoor<D, P>,
@@ -77,7 +77,11 @@ pub(super) fn undecided() -> Response {
     response
 }
 
-async fn read_body(body: Body, bounds: &Bounds, version: Version) -> Result<Bytes, Refused> {
+pub(super) async fn read_body(
+    body: Body,
+    bounds: &Bounds,
+    version: Version,
+) -> Result<Bytes, Refused> {
     let max = bounds.body_bytes_max;
     let too_large = || {
         let text = format!("the body is larger than {max} bytes (limits.body_bytes_max)");

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `POST /v1/check` | Envoy's `RateLimitRequest` as JSON, 200 or the denied status |
 //! | `/auth`, `/auth/…` | forward-auth for nginx, Traefik, Caddy, `HAProxy`; any method |
+//! | `/json` | the same as envoyproxy/ratelimit answers it |
+//! | `/healthcheck` | whether traffic may be sent here, likewise |
 //! | `GET /healthz` | the process answers |
 //! | `GET /readyz` | traffic may be sent here |
 //! | `GET /metrics` | `OpenMetrics` |
@@ -17,6 +19,7 @@ pub mod json;
 mod original;
 pub mod path;
 mod problem;
+mod ratelimit;
 mod status_pages;
 
 use std::sync::Arc;
@@ -52,6 +55,8 @@ pub struct HttpDoor<D, P> {
 pub fn router<D: Decide, P: Probes>(door: HttpDoor<D, P>) -> Router {
     Router::new()
         .route("/v1/check", post(check::check::<D, P>))
+        .route("/json", any(ratelimit::json::<D, P>))
+        .route("/healthcheck", any(ratelimit::healthcheck::<D, P>))
         .route("/auth", any(auth::auth::<D, P>))
         .route("/auth/", any(auth::auth::<D, P>))
         .route("/auth/{*rest}", any(auth::auth::<D, P>))

@@ -38,6 +38,8 @@ pub(super) async fn index() -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "endpoints": {
             "POST /v1/check": "decide a RateLimitRequest in its JSON form",
+            "/json": "the same as envoyproxy/ratelimit answers it",
+            "/healthcheck": "OK while traffic may be sent here, as envoyproxy/ratelimit says it",
             "/auth": "forward-auth for nginx, Traefik, Caddy, HAProxy",
             "GET /healthz": "200 while the process answers",
             "GET /readyz": "200 while traffic may be sent here",

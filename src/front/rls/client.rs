@@ -21,6 +21,11 @@ impl RlsClient {
         Self { grpc: tonic::client::Grpc::new(endpoint.connect_lazy()) }
     }
 
+    /// A client on a connection that somebody else made, such as one under TLS.
+    pub fn over(channel: Channel) -> Self {
+        Self { grpc: tonic::client::Grpc::new(channel) }
+    }
+
     /// Asks whether the request may pass.
     pub async fn should_rate_limit(
         &mut self,

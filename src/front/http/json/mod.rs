@@ -3,6 +3,7 @@
 
 mod field;
 mod read;
+mod structure;
 mod write;
 
 pub use read::{ReadError, request};

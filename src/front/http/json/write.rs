@@ -11,8 +11,9 @@
 
 use serde::Serialize;
 
+use super::structure;
 use crate::front::rls::message::{
-    Code, DescriptorStatus, Duration, RateLimit, RateLimitResponse, Unit,
+    Code, DescriptorStatus, Duration, HeaderValue, RateLimit, RateLimitResponse, Unit,
 };
 
 /// The response as one line of JSON.
@@ -20,6 +21,8 @@ pub fn response(response: &RateLimitResponse) -> String {
     let view = ResponseView {
         overall_code: code(response.overall_code),
         statuses: response.statuses.iter().map(StatusView::from).collect(),
+        response_headers_to_add: response.response_headers_to_add.iter().map(header).collect(),
+        dynamic_metadata: response.dynamic_metadata.as_ref().map(structure::json),
     };
     // A struct of strings and numbers always has a JSON form.
     serde_json::to_string(&view).unwrap_or_default()
@@ -32,6 +35,18 @@ struct ResponseView<'a> {
     overall_code: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     statuses: Vec<StatusView<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    response_headers_to_add: Vec<HeaderView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_metadata: Option<serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct HeaderView<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    key: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    value: &'a str,
 }
 
 #[derive(Serialize)]
@@ -78,6 +93,10 @@ impl<'a> From<&'a RateLimit> for LimitView<'a> {
             unit: (unit != Unit::Unknown).then(|| unit.name()),
         }
     }
+}
+
+fn header(header: &HeaderValue) -> HeaderView<'_> {
+    HeaderView { key: &header.key, value: &header.value }
 }
 
 fn code(number: i32) -> Option<&'static str> {

@@ -1,0 +1,76 @@
+//! The debug door: what envoyproxy/ratelimit shows on its debug port. It only tells.
+//!
+//! | path | what |
+//! |---|---|
+//! | `/` | the paths, one a line |
+//! | `/rlconfig` | every limit in force |
+//! | `/stats` | every counter, `name: value` |
+//! | `/debug/pprof/…` | 404: there is no Go runtime to look into |
+
+mod rlconfig;
+mod stats;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use http::StatusCode;
+
+use super::router::answer;
+use crate::observe::tally::Tallies;
+use crate::rules::book::Book;
+
+/// What stands behind the debug door.
+#[derive(Clone, Debug)]
+pub struct Debug {
+    /// The rules in force.
+    pub book: Arc<ArcSwap<Book>>,
+    /// What was counted.
+    pub tallies: Arc<Tallies>,
+}
+
+/// The router for the listener of `[debug]`.
+pub fn router(debug: Debug) -> Router {
+    Router::new()
+        .route("/rlconfig", get(rlconfig))
+        .route("/stats", get(stats))
+        .route("/debug/pprof", get(no_profiles))
+        .route("/debug/pprof/", get(no_profiles))
+        .route("/debug/pprof/{*rest}", get(no_profiles))
+        // As there: whatever is not known is answered with what is.
+        .fallback(index)
+        .with_state(debug)
+}
+
+const INDEX: &str = "\
+/debug/pprof/: not here, this is no Go program; see /metrics on the HTTP port
+/rlconfig: print out the currently loaded configuration for debugging
+/stats: print out stats
+";
+
+const NO_PROFILES: &str = "\
+there are no profiles: this is no Go program. Use perf on the process, and /metrics on the HTTP port.
+";
+
+async fn index() -> Response {
+    text(StatusCode::OK, INDEX.to_owned())
+}
+
+async fn no_profiles() -> Response {
+    text(StatusCode::NOT_FOUND, NO_PROFILES.to_owned())
+}
+
+async fn rlconfig(State(debug): State<Debug>) -> Response {
+    text(StatusCode::OK, rlconfig::dump(&debug.book.load()))
+}
+
+async fn stats(State(debug): State<Debug>) -> Response {
+    text(StatusCode::OK, stats::dump(&debug.tallies))
+}
+
+fn text(status: StatusCode, body: String) -> Response {
+    answer(status, "text/plain; charset=utf-8", body)
+}

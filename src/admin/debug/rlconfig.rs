@@ -1,0 +1,71 @@
+//! The limits in force, one a line, in the words of envoyproxy/ratelimit:
+//!
+//! ```text
+//! shop.user_ann: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
+//! ```
+//!
+//! Sorted, which it is not there. A window that is none of Envoy's units stands by its length
+//! (`unit=1m30s`); a rule of several limits has one line each; an unlimited one is `unit=UNKNOWN
+//! requests_per_unit=0`, as there.
+//!
+//! Source: `src/config/config_impl.go`, `dump`.
+
+use std::fmt::Write;
+
+use crate::front::rls::message::Unit;
+use crate::rules::book::Book;
+use crate::rules::quota::Quota;
+
+pub(super) fn dump(book: &Book) -> String {
+    let mut rules: Vec<_> = book.rules().collect();
+    rules.sort_by(|a, b| a.id.cmp(&b.id));
+    let mut text = String::new();
+    for rule in rules {
+        let (id, shadow, quota_mode) = (&rule.id, rule.shadow, rule.quota_mode);
+        let mut line = |unit: &str, limit: u32| {
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(
+                text,
+                "{id}: unit={unit} requests_per_unit={limit}, shadow_mode: {shadow}, \
+                 quota_mode: {quota_mode}"
+            );
+        };
+        if rule.limits.is_empty() {
+            line(Unit::Unknown.name(), 0);
+        }
+        for quota in &rule.limits {
+            line(&unit(quota), quota.limit());
+        }
+    }
+    text
+}
+
+fn unit(quota: &Quota) -> String {
+    match Unit::of(quota.window()) {
+        Unit::Unknown => quota.window().to_string(),
+        unit => unit.name().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::load::{self, Source};
+
+    #[test]
+    fn every_limit_is_a_line_in_order() {
+        let yaml = "domain: d\ndescriptors:\n- key: z\n  shadow_mode: true\n  quota_mode: true\n  \
+                    rate_limit: {unit: Minute, requests_per_unit: 10}\n- key: a\n  value: b\n  \
+                    rate_limit: {unlimited: true}\n  descriptors:\n  - key: c\n    rate_limit:\n    \
+                    - {window: 90s, requests_per_unit: 5}\n    - {unit: day, requests_per_unit: 7}\n";
+        let source = Source { name: "d.yaml".into(), bytes: yaml.as_bytes().to_vec() };
+        let book = load::parse(&[source], &load::Options::default()).unwrap();
+        assert_eq!(
+            dump(&book),
+            "d.a_b: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n\
+             d.a_b.c: unit=1m30s requests_per_unit=5, shadow_mode: false, quota_mode: false\n\
+             d.a_b.c: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false\n\
+             d.z: unit=MINUTE requests_per_unit=10, shadow_mode: true, quota_mode: true\n"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! TLS of a door: the certificate, whom it asks for one, and both anew when their files change.
+//!
+//! Files are looked at every [`RELOAD_INTERVAL`]; whoever renews a certificate does nothing else.
+//! Connections that are open keep what they were opened with. **Invariant:** files that make no
+//! configuration (half a write, a key of another certificate) change nothing but the log.
+//!
+//! TLS 1.2 is spoken too, because Envoy as a client offers nothing later unless it is told to.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Grpc, UserError};
+
+/// How often the files are looked at; what a change is late by at most.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// Largest file. A bundle of authorities of a whole system has some 200 KiB.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The TLS of a door; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    config: Arc<ArcSwap<ServerConfig>>,
+    /// What a client's certificate must carry.
+    client_san: Option<ServerName<'static>>,
+}
+
+/// Keeps a [`Tls`] as its files are.
+#[derive(Debug)]
+pub struct Reloader {
+    files: Files,
+    tls: Tls,
+    /// What was read last, good or bad.
+    last: Result<Contents, String>,
+}
+
+/// Where the certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The chain, this door's own certificate first.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Who may have signed a client's certificate; with none, clients are not asked for one.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{}: holds no {what} in PEM", path.display())]
+    Empty {
+        /// Which.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+    },
+    /// Certificate and key do not work, alone or together.
+    #[error("{}: {source}", path.display())]
+    Unusable {
+        /// The file that is most likely at fault.
+        path: PathBuf,
+        /// What TLS says.
+        source: rustls::Error,
+    },
+    /// The clients' authorities make no verifier.
+    #[error("{}: {problem}", path.display())]
+    Authorities {
+        /// Their file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl Tls {
+    /// Reads the files that the configuration names; `None` when it names none.
+    pub fn of(grpc: &Grpc) -> Result<Option<(Self, Reloader)>, Error> {
+        let (Some(cert), Some(key)) = (&grpc.tls_cert, &grpc.tls_key) else { return Ok(None) };
+        let (cert, key) = (cert.clone(), key.clone());
+        let files = Files { cert, key, client_ca: grpc.client_ca.clone() };
+        // Validated with the configuration.
+        let san = grpc.client_san.as_deref().map(str::to_owned);
+        let client_san = san.and_then(|san| ServerName::try_from(san).ok());
+        Self::load(files, client_san).map(Some)
+    }
+
+    /// Reads the files for the first time.
+    pub fn load(
+        files: Files,
+        client_san: Option<ServerName<'static>>,
+    ) -> Result<(Self, Reloader), Error> {
+        let contents = files.read()?;
+        let config = files.config(&contents)?;
+        let tls = Self { config: Arc::new(ArcSwap::from_pointee(config)), client_san };
+        Ok((tls.clone(), Reloader { files, tls, last: Ok(contents) }))
+    }
+
+    /// The handshake of a connection. Not bounded in time: that is the caller's.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let acceptor = TlsAcceptor::from(self.config.load_full());
+        let stream = acceptor.accept(stream).await?;
+        self.check_client(&stream)?;
+        Ok(stream)
+    }
+
+    /// Whether the client's certificate, which its authority signed, carries the name.
+    fn check_client(&self, stream: &TlsStream<TcpStream>) -> io::Result<()> {
+        let Some(san) = &self.client_san else { return Ok(()) };
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let shown = shown.ok_or_else(|| io::Error::other("the client shows no certificate"))?;
+        webpki::EndEntityCert::try_from(shown)
+            .and_then(|cert| cert.verify_is_valid_for_subject_name(san))
+            .map_err(|error| io::Error::other(format!("the client's certificate: {error}")))
+    }
+}
+
+impl Reloader {
+    /// Looks at the files until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
+            let files = self.files.clone();
+            let reading = tokio::task::spawn_blocking(move || files.read());
+            if let Ok(read) = reading.await {
+                self.take(read);
+            }
+        }
+    }
+
+    /// Takes over what was read, unless it is what was read before.
+    fn take(&mut self, read: Result<Contents, Error>) {
+        let read = read.map_err(|error| error.to_string());
+        if read == self.last {
+            return;
+        }
+        let outcome = match &read {
+            Ok(contents) => self.files.config(contents).map_err(|error| error.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        self.last = read;
+        match outcome {
+            Ok(config) => {
+                self.tls.config.store(Arc::new(config));
+                let cert = self.files.cert.display();
+                tracing::info!(%cert, "the gRPC door shows a new certificate");
+            }
+            Err(error) => {
+                tracing::error!(%error, "read the gRPC door's certificate; the old one stays");
+            }
+        }
+    }
+}
+
+/// The bytes of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Contents {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl Files {
+    fn read(&self) -> Result<Contents, Error> {
+        Ok(Contents {
+            cert: read(&self.cert)?,
+            key: read(&self.key)?,
+            client_ca: self.client_ca.as_deref().map(read).transpose()?,
+        })
+    }
+
+    fn config(&self, contents: &Contents) -> Result<ServerConfig, Error> {
+        let chain = certificates(&self.cert, &contents.cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&contents.key)
+            .map_err(|_| Error::Empty { path: self.key.clone(), what: "private key" })?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let unusable = |source| Error::Unusable { path: self.cert.clone(), source };
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?;
+        let builder = match (&self.client_ca, &contents.client_ca) {
+            (Some(path), Some(bytes)) => {
+                let problem = |problem: String| Error::Authorities { path: path.clone(), problem };
+                let mut roots = RootCertStore::empty();
+                for cert in certificates(path, bytes)? {
+                    roots.add(cert).map_err(|error| problem(error.to_string()))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+                let verifier = verifier.build().map_err(|error| problem(error.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // A resumed session would outlive the certificates that it was opened with.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        Ok(config)
+    }
+}
+
+impl From<Error> for UserError {
+    fn from(error: Error) -> Self {
+        let fix = match error {
+            Error::Unreadable { .. } => "check the path, and who may read it",
+            Error::Empty { .. } | Error::Authorities { .. } => "give a PEM file that holds one",
+            Error::Unusable { .. } => "give a certificate and the key it was made with",
+        };
+        Self::new(format!("[grpc] TLS: {error}"), fix)
+    }
+}
+
+fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let empty = || Error::Empty { path: path.to_owned(), what: "certificate" };
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(bytes).collect::<Result<_, _>>().map_err(|_| empty())?;
+    if found.is_empty() { Err(empty()) } else { Ok(found) }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
+    Ok(bytes)
+}
