@@ -70,8 +70,8 @@ impl Latency {
         self.0.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// What was counted until now. Read once, so that the buckets and their total agree while others
-    /// count on.
+    /// What was counted until now. Read once, so that the buckets and their total agree while
+    /// others count on.
     pub fn read(&self) -> Times {
         Times {
             counts: self.0.counts.each_ref().map(|count| count.load(Ordering::Relaxed)),

@@ -81,8 +81,8 @@ impl Metrics {
         self.registry.register_collector(Box::new(Readings::new(read)));
     }
 
-    /// Adds the text of whole families whose names begin otherwise. `read` is called at each reading
-    /// of the metrics.
+    /// Adds the text of whole families whose names begin otherwise. `read` is called at each
+    /// reading of the metrics.
     pub fn watch_foreign(&mut self, read: impl Fn() -> String + Send + Sync + 'static) {
         self.foreign = Some(Box::new(read));
     }

@@ -5,9 +5,9 @@
 //! their number and their length are bounded: what comes beyond [`NAMES_MAX`] and
 //! [`NAMES_BYTES_MAX`] is counted under [`OTHER`].
 //!
-//! Worked example: of a limit of 10 an hour with 8 used, an ask for 5 is refused. Of its hits 2 came
-//! near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. An ask for 1
-//! after that finds the limit used up: `total_hits` 1, `over_limit` 1.
+//! Worked example: of a limit of 10 an hour with 8 used, an ask for 5 is refused. Of its hits 2
+//! came near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. An ask
+//! for 1 after that finds the limit used up: `total_hits` 1, `over_limit` 1.
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go` and `src/limiter/base_limiter.go`.
 
@@ -58,7 +58,7 @@ pub enum Outcome {
     Within,
     /// It was refused, or would have been but for shadow mode.
     Over,
-    /// Likewise, and from memory: the window was known to be used up, and nothing was counted in it.
+    /// Likewise, from memory: the window was known to be used up, and nothing was counted in it.
     OverFromMemory,
 }
 

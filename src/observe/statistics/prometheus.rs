@@ -17,7 +17,8 @@
 //!   of metrics are not for clients to choose.
 //! - The row of `over_limit` also takes `over_limit_with_local_cache` of names with three parts, so
 //!   that those hits count twice. Not here.
-//! - Extra tags break the mapping there. Here they are statsd's alone; Prometheus has target labels.
+//! - Extra tags break the mapping there. Here they are statsd's alone; for Prometheus there are
+//!   target labels.
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/prom/default_mapper.yaml`, and the mapper of
 //! `prometheus/statsd_exporter`.
@@ -54,8 +55,8 @@ pub const TIMES: &str = "ratelimit_service_response_time_seconds";
 pub enum Form {
     /// Version 0.0.4, as envoyproxy/ratelimit answers; see [`CONTENT_TYPE`].
     Plain,
-    /// A part of an `OpenMetrics` text, without its end. A counter's name ends in `_total` there, so
-    /// those that do not are of type `unknown`: the names are what dashboards hang on.
+    /// A part of an `OpenMetrics` text, without its end. A counter's name ends in `_total` there,
+    /// so those that do not are of type `unknown`: the names are what dashboards hang on.
     OpenMetrics,
 }
 
