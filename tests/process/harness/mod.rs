@@ -5,7 +5,7 @@ mod cluster;
 mod load;
 mod nginx;
 mod node;
-mod ports;
+pub(crate) mod ports;
 mod process;
 mod upstream;
 mod wait;
