@@ -77,6 +77,7 @@ fn links_lead_somewhere() {
         "docs/algorithms.md",
         "docs/configuration.md",
         "docs/forward-auth.md",
+        "docs/migrate-from-envoyproxy-ratelimit.md",
         "docs/operations.md",
     ] {
         let folder = root().join(name).parent().unwrap().to_owned();
