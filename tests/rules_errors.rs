@@ -332,12 +332,8 @@ descriptors:
         [
             "f.yaml:6:5: value: is written twice; the last one counts",
             "f.yaml:7:5: unit: has no effect in a descriptor; it belongs in rate_limit",
-            "f.yaml:9:22: share_threshold: is accepted and has no effect yet",
-            "f.yaml:8:17: quota_mode: is accepted and has no effect yet",
-            "f.yaml:10:15: metadata: is accepted and has no effect yet",
             "f.yaml:11:32: shadow_mode: has no effect in rate_limit; it belongs in a descriptor",
             "f.yaml:11:17: requests_per_unit: is missing, which means 0: every hit is refused",
-            "f.yaml:11:61: replaces: is accepted and has no effect yet",
         ]
     );
 }

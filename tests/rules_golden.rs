@@ -72,7 +72,7 @@ fn check(case: &Value) -> Result<(), String> {
         let entries: Vec<_> = pairs.iter().map(|&(key, value)| Entry { key, value }).collect();
         let found = book.find(domain, &entries);
         let explained = book.explain(domain, &entries);
-        if found.map(|rule| &rule.id) != explained.as_ref().map(|found| &found.rule.id) {
+        if found.map(|found| &found.rule.id) != explained.as_ref().map(|found| &found.rule.id) {
             return Err(format!("{pairs:?}: find and explain disagree"));
         }
         same_match(explained.as_ref(), lookup).map_err(|what| format!("{pairs:?}: {what}"))?;

@@ -76,7 +76,7 @@ descriptors:
     rate_limit: {unlimited: true}
 ";
     let book = book(text);
-    let rule = |key| book.find("d", &[Entry { key, value: "v" }]).unwrap();
+    let rule = |key| book.find("d", &[Entry { key, value: "v" }]).unwrap().rule;
     let policy = |rule: &Rule| (rule.mode, rule.scope, rule.on_unavailable, rule.shadow);
 
     let plain = rule("plain");
@@ -160,7 +160,7 @@ proptest! {
         write_level(&mut text, &tree, 0);
         let book = book(&text);
         let pairs: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
-        let found = book.find("d", &pairs).map(|rule| rule.id.to_string());
+        let found = book.find("d", &pairs).map(|found| found.rule.id.to_string());
         prop_assert_eq!(found, walk(&tree, &entries), "{}", text);
     }
 }
@@ -246,7 +246,7 @@ fn write_level(text: &mut String, nodes: &[Node], depth: usize) {
 
 fn limit_of(book: &Book, entries: &[(&str, &str)]) -> Option<u32> {
     let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
-    book.find("d", &entries)?.limits.first().map(Quota::limit)
+    book.find("d", &entries)?.rule.limits.first().map(Quota::limit)
 }
 
 fn book(text: &str) -> Book {

@@ -111,14 +111,14 @@ async fn statistics_survive_a_reload_by_id() {
     let folder = folder(&[("a.yaml", &rules("d", 5))]);
     let watched = watch(folder.path(), NEVER);
     let book = watched.handle.book();
-    let before = book.find("d", &[Entry { key: "k", value: "v" }]).unwrap();
+    let before = book.find("d", &[Entry { key: "k", value: "v" }]).unwrap().rule;
     RuleStats::add(&before.stats.allowed, 3);
     put(&folder.path().join("a.yaml"), &rules("d", 6));
     watched.until(|_, limit| limit == Some(6)).await;
     // A request that still holds the old book counts into the same numbers.
     RuleStats::add(&before.stats.allowed, 1);
     let book = watched.handle.book();
-    let after = book.find("d", &[Entry { key: "k", value: "v" }]).unwrap();
+    let after = book.find("d", &[Entry { key: "k", value: "v" }]).unwrap().rule;
     assert_eq!(after.stats.allowed.load(Ordering::Relaxed), 4);
 }
 
@@ -174,8 +174,8 @@ impl Watched {
 
     fn limit(&self) -> Option<u32> {
         let book = self.handle.book();
-        let rule = book.find("d", &[Entry { key: "k", value: "v" }])?;
-        rule.limits.first().map(Quota::limit)
+        let found = book.find("d", &[Entry { key: "k", value: "v" }])?;
+        found.rule.limits.first().map(Quota::limit)
     }
 }
 

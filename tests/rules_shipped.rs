@@ -26,7 +26,7 @@ fn the_demo_finds_its_three_rules() {
         ("burst", Mode::Strict, Algorithm::TokenBucket, 20),
         ("edge", Mode::Eventual, Algorithm::SlidingWindowCounter, 60),
     ] {
-        let rule = book.find("demo", &[Entry { key, value: "anyone" }]).expect(key);
+        let rule = book.find("demo", &[Entry { key, value: "anyone" }]).expect(key).rule;
         let quota = Quota::simple(algorithm, limit, minute).unwrap();
         assert_eq!((rule.mode, rule.limits.as_slice()), (mode, [quota].as_slice()), "{key}");
     }
@@ -38,7 +38,7 @@ fn the_shipped_rules_show_every_algorithm() {
     for algorithm in Algorithm::ALL {
         let entry = Entry { key: algorithm.name(), value: "x" };
         let rule = book.find("algorithms", &[entry]);
-        let shown = rule.map(|rule| rule.limits[0].algorithm());
+        let shown = rule.map(|found| found.rule.limits[0].algorithm());
         assert_eq!(shown, Some(algorithm));
     }
 }

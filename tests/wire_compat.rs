@@ -306,6 +306,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
         reset: Span::from_secs(60),
         retry,
         delay: Span::from_millis(250),
+        excess: if allowed { 0 } else { 300 },
     };
     vec![
         ("pong", Reply::Pong { clock: NOW, epochs: Some(epochs()), grant: Some(3) }),

@@ -7,8 +7,7 @@ use smallvec::SmallVec;
 use crate::engine::{Retry, Verdict};
 use crate::rules::book::Rule;
 use crate::rules::descriptor::Descriptor;
-use crate::rules::rule::RuleStats;
-use crate::store::Verdicts;
+use crate::rules::metadata::Metadata;
 use crate::units::Hits;
 
 /// One request, borrowed from the bytes that carried it.
@@ -20,12 +19,15 @@ pub struct Ask<'a> {
     pub descriptors: &'a [Descriptor<'a>],
     /// Hits of every descriptor that names none itself.
     pub hits: Hits,
+    /// Whether `[envoy]` has a say: Envoy's rate limit service, and its JSON form.
+    pub for_envoy: bool,
 }
 
 /// The answer to one request.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Whether the request may pass: no descriptor refused it (shadowed refusals aside).
+    /// Whether the request may pass: no descriptor refused it, shadowed refusals and those of
+    /// quota rules aside, and not all of its quota rules did.
     pub allowed: bool,
     /// One a descriptor, in the request's order.
     pub statuses: SmallVec<[Status; 2]>,
@@ -45,6 +47,8 @@ pub struct Status {
     pub leading: Option<usize>,
     /// How the verdicts came about.
     pub source: Source,
+    /// What Envoy is told of the rule when it lets the request pass.
+    pub metadata: Option<Arc<Metadata>>,
 }
 
 /// Who decided.
@@ -58,29 +62,48 @@ pub enum Source {
     Owner,
     /// The rule's `on_unavailable`, because the owner did not answer in time.
     Policy,
-    /// The key's owner, at most a minute ago: what it refused then is still refused.
+    /// Whoever decided a moment ago: what was refused then is still refused.
     Remembered,
 }
 
-impl Status {
-    /// The status that `verdicts` make, counted in the rule's statistics.
-    pub(super) fn new(rule: Arc<Rule>, hits: Hits, verdicts: Verdicts, source: Source) -> Self {
-        let is_within = verdicts.iter().all(|verdict| verdict.allowed);
-        let stats = &rule.stats;
-        let counter = match (is_within, rule.shadow) {
-            (true, _) => &stats.allowed,
-            (false, false) => &stats.denied,
-            (false, true) => &stats.shadowed,
-        };
-        RuleStats::add(counter, hits.charge());
-        let leading = leading(&verdicts);
-        Self { allowed: is_within || rule.shadow, rule: Some(rule), verdicts, leading, source }
+impl Answer {
+    /// The answer that `statuses` make. With `all_quota` every descriptor counts as one of a rule
+    /// with `quota_mode`, also one that no rule speaks of.
+    ///
+    /// Example: of two quota rules one refuses: the request passes. Of a quota rule and another
+    /// rule the other refuses: it does not pass.
+    pub(super) fn new(statuses: SmallVec<[Status; 2]>, all_quota: bool) -> Self {
+        let (mut is_refused, mut quotas, mut quotas_refused) = (false, 0, 0);
+        for status in statuses.iter().filter(|status| !status.is_unlimited()) {
+            let is_over = !status.allowed;
+            if status.is_quota(all_quota) {
+                quotas += 1;
+                quotas_refused += usize::from(is_over);
+            } else {
+                is_refused |= is_over;
+            }
+        }
+        let allowed = !is_refused && (quotas == 0 || quotas_refused < quotas);
+        Self { allowed, statuses }
     }
+}
 
+impl Status {
     /// The status of a descriptor that no limit applies to.
     pub(super) fn unlimited(rule: Option<Arc<Rule>>) -> Self {
         let (verdicts, source) = (SmallVec::new(), Source::Unlimited);
-        Self { rule, allowed: true, verdicts, leading: None, source }
+        Self { rule, allowed: true, verdicts, leading: None, source, metadata: None }
+    }
+
+    /// Whether the rule that matched has no limit.
+    pub fn is_unlimited(&self) -> bool {
+        self.rule.is_some() && self.verdicts.is_empty()
+    }
+
+    /// Whether its refusal alone refuses no request: the rule has `quota_mode`, or `all_quota` says
+    /// so of every descriptor.
+    pub fn is_quota(&self, all_quota: bool) -> bool {
+        all_quota || self.rule.as_ref().is_some_and(|rule| rule.quota_mode)
     }
 
     /// The verdict that speaks for the rule.
@@ -91,7 +114,7 @@ impl Status {
 
 /// Which verdict speaks for all: of the refusing ones the one that lasts longest, else the one that
 /// has the least left.
-fn leading(verdicts: &[Verdict]) -> Option<usize> {
+pub(super) fn leading(verdicts: &[Verdict]) -> Option<usize> {
     let weight = |verdict: &Verdict| {
         let wait = match verdict.retry {
             Retry::Now => 0,

@@ -10,11 +10,14 @@ use super::ask::{Answer, Ask, Source, Status};
 use super::denials::Denials;
 use super::forward::NoVerdict;
 use super::parts::{Counters, Parts};
-use super::plan::{Plan, plan};
+use super::plan::{Plan, Planner};
 use super::seen::Seen;
+use super::status::Outcome;
 use super::{Decide, policy};
 use crate::cluster::mesh::wire::Check;
-use crate::config::policy::Durability;
+use crate::config::Envoy;
+use crate::config::policy::{Durability, Mode};
+use crate::observe::tally::Tallies;
 use crate::rules::book::Rule;
 use crate::rules::rule::RuleStats;
 use crate::store::{Verdicts, is_urgent};
@@ -36,15 +39,20 @@ struct Shared {
     seen: Seen,
     /// The id of the next check that leaves this node.
     next_id: AtomicU64,
+    /// What `[envoy]` says where it has no say: nothing.
+    elsewhere: Envoy,
 }
 
-/// What has come of a descriptor before anybody else was asked.
+/// What came of some checks, in their order.
+pub(super) type Outcomes = SmallVec<[Outcome; 2]>;
+
+/// What has come of a check before anybody else was asked.
 enum Step {
-    Done(Status),
+    Done(Outcome),
     /// Decided and counted here; a replica has to confirm it.
-    Confirm(Arc<Rule>, Check, Verdicts),
+    Confirm(Verdicts),
     /// Not ours to decide.
-    Ask(Arc<Rule>, Check),
+    Ask(Check),
 }
 
 impl Decide for Decider {
@@ -53,20 +61,34 @@ impl Decide for Decider {
         let parts = self.parts();
         let book = parts.book.load_full();
         let now = parts.clock.now();
-        let steps: SmallVec<[Step; 2]> = ask
-            .descriptors
-            .iter()
-            .map(|descriptor| plan(&book, &parts.hasher, ask.domain, descriptor, ask.hits))
-            .map(|plan| self.begin(plan, now))
-            .collect();
-        let statuses: SmallVec<[Status; 2]> =
-            if steps.iter().all(|step| matches!(step, Step::Done(_))) {
-                steps.into_iter().filter_map(Step::done).collect()
-            } else {
-                // Owners are asked at the same time: the answer takes as long as the slowest.
-                join_all(steps.into_iter().map(|step| self.finish(step, now))).await.into()
-            };
-        Answer { allowed: statuses.iter().all(|status| status.allowed), statuses }
+        let envoy = if ask.for_envoy { &parts.envoy } else { &self.shared.elsewhere };
+        let (hasher, tallies) = (&parts.hasher, &*parts.tallies);
+        let plans = Planner { book: &book, hasher, envoy, tallies }.plan(&ask);
+        let limited = plans.iter().filter_map(Plan::limited);
+        let outcomes = if envoy.all_or_nothing || envoy.local_cache {
+            self.together(limited.collect(), envoy, now).await
+        } else {
+            self.each(limited.map(|limited| (&limited.rule, &limited.check)), now).await
+        };
+        let statuses = Status::all(plans, outcomes, parts);
+        let mut answer = Answer::new(statuses, envoy.quota_mode);
+        if !answer.allowed && envoy.shadow_mode {
+            tallies.service.global_shadow_mode.fetch_add(1, Ordering::Relaxed);
+            answer.allowed = true;
+        }
+        answer
+    }
+
+    fn is_loaded(&self) -> bool {
+        self.parts().book.load().is_loaded()
+    }
+
+    fn envoy(&self) -> &Envoy {
+        &self.parts().envoy
+    }
+
+    fn tallies(&self) -> Option<&Tallies> {
+        Some(&self.parts().tallies)
     }
 }
 
@@ -79,6 +101,7 @@ impl Decider {
             denials: Denials::default(),
             seen: Seen::default(),
             next_id: AtomicU64::new(1),
+            elsewhere: Envoy::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -101,67 +124,76 @@ impl Decider {
         &self.shared.seen
     }
 
+    /// Decides every check by itself, in order where that needs nobody else; the others are decided
+    /// at the same time, which takes as long as the slowest.
+    pub(super) async fn each<'a>(
+        &self,
+        checks: impl Iterator<Item = (&'a Arc<Rule>, &'a Check)>,
+        now: Timestamp,
+    ) -> Outcomes {
+        let steps: SmallVec<[(&Arc<Rule>, &Check, Step); 2]> =
+            checks.map(|(rule, check)| (rule, check, self.begin(rule, check, now))).collect();
+        if steps.iter().all(|(_, _, step)| matches!(step, Step::Done(_))) {
+            return steps.into_iter().filter_map(|(_, _, step)| step.done()).collect();
+        }
+        let rest = steps.into_iter().map(|(rule, check, step)| self.finish(rule, check, step, now));
+        join_all(rest).await.into()
+    }
+
     /// Does what needs nobody else.
-    fn begin(&self, plan: Plan, now: Timestamp) -> Step {
-        let counters = self.counters();
-        let (rule, mut check) = match plan {
-            Plan::Pass(rule) => return Step::Done(Status::unlimited(rule)),
-            Plan::Eventual(rule, check) => {
-                let verdicts = self.count_eventual(&check, now);
-                counters.local.fetch_add(1, Ordering::Relaxed);
-                return Step::Done(Status::new(rule, check.hits, verdicts, Source::Local));
-            }
-            Plan::Strict(rule, check) => (rule, check),
-        };
-        if let Some(verdicts) = self.decide_if_held(&check, now) {
-            self.tell_refund(&check);
+    fn begin(&self, rule: &Rule, check: &Check, now: Timestamp) -> Step {
+        if rule.mode == Mode::Eventual {
+            return Step::Done(self.outcome(self.count_eventual(check, now), Source::Local));
+        }
+        if let Some(verdicts) = self.decide_if_held(check, now) {
+            self.tell_refund(check);
             if check.durability == Durability::Replicated {
-                return Step::Confirm(rule, check, verdicts);
+                return Step::Confirm(verdicts);
             }
-            counters.local.fetch_add(1, Ordering::Relaxed);
-            return Step::Done(Status::new(rule, check.hits, verdicts, Source::Local));
+            return Step::Done(self.outcome(verdicts, Source::Local));
         }
-        if let Some(verdicts) = self.denials().recall(&check, now) {
-            counters.remembered.fetch_add(1, Ordering::Relaxed);
-            return Step::Done(Status::new(rule, check.hits, verdicts, Source::Remembered));
+        if let Some(verdicts) = self.denials().recall(check, now) {
+            return Step::Done(self.outcome(verdicts, Source::Remembered));
         }
-        check.id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        Step::Ask(rule, check)
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        Step::Ask(Check { id, ..check.clone() })
     }
 
     /// Does what others are needed for.
-    async fn finish(&self, step: Step, now: Timestamp) -> Status {
-        let (rule, check, outcome) = match step {
-            Step::Done(status) => return status,
-            Step::Confirm(rule, check, verdicts) => {
+    async fn finish(&self, rule: &Rule, check: &Check, step: Step, now: Timestamp) -> Outcome {
+        let heard = match step {
+            Step::Done(outcome) => return outcome,
+            Step::Confirm(verdicts) => {
                 let remote = self.parts().remote.as_ref();
                 let within = remote.map(|remote| remote.deadline(check.scope)).unwrap_or_default();
-                let is_confirmed = self.is_confirmed(&check, &verdicts, within).await;
-                let outcome = is_confirmed.then_some((verdicts, Source::Local));
-                (rule, check, outcome.ok_or(NoVerdict::Unconfirmed))
+                let is_confirmed = self.is_confirmed(check, &verdicts, within).await;
+                let heard = is_confirmed.then_some((verdicts, Source::Local));
+                heard.ok_or(NoVerdict::Unconfirmed)
             }
-            Step::Ask(rule, check) => {
-                let outcome = self.ask_and_remember(&check, now).await;
-                (rule, check, outcome)
-            }
+            Step::Ask(check) => self.ask_and_remember(&check, now).await,
         };
-        let counters = self.counters();
-        match outcome {
-            Ok((verdicts, source)) => {
-                let counter = match source {
-                    Source::Owner => &counters.forwarded,
-                    _ => &counters.local,
-                };
-                counter.fetch_add(1, Ordering::Relaxed);
-                Status::new(rule, check.hits, verdicts, source)
-            }
+        match heard {
+            Ok((verdicts, source)) => self.outcome(verdicts, source),
             Err(why) => {
                 if why == NoVerdict::Unconfirmed {
-                    counters.unconfirmed.fetch_add(1, Ordering::Relaxed);
+                    self.counters().unconfirmed.fetch_add(1, Ordering::Relaxed);
                 }
-                self.by_policy(rule, &check, now)
+                self.by_policy(rule, check, now)
             }
         }
+    }
+
+    /// An outcome, counted by its source.
+    pub(super) fn outcome(&self, verdicts: Verdicts, source: Source) -> Outcome {
+        let counters = self.counters();
+        let counter = match source {
+            Source::Local | Source::Unlimited => &counters.local,
+            Source::Owner => &counters.forwarded,
+            Source::Policy => &counters.policy,
+            Source::Remembered => &counters.remembered,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        Outcome { verdicts, source }
     }
 
     async fn ask_and_remember(
@@ -196,21 +228,20 @@ impl Decider {
         verdicts
     }
 
-    fn by_policy(&self, rule: Arc<Rule>, check: &Check, now: Timestamp) -> Status {
-        self.counters().policy.fetch_add(1, Ordering::Relaxed);
+    fn by_policy(&self, rule: &Rule, check: &Check, now: Timestamp) -> Outcome {
         RuleStats::add(&rule.stats.unavailable, 1);
         let parts = self.parts();
         let topology = parts.topology.load();
         let verdicts = policy::answer(rule.on_unavailable, check, &topology, &parts.store, now);
-        Status::new(rule, check.hits, verdicts, Source::Policy)
+        self.outcome(verdicts, Source::Policy)
     }
 }
 
 impl Step {
-    fn done(self) -> Option<Status> {
+    fn done(self) -> Option<Outcome> {
         match self {
-            Self::Done(status) => Some(status),
-            Self::Confirm(..) | Self::Ask(..) => None,
+            Self::Done(outcome) => Some(outcome),
+            Self::Confirm(_) | Self::Ask(_) => None,
         }
     }
 }

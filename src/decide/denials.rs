@@ -16,14 +16,20 @@
 //! hold, which are refused for ever; counters of a rule that changed, because the quotas are
 //! compared; a key that was given hits back, because the owner tells every node of its ring
 //! ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is sent once;
-//! [`HOLDS_MAX`] bounds what a lost one does.
+//! [`HOLDS_MAX`] bounds what a lost one does, but for remembered windows.
 //!
 //! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused
 //! here are not counted; envoyproxy/ratelimit's local cache has the same effect (its README,
 //! "Local Cache"). A larger ask is told the time of the smaller one, which may be too early for
 //! it.
 //!
-//! **Bound.** [`SLOTS`] places in a direct-mapped table; the newest refusal takes the slot.
+//! **Windows.** With `[envoy] local_cache` every refusal of a fixed window is remembered, also one
+//! decided here, until the window ends, and covers the key whatever is asked: more hits, fewer, a
+//! look, another limit of the same unit. That is envoyproxy/ratelimit's local cache, whose entries
+//! are named after the window.
+//!
+//! **Bound.** [`SLOTS`] places with [`WAYS`] refusals each, so that the limits of one descriptor do
+//! not forget each other; the newest takes the room of the oldest.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,12 +38,14 @@ use smallvec::SmallVec;
 
 use crate::cluster::mesh::wire::Check;
 use crate::engine::{Retry, Verdict};
-use crate::rules::quota::Quota;
+use crate::rules::quota::{Algorithm, Quota};
 use crate::store::{Counter, Verdicts};
 use crate::units::{Hits, Span, Timestamp};
 
-/// Slots of the table; 16 bytes each, and some 200 more for a refusal of one limit.
+/// Slots of the table; 32 bytes each, and some 200 more for a refusal of one limit.
 const SLOTS: usize = 16_384;
+/// Refusals of a slot.
+const WAYS: usize = 4;
 /// The longest that a refusal is believed without asking again.
 const HOLDS_MAX: Span = Span::from_secs(60);
 
@@ -45,7 +53,7 @@ const HOLDS_MAX: Span = Span::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Denials {
     slots: Box<[Mutex<Slot>]>,
-    /// Slots taken: while there are none, a look costs one load.
+    /// Refusals remembered: while there are none, a look costs one load.
     taken: AtomicUsize,
 }
 
@@ -57,7 +65,8 @@ pub(super) struct Ticket(u32);
 #[derive(Debug, Default)]
 struct Slot {
     forgotten: u32,
-    denial: Option<Box<Denial>>,
+    /// At most [`WAYS`], the oldest first.
+    denials: Vec<Denial>,
 }
 
 #[derive(Debug)]
@@ -76,13 +85,9 @@ impl Denials {
             return None;
         }
         let mut slot = self.slot(check.counters.first()?.key.place).lock();
-        let denial = slot.denial.as_ref()?;
-        if denial.until <= now {
-            self.clear(&mut slot);
-            return None;
-        }
+        self.keep(&mut slot, |denial| denial.until > now);
+        let denial = slot.denials.iter().find(|denial| denial.counters == check.counters)?;
         let is_covered = check.hits >= denial.hits
-            && check.counters == denial.counters
             && check.counters.iter().all(|counter| may_ever_pass(check.hits, &counter.quota));
         is_covered.then(|| {
             let passed = now.since(denial.asked);
@@ -114,29 +119,76 @@ impl Denials {
         if slot.forgotten != ticket.0 {
             return;
         }
-        let denial = Denial {
-            counters: check.counters.clone(),
-            hits: check.hits,
-            verdicts: verdicts.clone(),
-            asked,
-            until: asked.plus(wait.min(HOLDS_MAX)),
-        };
-        if slot.denial.replace(Box::new(denial)).is_none() {
+        self.put(&mut slot, check, verdicts, (asked, asked.plus(wait.min(HOLDS_MAX))));
+    }
+
+    /// The verdicts of `check` at `now`, if one of its fixed windows was refused and lasts. Not for
+    /// refunds.
+    pub(super) fn recall_window(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
+        if self.taken.load(Ordering::Relaxed) == 0 || check.hits.refund() > 0 {
+            return None;
+        }
+        let mut slot = self.slot(check.counters.first()?.key.place).lock();
+        self.keep(&mut slot, |denial| denial.until > now);
+        let is_it = |denial: &&Denial| denial.is_window() && denial.is_of(&check.counters);
+        let denial = slot.denials.iter().find(is_it)?;
+        let passed = now.since(denial.asked);
+        let verdicts = denial.verdicts.iter().zip(&check.counters).map(|(verdict, counter)| {
+            let verdict = later(verdict, passed);
+            if verdict.allowed { verdict } else { refused_again(&verdict, counter, check.hits) }
+        });
+        Some(verdicts.collect())
+    }
+
+    /// Remembers what was decided of a check at `asked`, after `ticket` was taken, if all that
+    /// refused it are fixed windows.
+    pub(super) fn remember_window(
+        &self,
+        ticket: Ticket,
+        check: &Check,
+        asked: Timestamp,
+        verdicts: &Verdicts,
+    ) {
+        let Some(first) = check.counters.first() else { return };
+        if !is_window(&check.counters, verdicts) || check.hits.refund() > 0 {
+            return;
+        }
+        let refusals = verdicts.iter().filter(|verdict| !verdict.allowed);
+        let Some(rest) = refusals.map(|verdict| verdict.reset).min() else { return };
+        let mut slot = self.slot(first.key.place).lock();
+        if slot.forgotten == ticket.0 {
+            self.put(&mut slot, check, verdicts, (asked, asked.plus(rest)));
+        }
+    }
+
+    fn put(
+        &self,
+        slot: &mut Slot,
+        check: &Check,
+        verdicts: &Verdicts,
+        (asked, until): (Timestamp, Timestamp),
+    ) {
+        let (counters, verdicts) = (check.counters.clone(), verdicts.clone());
+        self.keep(slot, |denial| !denial.is_of(&counters));
+        if slot.denials.len() >= WAYS {
+            slot.denials.remove(0);
+        } else {
             self.taken.fetch_add(1, Ordering::Relaxed);
         }
+        slot.denials.push(Denial { counters, hits: check.hits, verdicts, asked, until });
     }
 
     /// Forgets what was refused at `place`, and what owners that are being asked now will refuse.
     pub(super) fn forget(&self, place: u64) {
         let mut slot = self.slot(place).lock();
         slot.forgotten = slot.forgotten.wrapping_add(1);
-        self.clear(&mut slot);
+        self.keep(&mut slot, |denial| denial.counters.iter().all(|it| it.key.place != place));
     }
 
-    fn clear(&self, slot: &mut Slot) {
-        if slot.denial.take().is_some() {
-            self.taken.fetch_sub(1, Ordering::Relaxed);
-        }
+    fn keep(&self, slot: &mut Slot, is_kept: impl Fn(&Denial) -> bool) {
+        let before = slot.denials.len();
+        slot.denials.retain(is_kept);
+        self.taken.fetch_sub(before - slot.denials.len(), Ordering::Relaxed);
     }
 
     fn slot(&self, place: u64) -> &Mutex<Slot> {
@@ -145,11 +197,42 @@ impl Denials {
     }
 }
 
+impl Denial {
+    fn is_window(&self) -> bool {
+        is_window(&self.counters, &self.verdicts)
+    }
+
+    /// Whether it is of the same counters, whatever they allow.
+    fn is_of(&self, counters: &[Counter]) -> bool {
+        let ours = self.counters.iter().map(|counter| counter.key);
+        ours.eq(counters.iter().map(|counter| counter.key))
+    }
+}
+
 impl Default for Denials {
     fn default() -> Self {
         let slots = std::iter::repeat_with(Mutex::default).take(SLOTS).collect();
         Self { slots, taken: AtomicUsize::new(0) }
     }
+}
+
+/// Whether all that refuses is fixed windows, and anything refuses.
+fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
+    let mut refusing = counters.iter().zip(verdicts).filter(|(_, verdict)| !verdict.allowed);
+    let is_fixed =
+        |(counter, _): (&Counter, &Verdict)| counter.quota.algorithm() == Algorithm::FixedWindow;
+    verdicts.iter().any(|verdict| !verdict.allowed) && refusing.all(is_fixed)
+}
+
+/// What a window that is remembered as refused says to `hits`, by the quota of today.
+fn refused_again(verdict: &Verdict, counter: &Counter, hits: Hits) -> Verdict {
+    let retry = if hits.charge() > u64::from(counter.quota.limit()) {
+        Retry::Never
+    } else {
+        Retry::After(verdict.reset.max(Span::from_nanos(1)))
+    };
+    let excess = u32::try_from(hits.charge()).unwrap_or(u32::MAX);
+    Verdict { limit: counter.quota.limit(), remaining: 0, retry, excess, ..*verdict }
 }
 
 /// The shortest wait among the limits that refuse; `None` when none does, or one does for ever.
@@ -183,13 +266,20 @@ fn later(verdict: &Verdict, passed: Span) -> Verdict {
 mod tests {
     use super::*;
     use crate::config::policy::{Durability, Scope};
-    use crate::rules::quota::Algorithm;
     use crate::store::KeyHash;
 
     const ASKED: Timestamp = Timestamp::from_secs(1_700_000_000);
 
     fn counter(place: u64, tag: u64, limit: u32) -> Counter {
-        let quota = Quota::simple(Algorithm::Gcra, limit, Span::from_secs(60)).expect("valid");
+        of(Algorithm::Gcra, place, tag, limit)
+    }
+
+    fn window(tag: u64, limit: u32) -> Counter {
+        of(Algorithm::FixedWindow, 7, tag, limit)
+    }
+
+    fn of(algorithm: Algorithm, place: u64, tag: u64, limit: u32) -> Counter {
+        let quota = Quota::simple(algorithm, limit, Span::from_secs(60)).expect("valid");
         Counter { key: KeyHash { place, tag }, quota }
     }
 
@@ -211,6 +301,7 @@ mod tests {
             reset: Span::from_secs(55),
             retry,
             delay: Span::ZERO,
+            excess: 0,
         }
     }
 
@@ -307,13 +398,48 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_refusal_takes_the_slot() {
+    fn the_newest_refusal_takes_the_room_of_the_oldest() {
         let (denials, counters) = told(&[wait(40)]);
-        let other = [counter(7 + SLOTS as u64, 1, 10)];
+        let other = |n: usize| [counter(7 + (n * SLOTS) as u64, 1, 10)];
         let verdicts = smallvec::smallvec![verdict(wait(40))];
-        denials.remember(denials.ticket(7), &check(&other, 3), ASKED, &verdicts);
-        assert!(denials.recall(&check(&other, 3), ASKED).is_some());
+        for n in 1..=WAYS {
+            assert!(denials.recall(&check(&counters, 3), ASKED).is_some());
+            denials.remember(denials.ticket(7), &check(&other(n), 3), ASKED, &verdicts);
+            assert!(denials.recall(&check(&other(n), 3), ASKED).is_some());
+        }
         assert_eq!(denials.recall(&check(&counters, 3), ASKED), None);
-        assert_eq!(denials.taken.load(Ordering::Relaxed), 1);
+        assert_eq!(denials.taken.load(Ordering::Relaxed), WAYS);
+    }
+
+    #[test]
+    fn a_window_that_was_refused_covers_whatever_is_asked_of_its_key_until_it_ends() {
+        let denials = Denials::default();
+        let (minute, raised) = (window(1, 10), window(1, 20));
+        let verdicts = smallvec::smallvec![verdict(Retry::Never)];
+        denials.remember_window(denials.ticket(7), &check(&[minute], 11), ASKED, &verdicts);
+        for (hits, retry) in [(0, wait(40)), (1, wait(40)), (20, wait(40)), (21, Retry::Never)] {
+            let recalled = denials.recall_window(&check(&[raised], hits), after(15));
+            let verdict = recalled.expect("remembered")[0];
+            assert_eq!((verdict.allowed, verdict.limit, verdict.remaining), (false, 20, 0));
+            assert_eq!((verdict.reset, verdict.retry), (Span::from_secs(40), retry));
+        }
+        assert_eq!(denials.recall_window(&check(&[raised], -1), after(15)), None, "a refund");
+        let other = window(2, 10);
+        assert_eq!(denials.recall_window(&check(&[other], 1), after(15)), None, "another unit");
+        assert_eq!(denials.recall_window(&check(&[raised], 1), after(55)), None, "it ended");
+    }
+
+    #[test]
+    fn the_windows_of_one_descriptor_do_not_forget_each_other_and_a_refund_forgets_all() {
+        let denials = Denials::default();
+        let verdicts = smallvec::smallvec![verdict(wait(55))];
+        let units = [window(1, 10), window(2, 10)];
+        for unit in units {
+            denials.remember_window(denials.ticket(7), &check(&[unit], 1), ASKED, &verdicts);
+        }
+        assert!(units.iter().all(|&it| denials.recall_window(&check(&[it], 1), ASKED).is_some()));
+        denials.forget(7);
+        assert!(units.iter().all(|&it| denials.recall_window(&check(&[it], 1), ASKED).is_none()));
+        assert_eq!(denials.taken.load(Ordering::Relaxed), 0);
     }
 }

@@ -7,6 +7,9 @@
 //!                                   (owner.rs)  └─ yes ▶ store  └─ nobody decides ─▶ policy.rs
 //! ```
 //!
+//! `[envoy]` may have the descriptors of a request decided with regard to each other
+//! (together.rs); otherwise each is decided by itself.
+//!
 //! Front doors see [`Decide`]; peers see [`Decider::decide_as_owner`]. Both end in the same
 //! [`Store`](crate::store::Store).
 
@@ -20,14 +23,37 @@ mod parts;
 mod plan;
 mod policy;
 mod seen;
+mod status;
+mod together;
+
+use std::sync::LazyLock;
 
 pub use ask::{Answer, Ask, Source, Status};
 pub use decider::Decider;
 pub use parts::{Counters, Parts, Remote};
+
+use crate::config::Envoy;
+use crate::observe::tally::Tallies;
 
 /// The one path to a verdict, as the front doors see it.
 pub trait Decide: Send + Sync + 'static {
     /// Decides and counts. Never fails: an owner that does not answer is covered by the rule's
     /// `on_unavailable`.
     fn decide(&self, ask: Ask<'_>) -> impl Future<Output = Answer> + Send;
+
+    /// Whether there ever were rules to decide by.
+    fn is_loaded(&self) -> bool {
+        true
+    }
+
+    /// What Envoy's rate limit service may be told.
+    fn envoy(&self) -> &Envoy {
+        static USUAL: LazyLock<Envoy> = LazyLock::new(Envoy::default);
+        &USUAL
+    }
+
+    /// Where a door counts the requests that it answers with an error.
+    fn tallies(&self) -> Option<&Tallies> {
+        None
+    }
 }

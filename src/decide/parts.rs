@@ -12,7 +12,9 @@ use crate::cluster::replicate::Replicator;
 use crate::cluster::route::Topology;
 use crate::cluster::sync::Synchroniser;
 use crate::cluster::tenure::Tenancy;
+use crate::config::Envoy;
 use crate::config::policy::Scope;
+use crate::observe::tally::Tallies;
 use crate::rules::book::Book;
 use crate::seam::Clock;
 use crate::store::{KeyHasher, Store};
@@ -34,6 +36,10 @@ pub struct Parts {
     pub tenancy: Tenancy,
     /// Read once a request.
     pub clock: Arc<dyn Clock>,
+    /// What Envoy's rate limit service may be told.
+    pub envoy: Envoy,
+    /// What was asked and answered, by name; one a process.
+    pub tallies: Arc<Tallies>,
     /// The other nodes; `None` for a node that stands alone.
     pub remote: Option<Remote>,
 }

@@ -1,13 +1,17 @@
-//! What is to be done for one descriptor, decided before anything is done.
+//! What is to be done for one request, decided before anything is done.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::Ask;
 use crate::cluster::mesh::wire::Check;
-use crate::config::policy::Mode;
+use crate::config::Envoy;
+use crate::observe::tally::Tallies;
+use crate::rules::Found;
 use crate::rules::book::{Book, Rule};
-use crate::rules::descriptor::Descriptor;
+use crate::rules::descriptor::{Descriptor, Entry};
+use crate::rules::metadata::Metadata;
 use crate::store::{Counter, KeyHasher};
 use crate::units::Hits;
 
@@ -16,41 +20,109 @@ use crate::units::Hits;
 pub(super) enum Plan {
     /// No rule matches, or the rule has no limit.
     Pass(Option<Arc<Rule>>),
-    /// Decide it on the spot, in this node's own column.
-    Eventual(Arc<Rule>, Check),
-    /// Have it decided by whoever holds its key.
-    Strict(Arc<Rule>, Check),
+    /// Have it decided.
+    Limit(Limited),
 }
 
-/// Matches one descriptor and names its counters. Pure.
-pub(super) fn plan(
-    book: &Book,
-    hasher: &KeyHasher,
-    domain: &str,
-    descriptor: &Descriptor<'_>,
-    hits: Hits,
-) -> Plan {
-    let Some(rule) = book.find(domain, &descriptor.entries) else { return Plan::Pass(None) };
-    let rule = rule.clone();
-    if rule.limits.is_empty() {
-        return Plan::Pass(Some(rule));
+/// A descriptor that a limit applies to.
+#[derive(Clone, Debug)]
+pub(super) struct Limited {
+    pub(super) rule: Arc<Rule>,
+    pub(super) check: Check,
+    /// The name of its hits in the statistics, where that is not the rule's id.
+    pub(super) name: Option<Box<str>>,
+    /// What Envoy is told when it passes.
+    pub(super) metadata: Option<Arc<Metadata>>,
+}
+
+/// The plans of a request, one a descriptor.
+pub(super) type Plans = SmallVec<[Plan; 2]>;
+
+/// What plans are made from.
+#[derive(Clone, Copy)]
+pub(super) struct Planner<'a> {
+    pub(super) book: &'a Book,
+    pub(super) hasher: &'a KeyHasher,
+    pub(super) envoy: &'a Envoy,
+    pub(super) tallies: &'a Tallies,
+}
+
+impl Planner<'_> {
+    /// Matches every descriptor and names its counters, then drops what another rule replaces.
+    pub(super) fn plan(&self, ask: &Ask<'_>) -> Plans {
+        let descriptors = ask.descriptors.iter();
+        let mut plans = descriptors.map(|it| self.one(ask.domain, it, ask.hits)).collect();
+        drop_replaced(&mut plans);
+        plans
     }
-    let hash = hasher.descriptor(domain, &descriptor.entries);
-    let counters: SmallVec<[Counter; 1]> = rule
-        .limits
-        .iter()
-        .map(|quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota })
-        .collect();
-    let check = Check {
+
+    fn one(&self, domain: &str, descriptor: &Descriptor<'_>, hits: Hits) -> Plan {
+        let hits = descriptor.hits.unwrap_or(hits);
+        let entries = &descriptor.entries;
+        if let Some(limit) = descriptor.limit.filter(|_| self.envoy.overrides)
+            && self.book.has_domain(domain)
+        {
+            let rule = Arc::new(Rule::brought_along(domain, entries, limit));
+            let check = self.check(&rule, domain, entries, hits);
+            return Plan::Limit(Limited { rule, check, name: None, metadata: None });
+        }
+        let Some(found) = self.book.find(domain, entries) else {
+            if !self.book.has_domain(domain) {
+                self.tallies.domain_not_found(domain);
+            }
+            return Plan::Pass(None);
+        };
+        if found.rule.limits.is_empty() {
+            return Plan::Pass(Some(found.rule.clone()));
+        }
+        let check = match found.counted_as(entries) {
+            Some(shared) => self.check(found.rule, domain, &shared, hits),
+            None => self.check(found.rule, domain, entries, hits),
+        };
+        let Found { rule, name, metadata, .. } = found;
+        Plan::Limit(Limited { rule: rule.clone(), check, name, metadata: metadata.cloned() })
+    }
+
+    fn check(&self, rule: &Rule, domain: &str, entries: &[Entry<'_>], hits: Hits) -> Check {
+        let hash = self.hasher.descriptor(domain, entries);
+        let counters = rule
+            .limits
+            .iter()
+            .map(|quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota })
+            .collect();
         // Only a check that leaves this node needs a name.
-        id: 0,
-        scope: rule.scope,
-        counters,
-        hits: descriptor.hits.unwrap_or(hits),
-        durability: rule.durability,
-    };
-    match rule.mode {
-        Mode::Eventual => Plan::Eventual(rule, check),
-        Mode::Strict => Plan::Strict(rule, check),
+        Check { id: 0, scope: rule.scope, counters, hits, durability: rule.durability }
+    }
+}
+
+impl Plan {
+    /// The limit that applies, if one does.
+    pub(super) fn limited(&self) -> Option<&Limited> {
+        match self {
+            Self::Limit(limited) => Some(limited),
+            Self::Pass(_) => None,
+        }
+    }
+}
+
+/// A rule that is named by another's `replaces` does not apply to the same request. An unlimited
+/// rule replaces too, and is not replaced: there is nothing to lift.
+///
+/// Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `constructLimitsToCheck`.
+fn drop_replaced(plans: &mut Plans) {
+    let rules = plans.iter().filter_map(|plan| match plan {
+        Plan::Pass(rule) => rule.as_deref(),
+        Plan::Limit(limited) => Some(&*limited.rule),
+    });
+    let replaced: SmallVec<[Arc<str>; 2]> =
+        rules.flat_map(|rule| rule.replaces.iter().cloned()).collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for plan in plans {
+        let name = plan.limited().and_then(|limited| limited.rule.name.as_ref());
+        if name.is_some_and(|name| replaced.contains(name)) {
+            *plan = Plan::Pass(None);
+        }
     }
 }

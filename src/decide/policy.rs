@@ -50,6 +50,7 @@ fn allowed(quota: &Quota) -> Verdict {
         reset: quota.window(),
         retry: Retry::Now,
         delay: Span::ZERO,
+        excess: 0,
     }
 }
 
@@ -61,5 +62,6 @@ fn denied(quota: &Quota) -> Verdict {
         reset: quota.window(),
         retry: Retry::After(RETRY_AFTER),
         delay: Span::ZERO,
+        excess: 0,
     }
 }

@@ -113,6 +113,7 @@ mod tests {
             reset: Span::ZERO,
             retry: Retry::Now,
             delay: Span::ZERO,
+            excess: 0,
         }]
     }
 

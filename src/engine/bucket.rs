@@ -16,7 +16,7 @@
 //! one tick a tick: `retry = debt + n·T − size·T`, rounded up to a nanosecond.
 
 use super::tat::{Rate, Tat};
-use super::verdict::Verdict;
+use super::verdict::{Verdict, excess};
 use super::{Retry, State, Step};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
@@ -26,13 +26,18 @@ pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Tim
     let Some(rate) = Rate::of(quota) else { return (None, refuse_all(quota, hits)) };
     let room = rate.cost(u64::from(size));
     let debt = rate.debt(tat(state), now);
-    let verdict = |debt: u128, retry: Retry| Verdict {
-        allowed: retry == Retry::Now,
-        limit: quota.limit(),
-        remaining: u32::try_from(rate.hits(room.saturating_sub(debt))).unwrap_or(u32::MAX),
-        reset: rate.span_ceil(debt),
-        retry,
-        delay: Span::ZERO,
+    let verdict = |debt: u128, retry: Retry| {
+        let allowed = retry == Retry::Now;
+        let remaining = u32::try_from(rate.hits(room.saturating_sub(debt))).unwrap_or(u32::MAX);
+        Verdict {
+            allowed,
+            limit: quota.limit(),
+            remaining,
+            reset: rate.span_ceil(debt),
+            retry,
+            delay: Span::ZERO,
+            excess: excess(allowed, hits, remaining),
+        }
     };
 
     if hits.refund() > 0 {
@@ -82,5 +87,6 @@ fn refuse_all(quota: &Quota, hits: Hits) -> Verdict {
         reset: Span::ZERO,
         retry: if allowed { Retry::Now } else { Retry::Never },
         delay: Span::ZERO,
+        excess: excess(allowed, hits, 0),
     }
 }

@@ -80,6 +80,7 @@ pub(super) fn answer(
             false => Retry::After(reset.max(Span::from_nanos(1))),
         },
         delay: Span::ZERO,
+        excess: if allowed { 0 } else { u32::try_from(used - limit).unwrap_or(u32::MAX) },
     }
 }
 

@@ -31,6 +31,7 @@
 //!
 //! Source: Figma, "An alternative approach to rate limiting", 2017, which names it and its cost.
 
+use super::verdict::excess;
 use super::{Log, Retry, State, Verdict};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
@@ -85,13 +86,15 @@ pub(super) fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) 
     } else {
         log.newest_leaves(hits.refund(), at, window).map_or(Span::ZERO, |gone| gone.since(now))
     };
+    let remaining = u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX);
     Verdict {
         allowed,
         limit: quota.limit(),
-        remaining: u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX),
+        remaining,
         reset,
         retry,
         delay: Span::ZERO,
+        excess: excess(allowed, hits, remaining),
     }
 }
 

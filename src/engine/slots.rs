@@ -16,7 +16,7 @@
 //! within a slot, without a jump from one slot to the next. So the slots are tried in order, and
 //! within the first that can do it the line is solved for the first whole nanosecond.
 
-use super::verdict::{Retry, Verdict};
+use super::verdict::{Retry, Verdict, excess};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
@@ -50,13 +50,15 @@ impl Slots<'_> {
         let charged = if allowed { hits.charge() } else { 0 };
         let remaining = limit.saturating_sub(self.used_ceil()).saturating_sub(charged);
         let reset = if charged > 0 { self.empty_at(0) } else { self.reset() };
+        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
         Verdict {
             allowed,
             limit: quota.limit(),
-            remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+            remaining,
             reset: reset.since(self.now),
             retry,
             delay: Span::ZERO,
+            excess: excess(allowed, hits, remaining),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::Span;
+use crate::units::{Hits, Span};
 
 /// The answer of one limit to one ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,9 @@ pub struct Verdict {
     /// How long an admitted hit has to wait before it passes; only a leaky bucket used as a queue
     /// answers more than zero.
     pub delay: Span,
+    /// Of a refusal: hits beyond the limit. A fixed window counts what it refuses, so there it is
+    /// how far its count stands over the limit; elsewhere, how many of the asked hits are too many.
+    pub excess: u32,
 }
 
 /// When a refused ask may be tried again.
@@ -45,4 +48,12 @@ impl Retry {
             Self::Now | Self::Never => None,
         }
     }
+}
+
+/// How many of refused `hits` are too many where `remaining` would pass.
+pub(super) fn excess(allowed: bool, hits: Hits, remaining: u32) -> u32 {
+    if allowed {
+        return 0;
+    }
+    u32::try_from(hits.charge().saturating_sub(u64::from(remaining))).unwrap_or(u32::MAX)
 }

@@ -77,6 +77,9 @@ pub enum Refusal {
     /// No descriptors. The text is envoyproxy/ratelimit's, which clients may know.
     #[error("rate limit descriptor list must not be empty")]
     DescriptorsEmpty,
+    /// No rules were loaded yet. The text is envoyproxy/ratelimit's, which clients may know.
+    #[error("no rate limit configuration loaded")]
+    NotLoaded,
     /// A domain longer than a value may be.
     #[error("the domain has {bytes} bytes; at most {max} are allowed (limits.value_bytes_max)")]
     DomainTooLong {
@@ -190,7 +193,7 @@ mod tests {
 
     fn descriptor<'a>(entries: &[(&'a str, &'a str)]) -> Descriptor<'a> {
         let entries = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
-        Descriptor { entries, hits: None }
+        Descriptor { entries, hits: None, limit: None }
     }
 
     #[test]

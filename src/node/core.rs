@@ -248,6 +248,8 @@ impl Core {
             topology: topology.clone(),
             tenancy,
             clock,
+            envoy: config.envoy.clone(),
+            tallies: Arc::default(),
             remote,
         };
         let core = Self { decider: Decider::new(parts), topology, joined, keeper, time, seam };

@@ -125,9 +125,12 @@ impl Inspect for View {
         let topology = self.core.topology.load();
         let entries: Vec<Entry<'_>> =
             entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let place = parts.hasher.descriptor(domain, &entries).place();
         let book = parts.book.load();
-        let rule = book.find(domain, &entries);
+        let found = book.find(domain, &entries);
+        let shared = found.as_ref().and_then(|found| found.counted_as(&entries));
+        let counted_as = shared.as_deref().unwrap_or(&entries);
+        let place = parts.hasher.descriptor(domain, counted_as).place();
+        let rule = found.as_ref().map(|found| found.rule);
         let is_strict = rule.is_some_and(|rule| rule.mode == Mode::Strict);
         let scope = rule.filter(|_| is_strict).map(|rule| rule.scope);
         let owners = if scope == Some(Scope::Global) {

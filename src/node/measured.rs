@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::config::Envoy;
 use crate::decide::{Answer, Ask, Decide, Decider};
 use crate::observe::metrics::Door;
+use crate::observe::tally::Tallies;
 use crate::seam::Clock;
 
 /// Decides, and notes for the metrics how it went and how long it took.
@@ -29,5 +31,17 @@ impl Decide for Measured {
         let counter = if answer.allowed { &self.door.allowed } else { &self.door.denied };
         counter.inc();
         answer
+    }
+
+    fn is_loaded(&self) -> bool {
+        self.decider.is_loaded()
+    }
+
+    fn envoy(&self) -> &Envoy {
+        self.decider.envoy()
+    }
+
+    fn tallies(&self) -> Option<&Tallies> {
+        self.decider.tallies()
     }
 }

@@ -22,6 +22,7 @@ mod skew;
 mod timekeeper;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -151,7 +152,7 @@ async fn first_end(tasks: &mut JoinSet<Result<(), Failed>>) -> Failed {
     }
 }
 
-/// Keeps peers informed which rules this node holds.
+/// Keeps peers informed which rules this node holds, and the statistics how loading them went.
 async fn tell_rule_book(
     core: Arc<Core>,
     book: RuleBook,
@@ -164,6 +165,9 @@ async fn tell_rule_book(
         if let Some(joined) = &core.joined {
             joined.gossip.tell(|facts| facts.rule_book = fingerprint);
         }
+        let service = &core.decider.parts().tallies.service;
+        service.config_load_success.store(seen.loads_ok, Ordering::Relaxed);
+        service.config_load_error.store(seen.loads_failed, Ordering::Relaxed);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = book.changed_since(&seen) => {}

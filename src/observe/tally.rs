@@ -5,7 +5,8 @@
 //! their number is bounded: beyond [`NAMES_MAX`] everything is counted under [`OTHER`].
 //!
 //! Worked example: of a limit of 10 an hour with 8 used, an ask for 5 is refused. Of its hits 2 came
-//! near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3.
+//! near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. An ask for 1
+//! after that finds the limit used up: `total_hits` 1, `over_limit` 1.
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go` and `src/limiter/base_limiter.go`.
 
@@ -37,6 +38,17 @@ pub struct Tally {
     pub shadow_mode: AtomicU64,
 }
 
+/// How an ask ended, for [`Tally::count`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It passed.
+    Within,
+    /// It was refused, or would have been but for shadow mode.
+    Over,
+    /// Likewise, and from memory: the window was known to be used up, and nothing was counted in it.
+    OverFromMemory,
+}
+
 /// Every [`Tally`] of the process by its name, and what is counted once for all.
 #[derive(Debug, Default)]
 pub struct Tallies {
@@ -60,6 +72,53 @@ pub struct Service {
     pub global_shadow_mode: AtomicU64,
 }
 
+impl Tally {
+    /// Counts an ask for `hits` of a limit of which `after` are used, these `hits` among them.
+    ///
+    /// What is near begins at `floor(limit * near_limit_ratio)`, in single precision. `hits` is
+    /// negative in two's complement when hits are given back, and sums wrap, so that a counter goes
+    /// back by what was given back.
+    ///
+    /// An algorithm may refuse although `after` is within the limit, as a bucket that holds less
+    /// than the limit does. Its hits are all over the limit, and none is near it.
+    pub fn count(
+        &self,
+        limit: u32,
+        after: u64,
+        hits: u64,
+        outcome: Outcome,
+        shadow: bool,
+        near_limit_ratio: f32,
+    ) {
+        let limit_hits = u64::from(limit);
+        let before = after.wrapping_sub(hits);
+        let near = near_threshold(limit, near_limit_ratio);
+        add(&self.total_hits, hits);
+        let over = match outcome {
+            Outcome::Within => {
+                if after > near {
+                    add(&self.near_limit, if before >= near { hits } else { after - near });
+                }
+                add(&self.within_limit, hits);
+                return;
+            }
+            Outcome::OverFromMemory => {
+                add(&self.over_limit_with_local_cache, hits);
+                hits
+            }
+            Outcome::Over if before >= limit_hits || after <= limit_hits => hits,
+            Outcome::Over => {
+                add(&self.near_limit, limit_hits.wrapping_sub(near.max(before)));
+                after - limit_hits
+            }
+        };
+        add(&self.over_limit, over);
+        if shadow {
+            add(&self.shadow_mode, over);
+        }
+    }
+}
+
 impl Tallies {
     /// The tally of `name`, which is made when it is new.
     pub fn of(&self, name: &str) -> Arc<Tally> {
@@ -80,6 +139,22 @@ impl Tallies {
     pub fn unknown_domains(&self) -> Vec<(Arc<str>, Arc<AtomicU64>)> {
         sorted(&self.not_found)
     }
+}
+
+/// Hits of `limit` that are not near it yet.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is near is told in single precision where this comes from, and bounds saturate"
+)]
+fn near_threshold(limit: u32, ratio: f32) -> u64 {
+    f64::from(limit as f32 * ratio).floor() as u64
+}
+
+/// Adds, and wraps.
+fn add(counter: &AtomicU64, hits: u64) {
+    counter.fetch_add(hits, Ordering::Relaxed);
 }
 
 fn entry<T: Default>(map: &RwLock<HashMap<Arc<str>, Arc<T>>>, name: &str) -> Arc<T> {
@@ -124,5 +199,63 @@ mod tests {
         tallies.domain_not_found("x");
         tallies.domain_not_found("x");
         assert_eq!(tallies.unknown_domains()[0].1.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn an_ask_across_the_limit_is_near_up_to_it_and_over_beyond() {
+        let tally = Tally::default();
+        tally.count(10, 13, 5, Outcome::Over, false, 0.8);
+        assert_eq!(counts(&tally), [5, 3, 2, 0, 0, 0]);
+        tally.count(10, 14, 1, Outcome::Over, false, 0.8);
+        assert_eq!(counts(&tally), [6, 4, 2, 0, 0, 0]);
+    }
+
+    #[test]
+    fn shadow_mode_counts_what_would_have_been_refused() {
+        let tally = Tally::default();
+        tally.count(10, 13, 5, Outcome::Over, true, 0.8);
+        assert_eq!(counts(&tally), [5, 3, 2, 0, 0, 3]);
+        tally.count(10, 0, 4, Outcome::OverFromMemory, true, 0.8);
+        assert_eq!(counts(&tally), [9, 7, 2, 4, 0, 7]);
+        tally.count(10, 1, 1, Outcome::Within, true, 0.8);
+        assert_eq!(counts(&tally), [10, 7, 2, 4, 1, 7]);
+    }
+
+    #[test]
+    fn hits_given_back_are_taken_off_again() {
+        let tally = Tally::default();
+        tally.count(10, 5, 5, Outcome::Within, false, 0.8);
+        tally.count(10, 2, 3_u64.wrapping_neg(), Outcome::Within, false, 0.8);
+        assert_eq!(counts(&tally), [2, 0, 0, 0, 2, 0]);
+    }
+
+    #[test]
+    fn a_refusal_below_the_limit_is_all_over_it() {
+        let tally = Tally::default();
+        tally.count(10, 9, 4, Outcome::Over, true, 0.8);
+        assert_eq!(counts(&tally), [4, 4, 0, 0, 0, 4]);
+    }
+
+    #[test]
+    fn what_is_near_is_rounded_down_in_single_precision() {
+        assert_eq!(near_threshold(10, 0.8), 8);
+        assert_eq!(near_threshold(1, 0.8), 0);
+        // 0.1 in single precision is a little more than a tenth, and 10 of it round to 1.
+        assert_eq!(near_threshold(10, 0.1), 1);
+        assert_eq!(near_threshold(16_777_217, 1.0), 16_777_216);
+        assert_eq!(near_threshold(10, -1.0), 0);
+        assert_eq!(near_threshold(10, f32::NAN), 0);
+    }
+
+    fn counts(tally: &Tally) -> [u64; 6] {
+        [
+            &tally.total_hits,
+            &tally.over_limit,
+            &tally.near_limit,
+            &tally.over_limit_with_local_cache,
+            &tally.within_limit,
+            &tally.shadow_mode,
+        ]
+        .map(|counter| counter.load(Ordering::Relaxed))
     }
 }

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use super::descriptor::Entry;
 use super::error::{Warning, Warnings};
 use super::fingerprint;
-use super::level::Level;
+use super::level::{Branch, Level, Via};
+use super::naming::Found;
 pub use super::rule::Rule;
 
 /// An immutable set of rules. A request holds one for its whole life.
@@ -25,24 +26,59 @@ pub struct Book {
     domains: BTreeMap<Box<str>, Level>,
     warnings: Warnings,
     fingerprint: u64,
+    is_loaded: bool,
 }
 
 impl Book {
     /// A book of these domains.
     pub(super) fn new(domains: BTreeMap<Box<str>, Level>, warnings: Warnings) -> Self {
         let fingerprint = fingerprint::of(&domains);
-        Self { domains, warnings, fingerprint }
+        Self { domains, warnings, fingerprint, is_loaded: true }
     }
 
-    /// The rule for a descriptor of a domain, if one matches. Allocates nothing, but for rules with
-    /// a star in a key.
-    pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&Arc<Rule>> {
-        let (last, outer) = entries.split_last()?;
-        let mut level = self.domains.get(domain)?;
-        for entry in outer {
-            level = &level.step(entry)?.0.children;
+    /// A book from before any rules were loaded: it limits nothing, and says so
+    /// ([`Book::is_loaded`]).
+    pub fn unloaded() -> Self {
+        Self { is_loaded: false, ..Self::default() }
+    }
+
+    /// Whether rules were ever loaded, be they none.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded
+    }
+
+    /// The rule for a descriptor of a domain, if one matches, and what the request adds to it.
+    /// Allocates nothing, but for rules with a star in a key and for those that are named or
+    /// counted by the request ([`Found`]).
+    pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Found<'_>> {
+        let mut is_plain = true;
+        let leaf = self.walk(domain, entries, |branch, via, entry| {
+            is_plain &= branch.is_plain(via, entry);
+        })?;
+        let rule = leaf.rule.as_ref()?;
+        if is_plain && !leaf.naming.detailed {
+            return Some(Found::plain(rule));
         }
-        level.step(last)?.0.rule.as_ref()
+        self.explain(domain, entries).map(Found::from)
+    }
+
+    /// Walks down the domain's tree, one level an entry, and tells `seen` of each step. Ends at the
+    /// branch where the entries end.
+    pub(super) fn walk<'b>(
+        &'b self,
+        domain: &str,
+        entries: &[Entry<'_>],
+        mut seen: impl FnMut(&'b Branch, Via, &Entry<'_>),
+    ) -> Option<&'b Branch> {
+        let mut level = self.domains.get(domain)?;
+        let mut leaf = None;
+        for entry in entries {
+            let (branch, via) = level.step(entry)?;
+            seen(branch, via, entry);
+            level = &branch.children;
+            leaf = Some(branch);
+        }
+        leaf
     }
 
     /// Whether any rules speak of a domain.
@@ -85,10 +121,6 @@ impl Book {
                 }
             });
         }
-    }
-
-    pub(super) fn domain(&self, domain: &str) -> Option<&Level> {
-        self.domains.get(domain)
     }
 }
 

@@ -8,7 +8,8 @@ use super::error::{Error, Reason, Warnings};
 use super::fields::Fields;
 use super::keys::Place;
 use super::level::{Branch, Naming, Open};
-use super::limits::{self, NO_EFFECT};
+use super::limits;
+use super::metadata::{self, Metadata};
 use super::rule::{Rule, RuleStats};
 use super::shape;
 use super::yaml::{Mark, Node};
@@ -109,8 +110,9 @@ impl<'o> Compiler<'o> {
                 return Err(fields.error("key", Reason::DuplicateDescriptor(id.into())));
             }
             self.count(&fields, id.len())?;
-            let naming = self.naming(&fields, &name)?;
-            let rule = self.rule(file, &fields, &id)?;
+            let naming = Self::naming(&fields, &name)?;
+            let metadata = metadata_of(&fields)?;
+            let rule = self.rule(file, &fields, &id, metadata)?;
             let mut children = Open::default();
             let below = fields.list("descriptors", "a list of descriptors")?;
             self.add_level(file, &format!("{id}."), below, &mut children)?;
@@ -125,8 +127,10 @@ impl<'o> Compiler<'o> {
         file: &str,
         fields: &Fields<'_>,
         id: &str,
+        metadata: Option<Metadata>,
     ) -> Result<Option<Arc<Rule>>, Error> {
         let shadow = fields.flag("shadow_mode")?;
+        let quota_mode = fields.flag("quota_mode")?;
         let limits = limits::read(file, fields, self.defaults, &mut self.warnings)?;
         Ok(limits.map(|limits| {
             Arc::new(Rule {
@@ -138,12 +142,15 @@ impl<'o> Compiler<'o> {
                 on_unavailable: limits.on_unavailable,
                 durability: limits.durability,
                 shadow,
+                quota_mode,
+                replaces: limits.replaces.into(),
+                metadata: metadata.map(Arc::new),
                 stats: Arc::new(RuleStats::default()),
             })
         }))
     }
 
-    fn naming(&mut self, fields: &Fields<'_>, name: &str) -> Result<Naming, Error> {
+    fn naming(fields: &Fields<'_>, name: &str) -> Result<Naming, Error> {
         let naming = Naming {
             detailed: fields.flag("detailed_metric")?,
             value: fields.flag("value_to_metric")?,
@@ -152,18 +159,6 @@ impl<'o> Compiler<'o> {
         if naming.shared && !name.contains('*') {
             let reason = Reason::ShareWithoutWildcard(name.into());
             return Err(fields.error("share_threshold", reason));
-        }
-        let quota_mode = fields.flag("quota_mode")?;
-        for (key, is_set) in [
-            ("detailed_metric", naming.detailed),
-            ("value_to_metric", naming.value),
-            ("share_threshold", naming.shared),
-            ("quota_mode", quota_mode),
-            ("metadata", fields.node("metadata").is_some()),
-        ] {
-            if is_set {
-                self.warnings.add(fields.warning(key, NO_EFFECT));
-            }
         }
         Ok(naming)
     }
@@ -178,6 +173,15 @@ impl<'o> Compiler<'o> {
             return Err(fields.error("key", Reason::BookFull("names of more than 64 MiB")));
         }
         Ok(())
+    }
+}
+
+/// What stands behind `metadata`. It is read even where it has no effect, so that what is wrong with
+/// it is told.
+fn metadata_of(fields: &Fields<'_>) -> Result<Option<Metadata>, Error> {
+    match fields.node("metadata") {
+        None => Ok(None),
+        Some(node) => metadata::read(node).map_err(|reason| fields.error("metadata", reason)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a request says about itself: an ordered list of key/value entries, borrowed from the
 //! request that carried them.
 
+use super::quota::Quota;
 use crate::units::Hits;
 
 /// One key/value pair.
@@ -20,4 +21,6 @@ pub struct Descriptor<'a> {
     pub entries: Vec<Entry<'a>>,
     /// Hits of this descriptor alone, in place of the request's.
     pub hits: Option<Hits>,
+    /// A limit that the request brings along, in place of the rule's.
+    pub limit: Option<Quota>,
 }

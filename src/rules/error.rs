@@ -162,6 +162,9 @@ pub enum Reason {
     /// A `replaces` with the rule's own name.
     #[error("replaces should not contain name of same descriptor")]
     ReplacesItself,
+    /// `metadata` that Envoy could not be told.
+    #[error("error parsing metadata: {0}")]
+    Metadata(Box<str>),
 }
 
 impl Reason {
@@ -211,6 +214,7 @@ impl Reason {
             Self::SameCounter => "keep the smaller one: the other never refuses first".into(),
             Self::EmptyReplaces => "give it the name of a rule, `- name: OTHER`".into(),
             Self::ReplacesItself => "a rule replaces other rules; remove its own name".into(),
+            Self::Metadata(_) => "write texts as keys".into(),
             Self::Choice { .. } | Self::Range { .. } | Self::Quota(_) => String::new(),
         }
     }

@@ -1,7 +1,8 @@
 //! Why a rule matched, step by step, and how envoyproxy/ratelimit names the match in its
 //! statistics.
 //!
-//! For people and for tests; the request path uses [`Book::find`], which allocates nothing.
+//! For people, for tests, and for requests that are named or counted by their values
+//! ([`Found`](super::Found)); the others need no more than the walk.
 
 use std::sync::Arc;
 
@@ -19,6 +20,9 @@ pub struct Match<'b> {
     /// envoyproxy/ratelimit's statistics key for this very request: the rule's id, but for the keys
     /// `detailed_metric`, `value_to_metric` and `share_threshold` and for wildcards in keys.
     pub stats_key: String,
+    /// Whether the rule's metadata goes with the match. envoyproxy/ratelimit makes a rule that is
+    /// named by the request anew, and the new one has none.
+    pub keeps_metadata: bool,
 }
 
 /// How one entry was matched.
@@ -37,14 +41,8 @@ pub struct Step<'b> {
 impl Book {
     /// Like [`Book::find`], with reasons.
     pub fn explain(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Match<'_>> {
-        let mut level = self.domain(domain)?;
         let mut taken = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let (branch, via) = level.step(entry)?;
-            taken.push((branch, via));
-            level = &branch.children;
-        }
-        let &(leaf, _) = taken.last()?;
+        let leaf = self.walk(domain, entries, |branch, via, _| taken.push((branch, via)))?;
         let rule = leaf.rule.as_ref()?;
         let steps: Vec<_> = taken
             .iter()
@@ -60,7 +58,12 @@ impl Book {
 
         let is_shared = steps.iter().any(|step| step.shared.is_some());
         let mut stats_key = String::from(domain);
+        let mut file_key = String::from(domain);
         for ((step, &(branch, via)), entry) in steps.iter().zip(&taken).zip(entries) {
+            file_key.extend([".", &branch.key]);
+            if !branch.value.is_empty() {
+                file_key.extend(["_", &branch.value]);
+            }
             let by_value = leaf.naming.detailed || via == Via::Value || branch.naming.value;
             let value = match (&step.shared, via) {
                 (Some(pattern), _) => pattern.clone(),
@@ -76,7 +79,9 @@ impl Book {
                 stats_key.push_str(&value);
             }
         }
-        Some(Match { rule, steps, stats_key })
+        let keeps_metadata =
+            if leaf.naming.detailed { !leaf.children.is_empty() } else { stats_key == file_key };
+        Some(Match { rule, steps, stats_key, keeps_metadata })
     }
 }
 

@@ -10,11 +10,12 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
 use super::level::{Branch, Level};
+use super::metadata::{Metadata, Value};
 use super::quota::Quota;
 use super::rule::Rule;
 
 /// Raised when the canonical form changes, so that two versions never agree by chance.
-const FORM: &str = "tidegate rules 2";
+const FORM: &str = "tidegate rules 3";
 
 /// The fingerprint of some domains.
 pub(super) fn of(domains: &BTreeMap<Box<str>, Level>) -> u64 {
@@ -65,6 +66,15 @@ impl Form {
         self.number(rule.on_unavailable as u64);
         self.number(rule.durability as u64);
         self.number(u64::from(rule.shadow));
+        self.number(u64::from(rule.quota_mode));
+        self.number(rule.replaces.len() as u64);
+        for name in &rule.replaces {
+            self.text(name);
+        }
+        self.number(u64::from(rule.metadata.is_some()));
+        if let Some(metadata) = &rule.metadata {
+            self.metadata(metadata);
+        }
         self.number(rule.limits.len() as u64);
         for quota in &rule.limits {
             self.quota(quota);
@@ -78,6 +88,39 @@ impl Form {
         self.number(u64::from(quota.burst()));
         self.number(u64::from(quota.sub_windows()));
         self.number(quota.queue().map_or(u64::MAX, u64::from));
+    }
+
+    fn metadata(&mut self, metadata: &Metadata) {
+        self.number(metadata.len() as u64);
+        for (key, value) in metadata {
+            self.text(key);
+            self.value(value);
+        }
+    }
+
+    /// A number says which kind of value follows.
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.number(0),
+            Value::Bool(truth) => self.number(1 + u64::from(*truth)),
+            Value::Number(number) => {
+                self.number(3);
+                self.number(number.to_bits());
+            }
+            Value::Text(text) => {
+                self.number(4);
+                self.text(text);
+            }
+            Value::List(values) => {
+                self.number(5);
+                self.number(values.len() as u64);
+                values.iter().for_each(|value| self.value(value));
+            }
+            Value::Map(metadata) => {
+                self.number(6);
+                self.metadata(metadata);
+            }
+        }
     }
 
     fn text(&mut self, text: &str) {

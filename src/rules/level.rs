@@ -33,6 +33,19 @@ pub(super) struct Branch {
     pub naming: Naming,
 }
 
+impl Branch {
+    /// Whether an entry that took this branch is named and counted as the rule file says, whatever
+    /// the request's value is.
+    pub(super) fn is_plain(&self, via: Via, entry: &Entry<'_>) -> bool {
+        match via {
+            Via::Value => true,
+            Via::Key => !self.naming.value,
+            // A star in the key itself is named after the key of the request.
+            Via::Pattern => !self.naming.value && !self.naming.shared && *self.key == *entry.key,
+        }
+    }
+}
+
 /// Flags that change how a match is named, not whether it matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Naming {
@@ -79,6 +92,11 @@ impl Level {
     /// The branches, by key and value.
     pub(super) fn branches(&self) -> &[Branch] {
         &self.branches
+    }
+
+    /// Whether no descriptor stands here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.branches.is_empty()
     }
 
     /// The branches that have a pattern, in the order in which they are tried.

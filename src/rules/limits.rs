@@ -1,5 +1,7 @@
 //! `rate_limit`: one limit or a list of them, and who holds them.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::calendar;
@@ -29,6 +31,8 @@ pub(super) struct Limits {
     pub on_unavailable: OnUnavailable,
     /// Whether the owner's answer waits for a replica.
     pub durability: Durability,
+    /// The names of the rules that it replaces.
+    pub replaces: Vec<Arc<str>>,
 }
 
 /// Reads the `rate_limit` of a descriptor; `None` when it has none.
@@ -58,6 +62,7 @@ pub(super) fn read<'a>(
 
     let mut quotas = SmallVec::new();
     let mut name = None;
+    let mut replaces = Vec::new();
     for limit in &limits {
         match read_quota(limit, mode, warnings)? {
             Some(quota) if quotas.iter().any(|other| share_a_counter(other, &quota)) => {
@@ -70,15 +75,24 @@ pub(super) fn read<'a>(
             None => {}
         }
         let own = limit.text("name")?.filter(|name| !name.is_empty());
-        check_replaces(file, limit, own.unwrap_or_default(), warnings)?;
+        read_replaces(file, limit, own.unwrap_or_default(), warnings, &mut replaces)?;
         name = name.or_else(|| own.map(Box::from));
     }
-    Ok(Some(Limits { quotas, name, mode, scope, on_unavailable, durability }))
+    Ok(Some(Limits { quotas, name, mode, scope, on_unavailable, durability, replaces }))
 }
 
 /// Nothing is handed down the tree: what a descriptor says is for its own limit.
 fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
-    for key in ["mode", "scope", "on_unavailable", "durability", "shadow_mode"] {
+    for key in [
+        "mode",
+        "scope",
+        "on_unavailable",
+        "durability",
+        "shadow_mode",
+        "quota_mode",
+        "detailed_metric",
+        "metadata",
+    ] {
         if descriptor.node(key).is_some() {
             let text = "has no effect: this descriptor has no rate_limit of its own";
             warnings.add(descriptor.warning(key, text));
@@ -208,30 +222,24 @@ fn read_algorithm(limit: &Fields<'_>, mode: Mode) -> Result<Algorithm, Error> {
     }
 }
 
-/// `replaces` names other rules. It takes effect in a later version, but its mistakes are told.
-fn check_replaces<'a>(
+/// `replaces` names other rules.
+fn read_replaces<'a>(
     file: &'a str,
     limit: &Fields<'a>,
     own_name: &str,
     warnings: &mut Warnings,
+    into: &mut Vec<Arc<str>>,
 ) -> Result<(), Error> {
-    let replaced = limit.list("replaces", "a list of `- name: OTHER`")?;
-    for node in replaced {
+    for node in limit.list("replaces", "a list of `- name: OTHER`")? {
         let other = Fields::read(file, node, Place::Replaces, warnings)?;
         match other.text("name")?.unwrap_or_default() {
             "" => return Err(other.error("name", Reason::EmptyReplaces)),
             name if name == own_name => return Err(other.error("name", Reason::ReplacesItself)),
-            _ => {}
+            name => into.push(name.into()),
         }
-    }
-    if !replaced.is_empty() {
-        warnings.add(limit.warning("replaces", NO_EFFECT));
     }
     Ok(())
 }
-
-/// What is said of keys that only a later version acts upon.
-pub(super) const NO_EFFECT: &str = "is accepted and has no effect yet";
 
 /// Whether two quotas of one descriptor count in the same counter: what the counter's name is made
 /// of is equal.

@@ -1,12 +1,15 @@
 //! One rule: the limits of a descriptor and how they are to be held.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::descriptor::Entry;
+use super::metadata::Metadata;
 use super::quota::Quota;
 pub use crate::config::policy::{Durability, Mode, OnUnavailable, Scope};
+use crate::observe::tally::{Tallies, Tally};
 
 /// What applies to the descriptors that match it.
 #[derive(Clone, Debug)]
@@ -28,8 +31,49 @@ pub struct Rule {
     pub durability: Durability,
     /// Counts and reports, never refuses.
     pub shadow: bool,
+    /// A request is over its quota rules only when all of them refuse it.
+    pub quota_mode: bool,
+    /// The names of rules that do not apply to a request that this one applies to.
+    pub replaces: Box<[Arc<str>]>,
+    /// What Envoy is told of a request that this rule let pass.
+    pub metadata: Option<Arc<Metadata>>,
     /// What this node did by this rule; survives a reload that keeps the id.
     pub stats: Arc<RuleStats>,
+}
+
+impl Rule {
+    /// The rule of a limit that a request brings along: strict, with the usual policy, under a name
+    /// made of the request itself.
+    ///
+    /// Example: (`user`, `ann`) and (`path`, ``) in the domain `shop` are `shop.user_ann.path`.
+    ///
+    /// Source: envoyproxy/ratelimit, `src/config/config_impl.go`, `descriptorKey`.
+    pub fn brought_along(domain: &str, entries: &[Entry<'_>], limit: Quota) -> Self {
+        let mut id = format!("{domain}.");
+        for (index, entry) in entries.iter().enumerate() {
+            if index > 0 {
+                id.push('.');
+            }
+            id.push_str(entry.key);
+            if !entry.value.is_empty() {
+                id.extend(["_", entry.value]);
+            }
+        }
+        Self {
+            id: id.into(),
+            name: None,
+            limits: smallvec::smallvec![limit],
+            mode: Mode::Strict,
+            scope: Scope::default(),
+            on_unavailable: OnUnavailable::default(),
+            durability: Durability::default(),
+            shadow: false,
+            quota_mode: false,
+            replaces: Box::default(),
+            metadata: None,
+            stats: Arc::default(),
+        }
+    }
 }
 
 /// What one node did by one rule, in hits. Read by the metrics, written by `decide`.
@@ -43,11 +87,19 @@ pub struct RuleStats {
     pub shadowed: AtomicU64,
     /// Asks answered by `on_unavailable`.
     pub unavailable: AtomicU64,
+    /// The tally under the rule's id, looked up once.
+    tally: OnceLock<Arc<Tally>>,
 }
 
 impl RuleStats {
     /// Adds `n` to one of the counters. Relaxed: they are statistics and order nothing.
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The rule's tally in `tallies`, of which a process has one: it is looked up by `id` the first
+    /// time alone.
+    pub fn tally(&self, tallies: &Tallies, id: &str) -> &Arc<Tally> {
+        self.tally.get_or_init(|| tallies.of(id))
     }
 }

@@ -86,5 +86,6 @@ pub(super) fn refusal(quota: &Quota) -> Verdict {
         reset: REFUSED_RETRY,
         retry: Retry::After(REFUSED_RETRY),
         delay: Span::ZERO,
+        excess: 0,
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn check(node: &Node, check_id: u64, key: &str, value: &str, hits: i6
     let parts = node.core.decider.parts();
     let entries = [Entry { key, value }];
     let book = parts.book.load();
-    let quota = book.find("test", &entries).unwrap().limits[0];
+    let quota = book.find("test", &entries).unwrap().rule.limits[0];
     let hash = parts.hasher.descriptor("test", &entries);
     let key = hash.counter(&quota, Mode::Strict, Scope::Region);
     Check {

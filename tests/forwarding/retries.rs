@@ -203,6 +203,7 @@ fn verdict() -> Verdict {
         reset: Span::ZERO,
         retry: Retry::Now,
         delay: Span::ZERO,
+        excess: 0,
     }
 }
 

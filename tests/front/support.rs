@@ -38,16 +38,27 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
         on_unavailable: OnUnavailable::Local,
         durability: Durability::Async,
         shadow: false,
+        quota_mode: false,
+        replaces: Box::default(),
+        metadata: None,
         stats: Arc::default(),
     }
 }
 
 pub(crate) fn admitted(limit: u32, remaining: u32, reset: Span) -> Verdict {
-    Verdict { allowed: true, limit, remaining, reset, retry: Retry::Now, delay: Span::ZERO }
+    Verdict {
+        allowed: true,
+        limit,
+        remaining,
+        reset,
+        retry: Retry::Now,
+        delay: Span::ZERO,
+        excess: 0,
+    }
 }
 
 pub(crate) fn refused(limit: u32, reset: Span, retry: Retry) -> Verdict {
-    Verdict { allowed: false, limit, remaining: 0, reset, retry, delay: Span::ZERO }
+    Verdict { allowed: false, limit, remaining: 0, reset, retry, delay: Span::ZERO, excess: 0 }
 }
 
 pub(crate) fn status(rule: Rule, verdicts: &[Verdict], leading: usize) -> Status {
@@ -58,6 +69,7 @@ pub(crate) fn status(rule: Rule, verdicts: &[Verdict], leading: usize) -> Status
         verdicts: verdicts.iter().copied().collect(),
         leading: (!verdicts.is_empty()).then_some(leading),
         source: Source::Local,
+        metadata: None,
     }
 }
 
@@ -68,6 +80,7 @@ pub(crate) fn unmatched() -> Status {
         verdicts: SmallVec::new(),
         leading: None,
         source: Source::Unlimited,
+        metadata: None,
     }
 }
 

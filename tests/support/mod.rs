@@ -161,8 +161,9 @@ impl Node {
 
     pub async fn ask_hits(&self, key: &str, value: &str, hits: i64) -> Answer {
         let entries = [Entry { key, value }].into_iter().collect();
-        let descriptors = [Descriptor { entries, hits: None }];
-        let ask = Ask { domain: "test", descriptors: &descriptors, hits: Hits::new(hits) };
+        let descriptors = [Descriptor { entries, hits: None, limit: None }];
+        let hits = Hits::new(hits);
+        let ask = Ask { domain: "test", descriptors: &descriptors, hits, for_envoy: true };
         self.core.decider.decide(ask).await
     }
 

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 /// The version every frame starts with. A peer of another version is refused in the hello, so that
 /// a frame of another version is an error and not a case.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Largest frame, version and body. At the bound: refused, and the stream is closed.
 pub const FRAME_BYTES_MAX: usize = 1024 * 1024;

@@ -110,7 +110,7 @@ async fn answer<D: Decide, P: Probes>(
     let descriptors: Vec<Descriptor<'_>> = values.iter().map(descriptor).collect();
     door.bounds.admit(domain, &descriptors)?;
 
-    let ask = Ask { domain, descriptors: &descriptors, hits };
+    let ask = Ask { domain, descriptors: &descriptors, hits, for_envoy: false };
     let Some(answer) = decide(door, ask).await else {
         return Ok(undecided());
     };
@@ -147,7 +147,7 @@ type Values<'a> = Vec<(&'a str, String)>;
 
 fn descriptor<'a>(values: &'a Values<'_>) -> Descriptor<'a> {
     let entries = values.iter().map(|(key, value)| Entry { key, value }).collect();
-    Descriptor { entries, hits: None }
+    Descriptor { entries, hits: None, limit: None }
 }
 
 /// The descriptors of the mapping whose every value is there.

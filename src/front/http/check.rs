@@ -18,7 +18,7 @@ use super::json;
 use super::problem::{self, problem};
 use super::{HttpDoor, denied_status};
 use crate::decide::{Answer, Ask, Decide};
-use crate::front::bounds::Bounds;
+use crate::front::bounds::{Bounds, Refusal};
 use crate::front::rls::{self, Question};
 use crate::front::{Probes, render};
 
@@ -48,7 +48,13 @@ async fn answer<D: Decide, P: Probes>(
     let message = json::request(&body).map_err(|error| bad(&error.to_string()))?;
     let question =
         Question::new(&message, &door.bounds).map_err(|refusal| bad(&refusal.to_string()))?;
-    door.stats.overrides.add(rls::overrides(&message));
+    if !door.decide.is_loaded() {
+        return Err(Box::new(problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &Refusal::NotLoaded.to_string(),
+        )));
+    }
+    door.stats.overrides.add(rls::overrides_ignored(&message, door.decide.envoy().overrides));
 
     let Some(answer) = decide(door, question.ask()).await else {
         return Ok(undecided());

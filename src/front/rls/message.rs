@@ -2,9 +2,10 @@
 //!
 //! Sources: `envoy/service/ratelimit/v3/rls.proto` and
 //! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` of envoyproxy/envoy. Fields that this
-//! server never reads or sets (response headers, body, metadata, quota) are left out: protobuf
-//! skips what it does not know.
+//! server never reads or sets (request headers, body, quota) are left out: protobuf skips what it
+//! does not know.
 
+use super::structure::Struct;
 use crate::units::Span;
 
 /// One question: may these hits pass?
@@ -61,7 +62,7 @@ pub struct RateLimitOverride {
 }
 
 /// The answer.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitResponse {
     /// A [`Code`]: over the limit when any descriptor is.
     #[prost(enumeration = "Code", tag = "1")]
@@ -69,6 +70,23 @@ pub struct RateLimitResponse {
     /// One a descriptor, in the request's order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
+    /// What Envoy adds to the response, whatever the answer is.
+    #[prost(message, repeated, tag = "3")]
+    pub response_headers_to_add: Vec<HeaderValue>,
+    /// What Envoy keeps with the request, for its logs and later filters.
+    #[prost(message, optional, tag = "6")]
+    pub dynamic_metadata: Option<Struct>,
+}
+
+/// `envoy.config.core.v3.HeaderValue`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct HeaderValue {
+    /// The header's name.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Its value.
+    #[prost(string, tag = "2")]
+    pub value: String,
 }
 
 /// The answer to one descriptor.
@@ -263,6 +281,8 @@ mod tests {
                 limit_remaining: 4,
                 duration_until_reset: Some(Duration { seconds: 12, nanos: 0 }),
             }],
+            response_headers_to_add: vec![HeaderValue { key: "k".into(), value: "v".into() }],
+            dynamic_metadata: Some(Struct::default()),
         };
         let golden: &[u8] = &[
             0x08, 2, // overall_code = 1
@@ -271,6 +291,8 @@ mod tests {
             0x12, 7, 0x08, 9, 0x10, 7, 0x1A, 1, b'n', // current_limit = 2
             0x18, 4, // limit_remaining = 3
             0x22, 2, 0x08, 12, // duration_until_reset = 4
+            0x1A, 6, 0x0A, 1, b'k', 0x12, 1, b'v', // response_headers_to_add = 3
+            0x32, 0, // dynamic_metadata = 6
         ];
         assert_eq!(response.encode_to_vec(), golden);
     }

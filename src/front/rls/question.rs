@@ -2,10 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::message::{RateLimitDescriptor, RateLimitRequest};
+use super::message::{RateLimitDescriptor, RateLimitRequest, Unit};
 use crate::decide::Ask;
 use crate::front::bounds::{Bounds, Refusal};
 use crate::rules::descriptor::{Descriptor, Entry};
+use crate::rules::quota::{Algorithm, Quota};
 use crate::units::Hits;
 
 /// A request within the bounds, borrowed from its message. [`Question::ask`] is what is decided.
@@ -22,8 +23,9 @@ impl<'a> Question<'a> {
     /// `hits_addend` of the request is 1 when it is 0, because proto3 cannot tell 0 from absent;
     /// that of a descriptor can be 0, which only looks, and negative, which gives back.
     ///
-    /// A `limit` that the caller brings along does not change the answer: rules are the operator's.
-    /// The doors count such requests ([`overrides`]) so that it does not go unnoticed.
+    /// A `limit` that the caller brings along takes the place of the rule's if `[envoy] overrides`
+    /// lets it; one without a unit (which crashes envoyproxy/ratelimit) is as if it was not there.
+    /// The doors count what is ignored ([`overrides_ignored`]), so that it does not go unnoticed.
     pub fn new(request: &'a RateLimitRequest, bounds: &Bounds) -> Result<Self, Refusal> {
         // Counted before anything is built, so that a huge list costs no second copy.
         if request.descriptors.len() > bounds.descriptors_max {
@@ -41,13 +43,22 @@ impl<'a> Question<'a> {
 
     /// What is decided.
     pub fn ask(&self) -> Ask<'_> {
-        Ask { domain: self.domain, descriptors: &self.descriptors, hits: self.hits }
+        Ask {
+            domain: self.domain,
+            descriptors: &self.descriptors,
+            hits: self.hits,
+            for_envoy: true,
+        }
     }
 }
 
-/// How many descriptors of the request bring a limit of their own along.
-pub(crate) fn overrides(request: &RateLimitRequest) -> u64 {
-    request.descriptors.iter().map(|descriptor| u64::from(descriptor.limit.is_some())).sum()
+/// How many descriptors bring a limit of their own along that does not count: none does unless
+/// `is_allowed`, and never one without a unit.
+pub(crate) fn overrides_ignored(request: &RateLimitRequest, is_allowed: bool) -> u64 {
+    let is_ignored = |descriptor: &&RateLimitDescriptor| {
+        descriptor.limit.is_some() && !(is_allowed && limit(descriptor).is_some())
+    };
+    request.descriptors.iter().filter(is_ignored).count() as u64
 }
 
 fn descriptor(wire: &RateLimitDescriptor) -> Descriptor<'_> {
@@ -58,7 +69,15 @@ fn descriptor(wire: &RateLimitDescriptor) -> Descriptor<'_> {
             .map(|entry| Entry { key: &entry.key, value: &entry.value })
             .collect(),
         hits: hits(wire),
+        limit: limit(wire),
     }
+}
+
+/// The limit that the descriptor brings along, if it is one: so many hits in a window of its unit.
+fn limit(wire: &RateLimitDescriptor) -> Option<Quota> {
+    let brought = wire.limit.as_ref()?;
+    let window = Unit::try_from(brought.unit).ok()?.window()?;
+    Quota::simple(Algorithm::FixedWindow, brought.requests_per_unit, window).ok()
 }
 
 /// Hits of the descriptor alone. Without a number of its own, `is_negative_hits` gives back one.
@@ -108,6 +127,23 @@ mod tests {
             let request = request(3, vec![wire(addend, negative)]);
             let question = Question::new(&request, &Bounds::default()).expect("within the bounds");
             assert_eq!(question.ask().descriptors[0].hits.map(Hits::get), expected);
+        }
+    }
+
+    #[test]
+    fn a_limit_without_a_unit_is_ignored_and_counted() {
+        let with = |unit: i32| RateLimitDescriptor {
+            limit: Some(message::RateLimitOverride { requests_per_unit: 5, unit }),
+            ..wire(None, false)
+        };
+        for (unit, secs) in [(0, None), (2, Some(60)), (7, Some(604_800)), (8, None), (-1, None)] {
+            let request = request(1, vec![with(unit), wire(None, false)]);
+            let question = Question::new(&request, &Bounds::default()).expect("within the bounds");
+            let limits: Vec<_> = question.ask().descriptors.iter().map(|it| it.limit).collect();
+            assert_eq!(limits[0].map(|quota| quota.window().as_secs_ceil()), secs);
+            assert_eq!((limits[0].map_or(5, |quota| quota.limit()), limits[1]), (5, None));
+            assert_eq!(overrides_ignored(&request, true), u64::from(secs.is_none()));
+            assert_eq!(overrides_ignored(&request, false), 1);
         }
     }
 

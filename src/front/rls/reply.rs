@@ -1,9 +1,30 @@
 //! An answer of ours as Envoy's response; shared by gRPC and its JSON form.
 
-use super::message::{Code, DescriptorStatus, Duration, RateLimit, RateLimitResponse, Unit};
+use super::dynamic_metadata::dynamic_metadata;
+use super::headers::headers;
+use super::message::{
+    Code, DescriptorStatus, Duration, RateLimit, RateLimitRequest, RateLimitResponse, Unit,
+};
+use crate::config::Envoy;
 use crate::decide::{Answer, Status};
 
-/// The response to the request that was answered.
+/// The whole response to `request`, with what `envoy` switches on.
+pub fn response_to(
+    request: &RateLimitRequest,
+    answer: &Answer,
+    envoy: &Envoy,
+) -> RateLimitResponse {
+    let mut response = response(answer);
+    if envoy.response_headers {
+        response.response_headers_to_add = headers(answer, &response.statuses, envoy);
+    }
+    if envoy.dynamic_metadata {
+        response.dynamic_metadata = Some(dynamic_metadata(request, answer));
+    }
+    response
+}
+
+/// The verdict and the statuses alone.
 ///
 /// Statuses are always filled, one a descriptor. As in envoyproxy/ratelimit, a descriptor without a
 /// rule is `OK` and nothing else, and one that is unlimited has the largest number remaining.
@@ -11,6 +32,7 @@ pub fn response(answer: &Answer) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: Code::of(answer.allowed).into(),
         statuses: answer.statuses.iter().map(descriptor_status).collect(),
+        ..RateLimitResponse::default()
     }
 }
 

@@ -10,10 +10,9 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use super::answer::{Unanswered, answer};
 use super::health::Health;
 use super::message::{RateLimitRequest, RateLimitResponse};
-use super::question::{self, Question};
-use super::reply;
 use crate::decide::Decide;
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::DoorStats;
@@ -54,23 +53,19 @@ impl<D: Decide> Door<D> {
         &self,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
-        let question = Question::new(request, &self.bounds).map_err(|refusal| {
-            self.stats.refused.add(1);
-            status(&refusal)
-        })?;
-        self.stats.overrides.add(question::overrides(request));
-        let answer =
-            tokio::time::timeout(self.bounds.request_timeout, self.decide.decide(question.ask()))
-                .await
-                .map_err(|_| Status::deadline_exceeded("no decision in time; try again"))?;
-        Ok(reply::response(&answer))
+        answer(&*self.decide, request, &self.bounds, &self.stats).await.map_err(|why| match &why {
+            Unanswered::Refused(refusal) => status(refusal),
+            Unanswered::Late => Status::deadline_exceeded(why.to_string()),
+        })
     }
 }
 
-/// Envoy's clients know the first two by code and text.
+/// Envoy's clients know the first three by code and text.
 fn status(refusal: &Refusal) -> Status {
     match refusal {
-        Refusal::DomainEmpty | Refusal::DescriptorsEmpty => Status::unknown(refusal.to_string()),
+        Refusal::DomainEmpty | Refusal::DescriptorsEmpty | Refusal::NotLoaded => {
+            Status::unknown(refusal.to_string())
+        }
         _ => Status::invalid_argument(refusal.to_string()),
     }
 }

@@ -36,6 +36,21 @@ impl Scalar {
     pub fn meaning(&self) -> Meaning {
         if self.is_text { Meaning::Text } else { meaning(&self.text) }
     }
+
+    /// The number that it is, as near as a double comes to it; not a number when it is none.
+    pub fn number(&self) -> f64 {
+        let (text, sign) = match self.text.strip_prefix('-') {
+            Some(magnitude) => (magnitude, -1.0),
+            None => (self.text.strip_prefix('+').unwrap_or(&self.text), 1.0),
+        };
+        let digits = text.replace('_', "");
+        if matches!(&*digits, ".inf" | ".Inf" | ".INF") {
+            return sign * f64::INFINITY;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a double is what was asked for")]
+        let whole = integer(&digits).map(|magnitude| magnitude as f64);
+        sign * whole.or_else(|| digits.parse().ok()).unwrap_or(f64::NAN)
+    }
 }
 
 fn meaning(text: &str) -> Meaning {

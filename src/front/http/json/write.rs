@@ -126,8 +126,11 @@ mod tests {
             limit_remaining: 0,
             duration_until_reset: Some(Duration::default()),
         };
-        let over =
-            RateLimitResponse { overall_code: Code::OverLimit.into(), statuses: vec![status] };
+        let over = RateLimitResponse {
+            overall_code: Code::OverLimit.into(),
+            statuses: vec![status],
+            ..RateLimitResponse::default()
+        };
         assert_eq!(
             response(&over),
             r#"{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":{},"durationUntilReset":"0s"}]}"#

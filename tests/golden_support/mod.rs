@@ -1,0 +1,7 @@
+//! The golden sequence cases, and a node that stands alone to run them with.
+
+#![allow(unreachable_pub, reason = "each test is a crate of its own")]
+
+pub mod case;
+pub mod node;
+pub mod render;

@@ -1,0 +1,217 @@
+//! One node that stands alone, behind the gRPC service, under a clock that is set.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use http::uri::PathAndQuery;
+use serde_json::Value;
+use tidegate::cluster::identity::NodeId;
+use tidegate::config::Config;
+use tidegate::decide::Decider;
+use tidegate::front::bounds::Bounds;
+use tidegate::front::rls::RlsServer;
+use tidegate::front::rls::message::RateLimitResponse;
+use tidegate::node::{self, Core, Setup};
+use tidegate::rules::book::Book;
+use tidegate::rules::descriptor::Entry;
+use tidegate::rules::load::{Options, Source, parse};
+use tidegate::rules::quota::Quota;
+use tidegate::seam::Clock;
+use tidegate::units::Timestamp;
+use tonic::Request;
+use tonic_prost::ProstCodec;
+
+use super::case::{Case, Step};
+use super::render;
+
+const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const BROKEN: &str = "'''";
+
+/// The node, and what was loaded so far.
+pub struct Node {
+    core: Arc<Core>,
+    clock: Arc<SetClock>,
+    book: Arc<ArcSwap<Book>>,
+    merges_domains: bool,
+    loads_ok: u64,
+    loads_failed: u64,
+}
+
+#[derive(Debug, Default)]
+struct SetClock(AtomicU64);
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn system(&self) -> Timestamp {
+        self.now()
+    }
+
+    fn steer(&self, _correction_ns: i64) {}
+
+    fn set(&self, _correction_ns: i64) {}
+}
+
+impl Node {
+    /// A node with the settings of the case, which loaded its rules or could not.
+    pub async fn start(case: &Case) -> Self {
+        let (mut seam, _) = node::outside();
+        let clock = Arc::<SetClock>::default();
+        clock.0.store(case.steps.first().map_or(0, Step::seconds), Ordering::Relaxed);
+        seam.clock = clock.clone();
+        let mut config = Config::default();
+        config.cluster.listen = None;
+        config.envoy = case.envoy();
+        let book = Arc::new(ArcSwap::from_pointee(Book::unloaded()));
+        let setup = Setup {
+            config,
+            node: NodeId::new("alone").expect("a valid id"),
+            identity: None,
+            book: book.clone(),
+            http: None,
+        };
+        let (core, _) = Core::build(setup, seam).await.expect("the node starts");
+        let merges_domains = case.merges_domains();
+        let mut node = Self { core, clock, book, merges_domains, loads_ok: 0, loads_failed: 0 };
+        node.load(&case.files());
+        node
+    }
+
+    /// Asks as a client does.
+    pub async fn ask(&self, step: &Step) -> Value {
+        self.clock.0.store(step.seconds(), Ordering::Relaxed);
+        let decider: Arc<Decider> = Arc::new(self.core.decider.clone());
+        let mut grpc =
+            tonic::client::Grpc::new(RlsServer::new(decider, Bounds::default(), Arc::default()));
+        let path = PathAndQuery::from_static(METHOD);
+        let codec = ProstCodec::<_, RateLimitResponse>::default();
+        let answer = grpc.unary(Request::new(step.request()), path, codec).await;
+        render::answer(answer.map(tonic::Response::into_inner))
+    }
+
+    /// Loads files. The new rules are in force, or the old ones stay.
+    fn load(&mut self, files: &[&str]) {
+        let source = |(name, text): (&str, &&str)| Source {
+            name: name.into(),
+            bytes: text.as_bytes().to_vec(),
+        };
+        let sources: Vec<_> = ["f.yaml", "g.yaml"].into_iter().zip(files).map(source).collect();
+        let options = Options { merge_domains: self.merges_domains, ..Options::default() };
+        match parse(&sources, &options) {
+            Ok(mut book) => {
+                book.carry_stats(&self.book.load());
+                self.book.store(Arc::new(book));
+                self.loads_ok += 1;
+            }
+            Err(_) => self.loads_failed += 1,
+        }
+        let service = &self.core.decider.parts().tallies.service;
+        service.config_load_success.store(self.loads_ok, Ordering::Relaxed);
+        service.config_load_error.store(self.loads_failed, Ordering::Relaxed);
+    }
+
+    /// Loads other rules if the step shows that they are in force. The cases tell how often the
+    /// reference loaded, not what: that is read from the limits it answered with.
+    pub fn reload_for(&mut self, case: &Case, step: &Step) {
+        if let Some(text) = step.reload() {
+            return self.load(&[text]);
+        }
+        let loads = case.statistics().get("config_load_success").copied().unwrap_or(0);
+        if self.loads_ok == 0 || self.loads_ok >= loads || self.explains(step) {
+            return;
+        }
+        let before = self.book.load_full();
+        self.load(&case.files());
+        if !self.explains(step) {
+            self.loads_ok -= 1;
+            self.book.store(before);
+            self.load(&[&shown_by(step)]);
+        }
+    }
+
+    /// Loads what the reference loaded without any answer showing it.
+    pub fn reload_rest(&mut self, case: &Case) {
+        let counted = case.statistics();
+        let count = |name: &str| counted.get(name).copied().unwrap_or(0);
+        while self.loads_ok < count("config_load_success") {
+            self.load(&case.files());
+        }
+        while self.loads_failed < count("config_load_error") {
+            self.load(&[BROKEN]);
+        }
+    }
+
+    /// Whether the rules in force have the limits that the step was answered with.
+    fn explains(&self, step: &Step) -> bool {
+        let book = self.book.load();
+        let request = step.request();
+        let mut statuses = step.statuses().iter().zip(&request.descriptors);
+        statuses.all(|(status, descriptor)| {
+            let entries: Vec<_> = descriptor
+                .entries
+                .iter()
+                .map(|entry| Entry { key: &entry.key, value: &entry.value })
+                .collect();
+            let found = book.find(&request.domain, &entries);
+            let ours = found.and_then(|found| found.rule.limits.first().map(Quota::limit));
+            let theirs = status["requests_per_unit"].as_u64();
+            descriptor.limit.is_some() || ours.map(u64::from) == theirs
+        })
+    }
+
+    /// What was counted, by the names of the cases.
+    pub fn statistics(&self) -> BTreeMap<String, u64> {
+        let tallies = &self.core.decider.parts().tallies;
+        let mut counted = BTreeMap::new();
+        let mut add = |name: String, count: &AtomicU64| {
+            *counted.entry(name).or_insert(0) += count.load(Ordering::Relaxed);
+        };
+        for (name, tally) in tallies.all() {
+            let name = sanitized(&name);
+            add(format!("{name}.total_hits"), &tally.total_hits);
+            add(format!("{name}.over_limit"), &tally.over_limit);
+            add(format!("{name}.near_limit"), &tally.near_limit);
+            let from_memory = &tally.over_limit_with_local_cache;
+            add(format!("{name}.over_limit_with_local_cache"), from_memory);
+            add(format!("{name}.within_limit"), &tally.within_limit);
+            add(format!("{name}.shadow_mode"), &tally.shadow_mode);
+        }
+        for (domain, count) in tallies.unknown_domains() {
+            add(format!("{}.domain_not_found", sanitized(&domain)), &count);
+        }
+        let service = &tallies.service;
+        add("config_load_success".into(), &service.config_load_success);
+        add("config_load_error".into(), &service.config_load_error);
+        add("call.service_error".into(), &service.service_error);
+        add("global_shadow_mode".into(), &service.global_shadow_mode);
+        counted.retain(|_, count| *count > 0);
+        counted
+    }
+}
+
+/// A rule file with just the limits that a step was answered with.
+fn shown_by(step: &Step) -> String {
+    let request = step.request();
+    let mut text = format!("domain: {}\ndescriptors:\n", request.domain);
+    for (status, descriptor) in step.statuses().iter().zip(&request.descriptors) {
+        let Some(limit) = status["requests_per_unit"].as_u64() else { continue };
+        let unit = status["unit"].as_str().unwrap_or_default();
+        let mut rule = format!("rate_limit: {{unit: {unit}, requests_per_unit: {limit}}}");
+        for entry in descriptor.entries.iter().rev() {
+            rule = format!("descriptors: [{{key: {}, {rule}}}]", entry.key);
+        }
+        // The outermost list is the file's own.
+        let element = rule.trim_start_matches("descriptors: [").strip_suffix(']');
+        text.extend(["- ", element.unwrap_or_default(), "\n"]);
+    }
+    text
+}
+
+/// A name as the reference exports it.
+fn sanitized(name: &str) -> String {
+    name.replace([':', '|'], "_")
+}
