@@ -18,5 +18,6 @@ mod harness;
 mod killed_node;
 mod proxy;
 mod python_client;
+mod retry_after;
 mod rules_reload;
 mod tools;

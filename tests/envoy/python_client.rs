@@ -11,7 +11,8 @@ use crate::tools;
 /// Cases of `tests/golden/sequence_cases.json`: those of one instant that need no process setting.
 const SCENARIOS: &[&str] = &[
     "S02", "S03", "S04", "S05", "S07", "S11", "S12", "S13", "S16", "S17", "S18", "S19", "S21",
-    "S24", "S25", "S26", "S40", "S41", "S102",
+    "S24", "S25", "S26", "S29", "S32", "S40", "S41", "S44", "S50", "S53", "S54", "S55", "S60",
+    "S61", "S71", "S74", "S102",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

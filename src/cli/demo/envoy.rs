@@ -1,4 +1,5 @@
-//! A real Envoy before the nodes: the configuration of `docs/examples/envoy.yaml`, with their ports.
+//! A real Envoy before the nodes: the configuration of `docs/examples/envoy.yaml`, with their
+//! ports.
 //!
 //! Envoy does not know to end when this process does. A shell stands between, which waits for the
 //! end of its standard input, and ends Envoy then.

@@ -1,6 +1,6 @@
 //! The show, step by step. Every number in it is counted, none is written down beforehand.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -183,10 +183,8 @@ async fn in_front(stage: &Stage, envoy: &Envoy, screen: &mut Screen<'_>) -> Resu
     const ASKED: usize = 300;
     let Envoy { addr, program, .. } = envoy;
     screen.step("In front: a real Envoy")?;
-    screen.line(&format!(
-        "   {} on http://{addr}, with docs/examples/envoy.yaml",
-        program.display()
-    ))?;
+    screen
+        .line(&format!("   {} on http://{addr}, with docs/examples/envoy.yaml", shown(program)))?;
     screen.line(&format!(
         "   {STRICT_LIMIT} requests a day over both regions; {ASKED} at once, {AT_ONCE} clients"
     ))?;
@@ -337,7 +335,11 @@ async fn away_from_midnight(screen: &mut Screen<'_>) -> Result<(), Failure> {
 
 /// How the person called this program, near enough to be typed again.
 fn program() -> String {
-    let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("tidegate"));
+    shown(&std::env::current_exe().unwrap_or_else(|_| PathBuf::from("tidegate")))
+}
+
+/// A path as seen from the person's folder.
+fn shown(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
-    path.strip_prefix(here).unwrap_or(&path).display().to_string()
+    path.strip_prefix(here).unwrap_or(path).display().to_string()
 }
