@@ -21,7 +21,9 @@ fn demo(home: &TempDir, args: &[&str]) -> Command {
 
 /// Its three nodes and an Envoy want the machine for themselves, as a cluster of the tests does.
 async fn alone() -> Cluster {
-    Cluster::start(Shape { nodes: &["n1"], ..Shape::default() }).await
+    let rules =
+        "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n";
+    Cluster::start(Shape { nodes: &["n1"], rules, ..Shape::default() }).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -105,7 +105,7 @@ fn example(ports: &[(u16, SocketAddr)]) -> String {
 }
 
 fn patient(config: &str) -> String {
-    let config = replaced_once(config, "max_interval: 0.014s", "max_interval: 1s");
+    let config = replaced_once(config, "max_interval: 0.02s", "max_interval: 1s");
     let line = "failure_mode_deny: true";
     let indent = " ".repeat(22);
     replaced_once(&config, line, &format!("{line}\n{indent}timeout: 1s"))

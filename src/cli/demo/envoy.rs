@@ -167,7 +167,7 @@ fn configuration(upstream: SocketAddr, doors: &[SocketAddr]) -> String {
             "failure_mode_deny: true",
             &format!("failure_mode_deny: true\n{:22}timeout: 1s", ""),
         )
-        .replace("max_interval: 0.014s", "max_interval: 0.5s")
+        .replace("max_interval: 0.02s", "max_interval: 0.5s")
 }
 
 fn failed(error: &io::Error) -> UserError {
