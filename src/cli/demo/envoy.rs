@@ -188,7 +188,7 @@ mod tests {
             .filter_map(|rest| rest.split('}').next())
             .collect();
         assert_eq!(ports, ["0", "0", "1001", "1002", "1003", "1004"]);
-        for replaced in ["domain: demo\n", "timeout: 1s\n", "max_interval: 0.5s}"] {
+        for replaced in ["domain: demo\n", " timeout: 1s\n", "max_interval: 0.5s}"] {
             assert_eq!(config.matches(replaced).count(), 1, "{replaced:?} in\n{config}");
         }
     }
