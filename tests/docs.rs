@@ -102,12 +102,13 @@ fn links_lead_somewhere() {
         "docs/algorithms.md",
         "docs/configuration.md",
         "docs/forward-auth.md",
+        "docs/migrate-from-envoyproxy-ratelimit.md",
         "docs/operations.md",
     ] {
         let folder = root().join(name).parent().unwrap().to_owned();
         for target in links(&read(name)) {
             let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
-            let path = folder.join(file);
+            let path = if file.is_empty() { root().join(name) } else { folder.join(file) };
             assert!(path.exists(), "{name} links to {target}");
             if !anchor.is_empty() {
                 let text = fs::read_to_string(&path).unwrap();

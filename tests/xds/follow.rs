@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::resources::{mistaken_rules, rules, state};
 use crate::server::Server;
-use crate::soon;
+use crate::serving::soon;
 
 #[tokio::test]
 async fn each_state_of_the_world_replaces_the_one_before_and_is_confirmed() {

@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::soon;
+use crate::serving::soon;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

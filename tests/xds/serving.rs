@@ -11,7 +11,16 @@ use tidegate::front::rls::message::{
 };
 use tonic::transport::Endpoint;
 
-use crate::soon;
+/// Far longer than anything takes: it ends a test that would hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits, but not for ever.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let Ok(value) = tokio::time::timeout(PATIENCE, future).await else {
+        panic!("{what}: not within {PATIENCE:?}");
+    };
+    value
+}
 
 /// How often a condition is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
@@ -69,16 +69,14 @@ impl Fleet {
         })?;
         let pid = child.id().unwrap_or_default();
         // Owned by the fleet before anything is waited for: a signal may end the wait.
-        self.processes.push(Process { id, child, log: log.clone() });
+        self.adopt(id, child, log.clone());
         let deadline = Instant::now() + START_PATIENCE;
         while Instant::now() < deadline {
             if let Some([http, grpc, admin]) = doors(&fs::read_to_string(&log).unwrap_or_default())
             {
                 return Ok(Node { id, region, pid, http, grpc, admin });
             }
-            if let Some(process) = self.processes.last_mut()
-                && let Ok(Some(status)) = process.child.try_wait()
-            {
+            if let Some(status) = self.ended(id) {
                 return Err(UserError::new(
                     format!("{id} ended at its start ({status})"),
                     "its log is above",
@@ -92,6 +90,17 @@ impl Fleet {
             "try it on a machine that is less busy; its log is above",
         )
         .into())
+    }
+
+    /// Takes over a process that ends when its standard input, a pipe, does.
+    pub(super) fn adopt(&mut self, id: &'static str, child: Child, log: PathBuf) {
+        self.processes.push(Process { id, child, log });
+    }
+
+    /// How a process ended, if it did.
+    pub(super) fn ended(&mut self, id: &str) -> Option<ExitStatus> {
+        let process = self.processes.iter_mut().find(|process| process.id == id)?;
+        process.child.try_wait().ok().flatten()
     }
 
     /// Kills a node with SIGKILL: it can say goodbye to nobody.

@@ -2,19 +2,23 @@
 //!
 //! The nodes are real processes of this very binary, with certificates, rules and logs in a folder
 //! of their own under the system's one for temporary files. A load balancer in this process asks
-//! them in turn (`/auth`) before it lets a request through to its upstream.
+//! them in turn (`/auth`) before it lets a request through to its upstream. With `--envoy` a real
+//! Envoy does so too, over gRPC.
 //!
 //! **Invariant:** nothing is left behind, however it ends. The nodes hold the reading end of a pipe
 //! whose other end is here: it closes when this process ends, even by SIGKILL, and they drain.
 
+mod envoy;
 mod fleet;
 mod gateway;
 mod load;
 mod screen;
 mod show;
 mod site;
+mod stage;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use tokio::runtime;
 
@@ -31,6 +35,10 @@ pub(super) struct Args {
     /// End after the show; the exit code says whether everything was as promised
     #[arg(long)]
     once: bool,
+
+    /// Put a real Envoy in front too: the one in the PATH, or that of scripts/envoy-tools
+    #[arg(long)]
+    envoy: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -40,17 +48,24 @@ Exit code: 0 all was as promised, 1 it was not, 2 the demo could not be given.
 
 Examples:
   tidegate demo
+  tidegate demo --envoy
   tidegate demo --once";
 
 pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    // Before anything is made.
+    let program = args.envoy.then(envoy::find).transpose()?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
         UserError::new(format!("start threads: {error}"), "raise the process limit (ulimit -u)")
     })?;
-    runtime.block_on(give(args.once, Screen::new(screen, out)))
+    runtime.block_on(give(args.once, program, Screen::new(screen, out)))
 }
 
 /// Gives the show and clears up after it, however it went.
-async fn give(once: bool, mut screen: Screen<'_>) -> Result<Outcome, Failure> {
+async fn give(
+    once: bool,
+    envoy: Option<PathBuf>,
+    mut screen: Screen<'_>,
+) -> Result<Outcome, Failure> {
     // From here on a signal means: clear up.
     let stopped = shutdown::first_signal().map_err(|error| {
         UserError::new(format!("listen for signals: {error}"), "raise `ulimit -n`")
@@ -60,7 +75,7 @@ async fn give(once: bool, mut screen: Screen<'_>) -> Result<Outcome, Failure> {
     let shown = tokio::select! {
         biased;
         signal = stopped => Ok(End::Signal(signal)),
-        shown = show::run(once, &site, &mut fleet, &mut screen) => shown.map(End::Shown),
+        shown = show::run(once, envoy, &site, &mut fleet, &mut screen) => shown.map(End::Shown),
     };
     if shown.as_ref().is_err_and(|failure| !matches!(failure, Failure::Output(_))) {
         // The logs are about to go, so what they say last is said here. Whether anybody can read it

@@ -1,45 +1,33 @@
 //! The show, step by step. Every number in it is counted, none is written down beforehand.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::Full;
-use serde::de::DeserializeOwned;
+use http::{Response, StatusCode};
 use tokio::time::{Instant, sleep};
 
-use super::super::client::{self, Http};
+use super::super::client;
 use super::super::{Failure, ca};
+use super::envoy::Envoy;
 use super::fleet::{Fleet, Node};
 use super::gateway::{Gateway, NODE};
 use super::load::{self, Tally};
 use super::screen::Screen;
 use super::site::{DEADLINE_MS, Site};
-use crate::admin::StatusReport;
-use crate::admin::report::MemberState;
+use super::stage::{AT_ONCE, Stage, VICTIM, decides_its_region, living, mesh_of, wait_for};
 use crate::config::UserError;
 
 const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
-/// The one that is killed.
-const VICTIM: &str = "eu-2";
 
 // As in rules.yaml.
 const STRICT_LIMIT: u32 = 50;
 const EVENTUAL_LIMIT: u32 = 500;
 
-/// Clients at once in a burst.
-const AT_ONCE: usize = 16;
-/// How long the nodes may take to agree on something. It takes a second at most; a machine may be
-/// busy.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked whether they do.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-
 /// Gives the whole show; whether all was as promised. Without `once` it then stays for ever.
 pub(super) async fn run(
     once: bool,
+    envoy: Option<PathBuf>,
     site: &Site,
     fleet: &mut Fleet,
     screen: &mut Screen<'_>,
@@ -57,20 +45,20 @@ pub(super) async fn run(
     away_from_midnight(screen).await?;
     let mut as_promised = strict(&stage, screen).await?;
     as_promised &= eventual(&stage, screen).await?;
+    let envoy = match envoy {
+        Some(program) => Some(Envoy::start(program, site, &stage.nodes, fleet).await?),
+        None => None,
+    };
+    if let Some(envoy) = &envoy {
+        as_promised &= in_front(&stage, envoy, screen).await?;
+    }
     as_promised &= death(&stage, fleet, screen).await?;
     if once {
         screen.line("\nEnd of the show: nodes stopped, files removed.")?;
         return Ok(as_promised);
     }
-    invite(&stage, site, screen)?;
+    invite(&stage, envoy.as_ref(), site, screen)?;
     std::future::pending().await
-}
-
-/// What the steps share.
-struct Stage {
-    http: Http,
-    gateway: SocketAddr,
-    nodes: Vec<Node>,
 }
 
 // === the steps ===
@@ -190,6 +178,30 @@ async fn eventual(stage: &Stage, screen: &mut Screen<'_>) -> Result<bool, Failur
     Ok(screen.verdict(holds, "eventual: never under the limit, nothing over it once told")?)
 }
 
+/// Envoy asks the nodes over gRPC, in turn, as its configuration says.
+async fn in_front(stage: &Stage, envoy: &Envoy, screen: &mut Screen<'_>) -> Result<bool, Failure> {
+    const ASKED: usize = 300;
+    let Envoy { addr, program, .. } = envoy;
+    screen.step("In front: a real Envoy")?;
+    screen
+        .line(&format!("   {} on http://{addr}, with docs/examples/envoy.yaml", shown(program)))?;
+    screen.line(&format!(
+        "   {STRICT_LIMIT} requests a day over both regions; {ASKED} at once, {AT_ONCE} clients"
+    ))?;
+    let tally = load::burst(&stage.http, *addr, ("x-user", "envoy"), ASKED, AT_ONCE).await;
+    let count = tally.all();
+    screen.line(&format!("   asked {}, passed {}", count.asked, count.passed))?;
+    let exact = count.passed == STRICT_LIMIT && tally.errors == 0;
+    screen.line("\n   a refusal:")?;
+    screen.line(&format!("   $ curl -i -H 'x-user: envoy' http://{addr}/"))?;
+    let refusal = load::one(&stage.http, *addr, "x-user", "envoy").await;
+    if let Some(refusal) = &refusal {
+        write_head(screen, refusal)?;
+    }
+    let refused = refusal.is_some_and(|answer| answer.status() == StatusCode::TOO_MANY_REQUESTS);
+    Ok(screen.verdict(exact && refused, "strict, behind Envoy: exact")?)
+}
+
 async fn death(stage: &Stage, fleet: &mut Fleet, screen: &mut Screen<'_>) -> Result<bool, Failure> {
     const COUNT: u32 = 800;
     const PAUSE: Duration = Duration::from_millis(5);
@@ -249,7 +261,12 @@ async fn death(stage: &Stage, fleet: &mut Fleet, screen: &mut Screen<'_>) -> Res
     Ok(as_promised)
 }
 
-fn invite(stage: &Stage, site: &Site, screen: &mut Screen<'_>) -> Result<(), Failure> {
+fn invite(
+    stage: &Stage,
+    envoy: Option<&Envoy>,
+    site: &Site,
+    screen: &mut Screen<'_>,
+) -> Result<(), Failure> {
     screen.step("Your turn")?;
     let program = program();
     let gateway = stage.gateway;
@@ -259,6 +276,11 @@ fn invite(stage: &Stage, site: &Site, screen: &mut Screen<'_>) -> Result<(), Fai
          for i in $(seq 30); do curl -s -o /dev/null -w '%{{http_code}} ' -H 'x-user: me' \
          http://{gateway}/; done; echo"
     ))?;
+    if let Some(Envoy { addr, .. }) = envoy {
+        screen.line(&format!(
+            "   the same behind Envoy:\n     curl -i -H 'x-user: me' http://{addr}/"
+        ))?;
+    }
     if let Some(node) = stage.survivors().next() {
         let Node { id, http, grpc, admin, .. } = node;
         screen.line(&format!(
@@ -276,120 +298,6 @@ fn invite(stage: &Stage, site: &Site, screen: &mut Screen<'_>) -> Result<(), Fai
     ))?;
     screen.line("\n   Ctrl-C ends it and removes everything.")?;
     Ok(())
-}
-
-// === asking nodes ===
-
-impl Stage {
-    async fn burst(&self, header: &str, value: &str, count: usize) -> Tally {
-        load::burst(&self.http, self.gateway, (header, value), count, AT_ONCE).await
-    }
-
-    fn survivors(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(|node| node.id != VICTIM)
-    }
-
-    /// How many answers the surviving nodes gave by `on_unavailable` so far.
-    async fn by_policy(&self) -> Result<u64, Failure> {
-        const SERIES: &str = "tidegate_verdicts_total{source=\"policy\"} ";
-        let mut sum = 0;
-        for node in self.survivors() {
-            let url = format!("http://{}/metrics", node.admin);
-            let answer = get(&self.http, &url).await?;
-            let text = String::from_utf8_lossy(answer.body());
-            let value = text.lines().find_map(|line| line.strip_prefix(SERIES));
-            sum += value.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(sum)
-    }
-
-    /// Looks, without charging anything, until the node knows that the limit is used up.
-    async fn wait_until_nothing_remains(
-        &self,
-        node: &Node,
-        key: &str,
-        value: &str,
-    ) -> Result<(), Failure> {
-        let body = serde_json::json!({
-            "domain": "demo",
-            "descriptors": [{ "entries": [{ "key": key, "value": value }], "hitsAddend": "0" }],
-        });
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
-            let url = format!("http://{}/v1/check", node.http);
-            let request = Request::post(&url)
-                .header(http::header::CONTENT_TYPE, "application/json")
-                .body(Full::new(Bytes::from(body.to_string())));
-            let request = request.map_err(|error| no_answer(&url, &error.to_string()))?;
-            let answer = client::exchange(&self.http, request).await;
-            let answer = answer.map_err(|error| no_answer(&url, &error))?;
-            if answer.headers().get("x-ratelimit-remaining").is_some_and(|left| left == "0") {
-                return Ok(());
-            }
-            sleep(LOOK_INTERVAL).await;
-        }
-        Err(never_saw(node, "that the limit is used up").into())
-    }
-}
-
-/// Where the node's mesh is: what the others are to dial.
-async fn mesh_of(http: &Http, node: &Node) -> Result<SocketAddr, Failure> {
-    wait_for(http, node, "itself", |report| {
-        let own = report.members.iter().find(|member| member.state == MemberState::This)?;
-        own.addr.as_ref()?.parse().ok()
-    })
-    .await
-}
-
-/// Who can be asked, as this node sees it.
-/// Each survivor is alone in its region, so that all its keys are to be its own.
-fn decides_its_region(report: &StatusReport) -> bool {
-    report.ownership.as_ref().is_some_and(|ownership| ownership.decides > 0.999)
-}
-
-fn living(report: &StatusReport) -> Vec<&str> {
-    let living = |state| matches!(state, MemberState::This | MemberState::Up);
-    report.members.iter().filter(|m| living(m.state)).map(|m| m.id.as_str()).collect()
-}
-
-/// Asks the node for its status until `found` finds something in it.
-async fn wait_for<T>(
-    http: &Http,
-    node: &Node,
-    what: &str,
-    found: impl Fn(&StatusReport) -> Option<T>,
-) -> Result<T, Failure> {
-    let url = format!("http://{}/status", node.admin);
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if let Some(found) = found(&json(http, &url).await?) {
-            return Ok(found);
-        }
-        sleep(LOOK_INTERVAL).await;
-    }
-    Err(never_saw(node, what).into())
-}
-
-async fn json<T: DeserializeOwned>(http: &Http, url: &str) -> Result<T, Failure> {
-    let answer = get(http, url).await?;
-    serde_json::from_slice(answer.body()).map_err(|error| no_answer(url, &error.to_string()).into())
-}
-
-async fn get(http: &Http, url: &str) -> Result<Response<Bytes>, Failure> {
-    let request = Request::get(url).body(Full::default());
-    let request = request.map_err(|error| no_answer(url, &error.to_string()))?;
-    Ok(client::exchange(http, request).await.map_err(|error| no_answer(url, &error))?)
-}
-
-fn no_answer(url: &str, problem: &str) -> UserError {
-    UserError::new(format!("{url}: {problem}"), "the node's log is above")
-}
-
-fn never_saw(node: &Node, what: &str) -> UserError {
-    UserError::new(
-        format!("{} did not see {what} within {PATIENCE:?}", node.id),
-        "try it on a machine that is less busy; its log is above",
-    )
 }
 
 // === words ===
@@ -427,7 +335,11 @@ async fn away_from_midnight(screen: &mut Screen<'_>) -> Result<(), Failure> {
 
 /// How the person called this program, near enough to be typed again.
 fn program() -> String {
-    let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("tidegate"));
+    shown(&std::env::current_exe().unwrap_or_else(|_| PathBuf::from("tidegate")))
+}
+
+/// A path as seen from the person's folder.
+fn shown(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
-    path.strip_prefix(here).unwrap_or(&path).display().to_string()
+    path.strip_prefix(here).unwrap_or(path).display().to_string()
 }

@@ -5,18 +5,13 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::serving::Node;
-use crate::soon;
+use crate::serving::{Node, soon};
+use crate::tools;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_configurations_are_confirmed_and_a_bad_one_is_refused() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tools = Command::new(root.join("scripts/python-tools")).stderr(Stdio::inherit()).output();
-    let tools = tools.unwrap();
-    assert!(tools.status.success(), "scripts/python-tools says why");
-    let python = String::from_utf8(tools.stdout).unwrap();
-
-    let mut script = Command::new(python.trim())
+    let mut script = Command::new(tools::program("python"))
         .arg(root.join("tests/python/xds_server.py"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
