@@ -97,7 +97,11 @@ fn the_references_config_check_is_its_lines_and_exit_codes() {
 
     let run = tidegate(&["ratelimit-config-check", "--config_dir=/nowhere"]);
     assert_eq!(run.code, 1);
-    assert!(run.stdout.contains("error opening directory /nowhere: No such file"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("error opening directory /nowhere: No such file"),
+        "{}",
+        run.stdout
+    );
 
     let run = tidegate(&["ratelimit-config-check", "-dir", folder]);
     assert_eq!(
