@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 
+use super::admin_door::{self, AdminDoor};
 use super::{Failure, Outcome, client};
 use crate::config::UserError;
 
@@ -13,14 +14,8 @@ use crate::config::UserError;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The admin door of the node
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "TIDEGATE_ADMIN_URL",
-        default_value = "http://127.0.0.1:8082"
-    )]
-    url: String,
+    #[command(flatten)]
+    door: AdminDoor,
     /// Do not wait until the node has ended
     #[arg(long)]
     no_wait: bool,
@@ -41,15 +36,11 @@ closes last. The exit code is 1 when it is still there after the timeout.";
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let base = args.url.trim_end_matches('/');
-    let url = format!("{base}/drain");
+    let url = args.door.at("/drain");
     let response = client::ask(Method::POST, &url, String::new())?;
     if response.status() != StatusCode::ACCEPTED {
-        return Err(UserError::new(
-            format!("{url} answered {}", response.status()),
-            "give the admin door ([admin] listen) of a tidegate node with --url",
-        )
-        .into());
+        let problem = format!("{url} answered {}", response.status());
+        return Err(UserError::new(problem, admin_door::FIX).into());
     }
     if args.no_wait {
         writeln!(out, "draining")?;
@@ -58,7 +49,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
     writeln!(out, "draining; waiting until the node has ended")?;
     out.flush()?;
     for _ in 0..args.timeout.saturating_mul(10) {
-        if client::ask(Method::GET, &format!("{base}/healthz"), String::new()).is_err() {
+        if client::ask(Method::GET, &args.door.at("/healthz"), String::new()).is_err() {
             writeln!(out, "drained")?;
             return Ok(Outcome::Yes);
         }

@@ -4,6 +4,7 @@
 //! The exit code is 0 when it went well, 1 when the answer is no (a check that is refused, rules
 //! that do not hold), 2 when there is no answer, with one line that says what to do.
 
+mod admin_door;
 mod ca;
 mod check;
 mod client;

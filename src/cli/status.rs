@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::admin_door::{self, AdminDoor};
 use super::table::{self, Paint};
 use super::{Failure, Outcome, client, entry};
 use crate::admin::report::{MemberReport, OwnershipReport, StorageReport};
@@ -17,14 +18,8 @@ use crate::config::UserError;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The admin door of a node
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "TIDEGATE_ADMIN_URL",
-        default_value = "http://127.0.0.1:8082"
-    )]
-    url: String,
+    #[command(flatten)]
+    door: AdminDoor,
     /// Who owns this key? A domain, then the descriptor's entries, outermost first
     #[arg(long, num_args = 2.., value_names = ["DOMAIN", "KEY=VALUE"])]
     key: Option<Vec<String>>,
@@ -40,12 +35,12 @@ Examples:
   tidegate status --key demo user=alice";
 
 pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let base = args.url.trim_end_matches('/');
     if let Some([domain, entries @ ..]) = args.key.as_deref() {
-        let report: OwnerReport = fetch(&format!("{base}/owner?{}", query(domain, entries)?))?;
+        let report: OwnerReport =
+            fetch(&args.door.at(&format!("/owner?{}", query(domain, entries)?)))?;
         if args.json { write_json(out, &report)? } else { write_owner(out, &report)? }
     } else {
-        let report: StatusReport = fetch(&format!("{base}/status"))?;
+        let report: StatusReport = fetch(&args.door.at("/status"))?;
         if args.json {
             write_json(out, &report)?;
         } else {
@@ -64,7 +59,7 @@ fn fetch<T: DeserializeOwned>(url: &str) -> Result<T, Failure> {
     }
     let body: Option<Value> = serde_json::from_slice(response.body()).ok();
     let error = body.as_ref().and_then(|body| body.get("error")).and_then(Value::as_str);
-    let fix = error.unwrap_or("give the admin door ([admin] listen) of a tidegate node with --url");
+    let fix = error.unwrap_or(admin_door::FIX);
     Err(UserError::new(format!("{url} answered {}, not a report", response.status()), fix).into())
 }
 

@@ -5,6 +5,7 @@ use serde::Deserialize;
 /// `[envoy]`. It concerns Envoy's rate limit service alone: gRPC and its JSON form.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own, as there")]
 pub struct Envoy {
     /// Every answer is `OK`, whatever the limits say; what would have been refused is counted.
     pub shadow_mode: bool,

@@ -31,9 +31,9 @@ pub(super) const ATTEMPTS_MAX: u32 = 64;
 /// busy.
 const FOLLOWED_MAX: u32 = 4;
 /// The first wait, doubled each round up to [`PAUSE_MAX`]. A handover takes a flush and a round
-/// trip.
+/// trip; an ask with a long deadline waits for a second and more in its [`ATTEMPTS_MAX`] asks.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(8);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_range_on_its_way_is_waited_for_in_growing_steps() {
         let (mut asks, topology) = (candidates(), moved("c"));
-        for millis in [1, 2, 4, 8, 8] {
+        for millis in [1, 2, 4, 8, 16, 32, 64, 64] {
             for name in ["b", "a"] {
                 assert_eq!(asks.next(&topology, true), ask(name));
                 asks.refused(None);

@@ -4,9 +4,9 @@
 //! limits that a request brings along, from the request itself. Clients can invent such names, so
 //! their number is bounded: beyond [`NAMES_MAX`] everything is counted under [`OTHER`].
 //!
-//! Worked example: of a limit of 10 an hour with 8 used, an ask for 5 is refused. Of its hits 2 came
-//! near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. An ask for 1
-//! after that finds the limit used up: `total_hits` 1, `over_limit` 1.
+//! Worked example: of a limit of 10 an hour with 8 used, an ask for 5 is refused. Of its hits 2
+//! came near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. An ask
+//! for 1 after that finds the limit used up: `total_hits` 1, `over_limit` 1.
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go` and `src/limiter/base_limiter.go`.
 

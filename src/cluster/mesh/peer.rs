@@ -26,7 +26,7 @@ pub const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// rule's policy at once and do not wait for the deadline. Three pings may be lost before it.
 pub const SILENT_AFTER: Duration = Duration::from_millis(350);
 /// A peer that was not heard for so long is dialed anew. QUIC tries an old connection ever more
-/// seldom, and the two ends may give it up seconds apart: a link that healed must not wait for that.
+/// seldom, and the two ends may give it up seconds apart: a healed link must not wait for that.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// An established peer.
