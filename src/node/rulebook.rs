@@ -40,9 +40,10 @@ impl RuleBook {
             return Ok(Self { cell, watched: None, watcher: Arc::default() });
         }
         let options = Options::new(&config.rules.path, options);
-        let (watcher, handle) = match config.rules.required {
-            true => Watcher::start(options)?,
-            false => Watcher::start_anyway(options),
+        let (watcher, handle) = if config.rules.required {
+            Watcher::start(options)?
+        } else {
+            Watcher::start_anyway(options)
         };
         let watcher = Arc::new(Mutex::new(Some(watcher)));
         Ok(Self { cell: handle.cell(), watched: Some(handle), watcher })

@@ -10,7 +10,7 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go` and `src/limiter/base_limiter.go`.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,15 +52,16 @@ pub enum Outcome {
 /// Every [`Tally`] of the process by its name, and what is counted once for all.
 #[derive(Debug, Default)]
 pub struct Tallies {
-    by_name: RwLock<HashMap<Arc<str>, Arc<Tally>>>,
+    by_name: RwLock<BTreeMap<Arc<str>, Arc<Tally>>>,
     /// Asks for a domain that no rule speaks of, by domain.
-    not_found: RwLock<HashMap<Arc<str>, Arc<AtomicU64>>>,
+    not_found: RwLock<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
     /// What many requests share.
     pub service: Service,
 }
 
 /// What is counted once for all names.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "its names are those of the source")]
 pub struct Service {
     /// Loads of the rules that made a book.
     pub config_load_success: AtomicU64,
@@ -157,7 +158,7 @@ fn add(counter: &AtomicU64, hits: u64) {
     counter.fetch_add(hits, Ordering::Relaxed);
 }
 
-fn entry<T: Default>(map: &RwLock<HashMap<Arc<str>, Arc<T>>>, name: &str) -> Arc<T> {
+fn entry<T: Default>(map: &RwLock<BTreeMap<Arc<str>, Arc<T>>>, name: &str) -> Arc<T> {
     if let Some(found) = map.read().get(name) {
         return found.clone();
     }
@@ -169,7 +170,7 @@ fn entry<T: Default>(map: &RwLock<HashMap<Arc<str>, Arc<T>>>, name: &str) -> Arc
     map.entry(name.into()).or_default().clone()
 }
 
-fn sorted<T>(map: &RwLock<HashMap<Arc<str>, Arc<T>>>) -> Vec<(Arc<str>, Arc<T>)> {
+fn sorted<T>(map: &RwLock<BTreeMap<Arc<str>, Arc<T>>>) -> Vec<(Arc<str>, Arc<T>)> {
     let mut all: Vec<_> = map.read().iter().map(|(name, it)| (name.clone(), it.clone())).collect();
     all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     all
