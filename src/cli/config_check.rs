@@ -15,7 +15,7 @@ use crate::config::UserError;
 use crate::config::reference;
 use crate::rules::load::{self, Options, Source};
 
-/// Check a folder of rule files as envoyproxy/ratelimit's ratelimit_config_check does.
+/// Check a folder of rule files as envoyproxy/ratelimit's own checker does.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

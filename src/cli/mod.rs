@@ -50,7 +50,7 @@ enum Command {
     /// Look at rule files without running a node
     #[command(subcommand)]
     Rules(rules_command::Command),
-    /// Check rule files as envoyproxy/ratelimit's ratelimit_config_check does
+    /// Check rule files as envoyproxy/ratelimit's own checker does
     RatelimitConfigCheck(config_check::Args),
     /// Make the cluster's certificates
     #[command(subcommand)]

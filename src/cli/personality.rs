@@ -1,6 +1,6 @@
 //! The names that the binary is called by. Under those of envoyproxy/ratelimit's binaries it is
-//! what they are: `/bin/ratelimit` serves by its environment, `ratelimit_config_check` looks at rule
-//! files. A link or a copy of that name is enough.
+//! what they are: `/bin/ratelimit` serves by its environment, `ratelimit_config_check` looks at
+//! rule files. A link or a copy of that name is enough.
 
 use std::ffi::OsString;
 use std::path::Path;

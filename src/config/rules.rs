@@ -7,6 +7,7 @@ use serde::Deserialize;
 /// `[rules]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key, and says yes or no")]
 pub struct Rules {
     /// Folder of rule files (`*.yaml`, `*.yml`), or one such file, relative to the configuration
     /// file. Watched: a change applies within two seconds.

@@ -57,9 +57,10 @@ impl RuleBook {
             return Ok(Self { cell, watched: None, source: Arc::default(), may_be_empty: false });
         }
         let options = Options::new(&config.rules.path, options);
-        let (watcher, handle) = match config.rules.required {
-            true => Watcher::start(options)?,
-            false => Watcher::start_anyway(options),
+        let (watcher, handle) = if config.rules.required {
+            Watcher::start(options)?
+        } else {
+            Watcher::start_anyway(options)
         };
         Ok(Self::of(&handle, Source::Folder(watcher), config.rules.may_be_empty))
     }

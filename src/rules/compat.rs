@@ -76,7 +76,7 @@ mod tests {
             ),
             (
                 "domain: d\ndescriptors:\n- key: k\n  rate_limit:\n  - {unit: day}\n",
-                "5:3: rate_limit:",
+                "5:5: rate_limit:",
             ),
         ] {
             let error = says(text).expect(text);

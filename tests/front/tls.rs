@@ -256,6 +256,6 @@ async fn ask(addr: SocketAddr, client: &Arc<ClientConfig>) -> Result<Code, tonic
     // The scheme is for the request line alone: the connector speaks TLS.
     let endpoint = Endpoint::from_static("http://rl.internal");
     let channel = endpoint.connect_with_connector_lazy(connector);
-    let asked = RlsClient::over(channel).should_rate_limit(request());
-    Ok(asked.await?.overall_code())
+    let mut client = RlsClient::over(channel);
+    Ok(client.should_rate_limit(request()).await?.overall_code())
 }

@@ -52,7 +52,7 @@ const INDEX: &str = "\
 ";
 
 const NO_PROFILES: &str = "\
-there are no profiles: this is no Go program. Use perf on the process, and /metrics on the HTTP port.
+there are no profiles: this is no Go program. Use perf on the process; /metrics is on the HTTP port.
 ";
 
 async fn index() -> Response {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Sorted, which it is not there. A window that is none of Envoy's units stands by its length
-//! (`unit=1m30s`); a rule of several limits has one line each; an unlimited one is `unit=UNKNOWN
+//! (`unit=90s`); a rule of several limits has one line each; an unlimited one is `unit=UNKNOWN
 //! requests_per_unit=0`, as there.
 //!
 //! Source: `src/config/config_impl.go`, `dump`.
@@ -54,16 +54,19 @@ mod tests {
 
     #[test]
     fn every_limit_is_a_line_in_order() {
-        let yaml = "domain: d\ndescriptors:\n- key: z\n  shadow_mode: true\n  quota_mode: true\n  \
-                    rate_limit: {unit: Minute, requests_per_unit: 10}\n- key: a\n  value: b\n  \
-                    rate_limit: {unlimited: true}\n  descriptors:\n  - key: c\n    rate_limit:\n    \
-                    - {window: 90s, requests_per_unit: 5}\n    - {unit: day, requests_per_unit: 7}\n";
+        let yaml = "domain: d\ndescriptors:\n\
+                    - key: z\n  shadow_mode: true\n  quota_mode: true\n  \
+                    rate_limit: {unit: Minute, requests_per_unit: 10}\n\
+                    - key: a\n  value: b\n  rate_limit: {unlimited: true}\n  descriptors:\n  \
+                    - key: c\n    rate_limit:\n    \
+                    - {window: 90s, requests_per_unit: 5}\n    \
+                    - {unit: day, requests_per_unit: 7}\n";
         let source = Source { name: "d.yaml".into(), bytes: yaml.as_bytes().to_vec() };
         let book = load::parse(&[source], &load::Options::default()).unwrap();
         assert_eq!(
             dump(&book),
             "d.a_b: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n\
-             d.a_b.c: unit=1m30s requests_per_unit=5, shadow_mode: false, quota_mode: false\n\
+             d.a_b.c: unit=90s requests_per_unit=5, shadow_mode: false, quota_mode: false\n\
              d.a_b.c: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false\n\
              d.z: unit=MINUTE requests_per_unit=10, shadow_mode: true, quota_mode: true\n"
         );

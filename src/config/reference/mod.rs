@@ -2,8 +2,8 @@
 //! from outside, so that an image can be swapped and nothing else changes.
 //!
 //! [`read`] is pure: variables in, a checked [`Config`] out, with what to tell the operator. What a
-//! variable of theirs says, one of ours (`TIDEGATE_SECTION__KEY`) or `--set` overrides, so that three
-//! such processes can be told to form a cluster.
+//! variable of theirs says, one of ours (`TIDEGATE_SECTION__KEY`) or `--set` overrides, so that
+//! three such processes can be told to form a cluster.
 //!
 //! *Example*: `PORT=9000 SHADOW_MODE=true REDIS_URL=redis:6379` is `http.listen = "0.0.0.0:9000"`,
 //! `envoy.shadow_mode = true`, and one warning that `REDIS_URL` means nothing here.

@@ -1,7 +1,7 @@
 //! Every setting of envoyproxy/ratelimit, its default there, and what becomes of it here.
 //!
-//! Source: `src/settings/settings.go`. `docs/envoyproxy-ratelimit-settings.md` shows the same table,
-//! and a test holds the two together.
+//! Source: `src/settings/settings.go`. `docs/envoyproxy-ratelimit-settings.md` shows the same
+//! table, and a test holds the two together.
 
 use super::{backend, stats, xds};
 

@@ -1,5 +1,5 @@
-//! `google.protobuf.Struct` in its JSON form, which is plain JSON. Keys are sorted, and whole numbers
-//! are written without a fraction, as protojson does both.
+//! `google.protobuf.Struct` in its JSON form, which is plain JSON. Keys are sorted, and whole
+//! numbers are written without a fraction, as protojson does both.
 
 use serde_json::{Map, Number, Value};
 
