@@ -26,7 +26,7 @@ const LAYERS: [&[&str]; 12] = [
 ];
 
 /// Uses only `units`, and may be used by everything from here downwards.
-const OBSERVE: (&str, &str) = ("observe", "store");
+const OBSERVE: (&str, &str) = ("observe", "rules");
 
 /// No socket, no task, no clock, no randomness, nothing printed: what is decided depends on the
 /// arguments alone.

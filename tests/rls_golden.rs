@@ -33,6 +33,7 @@ const DIFFERENT: &[(&str, Bug, &str)] = &[
 ];
 
 #[tokio::test]
+#[expect(clippy::print_stdout, reason = "how many pass is what one runs it for")]
 async fn conversations_with_the_reference_go_as_they_went() {
     let cases = golden_support::case::all();
     assert!(!cases.is_empty(), "no cases were found");
@@ -50,7 +51,7 @@ async fn conversations_with_the_reference_go_as_they_went() {
         match (checked, bug) {
             (Err(difference), _) => writeln!(wrong, "{}: {difference}", case.name),
             (Ok(()), Some(bug)) => {
-                let reason = listed.map_or(bug.reason(), |(_, _, reason)| reason);
+                let reason = listed.map_or_else(|| bug.reason(), |(_, _, reason)| reason);
                 writeln!(different, "{}: {reason}", case.name)
             }
             (Ok(()), None) => {
@@ -98,7 +99,8 @@ async fn as_is_right(case: &Case, bug: Bug) -> Result<(), String> {
         if is_refused && ours == step.expected() {
             continue;
         }
-        let statuses = ours["statuses"].as_array().ok_or(format!("step {index}: {ours}"))?;
+        let statuses =
+            ours["statuses"].as_array().ok_or_else(|| format!("step {index}: {ours}"))?;
         if statuses.len() != step.descriptors().len() {
             return Err(format!("step {index}: {} statuses", statuses.len()));
         }

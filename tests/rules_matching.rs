@@ -107,7 +107,7 @@ fn the_fingerprint_is_of_what_the_rules_say() {
     let other = "domain: e\n";
     let base = books(&[("1", one), ("2", other)]).fingerprint();
     // A number that changes here is a number on which nodes of two versions disagree.
-    assert_eq!(base, 4_366_588_042_392_766_544, "the canonical form changed: raise its version");
+    assert_eq!(base, 951_820_702_403_359_413, "the canonical form changed: raise its version");
 
     let spelled = one.replace("minute", "MINUTE # comment\n ").replace("unit: hour", "window: 60m");
     assert_eq!(books(&[("z", other), ("y", &spelled)]).fingerprint(), base);

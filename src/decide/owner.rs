@@ -79,11 +79,9 @@ impl Decider {
         if check.hits >= Hits::PEEK {
             return;
         }
-        let (Some(counter), Some(remote)) = (check.counters.first(), &self.parts().remote) else {
-            return;
-        };
-        let place = counter.key.place;
+        let Some(place) = check.counters.first().map(|counter| counter.key.place) else { return };
         self.refunded(place);
+        let Some(remote) = &self.parts().remote else { return };
         let topology = self.parts().topology.load();
         for member in topology.view.members() {
             let is_asker = check.scope == Scope::Global || member.region == topology.region;

@@ -1,8 +1,8 @@
 //! The descriptors of one request, decided with regard to each other: `[envoy] all_or_nothing` and
 //! `local_cache`.
 //!
-//! **From memory.** With `local_cache` a key of a fixed window that was refused is refused until its
-//! window ends, and nothing is counted.
+//! **From memory.** With `local_cache` a key of a fixed window that was refused is refused until
+//! its window ends, and nothing is counted.
 //!
 //! **All or nothing.** A request that one limit refuses is to charge the others nothing. No lock
 //! spans counters of several owners, so it takes two rounds, one of looks and one of charges:

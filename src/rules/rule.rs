@@ -45,7 +45,8 @@ impl Rule {
     /// The rule of a limit that a request brings along: strict, with the usual policy, under a name
     /// made of the request itself.
     ///
-    /// Example: (`user`, `ann`) and (`path`, ``) in the domain `shop` are `shop.user_ann.path`.
+    /// Example: `user=ann` and `path` without a value, in the domain `shop`, are
+    /// `shop.user_ann.path`.
     ///
     /// Source: envoyproxy/ratelimit, `src/config/config_impl.go`, `descriptorKey`.
     pub fn brought_along(domain: &str, entries: &[Entry<'_>], limit: Quota) -> Self {

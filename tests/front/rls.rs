@@ -78,15 +78,17 @@ async fn hits_are_asked_as_envoy_means_them() {
 }
 
 #[tokio::test]
-async fn a_limit_brought_along_is_counted_and_changes_nothing() {
+async fn a_limit_brought_along_is_asked_and_one_without_a_unit_is_counted_as_ignored() {
     let table = Table::usual();
     let (door, _) = grpc_door(&table, Bounds::default()).await;
-    let mut request = ask("open");
-    request.descriptors[0].limit =
-        Some(RateLimitOverride { requests_per_unit: 1, unit: Unit::Day.into() });
-    let response = client(door.addr).should_rate_limit(request).await.expect("a response");
-    assert_eq!(response.overall_code(), Code::Ok);
-    assert_eq!(door.stats.overrides.get(), 1);
+    for (unit, ignored) in [(Unit::Day, 0), (Unit::Unknown, 1)] {
+        let mut request = ask("open");
+        request.descriptors[0].limit =
+            Some(RateLimitOverride { requests_per_unit: 1, unit: unit.into() });
+        let response = client(door.addr).should_rate_limit(request).await.expect("a response");
+        assert_eq!(response.overall_code(), Code::Ok);
+        assert_eq!(door.stats.overrides.get(), ignored, "{unit:?}");
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use tidegate::config::Envoy;
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit,
 };
+use tidegate::units::Span;
 
 /// A scenario.
 pub struct Case {
@@ -256,7 +257,7 @@ impl Step {
     /// When the window of a unit began.
     pub fn window(&self, unit: &Value) -> u64 {
         let unit = Unit::ALL.into_iter().find(|it| unit.as_str() == Some(it.name()));
-        let window = unit.and_then(Unit::window).map_or(1, |window| window.as_secs_ceil());
+        let window = unit.and_then(Unit::window).map_or(1, Span::as_secs_ceil);
         self.seconds() / window * window
     }
 }

@@ -8,11 +8,11 @@ use arc_swap::ArcSwap;
 use http::uri::PathAndQuery;
 use serde_json::Value;
 use tidegate::cluster::identity::NodeId;
-use tidegate::config::Config;
+use tidegate::config::{Config, Envoy};
 use tidegate::decide::Decider;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::RlsServer;
-use tidegate::front::rls::message::RateLimitResponse;
+use tidegate::front::rls::message::{RateLimitRequest, RateLimitResponse};
 use tidegate::node::{self, Core, Setup};
 use tidegate::rules::book::Book;
 use tidegate::rules::descriptor::Entry;
@@ -20,7 +20,7 @@ use tidegate::rules::load::{Options, Source, parse};
 use tidegate::rules::quota::Quota;
 use tidegate::seam::Clock;
 use tidegate::units::Timestamp;
-use tonic::Request;
+use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::case::{Case, Step};
@@ -31,7 +31,7 @@ const BROKEN: &str = "'''";
 
 /// The node, and what was loaded so far.
 pub struct Node {
-    core: Arc<Core>,
+    pub core: Arc<Core>,
     clock: Arc<SetClock>,
     book: Arc<ArcSwap<Book>>,
     merges_domains: bool,
@@ -59,13 +59,21 @@ impl Clock for SetClock {
 impl Node {
     /// A node with the settings of the case, which loaded its rules or could not.
     pub async fn start(case: &Case) -> Self {
+        let seconds = case.steps.first().map_or(0, Step::seconds);
+        let mut node = Self::unloaded(case.envoy(), seconds).await;
+        node.merges_domains = case.merges_domains();
+        node.load(&case.files());
+        node
+    }
+
+    /// A node without rules.
+    pub async fn unloaded(envoy: Envoy, seconds: u64) -> Self {
         let (mut seam, _) = node::outside();
-        let clock = Arc::<SetClock>::default();
-        clock.0.store(case.steps.first().map_or(0, Step::seconds), Ordering::Relaxed);
+        let clock = Arc::new(SetClock(seconds.into()));
         seam.clock = clock.clone();
         let mut config = Config::default();
         config.cluster.listen = None;
-        config.envoy = case.envoy();
+        config.envoy = envoy;
         let book = Arc::new(ArcSwap::from_pointee(Book::unloaded()));
         let setup = Setup {
             config,
@@ -75,26 +83,32 @@ impl Node {
             http: None,
         };
         let (core, _) = Core::build(setup, seam).await.expect("the node starts");
-        let merges_domains = case.merges_domains();
-        let mut node = Self { core, clock, book, merges_domains, loads_ok: 0, loads_failed: 0 };
-        node.load(&case.files());
-        node
+        Self { core, clock, book, merges_domains: false, loads_ok: 0, loads_failed: 0 }
     }
 
     /// Asks as a client does.
     pub async fn ask(&self, step: &Step) -> Value {
-        self.clock.0.store(step.seconds(), Ordering::Relaxed);
+        render::answer(self.send(step.seconds(), step.request()).await)
+    }
+
+    /// Sends a message at a time.
+    pub async fn send(
+        &self,
+        seconds: u64,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
+        self.clock.0.store(seconds, Ordering::Relaxed);
         let decider: Arc<Decider> = Arc::new(self.core.decider.clone());
         let mut grpc =
             tonic::client::Grpc::new(RlsServer::new(decider, Bounds::default(), Arc::default()));
         let path = PathAndQuery::from_static(METHOD);
         let codec = ProstCodec::<_, RateLimitResponse>::default();
-        let answer = grpc.unary(Request::new(step.request()), path, codec).await;
-        render::answer(answer.map(tonic::Response::into_inner))
+        let answer = grpc.unary(Request::new(request), path, codec).await;
+        answer.map(tonic::Response::into_inner)
     }
 
     /// Loads files. The new rules are in force, or the old ones stay.
-    fn load(&mut self, files: &[&str]) {
+    pub fn load(&mut self, files: &[&str]) {
         let source = |(name, text): (&str, &&str)| Source {
             name: name.into(),
             bytes: text.as_bytes().to_vec(),
@@ -211,7 +225,35 @@ fn shown_by(step: &Step) -> String {
     text
 }
 
-/// A name as the reference exports it.
+/// A name as the reference exports it: an address of four numbers keeps no dots.
 fn sanitized(name: &str) -> String {
-    name.replace([':', '|'], "_")
+    let name = name.replace([':', '|'], "_");
+    let mut parts: Vec<&str> = name.split('.').collect();
+    let mut joined = String::new();
+    while let Some(part) = parts.first() {
+        let is_address = parts.len() > 3
+            && ends_in_number(part)
+            && parts[1..3].iter().all(|part| is_number(part))
+            && begins_with_number(parts[3]);
+        let taken = if is_address { 4 } else { 1 };
+        let rest = parts.split_off(taken);
+        if !joined.is_empty() {
+            joined.push('.');
+        }
+        joined.push_str(&parts.join("_"));
+        parts = rest;
+    }
+    joined
+}
+
+fn is_number(part: &str) -> bool {
+    matches!(part.len(), 1..=3) && part.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn ends_in_number(part: &str) -> bool {
+    part.bytes().last().is_some_and(|byte| byte.is_ascii_digit())
+}
+
+fn begins_with_number(part: &str) -> bool {
+    part.bytes().next().is_some_and(|byte| byte.is_ascii_digit())
 }

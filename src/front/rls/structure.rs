@@ -61,8 +61,8 @@ impl From<Kind> for Value {
 
 impl From<&Metadata> for Struct {
     fn from(metadata: &Metadata) -> Self {
-        let field = |(key, value): (&Box<str>, &Told)| (key.to_string(), value.into());
-        Self { fields: metadata.iter().map(field).collect() }
+        let fields = metadata.iter().map(|(key, value)| (key.to_string(), value.into()));
+        Self { fields: fields.collect() }
     }
 }
 
