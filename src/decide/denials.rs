@@ -44,8 +44,8 @@ use crate::units::{Hits, Span, Timestamp};
 
 /// Slots of the table; 32 bytes each, and some 200 more for a refusal of one limit.
 const SLOTS: usize = 16_384;
-/// Refusals of a slot.
-const WAYS: usize = 4;
+/// Refusals of a slot: one a unit, as far as requests bring limits of every unit along.
+const WAYS: usize = 8;
 /// The longest that a refusal is believed without asking again.
 const HOLDS_MAX: Span = Span::from_secs(60);
 

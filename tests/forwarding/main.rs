@@ -8,3 +8,4 @@ mod retries;
 mod searches;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
