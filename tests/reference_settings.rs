@@ -6,8 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use tidegate::config;
+use tidegate::config::StatsdProtocol;
 use tidegate::config::reference::settings::{self, Here};
 use tidegate::config::reference::{Start, Warning, read};
+use tidegate::units::Span;
 
 fn start(variables: &[(&str, &str)]) -> Result<Start, String> {
     start_with(variables, &[])
@@ -93,6 +95,42 @@ fn every_setting_with_a_meaning_reaches_its_key() {
     let headers = [&envoy.limit_header, &envoy.remaining_header, &envoy.reset_header];
     assert_eq!(headers, ["X-A", "X-B", "X-C"]);
     assert_eq!(start.warnings, []);
+}
+
+#[test]
+fn statistics_go_to_one_place() {
+    let stats = |variables: &[(&str, &str)]| start(variables).map(|start| start.config.stats);
+    let default = stats(&[("EXTRA_TAGS", "env:prod,team:edge,nothing")]).unwrap();
+    assert_eq!(default.statsd.as_deref(), Some("localhost:8125"));
+    assert_eq!(default.statsd_protocol, StatsdProtocol::Tcp);
+    assert_eq!(default.extra_tags, ["env:prod", "team:edge"]);
+    assert!(!default.prometheus_names && default.prometheus_listen.is_none());
+
+    let quiet = stats(&[("DISABLE_STATS", "true"), ("USE_PROMETHEUS", "true")]).unwrap();
+    assert_eq!((quiet.statsd, quiet.prometheus_listen), (None, None));
+
+    let dog = [
+        ("USE_STATSD", "false"),
+        ("USE_DOG_STATSD", "true"),
+        ("STATSD_HOST", "agent"),
+        ("STATSD_PORT", "8126"),
+        ("STATS_FLUSH_INTERVAL", "1s"),
+    ];
+    let dog = stats(&dog).unwrap();
+    assert_eq!(dog.statsd.as_deref(), Some("agent:8126"));
+    assert_eq!(dog.statsd_protocol, StatsdProtocol::Dogstatsd);
+    assert_eq!(dog.flush_interval, Span::from_secs(1));
+
+    let prometheus =
+        [("USE_STATSD", "false"), ("USE_PROMETHEUS", "true"), ("PROMETHEUS_PATH", "/stats")];
+    let prometheus = stats(&prometheus).unwrap();
+    assert_eq!(prometheus.statsd, None);
+    assert!(prometheus.prometheus_names);
+    assert_eq!(prometheus.prometheus_listen.unwrap().to_string(), "0.0.0.0:9090");
+    assert_eq!(prometheus.prometheus_path, "/stats");
+
+    let error = stats(&[("USE_PROMETHEUS", "true")]).unwrap_err();
+    assert!(error.contains("USE_STATSD"), "{error}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ struct Running {
     grpc: SocketAddr,
     admin: SocketAddr,
     shutdown: CancellationToken,
-    running: JoinHandle<Result<(), node::Error>>,
+    node: JoinHandle<Result<(), node::Error>>,
     _rules: tempfile::TempDir,
 }
 
@@ -136,15 +136,15 @@ impl Running {
         let (grpc, admin) = (free(), free());
         let config = config(rules.path(), grpc, admin, change);
         let shutdown = CancellationToken::new();
-        let running = tokio::spawn(Box::pin(node::run(config, shutdown.clone())));
+        let node = tokio::spawn(Box::pin(node::run(config, shutdown.clone())));
         in_time("the door opens", async {
             while TcpStream::connect(grpc).await.is_err() {
-                assert!(!running.is_finished(), "the node ended");
+                assert!(!node.is_finished(), "the node ended");
                 tokio::task::yield_now().await;
             }
         })
         .await;
-        Self { grpc, admin, shutdown, running, _rules: rules }
+        Self { grpc, admin, shutdown, node, _rules: rules }
     }
 
     async fn ask(&self, times: usize) {
@@ -165,7 +165,7 @@ impl Running {
 
     async fn end(self) {
         self.shutdown.cancel();
-        in_time("the node ends", self.running).await.unwrap().unwrap();
+        in_time("the node ends", self.node).await.unwrap().unwrap();
     }
 }
 
@@ -176,7 +176,7 @@ fn config(
     change: impl FnOnce(&mut Config),
 ) -> Config {
     let mut config = Config::standalone();
-    config.rules.path = rules.to_owned();
+    rules.clone_into(&mut config.rules.path);
     config.http.listen = Some(free());
     config.grpc.listen = Some(grpc);
     config.admin.listen = Some(admin);

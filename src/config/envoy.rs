@@ -3,7 +3,6 @@
 use serde::Deserialize;
 
 /// `[envoy]`. It concerns Envoy's rate limit service alone: gRPC and its JSON form.
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own, as it is there")]
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own, as there")]

@@ -119,11 +119,13 @@ impl Doors {
             RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
             grpc_health,
         );
+        let source = probes.statistics();
         let admin_router =
             admin::router(admin::Doors { inspect: view, probes, drain: on_demand.clone() });
-        let parts = core.decider.parts();
-        let (book, tallies) = (parts.book.clone(), parts.tallies.clone());
-        let debug_router = admin::debug::router(admin::debug::Debug { book, tallies });
+        let debug_router = admin::debug::router(admin::debug::Debug {
+            book: core.decider.parts().book.clone(),
+            statistics: move || source.read(),
+        });
         async move {
             let http = async {
                 if let Some(listener) = open_after("http.listen", http, &joined, &drain).await? {

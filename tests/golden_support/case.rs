@@ -59,7 +59,7 @@ fn folder() -> PathBuf {
     named_folder().unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test reads its environment itself")]
+#[allow(clippy::disallowed_methods, reason = "a test reads its environment itself")]
 fn named_folder() -> Option<PathBuf> {
     std::env::var_os("GOLDEN_DIR").map(PathBuf::from)
 }

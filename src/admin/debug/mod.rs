@@ -8,8 +8,8 @@
 //! | `/debug/pprof/…` | 404: there is no Go runtime to look into |
 
 mod rlconfig;
-mod stats;
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -20,23 +20,26 @@ use axum::routing::get;
 use http::StatusCode;
 
 use super::router::answer;
-use crate::observe::tally::Tallies;
+use crate::observe::statistics::Statistics;
 use crate::rules::book::Book;
 
 /// What stands behind the debug door.
 #[derive(Clone, Debug)]
-pub struct Debug {
+pub struct Debug<S> {
     /// The rules in force.
     pub book: Arc<ArcSwap<Book>>,
-    /// What was counted.
-    pub tallies: Arc<Tallies>,
+    /// Reads what was counted.
+    pub statistics: S,
 }
 
 /// The router for the listener of `[debug]`.
-pub fn router(debug: Debug) -> Router {
+pub fn router<S>(debug: Debug<S>) -> Router
+where
+    S: Fn() -> Statistics + Clone + Send + Sync + 'static,
+{
     Router::new()
-        .route("/rlconfig", get(rlconfig))
-        .route("/stats", get(stats))
+        .route("/rlconfig", get(rlconfig::<S>))
+        .route("/stats", get(stats::<S>))
         .route("/debug/pprof", get(no_profiles))
         .route("/debug/pprof/", get(no_profiles))
         .route("/debug/pprof/{*rest}", get(no_profiles))
@@ -63,12 +66,22 @@ async fn no_profiles() -> Response {
     text(StatusCode::NOT_FOUND, NO_PROFILES.to_owned())
 }
 
-async fn rlconfig(State(debug): State<Debug>) -> Response {
+async fn rlconfig<S>(State(debug): State<Debug<S>>) -> Response {
     text(StatusCode::OK, rlconfig::dump(&debug.book.load()))
 }
 
-async fn stats(State(debug): State<Debug>) -> Response {
-    text(StatusCode::OK, stats::dump(&debug.tallies))
+async fn stats<S: Fn() -> Statistics>(State(debug): State<Debug<S>>) -> Response {
+    text(StatusCode::OK, dump(&(debug.statistics)()))
+}
+
+/// `name: value`, one a line: `ratelimit.service.rate_limit.shop.user_ann.total_hits: 5`.
+fn dump(statistics: &Statistics) -> String {
+    let mut text = String::new();
+    statistics.counters(|name, value| {
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(text, "{name}: {value}");
+    });
+    text
 }
 
 fn text(status: StatusCode, body: String) -> Response {

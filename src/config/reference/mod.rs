@@ -73,6 +73,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
     tls(&mut reader, &mut warnings)?;
     envoy(&mut reader)?;
     rules(&mut reader)?;
+    stats::read(&mut reader)?;
     let log_level = reader.parsed(
         "LOG_LEVEL",
         "value",
