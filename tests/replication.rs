@@ -115,6 +115,8 @@ async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
     for node in [&a, &b] {
         node.sees("both", |view| view.owners().count() == 2).await;
     }
+    let tenancy = &a.core.decider.parts().tenancy;
+    eventually("it may own", PATIENCE, || tenancy.has_lease(Scope::Region)).await;
     let values = owned_by(&a, "durable", 2);
     assert_eq!(b.ask("durable", &values[0]).await.statuses[0].source, Source::Owner);
     assert_eq!(b.ask("durable", &values[1]).await.statuses[0].source, Source::Policy);

@@ -95,7 +95,7 @@ async fn requests_cannot_grow_the_statistics() {
     for n in 0..INVENTED {
         let request = invented(n);
         let question = Question::new(&request, &bounds).expect("within the bounds");
-        let answer = core.decider.decide(question.ask()).await;
+        let answer = core.decider.decide(question.ask(true)).await;
         assert_eq!(response(&answer).statuses.len(), request.descriptors.len());
     }
     let tallies = &core.decider.parts().tallies;

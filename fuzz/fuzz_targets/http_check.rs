@@ -19,7 +19,7 @@ fuzz_target!(|body: &[u8]| {
         }
     };
     let Ok(question) = Question::new(&message, &bounds) else { return };
-    let ask = question.ask();
+    let ask = question.ask(false);
     assert!(!ask.domain.is_empty() && !ask.descriptors.is_empty());
     assert!(ask.descriptors.len() <= bounds.descriptors_max && ask.hits.get() > 0);
     let hasher = KeyHasher::new([7; 16]);

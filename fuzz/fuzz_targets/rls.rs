@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     alone::with(|node| async move {
         // The second time its counters are there, and some are used up.
         for _ in 0..2 {
-            let answer = node.decider.decide(question.ask()).await;
+            let answer = node.decider.decide(question.ask(true)).await;
             let response = response(&answer);
             assert_eq!(response.statuses.len(), asked);
             let written = response.encode_to_vec();

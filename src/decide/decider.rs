@@ -101,7 +101,7 @@ impl Decider {
             denials: Denials::default(),
             seen: Seen::default(),
             next_id: AtomicU64::new(1),
-            elsewhere: Envoy::default(),
+            elsewhere: Envoy { overrides: false, ..Envoy::default() },
         };
         Self { shared: Arc::new(shared) }
     }

@@ -154,6 +154,12 @@ impl Denials {
             return;
         }
         let refusals = verdicts.iter().filter(|verdict| !verdict.allowed);
+        // Of several limits none is charged when one refuses: fewer hits may still pass.
+        let is_used_up =
+            verdicts.len() == 1 || refusals.clone().any(|verdict| verdict.remaining == 0);
+        if !is_used_up {
+            return;
+        }
         let Some(rest) = refusals.map(|verdict| verdict.reset).min() else { return };
         let mut slot = self.slot(first.key.place).lock();
         if slot.forgotten == ticket.0 {

@@ -8,7 +8,7 @@ use crate::config::policy::OnUnavailable;
 use crate::engine::{Retry, Verdict};
 use crate::rules::quota::Quota;
 use crate::store::{Counter, Store};
-use crate::units::{Span, Timestamp};
+use crate::units::{Hits, Span, Timestamp};
 
 /// When to ask again after a refusal by policy: by then the ring has another owner.
 const RETRY_AFTER: Span = Span::from_secs(1);
@@ -37,7 +37,9 @@ pub(super) fn answer(
                     Counter { key: counter.key.share(), quota: counter.quota.with_limit(share) }
                 })
                 .collect();
-            store.check(&shares, check.hits, now)
+            // What is given back may have been the owner's: then this share never had it.
+            let hits = if check.hits.refund() > 0 { Hits::PEEK } else { check.hits };
+            store.check(&shares, hits, now)
         }
     }
 }

@@ -20,8 +20,11 @@
 //! 10 are left, as it did before.
 //!
 //! **Bound.** Between the rounds others may be admitted, so one that is refused in the second round
-//! may hold up to its hits of the other counters for as long as a message takes. No limit admits
-//! more than it does without this: what decides is the charge, not the look.
+//! may hold up to its hits of the other counters for as long as a message takes, and for good when
+//! its caller goes away meanwhile. What is given back after the window has turned is taken off the
+//! next one. No request passes that is not charged everywhere. It takes two rounds, so up to two
+//! deadlines of owners that do not answer. As at its source, a rule in shadow mode that would
+//! refuse keeps the others from being charged.
 //!
 //! Source: envoyproxy/ratelimit, `src/redis/fixed_cache_impl.go`, `DoLimit`. It does not give back.
 
@@ -124,6 +127,21 @@ impl Decider {
             }
         }
         self.ask_open(limits, &mut known, &second, now).await;
+        let refused = |known: &Known| known.iter().flatten().any(|outcome| !outcome.is_within());
+        if !refused(&known) {
+            // The look was overtaken: a bucket was refilled, a window turned. Then nothing passes
+            // uncharged.
+            let rest: Round = limits
+                .iter()
+                .zip(&charged)
+                .map(|(limited, charged)| (!charged).then_some(limited.check.hits))
+                .collect();
+            for (known, _) in known.iter_mut().zip(&rest).filter(|(_, hits)| hits.is_some()) {
+                *known = None;
+            }
+            self.ask_open(limits, &mut known, &rest, now).await;
+            self.give_back(limits, &mut known, now).await;
+        }
         known.into_iter().flatten().collect()
     }
 
@@ -157,7 +175,10 @@ impl Decider {
         let stands_once =
             |limited: &Limited| limits.iter().filter(|it| key(it) == key(limited)).count() == 1;
         let was_overtaken = limits.iter().zip(known.iter()).any(|(limited, outcome)| {
-            stands_once(limited) && outcome.as_ref().is_some_and(|outcome| !outcome.is_within())
+            // What passes in shadow mode takes nothing from the others.
+            stands_once(limited)
+                && !limited.rule.shadow
+                && outcome.as_ref().is_some_and(|outcome| !outcome.is_within())
         });
         if !was_overtaken {
             return;
@@ -181,10 +202,13 @@ impl Decider {
     }
 }
 
-/// Whether a charge after this look would be refused.
+/// Whether a charge after this look would be refused. Nobody refuses to be given something back,
+/// and a policy says what it would say.
 fn would_refuse(limited: &Limited, look: &Outcome) -> bool {
-    let hits = limited.check.hits.charge();
-    !look.is_within() || look.verdicts.iter().any(|verdict| u64::from(verdict.remaining) < hits)
+    let hits = limited.check.hits;
+    let is_beyond = || look.verdicts.iter().any(|it| u64::from(it.remaining) < hits.charge());
+    let refuses = !look.is_within() || (look.source != Source::Policy && is_beyond());
+    refuses && hits.refund() == 0
 }
 
 /// Descriptors with the same are the same.

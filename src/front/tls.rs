@@ -77,6 +77,12 @@ pub enum Error {
         /// What it should hold.
         what: &'static str,
     },
+    /// A file is larger than [`FILE_BYTES_MAX`].
+    #[error("{}: larger than 1 MiB", path.display())]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+    },
     /// Certificate and key do not work, alone or together.
     #[error("{}: {source}", path.display())]
     Unusable {
@@ -226,6 +232,7 @@ impl From<Error> for UserError {
         let fix = match error {
             Error::Unreadable { .. } => "check the path, and who may read it",
             Error::Empty { .. } | Error::Authorities { .. } => "give a PEM file that holds one",
+            Error::TooLarge { .. } => "give the certificates that are needed here alone",
             Error::Unusable { .. } => "give a certificate and the key it was made with",
         };
         Self::new(format!("[grpc] TLS: {error}"), fix)
@@ -242,7 +249,11 @@ fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
+    // What is cut off might be an authority.
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::TooLarge { path: path.to_owned() });
+    }
     Ok(bytes)
 }

@@ -74,8 +74,8 @@ impl RuleBook {
         }
     }
 
-    /// Why there is nothing to decide by, if so. Rules that limit nothing are a mistake, because then
-    /// every ask passes: that is no limiter. Whoever says that it is none is believed.
+    /// Why there is nothing to decide by, if so. Rules that limit nothing are a mistake, because
+    /// then every ask passes: that is no limiter. Whoever says that it is none is believed.
     pub(super) fn lacks(&self) -> Option<Arc<str>> {
         let book = self.cell.load();
         if !book.is_loaded() {

@@ -193,8 +193,14 @@ fn add(counter: &AtomicU64, hits: u64) {
 }
 
 fn entry<T: Default>(named: &RwLock<Named<T>>, name: &str) -> Arc<T> {
-    if let Some(found) = named.read().things.get(name) {
-        return found.clone();
+    {
+        let named = named.read();
+        // A flood of new names must not make everybody wait for the one who writes.
+        let is_full = named.things.len() > NAMES_MAX;
+        let full = || if is_full { named.things.get(OTHER) } else { None };
+        if let Some(found) = named.things.get(name).or_else(full) {
+            return found.clone();
+        }
     }
     let mut named = named.write();
     let bytes = named.bytes.saturating_add(name.len());

@@ -176,8 +176,8 @@ impl<'o> Compiler<'o> {
     }
 }
 
-/// What stands behind `metadata`. It is read even where it has no effect, so that what is wrong with
-/// it is told.
+/// What stands behind `metadata`. It is read even where it has no effect, so that what is wrong
+/// with it is told.
 fn metadata_of(fields: &Fields<'_>) -> Result<Option<Metadata>, Error> {
     match fields.node("metadata") {
         None => Ok(None),

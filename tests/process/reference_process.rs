@@ -112,8 +112,12 @@ impl Reference {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_port_of_the_reference_answers_as_it_does_there() {
-    let variables =
-        [("REDIS_URL", "redis:6379"), ("REDIS_SOCKET_TYPE", "tcp"), ("LOG_FORMAT", "json")];
+    let variables = [
+        ("REDIS_URL", "redis:6379"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("LOG_FORMAT", "json"),
+        ("USE_STATSD", "false"),
+    ];
     let mut process = Reference::start(Some(RULES), &variables);
     assert_eq!(process.is_healthy(200).await.body, "OK");
     assert_eq!(process.serving().await, ServingStatus::Serving);

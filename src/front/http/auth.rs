@@ -77,6 +77,7 @@ impl Error {
     fn status(&self) -> StatusCode {
         match self {
             Self::Off => StatusCode::NOT_FOUND,
+            Self::Refusal(Refusal::NotLoaded) => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_REQUEST,
         }
     }
@@ -109,6 +110,9 @@ async fn answer<D: Decide, P: Probes>(
     }
     let descriptors: Vec<Descriptor<'_>> = values.iter().map(descriptor).collect();
     door.bounds.admit(domain, &descriptors)?;
+    if !door.decide.is_loaded() {
+        return Err(Refusal::NotLoaded.into());
+    }
 
     let ask = Ask { domain, descriptors: &descriptors, hits, for_envoy: false };
     let Some(answer) = decide(door, ask).await else {

@@ -54,9 +54,9 @@ async fn answer<D: Decide, P: Probes>(
             &Refusal::NotLoaded.to_string(),
         )));
     }
-    door.stats.overrides.add(rls::overrides_ignored(&message, door.decide.envoy().overrides));
+    door.stats.overrides.add(rls::overrides_ignored(&message, false));
 
-    let Some(answer) = decide(door, question.ask()).await else {
+    let Some(answer) = decide(door, question.ask(false)).await else {
         return Ok(undecided());
     };
     let status = if answer.allowed { StatusCode::OK } else { denied_status(door.denied_status) };

@@ -38,7 +38,7 @@ pub async fn answer<D: Decide>(
     })?;
     let envoy = decide.envoy();
     stats.overrides.add(question::overrides_ignored(request, envoy.overrides));
-    let answer = tokio::time::timeout(bounds.request_timeout, decide.decide(question.ask()))
+    let answer = tokio::time::timeout(bounds.request_timeout, decide.decide(question.ask(true)))
         .await
         .map_err(|_| Unanswered::Late)?;
     Ok(reply::response_to(request, &answer, envoy))

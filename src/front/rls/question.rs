@@ -41,14 +41,9 @@ impl<'a> Question<'a> {
         Ok(question)
     }
 
-    /// What is decided.
-    pub fn ask(&self) -> Ask<'_> {
-        Ask {
-            domain: self.domain,
-            descriptors: &self.descriptors,
-            hits: self.hits,
-            for_envoy: true,
-        }
+    /// What is decided; `for_envoy` is whether `[envoy]` applies.
+    pub fn ask(&self, for_envoy: bool) -> Ask<'_> {
+        Ask { domain: self.domain, descriptors: &self.descriptors, hits: self.hits, for_envoy }
     }
 }
 
@@ -113,7 +108,7 @@ mod tests {
         for (addend, expected) in [(0, 1), (1, 1), (7, 7), (u32::MAX, 4_294_967_295)] {
             let request = request(addend, vec![wire(None, false)]);
             let question = Question::new(&request, &Bounds::default()).expect("within the bounds");
-            assert_eq!(question.ask().hits.get(), expected);
+            assert_eq!(question.ask(true).hits.get(), expected);
         }
         for (addend, negative, expected) in [
             (None, false, None),
@@ -126,7 +121,7 @@ mod tests {
         ] {
             let request = request(3, vec![wire(addend, negative)]);
             let question = Question::new(&request, &Bounds::default()).expect("within the bounds");
-            assert_eq!(question.ask().descriptors[0].hits.map(Hits::get), expected);
+            assert_eq!(question.ask(true).descriptors[0].hits.map(Hits::get), expected);
         }
     }
 
@@ -139,7 +134,7 @@ mod tests {
         for (unit, secs) in [(0, None), (2, Some(60)), (7, Some(604_800)), (8, None), (-1, None)] {
             let request = request(1, vec![with(unit), wire(None, false)]);
             let question = Question::new(&request, &Bounds::default()).expect("within the bounds");
-            let limits: Vec<_> = question.ask().descriptors.iter().map(|it| it.limit).collect();
+            let limits: Vec<_> = question.ask(true).descriptors.iter().map(|it| it.limit).collect();
             assert_eq!(limits[0].map(|quota| quota.window().as_secs_ceil()), secs);
             assert_eq!((limits[0].map_or(5, |quota| quota.limit()), limits[1]), (5, None));
             assert_eq!(overrides_ignored(&request, true), u64::from(secs.is_none()));

@@ -84,7 +84,12 @@ impl Door {
         let value = key.number.to_string();
         let entries = vec![Entry { key: key.kind.name(), value: &value }];
         let descriptors = [Descriptor { entries, hits: None, limit: None }];
-        let ask = Ask { domain: DOMAIN, descriptors: &descriptors, hits: Hits::new(hits), for_envoy: true };
+        let ask = Ask {
+            domain: DOMAIN,
+            descriptors: &descriptors,
+            hits: Hits::new(hits),
+            for_envoy: true,
+        };
         let answer = self.core.decider.decide(ask).await;
         self.history.answered(number, &answer);
     }
