@@ -22,6 +22,10 @@ descriptors:
   - {key: minute, rate_limit: {unit: minute, requests_per_unit: 3}}
   - {key: odd, rate_limit: {window: 90s, requests_per_unit: 1}}
   - {key: bucket, rate_limit: {unit: hour, requests_per_unit: 60, burst: 1, algorithm: token_bucket}}
+  - key: two
+    rate_limit:
+      - {unit: minute, requests_per_unit: 100}
+      - {unit: day, requests_per_unit: 5}
   - {key: zero, rate_limit: {unit: hour, requests_per_unit: 0}}
   - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
   - key: path
@@ -139,6 +143,23 @@ async fn hits_are_given_back_whatever_another_descriptor_says() {
     let both = statuses(&node, &[back, hits("zero", 1)]).await;
     assert_eq!((&both[0]["limit_remaining"], &both[1]["code"]), (&json!(6), &json!("OVER_LIMIT")));
     assert_eq!(statuses(&node, &[hits("hour", 0)]).await[0]["limit_remaining"], 6);
+}
+
+#[tokio::test]
+async fn hits_given_back_to_a_used_up_window_make_no_other_limit_free() {
+    let node = node(Envoy { all_or_nothing: true, ..Envoy::default() }).await;
+    statuses(&node, &[hits("hour", 11)]).await;
+    let back = RateLimitDescriptor { is_negative_hits: true, ..hits("hour", 1) };
+    statuses(&node, &[back, hits("minute", 1)]).await;
+    assert_eq!(statuses(&node, &[hits("minute", 0)]).await[0]["limit_remaining"], 2);
+}
+
+#[tokio::test]
+async fn a_rule_of_several_limits_is_remembered_only_when_one_is_used_up() {
+    let node = node(Envoy { local_cache: true, ..Envoy::default() }).await;
+    for (hits, code) in [(3, "OK"), (4, "OVER_LIMIT"), (2, "OK"), (1, "OVER_LIMIT")] {
+        assert_eq!(statuses(&node, &[self::hits("two", hits)]).await[0]["code"], code, "{hits}");
+    }
 }
 
 #[tokio::test]

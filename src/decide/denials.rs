@@ -36,9 +36,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::refusal::{later, may_ever_pass, refused_again, shortest_wait};
 use crate::cluster::mesh::wire::Check;
-use crate::engine::{Retry, Verdict};
-use crate::rules::quota::{Algorithm, Quota};
+use crate::engine::Verdict;
+use crate::rules::quota::Algorithm;
 use crate::store::{Counter, Verdicts};
 use crate::units::{Hits, Span, Timestamp};
 
@@ -153,13 +154,11 @@ impl Denials {
         if !is_window(&check.counters, verdicts) || check.hits.refund() > 0 {
             return;
         }
-        let refusals = verdicts.iter().filter(|verdict| !verdict.allowed);
         // Of several limits none is charged when one refuses: fewer hits may still pass.
-        let is_used_up =
-            verdicts.len() == 1 || refusals.clone().any(|verdict| verdict.remaining == 0);
-        if !is_used_up {
-            return;
-        }
+        let is_used_up = |it: &&Verdict| {
+            !it.allowed && (verdicts.len() == 1 || u64::from(it.excess) >= check.hits.charge())
+        };
+        let refusals = verdicts.iter().filter(is_used_up);
         let Some(rest) = refusals.map(|verdict| verdict.reset).min() else { return };
         let mut slot = self.slot(first.key.place).lock();
         if slot.forgotten == ticket.0 {
@@ -230,48 +229,12 @@ fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
     verdicts.iter().any(|verdict| !verdict.allowed) && refusing.all(is_fixed)
 }
 
-/// What a window that is remembered as refused says to `hits`, by the quota of today.
-fn refused_again(verdict: &Verdict, counter: &Counter, hits: Hits) -> Verdict {
-    let retry = if hits.charge() > u64::from(counter.quota.limit()) {
-        Retry::Never
-    } else {
-        Retry::After(verdict.reset.max(Span::from_nanos(1)))
-    };
-    let excess = u32::try_from(hits.charge()).unwrap_or(u32::MAX);
-    Verdict { limit: counter.quota.limit(), remaining: 0, retry, excess, ..*verdict }
-}
-
-/// The shortest wait among the limits that refuse; `None` when none does, or one does for ever.
-fn shortest_wait(verdicts: &[Verdict]) -> Option<Span> {
-    let refusals = verdicts.iter().filter(|verdict| !verdict.allowed);
-    let waits: Option<SmallVec<[Span; 4]>> =
-        refusals.map(|refusal| refusal.retry.after()).collect();
-    waits?.into_iter().min()
-}
-
-/// Whether so many hits fit the limit at all; if not, the refusal is one for ever.
-fn may_ever_pass(hits: Hits, quota: &Quota) -> bool {
-    let most = match quota.queue() {
-        Some(waiting) => waiting.saturating_add(1),
-        None => quota.burst(),
-    };
-    hits.charge() <= u64::from(most)
-}
-
-/// What `verdict` says when `passed` has gone by.
-fn later(verdict: &Verdict, passed: Span) -> Verdict {
-    let less = |span: Span| Span::from_nanos(span.as_nanos().saturating_sub(passed.as_nanos()));
-    let retry = match verdict.retry {
-        Retry::After(span) => Retry::After(less(span)),
-        Retry::Now | Retry::Never => verdict.retry,
-    };
-    Verdict { reset: less(verdict.reset), retry, delay: less(verdict.delay), ..*verdict }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::policy::{Durability, Scope};
+    use crate::engine::Retry;
+    use crate::rules::quota::Quota;
     use crate::store::KeyHash;
 
     const ASKED: Timestamp = Timestamp::from_secs(1_700_000_000);

@@ -22,6 +22,7 @@ mod owner;
 mod parts;
 mod plan;
 mod policy;
+mod refusal;
 mod seen;
 mod status;
 mod together;
