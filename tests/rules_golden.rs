@@ -4,6 +4,8 @@
 //! (commit f2fb157). A file is either refused with the reference's words, or loaded and then matches
 //! every request as there. Set `GOLDEN_DIR` to run another collection.
 
+#![allow(clippy::print_stdout, reason = "how many cases pass belongs in the output of the test")]
+
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -18,7 +20,7 @@ const DIFFERENT: &[(&str, &str)] = &[];
 #[test]
 fn rule_files_of_the_reference_mean_the_same() {
     let cases = cases();
-    assert!(cases.len() >= 94, "only {} cases were found", cases.len());
+    assert!(!cases.is_empty(), "no case was found");
     let mut wrong = Vec::new();
     for case in &cases {
         let name = case["name"].as_str().expect("a name");
@@ -29,6 +31,7 @@ fn rule_files_of_the_reference_mean_the_same() {
             (Err(difference), false) => wrong.push(format!("{name}: {difference}")),
         }
     }
+    println!("{} of {} config cases pass", cases.len() - wrong.len(), cases.len());
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
