@@ -110,9 +110,9 @@ impl Tally {
 
     /// Counts an ask for `hits` of a limit of which `after` are used, these `hits` among them.
     ///
-    /// What is near begins at `floor(limit * near_limit_ratio)`, in single precision. `hits` is
-    /// negative in two's complement when hits are given back, and sums wrap, so that a counter goes
-    /// back by what was given back.
+    /// What is near begins at `floor(limit * near_limit_ratio)`, in single precision. Sums wrap, as
+    /// they do there: hits that are negative in two's complement take a counter back. Decisions
+    /// count no hits that are given back.
     ///
     /// An algorithm may refuse although `after` is within the limit, as a bucket that holds less
     /// than the limit does. Its hits are all over the limit, and none is near it.

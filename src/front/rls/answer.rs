@@ -37,7 +37,11 @@ pub async fn answer<D: Decide>(
         }
     })?;
     let envoy = decide.envoy();
-    stats.overrides.add(question::overrides_ignored(request, envoy.overrides));
+    let ignored = question::overrides_ignored(request, envoy.overrides);
+    // Seldom any: a line that all cores share is not written for nothing.
+    if ignored > 0 {
+        stats.overrides.add(ignored);
+    }
     let answer = tokio::time::timeout(bounds.request_timeout, decide.decide(question.ask(true)))
         .await
         .map_err(|_| Unanswered::Late)?;

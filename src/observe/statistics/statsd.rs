@@ -9,8 +9,8 @@
 //!
 //! A counter that did not move is not told. What was told is noted once its bytes were handed to
 //! the connection ([`Sent::note`]); until then it stays owed, so that a server that was away gets
-//! the sum when it is back, and nothing has to be kept for it meanwhile. Counters go back when hits
-//! are given back; the difference is then negative, which statsd takes.
+//! the sum when it is back, and nothing has to be kept for it meanwhile. Should a counter go
+//! back, the difference is negative, which statsd takes.
 //!
 //! Calls are timed by the thousand a second, and a line for each would cost more than the calls.
 //! Those of one bucket are one line: the bucket's lower end in whole milliseconds, at the sampling
