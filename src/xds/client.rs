@@ -21,9 +21,10 @@ use tonic_prost::ProstCodec;
 
 use super::backoff::Backoff;
 use super::channel::{self, Error, causes};
-use super::message::{Any, DiscoveryRequest, DiscoveryResponse, Node, Struct};
+use super::message::{Any, DiscoveryRequest, DiscoveryResponse, Node};
 use super::resources;
 use super::session::Session;
+use super::structure::Struct;
 use crate::config::Xds;
 use crate::rules::book::Book;
 use crate::rules::current::Handle;

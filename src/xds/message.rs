@@ -1,10 +1,10 @@
 //! The messages of discovery, by hand.
 //!
 //! Sources: `envoy/service/discovery/v3/discovery.proto`, `envoy/config/core/v3/base.proto`,
-//! `google/rpc/status.proto`, `google/protobuf/any.proto` and `struct.proto`. Fields that this
+//! `google/rpc/status.proto`, `google/protobuf/any.proto`. Fields that this
 //! client neither reads nor sets are left out: protobuf skips what it does not know.
 
-use std::collections::BTreeMap;
+use super::structure::Struct;
 
 /// What the client says: first which resources it wants, then what it thinks of each response.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -85,66 +85,11 @@ pub struct Any {
     pub value: Vec<u8>,
 }
 
-/// `google.protobuf.Struct`: a JSON object.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Struct {
-    /// By name.
-    #[prost(btree_map = "string, message", tag = "1")]
-    pub fields: BTreeMap<String, Value>,
-}
-
-/// `google.protobuf.Value`: anything that JSON can say.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Value {
-    /// Nothing is what a sender left out; it is read as null.
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6")]
-    pub kind: Option<Kind>,
-}
-
-/// What a [`Value`] is.
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Kind {
-    /// Always 0.
-    #[prost(int32, tag = "1")]
-    Null(i32),
-    /// A number.
-    #[prost(double, tag = "2")]
-    Number(f64),
-    /// A text.
-    #[prost(string, tag = "3")]
-    String(String),
-    /// A truth value.
-    #[prost(bool, tag = "4")]
-    Bool(bool),
-    /// An object.
-    #[prost(message, tag = "5")]
-    Struct(Struct),
-    /// A list.
-    #[prost(message, tag = "6")]
-    List(ListValue),
-}
-
-/// `google.protobuf.ListValue`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ListValue {
-    /// In order.
-    #[prost(message, repeated, tag = "1")]
-    pub values: Vec<Value>,
-}
-
-impl Struct {
-    /// An object of texts.
-    pub fn of_texts<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let text = |text: &str| Value { kind: Some(Kind::String(text.to_owned())) };
-        let fields = pairs.into_iter().map(|(name, value)| (name.to_owned(), text(value)));
-        Self { fields: fields.collect() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use prost::Message;
 
+    use super::super::structure::{Kind, ListValue, Value};
     use super::*;
 
     // All bytes below are written down field by field from the .proto files.

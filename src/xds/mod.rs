@@ -26,7 +26,8 @@
 //! `src/config/config_xds.go`; envoyproxy/go-control-plane, `pkg/client/sotw/v3/client.go`; the xDS
 //! protocol, <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
 //!
-//! Pure: [`message`], [`rls_conf`], [`tree`], [`resources`], [`session`], [`backoff`]. The I/O
+//! Pure: [`message`], [`structure`], [`rls_conf`], [`tree`], [`resources`], [`session`],
+//! [`backoff`]. The I/O
 //! edge: [`client`] and its `channel`.
 
 pub mod backoff;
@@ -36,6 +37,7 @@ pub mod message;
 pub mod resources;
 pub mod rls_conf;
 pub mod session;
+pub mod structure;
 pub mod tree;
 
 pub use channel::Error;

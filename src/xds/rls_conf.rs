@@ -4,7 +4,7 @@
 //! envoyproxy/ratelimit keeps below `api`. It knows fewer keys than a rule file: `value_to_metric`
 //! and `share_threshold` are not in it, nor are keys of ours.
 
-use super::message::Struct;
+use super::structure::Struct;
 
 /// The type of the resources, as `Any` names it.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";

@@ -15,8 +15,8 @@
 //! unit. Any other limit without one is the mistake `invalid rate limit unit 'UNKNOWN'`, as in the
 //! reference.
 
-use super::message::{Kind as ValueKind, Struct, Value};
 use super::rls_conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
+use super::structure::{Kind as ValueKind, Struct, Value};
 use crate::rules::yaml::{Kind, Node, Scalar};
 
 /// Most descriptors one below the other. A rule file holds no more: each takes two of the 64 levels
@@ -97,7 +97,7 @@ fn json(value: &Value) -> Node {
     match &value.kind {
         None | Some(ValueKind::Null(_)) => plain("null".to_owned()),
         Some(ValueKind::Number(number)) => plain(yaml_number(*number)),
-        Some(ValueKind::String(string)) => text(string),
+        Some(ValueKind::Text(string)) => text(string),
         Some(ValueKind::Bool(truth)) => plain(truth.to_string()),
         Some(ValueKind::Struct(inner)) => object(inner),
         Some(ValueKind::List(list)) => {
@@ -161,8 +161,8 @@ fn plain(text: String) -> Node {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::ListValue;
     use super::super::rls_conf::RateLimitReplace;
+    use super::super::structure::ListValue;
     use super::*;
     use crate::rules::yaml::{Bounds, parse};
 
@@ -172,7 +172,7 @@ mod tests {
         let metadata = Struct {
             fields: [
                 ("tags", ValueKind::List(ListValue { values: vec![Value { kind: None }] })),
-                ("team", ValueKind::String("7".into())),
+                ("team", ValueKind::Text("7".into())),
                 ("tier", ValueKind::Number(3.0)),
                 ("vip", ValueKind::Bool(true)),
                 ("weight", ValueKind::Number(0.5)),

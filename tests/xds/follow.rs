@@ -12,8 +12,9 @@ use tidegate::rules::rule::{Rule, RuleStats};
 use tidegate::seam::Entropy;
 use tidegate::units::Span;
 use tidegate::xds::Client;
-use tidegate::xds::message::{DiscoveryRequest, DiscoveryResponse, Kind};
+use tidegate::xds::message::{DiscoveryRequest, DiscoveryResponse};
 use tidegate::xds::rls_conf::TYPE_URL;
+use tidegate::xds::structure::Kind;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -179,7 +180,7 @@ async fn the_server_learns_who_asks_for_what() {
     assert!(request.resource_names.is_empty(), "all resources are asked for");
     let node = request.node.unwrap();
     let team = node.metadata.unwrap().fields["team"].kind.clone();
-    assert_eq!((node.id.as_str(), team), ("edge", Some(Kind::String("a=b".to_owned()))));
+    assert_eq!((node.id.as_str(), team), ("edge", Some(Kind::Text("a=b".to_owned()))));
     follower.stop().await;
 }
 
