@@ -25,12 +25,15 @@ use tidegate::config::policy::{Mode, Scope};
 use tidegate::engine::{self, ActorId, State};
 use tidegate::rules::descriptor::Entry;
 use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counter, KeyHash, KeyHasher, Options, Store};
+use smallvec::SmallVec;
+use tidegate::store::{Counter, KeyHash, KeyHasher, Options, Single, Store};
 use tidegate::units::{Hits, Span, Timestamp};
 
 const KEYS: usize = 1_000_000;
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 const ROUNDS: usize = 5;
+/// Checks that are decided together, as a pipeline of a Redis client brings them.
+const BATCH: usize = 16;
 
 /// Some of the measurements.
 type Part = fn(&Bench);
@@ -81,6 +84,16 @@ fn bench_store(bench: &Bench) {
             black_box(store.check(&[bench.counter(key)], Hits::ONE, now));
         });
         bench.report.row(&format!("known keys, {threads} thread(s)"), &[("ns", ns)]);
+    }
+    for threads in [1, 2] {
+        let ns = bench.time_batches(threads, |keys, now| {
+            let asks: SmallVec<[Single; BATCH]> =
+                keys.iter().map(|key| Single { counter: bench.counter(key), hits: Hits::ONE }).collect();
+            store.check_each_if(&asks, now, |_| true, |verdict| {
+                black_box(verdict);
+            });
+        });
+        bench.report.row(&format!("known keys, batches of {BATCH}, {threads} thread(s)"), &[("ns", ns)]);
     }
     let ns = bench.time(1, |key, now| {
         black_box(store.check(&[bench.counter(key)], Hits::PEEK, now));
@@ -175,15 +188,19 @@ impl Bench {
     /// Nanoseconds a check takes one thread, the best of some rounds over all keys. Threads start
     /// at different keys, so they meet at a shard only by chance.
     fn time(&self, threads: usize, check: impl Fn(&str, Timestamp) + Sync) -> f64 {
+        self.time_batches(threads, |keys, now| keys.iter().for_each(|key| check(key, now)))
+    }
+
+    fn time_batches(&self, threads: usize, check: impl Fn(&[String], Timestamp) + Sync) -> f64 {
         let round = |round: usize| {
             let now = START.plus(Span::from_secs(round as u64));
             let start = Instant::now();
             std::thread::scope(|scope| {
                 for thread in 0..threads {
                     let (tail, head) = self.keys.split_at(thread * KEYS / threads);
-                    let keys = head.iter().chain(tail);
                     let check = &check;
-                    scope.spawn(move || keys.for_each(|key| check(key, now)));
+                    let batches = head.chunks(BATCH).chain(tail.chunks(BATCH));
+                    scope.spawn(move || batches.for_each(|keys| check(keys, now)));
                 }
             });
             start.elapsed().as_nanos() as f64 / KEYS as f64

@@ -296,7 +296,7 @@ fn names_say_what_a_thing_is() {
 #[test]
 fn nothing_is_unsafe() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the manifest");
-    assert!(manifest.contains("unsafe_code = \"forbid\""));
+    assert!(manifest.contains("unsafe_code = \"deny\""));
     let mut problems = Problems::default();
     for file in sources() {
         for (number, line) in file.code() {

@@ -25,6 +25,7 @@ mod policy;
 mod refusal;
 mod seen;
 mod status;
+mod throttle;
 mod together;
 
 use std::sync::LazyLock;
@@ -32,6 +33,7 @@ use std::sync::LazyLock;
 pub use ask::{Answer, Ask, Source, Status};
 pub use decider::Decider;
 pub use parts::{Counters, Parts, Remote};
+pub use throttle::{Demand, Throttle};
 
 use crate::config::Envoy;
 use crate::observe::tally::Tallies;

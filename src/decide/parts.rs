@@ -15,7 +15,7 @@ use crate::cluster::tenure::Tenancy;
 use crate::config::Envoy;
 use crate::config::policy::Scope;
 use crate::observe::tally::Tallies;
-use crate::rules::book::Book;
+use crate::rules::book::{Book, Rule};
 use crate::seam::Clock;
 use crate::store::{KeyHasher, Store};
 
@@ -30,6 +30,8 @@ pub struct Parts {
     pub store: Arc<Store>,
     /// The rules in force.
     pub book: Arc<ArcSwap<Book>>,
+    /// What holds for the limits that clients name themselves.
+    pub clients: Arc<Rule>,
     /// The rings in force.
     pub topology: Arc<ArcSwap<Topology>>,
     /// What this node may decide.

@@ -28,7 +28,7 @@ use crate::cluster::tenure::{Driver, Electorate, Tenancy, driver};
 use crate::config::Config;
 use crate::decide::{Decider, Parts, Remote};
 use crate::pki::Identity;
-use crate::rules::book::Book;
+use crate::rules::book::{Book, Rule};
 use crate::seam::Seam;
 use crate::storage::Keeper;
 use crate::store::{KeyHasher, Store};
@@ -245,6 +245,10 @@ impl Core {
             hasher,
             store,
             book,
+            clients: Arc::new(Rule::of_clients(
+                config.defaults.mode,
+                config.defaults.on_unavailable,
+            )),
             topology: topology.clone(),
             tenancy,
             clock,

@@ -60,10 +60,21 @@ impl Rule {
                 id.extend(["_", entry.value]);
             }
         }
+        Self { limits: smallvec::smallvec![limit], ..Self::usual(id.into()) }
+    }
+
+    /// What is to be said of all limits that clients name with their requests, whatever they are:
+    /// who decides them, and what is answered while the owner is out of reach.
+    pub fn of_clients(mode: Mode, on_unavailable: OnUnavailable) -> Self {
+        Self { mode, on_unavailable, ..Self::usual("clients".into()) }
+    }
+
+    /// A rule without limits, with what applies when nothing is said.
+    fn usual(id: Arc<str>) -> Self {
         Self {
-            id: id.into(),
+            id,
             name: None,
-            limits: smallvec::smallvec![limit],
+            limits: SmallVec::new(),
             mode: Mode::Strict,
             scope: Scope::default(),
             on_unavailable: OnUnavailable::default(),

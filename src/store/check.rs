@@ -50,24 +50,46 @@ impl Shard {
         mut ask: Question,
         overflow: &Overflow,
     ) -> Verdicts {
+        if let [counter] = counters {
+            return smallvec::smallvec![self.check_single(counter, ask, overflow)];
+        }
         ask.now = self.instant(ask.now);
-        let verdicts = match counters {
-            [counter] if ask.hits != Hits::PEEK => match self.charge_known(counter, ask) {
-                Some(verdict) => smallvec::smallvec![verdict],
-                None => self.check_new(counters, ask, overflow),
-            },
-            _ => self.check_new(counters, ask, overflow),
-        };
+        let verdicts = self.check_new(counters, ask, overflow);
         self.sweep_for_check(ask.now);
         verdicts
     }
 
-    /// Decides counters of which some may not be in the table, and peeks.
+    /// Decides one counter.
+    pub(super) fn check_single(
+        &mut self,
+        counter: &Counter,
+        mut ask: Question,
+        overflow: &Overflow,
+    ) -> Verdict {
+        ask.now = self.instant(ask.now);
+        let known = if ask.hits == Hits::PEEK { None } else { self.charge_known(counter, ask) };
+        let verdict = known.unwrap_or_else(|| self.check_new_single(counter, ask, overflow));
+        self.sweep_for_check(ask.now);
+        verdict
+    }
+
+    /// Decides one counter that is not in the table, or peeks at it.
+    fn check_new_single(
+        &mut self,
+        counter: &Counter,
+        ask: Question,
+        overflow: &Overflow,
+    ) -> Verdict {
+        let mut room = self.room(std::slice::from_ref(counter), ask, overflow);
+        if ask.hits == Hits::PEEK {
+            return self.preview(counter, ask, &room);
+        }
+        self.charge(counter, ask, &mut room)
+    }
+
+    /// Decides counters together, of which some may not be in the table.
     fn check_new(&mut self, counters: &[Counter], ask: Question, overflow: &Overflow) -> Verdicts {
         let mut room = self.room(counters, ask, overflow);
-        if let ([counter], true) = (counters, ask.hits != Hits::PEEK) {
-            return smallvec::smallvec![self.charge(counter, ask, &mut room)];
-        }
         let previews: Verdicts =
             counters.iter().map(|counter| self.preview(counter, ask, &room)).collect();
         if ask.hits == Hits::PEEK {

@@ -72,6 +72,16 @@ impl KeyHasher {
         DescriptorHash { place: hash.h1, base: hash.h2 }
     }
 
+    /// Hashes a key that names no descriptor: a client brings its limit along, and any bytes may
+    /// stand in it. Never the hash of a descriptor, whose parts begin with a domain.
+    pub fn bare(&self, key: &[u8]) -> DescriptorHash {
+        let mut sip = SipHasher13::new_with_key(&self.secret);
+        sip.write(&u64::MAX.to_le_bytes());
+        sip.write(key);
+        let hash = sip.finish128();
+        DescriptorHash { place: hash.h1, base: hash.h2 }
+    }
+
     /// A number that two nodes share only if they share the secret; it tells nothing about it.
     pub fn fingerprint(&self) -> u64 {
         let mut sip = SipHasher13::new_with_key(&self.secret);

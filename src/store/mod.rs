@@ -20,12 +20,14 @@
 mod changed;
 mod check;
 mod dirty;
+mod each;
 mod eventual;
 pub mod key;
 mod lines;
 mod options;
 mod overflow;
 mod pages;
+mod prefetch;
 mod scan;
 mod shard;
 mod slot;
@@ -40,6 +42,7 @@ use parking_lot::Mutex;
 
 pub use check::{Counter, Verdicts};
 pub use dirty::is_urgent;
+pub use each::Single;
 pub use eventual::Merged;
 pub use key::{DescriptorHash, KeyHash, KeyHasher};
 pub use options::Options;

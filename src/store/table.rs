@@ -23,11 +23,14 @@ use std::ops::Range;
 
 use super::key::KeyHash;
 use super::pages::{PAGE_SLOTS, Pages};
+use super::prefetch::prefetch;
 use super::slot::Slot;
 
 /// Most keys per ten homes. At nine a search looks at 5.5 slots on average (`(1 + 1/(1-load)) /
 /// 2`), which lie side by side in some four cache lines.
 const LOAD_TENTHS_MAX: usize = 9;
+/// What most searches read: 3 to 5.5 slots on average.
+const SEARCH_BYTES: usize = 192;
 /// Slots behind the last home of a table. When its overflow needs more, it gets a page.
 const TAIL: usize = 16;
 
@@ -80,6 +83,13 @@ impl Table {
     pub(super) fn find_mut(&mut self, key: KeyHash) -> Option<&mut Slot> {
         let at = self.first_not_before(key);
         self.slots.get_mut(at).filter(|slot| slot.key == key && !slot.is_vacant())
+    }
+
+    /// Has the slots brought near that a search for `key` looks at first.
+    pub(super) fn fetch(&self, key: KeyHash) {
+        if let Some(slot) = self.slots.get(self.home(key)) {
+            prefetch(slot, SEARCH_BYTES);
+        }
     }
 
     /// The next slots, at most `slots_max`, of a scan that has seen every key up to `seen`, and the

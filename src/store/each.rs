@@ -1,0 +1,89 @@
+//! Many checks of one counter each, decided one after the other, their memory fetched ahead.
+//!
+//! Each takes its own lock and is decided as it would be alone, in the order of the slice. The only
+//! difference is time: while one is decided, the slots of the [`AHEAD`] next ones are on their way
+//! (`prefetch.rs`), so a thread waits for memory about once where it would wait as often as there
+//! are checks.
+//!
+//! **Worked example.** 16 checks of keys that no cache holds, 150 ns a read of memory: one by one
+//! 16 × (50 + 150) ns = 3.2 us; here the first waits 150 ns, and then each takes its 70 ns: 1.3 us.
+
+use super::check::{Counter, Question};
+use super::way::Way;
+use super::Store;
+use crate::engine::{ActorId, Verdict};
+use crate::units::{Hits, Timestamp};
+
+/// How many checks ahead of its decision the memory of a check is asked for. Processors have some
+/// ten reads under way at most.
+const AHEAD: usize = 8;
+
+/// A counter that is asked for by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Single {
+    /// What is counted.
+    pub counter: Counter,
+    /// What is taken from it; zero looks and leaves no trace.
+    pub hits: Hits,
+}
+
+impl Store {
+    /// Decides `asks` in their order as [`Store::check_if`] does, and hands what came of each to
+    /// `answer`: `None` where `permits`, asked under the lock for its place, says no.
+    pub fn check_each_if(
+        &self,
+        asks: &[Single],
+        now: Timestamp,
+        permits: impl Fn(u64) -> bool,
+        answer: impl FnMut(Option<Verdict>),
+    ) {
+        self.each(asks, Way::Strict, now, permits, answer);
+    }
+
+    /// Decides `asks` in their order as [`Store::check_eventual`] does.
+    pub fn check_each_eventual(
+        &self,
+        asks: &[Single],
+        me: ActorId,
+        now: Timestamp,
+        mut answer: impl FnMut(Verdict),
+    ) {
+        let always = |_| true;
+        self.each(asks, Way::Eventual(me), now, always, |verdict| verdict.map_or((), &mut answer));
+    }
+
+    fn each(
+        &self,
+        asks: &[Single],
+        way: Way,
+        now: Timestamp,
+        permits: impl Fn(u64) -> bool,
+        mut answer: impl FnMut(Option<Verdict>),
+    ) {
+        // A single one would wait for its own slot all the same.
+        let ahead = if asks.len() > 1 { AHEAD } else { 0 };
+        for ask in asks.iter().take(ahead) {
+            self.fetch(&ask.counter);
+        }
+        for (at, ask) in asks.iter().enumerate() {
+            if let Some(later) = asks.get(at + ahead).filter(|_| ahead > 0) {
+                self.fetch(&later.counter);
+            }
+            let place = ask.counter.key.place;
+            let mut shard = self.shard(place).lock();
+            let question = Question { hits: ask.hits, now, way };
+            let verdict = permits(place)
+                .then(|| shard.check_single(&ask.counter, question, &self.overflow));
+            drop(shard);
+            answer(verdict);
+        }
+    }
+
+    /// Asks for the memory that a check of `counter` will read.
+    fn fetch(&self, counter: &Counter) {
+        // Whoever holds the lock will be gone when it is this check's turn.
+        if let Some(shard) = self.shard(counter.key.place).try_lock() {
+            shard.table.fetch(counter.key);
+        }
+    }
+}
