@@ -21,8 +21,16 @@ use super::{Retry, State, Step};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-/// Asks a bucket of `quota`'s rate with room for `size` hits.
-pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Timestamp) -> Step {
+/// Asks a bucket of `quota`'s rate with room for `size` hits; returns the TAT to keep, if it
+/// changes, and the answer.
+#[inline]
+pub(super) fn step(
+    state: &State,
+    quota: &Quota,
+    size: u32,
+    hits: Hits,
+    now: Timestamp,
+) -> (Option<Tat>, Verdict) {
     let Some(rate) = Rate::of(quota) else { return (None, refuse_all(quota, hits)) };
     let room = rate.cost(u64::from(size));
     let debt = rate.debt(tat(state), now);
@@ -43,7 +51,7 @@ pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Tim
     if hits.refund() > 0 {
         let debt = debt.saturating_sub(rate.cost(hits.refund()));
         // Without a state there is nothing to give back, and none is made for it.
-        let next = tat(state).and_then(|_| rate.tat(debt, now)).map(State::Tat);
+        let next = tat(state).and_then(|_| rate.tat(debt, now));
         return (next, verdict(debt, Retry::Now));
     }
     if hits.charge() > u64::from(size) {
@@ -57,10 +65,16 @@ pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Tim
         return (None, verdict(debt, Retry::Now));
     }
     match rate.tat(charged, now) {
-        Some(tat) => (Some(State::Tat(tat)), verdict(charged, Retry::Now)),
+        Some(tat) => (Some(tat), verdict(charged, Retry::Now)),
         // What cannot be remembered must not be granted.
         None => (None, verdict(debt, Retry::Never)),
     }
+}
+
+/// The step of a bucket as that of an algorithm.
+#[inline]
+pub(super) fn remembered((tat, verdict): (Option<Tat>, Verdict)) -> Step {
+    (tat.map(State::Tat), verdict)
 }
 
 /// How far ahead of the present a TAT of `quota` can be.

@@ -44,9 +44,10 @@ use crate::rules::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
 /// Asks to pour in `hits` at `now`.
+#[inline]
 pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
     let Some(waiting_max) = quota.queue() else {
-        return bucket::step(state, quota, quota.burst(), hits, now);
+        return bucket::remembered(bucket::step(state, quota, quota.burst(), hits, now));
     };
     let size = waiting_max.saturating_add(1);
     let (next, mut verdict) = bucket::step(state, quota, size, hits, now);
@@ -56,7 +57,7 @@ pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> 
         let level = rate.debt(bucket::tat(state), now);
         verdict.delay = rate.span_ceil(level + rate.cost(before_last));
     }
-    (next, verdict)
+    bucket::remembered((next, verdict))
 }
 
 #[cfg(test)]

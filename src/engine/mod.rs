@@ -95,6 +95,7 @@ pub enum State {
 const _: () = assert!(size_of::<State>() == 16);
 
 /// Decides one ask and counts it.
+#[inline]
 pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     let (next, verdict) = match quota.algorithm() {
         Algorithm::SlidingWindowLog => return sliding_window_log::decide(state, quota, hits, now),

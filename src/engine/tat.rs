@@ -29,7 +29,7 @@
 //! # Bound
 //!
 //! A debt is at most 2⁶⁴ ns × 2³² ticks, a cost at most 2⁶³ hits × 2⁵⁵ ticks: both fit in a `u128`,
-//! whose division takes the 64-bit path by itself while the operands are small.
+//! which is divided in 64 bits while it is small ([`div_rem`]).
 //!
 //! # A rule that changes
 //!
@@ -92,7 +92,8 @@ impl Rate {
 
     /// How many whole hits `ticks` pay for.
     pub(super) fn hits(self, ticks: u128) -> u64 {
-        u64::try_from(ticks / u128::from(self.ticks_per_hit)).unwrap_or(u64::MAX)
+        let (hits, _) = div_rem(ticks, self.ticks_per_hit);
+        u64::try_from(hits).unwrap_or(u64::MAX)
     }
 
     /// How far `tat` lies ahead of `now`.
@@ -105,17 +106,27 @@ impl Rate {
 
     /// The TAT that lies `debt` ahead of `now`; `None` beyond the end of representable time.
     pub(super) fn tat(self, debt: u128, now: Timestamp) -> Option<Tat> {
-        let ticks_per_ns = u128::from(self.ticks_per_ns);
-        let ahead = u64::try_from(debt / ticks_per_ns).ok()?;
-        let rem = u32::try_from(debt % ticks_per_ns).ok()?;
+        let (ahead, rem) = div_rem(debt, u64::from(self.ticks_per_ns));
+        let (ahead, rem) = (u64::try_from(ahead).ok()?, u32::try_from(rem).ok()?);
         Some(Tat { ns: now.as_nanos().checked_add(ahead)?, rem })
     }
 
     /// The whole nanoseconds in which `ticks` pass, rounded up: a wait is never named too short.
     pub(super) fn span_ceil(self, ticks: u128) -> Span {
-        let ns = ticks.div_ceil(u128::from(self.ticks_per_ns));
-        Span::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+        let (ns, rem) = div_rem(ticks, u64::from(self.ticks_per_ns));
+        let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+        Span::from_nanos(ns.saturating_add(u64::from(rem > 0)))
     }
+}
+
+/// `ticks / by` and what is left. Nearly always both fit in 64 bits, and then it is one
+/// instruction.
+fn div_rem(ticks: u128, by: u64) -> (u128, u64) {
+    if let Ok(ticks) = u64::try_from(ticks) {
+        return (u128::from(ticks / by), ticks % by);
+    }
+    let by = u128::from(by);
+    (ticks / by, u64::try_from(ticks % by).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
