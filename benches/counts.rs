@@ -81,10 +81,9 @@ fn decision_in_batch() {
         let mut asks = Vec::with_capacity(BATCH);
         for batch in values.chunks(BATCH) {
             asks.clear();
-            asks.extend(batch.iter().map(|value| Single {
-                counter: bench.bare(value),
-                hits: Hits::ONE,
-            }));
+            asks.extend(
+                batch.iter().map(|value| Single { counter: bench.bare(value), hits: Hits::ONE }),
+            );
             let answer = |verdict| {
                 black_box(verdict);
             };
