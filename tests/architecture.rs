@@ -293,15 +293,18 @@ fn names_say_what_a_thing_is() {
     problems.report();
 }
 
+/// The one file that may: it says why, and what was measured.
+const UNSAFE_FILE: &str = "store/prefetch.rs";
+
 #[test]
-fn nothing_is_unsafe() {
+fn nothing_is_unsafe_but_one_file() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the manifest");
     assert!(manifest.contains("unsafe_code = \"deny\""));
     let mut problems = Problems::default();
     for file in sources() {
         for (number, line) in file.code() {
-            let is_unsafe = words(line).any(|word| word == "unsafe");
-            problems.add_if(is_unsafe, &file, number, "is unsafe");
+            let is_unsafe = words(line).any(|word| matches!(word, "unsafe" | "unsafe_code"));
+            problems.add_if(is_unsafe && file.path != UNSAFE_FILE, &file, number, "is unsafe");
         }
     }
     problems.report();
