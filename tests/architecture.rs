@@ -80,7 +80,7 @@ const CONFINED: [(&str, &[&str]); 11] = [
 
 /// Where a monotonic instant is known. All but the first are tokio's, which a paused runtime turns
 /// into virtual time: they end waits at the edges and reach no decision.
-const INSTANTS: [&str; 12] = [
+const INSTANTS: [&str; 13] = [
     "node/outside.rs",
     // The show is a client of real nodes and tells how long their answers took.
     "cli/demo/",
@@ -93,6 +93,8 @@ const INSTANTS: [&str; 12] = [
     // How long the owner that was asked may still take; the verdict has its own `now`.
     "decide/forward.rs",
     "front/connection.rs",
+    // How long a command that has begun may take, and how long silence.
+    "front/resp/connection.rs",
     "front/patience.rs",
     "cluster/mesh/peer.rs",
     "cluster/mesh/registry.rs",

@@ -154,8 +154,8 @@ fn every_mistake_is_one_line_that_says_where_and_what_to_do() {
             Some("[node]\nid = \"a\"\n"),
             &[],
             &[],
-            "c.toml: http.listen: neither http.listen nor grpc.listen is set, so nobody could ask \
-             this node; set at least one, such as http.listen = \"127.0.0.1:8080\"",
+            "c.toml: http.listen: none of http.listen, grpc.listen and resp.listen is set, so nobody \
+             could ask this node; set at least one, such as http.listen = \"127.0.0.1:8080\"",
         ),
         // Keys that are right by themselves and do not go together.
         (
