@@ -34,7 +34,8 @@ descriptors:
 pub(crate) struct Open {
     pub(crate) addr: SocketAddr,
     pub(crate) stats: Arc<DoorStats>,
-    pub(crate) core: Arc<Core>,
+    /// The node, which lives as long as the door.
+    _core: Arc<Core>,
     pub(crate) drain: CancellationToken,
     pub(crate) served: JoinHandle<()>,
     clock: Arc<SetClock>,
@@ -82,7 +83,7 @@ pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Open {
     let drain = CancellationToken::new();
     let token = drain.clone();
     let served = tokio::spawn(async move { serve(listener, door, token).await.unwrap() });
-    Open { addr, stats, core, drain, served, clock }
+    Open { addr, stats, _core: core, drain, served, clock }
 }
 
 impl Open {

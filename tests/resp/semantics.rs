@@ -60,19 +60,13 @@ async fn a_quantity_is_taken_whole_or_not_at_all() {
 async fn an_eventual_limit_holds_the_same_burst_and_rate() {
     let door = open_with(|config| config.resp.mode = Some(Mode::Eventual)).await;
     let mut client = door.client().await;
+    // Three in each window of 3 · 60 / 30 = 6 s, of which 2 s have passed.
     for remaining in [2, 1, 0] {
-        client.send("CL.THROTTLE user 2 30 60\r\n").await;
-        client.expect(&format!("*5|:0|:3|:{remaining}|:-1|:")).await;
-        let mut digits = [0; 4];
-        tokio::io::AsyncReadExt::read_exact(&mut client.stream, &mut digits[..3]).await.unwrap();
+        client.throttles("user 2 30 60", [0, 3, remaining, -1, 10]).await;
     }
-    client.send("CL.THROTTLE user 2 30 60\r\n").await;
-    client.expect("*5|:1|:3|:0|:").await;
-    // Two windows of 3 · 60 / 30 = 6 s later nothing of it counts any more.
+    client.throttles("user 2 30 60", [1, 3, 0, 6, 10]).await;
     door.later(12_000 * MS);
-    let mut other = door.client().await;
-    other.send("THROTTLE user 2 30 60 3\r\n").await;
-    other.expect("*5|:0|:3|:0|:-1|").await;
+    client.throttles("user 2 30 60 3", [0, 3, 0, -1, 10]).await;
 }
 
 #[tokio::test]
@@ -96,11 +90,11 @@ async fn what_is_no_limit_is_an_error_and_counts_nothing() {
 async fn a_check_is_decided_by_the_rules() {
     let door = open().await;
     let mut client = door.client().await;
-    // 1,700,000,000 is 2,000 s into its hour and 20 s into its minute.
+    // 1,700,000,000 is 800 s into its hour and 20 s into its minute.
     for (command, reply) in [
-        ("TG.CHECK edge user a", "*5|:0|:3|:2|:-1|:800|"),
-        ("TG.CHECK edge user a HITS 2", "*5|:0|:3|:0|:-1|:800|"),
-        ("TG.CHECK edge user a", "*5|:1|:3|:0|:800|:800|"),
+        ("TG.CHECK edge user a", "*5|:0|:3|:2|:-1|:2800|"),
+        ("TG.CHECK edge user a HITS 2", "*5|:0|:3|:0|:-1|:2800|"),
+        ("TG.CHECK edge user a", "*5|:1|:3|:0|:2800|:2800|"),
         ("TG.CHECK edge both x path /", "*5|:0|:1|:0|:-1|:40|"),
         ("TG.CHECK edge both x path /", "*5|:1|:1|:0|:40|:40|"),
         // Nothing limits these.

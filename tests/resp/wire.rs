@@ -14,7 +14,7 @@ fn mixed() -> (String, String) {
             "-Cell error: Couldn't parse as integer: x|",
         ),
         (array(&["cl.throttle", "k", "2", "30", "60"]), "*5|:1|:3|:0|:2|:6|"),
-        (array(&["TG.CHECK", "edge", "user", "u"]), "*5|:0|:3|:2|:-1|:800|"),
+        (array(&["TG.CHECK", "edge", "user", "u"]), "*5|:0|:3|:2|:-1|:2800|"),
         (array(&["ECHO", "a\r\nb"]), "$4|a|b|"),
         ("CL.THROTTLE \"k\" 2 30 60 0\r\n".to_owned(), "*5|:0|:3|:0|:-1|:6|"),
         ("\r\n".to_owned(), ""),
