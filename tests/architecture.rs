@@ -30,7 +30,7 @@ const OBSERVE: (&str, &str) = ("observe", "rules");
 
 /// No socket, no task, no clock, no randomness, nothing printed: what is decided depends on the
 /// arguments alone.
-const PURE: [&str; 8] = [
+const PURE: [&str; 13] = [
     "engine/",
     "rules/",
     "store/",
@@ -39,6 +39,11 @@ const PURE: [&str; 8] = [
     "cluster/membership.rs",
     "cluster/ring.rs",
     "cluster/route.rs",
+    "front/resp/command.rs",
+    "front/resp/limit.rs",
+    "front/resp/read.rs",
+    "front/resp/reply.rs",
+    "front/resp/session.rs",
 ];
 
 /// What a pure module must not name, and which pure files may all the same.

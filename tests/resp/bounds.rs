@@ -70,6 +70,22 @@ async fn a_command_that_does_not_go_on_is_cut_off_and_silence_is_not() {
 }
 
 #[tokio::test]
+async fn a_stream_of_commands_that_never_pauses_at_an_end_is_not_slow() {
+    let door = open_with(|config| config.limits.header_timeout_ms = SHORT_MS).await;
+    let mut client = door.client().await;
+    let ping = array(&["PING"]);
+    let (first, rest) = ping.split_at(5);
+    client.send(first).await;
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(SHORT_MS / 4)).await;
+        // The rest of one command with the beginning of the next.
+        client.send(format!("{rest}{first}")).await;
+        client.expect("+PONG|").await;
+    }
+    assert_eq!(door.stats.slow.get(), 0);
+}
+
+#[tokio::test]
 async fn a_silent_connection_is_closed_at_last() {
     let door = open_with(|config| config.resp.idle_timeout = Span::from_millis(SHORT_MS)).await;
     let mut client = door.client().await;

@@ -50,6 +50,17 @@ enum Event {
     Gone,
 }
 
+/// Where what was read ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reached {
+    /// With a whole command.
+    End,
+    /// Inside of a command that had begun before.
+    SameCommand,
+    /// Inside of a command, behind others.
+    NextCommand,
+}
+
 /// What ends a connection.
 #[derive(Debug)]
 struct Ended;
@@ -99,18 +110,21 @@ impl<D: Throttle> Connection<D> {
                     let mut desk = Desk::take();
                     let read = self.serve(&mut desk, &mut begun_command).await;
                     desk.put_back();
-                    let Ok(is_partial) = read else { return };
+                    let Ok(reached) = read else { return };
                     is_used = true;
-                    let must = is_partial || !self.session.is_let_in();
-                    if !must {
-                        due = None;
-                    } else if due.is_none() {
-                        let at = Instant::now() + patience;
-                        due = Some(at);
-                        if at < timer.deadline() {
-                            timer.as_mut().reset(at);
-                            is_watched = false;
+                    due = match reached {
+                        _ if !self.session.is_let_in() => due,
+                        Reached::End => None,
+                        Reached::SameCommand if due.is_some() => due,
+                        Reached::SameCommand | Reached::NextCommand => {
+                            Some(Instant::now() + patience)
                         }
+                    };
+                    if let Some(at) = due
+                        && at < timer.deadline()
+                    {
+                        timer.as_mut().reset(at);
+                        is_watched = false;
                     }
                 }
                 Event::Due => {
@@ -158,13 +172,15 @@ impl<D: Throttle> Connection<D> {
     }
 
     /// Reads once, answers what is whole, and leaves the beginning of the next command in `begun`.
-    /// Whether there is one.
-    async fn serve(&mut self, desk: &mut Desk, begun: &mut Vec<u8>) -> Result<bool, Ended> {
+    async fn serve(&mut self, desk: &mut Desk, begun: &mut Vec<u8>) -> Result<Reached, Ended> {
         let room = desk.room(begun);
         let read = match self.stream.try_read(room) {
             Ok(0) => return Err(Ended),
             Ok(read) => read,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(!begun.is_empty()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let is_begun = !begun.is_empty();
+                return Ok(if is_begun { Reached::SameCommand } else { Reached::End });
+            }
             Err(_) => return Err(Ended),
         };
         let end = begun.len() + read;
@@ -186,10 +202,10 @@ impl<D: Throttle> Connection<D> {
         begun.clear();
         if at == end {
             begun.shrink_to(0);
-            return Ok(false);
+            return Ok(Reached::End);
         }
         begun.extend_from_slice(input.get(at..end).unwrap_or_default());
-        Ok(true)
+        Ok(if at == 0 { Reached::SameCommand } else { Reached::NextCommand })
     }
 
     /// Sends all of `bytes`. A client that takes nothing of them for long is cut off; until then
