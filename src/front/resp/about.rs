@@ -95,7 +95,9 @@ pub(super) fn commands(
 ) -> Result<(), String> {
     let [verb, names @ ..] = &args[..] else {
         replies.array(COMMANDS.len());
-        COMMANDS.iter().for_each(|(name, arity, _)| entry(name, *arity, replies));
+        for (name, arity, _) in &COMMANDS {
+            entry(name, *arity, replies);
+        }
         return Ok(());
     };
     let find = |name: &[u8]| {
@@ -105,7 +107,9 @@ pub(super) fn commands(
         b"count" => replies.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX)),
         b"list" => {
             replies.array(COMMANDS.len());
-            COMMANDS.iter().for_each(|(name, ..)| replies.bulk(name.as_bytes()));
+            for (name, ..) in &COMMANDS {
+                replies.bulk(name.as_bytes());
+            }
         }
         b"info" => {
             replies.array(names.len());
@@ -148,6 +152,10 @@ fn entry(name: &str, arity: i64, replies: &mut Replies) {
     replies.array(1);
     replies.simple(if has_key { "write" } else { "fast" });
     let position = i64::from(has_key);
-    [position; 3].into_iter().for_each(|position| replies.integer(position));
-    (0..4).for_each(|_| replies.array(0));
+    for position in [position; 3] {
+        replies.integer(position);
+    }
+    for _ in 0..4 {
+        replies.array(0);
+    }
 }

@@ -248,6 +248,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
 
 /// The same room for demands of another lifetime: collecting from a `Vec` of the same layout keeps
 /// its allocation.
+#[allow(clippy::unnecessary_filter_map, reason = "`filter` would keep the lifetime")]
 fn emptied<'a>(mut demands: Vec<Demand<'_>>) -> Vec<Demand<'a>> {
     demands.clear();
     demands.into_iter().filter_map(|_| None).collect()

@@ -198,7 +198,7 @@ pub(super) fn shown(word: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn words<'a>(text: &'a str) -> Words<'a> {
+    fn words(text: &str) -> Words<'_> {
         text.split(' ').map(str::as_bytes).collect()
     }
 

@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{self, REPLIES_BYTES_MAX, Scratch, Shared};
@@ -156,7 +156,7 @@ impl<D: Throttle> Connection<D> {
     }
 
     /// Waits for the rest of a command while the door drains.
-    async fn last_command(&mut self, begun: &mut Vec<u8>, mut timer: Pin<&mut Sleep>) {
+    async fn last_command(&mut self, begun: &mut Vec<u8>, mut timer: Pin<&mut tokio::time::Sleep>) {
         while !begun.is_empty() {
             tokio::select! {
                 ready = self.stream.readable() => if ready.is_err() { return },

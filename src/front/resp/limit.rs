@@ -11,9 +11,8 @@
 //!
 //! # Eventual keys
 //!
-//! GCRA has one instant for a state, of which each node would move its own; counts of several nodes
-//! do not join into one. So with `resp.mode = "eventual"` the same burst and the same rate are held
-//! by a sliding window counter:
+//! GCRA has one instant for a state, and instants that several nodes moved do not add up. So with
+//! `resp.mode = "eventual"` the same burst and the same rate are held by a sliding window counter:
 //!
 //! ```text
 //! L = max_burst + 1    W = L · period / count     at most L in each window of length W
@@ -87,7 +86,7 @@ impl fmt::Display for NoLimit {
 }
 
 const COUNT_MAX: i64 = u32::MAX as i64;
-const PERIOD_MAX: i64 = (WINDOW_MAX.as_nanos() / NANOS_PER_SEC) as i64;
+const PERIOD_MAX: i64 = (WINDOW_MAX.as_nanos() / NANOS_PER_SEC).cast_signed();
 
 impl Named {
     /// The quota that this is in `mode`.

@@ -17,9 +17,9 @@
 //! | connections | `limits.connections_max` | no more are accepted until one ends; counted |
 //! | a command | `limits.body_bytes_max`, 1,024 words | an error, and the connection is closed |
 //! | before `AUTH` | 10 words of 16 KiB | likewise, as Redis |
-//! | a key; domain, keys and values of `TG.CHECK` | `limits.value_bytes_max`; `limits.entries_max` | an error |
+//! | a key; what `TG.CHECK` names | `limits.value_bytes_max`; `limits.entries_max` | an error |
 //! | time for a command that has begun; for `AUTH` | `limits.header_timeout_ms` | cut; counted |
-//! | time in which a client takes nothing of its replies | `limits.header_timeout_ms` | cut; counted |
+//! | time in which a client takes no replies | `limits.header_timeout_ms` | cut; counted |
 //! | replies not sent | 64 KiB and one reply | nothing more is read until they are gone |
 //! | commands decided at once | 512 | the others follow |
 //! | silence | `resp.idle_timeout` | closed, within twice the time; counted |
