@@ -19,23 +19,23 @@
 //! W < 1 s:  L = ⌊count / period⌋, W = 1 s         a window has at least a second
 //! ```
 //!
-//! `W` is rounded up to a millisecond. The rate `L / W` is never above `count / period`; an idle key
-//! lets the same burst pass (more of it, up to a second's worth, when `W` is below a second).
+//! `W` is rounded up to a millisecond. The rate `L / W` is never above `count / period`; an idle
+//! key lets the same burst pass (more of it, up to a second's worth, when `W` is below a second).
 //!
 //! Example: `15 30 60` lets 16 pass in each 32 s. `0 100 1` would be 1 in 10 ms; it is 100 in 1 s.
 //!
 //! # Bound
 //!
-//! What the sliding window counter admits: `L` per window by its estimate, in any stretch as long as
-//! a window fewer than `2 · L`, and on top what nodes admit that have not heard of each other yet,
+//! What the sliding window counter admits: `L` per window by its estimate, in any stretch as long
+//! as a window fewer than `2 · L`, and on top what nodes admit that have not heard of each other yet,
 //! as for every eventual rule.
 //!
 //! # The answer
 //!
 //! Five integers as redis-cell gives them: limited (0 or 1), limit (`max_burst + 1`), remaining,
 //! seconds to wait (-1 when it was let through, and when it asks for more than the limit), seconds
-//! until the whole limit is there again. Seconds are rounded up from the nanosecond; redis-cell cuts
-//! off what is below a millisecond first, and so can name a wait up to 1 ms too short.
+//! until the whole limit is there again. Seconds are rounded up from the nanosecond; redis-cell
+//! cuts off what is below a millisecond first, and so can name a wait up to 1 ms too short.
 //!
 //! Source: redis-cell 0.4, `src/lib.rs` and `src/cell/mod.rs`.
 
