@@ -30,7 +30,7 @@ const OBSERVE: (&str, &str) = ("observe", "rules");
 
 /// No socket, no task, no clock, no randomness, nothing printed: what is decided depends on the
 /// arguments alone.
-const PURE: [&str; 8] = [
+const PURE: [&str; 13] = [
     "engine/",
     "rules/",
     "store/",
@@ -39,6 +39,11 @@ const PURE: [&str; 8] = [
     "cluster/membership.rs",
     "cluster/ring.rs",
     "cluster/route.rs",
+    "front/resp/command.rs",
+    "front/resp/limit.rs",
+    "front/resp/read.rs",
+    "front/resp/reply.rs",
+    "front/resp/session.rs",
 ];
 
 /// What a pure module must not name, and which pure files may all the same.
@@ -80,7 +85,7 @@ const CONFINED: [(&str, &[&str]); 11] = [
 
 /// Where a monotonic instant is known. All but the first are tokio's, which a paused runtime turns
 /// into virtual time: they end waits at the edges and reach no decision.
-const INSTANTS: [&str; 12] = [
+const INSTANTS: [&str; 13] = [
     "node/outside.rs",
     // The show is a client of real nodes and tells how long their answers took.
     "cli/demo/",
@@ -93,6 +98,8 @@ const INSTANTS: [&str; 12] = [
     // How long the owner that was asked may still take; the verdict has its own `now`.
     "decide/forward.rs",
     "front/connection.rs",
+    // How long a command that has begun may take, and how long silence.
+    "front/resp/connection.rs",
     "front/patience.rs",
     "cluster/mesh/peer.rs",
     "cluster/mesh/registry.rs",

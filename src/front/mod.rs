@@ -10,6 +10,7 @@ pub mod bounds;
 pub mod client_addr;
 pub mod http;
 pub mod render;
+pub mod resp;
 pub mod rls;
 pub mod serve;
 pub mod tls;

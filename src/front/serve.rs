@@ -173,7 +173,7 @@ fn note_end(ended: Result<(), tokio::task::JoinError>, stats: &DoorStats) {
 }
 
 /// A connection that died in the queue is nothing; anything else lasts, so it is not spun on.
-async fn pause_after(error: &io::Error) {
+pub(super) async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
         tracing::warn!(%error, "accept a connection; try again in a moment");
