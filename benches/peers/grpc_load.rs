@@ -1,5 +1,5 @@
-//! A closed loop of `ShouldRateLimit` calls over random keys, as light as a client can be: it shares
-//! the cores with what it measures.
+//! A closed loop of `ShouldRateLimit` calls over random keys, as light as a client can be: it
+//! shares the cores with what it measures.
 //!
 //! ```text
 //! cargo bench --bench grpc_load -- ADDRESS connections=64 streams=1 seconds=10 keys=100000
@@ -32,6 +32,8 @@ struct Load {
     streams: u32,
     keys: u64,
     seconds: u64,
+    /// What is sent before is no part of the result.
+    from: Instant,
     until: Instant,
 }
 
@@ -98,13 +100,15 @@ fn main() -> io::Result<()> {
     };
     let small = |value: u64| u32::try_from(value).map_err(io::Error::other);
     let seconds = named("seconds", 10)?;
+    let from = Instant::now() + WARM_UP;
     let load = Load {
         addr,
         connections: small(named("connections", 64)?)?,
         streams: small(named("streams", 1)?)?,
         keys: named("keys", 100_000)?,
         seconds,
-        until: Instant::now() + WARM_UP + Duration::from_secs(seconds),
+        from,
+        until: from + Duration::from_secs(seconds),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(load.run())?;
@@ -161,7 +165,6 @@ impl Connection {
     }
 
     async fn run(mut self, load: Load) -> io::Result<Outcome> {
-        let counted_from = load.until - Duration::from_secs(load.seconds);
         for _ in 0..load.streams {
             self.ask();
         }
@@ -175,7 +178,7 @@ impl Connection {
             let now = Instant::now();
             let mut rest = &buffer[..];
             while let Some((head, body, behind)) = split(rest) {
-                self.hear(head, body, now, counted_from)?;
+                self.hear(head, body, now, load.from)?;
                 rest = behind;
             }
             let left = rest.len();
