@@ -307,7 +307,7 @@ fn the_shipped_file_names_every_key_with_its_default() {
 fn a_password_of_digits_is_text_in_a_variable_and_is_not_shown() {
     let variables = [("TIDEGATE_RESP__PASSWORD", "12345"), ("TIDEGATE_RESP__LISTEN", "[::]:1")];
     let config = read(None, &variables, &[]).unwrap();
-    assert_eq!(config.resp.password.as_ref().map(|password| password.reveal()), Some("12345"));
+    assert_eq!(config.resp.password.as_ref().map(tidegate::config::Secret::reveal), Some("12345"));
     assert!(!format!("{config:?}").contains("12345"));
 }
 

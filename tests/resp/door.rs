@@ -126,9 +126,9 @@ impl Client {
     }
 
     /// `CL.THROTTLE` and its five integers.
-    pub(crate) async fn throttles(&mut self, arguments: &str, [a, b, c, d, e]: [i64; 5]) {
-        self.says(&format!("CL.THROTTLE {arguments}"), &format!("*5|:{a}|:{b}|:{c}|:{d}|:{e}|"))
-            .await;
+    pub(crate) async fn throttles(&mut self, arguments: &str, five: [i64; 5]) {
+        let reply = format!("*5|:{}|", five.map(|number| number.to_string()).join("|:"));
+        self.says(&format!("CL.THROTTLE {arguments}"), &reply).await;
     }
 
     /// All that still comes until the other side closes.

@@ -5,13 +5,14 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -174,14 +175,13 @@ impl<D: Throttle> Connection<D> {
     /// Reads once, answers what is whole, and leaves the beginning of the next command in `begun`.
     async fn serve(&mut self, desk: &mut Desk, begun: &mut Vec<u8>) -> Result<Reached, Ended> {
         let room = desk.room(begun);
-        let read = match self.stream.try_read(room) {
-            Ok(0) => return Err(Ended),
-            Ok(read) => read,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+        let read = match self.read(room).await {
+            Some(Ok(0) | Err(_)) => return Err(Ended),
+            Some(Ok(read)) => read,
+            None => {
                 let is_begun = !begun.is_empty();
                 return Ok(if is_begun { Reached::SameCommand } else { Reached::End });
             }
-            Err(_) => return Err(Ended),
         };
         let end = begun.len() + read;
         let Desk { input, replies, scratch } = desk;
@@ -206,6 +206,22 @@ impl<D: Throttle> Connection<D> {
         }
         begun.extend_from_slice(input.get(at..end).unwrap_or_default());
         Ok(if at == 0 { Reached::SameCommand } else { Reached::NextCommand })
+    }
+
+    /// Reads what is there; `None` when there is nothing after all. Never waits.
+    ///
+    /// Not `try_read`: that would take a read that did not fill the room for one that others may
+    /// follow, and ask the system once more for each request.
+    async fn read(&mut self, room: &mut [u8]) -> Option<io::Result<usize>> {
+        let mut room = ReadBuf::new(room);
+        poll_fn(|cx| {
+            let polled = Pin::new(&mut self.stream).poll_read(cx, &mut room);
+            Poll::Ready(match polled {
+                Poll::Ready(outcome) => Some(outcome.map(|()| room.filled().len())),
+                Poll::Pending => None,
+            })
+        })
+        .await
     }
 
     /// Sends all of `bytes`. A client that takes nothing of them for long is cut off; until then

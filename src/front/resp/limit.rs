@@ -27,8 +27,8 @@
 //! # Bound
 //!
 //! What the sliding window counter admits: `L` per window by its estimate, in any stretch as long
-//! as a window fewer than `2 · L`, and on top what nodes admit that have not heard of each other yet,
-//! as for every eventual rule.
+//! as a window fewer than `2 · L`, and on top what nodes admit that have not heard of each other
+//! yet, as for every eventual rule.
 //!
 //! # The answer
 //!
