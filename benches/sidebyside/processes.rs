@@ -15,10 +15,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Set in the environment of every process that is started here, so that a test can find one that
-/// was left behind.
-pub const MARK: &str = "TIDEGATE_BENCH_RUN";
-
 /// The kernel's unit of processor time in `/proc`, 100 a second on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 const PAGE_BYTES: u64 = 4_096;

@@ -9,8 +9,8 @@ use tidegate::front::rls::message::Code;
 use super::{ALGORITHMS, Asker, Claim, Connect, Told, rule};
 use crate::engine::resp::{KEY, Reply, Value};
 use crate::peers::redis::Script;
-use crate::peers::{Limit, Peer, Target, redis};
 use crate::peers::tidegate::Node;
+use crate::peers::{Limit, Peer, Target, cl_throttle, redis, words};
 use crate::questions::{Http, Redis, Rls};
 
 /// The domain of the rules.
@@ -25,14 +25,25 @@ pub struct Listed {
     pub connect: Result<Connect, String>,
 }
 
-/// What names its limit in each command: where it listens, the command for a limit, its answer's
-/// form and whether it names times in milliseconds.
+/// What names its limit in each command.
 struct Commands {
     redis: Redis,
     command: fn(Limit) -> Vec<String>,
-    sha: Option<String>,
+    sha: String,
     reply: Reply,
+    retry: Retry,
 }
+
+/// Where in its answer the time to try again stands, and how many of its units make a second.
+#[derive(Clone, Copy)]
+struct Retry {
+    index: usize,
+    per_second: f64,
+}
+
+const OF_SCRIPTS: Retry = Retry { index: 2, per_second: 1_000.0 };
+const OF_CL_THROTTLE: Retry = Retry { index: 3, per_second: 1.0 };
+const OF_THROTTLECRAB: Retry = Retry { index: 4, per_second: 1.0 };
 
 struct ByRule<C> {
     client: C,
@@ -55,13 +66,13 @@ pub fn all(
         let connect = scripts.clone().map(|addr| {
             Box::new(move || {
                 let mut redis = Redis::connect(addr)?;
-                let sha = Some(redis::load(&mut redis, script)?);
+                let sha = redis::load(&mut redis, script)?;
                 let command = match script {
                     Script::SlidingWindow => log_script,
                     Script::TokenBucket | Script::Gcra => bucket_script,
                 };
-                let reply = Reply::Allowed;
-                Ok(Box::new(Commands { redis, command, sha, reply }) as Box<dyn Asker>)
+                let (reply, retry) = (Reply::Allowed, OF_SCRIPTS);
+                Ok(Box::new(Commands { redis, command, sha, reply, retry }) as Box<dyn Asker>)
             }) as Connect
         });
         listed.push(Listed { name: name.into(), claim, connect });
@@ -69,17 +80,18 @@ pub fn all(
     let resp = node.clone().and_then(|node| {
         node.target(crate::peers::NEVER_REACHED).map_err(|error| error.to_string())
     });
-    let named: [(&str, Result<Target, String>, fn(Limit) -> Vec<String>); 3] = [
-        (cell.name, cell.target.clone(), crate::peers::cl_throttle),
-        (throttlecrab.name, throttlecrab.target.clone(), throttle),
-        ("tidegate, CL.THROTTLE", resp, crate::peers::cl_throttle),
+    type Named<'a> = (&'a str, Result<Target, String>, fn(Limit) -> Vec<String>, Retry);
+    let named: [Named<'_>; 3] = [
+        (cell.name, cell.target.clone(), cl_throttle, OF_CL_THROTTLE),
+        (throttlecrab.name, throttlecrab.target.clone(), throttle, OF_THROTTLECRAB),
+        ("tidegate, CL.THROTTLE", resp, cl_throttle, OF_CL_THROTTLE),
     ];
-    for (name, target, command) in named {
+    for (name, target, command, retry) in named {
         let connect = target.map(|target| {
             let (addr, reply) = (target.addr, target.reply);
             Box::new(move || {
-                let redis = Redis::connect(addr)?;
-                Ok(Box::new(Commands { redis, command, sha: None, reply }) as Box<dyn Asker>)
+                let (redis, sha) = (Redis::connect(addr)?, String::new());
+                Ok(Box::new(Commands { redis, command, sha, reply, retry }) as Box<dyn Asker>)
             }) as Connect
         });
         listed.push(Listed { name: name.into(), claim: Claim::Bucket, connect });
@@ -106,27 +118,26 @@ pub fn all(
 }
 
 fn bucket_script(Limit { burst, count, period }: Limit) -> Vec<String> {
-    crate::peers::words(&format!("EVALSHA SHA 1 {KEY} {burst} {count} {period} 1"))
+    words(&format!("EVALSHA SHA 1 {KEY} {burst} {count} {period} 1"))
 }
 
 fn log_script(Limit { count, period, .. }: Limit) -> Vec<String> {
-    crate::peers::words(&format!("EVALSHA SHA 1 {KEY} {count} {period} 1"))
+    words(&format!("EVALSHA SHA 1 {KEY} {count} {period} 1"))
 }
 
 fn throttle(Limit { burst, count, period }: Limit) -> Vec<String> {
-    crate::peers::words(&format!("THROTTLE {KEY} {burst} {count} {period}"))
+    words(&format!("THROTTLE {KEY} {burst} {count} {period}"))
 }
 
 impl Asker for Commands {
     fn ask(&mut self, key: &str, limit: Limit) -> io::Result<Told> {
         let key = format!("{PREFIX}{key}");
         let command = (self.command)(limit);
-        let sha = self.sha.as_deref().unwrap_or_default();
         let words: Vec<&str> = command
             .iter()
             .map(|word| match word.as_str() {
                 KEY => key.as_str(),
-                "SHA" => sha,
+                "SHA" => self.sha.as_str(),
                 word => word,
             })
             .collect();
@@ -138,11 +149,7 @@ impl Asker for Commands {
             other => Err(io::Error::other(format!("not a number: {other:?}"))),
         };
         let is_admitted = int(0)? == i64::from(self.reply == Reply::Allowed);
-        // Our scripts answer milliseconds in the third place, the others seconds in the fourth.
-        let retry = match self.sha {
-            Some(_) => int(2)? as f64 / 1e3,
-            None => int(3)? as f64,
-        };
+        let retry = int(self.retry.index)? as f64 / self.retry.per_second;
         let retry_s = (!is_admitted && retry >= 0.0).then_some(retry);
         Ok(Told { is_admitted, retry_s, is_reset: false })
     }
