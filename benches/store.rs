@@ -20,12 +20,12 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use report::Report;
+use smallvec::SmallVec;
 use tidegate::config::OnFull;
 use tidegate::config::policy::{Mode, Scope};
 use tidegate::engine::{self, ActorId, State};
 use tidegate::rules::descriptor::Entry;
 use tidegate::rules::quota::{Algorithm, Quota};
-use smallvec::SmallVec;
 use tidegate::store::{Counter, KeyHash, KeyHasher, Options, Single, Store};
 use tidegate::units::{Hits, Span, Timestamp};
 
@@ -87,13 +87,22 @@ fn bench_store(bench: &Bench) {
     }
     for threads in [1, 2] {
         let ns = bench.time_batches(threads, |keys, now| {
-            let asks: SmallVec<[Single; BATCH]> =
-                keys.iter().map(|key| Single { counter: bench.counter(key), hits: Hits::ONE }).collect();
-            store.check_each_if(&asks, now, |_| true, |verdict| {
-                black_box(verdict);
-            });
+            let asks: SmallVec<[Single; BATCH]> = keys
+                .iter()
+                .map(|key| Single { counter: bench.counter(key), hits: Hits::ONE })
+                .collect();
+            store.check_each_if(
+                &asks,
+                now,
+                |_| true,
+                |verdict| {
+                    black_box(verdict);
+                },
+            );
         });
-        bench.report.row(&format!("known keys, batches of {BATCH}, {threads} thread(s)"), &[("ns", ns)]);
+        bench
+            .report
+            .row(&format!("known keys, batches of {BATCH}, {threads} thread(s)"), &[("ns", ns)]);
     }
     let ns = bench.time(1, |key, now| {
         black_box(store.check(&[bench.counter(key)], Hits::PEEK, now));

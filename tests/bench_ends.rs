@@ -89,9 +89,9 @@ fn processes(mark: &str) -> Vec<(i32, String)> {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
     };
-    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
-        entry.ok()?.file_name().to_str()?.parse::<i32>().ok()
-    });
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| has_mark(*pid))
         .map(|pid| {
             let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();

@@ -22,10 +22,9 @@ pub fn read() -> io::Result<Results> {
 
 /// Writes the numbers into the documents, between their markers.
 pub fn write(results: &Results) -> io::Result<()> {
-    for (name, measured) in [
-        ("docs/benchmarks.md", render::document(results)),
-        ("README.md", render::summary(results)),
-    ] {
+    for (name, measured) in
+        [("docs/benchmarks.md", render::document(results)), ("README.md", render::summary(results))]
+    {
         let text = fs::read_to_string(path(name))?;
         let text = render::replace(&text, &measured)
             .ok_or_else(|| io::Error::other(format!("{name} has no markers")))?;

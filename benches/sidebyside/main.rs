@@ -92,9 +92,8 @@ fn start() -> io::Result<()> {
 fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
     let begin = Instant::now();
     let plan = if arguments.is_quick { Plan::QUICK } else { Plan::FULL };
-    let wants = |part: &str| {
-        arguments.only.is_empty() || arguments.only.iter().any(|only| only == part)
-    };
+    let wants =
+        |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
     let why = |error: io::Error| error.to_string();
     let mut results = Results { machine: machine::describe(), ..Results::default() };
     say("starting the servers");

@@ -34,7 +34,8 @@ pub fn document(results: &Results) -> String {
 
 /// The measured part of the README: the first table, and what must hold.
 pub fn summary(results: &Results) -> String {
-    let mut out = String::from("| target | -P 1 req/s (p99 ms) | -P 16 req/s (p99 ms) |\n|---|---|---|\n");
+    let mut out =
+        String::from("| target | -P 1 req/s (p99 ms) | -P 16 req/s (p99 ms) |\n|---|---|---|\n");
     let rows = |id: &str| {
         results.tables.iter().find(|table| table.id == id).map_or(&[][..], |table| &table.rows)
     };

@@ -98,7 +98,8 @@ impl Spread {
 impl Row {
     /// A target that was measured: one list of numbers a round, one number a column.
     pub fn of(name: &str, columns: usize, rounds: &[Vec<f64>]) -> Self {
-        let column = |index: usize| rounds.iter().filter_map(move |round| round.get(index).copied());
+        let column =
+            |index: usize| rounds.iter().filter_map(move |round| round.get(index).copied());
         let cells = (0..columns).map(|index| Spread::of(column(index))).collect();
         Self { name: name.into(), absent: None, cells }
     }
@@ -125,5 +126,9 @@ fn round(number: f64) -> f64 {
     }
     let digits = 4 - 1 - number.abs().log10().floor() as i32;
     let factor = 10_f64.powi(digits.abs());
-    if digits >= 0 { (number * factor).round() / factor } else { (number / factor).round() * factor }
+    if digits >= 0 {
+        (number * factor).round() / factor
+    } else {
+        (number / factor).round() * factor
+    }
 }

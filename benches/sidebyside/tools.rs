@@ -6,8 +6,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-
 use crate::processes::{self, Server, own_cpu};
 
 /// Longer than any single run should take.
@@ -91,65 +89,41 @@ pub fn redis_benchmark_args(addr: SocketAddr, pipeline: u32, requests: u64) -> V
     own.into_iter().chain(fixed).collect()
 }
 
-/// Runs `h2load` with 50 connections of `depth` streams. Without a log it tells no percentiles.
+/// Runs `h2load` with 50 connections of `depth` streams; it tells no percentiles.
 pub fn h2load(
     addr: SocketAddr,
     server: &Server,
     body: &Path,
     depth: u32,
     requests: u64,
-    log: Option<&Path>,
 ) -> io::Result<Run> {
     let mut command = processes::command("h2load");
     command.args(["-c50", &format!("-m{depth}"), &format!("-n{requests}"), "-t1", "-p", "h2c"]);
     command.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"]).arg(body);
-    if let Some(log) = log {
-        command.arg("--log-file").arg(log);
-    }
-    command.arg(format!(
-        "http://{addr}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-    ));
+    command
+        .arg(format!("http://{addr}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"));
     let (told, server_cpu, client_cpu) = timed(&mut command, &[server])?;
     let rate = told.lines().find_map(|line| line.strip_prefix("finished in "));
     let rate = rate.and_then(|rest| rest.split(", ").nth(1)?.split(' ').next()?.parse().ok());
-    let failed = told.lines().find_map(|line| line.strip_prefix("requests: ")).map(|line| {
-        line.split(", ").any(|part| part.ends_with(" failed") && part != "0 failed")
-    });
+    let failed = told
+        .lines()
+        .find_map(|line| line.strip_prefix("requests: "))
+        .map(|line| line.split(", ").any(|part| part.ends_with(" failed") && part != "0 failed"));
     let (Some(per_second), Some(false)) = (rate, failed) else {
         return Err(io::Error::other(format!("h2load printed {told:?}")));
     };
-    let mut run = Run {
+    Ok(Run {
         per_second,
-        p50_ms: f64::NAN,
-        p99_ms: f64::NAN,
-        p999_ms: f64::NAN,
         server_us: per(server_cpu, requests),
         client_us: per(client_cpu, requests),
-    };
-    if let Some(log) = log {
-        // Begin, status and duration in microseconds, a line each.
-        let text = std::fs::read_to_string(log)?;
-        std::fs::remove_file(log)?;
-        let mut latencies = Histogram::<u64>::new(3).map_err(io::Error::other)?;
-        for line in text.lines() {
-            let us = line.split('\t').nth(2).and_then(|us| us.parse().ok());
-            latencies.saturating_record(us.unwrap_or_default());
-        }
-        let ms = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        (run.p50_ms, run.p99_ms, run.p999_ms) = (ms(0.5), ms(0.99), ms(0.999));
-    }
-    Ok(run)
+        ..Run::default()
+    })
 }
 
 /// Runs `wrk` with 50 connections and a script that says what to ask and prints the percentiles.
-pub fn wrk(
-    addr: SocketAddr,
-    server: &Server,
-    script: &Path,
-    span: Duration,
-) -> io::Result<Run> {
+pub fn wrk(addr: SocketAddr, server: &Server, script: &Path, span: Duration) -> io::Result<Run> {
     let mut command = processes::command("wrk");
-    let seconds = format!("{}s", span.as_secs().max(1));
+    let seconds = format!("{}s", span.as_secs_f64().ceil());
     command.args(["-t1", "-c50", "-d", &seconds, "-s"]).arg(script);
     command.arg(format!("http://{addr}/"));
     let (told, server_cpu, client_cpu) = timed(&mut command, &[server])?;
@@ -175,11 +149,9 @@ pub fn wrk(
 }
 
 /// Runs a command and says what it printed and what the servers and it used meanwhile.
-fn timed(
-    command: &mut Command,
-    servers: &[&Server],
-) -> io::Result<(String, Duration, Duration)> {
-    let used = || servers.iter().map(|server| Ok(server.usage()?.cpu)).sum::<io::Result<Duration>>();
+fn timed(command: &mut Command, servers: &[&Server]) -> io::Result<(String, Duration, Duration)> {
+    let used =
+        || servers.iter().map(|server| Ok(server.usage()?.cpu)).sum::<io::Result<Duration>>();
     let (server, (_, client)) = (used()?, own_cpu());
     let told = processes::run(command, LIMIT)?;
     Ok((told, used()?.saturating_sub(server), own_cpu().1.saturating_sub(client)))

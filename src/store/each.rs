@@ -8,9 +8,9 @@
 //! **Worked example.** 16 checks of keys that no cache holds, 150 ns a read of memory: one by one
 //! 16 × (50 + 150) ns = 3.2 us; here the first waits 150 ns, and then each takes its 70 ns: 1.3 us.
 
+use super::Store;
 use super::check::{Counter, Question};
 use super::way::Way;
-use super::Store;
 use crate::engine::{ActorId, Verdict};
 use crate::units::{Hits, Timestamp};
 
@@ -72,8 +72,8 @@ impl Store {
             let place = ask.counter.key.place;
             let mut shard = self.shard(place).lock();
             let question = Question { hits: ask.hits, now, way };
-            let verdict = permits(place)
-                .then(|| shard.check_single(&ask.counter, question, &self.overflow));
+            let verdict =
+                permits(place).then(|| shard.check_single(&ask.counter, question, &self.overflow));
             drop(shard);
             answer(verdict);
         }

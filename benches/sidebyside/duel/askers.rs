@@ -15,8 +15,6 @@ use crate::questions::{Http, Redis, Rls};
 
 /// The domain of the rules.
 const DOMAIN: &str = "duel";
-/// Keys of one run do not meet those of another.
-const PREFIX: &str = "duel:";
 
 /// A target of the duel.
 pub struct Listed {
@@ -28,6 +26,8 @@ pub struct Listed {
 /// What names its limit in each command.
 struct Commands {
     redis: Redis,
+    /// What its keys begin with: the scripts share a server.
+    prefix: &'static str,
     command: fn(Limit) -> Vec<String>,
     sha: String,
     reply: Reply,
@@ -71,8 +71,9 @@ pub fn all(
                     Script::SlidingWindow => log_script,
                     Script::TokenBucket | Script::Gcra => bucket_script,
                 };
-                let (reply, retry) = (Reply::Allowed, OF_SCRIPTS);
-                Ok(Box::new(Commands { redis, command, sha, reply, retry }) as Box<dyn Asker>)
+                let (reply, retry, prefix) = (Reply::Allowed, OF_SCRIPTS, name);
+                let asker = Commands { redis, prefix, command, sha, reply, retry };
+                Ok(Box::new(asker) as Box<dyn Asker>)
             }) as Connect
         });
         listed.push(Listed { name: name.into(), claim, connect });
@@ -90,8 +91,9 @@ pub fn all(
         let connect = target.map(|target| {
             let (addr, reply) = (target.addr, target.reply);
             Box::new(move || {
-                let (redis, sha) = (Redis::connect(addr)?, String::new());
-                Ok(Box::new(Commands { redis, command, sha, reply, retry }) as Box<dyn Asker>)
+                let (redis, sha, prefix) = (Redis::connect(addr)?, String::new(), "duel");
+                let asker = Commands { redis, prefix, command, sha, reply, retry };
+                Ok(Box::new(asker) as Box<dyn Asker>)
             }) as Connect
         });
         listed.push(Listed { name: name.into(), claim: Claim::Bucket, connect });
@@ -131,7 +133,7 @@ fn throttle(Limit { burst, count, period }: Limit) -> Vec<String> {
 
 impl Asker for Commands {
     fn ask(&mut self, key: &str, limit: Limit) -> io::Result<Told> {
-        let key = format!("{PREFIX}{key}");
+        let key = format!("{}:{key}", self.prefix);
         let command = (self.command)(limit);
         let words: Vec<&str> = command
             .iter()
@@ -157,7 +159,7 @@ impl Asker for Commands {
 
 impl Asker for ByRule<Rls> {
     fn ask(&mut self, key: &str, limit: Limit) -> io::Result<Told> {
-        let value = format!("{PREFIX}grpc:{key}");
+        let value = format!("grpc:{key}");
         let answer = self.client.ask(DOMAIN, &rule(self.algorithm, limit), &value)?;
         let until = answer.statuses.first().and_then(|status| status.duration_until_reset);
         // The time until the whole limit is there again is all that the protocol has; where the
@@ -172,7 +174,7 @@ impl Asker for ByRule<Http> {
     fn ask(&mut self, key: &str, limit: Limit) -> io::Result<Told> {
         let entry = json!({
             "key": rule(self.algorithm, limit),
-            "value": format!("{PREFIX}http:{key}"),
+            "value": format!("http:{key}"),
         });
         let ask = json!({"domain": DOMAIN, "descriptors": [{"entries": [entry]}]});
         let answer = self.client.post("/v1/check", &ask.to_string())?;

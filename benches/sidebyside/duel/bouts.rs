@@ -121,9 +121,8 @@ fn window_edge(asker: &mut dyn Asker, claim: Claim) -> Judged {
     let apart = Duration::from_millis(150);
     let window = Duration::from_secs(EDGE.period.into());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let into = Duration::from_nanos(
-        u64::try_from(now.as_nanos() % window.as_nanos()).unwrap_or_default(),
-    );
+    let into =
+        Duration::from_nanos(u64::try_from(now.as_nanos() % window.as_nanos()).unwrap_or_default());
     let to_edge = window.checked_sub(into).filter(|left| *left > apart * 2);
     let to_edge = to_edge.unwrap_or(window * 2 - into);
     let edge = Instant::now() + to_edge;

@@ -10,7 +10,7 @@ mod bouts;
 use std::fmt::Write;
 use std::io;
 
-pub use askers::{all, Listed};
+pub use askers::{Listed, all};
 
 use crate::peers::Limit;
 use crate::results::{Bout, Duelist};
@@ -41,11 +41,8 @@ pub trait Asker: Send {
 pub type Connect = Box<dyn Fn() -> io::Result<Box<dyn Asker>> + Send + Sync>;
 
 /// The algorithms of rules, for doors whose clients name no limit.
-pub const ALGORITHMS: [(&str, Claim); 3] = [
-    ("gcra", Claim::Bucket),
-    ("token_bucket", Claim::Bucket),
-    ("sliding_window_log", Claim::Log),
-];
+pub const ALGORITHMS: [(&str, Claim); 3] =
+    [("gcra", Claim::Bucket), ("token_bucket", Claim::Bucket), ("sliding_window_log", Claim::Log)];
 
 /// The name of the rule for an algorithm and a limit.
 pub fn rule(algorithm: &str, limit: Limit) -> String {

@@ -73,10 +73,7 @@ impl Connection {
     }
 
     /// Reads once, tells of each whole answer, and says how many there were.
-    pub fn read(
-        &mut self,
-        mut each: impl FnMut(Instant, Instant, Said),
-    ) -> io::Result<usize> {
+    pub fn read(&mut self, mut each: impl FnMut(Instant, Instant, Said)) -> io::Result<usize> {
         let length = match self.socket.read(&mut self.buffer) {
             Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the server hung up")),
             Ok(length) => length,

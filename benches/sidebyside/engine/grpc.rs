@@ -50,11 +50,8 @@ pub struct Grpc {
 pub fn message(domain: &str, key: &str, value: &str) -> Vec<u8> {
     let entry = Entry { key: key.into(), value: value.into() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
-    let request = RateLimitRequest {
-        domain: domain.into(),
-        descriptors: vec![descriptor],
-        hits_addend: 1,
-    };
+    let request =
+        RateLimitRequest { domain: domain.into(), descriptors: vec![descriptor], hits_addend: 1 };
     let body = request.encode_to_vec();
     let mut bytes = vec![0];
     bytes.extend_from_slice(&u32::try_from(body.len()).unwrap_or_default().to_be_bytes());

@@ -23,6 +23,8 @@ use connection::Connection;
 
 /// Longer than any answer may take.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
+/// How long it waits at once when nothing comes.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How long answers are waited for after the last ask.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -147,12 +149,12 @@ impl Loop<'_> {
                     return Ok(self.outcome);
                 }
             }
-            let pause = next.map_or(GRACE, |due| due.saturating_duration_since(now));
-            let pause = pause.min(Duration::from_millis(100));
-            let pause = Timespec {
-                tv_sec: 0,
-                tv_nsec: i64::from(pause.subsec_nanos()),
+            let end = match self.load.end {
+                End::After(span) if !self.is_over(now) => self.start + span,
+                End::After(_) | End::AfterAsks(_) => now + PAUSE,
             };
+            let pause = next.unwrap_or(end).saturating_duration_since(now).min(PAUSE);
+            let pause = Timespec { tv_sec: 0, tv_nsec: i64::from(pause.subsec_nanos()) };
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(epoll, spare, Some(&pause)) {
@@ -172,7 +174,8 @@ impl Loop<'_> {
             return Ok(None);
         };
         let (start, first, count) = (self.start, self.asked, self.connections.len());
-        let due = |n: u64| start + Duration::from_nanos(n.saturating_mul(1_000_000_000) / per_second);
+        let due =
+            |n: u64| start + Duration::from_nanos(n.saturating_mul(1_000_000_000) / per_second);
         let mut next = due(first);
         while next <= now && !self.is_over(next) {
             self.ask(place(self.asked, count), next);

@@ -6,8 +6,7 @@ use super::{Said, Wire};
 
 /// Stands for the key in a command.
 pub const KEY: &str = "KEY";
-/// As `redis-benchmark` writes its random keys.
-const PREFIX: &str = "key:";
+/// As `redis-benchmark` writes its random numbers.
 const DIGITS: usize = 12;
 
 /// How a reply is read.
@@ -42,13 +41,14 @@ pub enum Value {
 }
 
 impl Resp {
-    pub fn new(command: &[String], reply: Reply) -> Self {
-        let key = format!("{PREFIX}{:0DIGITS$}", 0);
+    /// Asks about keys of a prefix and a number.
+    pub fn new(command: &[String], prefix: &str, reply: Reply) -> Self {
+        let key = format!("{prefix}{:0DIGITS$}", 0);
         let words: Vec<&str> =
             command.iter().map(|word| if word == KEY { key.as_str() } else { word }).collect();
         let command = encode(&words);
         let digits = command.windows(key.len()).position(|bytes| bytes == key.as_bytes());
-        let digits = digits.expect("a key in the command") + PREFIX.len();
+        let digits = digits.expect("a key in the command") + prefix.len();
         Self { command, digits, reply, answered: 0 }
     }
 }

@@ -155,9 +155,10 @@ fn load(
     pace: Pace,
     end: End,
 ) -> impl FnOnce() -> io::Result<Outcome> + Send + use<> {
-    let (addr, command, reply) = (target.addr, target.command.clone(), target.reply);
+    let (addr, command) = (target.addr, target.command.clone());
+    let (prefix, reply) = (target.prefix, target.reply);
     move || {
-        let wire = || Box::new(Resp::new(&command, reply)) as _;
+        let wire = || Box::new(Resp::new(&command, prefix, reply)) as _;
         Load { addrs: &[addr], connections: 50, wire: &wire, keys, pace, end }.run()
     }
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::{Entrant, Plan, interleave, table};
-use crate::engine::grpc::message;
+use crate::engine::grpc::{Grpc, message};
+use crate::engine::{End, Keys, Load, Pace};
 use crate::peers::tidegate::{DOMAIN, Node, STRICT};
 use crate::processes::Server;
 use crate::questions::Rls;
@@ -26,14 +27,17 @@ pub fn measure(
     node: &Result<Node, String>,
     depth: u32,
 ) -> Table {
+    let mut columns = COLUMNS.to_vec();
+    columns.push("random keys, req/s");
     let title = format!("gRPC, closed loop, -m{depth}");
     let mut table = table(
         &format!("grpc-{depth}"),
         &title,
         "`h2load` sends the same request each time: one key, a rule of a billion a day. The empty \
          handler stands on the same tonic and reads the same message. h2load tells no percentiles: \
-         they are those of one more run with its log.",
-        &COLUMNS,
+         they, and the last column, are those of a client of our own with as many connections and \
+         streams, over 100,000 random keys.",
+        &columns,
     );
     table.commands.push(format!(
         "h2load -c50 -m{depth} -t1 -n N -p h2c -H 'content-type: application/grpc' \
@@ -59,22 +63,34 @@ fn entrant<'a>(
     let mut requests = None;
     Entrant::new(name, move || {
         let body = folder.join("request");
-        let log = folder.join("h2load.log");
-        let run = |requests, log| tools::h2load(addr, &server, &body, depth, requests, log);
+        let run = |requests| tools::h2load(addr, &server, &body, depth, requests);
         let requests = match requests {
             Some(requests) => requests,
             None => {
                 // h2load takes any answer of status 200 for a good one, also an error of gRPC.
                 Rls::connect(addr)?.ask(DOMAIN, STRICT, "first")?;
                 fs::write(&body, message(DOMAIN, STRICT, "user:000000000042"))?;
-                let tried = run(if plan.is_quick { 200 } else { 20_000 }, None)?;
+                let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
                 *requests.insert(plan.requests(tried.per_second))
             }
         };
-        let mut measured = run(requests, None)?;
-        let logged = run(requests / 2, Some(log.as_path()))?;
-        (measured.p50_ms, measured.p99_ms) = (logged.p50_ms, logged.p99_ms);
-        measured.p999_ms = logged.p999_ms;
-        Ok::<_, io::Error>(measured.cells())
+        let mut measured = run(requests)?;
+        let own = Load {
+            addrs: &[addr],
+            connections: 50,
+            wire: &|| Box::new(Grpc::new(DOMAIN, STRICT)),
+            keys: Keys::Random(100_000),
+            pace: Pace::Closed { depth },
+            end: End::After(plan.span / 2),
+        };
+        let own = own.run()?;
+        if own.failed > 0 {
+            return Err(io::Error::other(format!("{} had no answer", own.failed)));
+        }
+        (measured.p50_ms, measured.p99_ms) = (own.ms(0.5), own.ms(0.99));
+        measured.p999_ms = own.ms(0.999);
+        let mut cells = measured.cells();
+        cells.push(own.rate());
+        Ok(cells)
     })
 }

@@ -68,7 +68,11 @@ pub fn all(results: &Results) -> Vec<Hold> {
     holds.push(below("resident memory a key", memory, 48.0, "B"));
     let expiry = |column| median("expiry", resp::TIDEGATE, column);
     holds.push(below("p99.9 while a million keys come and expire", expiry("p99.9 ms"), 2.0, "ms"));
-    holds.push(returned(expiry("MiB at most"), expiry("MiB behind"), expiry("s until it was back")));
+    holds.push(returned(
+        expiry("MiB at most"),
+        expiry("MiB behind"),
+        expiry("s until it was back"),
+    ));
     holds.push(duel(results));
     let seconds = results.seconds;
     holds.push(Hold {

@@ -9,14 +9,8 @@ use crate::results::Table;
 
 const CONNECTIONS: usize = 50;
 const RATES: [u64; 2] = [10_000, 40_000];
-pub const COLUMNS: [&str; 6] = [
-    "p50 ms",
-    "p99 ms",
-    "p99.9 ms",
-    "answered/s",
-    "server CPU µs/req",
-    "client CPU µs/req",
-];
+pub const COLUMNS: [&str; 6] =
+    ["p50 ms", "p99 ms", "p99.9 ms", "answered/s", "server CPU µs/req", "client CPU µs/req"];
 
 pub fn measure(plan: &Plan, peers: &[Peer]) -> Table {
     let about = format!(

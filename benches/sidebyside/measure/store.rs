@@ -64,10 +64,8 @@ pub fn measure(plan: &Plan) -> io::Result<Table> {
     // Memory that one part gave back would make the next look smaller than it is.
     for (name, part) in MEMORY.iter().zip(PARTS) {
         let mut command = processes::command(std::env::current_exe()?);
-        let told = processes::run(
-            command.args([part, &plan.keys.to_string()]),
-            Duration::from_secs(60),
-        )?;
+        let told =
+            processes::run(command.args([part, &plan.keys.to_string()]), Duration::from_secs(60))?;
         let bytes = told.trim().parse::<f64>().map_err(io::Error::other)?;
         table.rows.push(Row::of(name, 1, &[vec![bytes]]));
     }

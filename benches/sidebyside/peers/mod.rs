@@ -25,10 +25,15 @@ pub struct Target {
     pub addr: SocketAddr,
     /// The word [`KEY`] stands for a key.
     pub command: Vec<String>,
+    /// What its keys begin with: several share a server. All are as long as this.
+    pub prefix: &'static str,
     pub reply: Reply,
     /// It works by itself, so it is paused while others are measured.
     pub is_busy: bool,
 }
+
+/// What keys begin with, where a server is not shared.
+pub const PREFIX: &str = "key:";
 
 /// A target, or why it cannot be had.
 #[derive(Clone, Debug)]
@@ -58,13 +63,13 @@ impl Peer {
 
 impl Target {
     pub fn wire(&self) -> Box<dyn crate::engine::Wire> {
-        Box::new(crate::engine::resp::Resp::new(&self.command, self.reply))
+        Box::new(crate::engine::resp::Resp::new(&self.command, self.prefix, self.reply))
     }
 
     /// The command as `redis-benchmark` wants it.
     pub fn words(&self) -> Vec<String> {
         let word = |word: &String| match word.as_str() {
-            KEY => "key:__rand_int__".to_owned(),
+            KEY => format!("{}__rand_int__", self.prefix),
             _ => word.clone(),
         };
         self.command.iter().map(word).collect()

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{Limit, Target, cl_throttle, tool, words};
+use super::{Limit, PREFIX, Target, cl_throttle, tool, words};
 use crate::engine::resp::{KEY, Reply, Value};
 use crate::processes::{self, Server};
 use crate::questions::Redis;
@@ -68,7 +68,8 @@ pub fn start(folder: &Path, setting: Setting) -> io::Result<(Rc<Server>, SocketA
 /// `INCR`: no limiter at all.
 pub fn incr((server, addr): (Rc<Server>, SocketAddr), setting: Setting) -> Target {
     let is_busy = setting == Setting::Default;
-    Target { server, addr, command: words(&format!("INCR {KEY}")), reply: Reply::Any, is_busy }
+    let command = words(&format!("INCR {KEY}"));
+    Target { server, addr, command, prefix: PREFIX, reply: Reply::Any, is_busy }
 }
 
 /// Our script by `EVALSHA`.
@@ -86,7 +87,12 @@ pub fn script(
             format!("EVALSHA {sha} 1 {KEY} {burst} {count} {period} 1")
         }
     });
-    Ok(Target { server, addr, command, reply: Reply::Allowed, is_busy: false })
+    let prefix = match script {
+        Script::TokenBucket => "tok:",
+        Script::SlidingWindow => "log:",
+        Script::Gcra => "tat:",
+    };
+    Ok(Target { server, addr, command, prefix, reply: Reply::Allowed, is_busy: false })
 }
 
 /// Loads a script and gives the name it is called by.
@@ -99,7 +105,8 @@ pub fn load(redis: &mut Redis, script: Script) -> io::Result<String> {
 
 /// `CL.THROTTLE` of redis-cell.
 pub fn cell((server, addr): (Rc<Server>, SocketAddr), limit: Limit) -> Target {
-    Target { server, addr, command: cl_throttle(limit), reply: Reply::Limited, is_busy: false }
+    let command = cl_throttle(limit);
+    Target { server, addr, command, prefix: PREFIX, reply: Reply::Limited, is_busy: false }
 }
 
 impl Script {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{Limit, Target, tool, words};
+use super::{Limit, PREFIX, Target, tool, words};
 use crate::engine::resp::{KEY, Reply};
 use crate::processes::{self, Server};
 
@@ -59,6 +59,7 @@ pub fn target(throttlecrab: &Throttlecrab, limit: Limit) -> Target {
         server: Rc::clone(&throttlecrab.server),
         addr: throttlecrab.redis,
         command: words(&format!("THROTTLE {KEY} {burst} {count} {period}")),
+        prefix: PREFIX,
         reply: Reply::Allowed,
         is_busy: false,
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::admin::StatusReport;
 
-use super::{Limit, Target, cl_throttle};
+use super::{Limit, PREFIX, Target, cl_throttle};
 use crate::duel;
 use crate::engine::resp::Reply;
 use crate::processes::{self, Server};
@@ -137,8 +137,8 @@ impl Node {
     pub fn target(&self, limit: Limit) -> io::Result<Target> {
         let addr = self.resp.ok_or_else(|| io::Error::other("this build has no [resp] door"))?;
         let command = cl_throttle(limit);
-        let server = Rc::clone(&self.server);
-        Ok(Target { server, addr, command, reply: Reply::Limited, is_busy: false })
+        let (server, prefix) = (Rc::clone(&self.server), PREFIX);
+        Ok(Target { server, addr, command, prefix, reply: Reply::Limited, is_busy: false })
     }
 
     /// A number of its metrics, summed over its labels that contain `label`.
