@@ -46,7 +46,7 @@ fn an_interrupted_run_leaves_nothing() {
         let mark = format!("ended-{}-{}", signal.as_raw(), std::process::id());
         let mut run = bench(&mark, &["--quick", "duel"]).spawn().unwrap();
         wait_for(&mut run, "duel");
-        assert!(left(&mark).len() > 2, "it runs with servers: {:?}", left(&mark));
+        assert!(left(&mark).len() >= 2, "it runs with servers: {:?}", left(&mark));
 
         let program = processes(&mark).into_iter().find(|(_, name)| name == "sidebyside");
         let pid = program.and_then(|(pid, _)| Pid::from_raw(pid)).unwrap();

@@ -2,9 +2,9 @@
 //!
 //! `scripts/bench` builds all of it and starts this. Measurements are closed loops with the tools
 //! that others measure with, open loops at fixed rates, memory a key, and a duel about who admits
-//! what is right. Each is measured in turns, A B A B, and given as the median of the rounds with the
-//! least and the most. Client and servers share the machine's cores, so the processor time of both
-//! stands beside the rates. What is missed is called missed.
+//! what is right. Each is measured in turns, A B A B, and given as the median of the rounds with
+//! the least and the most. Client and servers share the machine's cores, so the processor time of
+//! both stands beside the rates. What is missed is called missed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark has to read a clock")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -22,6 +22,7 @@ mod measure;
 mod peers;
 mod processes;
 mod questions;
+#[allow(dead_code, reason = "a test reads what this writes")]
 mod render;
 mod results;
 mod tools;

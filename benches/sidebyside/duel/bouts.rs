@@ -93,7 +93,11 @@ fn retry(asker: &mut dyn Asker, claim: Claim) -> Judged {
     let refused = asker.ask("retry", QUARTER)?;
     let asked = begin.elapsed();
     let Some(named) = refused.retry_s.filter(|_| !refused.is_admitted) else {
-        return Ok((false, format!("no refusal that names a time: {refused:?}")));
+        let seen = if refused.is_admitted { "admitted at once" } else { "no time named" };
+        return Ok((
+            false,
+            format!("{seen}, right {:.3} s", right.saturating_sub(asked).as_secs_f64()),
+        ));
     };
     let wait = right.saturating_sub(asked).as_secs_f64();
     let least = if refused.is_reset { whole } else { right };
