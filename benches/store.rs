@@ -73,7 +73,7 @@ fn bench_store(bench: &Bench) {
     bench.report.row("lock and decision, state hot", &[("ns", decision / 2.0)]);
 
     let before = resident_bytes();
-    let store = Store::new(Options { keys_max: 2 * KEYS, on_full: OnFull::Share, shards: None });
+    let store = Store::new(Options { keys_max: 4 * KEYS, on_full: OnFull::Share, shards: None });
     let (insert, longest) = bench.fill(|key, now| {
         black_box(store.check(&[bench.counter(key)], Hits::ONE, now));
     });
@@ -85,11 +85,14 @@ fn bench_store(bench: &Bench) {
         });
         bench.report.row(&format!("known keys, {threads} thread(s)"), &[("ns", ns)]);
     }
+    bench.fill(|key, now| {
+        black_box(store.check(&[bench.bare(key)], Hits::ONE, now));
+    });
     for threads in [1, 2] {
         let ns = bench.time_batches(threads, |keys, now| {
             let asks: SmallVec<[Single; BATCH]> = keys
                 .iter()
-                .map(|key| Single { counter: bench.counter(key), hits: Hits::ONE })
+                .map(|key| Single { counter: bench.bare(key), hits: Hits::ONE })
                 .collect();
             store.check_each_if(
                 &asks,
@@ -175,6 +178,12 @@ impl Bench {
     fn key(&self, value: &str) -> KeyHash {
         let entries = [Entry { key: "user", value }];
         self.hasher.descriptor("edge", &entries).counter(&self.quota, Mode::Strict, Scope::Region)
+    }
+
+    /// Of a limit that a client names with its key.
+    fn bare(&self, key: &str) -> Counter {
+        let hash = self.hasher.bare(key.as_bytes());
+        Counter { key: hash.counter(&self.quota, Mode::Strict, Scope::Region), quota: self.quota }
     }
 
     fn counter(&self, value: &str) -> Counter {

@@ -154,8 +154,22 @@ fn every_mistake_is_one_line_that_says_where_and_what_to_do() {
             Some("[node]\nid = \"a\"\n"),
             &[],
             &[],
-            "c.toml: http.listen: neither http.listen nor grpc.listen is set, so nobody could ask \
-             this node; set at least one, such as http.listen = \"127.0.0.1:8080\"",
+            "c.toml: http.listen: none of http.listen, grpc.listen and resp.listen is set, so nobody \
+             could ask this node; set at least one, such as http.listen = \"127.0.0.1:8080\"",
+        ),
+        // A door that others can reach needs a password, which no message repeats.
+        (
+            None,
+            &[("TIDEGATE_RESP__LISTEN", "0.0.0.0:6380")],
+            &[],
+            "TIDEGATE_RESP__LISTEN: resp.listen: off loopback (0.0.0.0:6380) clients must name a \
+             password; set TIDEGATE_RESP__PASSWORD, or listen on 127.0.0.1",
+        ),
+        (
+            Some("[resp]\nlisten = \"127.0.0.1:1\"\npassword = 12345\n"),
+            &[],
+            &[],
+            "c.toml:3: resp.password: a number, expected a string; give text in quotes",
         ),
         // Keys that are right by themselves and do not go together.
         (
@@ -287,6 +301,14 @@ fn the_shipped_file_names_every_key_with_its_default() {
             "{key}"
         );
     }
+}
+
+#[test]
+fn a_password_of_digits_is_text_in_a_variable_and_is_not_shown() {
+    let variables = [("TIDEGATE_RESP__PASSWORD", "12345"), ("TIDEGATE_RESP__LISTEN", "[::]:1")];
+    let config = read(None, &variables, &[]).unwrap();
+    assert_eq!(config.resp.password.as_ref().map(|password| password.reveal()), Some("12345"));
+    assert!(!format!("{config:?}").contains("12345"));
 }
 
 #[test]

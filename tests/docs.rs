@@ -104,6 +104,7 @@ fn links_lead_somewhere() {
         "docs/forward-auth.md",
         "docs/migrate-from-envoyproxy-ratelimit.md",
         "docs/operations.md",
+        "docs/redis.md",
     ] {
         let folder = root().join(name).parent().unwrap().to_owned();
         for target in links(&read(name)) {

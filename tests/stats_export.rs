@@ -179,6 +179,7 @@ fn config(
     rules.clone_into(&mut config.rules.path);
     config.http.listen = Some(free());
     config.grpc.listen = Some(grpc);
+    config.resp.listen = None;
     config.admin.listen = Some(admin);
     config.stats.flush_interval = Span::from_millis(100);
     change(&mut config);

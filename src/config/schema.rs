@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(
             fields(&[]),
             [
-                "node", "cluster", "tls", "http", "grpc", "admin", "debug", "rules", "storage",
-                "limits", "auth", "defaults", "envoy", "stats", "xds"
+                "node", "cluster", "tls", "http", "grpc", "resp", "admin", "debug", "rules",
+                "storage", "limits", "auth", "defaults", "envoy", "stats", "xds"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);

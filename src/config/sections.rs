@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::{
-    Admin, Auth, Cluster, Debug, Defaults, Envoy, Grpc, Http, Limits, Node, Rules, Stats, Storage,
-    Tls, Xds,
+    Admin, Auth, Cluster, Debug, Defaults, Envoy, Grpc, Http, Limits, Node, Resp, Rules, Stats,
+    Storage, Tls, Xds,
 };
 
 /// The whole configuration.
@@ -21,6 +21,8 @@ pub struct Config {
     pub http: Http,
     /// The gRPC front door.
     pub grpc: Grpc,
+    /// The door for clients of Redis.
+    pub resp: Resp,
     /// The operator's door: status, metrics, health.
     pub admin: Admin,
     /// The debug door: rules and statistics as envoyproxy/ratelimit shows them.
@@ -56,6 +58,7 @@ impl Config {
     pub(super) fn stand_alone(&mut self) {
         self.http.listen.get_or_insert(Http::LOOPBACK);
         self.grpc.listen.get_or_insert(Grpc::LOOPBACK);
+        self.resp.listen.get_or_insert(Resp::LOOPBACK);
         self.admin.listen.get_or_insert(Admin::LOOPBACK);
     }
 }

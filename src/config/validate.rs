@@ -1,5 +1,7 @@
 //! The ranges and relations that types cannot hold. Run once, by [`super::load()`].
 
+mod resp;
+
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -145,14 +147,16 @@ fn doors(config: &Config) -> Result<(), Invalid> {
     let doors = [
         ("http.listen", config.http.listen),
         ("grpc.listen", config.grpc.listen),
+        ("resp.listen", config.resp.listen),
         ("admin.listen", config.admin.listen),
         ("stats.prometheus_listen", config.stats.prometheus_listen),
         ("debug.listen", config.debug.listen),
     ];
-    if config.http.listen.is_none() && config.grpc.listen.is_none() {
+    let asked = [config.http.listen, config.grpc.listen, config.resp.listen];
+    if asked.iter().all(Option::is_none) {
         return Err(invalid(
             "http.listen",
-            "neither http.listen nor grpc.listen is set, so nobody could ask this node",
+            "none of http.listen, grpc.listen and resp.listen is set, so nobody could ask this node",
             "set at least one, such as http.listen = \"127.0.0.1:8080\"",
         ));
     }
@@ -170,6 +174,7 @@ fn doors(config: &Config) -> Result<(), Invalid> {
         }
     }
     grpc(&config.grpc)?;
+    resp::resp(&config.resp)?;
     within("http.denied_status", config.http.denied_status, 400..=599)
 }
 

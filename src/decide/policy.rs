@@ -56,7 +56,8 @@ fn allowed(quota: &Quota) -> Verdict {
     }
 }
 
-fn denied(quota: &Quota) -> Verdict {
+/// The refusal of whoever knows nothing.
+pub(super) fn denied(quota: &Quota) -> Verdict {
     Verdict {
         allowed: false,
         limit: quota.limit(),

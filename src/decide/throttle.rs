@@ -8,16 +8,21 @@
 //!
 //! [`Parts::clients`]: super::Parts::clients
 
+use std::sync::atomic::Ordering;
+
 use smallvec::SmallVec;
 
-use super::ask::Source;
-use super::{Decide, Decider};
+use super::{Decide, Decider, policy};
 use crate::cluster::mesh::wire::Check;
+use crate::config::policy::{Durability, Mode};
 use crate::engine::Verdict;
 use crate::rules::quota::Quota;
 use crate::rules::rule::RuleStats;
-use crate::store::Counter;
-use crate::units::Hits;
+use crate::store::{Counter, Single, is_urgent};
+use crate::units::{Hits, Timestamp};
+
+/// Most demands that are decided in one go; more are decided in several.
+const TOGETHER_MAX: usize = 32;
 
 /// One limit that a client names itself.
 #[derive(Clone, Copy, Debug)]
@@ -42,27 +47,95 @@ pub trait Throttle: Decide {
     ) -> impl Future<Output = ()> + Send;
 }
 
+/// Checks that need others, and where their verdicts belong.
+type Elsewhere = Vec<(usize, Check)>;
+
 impl Throttle for Decider {
     async fn throttle(&self, demands: &[Demand<'_>], verdicts: &mut Vec<Verdict>) {
+        let now = self.parts().clock.now();
+        let first = verdicts.len();
+        let mut elsewhere = Elsewhere::new();
+        for together in demands.chunks(TOGETHER_MAX) {
+            self.throttle_here(together, now, verdicts, &mut elsewhere);
+        }
+        if !elsewhere.is_empty() {
+            let rule = &self.parts().clients;
+            let outcomes = self.each(elsewhere.iter().map(|(_, check)| (rule, check)), now).await;
+            for ((at, _), outcome) in elsewhere.iter().zip(outcomes) {
+                let place = verdicts.get_mut(*at);
+                if let (Some(place), Some(verdict)) = (place, outcome.verdicts.first()) {
+                    *place = *verdict;
+                }
+            }
+        }
+        self.count(demands, verdicts.get(first..).unwrap_or_default());
+    }
+}
+
+impl Decider {
+    /// Decides those of `demands` that need nobody else. The others get a place among `verdicts`
+    /// and join `elsewhere`.
+    fn throttle_here(
+        &self,
+        demands: &[Demand<'_>],
+        now: Timestamp,
+        verdicts: &mut Vec<Verdict>,
+        elsewhere: &mut Elsewhere,
+    ) {
         let parts = self.parts();
         let rule = &parts.clients;
-        let now = parts.clock.now();
-        let check = |demand: &Demand<'_>| {
-            let hash = parts.hasher.bare(demand.key);
-            let key = hash.counter(&demand.quota, rule.mode, rule.scope);
-            let counters = smallvec::smallvec![Counter { key, quota: demand.quota }];
-            let (scope, durability) = (rule.scope, rule.durability);
-            Check { id: 0, scope, counters, hits: demand.hits, durability }
-        };
-        let checks: SmallVec<[Check; 4]> = demands.iter().map(check).collect();
-        let outcomes = self.each(checks.iter().map(|check| (rule, check)), now).await;
-        for (outcome, demand) in outcomes.iter().zip(demands) {
-            let Some(verdict) = outcome.verdicts.first() else { continue };
-            let stats = &rule.stats;
-            let counter = if verdict.allowed { &stats.allowed } else { &stats.denied };
-            RuleStats::add(counter, demand.hits.charge());
-            debug_assert!(outcome.source != Source::Unlimited, "every demand has a limit");
-            verdicts.push(*verdict);
+        let asks: SmallVec<[Single; TOGETHER_MAX]> = demands
+            .iter()
+            .map(|&Demand { key, quota, hits }| {
+                let key = parts.hasher.bare(key).counter(&quota, rule.mode, rule.scope);
+                Single { counter: Counter { key, quota }, hits }
+            })
+            .collect();
+        let mut answers: SmallVec<[Option<Verdict>; TOGETHER_MAX]> = SmallVec::new();
+        let concerns_others = rule.durability == Durability::Replicated
+            || asks.iter().any(|ask| ask.hits < Hits::PEEK);
+        match (rule.mode, &parts.remote) {
+            _ if concerns_others => answers.resize(asks.len(), None),
+            (Mode::Eventual, Some(remote)) => {
+                let me = parts.incarnation.actor();
+                parts.store.check_each_eventual(&asks, me, now, |it| answers.push(Some(it)));
+                if answers.iter().flatten().any(is_urgent) {
+                    remote.synchroniser.hurry();
+                }
+            }
+            (Mode::Eventual, None) => {
+                parts.store.check_each_if(&asks, now, |_| true, |it| answers.push(it));
+            }
+            (Mode::Strict, _) => {
+                let permits = |place| parts.tenancy.permits(rule.scope, place);
+                parts.store.check_each_if(&asks, now, permits, |it| answers.push(it));
+            }
         }
+        let mut decided = 0;
+        for (Single { counter, hits }, answer) in asks.into_iter().zip(answers) {
+            if let Some(verdict) = answer {
+                decided += 1;
+                verdicts.push(verdict);
+                continue;
+            }
+            let (scope, durability) = (rule.scope, rule.durability);
+            let counters = smallvec::smallvec![counter];
+            elsewhere.push((verdicts.len(), Check { id: 0, scope, counters, hits, durability }));
+            // Kept for whoever decides; what stands here meanwhile is what nobody's word means.
+            verdicts.push(policy::denied(&counter.quota));
+        }
+        self.counters().local.fetch_add(decided, Ordering::Relaxed);
+    }
+
+    /// One addition to each statistic, however many there are.
+    fn count(&self, demands: &[Demand<'_>], verdicts: &[Verdict]) {
+        let (mut allowed, mut denied) = (0, 0);
+        for (demand, verdict) in demands.iter().zip(verdicts) {
+            let counter = if verdict.allowed { &mut allowed } else { &mut denied };
+            *counter += demand.hits.charge();
+        }
+        let stats = &self.parts().clients.stats;
+        RuleStats::add(&stats.allowed, allowed);
+        RuleStats::add(&stats.denied, denied);
     }
 }

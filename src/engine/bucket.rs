@@ -15,52 +15,106 @@
 //! When refused, the ask fits as soon as the debt has fallen to `(size − n)·T`, which time does at
 //! one tick a tick: `retry = debt + n·T − size·T`, rounded up to a nanosecond.
 
-use super::tat::{Rate, Tat};
+use super::tat::{Rate, Tat, Ticks, Wait};
 use super::verdict::{Verdict, excess};
 use super::{Retry, State, Step};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-/// Asks a bucket of `quota`'s rate with room for `size` hits.
-pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Timestamp) -> Step {
+/// Asks a bucket of `quota`'s rate with room for `size` hits; returns the TAT to keep, if it
+/// changes, and the answer.
+#[inline]
+pub(super) fn step(
+    state: &State,
+    quota: &Quota,
+    size: u32,
+    hits: Hits,
+    now: Timestamp,
+) -> (Option<Tat>, Verdict) {
     let Some(rate) = Rate::of(quota) else { return (None, refuse_all(quota, hits)) };
-    let room = rate.cost(u64::from(size));
-    let debt = rate.debt(tat(state), now);
-    let verdict = |debt: u128, retry: Retry| {
-        let allowed = retry == Retry::Now;
-        let remaining = u32::try_from(rate.hits(room.saturating_sub(debt))).unwrap_or(u32::MAX);
-        Verdict {
-            allowed,
-            limit: quota.limit(),
-            remaining,
-            reset: rate.span_ceil(debt),
-            retry,
-            delay: Span::ZERO,
-            excess: excess(allowed, hits, remaining),
-        }
+    let ask = Ask { rate, size, before: tat(state), hits, now };
+    let Some(Outcome { next, remaining, reset, retry }) = ask.narrow().or_else(|| ask.wide())
+    else {
+        return (None, refuse_all(quota, hits));
     };
+    let allowed = retry == Retry::Now;
+    let excess = excess(allowed, hits, remaining);
+    let limit = quota.limit();
+    (next, Verdict { allowed, limit, remaining, reset, retry, delay: Span::ZERO, excess })
+}
 
-    if hits.refund() > 0 {
-        let debt = debt.saturating_sub(rate.cost(hits.refund()));
+/// What is asked of a bucket.
+#[derive(Clone, Copy)]
+struct Ask {
+    rate: Rate,
+    size: u32,
+    before: Option<Tat>,
+    hits: Hits,
+    now: Timestamp,
+}
+
+/// What comes of it.
+struct Outcome {
+    next: Option<Tat>,
+    remaining: u32,
+    reset: Span,
+    retry: Retry,
+}
+
+impl Ask {
+    #[inline]
+    fn narrow(self) -> Option<Outcome> {
+        self.outcome::<u64>()
+    }
+
+    /// Nothing is too wide for 128 bits.
+    #[cold]
+    fn wide(self) -> Option<Outcome> {
+        self.outcome::<u128>()
+    }
+
+    /// The step, in ticks of this width; `None` when it is too narrow.
+    #[inline]
+    fn outcome<T: Ticks>(self) -> Option<Outcome> {
+        let Self { rate, size, before, hits, now } = self;
+        let room: T = rate.cost(u64::from(size))?;
+        let debt: T = rate.debt(before, now)?;
+        // What is owed afterwards, and when the ask may succeed.
+        let (owed, retry) = if hits.refund() > 0 {
+            (debt.saturating_sub(rate.cost(hits.refund())?), Retry::Now)
+        } else if hits.charge() > u64::from(size) {
+            (debt, Retry::Never)
+        } else {
+            let charged = debt.checked_add(&rate.cost(hits.charge())?)?;
+            if charged > room {
+                (debt, Retry::After(rate.wait(charged - room)?.span_ceil()))
+            } else {
+                (charged, Retry::Now)
+            }
+        };
+        let wait = rate.wait(owed)?;
+        let outcome = |owed: T, wait: Wait, next, retry| {
+            let remaining = rate.hits(room.saturating_sub(owed))?;
+            let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
+            Some(Outcome { next, remaining, reset: wait.span_ceil(), retry })
+        };
         // Without a state there is nothing to give back, and none is made for it.
-        let next = tat(state).and_then(|_| rate.tat(debt, now)).map(State::Tat);
-        return (next, verdict(debt, Retry::Now));
+        let is_kept = if hits.refund() > 0 { before.is_some() } else { hits != Hits::PEEK };
+        if retry != Retry::Now || !is_kept {
+            return outcome(owed, wait, None, retry);
+        }
+        match wait.tat(now) {
+            // What cannot be remembered must not be granted.
+            None if hits.charge() > 0 => outcome(debt, rate.wait(debt)?, None, Retry::Never),
+            next => outcome(owed, wait, next, Retry::Now),
+        }
     }
-    if hits.charge() > u64::from(size) {
-        return (None, verdict(debt, Retry::Never));
-    }
-    let charged = debt + rate.cost(hits.charge());
-    if charged > room {
-        return (None, verdict(debt, Retry::After(rate.span_ceil(charged - room))));
-    }
-    if hits == Hits::PEEK {
-        return (None, verdict(debt, Retry::Now));
-    }
-    match rate.tat(charged, now) {
-        Some(tat) => (Some(State::Tat(tat)), verdict(charged, Retry::Now)),
-        // What cannot be remembered must not be granted.
-        None => (None, verdict(debt, Retry::Never)),
-    }
+}
+
+/// The step of a bucket as that of an algorithm.
+#[inline]
+pub(super) fn remembered((tat, verdict): (Option<Tat>, Verdict)) -> Step {
+    (tat.map(State::Tat), verdict)
 }
 
 /// How far ahead of the present a TAT of `quota` can be.
@@ -69,7 +123,8 @@ pub(super) fn depth(quota: &Quota) -> Span {
         Some(waiting_max) => waiting_max.saturating_add(1),
         None => quota.burst(),
     };
-    Rate::of(quota).map_or(Span::ZERO, |rate| rate.span_ceil(rate.cost(u64::from(size))))
+    let drained = |rate: Rate| Some(rate.wait(rate.cost::<u128>(u64::from(size))?)?.span_ceil());
+    Rate::of(quota).and_then(drained).unwrap_or(Span::ZERO)
 }
 
 /// What `state` remembers of a bucket; a state of another algorithm counts as none.

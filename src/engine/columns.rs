@@ -130,10 +130,16 @@ impl Columns {
 
     /// The columns of those that `is_part` names, in all buckets: a message may have been lost, or
     /// its receiver started anew, longer ago than a bucket is long.
-    pub fn part(&self, is_part: impl FnMut(ActorId) -> bool) -> Delta {
-        let mut part = self.wire();
-        part.retain_actors(is_part);
-        part
+    pub fn part(&self, is_part: impl Fn(ActorId) -> bool) -> Delta {
+        let part = |clock: &VClock<ActorId>| VClock {
+            dots: clock.dots.iter().filter(|(actor, _)| is_part(**actor)).map(copied).collect(),
+        };
+        let buckets = self.buckets.iter().map(|bucket| DeltaBucket {
+            index: bucket.index,
+            used: part(bucket.hits.used()),
+            refunded: part(bucket.hits.refunded()),
+        });
+        self.delta(buckets.filter(|bucket| !bucket.is_empty()))
     }
 
     /// The same counts as another region is told them: all columns of local actors as one column of
@@ -255,6 +261,10 @@ impl Columns {
     fn delta(&self, buckets: impl Iterator<Item = DeltaBucket>) -> Delta {
         Delta { bucket_ns: self.bucket_ns, keep: self.keep, buckets: buckets.collect() }
     }
+}
+
+fn copied((actor, column): (&ActorId, &u64)) -> (ActorId, u64) {
+    (*actor, *column)
 }
 
 impl Bucket {

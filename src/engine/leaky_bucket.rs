@@ -38,25 +38,29 @@
 //! Source: Turner 1986 for the meter (ITU-T I.371 annex A.1.2, "continuous-state leaky bucket");
 //! nginx `limit_req` for the queue with a bounded wait.
 
-use super::tat::Rate;
+use super::tat::{Rate, Wait};
 use super::{State, Step, bucket};
 use crate::rules::quota::Quota;
-use crate::units::{Hits, Timestamp};
+use crate::units::{Hits, Span, Timestamp};
 
 /// Asks to pour in `hits` at `now`.
+#[inline]
 pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
     let Some(waiting_max) = quota.queue() else {
-        return bucket::step(state, quota, quota.burst(), hits, now);
+        return bucket::remembered(bucket::step(state, quota, quota.burst(), hits, now));
     };
     let size = waiting_max.saturating_add(1);
     let (next, mut verdict) = bucket::step(state, quota, size, hits, now);
     if let (true, Some(before_last), Some(rate)) =
         (verdict.allowed, hits.charge().checked_sub(1), Rate::of(quota))
     {
-        let level = rate.debt(bucket::tat(state), now);
-        verdict.delay = rate.span_ceil(level + rate.cost(before_last));
+        let wait = || {
+            let level: u128 = rate.debt(bucket::tat(state), now)?;
+            rate.wait(level + rate.cost::<u128>(before_last)?)
+        };
+        verdict.delay = wait().map_or(Span::ZERO, Wait::span_ceil);
     }
-    (next, verdict)
+    bucket::remembered((next, verdict))
 }
 
 #[cfg(test)]
@@ -64,7 +68,6 @@ mod tests {
     use super::super::{Retry, decide};
     use super::*;
     use crate::rules::quota::{Algorithm, QuotaParts};
-    use crate::units::Span;
 
     fn queue(waiting: u32) -> Quota {
         Quota::new(QuotaParts {

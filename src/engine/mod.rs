@@ -95,6 +95,7 @@ pub enum State {
 const _: () = assert!(size_of::<State>() == 16);
 
 /// Decides one ask and counts it.
+#[inline]
 pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     let (next, verdict) = match quota.algorithm() {
         Algorithm::SlidingWindowLog => return sliding_window_log::decide(state, quota, hits, now),
@@ -107,8 +108,12 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
         Algorithm::LeakyBucket => leaky_bucket::step(state, quota, hits, now),
         Algorithm::Gcra => gcra::step(state, quota, hits, now),
     };
-    if let Some(next) = next {
-        *state = next;
+    match (state, next) {
+        (_, None) => {}
+        // The same kind is written over: nothing is to be dropped, and a caller that has the state
+        // in its cache writes two words.
+        (State::Tat(tat), Some(State::Tat(next))) => *tat = next,
+        (state, Some(next)) => *state = next,
     }
     verdict
 }

@@ -29,7 +29,7 @@
 //! # Bound
 //!
 //! A debt is at most 2⁶⁴ ns × 2³² ticks, a cost at most 2⁶³ hits × 2⁵⁵ ticks: both fit in a `u128`,
-//! whose division takes the 64-bit path by itself while the operands are small.
+//! and the usual ones in a `u64` ([`Ticks`]).
 //!
 //! # A rule that changes
 //!
@@ -39,6 +39,7 @@
 //!
 //! Source: ITU-T I.371 annex A for the TAT; the fraction is ours.
 
+use num_traits::{PrimInt, Unsigned};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::quota::Quota;
@@ -85,36 +86,60 @@ impl Rate {
             .then(|| Self { ticks_per_ns: quota.limit(), ticks_per_hit: quota.window().as_nanos() })
     }
 
-    /// What `hits` cost. Exact for every count of hits an ask or a quota can name.
-    pub(super) fn cost(self, hits: u64) -> u128 {
-        u128::from(hits) * u128::from(self.ticks_per_hit)
+    /// What `hits` cost.
+    #[inline]
+    pub(super) fn cost<T: Ticks>(self, hits: u64) -> Option<T> {
+        T::from(hits)?.checked_mul(&T::from(self.ticks_per_hit)?)
     }
 
     /// How many whole hits `ticks` pay for.
-    pub(super) fn hits(self, ticks: u128) -> u64 {
-        u64::try_from(ticks / u128::from(self.ticks_per_hit)).unwrap_or(u64::MAX)
+    #[inline]
+    pub(super) fn hits<T: Ticks>(self, ticks: T) -> Option<u64> {
+        (ticks / T::from(self.ticks_per_hit)?).to_u64()
     }
 
     /// How far `tat` lies ahead of `now`.
-    pub(super) fn debt(self, tat: Option<Tat>, now: Timestamp) -> u128 {
-        let Some(Tat { ns, rem }) = tat else { return 0 };
-        let Some(ahead) = ns.checked_sub(now.as_nanos()) else { return 0 };
+    #[inline]
+    pub(super) fn debt<T: Ticks>(self, tat: Option<Tat>, now: Timestamp) -> Option<T> {
+        let Some(Tat { ns, rem }) = tat else { return Some(T::zero()) };
+        let Some(ahead) = ns.checked_sub(now.as_nanos()) else { return Some(T::zero()) };
         let rem = rem.min(self.ticks_per_ns.saturating_sub(1));
-        u128::from(ahead) * u128::from(self.ticks_per_ns) + u128::from(rem)
+        let whole = T::from(ahead)?.checked_mul(&T::from(self.ticks_per_ns)?)?;
+        whole.checked_add(&T::from(rem)?)
     }
 
-    /// The TAT that lies `debt` ahead of `now`; `None` beyond the end of representable time.
-    pub(super) fn tat(self, debt: u128, now: Timestamp) -> Option<Tat> {
-        let ticks_per_ns = u128::from(self.ticks_per_ns);
-        let ahead = u64::try_from(debt / ticks_per_ns).ok()?;
-        let rem = u32::try_from(debt % ticks_per_ns).ok()?;
-        Some(Tat { ns: now.as_nanos().checked_add(ahead)?, rem })
+    /// How long `ticks` take to pass.
+    #[inline]
+    pub(super) fn wait<T: Ticks>(self, ticks: T) -> Option<Wait> {
+        let per_ns = T::from(self.ticks_per_ns)?;
+        Some(Wait { ns: (ticks / per_ns).to_u64(), rem: (ticks % per_ns).to_u32()? })
+    }
+}
+
+/// Whole numbers that ticks are counted in: 64 bits nearly always, and then an ask takes a fifth of
+/// the time; 128 where those are too narrow. Each step says so by `None`.
+pub(super) trait Ticks: PrimInt + Unsigned {}
+
+impl Ticks for u64 {}
+impl Ticks for u128 {}
+
+/// An exact time from now: `ns + rem / limit` nanoseconds; no `ns` when it is beyond 64 bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    ns: Option<u64>,
+    rem: u32,
+}
+
+impl Wait {
+    /// The TAT that lies so far ahead of `now`; `None` beyond the end of representable time.
+    pub(super) fn tat(self, now: Timestamp) -> Option<Tat> {
+        Some(Tat { ns: now.as_nanos().checked_add(self.ns?)?, rem: self.rem })
     }
 
-    /// The whole nanoseconds in which `ticks` pass, rounded up: a wait is never named too short.
-    pub(super) fn span_ceil(self, ticks: u128) -> Span {
-        let ns = ticks.div_ceil(u128::from(self.ticks_per_ns));
-        Span::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    /// The same in whole nanoseconds, rounded up: a wait is never named too short.
+    pub(super) fn span_ceil(self) -> Span {
+        let ceil = |ns: u64| ns.saturating_add(u64::from(self.rem > 0));
+        Span::from_nanos(self.ns.map_or(u64::MAX, ceil))
     }
 }
 
@@ -129,8 +154,9 @@ mod tests {
         let rate = Rate::of(&quota).expect("a limit above zero");
         let mut tat = None;
         for _ in 0..7 {
-            let debt = rate.debt(tat, Timestamp::EPOCH) + rate.cost(1);
-            tat = rate.tat(debt, Timestamp::EPOCH);
+            let debt: u64 = rate.debt(tat, Timestamp::EPOCH).expect("it is narrow");
+            let debt = debt + rate.cost::<u64>(1).expect("it is narrow");
+            tat = rate.wait(debt).and_then(|wait| wait.tat(Timestamp::EPOCH));
         }
         assert_eq!(tat, Some(Tat::new(1_000_000_000, 0)));
     }
@@ -146,14 +172,16 @@ mod tests {
     fn a_lowered_limit_cuts_the_fraction_to_less_than_a_nanosecond() {
         let quota = Quota::simple(Algorithm::Gcra, 2, Span::from_secs(1)).expect("valid");
         let rate = Rate::of(&quota).expect("a limit above zero");
-        assert_eq!(rate.debt(Some(Tat::new(5, u32::MAX)), Timestamp::EPOCH), 11);
+        assert_eq!(rate.debt(Some(Tat::new(5, u32::MAX)), Timestamp::EPOCH), Some(11_u64));
     }
 
     #[test]
     fn the_end_of_time_is_refused_rather_than_wrapped() {
         let quota = Quota::simple(Algorithm::Gcra, 1, Span::from_secs(1)).expect("valid");
         let rate = Rate::of(&quota).expect("a limit above zero");
-        assert_eq!(rate.tat(rate.cost(1), Timestamp::NEVER), None);
-        assert_eq!(rate.tat(u128::MAX, Timestamp::EPOCH), None);
+        let one = rate.cost::<u64>(1).and_then(|cost| rate.wait(cost)).expect("it is narrow");
+        assert_eq!(one.tat(Timestamp::NEVER), None);
+        let most = rate.wait(u128::MAX).expect("it is wide enough");
+        assert_eq!(most.tat(Timestamp::EPOCH), None);
     }
 }

@@ -38,8 +38,9 @@ use crate::rules::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
 /// Asks for `hits` tokens at `now`.
+#[inline]
 pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
-    bucket::step(state, quota, quota.burst(), hits, now)
+    bucket::remembered(bucket::step(state, quota, quota.burst(), hits, now))
 }
 
 #[cfg(test)]

@@ -1,18 +1,23 @@
 //! One connection of a door: from the accepted socket to its end.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -33,6 +38,14 @@ const HTTP2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::fro
 const HTTP2_STREAM_WINDOW: u32 = 64 * 1024;
 /// Bytes of one connection in flight before the sender waits; hyper's own is 1 MiB.
 const HTTP2_CONNECTION_WINDOW: u32 = 256 * 1024;
+
+/// What may happen beside the conversation.
+enum Beside {
+    /// The node drains.
+    Drain,
+    /// It is time to ask whether patience is at its end.
+    Look,
+}
 
 /// What one connection needs to know.
 pub(super) struct Connection {
@@ -90,10 +103,13 @@ impl Connection {
         let patience = Arc::new(Patience::new(header_timeout, idle_timeout, Instant::now()));
         let io = TokioIo::new(Watched { stream, patience: Arc::clone(&patience) });
 
-        let peer = Peer(self.peer);
+        // Who asks is told by addresses over HTTP alone, and an extension is three allocations.
+        let peer = (self.protocols == Protocols::Http).then_some(Peer(self.peer));
         let watch = Arc::clone(&patience);
         let service = service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(peer);
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer);
+            }
             let in_flight = watch.begin();
             let answer = service.clone().oneshot(request);
             async move {
@@ -102,42 +118,54 @@ impl Connection {
             }
         });
 
-        let ended = CancellationToken::new();
-        let _end_streams = ended.clone().drop_guard();
-        let builder = self.builder(StreamTasks { ended });
+        let streams = Streams::default();
+        let builder = self.builder(streams.clone());
         let mut connection = pin!(builder.serve_connection(io, service));
-        let mut check_at = Instant::now() + header_timeout;
+        let mut waiting = FuturesUnordered::new();
+        // Each in a place of its own that is looked at only when it woke: the connection wakes for
+        // every read, and they would all ask the one lock of the drain.
+        let mut beside: FuturesUnordered<BoxFuture<'_, Beside>> = FuturesUnordered::new();
+        let look_at = |at| tokio::time::sleep_until(at).map(|()| Beside::Look).boxed();
+        beside.push(self.drain.cancelled().map(|()| Beside::Drain).boxed());
+        beside.push(look_at(Instant::now() + header_timeout));
         let mut is_closing = false;
         loop {
-            tokio::select! {
+            let woke = tokio::select! {
+                biased;
                 // How a connection ends (reset, bad frame, end of stream) is the peer's matter; the
                 // protocol's own error was already sent to it.
-                _ = connection.as_mut() => return,
-                () = self.drain.cancelled(), if !is_closing => {
+                () = poll_fn(|cx| streams.poll(connection.as_mut(), &mut waiting, cx)) => return,
+                Some(woke) = beside.next() => woke,
+            };
+            let next = match woke {
+                Beside::Look => patience.check(Instant::now()),
+                Beside::Drain if is_closing => continue,
+                Beside::Drain => {
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
+                    continue;
                 }
-                () = tokio::time::sleep_until(check_at) => match patience.check(Instant::now()) {
-                    Next::Wait(until) => check_at = until,
-                    Next::Cut => {
-                        self.stats.slow.add(1);
-                        return;
-                    }
-                    Next::Close if is_closing => return,
-                    Next::Close => {
-                        self.stats.idle.add(1);
-                        is_closing = true;
-                        connection.as_mut().graceful_shutdown();
-                        check_at = Instant::now() + header_timeout;
-                    }
-                },
+            };
+            match next {
+                Next::Wait(until) => beside.push(look_at(until)),
+                Next::Cut => {
+                    self.stats.slow.add(1);
+                    return;
+                }
+                Next::Close if is_closing => return,
+                Next::Close => {
+                    self.stats.idle.add(1);
+                    is_closing = true;
+                    connection.as_mut().graceful_shutdown();
+                    beside.push(look_at(Instant::now() + header_timeout));
+                }
             }
         }
     }
 
-    fn builder(&self, tasks: StreamTasks) -> auto::Builder<StreamTasks> {
+    fn builder(&self, streams: Streams) -> auto::Builder<Streams> {
         let header_bytes_max = self.bounds.header_bytes_max;
-        let mut builder = auto::Builder::new(tasks);
+        let mut builder = auto::Builder::new(streams);
         builder
             .http1()
             .timer(TokioTimer::new())
@@ -155,25 +183,58 @@ impl Connection {
             .keep_alive_timeout(HTTP2_PING.1);
         match self.protocols {
             Protocols::Http => builder,
-            Protocols::Grpc => builder.http2_only(),
+            Protocols::Grpc => {
+                // No caller asks a gRPC answer for its date.
+                builder.http2().auto_date_header(false);
+                builder.http2_only()
+            }
         }
     }
 }
 
-/// Runs HTTP/2 streams in tasks that end with their connection.
-#[derive(Clone)]
-struct StreamTasks {
-    ended: CancellationToken,
+/// Runs HTTP/2 streams on their connection's own task, with which they end.
+///
+/// A decision that needs nobody else is made without waiting, and its request is usually all there
+/// when its header is. So most streams are done at once, and the answers to all requests of one
+/// read leave in one write. What has to wait does so in the connection's own set.
+#[derive(Clone, Default)]
+struct Streams {
+    /// Begun, and not in the set yet.
+    begun: Arc<Mutex<Vec<Stream>>>,
 }
 
-impl<F> hyper::rt::Executor<F> for StreamTasks
+type Stream = BoxFuture<'static, ()>;
+
+impl<F> hyper::rt::Executor<F> for Streams
 where
     F: Future + Send + 'static,
     F::Output: Send,
 {
     fn execute(&self, stream: F) {
-        let ended = self.ended.clone();
-        tokio::spawn(async move { ended.run_until_cancelled_owned(stream).await });
+        let mut stream = stream.map(drop).boxed();
+        // Nothing is lost by a waker that wakes nobody: the set polls it again right away.
+        let mut nobody = Context::from_waker(Waker::noop());
+        if stream.poll_unpin(&mut nobody).is_pending() {
+            self.begun.lock().push(stream);
+        }
+    }
+}
+
+impl Streams {
+    /// Moves `connection` and the streams that wait on it forward, until it ends.
+    fn poll<C: Future>(
+        &self,
+        connection: Pin<&mut C>,
+        waiting: &mut FuturesUnordered<Stream>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if connection.poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        waiting.extend(self.begun.lock().drain(..));
+        // A stream that has something to say wakes the connection, which says it the next time.
+        while let Poll::Ready(Some(())) = waiting.poll_next_unpin(cx) {}
+        Poll::Pending
     }
 }
 
@@ -219,6 +280,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if let Some(arrived) = buf.filled().get(before..)
             && !arrived.is_empty()
+            && self.patience.wants_bytes()
         {
             self.patience.read(arrived, Instant::now());
         }

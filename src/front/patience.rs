@@ -12,8 +12,13 @@
 //! is there (its guard lives as long as the response), and [`Patience::check`] at the instant that
 //! the last check named. A check never waits longer than `header_timeout`, so a header that begins
 //! right after it is still judged by the time it really began.
+//!
+//! *Cheap where it counts*: HTTP/2 connections carry thousands of requests a second, and each costs
+//! two additions. Whether there were any since the last check is all that a check needs to know, so
+//! idleness is known to one check, which is at most `header_timeout`, and no request reads a clock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,12 +32,16 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) struct Patience {
     header_timeout: Duration,
     idle_timeout: Duration,
+    /// The preface came whole: headers are no longer judged.
+    is_http2: AtomicBool,
+    in_flight: AtomicUsize,
+    /// A request ended since the last check.
+    was_used: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    in_flight: usize,
     /// When the first byte of a header came that is not complete yet.
     header_since: Option<Instant>,
     idle_since: Instant,
@@ -67,13 +76,20 @@ pub(super) struct InFlight {
 
 impl Patience {
     pub(super) fn new(header_timeout: Duration, idle_timeout: Duration, now: Instant) -> Self {
-        let state = State {
-            in_flight: 0,
-            header_since: None,
-            idle_since: now,
-            protocol: Protocol::Unclear(0),
-        };
-        Self { header_timeout, idle_timeout, state: Mutex::new(state) }
+        let state = State { header_since: None, idle_since: now, protocol: Protocol::Unclear(0) };
+        Self {
+            header_timeout,
+            idle_timeout,
+            is_http2: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            was_used: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Whether [`Patience::read`] is to be called: not once the protocol is known to be HTTP/2.
+    pub(super) fn wants_bytes(&self) -> bool {
+        !self.is_http2.load(Ordering::Relaxed)
     }
 
     /// These bytes arrived.
@@ -85,29 +101,37 @@ impl Patience {
                 Protocol::Http1
             } else if seen + n == PREFACE.len() {
                 state.header_since = None;
+                self.is_http2.store(true, Ordering::Relaxed);
                 Protocol::Http2
             } else {
                 Protocol::Unclear(seen + n)
             };
         }
-        if state.protocol != Protocol::Http2 && state.in_flight == 0 && !bytes.is_empty() {
+        let is_idle = self.in_flight.load(Ordering::Relaxed) == 0;
+        if state.protocol != Protocol::Http2 && is_idle && !bytes.is_empty() {
             state.header_since.get_or_insert(now);
         }
     }
 
     /// A request is there, header complete; it lasts until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> InFlight {
-        let mut state = self.state.lock();
-        state.in_flight += 1;
-        state.header_since = None;
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if self.wants_bytes() {
+            self.state.lock().header_since = None;
+        }
         InFlight { patience: Arc::clone(self) }
     }
 
     /// Whether to go on waiting.
     pub(super) fn check(&self, now: Instant) -> Next {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let soon = now + self.header_timeout;
-        if state.in_flight > 0 {
+        // In this order: a request that ends in between was seen in flight or is seen as use.
+        let is_used = self.in_flight.load(Ordering::Acquire) > 0;
+        if self.was_used.swap(false, Ordering::Relaxed) {
+            state.idle_since = now;
+        }
+        if is_used {
             return Next::Wait(soon);
         }
         if let Some(since) = state.header_since {
@@ -121,9 +145,8 @@ impl Patience {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut state = self.patience.state.lock();
-        state.in_flight = state.in_flight.saturating_sub(1);
-        state.idle_since = Instant::now();
+        self.patience.was_used.store(true, Ordering::Relaxed);
+        self.patience.in_flight.fetch_sub(1, Ordering::Release);
     }
 }
 

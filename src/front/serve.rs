@@ -1,8 +1,8 @@
 //! The accept loop of every door: HTTP, gRPC and admin.
 //!
 //! The caller binds the listener, so that a port in use is its error to report. Connections are
-//! tasks of one `JoinSet`; it is at once their owner, their count and the bound on it. The tasks
-//! that HTTP/2 streams run in end with their connection.
+//! tasks of one `JoinSet`; it is at once their owner, their count and the bound on it. HTTP/2
+//! streams run on the task of their connection.
 //!
 //! *Drain*, when the token is cancelled: stop accepting, tell every connection to finish (HTTP/1
 //! `Connection: close`, HTTP/2 GOAWAY), wait for at most `drain_timeout`, drop the rest and count
@@ -28,7 +28,7 @@ use super::tls::Tls;
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a request came from, among its extensions.
+/// Where a request came from, among the extensions of one that comes over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
@@ -173,7 +173,7 @@ fn note_end(ended: Result<(), tokio::task::JoinError>, stats: &DoorStats) {
 }
 
 /// A connection that died in the queue is nothing; anything else lasts, so it is not spun on.
-async fn pause_after(error: &io::Error) {
+pub(super) async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
         tracing::warn!(%error, "accept a connection; try again in a moment");

@@ -246,7 +246,7 @@ impl Core {
             store,
             book,
             clients: Arc::new(Rule::of_clients(
-                config.defaults.mode,
+                config.resp.mode.unwrap_or(config.defaults.mode),
                 config.defaults.on_unavailable,
             )),
             topology: topology.clone(),

@@ -19,6 +19,7 @@ use crate::admin;
 use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpDoor, router};
+use crate::front::resp;
 use crate::front::rls::{self, RlsServer};
 use crate::front::serve::{DoorStats, Protocols, Wire, serve};
 use crate::front::tls::Tls;
@@ -27,6 +28,7 @@ use crate::front::tls::Tls;
 pub(super) struct Doors {
     http: Option<TcpSocket>,
     grpc: Option<TcpSocket>,
+    resp: Option<TcpSocket>,
     admin: Option<TcpSocket>,
     debug: Option<TcpSocket>,
     /// How the gRPC door is spoken to.
@@ -49,6 +51,7 @@ pub(super) struct Behind<'a> {
 pub(super) struct Stats {
     pub(super) http: Arc<DoorStats>,
     pub(super) grpc: Arc<DoorStats>,
+    pub(super) resp: Arc<DoorStats>,
     pub(super) admin: Arc<DoorStats>,
     pub(super) debug: Arc<DoorStats>,
 }
@@ -60,6 +63,7 @@ impl Doors {
             grpc_tls,
             http: bind("http.listen", config.http.listen)?,
             grpc: bind("grpc.listen", config.grpc.listen)?,
+            resp: bind("resp.listen", config.resp.listen)?,
             admin: bind("admin.listen", config.admin.listen)?,
             debug: bind("debug.listen", config.debug.listen)?,
             stats: Stats::default(),
@@ -81,6 +85,7 @@ impl Doors {
         let named = [
             ("http", &self.http),
             (grpc, &self.grpc),
+            ("resp", &self.resp),
             ("admin", &self.admin),
             ("debug", &self.debug),
         ];
@@ -101,7 +106,7 @@ impl Doors {
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
         let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
         let bounds = Bounds::from(&config.limits);
-        let Self { http, grpc, admin, debug, grpc_tls, stats } = self;
+        let Self { http, grpc, resp, admin, debug, grpc_tls, stats } = self;
         let metrics = probes.measures();
         let decider = |door: &crate::observe::metrics::Door| {
             Arc::new(Measured::new(core.decider.clone(), door.clone()))
@@ -119,6 +124,8 @@ impl Doors {
             RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
             grpc_health,
         );
+        let resp_door =
+            resp::Door::new(config, decider(&metrics.resp), bounds.clone(), stats.resp.clone());
         let source = probes.statistics();
         let admin_router =
             admin::router(admin::Doors { inspect: view, probes, drain: on_demand.clone() });
@@ -142,6 +149,13 @@ impl Doors {
                 }
                 Ok(())
             };
+            let resp = async {
+                if let Some(listener) = open_after("resp.listen", resp, &joined, &drain).await? {
+                    let served = resp::serve(listener, resp_door, drain.clone()).await;
+                    served.map_err(|error| UserError::new(error.to_string(), RESP_FIX))?;
+                }
+                Ok(())
+            };
             let at_once = CancellationToken::new();
             at_once.cancel();
             let admin = async {
@@ -158,10 +172,13 @@ impl Doors {
                 }
                 Ok(())
             };
-            tokio::try_join!(http, grpc, admin, debug).map(drop)
+            tokio::try_join!(http, grpc, resp, admin, debug).map(drop)
         }
     }
 }
+
+/// What to do when the door for clients of Redis fails.
+const RESP_FIX: &str = "let the system start more threads and open more files";
 
 /// Connections that wait to be accepted; the system's own bound (`net.core.somaxconn`) holds too.
 const BACKLOG: u32 = 1_024;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::Envoy;
-use crate::decide::{Answer, Ask, Decide, Decider};
+use crate::decide::{Answer, Ask, Decide, Decider, Demand, Throttle};
+use crate::engine::Verdict;
 use crate::observe::metrics::Door;
 use crate::observe::tally::Tallies;
 use crate::seam::Clock;
@@ -43,5 +44,26 @@ impl Decide for Measured {
 
     fn tallies(&self) -> Option<&Tallies> {
         self.decider.tallies()
+    }
+}
+
+impl Throttle for Measured {
+    /// Two looks at the clock and one addition to each counter for all demands together.
+    async fn throttle(&self, demands: &[Demand<'_>], verdicts: &mut Vec<Verdict>) {
+        let begun = verdicts.len();
+        let start = self.clock.now();
+        self.decider.throttle(demands, verdicts).await;
+        let took = self.clock.now().since(start);
+        let decided = verdicts.get(begun..).unwrap_or_default();
+        let all = decided.len() as u64;
+        let allowed = decided.iter().filter(|verdict| verdict.allowed).count() as u64;
+        self.door.latency.record_many(took, all);
+        for (counter, count) in
+            [(&self.door.allowed, allowed), (&self.door.denied, all.saturating_sub(allowed))]
+        {
+            if count > 0 {
+                counter.inc_by(count);
+            }
+        }
     }
 }

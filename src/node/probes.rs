@@ -102,6 +102,7 @@ fn doors(stats: &Stats, readings: &mut Vec<Reading>) {
     let doors = [
         ("http", &stats.http),
         ("grpc", &stats.grpc),
+        ("resp", &stats.resp),
         ("admin", &stats.admin),
         ("debug", &stats.debug),
     ];

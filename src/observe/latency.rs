@@ -62,12 +62,17 @@ struct Buckets {
 impl Latency {
     /// Counts one duration.
     pub fn record(&self, span: Span) {
+        self.record_many(span, 1);
+    }
+
+    /// Counts the same duration `times` times: what was decided together took each as long.
+    pub fn record_many(&self, span: Span, times: u64) {
         let nanos = span.as_nanos();
         let bucket = BOUNDS.partition_point(|(bound, _)| *bound < nanos);
         if let Some(count) = self.0.counts.get(bucket) {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(times, Ordering::Relaxed);
         }
-        self.0.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.0.sum_nanos.fetch_add(nanos.saturating_mul(times), Ordering::Relaxed);
     }
 
     /// What was counted until now. Read once, so that the buckets and their total agree while

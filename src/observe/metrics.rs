@@ -25,6 +25,8 @@ pub struct Metrics {
     pub http: Door,
     /// Envoy's rate limit service.
     pub grpc: Door,
+    /// The door for clients of Redis.
+    pub resp: Door,
     registry: Registry,
     /// Families that are not named by us, as text.
     foreign: Option<Box<dyn Fn() -> String + Send + Sync>>,
@@ -67,7 +69,8 @@ impl Metrics {
             denied: decisions.get_or_create_owned(&[("door", name), ("outcome", "denied")]),
             latency: latency.get_or_create_owned(&[("door", name)]),
         };
-        Self { http: door("http"), grpc: door("grpc"), registry, foreign: None }
+        let (http, grpc, resp) = (door("http"), door("grpc"), door("resp"));
+        Self { http, grpc, resp, registry, foreign: None }
     }
 
     /// Reports what the rules counted. `read` is called at each reading of the metrics; it should

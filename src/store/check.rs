@@ -60,6 +60,7 @@ impl Shard {
     }
 
     /// Decides one counter.
+    #[inline]
     pub(super) fn check_single(
         &mut self,
         counter: &Counter,
@@ -155,6 +156,7 @@ impl Shard {
     }
 
     /// Charges a counter that has a slot.
+    #[inline]
     fn charge_known(&mut self, counter: &Counter, ask: Question) -> Option<Verdict> {
         let Counter { key, quota } = counter;
         let (slot, lines) = self.live_mut(*key, ask.now)?;

@@ -15,8 +15,8 @@ use crate::engine::{ActorId, Verdict};
 use crate::units::{Hits, Timestamp};
 
 /// How many checks ahead of its decision the memory of a check is asked for. Processors have some
-/// ten reads under way at most.
-const AHEAD: usize = 8;
+/// two dozen reads under way at most, and each check has some three.
+const AHEAD: usize = 6;
 
 /// A counter that is asked for by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -97,7 +97,12 @@ impl Store {
 
     /// All columns this node knows of an eventual key.
     pub fn columns(&self, key: KeyHash) -> Option<Columns> {
-        self.shard(key.place).lock().table.find(key)?.state.columns().cloned()
+        self.read_columns(key, Clone::clone)
+    }
+
+    /// What `read` makes of them. It runs under a shard's lock and asks the store nothing.
+    pub fn read_columns<T>(&self, key: KeyHash, read: impl FnOnce(&Columns) -> T) -> Option<T> {
+        self.shard(key.place).lock().table.find(key)?.state.columns().map(read)
     }
 
     fn drain(

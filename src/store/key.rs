@@ -45,6 +45,8 @@ const LONG_MIN: Span = Span::from_secs(3_600);
 #[derive(Clone)]
 pub struct KeyHasher {
     secret: [u8; 16],
+    /// Has read what every bare key begins with.
+    bare: SipHasher13,
 }
 
 /// The hash of a descriptor, before a quota picks one of its counters.
@@ -56,8 +58,10 @@ pub struct DescriptorHash {
 
 impl KeyHasher {
     /// A hasher under `secret`, which all nodes of a cluster share.
-    pub const fn new(secret: [u8; 16]) -> Self {
-        Self { secret }
+    pub fn new(secret: [u8; 16]) -> Self {
+        let mut bare = SipHasher13::new_with_key(&secret);
+        bare.write(&u64::MAX.to_le_bytes());
+        Self { secret, bare }
     }
 
     /// Hashes domain and entries.
@@ -75,8 +79,7 @@ impl KeyHasher {
     /// Hashes a key that names no descriptor: a client brings its limit along, and any bytes may
     /// stand in it. Never the hash of a descriptor, whose parts begin with a domain.
     pub fn bare(&self, key: &[u8]) -> DescriptorHash {
-        let mut sip = SipHasher13::new_with_key(&self.secret);
-        sip.write(&u64::MAX.to_le_bytes());
+        let mut sip = self.bare;
         sip.write(key);
         let hash = sip.finish128();
         DescriptorHash { place: hash.h1, base: hash.h2 }

@@ -71,6 +71,7 @@ impl Shard {
     }
 
     /// The slot of `key`, reset if it expired, and the lines it may have to stand in.
+    #[inline]
     pub(super) fn live_mut(
         &mut self,
         key: KeyHash,

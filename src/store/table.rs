@@ -30,7 +30,7 @@ use super::slot::Slot;
 /// 2`), which lie side by side in some four cache lines.
 const LOAD_TENTHS_MAX: usize = 9;
 /// What most searches read: 3 to 5.5 slots on average.
-const SEARCH_BYTES: usize = 192;
+const SEARCH_BYTES: usize = 256;
 /// Slots behind the last home of a table. When its overflow needs more, it gets a page.
 const TAIL: usize = 16;
 

@@ -14,6 +14,7 @@ pub(super) enum Way {
 }
 
 impl Way {
+    #[inline]
     pub(super) fn decide(
         self,
         state: &mut State,

@@ -124,6 +124,25 @@ async fn a_decision_that_does_not_come_is_a_deadline() {
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
 }
 
+#[tokio::test]
+async fn a_decision_that_waits_holds_up_no_other_of_its_connection() {
+    let table = Table::usual();
+    let request_timeout = std::time::Duration::from_millis(500);
+    let (door, _) = grpc_door(&table, Bounds { request_timeout, ..Bounds::default() }).await;
+    let mut client = client(door.addr);
+    client.should_rate_limit(ask("open")).await.expect("the connection stands");
+    let mut waiting = client.clone();
+    let mut held = std::pin::pin!(waiting.should_rate_limit(ask("held")));
+    for _ in 0..10 {
+        tokio::select! {
+            biased;
+            status = &mut held => panic!("it is held: {status:?}"),
+            response = client.should_rate_limit(ask("open")) => response.expect("a response"),
+        };
+    }
+    assert_eq!(held.await.expect_err("a status").code(), tonic::Code::DeadlineExceeded);
+}
+
 /// One raw gRPC call over HTTP/2: path and body as given.
 async fn raw_call(addr: SocketAddr, path: &str, body: &[u8]) -> Option<String> {
     use http_body_util::{BodyExt, Full};

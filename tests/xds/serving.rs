@@ -40,6 +40,7 @@ impl Node {
         for set in [
             format!("http.listen={http}"),
             format!("grpc.listen={grpc}"),
+            "resp.listen=127.0.0.1:0".to_owned(),
             format!("admin.listen={admin}"),
             format!("xds.server={server}"),
             "xds.backoff_initial=10ms".to_owned(),

@@ -6,7 +6,7 @@ use super::{Synchroniser, count};
 use crate::cluster::identity::node_actor;
 use crate::cluster::mesh::Peer;
 use crate::cluster::mesh::wire::{Reply, SYNC_ENTRIES_MAX, Sync, SyncEntry, SyncRole};
-use crate::engine::Delta;
+use crate::engine::{ActorId, Delta};
 use crate::store::KeyHash;
 
 impl Synchroniser {
@@ -49,7 +49,9 @@ impl Synchroniser {
                 Accepted::Part | Accepted::Disputed => continue,
                 // It would be no better the second time.
                 Accepted::Refused => None,
-                Accepted::Whole | Accepted::Nothing => self.answer_columns(key, sync.role),
+                Accepted::Whole | Accepted::Nothing => {
+                    self.answer_columns(key, sync.role, speaker.peer_actor)
+                }
             };
             let columns = match said {
                 Some(said) if said.weight() <= room => said,
@@ -72,11 +74,11 @@ impl Synchroniser {
         }
     }
 
-    fn answer_columns(&self, key: KeyHash, role: SyncRole) -> Option<Delta> {
-        let columns = self.shared.store.columns(key)?;
-        Some(match role {
-            SyncRole::Region => self.region_column(&columns),
-            SyncRole::Node | SyncRole::Owner => columns.wire(),
+    /// What is known of a key beyond the peer's own column, which is the peer's alone to write.
+    fn answer_columns(&self, key: KeyHash, role: SyncRole, peer: ActorId) -> Option<Delta> {
+        self.shared.store.read_columns(key, |columns| match role {
+            SyncRole::Region => self.region_column(columns),
+            SyncRole::Node | SyncRole::Owner => columns.part(|actor| actor != peer),
         })
     }
 }

@@ -32,15 +32,9 @@ impl Batch {
 }
 
 impl Batches {
-    pub(super) fn add(
-        &mut self,
-        to: &NodeId,
-        role: SyncRole,
-        key: KeyHash,
-        columns: impl FnOnce() -> Delta,
-    ) {
+    pub(super) fn add(&mut self, to: &NodeId, role: SyncRole, key: KeyHash, columns: Delta) {
         let entries = self.entries.entry((to.clone(), role)).or_default();
-        entries.push(SyncEntry { key, columns: columns() });
+        entries.push(SyncEntry { key, columns });
     }
 
     /// Messages of at most [`SYNC_ENTRIES_MAX`] entries and [`COLUMNS_PER_MESSAGE_MAX`] columns.
@@ -96,7 +90,7 @@ mod tests {
             let to = NodeId::new("b").expect("valid id");
             for tag in 0..keys {
                 let key = KeyHash { place: u64::MAX, tag };
-                batches.add(&to, SyncRole::Owner, key, || delta(nodes, slices));
+                batches.add(&to, SyncRole::Owner, key, delta(nodes, slices));
             }
             let mut told = Vec::new();
             for batch in batches.split() {

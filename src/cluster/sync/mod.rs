@@ -224,31 +224,36 @@ impl Synchroniser {
             .filter(|member| member.region == topology.region && member.id != topology.me)
             .map(|member| (node_actor(&member.id, member.generation), &member.id))
             .collect();
+        let has_other_regions = topology.regions().any(|region| region != topology.region);
         let mut batches = Batches::default();
-        let mut changed = Vec::new();
-        let take = |key, columns: &Columns| changed.push((key, columns.clone()));
+        let mut postponed = Vec::new();
+        let is_told = |actor| actor == own || !topology.is_spoken_for(actor);
+        let take = |key: KeyHash, columns: &Columns| {
+            match topology.region_owner(&topology.region, key.place) {
+                Some(owner) if *owner == topology.me => {
+                    for actor in columns.actors() {
+                        let Some(node) = nodes.get(&actor) else { continue };
+                        // Its own column is that node's alone to write.
+                        let told = columns.part(|it| it != actor);
+                        if !told.is_empty() {
+                            batches.add(node, SyncRole::Owner, key, told);
+                        }
+                    }
+                    if has_other_regions && !self.shared.for_regions.lock().add(key) {
+                        postponed.push(key);
+                    }
+                }
+                Some(owner) => batches.add(owner, SyncRole::Node, key, columns.part(is_told)),
+                None => {}
+            }
+        };
         if urgent {
             self.shared.store.drain_urgent(ROUND_KEYS_MAX, take);
         } else {
             self.shared.store.drain_dirty(ROUND_KEYS_MAX, take);
         }
-        let has_other_regions = topology.regions().any(|region| region != topology.region);
-        for (key, columns) in changed {
-            let is_told = |actor| actor == own || !topology.is_spoken_for(actor);
-            match topology.region_owner(&topology.region, key.place) {
-                Some(owner) if *owner == topology.me => {
-                    for actor in columns.actors() {
-                        if let Some(node) = nodes.get(&actor) {
-                            batches.add(node, SyncRole::Owner, key, || columns.wire());
-                        }
-                    }
-                    if has_other_regions && !self.shared.for_regions.lock().add(key) {
-                        self.shared.store.mark_dirty(key);
-                    }
-                }
-                Some(owner) => batches.add(owner, SyncRole::Node, key, || columns.part(is_told)),
-                None => {}
-            }
+        for key in postponed {
+            self.shared.store.mark_dirty(key);
         }
         batches.split()
     }
@@ -259,14 +264,11 @@ impl Synchroniser {
         let keys = self.shared.for_regions.lock().take(ROUND_KEYS_MAX);
         let mut batches = Batches::default();
         for key in keys {
-            let Some(columns) = self.shared.store.columns(key) else { continue };
-            let told = self.region_column(&columns);
-            if told.is_empty() {
-                continue;
-            }
+            let told = self.shared.store.read_columns(key, |columns| self.region_column(columns));
+            let Some(told) = told.filter(|told| !told.is_empty()) else { continue };
             for region in topology.regions().filter(|region| *region != topology.region) {
                 if let Some(owner) = topology.region_owner(region, key.place) {
-                    batches.add(owner, SyncRole::Region, key, || told.clone());
+                    batches.add(owner, SyncRole::Region, key, told.clone());
                 }
             }
         }

@@ -20,7 +20,7 @@ use super::{HttpDoor, denied_status};
 use crate::decide::{Answer, Ask, Decide};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::rls::{self, Question};
-use crate::front::{Probes, render};
+use crate::front::{Probes, render, within};
 
 pub(super) async fn check<D: Decide, P: Probes>(
     State(door): State<Arc<HttpDoor<D, P>>>,
@@ -67,7 +67,7 @@ async fn answer<D: Decide, P: Probes>(
 
 /// The verdict, unless it takes longer than a request may.
 pub(super) async fn decide<D: Decide, P>(door: &HttpDoor<D, P>, ask: Ask<'_>) -> Option<Answer> {
-    tokio::time::timeout(door.bounds.request_timeout, door.decide.decide(ask)).await.ok()
+    within(door.bounds.request_timeout, door.decide.decide(ask)).await
 }
 
 /// The response to a request that could not be decided in time.
@@ -92,14 +92,14 @@ pub(super) async fn read_body(
         return Err(too_large());
     }
     let collected = Limited::new(body, max).collect();
-    match tokio::time::timeout(bounds.request_timeout, collected).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => {
+    match within(bounds.request_timeout, collected).await {
+        Some(Ok(body)) => Ok(body.to_bytes()),
+        Some(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Some(Err(error)) => {
             let text = format!("the body did not arrive whole: {error}");
             Err(Box::new(problem(StatusCode::BAD_REQUEST, &text)))
         }
-        Err(_) => {
+        None => {
             let text = format!("the body took longer than {:?}", bounds.request_timeout);
             Err(Box::new(closing(problem(StatusCode::REQUEST_TIMEOUT, &text), version)))
         }

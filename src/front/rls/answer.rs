@@ -8,6 +8,7 @@ use super::{Question, question, reply};
 use crate::decide::Decide;
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::DoorStats;
+use crate::front::within;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,8 +43,8 @@ pub async fn answer<D: Decide>(
     if ignored > 0 {
         stats.overrides.add(ignored);
     }
-    let answer = tokio::time::timeout(bounds.request_timeout, decide.decide(question.ask(true)))
+    let answer = within(bounds.request_timeout, decide.decide(question.ask(true)))
         .await
-        .map_err(|_| Unanswered::Late)?;
+        .ok_or(Unanswered::Late)?;
     Ok(reply::response_to(request, &answer, envoy))
 }

@@ -20,6 +20,7 @@ mod question;
 mod reply;
 mod service;
 pub mod structure;
+mod unary;
 
 pub use answer::{Unanswered, answer};
 pub use client::RlsClient;
@@ -27,4 +28,5 @@ pub use health::Health;
 pub use question::Question;
 pub(crate) use question::overrides_ignored;
 pub use reply::{response, response_to};
-pub use service::{RlsServer, SERVICE_NAME, routes};
+pub use service::{GrpcDoor, RlsServer, SERVICE_NAME, routes};
+pub use unary::Body;

@@ -1,4 +1,7 @@
-//! `RateLimitService` on tonic, by hand: what its code generator would write, without it.
+//! `RateLimitService` by hand, and the gRPC door around it.
+//!
+//! What is asked most goes the shortest way: the path of the rate limit service is looked for
+//! first and its calls are read and answered by [`unary`]; everything else is tonic's.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -6,13 +9,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tonic::server::{Grpc, NamedService, UnaryService};
-use tonic::{Request, Response, Status};
-use tonic_prost::ProstCodec;
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::{Body as HttpBody, Incoming};
+use tonic::Status;
+use tonic::service::Routes;
+use tower::ServiceExt;
 
 use super::answer::{Unanswered, answer};
 use super::health::Health;
 use super::message::{RateLimitRequest, RateLimitResponse};
+use super::unary::{self, Body};
 use crate::decide::Decide;
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::DoorStats;
@@ -26,8 +33,19 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Everything the gRPC door serves: the rate limit service and health.
-pub fn routes<D: Decide>(server: RlsServer<D>, health: &Health) -> tonic::service::Routes {
-    tonic::service::Routes::new(server).add_service(health.service()).prepare()
+pub fn routes<D: Decide>(server: RlsServer<D>, health: &Health) -> GrpcDoor<D> {
+    let others = Routes::new(health.service()).prepare();
+    GrpcDoor { all: Arc::new(All { server, others }) }
+}
+
+/// What the gRPC door serves; see [`routes`].
+pub struct GrpcDoor<D> {
+    all: Arc<All<D>>,
+}
+
+struct All<D> {
+    server: RlsServer<D>,
+    others: Routes,
 }
 
 /// The rate limit service over one `Decide`.
@@ -70,10 +88,41 @@ fn status(refusal: &Refusal) -> Status {
     }
 }
 
+impl<D: Decide> RlsServer<D> {
+    async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: HttpBody<Data = Bytes>,
+        B::Error: fmt::Display,
+    {
+        let door = &*self.door;
+        let outcome = if request.uri().path() == SHOULD_RATE_LIMIT {
+            match unary::read(request, door.bounds.body_bytes_max).await {
+                Ok(message) => door.should_rate_limit(&message).await,
+                Err(status) => Err(status),
+            }
+        } else {
+            let text = format!("{SERVICE_NAME} has the method ShouldRateLimit alone");
+            Err(Status::unimplemented(text))
+        };
+        unary::response(outcome)
+    }
+}
+
+/// Whether a path is the rate limit service's, whatever its method.
+fn is_rls(path: &str) -> bool {
+    let of_service = path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME));
+    of_service.is_some_and(|method| method.starts_with('/'))
+}
+
 // === impl tower::Service ===
 
-impl<D: Decide> tower::Service<http::Request<tonic::body::Body>> for RlsServer<D> {
-    type Response = http::Response<tonic::body::Body>;
+impl<D, B> tower::Service<Request<B>> for RlsServer<D>
+where
+    D: Decide,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: fmt::Display + Send,
+{
+    type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Result<Self::Response, Infallible>>;
 
@@ -82,37 +131,44 @@ impl<D: Decide> tower::Service<http::Request<tonic::body::Body>> for RlsServer<D
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let door = Arc::clone(&self.door);
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let server = self.clone();
+        Box::pin(async move { Ok(server.answer(request).await) })
+    }
+}
+
+impl<D: Decide> tower::Service<Request<Incoming>> for GrpcDoor<D> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // As above.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let all = Arc::clone(&self.all);
+        if is_rls(request.uri().path()) {
+            return Box::pin(async move { Ok(all.server.answer(request).await) });
+        }
         Box::pin(async move {
-            if request.uri().path() != SHOULD_RATE_LIMIT {
-                let text = format!("{SERVICE_NAME} has the method ShouldRateLimit alone");
-                return Ok(Status::unimplemented(text).into_http());
-            }
-            let body_bytes_max = door.bounds.body_bytes_max;
-            let mut grpc =
-                Grpc::new(ProstCodec::default()).max_decoding_message_size(body_bytes_max);
-            Ok(grpc.unary(ShouldRateLimit { door }, request).await)
+            let response = all.others.clone().oneshot(request).await?;
+            Ok(response.map(Body::from))
         })
     }
 }
 
-struct ShouldRateLimit<D> {
-    door: Arc<Door<D>>,
-}
-
-impl<D: Decide> UnaryService<RateLimitRequest> for ShouldRateLimit<D> {
-    type Response = RateLimitResponse;
-    type Future = BoxFuture<Result<Response<RateLimitResponse>, Status>>;
-
-    fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let door = Arc::clone(&self.door);
-        Box::pin(async move { door.should_rate_limit(request.get_ref()).await.map(Response::new) })
+impl<D> Clone for GrpcDoor<D> {
+    fn clone(&self) -> Self {
+        Self { all: Arc::clone(&self.all) }
     }
 }
 
-impl<D> NamedService for RlsServer<D> {
-    const NAME: &'static str = SERVICE_NAME;
+impl<D> fmt::Debug for GrpcDoor<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcDoor").field("server", &self.all.server).finish_non_exhaustive()
+    }
 }
 
 impl<D> Clone for RlsServer<D> {

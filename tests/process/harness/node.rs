@@ -16,6 +16,7 @@ pub(crate) struct Node {
     pub(crate) id: String,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
+    pub(crate) resp: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) mesh: SocketAddr,
     /// Its own rules folder.
@@ -34,6 +35,7 @@ impl Node {
             id: id.to_owned(),
             http: ports::free(),
             grpc: ports::free(),
+            resp: ports::free(),
             admin: ports::free(),
             mesh: ports::free(),
             rules: dir.join("rules"),
@@ -56,10 +58,10 @@ impl Node {
 
     /// Writes its `cluster.toml`: the doors and `more`.
     pub(crate) fn write_config(&self, more: &str) {
-        let Self { id, http, grpc, admin, .. } = self;
+        let Self { id, http, grpc, resp, admin, .. } = self;
         let config = format!(
             "[node]\nid = \"{id}\"\n[http]\nlisten = \"{http}\"\n[grpc]\nlisten = \"{grpc}\"\n\
-             [admin]\nlisten = \"{admin}\"\n[rules]\npath = \"rules\"\n{more}\n"
+             [resp]\nlisten = \"{resp}\"\n[admin]\nlisten = \"{admin}\"\n[rules]\npath = \"rules\"\n{more}\n"
         );
         fs::write(self.dir.join("cluster.toml"), config).unwrap();
     }

@@ -1,0 +1,168 @@
+//! How many instructions the hot paths take: `scripts/counts`.
+//!
+//! Seconds belong to the machine and to what else it does; instructions belong to the code. Each
+//! case runs alone in a process under callgrind, which counts what happens inside [`counted`] and
+//! nowhere else. By itself this program only runs the case that it is told to.
+
+#![allow(clippy::print_stdout, reason = "lists its cases")]
+
+use std::hint::black_box;
+
+use bytes::BytesMut;
+use tidegate::cluster::mesh::codec;
+use tidegate::cluster::mesh::wire::{Call, Check, Numbered, Reply};
+use tidegate::config::OnFull;
+use tidegate::config::policy::{Durability, Mode, Scope};
+use tidegate::engine::ActorId;
+use tidegate::rules::descriptor::Entry;
+use tidegate::rules::quota::{Algorithm, Quota};
+use tidegate::store::{Counter, KeyHasher, Options, Single, Store};
+use tidegate::units::{Hits, Span, Timestamp};
+
+/// How often a case does what it is named after.
+const TIMES: usize = 1_000;
+/// Checks that are decided together.
+const BATCH: usize = 16;
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+/// Prepares a case, and hands what is to be counted to [`counted`].
+type Case = fn();
+
+const CASES: [(&str, Case); 6] = [
+    ("key_hash", key_hash),
+    ("decision", decision),
+    ("decision_in_batch", decision_in_batch),
+    ("decision_eventual", decision_eventual),
+    ("frame_of_a_check", frame_of_a_check),
+    ("frame_of_verdicts", frame_of_verdicts),
+];
+
+fn main() {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    match CASES.iter().find(|(name, _)| *name == wanted) {
+        Some((_, case)) => case(),
+        // `cargo test` runs benchmarks too, without a name.
+        None => CASES.iter().for_each(|(name, _)| println!("{name} {TIMES}")),
+    }
+}
+
+/// What callgrind counts. It must not be inlined: its name is what the counting is switched by.
+#[inline(never)]
+fn counted(mut work: impl FnMut()) {
+    work();
+}
+
+/// A descriptor's key, hashed.
+fn key_hash() {
+    let bench = Bench::new(Algorithm::Gcra);
+    counted(|| {
+        for value in &bench.values {
+            black_box(bench.counter(value, Mode::Strict));
+        }
+    });
+}
+
+/// A decision about a known key, its hash included.
+fn decision() {
+    let bench = Bench::new(Algorithm::Gcra);
+    let check = |values: &[String], now| {
+        for value in values {
+            black_box(bench.store.check(&[bench.counter(value, Mode::Strict)], Hits::ONE, now));
+        }
+    };
+    check(&bench.values, NOW);
+    counted(|| check(&bench.values, NOW.plus(Span::from_secs(1))));
+}
+
+/// The same, of a limit that the client names, and 16 at a time.
+fn decision_in_batch() {
+    let bench = Bench::new(Algorithm::Gcra);
+    let check = |values: &[String], now| {
+        let mut asks = Vec::with_capacity(BATCH);
+        for batch in values.chunks(BATCH) {
+            asks.clear();
+            asks.extend(
+                batch.iter().map(|value| Single { counter: bench.bare(value), hits: Hits::ONE }),
+            );
+            let answer = |verdict| {
+                black_box(verdict);
+            };
+            bench.store.check_each_if(&asks, now, |_| true, answer);
+        }
+    };
+    check(&bench.values, NOW);
+    counted(|| check(&bench.values, NOW.plus(Span::from_secs(1))));
+}
+
+/// A decision about a known eventual key.
+fn decision_eventual() {
+    let bench = Bench::new(Algorithm::SlidingWindowCounter);
+    let check = |values: &[String], now| {
+        for value in values {
+            let counters = [bench.counter(value, Mode::Eventual)];
+            let me = ActorId::new(7);
+            black_box(bench.store.check_eventual(&counters, Hits::ONE, me, now));
+        }
+    };
+    check(&bench.values, NOW);
+    counted(|| check(&bench.values, NOW.plus(Span::from_secs(1))));
+}
+
+/// A forwarded check, written and read.
+fn frame_of_a_check() {
+    let bench = Bench::new(Algorithm::Gcra);
+    let counters = smallvec::smallvec![bench.counter("user-1", Mode::Strict)];
+    let (scope, durability) = (Scope::Region, Durability::Async);
+    let check = Check { id: 7, scope, counters, hits: Hits::ONE, durability };
+    let call = Numbered { id: 7, body: Call::Check(check) };
+    frames(&call);
+}
+
+/// Its answer, written and read.
+fn frame_of_verdicts() {
+    let bench = Bench::new(Algorithm::Gcra);
+    let counters = [bench.counter("user-1", Mode::Strict)];
+    let verdicts = bench.store.check(&counters, Hits::ONE, NOW);
+    frames(&Numbered { id: 7, body: Reply::Verdicts(verdicts) });
+}
+
+fn frames<T: serde::Serialize + serde::de::DeserializeOwned>(message: &T) {
+    let mut bytes = BytesMut::with_capacity(4_096);
+    let mut once = || {
+        codec::encode(message, &mut bytes).expect("a small message");
+        let frame = codec::split(&mut bytes).expect("a frame").expect("a whole one");
+        black_box(codec::decode::<T>(&frame).expect("the message"));
+    };
+    once();
+    counted(|| (0..TIMES).for_each(|_| once()));
+}
+
+struct Bench {
+    hasher: KeyHasher,
+    quota: Quota,
+    store: Store,
+    values: Vec<String>,
+}
+
+impl Bench {
+    fn new(algorithm: Algorithm) -> Self {
+        let keys_max = 100 * TIMES;
+        Self {
+            hasher: KeyHasher::new([7; 16]),
+            quota: Quota::simple(algorithm, 1_000, Span::from_secs(3_600)).expect("a valid quota"),
+            store: Store::new(Options { keys_max, on_full: OnFull::Share, shards: None }),
+            values: (0..TIMES).map(|n| format!("user-{n:06}")).collect(),
+        }
+    }
+
+    fn counter(&self, value: &str, mode: Mode) -> Counter {
+        let entries = [Entry { key: "user", value }];
+        let hash = self.hasher.descriptor("edge", &entries);
+        Counter { key: hash.counter(&self.quota, mode, Scope::Region), quota: self.quota }
+    }
+
+    fn bare(&self, key: &str) -> Counter {
+        let hash = self.hasher.bare(key.as_bytes());
+        Counter { key: hash.counter(&self.quota, Mode::Strict, Scope::Region), quota: self.quota }
+    }
+}

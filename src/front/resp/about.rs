@@ -1,0 +1,161 @@
+//! What the server tells about itself: `HELLO`, `INFO`, `COMMAND`, `CONFIG GET`.
+//!
+//! Clients look here for what they may use, so it says what a Redis 7 of one database without
+//! persistence says where they look, and otherwise the truth.
+
+use std::fmt::Write as _;
+
+use super::command::{COMMANDS, wrong_number};
+use super::read::Words;
+use super::reply::{Protocol, Replies};
+use super::session::unknown_subcommand;
+
+/// The Redis whose ways clients may expect.
+const REDIS_VERSION: &str = "7.0.15";
+
+/// The settings that tools ask for: redis-benchmark prints them.
+const SETTINGS: [(&str, &str); 3] = [("save", ""), ("appendonly", "no"), ("databases", "1")];
+
+/// The reply to `HELLO`.
+pub(super) fn hello(id: i64, protocol: Protocol, replies: &mut Replies) {
+    replies.map(7, protocol);
+    let mut text = |key: &str, value: &str| {
+        replies.bulk(key.as_bytes());
+        replies.bulk(value.as_bytes());
+    };
+    text("server", "tidegate");
+    text("version", env!("CARGO_PKG_VERSION"));
+    text("mode", "standalone");
+    text("role", "master");
+    for (key, value) in [("proto", protocol.number()), ("id", id)] {
+        replies.bulk(key.as_bytes());
+        replies.integer(value);
+    }
+    replies.bulk(b"modules");
+    replies.array(0);
+}
+
+/// The reply to `INFO`, for all sections when none is named.
+pub(super) fn info(sections: &Words<'_>, port: u16) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let all = [
+        (
+            "Server",
+            format!(
+                "redis_version:{REDIS_VERSION}\r\ntidegate_version:{version}\r\n\
+                 redis_mode:standalone\r\ntcp_port:{port}\r\n"
+            ),
+        ),
+        ("Persistence", "loading:0\r\naof_enabled:0\r\n".to_owned()),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
+    ];
+    let is_asked = |name: &str| {
+        let is = |section: &&[u8], name: &str| section.eq_ignore_ascii_case(name.as_bytes());
+        let named = |section| {
+            is(section, name) || ["all", "default", "everything"].iter().any(|it| is(section, it))
+        };
+        sections.is_empty() || sections.iter().any(named)
+    };
+    let mut text = String::new();
+    for (name, lines) in all.iter().filter(|(name, _)| is_asked(name)) {
+        let between = if text.is_empty() { "" } else { "\r\n" };
+        let _ = write!(text, "{between}# {name}\r\n{lines}");
+    }
+    text
+}
+
+/// The reply to `CONFIG GET`; what is not known is left out, as there.
+pub(super) fn config(
+    args: &Words<'_>,
+    protocol: Protocol,
+    replies: &mut Replies,
+) -> Result<(), String> {
+    let [verb, names @ ..] = &args[..] else { return Err(wrong_number(b"config")) };
+    if !verb.eq_ignore_ascii_case(b"GET") {
+        return Err(unknown_subcommand("CONFIG", verb));
+    }
+    let is_asked = |key: &str| {
+        names.iter().any(|name| *name == b"*" || name.eq_ignore_ascii_case(key.as_bytes()))
+    };
+    let found: Vec<_> = SETTINGS.iter().filter(|(key, _)| is_asked(key)).collect();
+    replies.map(found.len(), protocol);
+    for (key, value) in found {
+        replies.bulk(key.as_bytes());
+        replies.bulk(value.as_bytes());
+    }
+    Ok(())
+}
+
+/// The reply to `COMMAND`.
+pub(super) fn commands(
+    args: &Words<'_>,
+    protocol: Protocol,
+    replies: &mut Replies,
+) -> Result<(), String> {
+    let [verb, names @ ..] = &args[..] else {
+        replies.array(COMMANDS.len());
+        for (name, arity, _) in &COMMANDS {
+            entry(name, *arity, replies);
+        }
+        return Ok(());
+    };
+    let find = |name: &[u8]| {
+        COMMANDS.iter().find(|(known, ..)| name.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    match verb.to_ascii_lowercase().as_slice() {
+        b"count" => replies.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX)),
+        b"list" => {
+            replies.array(COMMANDS.len());
+            for (name, ..) in &COMMANDS {
+                replies.bulk(name.as_bytes());
+            }
+        }
+        b"info" => {
+            replies.array(names.len());
+            for name in names {
+                match find(name) {
+                    Some((name, arity, _)) => entry(name, *arity, replies),
+                    None => replies.null(protocol),
+                }
+            }
+        }
+        b"docs" => {
+            let is_asked = |name: &str| {
+                let is = |asked: &&[u8]| asked.eq_ignore_ascii_case(name.as_bytes());
+                names.is_empty() || names.iter().any(is)
+            };
+            let asked = COMMANDS.iter().filter(|(name, ..)| is_asked(name));
+            replies.map(asked.clone().count(), protocol);
+            for (name, _, summary) in asked {
+                replies.bulk(name.as_bytes());
+                replies.map(3, protocol);
+                for (key, value) in
+                    [("summary", *summary), ("since", REDIS_VERSION), ("group", "generic")]
+                {
+                    replies.bulk(key.as_bytes());
+                    replies.bulk(value.as_bytes());
+                }
+            }
+        }
+        other => return Err(unknown_subcommand("COMMAND", other)),
+    }
+    Ok(())
+}
+
+/// Name, arity, flags, where the keys are, and four lists that ours are empty in.
+fn entry(name: &str, arity: i64, replies: &mut Replies) {
+    let has_key = name.ends_with("throttle");
+    replies.array(10);
+    replies.bulk(name.as_bytes());
+    replies.integer(arity);
+    replies.array(1);
+    replies.simple(if has_key { "write" } else { "fast" });
+    let position = i64::from(has_key);
+    for position in [position; 3] {
+        replies.integer(position);
+    }
+    for _ in 0..4 {
+        replies.array(0);
+    }
+}

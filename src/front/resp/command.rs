@@ -1,0 +1,265 @@
+//! Words into a command: which it is, and whether its arguments are right.
+
+use std::fmt::Write as _;
+
+use super::limit::Named;
+use super::read::{Words, integer};
+use crate::rules::descriptor::{Descriptor, Entry};
+use crate::units::Hits;
+
+/// One command, borrowed from the bytes that carried it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command<'a> {
+    /// `CL.THROTTLE key max_burst count period [quantity]`, and `THROTTLE` likewise.
+    Throttle {
+        /// What it counts under.
+        key: &'a [u8],
+        /// The limit.
+        named: Named,
+        /// How much; zero looks, negative gives back.
+        quantity: Hits,
+    },
+    /// `TG.CHECK domain key value [key value ...] [HITS n]`.
+    Check {
+        /// Which rules apply.
+        domain: &'a str,
+        /// What the request says about itself.
+        descriptor: Descriptor<'a>,
+        /// How much.
+        hits: Hits,
+    },
+    /// About the connection, with its arguments.
+    Talk(Talk, Words<'a>),
+    /// `POST`, or a header of HTTP: somebody else's request that ended up here. Redis closes such
+    /// connections, because a browser can be made to send them.
+    Http,
+}
+
+/// Commands about the connection and the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Talk {
+    /// `AUTH [username] password`
+    Auth,
+    /// `CLIENT ...`
+    Client,
+    /// `COMMAND ...`
+    Command,
+    /// `CONFIG GET ...`
+    Config,
+    /// `ECHO text`
+    Echo,
+    /// `HELLO [version] [AUTH username password] [SETNAME name]`
+    Hello,
+    /// `INFO [section ...]`
+    Info,
+    /// `PING [text]`
+    Ping,
+    /// `QUIT`
+    Quit,
+    /// `RESET`
+    Reset,
+    /// `SELECT 0`
+    Select,
+}
+
+/// What there is: name, how many words it takes (below zero: at least so many), what it is.
+pub const COMMANDS: [(&str, i64, &str); 14] = [
+    ("auth", -2, "Says who the client is."),
+    ("cl.throttle", -5, "Counts under a key and says whether it is within the limit named."),
+    ("client", -2, "Names the connection, or tells about it."),
+    ("command", -1, "Tells which commands there are."),
+    ("config", -2, "Tells the few settings that clients ask for."),
+    ("echo", 2, "Says the same."),
+    ("hello", -1, "Chooses the protocol."),
+    ("info", -1, "Tells about the server."),
+    ("ping", -1, "Says PONG."),
+    ("quit", -1, "Closes the connection."),
+    ("reset", 1, "Makes the connection as it was at its beginning."),
+    ("select", 2, "Chooses database 0, the only one."),
+    ("tg.check", -4, "Counts by the rules of a domain and says whether it is within their limits."),
+    ("throttle", -5, "As CL.THROTTLE."),
+];
+
+/// Which command `words` are, or the error to answer.
+#[inline]
+pub fn command<'a>(words: &mut Words<'a>) -> Result<Command<'a>, String> {
+    let name = words.first().copied().unwrap_or_default();
+    if name.eq_ignore_ascii_case(b"CL.THROTTLE") || name.eq_ignore_ascii_case(b"THROTTLE") {
+        return throttle(words);
+    }
+    other(name, words)
+}
+
+#[inline]
+fn throttle<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
+    let (key, max_burst, count, period, quantity) = match words[..] {
+        [_, key, max_burst, count, period] => (key, max_burst, count, period, 1),
+        [_, key, max_burst, count, period, quantity] => {
+            (key, max_burst, count, period, number(quantity)?)
+        }
+        _ => return Err(wrong_number(words.first().copied().unwrap_or_default())),
+    };
+    let named =
+        Named { max_burst: number(max_burst)?, count: number(count)?, period: number(period)? };
+    Ok(Command::Throttle { key, named, quantity: Hits::new(quantity) })
+}
+
+#[inline]
+fn number(text: &[u8]) -> Result<i64, String> {
+    integer(text).ok_or_else(|| format!("Cell error: Couldn't parse as integer: {}", shown(text)))
+}
+
+fn other<'a>(name: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, String> {
+    let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
+    if is("POST") || is("HOST:") {
+        return Ok(Command::Http);
+    }
+    let Some((_, arity, _)) = COMMANDS.iter().find(|(known, ..)| is(known)) else {
+        return Err(unknown(words));
+    };
+    let given = i64::try_from(words.len()).unwrap_or(i64::MAX);
+    if if *arity < 0 { given < -arity } else { given != *arity } {
+        return Err(wrong_number(name));
+    }
+    let talk = match name.to_ascii_lowercase().as_slice() {
+        b"tg.check" => return check(words),
+        b"auth" => Talk::Auth,
+        b"client" => Talk::Client,
+        b"command" => Talk::Command,
+        b"config" => Talk::Config,
+        b"echo" => Talk::Echo,
+        b"hello" => Talk::Hello,
+        b"info" => Talk::Info,
+        b"ping" => Talk::Ping,
+        b"quit" => Talk::Quit,
+        b"reset" => Talk::Reset,
+        b"select" => Talk::Select,
+        _ => return Err(unknown(words)),
+    };
+    words.remove(0);
+    Ok(Command::Talk(talk, std::mem::take(words)))
+}
+
+/// `HITS n` at the end is no entry when there is another one before it.
+fn check<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
+    let text = |word: &'a [u8]| {
+        std::str::from_utf8(word).map_err(|_| format!("ERR {} is no UTF-8", shown(word)))
+    };
+    let [_, domain, pairs @ ..] = &words[..] else { return Err(wrong_number(b"tg.check")) };
+    let (hits, pairs) = match pairs {
+        [pairs @ .., option, hits] if !pairs.is_empty() && option.eq_ignore_ascii_case(b"HITS") => {
+            let wrong = "ERR value is not an integer or out of range";
+            (integer(hits).ok_or(wrong)?, pairs)
+        }
+        pairs => (1, pairs),
+    };
+    if !pairs.len().is_multiple_of(2) {
+        return Err(wrong_number(b"tg.check"));
+    }
+    let entry = |pair: &[&'a [u8]]| match pair {
+        [key, value] => Ok(Entry { key: text(key)?, value: text(value)? }),
+        _ => Err(wrong_number(b"tg.check")),
+    };
+    let entries = pairs.chunks(2).map(entry).collect::<Result<Vec<_>, _>>()?;
+    let descriptor = Descriptor { entries, hits: None, limit: None };
+    Ok(Command::Check { domain: text(domain)?, descriptor, hits: Hits::new(hits) })
+}
+
+/// As Redis says it.
+pub(super) fn wrong_number(name: &[u8]) -> String {
+    let name = shown(name).to_ascii_lowercase();
+    format!("ERR wrong number of arguments for '{name}' command")
+}
+
+/// As Redis says it, with the first arguments.
+fn unknown(words: &Words<'_>) -> String {
+    let mut words = words.iter();
+    let name = words.next().copied().unwrap_or_default();
+    let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(name));
+    for word in words {
+        if text.len() > SHOWN_MAX * 2 {
+            break;
+        }
+        let _ = write!(text, "'{}' ", shown(word));
+    }
+    text
+}
+
+/// Most bytes of a client's word that an error repeats.
+const SHOWN_MAX: usize = 128;
+
+/// A client's word in a message.
+pub(super) fn shown(word: &[u8]) -> String {
+    let word = word.get(..SHOWN_MAX).unwrap_or(word);
+    String::from_utf8_lossy(word).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Words<'_> {
+        text.split(' ').map(str::as_bytes).collect()
+    }
+
+    #[test]
+    fn limits_are_read() {
+        let named = Named { max_burst: 15, count: 30, period: 60 };
+        for (text, quantity) in [
+            ("CL.THROTTLE user 15 30 60", 1),
+            ("cl.throttle user 15 30 60 0", 0),
+            ("Throttle user 15 30 60 -3", -3),
+        ] {
+            let quantity = Hits::new(quantity);
+            assert_eq!(
+                command(&mut words(text)),
+                Ok(Command::Throttle { key: b"user", named, quantity })
+            );
+        }
+    }
+
+    #[test]
+    fn a_check_is_a_descriptor_with_hits() {
+        for (text, keys, hits) in [
+            ("TG.CHECK edge user alice", vec![("user", "alice")], 1),
+            ("tg.check edge user alice hits 5", vec![("user", "alice")], 5),
+            ("TG.CHECK edge hits 5", vec![("hits", "5")], 1),
+            ("TG.CHECK edge a b HITS c d e", vec![("a", "b"), ("HITS", "c"), ("d", "e")], 1),
+        ] {
+            let Ok(Command::Check { domain, descriptor, hits: found }) = command(&mut words(text))
+            else {
+                panic!("{text}");
+            };
+            let entries: Vec<_> = descriptor.entries.iter().map(|it| (it.key, it.value)).collect();
+            assert_eq!((domain, entries, found.get()), ("edge", keys, hits), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_redis_and_redis_cell() {
+        for (text, error) in [
+            ("CL.THROTTLE user 15 30", "ERR wrong number of arguments for 'cl.throttle' command"),
+            ("THROTTLE user 15 30 60 1 2", "ERR wrong number of arguments for 'throttle' command"),
+            ("CL.THROTTLE user a 30 60", "Cell error: Couldn't parse as integer: a"),
+            ("CL.THROTTLE user 1 30 60 9e9", "Cell error: Couldn't parse as integer: 9e9"),
+            ("TG.CHECK edge user", "ERR wrong number of arguments for 'tg.check' command"),
+            ("TG.CHECK edge a b c", "ERR wrong number of arguments for 'tg.check' command"),
+            ("TG.CHECK edge a b HITS x", "ERR value is not an integer or out of range"),
+            ("PING", ""),
+            ("ECHO", "ERR wrong number of arguments for 'echo' command"),
+            ("GET a b", "ERR unknown command 'GET', with args beginning with: 'a' 'b' "),
+        ] {
+            let found = command(&mut words(text)).err().unwrap_or_default();
+            assert_eq!(found, error, "{text}");
+        }
+        assert_eq!(command(&mut words("Host: example.org")), Ok(Command::Http));
+    }
+
+    #[test]
+    fn an_error_repeats_little_of_what_came() {
+        let long = "x".repeat(10_000);
+        let many = format!("{long} {}", vec![long.as_str(); 20].join(" "));
+        let error = command(&mut words(&many)).unwrap_err();
+        assert!(error.len() < 600, "{}", error.len());
+    }
+}

@@ -1,0 +1,11 @@
+//! The door for clients of Redis, byte by byte: a whole node that stands alone, under a clock that is
+//! set, behind the door on a socket.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bounds;
+mod door;
+mod drain;
+mod properties;
+mod semantics;
+mod wire;
