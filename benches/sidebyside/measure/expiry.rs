@@ -8,11 +8,11 @@ use super::{Entrant, Plan, interleave, table};
 use crate::engine::resp::{KEY, Resp};
 use crate::engine::{End, Keys, Load, Outcome, Pace};
 use crate::peers::redis::{self, Setting};
-use crate::peers::tidegate::Setting as Tidegate;
+use crate::peers::tidegate::{Node, Setting as Tidegate};
 use crate::peers::{Limit, NEVER_REACHED, Target, throttlecrab, words};
 use crate::results::Table;
 
-pub const COLUMNS: [&str; 8] = [
+pub const COLUMNS: [&str; 10] = [
     "p50 ms",
     "p99 ms",
     "p99.9 ms",
@@ -21,6 +21,8 @@ pub const COLUMNS: [&str; 8] = [
     "MiB at most",
     "MiB behind",
     "s until it was back",
+    "store MiB at most",
+    "store MiB behind",
 ];
 const PER_SECOND: u64 = 10_000;
 const MIB: f64 = 1024.0 * 1024.0;
@@ -40,6 +42,8 @@ struct Times {
 struct Trial {
     target: Target,
     add: Vec<String>,
+    /// What says how large its store is.
+    node: Option<Node>,
 }
 
 pub fn measure(plan: &Plan, folder: &Path) -> Table {
@@ -72,7 +76,8 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
                 let setting = Tidegate::new(folder)?.with("limits.keys_max", 2 * keys + 200_000);
                 let node = setting.start()?;
                 let add = node.target(limit)?.command;
-                Ok(Trial { target: node.target(NEVER_REACHED)?, add })
+                let target = node.target(NEVER_REACHED)?;
+                Ok(Trial { target, add, node: Some(node) })
             }),
         ),
         (
@@ -81,7 +86,7 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
                 let server = redis::start(folder, Setting::Lean)?;
                 let target = redis::incr(server, Setting::Lean);
                 let add = words(&format!("SET {KEY} 1 PX {}", limit.period * 1_000));
-                Ok(Trial { target, add })
+                Ok(Trial { target, add, node: None })
             }),
         ),
         (
@@ -90,7 +95,7 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
                 let started = throttlecrab::start(folder, throttlecrab::Setting::Default)?;
                 let add = throttlecrab::target(&started, limit).command;
                 let target = throttlecrab::target(&started, NEVER_REACHED);
-                Ok(Trial { target, add })
+                Ok(Trial { target, add, node: None })
             }),
         ),
     ];
@@ -107,9 +112,9 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
 impl Trial {
     fn measure(&self, times: Times, keys: u64) -> io::Result<Vec<f64>> {
         // The lasting keys stand before it begins.
-        let lasting = if keys < 100_000 { keys } else { 100_000 };
+        let lasting = keys.min(100_000);
         load(&self.target, Keys::From(0), Pace::Closed { depth: 1 }, End::AfterAsks(lasting))()?;
-        let (before, mut most) = (self.resident()?, 0.0_f64);
+        let (before, mut most, mut store) = (self.resident()?, 0.0_f64, f64::NAN);
         let open = |per_second| Pace::Open { per_second };
         let asking =
             load(&self.target, Keys::Random(lasting), open(PER_SECOND), End::After(times.load));
@@ -119,8 +124,14 @@ impl Trial {
         let (asked, added) = std::thread::scope(|scope| -> io::Result<_> {
             let asking = scope.spawn(asking);
             let adding = scope.spawn(adding);
-            while !asking.is_finished() {
+            for tick in 1.. {
                 most = most.max(self.resident()?);
+                if tick % 20 == 0 {
+                    store = store.max(self.store()?);
+                }
+                if asking.is_finished() {
+                    break;
+                }
                 std::thread::sleep(Duration::from_millis(100));
             }
             let died = |_| io::Error::other("a client's thread");
@@ -139,8 +150,19 @@ impl Trial {
         }
         let took = if is_back(behind) { begin.elapsed().as_secs_f64() } else { f64::NAN };
         let ms = |quantile| asked.ms(quantile);
+        let stored = [store / MIB, self.store()? / MIB];
         let memory = [before / MIB, most / MIB, behind / MIB, took];
-        Ok([ms(0.5), ms(0.99), ms(0.999), ms(1.0)].into_iter().chain(memory).collect())
+        Ok([ms(0.5), ms(0.99), ms(0.999), ms(1.0)]
+            .into_iter()
+            .chain(memory)
+            .chain(stored)
+            .collect())
+    }
+
+    /// What its store says it holds; not a number where nothing says so.
+    fn store(&self) -> io::Result<f64> {
+        let node = self.node.as_ref();
+        node.map_or(Ok(f64::NAN), |node| node.metric("tidegate_store_bytes", ""))
     }
 
     fn resident(&self) -> io::Result<f64> {

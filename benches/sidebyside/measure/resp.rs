@@ -71,7 +71,7 @@ pub fn measure(plan: &Plan, peers: &[Peer], pipeline: u32) -> Table {
         if let Ok(target) = &peer.target {
             let words = target.words().join(" ");
             let args = format!("-c 50 -r 100000 -P {pipeline} --precision 3 -n N");
-            table.commands.push(format!("{}: redis-benchmark {args} {words}", peer.name));
+            table.commands.push(format!("# {}\nredis-benchmark {args} {words}", peer.name));
         }
     }
     let entrants = peers.iter().map(|peer| match &peer.target {
