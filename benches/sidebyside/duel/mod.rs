@@ -1,9 +1,9 @@
 //! Who admits what is right: every target that speaks a protocol, the same six bouts.
 //!
 //! A target is judged by its own claim. A *bucket* (token bucket, GCRA) lets `burst` pass at once
-//! and then `count` a `period`: over any span no more than `burst + span × rate`. A *log* never lets
-//! more than `count` pass in any `period`. A counter of fixed windows claims neither and does not
-//! fight.
+//! and then `count` a `period`: over any span no more than `burst + span × rate`. A *log* never
+//! lets more than `count` pass in any `period`. A counter of fixed windows claims neither and does
+//! not fight.
 
 mod askers;
 mod bouts;
