@@ -50,6 +50,9 @@ struct ByRule<C> {
     algorithm: &'static str,
 }
 
+/// A target that names its limit: its name, where it is, its command, and where its time stands.
+type Named<'a> = (&'a str, Result<Target, String>, fn(Limit) -> Vec<String>, Retry);
+
 /// Everybody who can be had.
 pub fn all(
     scripts: &Result<SocketAddr, String>,
@@ -81,7 +84,6 @@ pub fn all(
     let resp = node.clone().and_then(|node| {
         node.target(crate::peers::NEVER_REACHED).map_err(|error| error.to_string())
     });
-    type Named<'a> = (&'a str, Result<Target, String>, fn(Limit) -> Vec<String>, Retry);
     let named: [Named<'_>; 3] = [
         (cell.name, cell.target.clone(), cl_throttle, OF_CL_THROTTLE),
         (throttlecrab.name, throttlecrab.target.clone(), throttle, OF_THROTTLECRAB),

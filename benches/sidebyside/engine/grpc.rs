@@ -29,6 +29,8 @@ mod kind {
     pub const GOAWAY: u8 = 7;
     pub const WINDOW_UPDATE: u8 = 8;
 }
+/// A header that stands in a table as a whole.
+const INDEXED: u8 = 0x80;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -118,8 +120,8 @@ impl Wire for Grpc {
         if self.asked == 0 {
             frame(out, kind::HEADERS, END_HEADERS, stream, &self.first_headers);
         } else {
-            // The newest stands at 62.
-            let headers = [0x83, 0x86, 0x80 | 65, 0x80 | 64, 0x80 | 63, 0x80 | 62];
+            // The newest of the dynamic table stands at 62, the oldest of the four at 65.
+            let headers = [0x83, 0x86, INDEXED + 65, INDEXED + 64, INDEXED + 63, INDEXED + 62];
             frame(out, kind::HEADERS, END_HEADERS, stream, &headers);
         }
         frame(out, kind::DATA, END_STREAM, stream, &self.message);

@@ -94,8 +94,8 @@ impl Way<'_> {
         };
         let (cpu, policy, client) = (self.cpu()?, self.by_policy()?, own_cpu().0);
         let outcome = load.run()?;
-        let client = own_cpu().0 - client;
-        let (cpu, policy) = (self.cpu()? - cpu, self.by_policy()? - policy);
+        let client = own_cpu().0.saturating_sub(client);
+        let (cpu, policy) = (self.cpu()?.saturating_sub(cpu), self.by_policy()? - policy);
         if outcome.failed > 0 {
             return Err(io::Error::other(format!("{} had no answer", outcome.failed)));
         }

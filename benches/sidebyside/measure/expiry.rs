@@ -46,6 +46,8 @@ struct Trial {
     node: Option<Node>,
 }
 
+type Start<'a> = Box<dyn Fn() -> io::Result<Trial> + 'a>;
+
 pub fn measure(plan: &Plan, folder: &Path) -> Table {
     let times = if plan.is_quick {
         let (short, second) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -67,7 +69,6 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
     );
     let mut table = table("expiry", "A million keys come and expire", &about, &COLUMNS);
     let limit = Limit { burst: 1, count: 1, period: times.live_s };
-    type Start<'a> = Box<dyn Fn() -> io::Result<Trial> + 'a>;
     let keys = plan.keys;
     let starts: [(&str, Start<'_>); 3] = [
         (

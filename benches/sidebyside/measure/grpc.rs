@@ -64,15 +64,14 @@ fn entrant<'a>(
     Entrant::new(name, move || {
         let body = folder.join("request");
         let run = |requests| tools::h2load(addr, &server, &body, depth, requests);
-        let requests = match requests {
-            Some(requests) => requests,
-            None => {
-                // h2load takes any answer of status 200 for a good one, also an error of gRPC.
-                Rls::connect(addr)?.ask(DOMAIN, STRICT, "first")?;
-                fs::write(&body, message(DOMAIN, STRICT, "user:000000000042"))?;
-                let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
-                *requests.insert(plan.requests(tried.per_second))
-            }
+        let requests = if let Some(requests) = requests {
+            requests
+        } else {
+            // h2load takes any answer of status 200 for a good one, also an error of gRPC.
+            Rls::connect(addr)?.ask(DOMAIN, STRICT, "first")?;
+            fs::write(&body, message(DOMAIN, STRICT, "user:000000000042"))?;
+            let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
+            *requests.insert(plan.requests(tried.per_second))
         };
         let mut measured = run(requests)?;
         let own = Load {

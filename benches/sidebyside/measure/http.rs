@@ -10,7 +10,7 @@ use crate::results::Table;
 use crate::tools::{self, COLUMNS};
 
 /// Makes 4,096 requests of random keys before it begins, and prints what `wrk` alone does not.
-const SCRIPT: &str = r#"
+const SCRIPT: &str = r"
 local requests, next = {}, 0
 init = function()
   local headers = {['content-type'] = 'application/json'}
@@ -29,7 +29,7 @@ done = function(summary, latency)
   io.write(string.format('measured %d %d %d %d %d %d\n', summary.requests, summary.duration, failed,
     latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
 end
-"#;
+";
 
 pub fn measure(plan: &Plan, folder: &Path, node: &Result<Node, String>) -> Table {
     let mut table = table(

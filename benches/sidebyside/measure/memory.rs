@@ -10,6 +10,8 @@ use crate::peers::tidegate::Setting as Tidegate;
 use crate::peers::{ONE_AN_HOUR, Target, throttlecrab};
 use crate::results::Table;
 
+type Start<'a> = Box<dyn Fn() -> io::Result<Target> + 'a>;
+
 pub fn measure(plan: &Plan, folder: &Path) -> Table {
     let about = format!(
         "A fresh server each, {} keys of 16 bytes, each hit once and remembered for an hour. \
@@ -18,7 +20,6 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
     );
     let mut table = table("memory", "Memory a key", &about, &["B resident a key", "keys added/s"]);
     let (limit, keys) = (ONE_AN_HOUR, plan.keys);
-    type Start<'a> = Box<dyn Fn() -> io::Result<Target> + 'a>;
     let mut starts: Vec<(&str, Start<'_>)> = vec![
         (
             super::resp::INCR,

@@ -46,7 +46,8 @@ fn entrant<'a>(plan: &'a Plan, name: String, target: &'a Target, rate: u64) -> E
         };
         let (server, client) = (target.server.usage()?.cpu, own_cpu().0);
         let outcome = load.run()?;
-        let (server, client) = (target.server.usage()?.cpu - server, own_cpu().0 - client);
+        let client = own_cpu().0.saturating_sub(client);
+        let server = target.server.usage()?.cpu.saturating_sub(server);
         if outcome.failed > 0 {
             return Err(std::io::Error::other(format!("{} had no answer", outcome.failed)));
         }

@@ -93,14 +93,13 @@ pub fn entrant<'a>(plan: &'a Plan, name: &str, target: &'a Target, pipeline: u32
             let words = target.words();
             tools::redis_benchmark(target.addr, &target.server, &words, pipeline, requests)
         };
-        let requests = match requests {
-            Some(requests) => requests,
-            None => {
-                let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
-                // Again with more: the first thousands of a fast one take no time at all.
-                let tried = run(plan.requests(tried.per_second) / 4)?;
-                *requests.insert(plan.requests(tried.per_second))
-            }
+        let requests = if let Some(requests) = requests {
+            requests
+        } else {
+            let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
+            // Again with more: the first thousands of a fast one take no time at all.
+            let tried = run(plan.requests(tried.per_second) / 4)?;
+            *requests.insert(plan.requests(tried.per_second))
         };
         let run = run(requests)?;
         if target.is_busy {

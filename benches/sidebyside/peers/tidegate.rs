@@ -65,7 +65,7 @@ impl Setting {
         Ok(Self { folder: folder.into(), more: Vec::new() })
     }
 
-    pub fn with(mut self, key: &'static str, value: impl ToString) -> Self {
+    pub fn with(mut self, key: &'static str, value: u64) -> Self {
         self.more.push((key, value.to_string()));
         self
     }
