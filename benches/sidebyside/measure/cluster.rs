@@ -1,0 +1,123 @@
+//! Three nodes over gRPC: forwarded to the owner, and decided on the spot.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::resp::{INCR, entrant as redis_entrant};
+use super::{Entrant, Plan, interleave, table};
+use crate::engine::grpc::Grpc;
+use crate::engine::{End, Keys, Load, Pace};
+use crate::peers::Target;
+use crate::peers::tidegate::{CONFIRMED, DOMAIN, EVENTUAL, Node, STRICT};
+use crate::processes::own_cpu;
+use crate::results::Table;
+
+pub const STRICT_64: &str = "3 nodes, strict, 64 connections";
+pub const EVENTUAL_64: &str = "3 nodes, eventual, 64 connections";
+pub const ALONE_64: &str = "1 node, 64 connections";
+/// The share of checks that were answered without their owner stands beside what all have.
+pub const COLUMNS: [&str; 8] = [
+    "checks/s",
+    "p50 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "server CPU µs/req",
+    "client CPU µs/req",
+    "per CPU s of the servers",
+    "without owner %",
+];
+
+/// A row: its rule, how many connections with how many calls under way, and over how many nodes.
+struct Way<'a> {
+    nodes: &'a [Node],
+    rule: &'a str,
+    connections: usize,
+    pace: Pace,
+}
+
+pub fn measure(
+    plan: &Plan,
+    cluster: &Result<Vec<Node>, String>,
+    alone: &Result<Node, String>,
+    incr: Option<&Target>,
+) -> Table {
+    let mut table = table(
+        "cluster",
+        "Three nodes, gRPC",
+        "A client of our own (one thread, HTTP/2 frames made by hand), connections dealt to the \
+         nodes in turn, one check a call, 100,000 random keys, of which two thirds belong to \
+         another node than the one that is asked. Everything is at its default: one replica that \
+         hears of each count within milliseconds, 10 ms for an owner to answer. Three nodes and \
+         the client share the two cores. The open loop is latency from the intended time.",
+        &COLUMNS,
+    );
+    let alone: Result<Vec<Node>, String> = alone.clone().map(|node| vec![node]);
+    let closed = |depth| Pace::Closed { depth };
+    let open = Pace::Open { per_second: 2_000 };
+    let mut entrants = Vec::new();
+    if let Some(incr) = incr {
+        entrants.push(redis_entrant(plan, INCR, incr, 1));
+    }
+    for (name, nodes, rule, connections, pace) in [
+        (STRICT_64, cluster, STRICT, 64, closed(1)),
+        ("3 nodes, strict, 4 connections of 16", cluster, STRICT, 4, closed(16)),
+        ("3 nodes, strict, confirmed, 64 connections", cluster, CONFIRMED, 64, closed(1)),
+        (EVENTUAL_64, cluster, EVENTUAL, 64, closed(1)),
+        (ALONE_64, &alone, STRICT, 64, closed(1)),
+        ("3 nodes, strict, open loop 2,000/s", cluster, STRICT, 16, open),
+        ("3 nodes, strict, confirmed, open loop 2,000/s", cluster, CONFIRMED, 16, open),
+        ("3 nodes, eventual, open loop 2,000/s", cluster, EVENTUAL, 16, open),
+    ] {
+        entrants.push(match nodes {
+            Ok(nodes) => {
+                let way = Way { nodes, rule, connections, pace };
+                Entrant::new(name, move || way.measure(plan.span))
+            }
+            Err(why) => Entrant::absent(name, why),
+        });
+    }
+    interleave(&mut table, plan.rounds, entrants);
+    table
+}
+
+impl Way<'_> {
+    fn measure(&self, span: Duration) -> io::Result<Vec<f64>> {
+        let addrs: Vec<SocketAddr> = self.nodes.iter().map(|node| node.grpc).collect();
+        let load = Load {
+            addrs: &addrs,
+            connections: self.connections,
+            wire: &|| Box::new(Grpc::new(DOMAIN, self.rule)),
+            keys: Keys::Random(100_000),
+            pace: self.pace,
+            end: End::After(span),
+        };
+        let (cpu, policy, client) = (self.cpu()?, self.by_policy()?, own_cpu().0);
+        let outcome = load.run()?;
+        let client = own_cpu().0.saturating_sub(client);
+        let (cpu, policy) = (self.cpu()?.saturating_sub(cpu), self.by_policy()? - policy);
+        if outcome.failed > 0 {
+            return Err(io::Error::other(format!("{} had no answer", outcome.failed)));
+        }
+        let answered = outcome.latencies.len() as f64;
+        Ok(vec![
+            outcome.rate(),
+            outcome.ms(0.5),
+            outcome.ms(0.99),
+            outcome.ms(0.999),
+            cpu.as_secs_f64() * 1e6 / answered,
+            client.as_secs_f64() * 1e6 / answered,
+            answered / cpu.as_secs_f64(),
+            policy / answered * 100.0,
+        ])
+    }
+
+    fn cpu(&self) -> io::Result<Duration> {
+        self.nodes.iter().map(|node| Ok(node.server.usage()?.cpu)).sum()
+    }
+
+    fn by_policy(&self) -> io::Result<f64> {
+        let label = "source=\"policy\"";
+        self.nodes.iter().map(|node| node.metric("tidegate_verdicts_total", label)).sum()
+    }
+}

@@ -1,0 +1,136 @@
+//! The closed loop that everybody knows: `redis-benchmark` against all that speak its protocol.
+
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use super::{Entrant, Plan, interleave, table};
+use crate::peers::redis::{self, Script, Setting};
+use crate::peers::tidegate::Node;
+use crate::peers::{NEVER_REACHED, Peer, Target, throttlecrab};
+use crate::questions::Redis;
+use crate::results::Table;
+use crate::tools::{self, COLUMNS};
+
+pub const INCR: &str = "redis, INCR (no limiter)";
+pub const TIDEGATE: &str = "tidegate, CL.THROTTLE";
+pub const CELL: &str = "redis-cell, CL.THROTTLE";
+pub const THROTTLECRAB: &str = "throttlecrab";
+
+/// Starts all of them.
+pub fn peers(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
+    let lean = redis::start(folder, Setting::Lean).map_err(|error| error.to_string());
+    let lean = || lean.clone().map_err(io::Error::other);
+    let incr = |setting| redis::start(folder, setting).map(|server| redis::incr(server, setting));
+    let crab = |setting| {
+        throttlecrab::start(folder, setting)
+            .map(|started| throttlecrab::target(&started, NEVER_REACHED))
+    };
+    let own = node.clone().map_err(io::Error::other).and_then(|node| node.target(NEVER_REACHED));
+    let mut peers = vec![
+        Peer::of(INCR, lean().map(|server| redis::incr(server, Setting::Lean))),
+        Peer::of(TIDEGATE, own),
+        Peer::of("redis, INCR, Debian's settings", incr(Setting::Default)),
+        Peer::of("redis, INCR, 2 I/O threads", incr(Setting::Threads)),
+    ];
+    for (script, name) in Script::ALL {
+        let target = lean().and_then(|server| redis::script(server, script, script_limit(script)));
+        peers.push(Peer::of(name, target));
+    }
+    let cell = redis::start(folder, Setting::Cell).map(|server| redis::cell(server, NEVER_REACHED));
+    peers.push(Peer::of(CELL, cell));
+    peers.push(Peer::of(THROTTLECRAB, crab(throttlecrab::Setting::Default)));
+    peers.push(Peer::of("throttlecrab, room for 1 M", crab(throttlecrab::Setting::Tuned)));
+    for peer in &mut peers {
+        if let Ok(target) = &peer.target {
+            if let Err(error) = answers(target) {
+                peer.target = Err(error.to_string());
+            } else if target.is_busy {
+                target.server.pause();
+            }
+        }
+    }
+    peers
+}
+
+/// One of the peers.
+pub fn peer<'a>(peers: &'a [Peer], name: &str) -> Option<&'a Target> {
+    peers.iter().find(|peer| peer.name == name)?.target.as_ref().ok()
+}
+
+/// A closed loop of 50 connections with so many commands under way on each.
+pub fn measure(plan: &Plan, peers: &[Peer], pipeline: u32) -> Table {
+    let about = format!(
+        "50 connections, {pipeline} command{} under way on each, 100,000 random keys; all servers \
+         run, those that are not measured idle. Latency is that of a whole pipeline.",
+        if pipeline == 1 { "" } else { "s" }
+    );
+    let title = format!("Redis protocol, closed loop, -P {pipeline}");
+    let mut table = table(&format!("resp-{pipeline}"), &title, &about, &COLUMNS);
+    for peer in peers {
+        if let Ok(target) = &peer.target {
+            let words = target.words().join(" ");
+            let args = format!("-c 50 -r 100000 -P {pipeline} --precision 3 -n N");
+            table.commands.push(format!("# {}\nredis-benchmark {args} {words}", peer.name));
+        }
+    }
+    let entrants = peers.iter().map(|peer| match &peer.target {
+        Ok(target) => entrant(plan, peer.name, target, pipeline),
+        Err(why) => Entrant::absent(peer.name, why),
+    });
+    interleave(&mut table, plan.rounds, entrants.collect());
+    table
+}
+
+/// A round against a target; the first finds out how many requests make one.
+pub fn entrant<'a>(plan: &'a Plan, name: &str, target: &'a Target, pipeline: u32) -> Entrant<'a> {
+    let mut requests = None;
+    Entrant::new(name, move || {
+        if target.is_busy {
+            target.server.resume();
+        }
+        let run = |requests| {
+            let words = target.words();
+            tools::redis_benchmark(target.addr, &target.server, &words, pipeline, requests)
+        };
+        let requests = if let Some(requests) = requests {
+            requests
+        } else {
+            let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
+            // Again with more: the first thousands of a fast one take no time at all.
+            let tried = run(plan.requests(tried.per_second) / 4)?;
+            *requests.insert(plan.requests(tried.per_second))
+        };
+        let run = run(requests)?;
+        if target.is_busy {
+            target.server.pause();
+        }
+        Ok(run.cells())
+    })
+}
+
+/// One of each kind of reply before it is measured: a load tool counts errors as answers.
+fn answers(target: &Target) -> io::Result<()> {
+    let words = target.words();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Redis::connect(target.addr)?.ask(&words).map(drop)
+}
+
+/// A log keeps every hit of its window, so the window has to be short; as many keys and hits as
+/// here are some ten a key.
+pub fn script_limit(script: Script) -> crate::peers::Limit {
+    match script {
+        Script::SlidingWindow => crate::peers::Limit { burst: 1_000, count: 1_000, period: 10 },
+        Script::TokenBucket | Script::Gcra => NEVER_REACHED,
+    }
+}
+
+/// Where the scripts are, for the duel.
+pub fn scripts(peers: &[Peer]) -> Result<std::net::SocketAddr, String> {
+    let peer = peers.iter().find(|peer| peer.name == INCR);
+    let target = peer.map_or(Err("not started".into()), |peer| peer.target.clone());
+    target.map(|target| {
+        let _keeps_it_running = Rc::clone(&target.server);
+        target.addr
+    })
+}

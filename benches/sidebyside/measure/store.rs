@@ -1,0 +1,205 @@
+//! In process: the store beside governor, over a million string keys.
+//!
+//! Both hash the key's bytes, read a clock, and decide. Keys are asked about in another order than
+//! they came in, so that nearly every check meets memory that no cache holds; the bytes of a
+//! request itself are warm, as they are when it was just read.
+
+use std::hint::black_box;
+use std::io;
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use governor::DefaultKeyedRateLimiter;
+use tidegate::config::OnFull;
+use tidegate::config::policy::{Mode, Scope};
+use tidegate::rules::quota::{Algorithm, Quota};
+use tidegate::store::{Counter, KeyHasher, Options, Single, Store};
+use tidegate::units::{Hits, Span, Timestamp};
+
+use super::{Entrant, Plan, interleave, table};
+use crate::processes;
+use crate::results::{Row, Table};
+
+pub const GOVERNOR: [&str; 2] = ["governor, 1 thread", "governor, 2 threads"];
+pub const STORE: [&str; 2] = ["tidegate, 1 thread", "tidegate, 2 threads"];
+pub const BATCHES: [&str; 2] =
+    ["tidegate, batches of 16, 1 thread", "tidegate, batches of 16, 2 threads"];
+pub const MEMORY: [&str; 2] = ["governor, B resident a key", "tidegate, B resident a key"];
+/// The arguments that make this program measure memory in a process of its own.
+pub const PARTS: [&str; 2] = ["part=memory-of-governor", "part=memory-of-store"];
+
+/// Checks that are decided together, as a pipeline of a Redis client brings them.
+const BATCH: usize = 16;
+const START: Timestamp = Timestamp::from_secs(1_700_000_000);
+/// A limit that no key comes near.
+const LIMIT: u32 = 100_000;
+const WINDOW: Duration = Duration::from_secs(86_400);
+
+pub fn measure(plan: &Plan) -> io::Result<Table> {
+    let about = format!(
+        "{} string keys in random order, GCRA in both; key hash and clock included. Nanoseconds a \
+         check are the time of all threads together by all checks. `batches`: {BATCH} keys are \
+         decided together with one clock read, as the doors do.",
+        crate::render::number(plan.keys as f64)
+    );
+    let mut table = table("store", "In process", &about, &["ns or B"]);
+    let (store, governor) = (Bench::new(plan.keys), limiter());
+    let first = in_turn(plan.keys);
+    store.one_by_one(&first);
+    fill(&governor, &first);
+    drop(first);
+    let keys = shuffled(plan.keys);
+    let (keys, store, governor) = (&keys, &store, &governor);
+    let mut entrants = Vec::new();
+    for threads in [1, 2] {
+        let names = [GOVERNOR, STORE, BATCHES].map(|names| names[threads - 1]);
+        entrants.push(Entrant::new(names[0], move || {
+            Ok(vec![time(keys, threads, |keys| fill(governor, keys))])
+        }));
+        entrants.push(Entrant::new(names[1], move || {
+            Ok(vec![time(keys, threads, |keys| store.one_by_one(keys))])
+        }));
+        entrants.push(Entrant::new(names[2], move || {
+            Ok(vec![time(keys, threads, |keys| store.together(keys))])
+        }));
+    }
+    interleave(&mut table, plan.rounds, entrants);
+    // Memory that one part gave back would make the next look smaller than it is.
+    for (name, part) in MEMORY.iter().zip(PARTS) {
+        let mut command = processes::command(std::env::current_exe()?);
+        let told =
+            processes::run(command.args([part, &plan.keys.to_string()]), Duration::from_secs(60))?;
+        let bytes = told.trim().parse::<f64>().map_err(io::Error::other)?;
+        table.rows.push(Row::of(name, 1, &[vec![bytes]]));
+    }
+    Ok(table)
+}
+
+/// What a key of the named part costs in resident memory.
+pub fn memory(part: &str, count: u64) -> f64 {
+    let keys = in_turn(count);
+    let before = resident();
+    let after = if part == PARTS[0] {
+        let governor = limiter();
+        fill(&governor, &keys);
+        let after = resident();
+        black_box(&governor);
+        after
+    } else {
+        let store = Bench::new(count);
+        store.one_by_one(&keys);
+        let after = resident();
+        black_box(&store);
+        after
+    };
+    after.saturating_sub(before) as f64 / count as f64
+}
+
+struct Bench {
+    store: Store,
+    hasher: KeyHasher,
+    quota: Quota,
+    begin: Instant,
+}
+
+impl Bench {
+    fn new(keys: u64) -> Self {
+        let keys_max = usize::try_from(2 * keys).unwrap_or(usize::MAX);
+        let window = Span::from_secs(WINDOW.as_secs());
+        Self {
+            store: Store::new(Options { keys_max, on_full: OnFull::Share, shards: None }),
+            hasher: KeyHasher::new([7; 16]),
+            quota: Quota::simple(Algorithm::Gcra, LIMIT, window).expect("a valid quota"),
+            begin: Instant::now(),
+        }
+    }
+
+    fn one_by_one(&self, keys: &[String]) {
+        for key in keys {
+            black_box(self.store.check(&[self.counter(key)], Hits::ONE, self.now()));
+        }
+    }
+
+    fn together(&self, keys: &[String]) {
+        let mut asks = Vec::with_capacity(BATCH);
+        for keys in keys.chunks(BATCH) {
+            asks.clear();
+            let hits = Hits::ONE;
+            asks.extend(keys.iter().map(|key| Single { counter: self.counter(key), hits }));
+            self.store.check_each_if(
+                &asks,
+                self.now(),
+                |_| true,
+                |verdict| {
+                    black_box(verdict);
+                },
+            );
+        }
+    }
+
+    fn counter(&self, key: &str) -> Counter {
+        let hash = self.hasher.bare(key.as_bytes());
+        let key = hash.counter(&self.quota, Mode::Strict, Scope::Region);
+        Counter { key, quota: self.quota }
+    }
+
+    fn now(&self) -> Timestamp {
+        let nanos = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        START.plus(Span::from_nanos(nanos))
+    }
+}
+
+fn limiter() -> DefaultKeyedRateLimiter<String> {
+    let limit = NonZeroU32::new(LIMIT).expect("not zero");
+    let period = WINDOW / LIMIT;
+    let quota = governor::Quota::with_period(period).expect("not zero").allow_burst(limit);
+    DefaultKeyedRateLimiter::keyed(quota)
+}
+
+fn fill(governor: &DefaultKeyedRateLimiter<String>, keys: &[String]) {
+    for key in keys {
+        let _ = black_box(governor.check_key(key));
+    }
+}
+
+/// The order in which they come.
+fn in_turn(count: u64) -> Vec<String> {
+    (0..count).map(|n| format!("user-{n}")).collect()
+}
+
+/// The order in which they are asked about: each once, far from the one before.
+fn shuffled(count: u64) -> Vec<String> {
+    // Fisher and Yates, with xorshift64: the same on every machine.
+    let mut numbers: Vec<u64> = (0..count).collect();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for last in (1..numbers.len()).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        numbers.swap(last, usize::try_from(random).unwrap_or_default() % (last + 1));
+    }
+    numbers.into_iter().map(|n| format!("user-{n}")).collect()
+}
+
+/// Nanoseconds a check. Each thread asks about all keys, from another place on.
+fn time(keys: &[String], threads: usize, check: impl Fn(&[String]) + Sync) -> f64 {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (tail, head) = keys.split_at(thread * keys.len() / threads);
+            let check = &check;
+            scope.spawn(move || {
+                check(head);
+                check(tail);
+            });
+        }
+    });
+    begin.elapsed().as_nanos() as f64 / (keys.len() * threads) as f64
+}
+
+/// Resident memory of this process; 0 where the system does not tell.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.unwrap_or_default() * 4_096
+}
