@@ -128,7 +128,7 @@ fn window_edge(asker: &mut dyn Asker, claim: Claim) -> Judged {
     let into =
         Duration::from_nanos(u64::try_from(now.as_nanos() % window.as_nanos()).unwrap_or_default());
     let to_edge = window.checked_sub(into).filter(|left| *left > apart * 2);
-    let to_edge = to_edge.unwrap_or((window * 2).saturating_sub(into));
+    let to_edge = to_edge.unwrap_or_else(|| (window * 2).saturating_sub(into));
     let edge = Instant::now() + to_edge;
     std::thread::sleep(to_edge.saturating_sub(apart));
     let begin = Instant::now();
