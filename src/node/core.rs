@@ -117,9 +117,10 @@ impl Failed {
 const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it looks whether it has.
 const LEAVE_POLL: Duration = Duration::from_millis(10);
-/// How often some shards are swept in the background, and how many.
-const TEND_INTERVAL: Duration = Duration::from_millis(50);
-const TEND_SHARDS: usize = 16;
+/// How often some shards are swept in the background, and in how many steps all are. With the slots
+/// that a step looks at, all memory of counters that nobody asks any more is back within ten seconds.
+const TEND_INTERVAL: Duration = Duration::from_millis(20);
+const TEND_STEPS: usize = 50;
 
 impl Core {
     /// Builds a node, with the counts that it has on disk. Nothing is sent or accepted until
@@ -372,7 +373,8 @@ impl Core {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            self.decider.parts().store.tend(TEND_SHARDS, self.seam.clock.now());
+            let store = &self.decider.parts().store;
+            store.tend(store.shards().div_ceil(TEND_STEPS), self.seam.clock.now());
         }
     }
 }

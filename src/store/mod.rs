@@ -139,6 +139,11 @@ impl Store {
         self.decide(counters, Question { hits, now, way: Way::Eventual(me) })
     }
 
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
     /// Forgets expired counters in the next `shards` shards, some hundred slots in each. Checks
     /// sweep what they use; this returns the memory of shards that nobody asks any more. For a
     /// timer in the background.
