@@ -25,6 +25,9 @@ descriptors:
   - key: eventual
     mode: eventual
     rate_limit: {unit: day, requests_per_unit: 100}
+  - key: far
+    mode: eventual
+    rate_limit: {unit: day, requests_per_unit: 1000}
 ";
 
 /// All nodes send a strict key's hits to one owner, which admits exactly the limit.
@@ -95,6 +98,34 @@ async fn a_node_that_leaves_is_not_missed() {
     }
     let known: Vec<u32> = join(&nodes, "eventual", "x").await;
     assert!(known.contains(&93), "somebody heard of the 7 hits: {known:?}");
+}
+
+/// Nor does it take what it need not have told yet: 7 hits are far from a limit of 1,000.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_tells_what_it_hid() {
+    let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
+    let keys: Vec<String> = (0..20).map(|n| format!("x{n}")).collect();
+    for key in &keys {
+        nodes[2].ask("far", key).await;
+    }
+    // The first hit of each is told as any other.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    for key in &keys {
+        for _ in 0..6 {
+            nodes[2].ask("far", key).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let mut hidden = 0;
+    for key in &keys {
+        hidden += usize::from(!join(&nodes[..2], "far", key).await.contains(&993));
+    }
+    assert!(hidden > 0, "the other six wait for the walk");
+    nodes.pop().expect("three nodes").stop().await;
+    for key in &keys {
+        let known = join(&nodes, "far", key).await;
+        assert!(known.contains(&993), "somebody heard of the 7 hits of {key}: {known:?}");
+    }
 }
 
 /// While only the leaving node knows that it leaves, both its peers' clients and its own get the

@@ -1,7 +1,9 @@
 //! Eventual keys over several nodes: how much is admitted while they have not heard of each other,
 //! how soon they all show the same count, and that no bad link, restart or lost owner changes it.
 //!
-//! Counts are read from each node's own columns, so that they are exact above the limit too.
+//! Counts are read from each node's own columns, so that they are exact above the limit too. Where
+//! every hit has to become known, the limit is below 30: three nodes hide up to a tenth of a limit,
+//! and of such a small one that is nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what is admitted over the limit is for people to read")]
 
@@ -37,7 +39,7 @@ descriptors:
   - key: sliced
     mode: eventual
     rate_limit:
-      {window: 60s, requests_per_unit: 1000000, algorithm: sliding_window_counter, sub_windows: 60}
+      {window: 60s, requests_per_unit: 29, algorithm: sliding_window_counter, sub_windows: 60}
   - key: steady-hundred
     mode: eventual
     rate_limit: {window: 5s, requests_per_unit: 100, algorithm: sliding_window_counter}
@@ -126,7 +128,7 @@ async fn a_steady_overload_admits_little_over_the_limit() {
 async fn a_lossy_link_changes_no_count() {
     let link = |seed| Link::new(seed, 20, 10, Duration::from_millis(15));
     let cluster = Relayed::start([link(1), link(2), link(3)]).await;
-    let mut expected = [0; 12];
+    let mut expected = [0; 30];
     for turn in 0..600 {
         // Every node asks for every key: who never asked for one is not told of it.
         let (at, node) = (turn % expected.len(), turn / expected.len() % 3);
@@ -148,7 +150,7 @@ async fn a_lossy_link_changes_no_count() {
 async fn after_a_cut_link_heals_no_hit_is_missing() {
     let link = |seed| Link::new(seed, 0, 0, Duration::ZERO);
     let cluster = Relayed::start([link(1), link(2), link(3)]).await;
-    let mut expected = [0; 6];
+    let mut expected = [0; 18];
     for cut in [1, 2] {
         cluster.cut(cut, true);
         // Hits in every slice of the cut, on both sides of it.
@@ -245,8 +247,8 @@ async fn a_node_that_goes_on_as_a_newer_start_is_still_heard() {
         values.iter().map(|value| key(&nodes[0], "sliced", value, &quota)).collect();
     // It is heard by an owner as much as as an owner.
     assert!(["a", "b"].iter().all(|id| keys.iter().any(|key| owner(&nodes[0], *key) == *id)));
-    ask_all(&nodes, &values, 5).await;
-    all_count(&nodes, &keys, 15).await;
+    ask_all(&nodes, &values, 4).await;
+    all_count(&nodes, &keys, 12).await;
 
     let incarnation = &nodes[1].core.decider.parts().incarnation;
     let old = incarnation.actor();
@@ -263,8 +265,8 @@ async fn a_node_that_goes_on_as_a_newer_start_is_still_heard() {
         })
         .await;
     }
-    ask_all(&nodes, &values, 5).await;
-    all_count(&nodes, &keys, 30).await;
+    ask_all(&nodes, &values, 4).await;
+    all_count(&nodes, &keys, 24).await;
 }
 
 /// An honest cluster refuses nothing of what its own nodes tell.
@@ -429,9 +431,9 @@ fn hourly(limit: u32) -> Quota {
 fn sliced() -> Quota {
     Quota::new(QuotaParts {
         algorithm: Algorithm::SlidingWindowCounter,
-        limit: 1_000_000,
+        limit: 29,
         window: Span::from_secs(60),
-        burst: 1_000_000,
+        burst: 29,
         sub_windows: 60,
         queue: None,
     })

@@ -20,7 +20,7 @@ use crate::config::policy::{Durability, Mode};
 use crate::observe::tally::Tallies;
 use crate::rules::book::Rule;
 use crate::rules::rule::RuleStats;
-use crate::store::{Verdicts, is_urgent};
+use crate::store::{Me, Verdicts, is_urgent};
 use crate::units::Timestamp;
 
 /// The one path to a verdict; cheap to clone.
@@ -220,7 +220,8 @@ impl Decider {
         let Some(remote) = &parts.remote else {
             return parts.store.check(&check.counters, check.hits, now);
         };
-        let me = parts.incarnation.actor();
+        let far_part = remote.synchroniser.far_part();
+        let me = Me { actor: parts.incarnation.actor(), far_part };
         let verdicts = parts.store.check_eventual(&check.counters, check.hits, me, now);
         if check.hits.charge() > 0 && verdicts.iter().any(is_urgent) {
             remote.synchroniser.hurry();

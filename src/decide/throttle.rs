@@ -18,7 +18,7 @@ use crate::config::policy::{Durability, Mode};
 use crate::engine::Verdict;
 use crate::rules::quota::Quota;
 use crate::rules::rule::RuleStats;
-use crate::store::{Counter, Single, is_urgent};
+use crate::store::{Counter, Me, Single, is_urgent};
 use crate::units::{Hits, Timestamp};
 
 /// Most demands that are decided in one go; more are decided in several.
@@ -97,7 +97,8 @@ impl Decider {
         match (rule.mode, &parts.remote) {
             _ if concerns_others => answers.resize(asks.len(), None),
             (Mode::Eventual, Some(remote)) => {
-                let me = parts.incarnation.actor();
+                let far_part = remote.synchroniser.far_part();
+                let me = Me { actor: parts.incarnation.actor(), far_part };
                 parts.store.check_each_eventual(&asks, me, now, |it| answers.push(Some(it)));
                 if answers.iter().flatten().any(is_urgent) {
                     remote.synchroniser.hurry();

@@ -166,7 +166,7 @@ impl Shard {
                 slot.stamp = slot.stamp.moved(slot.state.absent_at(quota));
                 note_change(slot, lines, quota, &verdict);
             }
-            Way::Eventual(_) => touch(slot, lines, quota, ask.now, Some(&verdict)),
+            Way::Eventual(_) => touch(slot, lines, quota, ask, Some(&verdict)),
         }
         Some(verdict)
     }
@@ -184,7 +184,7 @@ impl Shard {
             let (lines, quota) = (&mut self.lines, &counter.quota);
             match ask.way {
                 Way::Strict => note_change(&mut slot, lines, quota, &verdict),
-                Way::Eventual(_) => touch(&mut slot, lines, quota, ask.now, Some(&verdict)),
+                Way::Eventual(_) => touch(&mut slot, lines, quota, ask, Some(&verdict)),
             }
             self.insert(slot);
         }
@@ -213,7 +213,7 @@ impl Shard {
         if let (Way::Eventual(_), Some((slot, lines))) =
             (ask.way, self.live_mut(counter.key, ask.now))
         {
-            touch(slot, lines, &counter.quota, ask.now, None);
+            touch(slot, lines, &counter.quota, ask, None);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Which keys of a shard changed since their peers last heard of them.
 //!
-//! A key stands in line once: flags in its slot say so. There are two lines. Eventual keys close to
-//! their limit go first, because there a late word costs over-admission; far from the limit it
-//! costs nothing. Strict keys are never urgent: their owner decides alone.
+//! A key stands in line once: its slot says so. There are two lines. Eventual keys close to their
+//! limit go first, because there a late word costs over-admission. Those that are far from it stand
+//! in no line: a slow walk finds them (`far.rs`). Strict keys are calm, neither urgent nor far:
+//! their owner decides alone.
 //!
 //! **Bound:** each line holds [`LINE_KEYS_MAX`] keys. A key that finds its line full keeps its flag
 //! and is found by a walk over the table when the lines are empty: it is sent later, never lost.
@@ -10,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::key::KeyHash;
-use super::slot::{Slot, Stamp};
+use super::slot::{News, Slot};
 use super::table::Table;
 use crate::engine::Verdict;
 
@@ -47,18 +48,17 @@ enum Missed {
 }
 
 impl Dirty {
-    /// Puts a key in line, or moves it to the urgent one.
-    pub(super) fn mark(&mut self, slot: &mut Slot, urgent: bool) {
-        let (line, flags) = if urgent {
-            (&mut self.urgent, Stamp::DIRTY | Stamp::URGENT)
-        } else {
-            (&mut self.calm, Stamp::DIRTY)
-        };
-        let stands = if urgent { Stamp::URGENT } else { Stamp::DIRTY };
-        if slot.stamp.has(stands) {
+    /// Puts a key in line, or moves it up to where it is told sooner.
+    pub(super) fn mark(&mut self, slot: &mut Slot, news: News) {
+        if slot.stamp.news() >= news {
             return;
         }
-        slot.stamp.raise(flags);
+        slot.stamp.set_news(news);
+        let line = match news {
+            News::Nothing | News::Far => return,
+            News::Calm => &mut self.calm,
+            News::Urgent => &mut self.urgent,
+        };
         if line.len() < LINE_KEYS_MAX {
             line.push_back(slot.key);
         } else {
@@ -71,7 +71,7 @@ impl Dirty {
 
     /// Lets `take` have changed keys, urgent ones first, until it took `max` of them. Returns how
     /// many, and whether there may be more. `take` says whether it took the key, and then has
-    /// cleared its flags.
+    /// noted that there is no news of it.
     pub(super) fn drain(
         &mut self,
         table: &mut Table,

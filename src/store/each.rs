@@ -10,8 +10,9 @@
 
 use super::Store;
 use super::check::{Counter, Question};
+use super::far::Me;
 use super::way::Way;
-use crate::engine::{ActorId, Verdict};
+use crate::engine::Verdict;
 use crate::units::{Hits, Timestamp};
 
 /// How many checks ahead of its decision the memory of a check is asked for. Processors have some
@@ -44,12 +45,12 @@ impl Store {
     pub fn check_each_eventual(
         &self,
         asks: &[Single],
-        me: ActorId,
+        me: impl Into<Me>,
         now: Timestamp,
         mut answer: impl FnMut(Verdict),
     ) {
-        let always = |_| true;
-        self.each(asks, Way::Eventual(me), now, always, |verdict| verdict.map_or((), &mut answer));
+        let (always, way) = (|_| true, Way::Eventual(me.into()));
+        self.each(asks, way, now, always, |verdict| verdict.map_or((), &mut answer));
     }
 
     fn each(

@@ -9,17 +9,19 @@
 //! is kept until 12:01:10.
 
 use super::Store;
+use super::check::Question;
 use super::dirty::is_urgent;
+use super::far::is_far;
 use super::key::KeyHash;
 use super::lines::Lines;
 use super::scan::Counted;
-use super::slot::{Slot, Stamp};
+use super::slot::{News, Slot, Stamp};
 use crate::engine::{Columns, Delta, State, Verdict};
 use crate::rules::quota::{Algorithm, Quota};
 use crate::units::{Span, Timestamp};
 
 /// Changed keys handed over before a shard's lock is given back.
-const DRAIN_PER_LOCK: usize = 64;
+pub(super) const DRAIN_PER_LOCK: usize = 64;
 
 /// What became of something a peer sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +61,7 @@ impl Store {
     pub fn mark_dirty(&self, key: KeyHash) {
         let shard = &mut *self.shard(key.place).lock();
         if let Some(slot) = shard.table.find_mut(key) {
-            shard.lines.mark_columns(slot, false);
+            shard.lines.mark_columns(slot, News::Calm);
         }
     }
 
@@ -67,7 +69,7 @@ impl Store {
     pub fn mark_urgent(&self, key: KeyHash) {
         let shard = &mut *self.shard(key.place).lock();
         if let Some(slot) = shard.table.find_mut(key) {
-            shard.lines.mark_columns(slot, true);
+            shard.lines.mark_columns(slot, News::Urgent);
         }
     }
 
@@ -123,25 +125,37 @@ impl Store {
 /// The key's peers should hear when its columns changed, and when a bucket sees its first ask here:
 /// a node that only refuses must still be told what the others count. A slot without columns has
 /// nothing to say and is left to expire.
+///
+/// Behind that first ask, a key far from its limit is told seldom (`far.rs`), and as soon as any
+/// other once an ask finds it nearer. What was given back is told without that delay: peers may be
+/// refusing.
 pub(super) fn touch(
     slot: &mut Slot,
     lines: &mut Lines,
     quota: &Quota,
-    now: Timestamp,
+    ask: Question,
     verdict: Option<&Verdict>,
 ) {
     if matches!(slot.state, State::Absent) {
         return;
     }
-    slot.prolong(bucket_end(quota, now));
+    slot.prolong(bucket_end(quota, ask.now));
     let counts_refusals = quota.algorithm() == Algorithm::FixedWindow;
     let changed = verdict.is_some_and(|verdict| verdict.allowed || counts_refusals);
     if changed {
         lines.mark_unsaved(slot);
     }
-    if changed || !slot.stamp.has(Stamp::TOUCHED) {
+    let is_first = !slot.stamp.has(Stamp::TOUCHED);
+    let may_wait = !is_first && ask.hits.charge() > 0;
+    let news = match verdict {
+        Some(verdict) if is_urgent(verdict) => News::Urgent,
+        Some(verdict) if may_wait && is_far(verdict, ask.way.far_part()) => News::Far,
+        _ => News::Calm,
+    };
+    let is_nearer = verdict.is_some() && slot.stamp.news() == News::Far;
+    if changed || is_first || is_nearer {
         slot.stamp.raise(Stamp::TOUCHED);
-        lines.mark_columns(slot, verdict.is_some_and(is_urgent));
+        lines.mark_columns(slot, news);
     }
 }
 

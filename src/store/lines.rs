@@ -9,7 +9,7 @@
 
 use super::dirty::Dirty;
 use super::key::KeyHash;
-use super::slot::{Slot, Stamp};
+use super::slot::{News, Slot, Stamp};
 use super::table::Table;
 use crate::engine::{Columns, State};
 
@@ -24,14 +24,14 @@ pub(super) struct Lines {
 
 impl Lines {
     /// An eventual key has news for its peers.
-    pub(super) fn mark_columns(&mut self, slot: &mut Slot, urgent: bool) {
-        self.columns.mark(slot, urgent);
+    pub(super) fn mark_columns(&mut self, slot: &mut Slot, news: News) {
+        self.columns.mark(slot, news);
     }
 
     /// A strict key has news for its replicas. A node's own share concerns nobody.
     pub(super) fn mark_strict(&mut self, slot: &mut Slot) {
         if self.keeps_changed && slot.key.is_owned() {
-            self.strict.mark(slot, false);
+            self.strict.mark(slot, News::Calm);
         }
     }
 
@@ -67,13 +67,8 @@ impl Lines {
         max: usize,
         mut send: impl FnMut(KeyHash, &Columns),
     ) -> (usize, bool) {
-        self.columns.drain(table, urgent_only, max, |slot| {
-            let is_sent = leaves_line(slot, |state| matches!(state, State::Columns(_)));
-            if let (true, State::Columns(columns)) = (is_sent, &slot.state) {
-                send(slot.key, columns);
-            }
-            is_sent
-        })
+        self.columns
+            .drain(table, urgent_only, max, |slot| take_columns(slot, News::Calm, &mut send))
     }
 
     /// See [`Dirty::drain`].
@@ -84,7 +79,8 @@ impl Lines {
         mut send: impl FnMut(KeyHash),
     ) -> (usize, bool) {
         self.strict.drain(table, false, max, |slot| {
-            let is_sent = leaves_line(slot, |state| !matches!(state, State::Columns(_)));
+            let is_sent =
+                leaves_line(slot, News::Calm, |state| !matches!(state, State::Columns(_)));
             if is_sent {
                 send(slot.key);
             }
@@ -107,14 +103,30 @@ impl Lines {
     }
 }
 
+/// Hands over an eventual key whose news are due at least as soon as `least`; whether it did.
+pub(super) fn take_columns(
+    slot: &mut Slot,
+    least: News,
+    send: &mut impl FnMut(KeyHash, &Columns),
+) -> bool {
+    let is_sent = leaves_line(slot, least, |state| matches!(state, State::Columns(_)));
+    if let (true, State::Columns(columns)) = (is_sent, &slot.state) {
+        send(slot.key, columns);
+    }
+    is_sent
+}
+
 /// Takes a key out of line and says whether it is to be sent. One that was sent from the other line
-/// of its kind already is not; one of the other kind goes on standing in that kind's lines.
-fn leaves_line(slot: &mut Slot, is_of_kind: impl FnOnce(&State) -> bool) -> bool {
+/// of its kind already is not, nor is one whose news are less than `least` since; one of the other
+/// kind goes on standing in that kind's lines.
+fn leaves_line(slot: &mut Slot, least: News, is_of_kind: impl FnOnce(&State) -> bool) -> bool {
     let is_absent = matches!(slot.state, State::Absent);
     if !is_absent && !is_of_kind(&slot.state) {
         return false;
     }
-    let stood = slot.stamp.has(Stamp::DIRTY);
-    slot.stamp.clear(Stamp::DIRTY | Stamp::URGENT);
-    stood && !is_absent
+    let is_due = slot.stamp.news() >= least;
+    if is_due || is_absent {
+        slot.stamp.set_news(News::Nothing);
+    }
+    is_due && !is_absent
 }

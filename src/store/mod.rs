@@ -7,7 +7,7 @@
 //! - [`check`](Store::check) decides strict keys, [`check_eventual`](Store::check_eventual)
 //!   eventual ones in this node's own column.
 //! - `table` and `slot` say how a key costs under 50 bytes, `shard` how slots expire, `overflow`
-//!   what happens when there is no room, `dirty`, `lines`, `eventual` and `changed` how
+//!   what happens when there is no room, `dirty`, `lines`, `eventual`, `far` and `changed` how
 //!   changes reach the peers, `unsaved` how they reach the disk, `scan` how counters move to
 //!   another node.
 //!
@@ -22,6 +22,7 @@ mod check;
 mod dirty;
 mod each;
 mod eventual;
+mod far;
 pub mod key;
 mod lines;
 mod options;
@@ -44,12 +45,12 @@ pub use check::{Counter, Verdicts};
 pub use dirty::is_urgent;
 pub use each::Single;
 pub use eventual::Merged;
+pub use far::{FarWalk, HIDDEN_PART, Me};
 pub use key::{DescriptorHash, KeyHash, KeyHasher};
 pub use options::Options;
 pub use scan::{Counted, Cursor};
 pub use stats::Stats;
 
-use crate::engine::ActorId;
 use crate::units::{Hits, Timestamp};
 use check::Question;
 use overflow::Overflow;
@@ -128,15 +129,15 @@ impl Store {
     }
 
     /// Like [`Store::check`] for eventual limits: counts in the column of `me`, and puts the keys
-    /// in line for [`Store::drain_dirty`].
+    /// in line for [`Store::drain_dirty`], or leaves them to [`Store::drain_far`].
     pub fn check_eventual(
         &self,
         counters: &[Counter],
         hits: Hits,
-        me: ActorId,
+        me: impl Into<Me>,
         now: Timestamp,
     ) -> Verdicts {
-        self.decide(counters, Question { hits, now, way: Way::Eventual(me) })
+        self.decide(counters, Question { hits, now, way: Way::Eventual(me.into()) })
     }
 
     /// Number of shards.

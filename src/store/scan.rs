@@ -35,8 +35,8 @@ impl Counted {
 /// goes between two steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    shard: usize,
-    seen: Option<KeyHash>,
+    pub(super) shard: usize,
+    pub(super) seen: Option<KeyHash>,
 }
 
 impl Store {

@@ -38,7 +38,20 @@ impl Slot {
     }
 }
 
-/// When a slot may be forgotten, and four flags, in 64 bits.
+/// How soon a key's peers are to hear of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum News {
+    /// They know.
+    Nothing,
+    /// Some time: it is far from its limit and stands in no line.
+    Far,
+    /// In the next round.
+    Calm,
+    /// At once: it is close to its limit.
+    Urgent,
+}
+
+/// When a slot may be forgotten, how soon its news are due, and two flags, in 64 bits.
 ///
 /// The instant is kept in steps of 16 ns, rounded up: an entry may stay some nanoseconds longer
 /// than it matters, which changes no verdict, and never leaves sooner. All zeros is a vacant slot.
@@ -46,16 +59,14 @@ impl Slot {
 pub(super) struct Stamp(u64);
 
 impl Stamp {
-    /// The key waits to be sent to its peers.
-    pub(super) const DIRTY: u64 = 0b0001;
-    /// It waits in the urgent line: it is close to its limit.
-    pub(super) const URGENT: u64 = 0b0010;
     /// This node was asked about the key since its current bucket began.
     pub(super) const TOUCHED: u64 = 0b0100;
     /// It changed since it was last written to disk.
     pub(super) const UNSAVED: u64 = 0b1000;
 
     const FLAGS: u64 = 0b1111;
+    /// The bits that hold a [`News`], as its number.
+    const NEWS: u64 = 0b0011;
 
     /// A stamp without flags.
     pub(super) fn new(expires: Timestamp) -> Self {
@@ -70,6 +81,19 @@ impl Stamp {
     /// The same flags with another instant.
     pub(super) fn moved(self, expires: Timestamp) -> Self {
         Self(Self::new(expires).0 | (self.0 & Self::FLAGS))
+    }
+
+    pub(super) const fn news(self) -> News {
+        match self.0 & Self::NEWS {
+            0 => News::Nothing,
+            1 => News::Far,
+            2 => News::Calm,
+            _ => News::Urgent,
+        }
+    }
+
+    pub(super) fn set_news(&mut self, news: News) {
+        self.0 = self.0 & !Self::NEWS | news as u64;
     }
 
     pub(super) const fn has(self, flag: u64) -> bool {
@@ -109,11 +133,16 @@ mod tests {
     #[test]
     fn flags_survive_a_later_expiry_and_leave_the_instant_alone() {
         let mut stamp = Stamp::new(Timestamp::from_secs(10));
-        stamp.raise(Stamp::DIRTY | Stamp::TOUCHED);
+        stamp.raise(Stamp::TOUCHED);
+        stamp.set_news(News::Calm);
         stamp = stamp.moved(Timestamp::from_secs(20));
         assert_eq!(stamp.expires(), Timestamp::from_secs(20));
-        assert!(stamp.has(Stamp::DIRTY) && stamp.has(Stamp::TOUCHED) && !stamp.has(Stamp::URGENT));
-        stamp.clear(Stamp::DIRTY);
-        assert!(!stamp.has(Stamp::DIRTY) && stamp.has(Stamp::TOUCHED));
+        for news in [News::Urgent, News::Far, News::Calm, News::Nothing] {
+            assert!(stamp.has(Stamp::TOUCHED) && !stamp.has(Stamp::UNSAVED));
+            stamp.set_news(news);
+            assert_eq!(stamp.news(), news);
+        }
+        stamp.clear(Stamp::TOUCHED);
+        assert_eq!(stamp, Stamp::new(Timestamp::from_secs(20)));
     }
 }

@@ -1,6 +1,7 @@
 //! The two ways to decide over the same slots.
 
-use crate::engine::{self, ActorId, State, Verdict};
+use super::far::Me;
+use crate::engine::{self, State, Verdict};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
@@ -9,11 +10,20 @@ use crate::units::{Hits, Timestamp};
 pub(super) enum Way {
     /// This node is the owner; the state is the whole truth.
     Strict,
-    /// This node counts in the column of this actor.
-    Eventual(ActorId),
+    /// This node counts in its own column.
+    Eventual(Me),
 }
 
 impl Way {
+    /// See [`Me::far_part`].
+    #[inline]
+    pub(super) const fn far_part(self) -> u32 {
+        match self {
+            Self::Strict => 0,
+            Self::Eventual(me) => me.far_part,
+        }
+    }
+
     #[inline]
     pub(super) fn decide(
         self,
@@ -24,7 +34,7 @@ impl Way {
     ) -> Verdict {
         match self {
             Self::Strict => engine::decide(state, quota, hits, now),
-            Self::Eventual(me) => engine::decide_eventual(state, me, quota, hits, now),
+            Self::Eventual(me) => engine::decide_eventual(state, me.actor, quota, hits, now),
         }
     }
 

@@ -15,7 +15,8 @@
 //! Every message carries absolute columns, never increments, and is joined by `merge`: a message
 //! that is lost, doubled or late changes nothing in the end. A key stays dirty until the message
 //! that told of it was answered, and until the answer names it: a receiver whose view is another
-//! leaves out what it could not take, and is told again.
+//! leaves out what it could not take, and is told again. A key far from its limit waits for a slow
+//! walk instead of the next round (`far.rs`).
 //!
 //! A member that comes, goes or starts anew puts every key in line: owners may know nothing of it.
 //! A push carries, beside the node's own column, those of nodes and regions that are gone: nobody
@@ -26,6 +27,7 @@
 
 mod answer;
 mod batch;
+mod far;
 mod line;
 mod speaker;
 
@@ -42,6 +44,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use self::batch::{Batch, Batches};
+use self::far::Far;
 use self::line::Line;
 use self::speaker::{Accepted, Speaker};
 use super::identity::{Generation, NodeId, is_node, node_actor, region_actor};
@@ -78,6 +81,7 @@ struct Shared {
     incarnation: Arc<Incarnation>,
     clock: Arc<dyn Clock>,
     counters: Counters,
+    far: Far,
     /// Owned keys that changed since the last region exchange.
     for_regions: Mutex<Line>,
     /// Peers that have not answered the last round yet; they get no other.
@@ -140,6 +144,7 @@ impl Synchroniser {
             incarnation,
             clock,
             counters: Counters::default(),
+            far: Far::new(options.interval),
             for_regions: Mutex::default(),
             waiting: Mutex::default(),
             urgent: Notify::new(),
@@ -167,6 +172,7 @@ impl Synchroniser {
         regions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut messages = JoinSet::new();
         let mut known = roster(&shared.topology.load());
+        shared.far.follow(&shared.topology.load());
         loop {
             let urgent = tokio::select! {
                 () = stop.cancelled() => break,
@@ -182,6 +188,7 @@ impl Synchroniser {
             let roster = roster(&topology);
             if roster != known {
                 known = roster;
+                shared.far.follow(&topology);
                 self.mark_everything_dirty().await;
             }
             self.send(self.round(&topology, urgent), urgent, &mesh, &mut messages);
@@ -191,9 +198,12 @@ impl Synchroniser {
         }
         // What was counted last must not leave with this node; a peer that still owes an answer
         // would get no other message.
+        shared.far.hide_nothing();
         let last = async {
+            let topology = shared.topology.load_full();
             while messages.join_next().await.is_some() {}
-            self.send(self.round(&shared.topology.load_full(), false), true, &mesh, &mut messages);
+            self.send(self.round(&topology, false), true, &mesh, &mut messages);
+            self.tell_hidden(&topology, &mesh, &mut messages).await;
             while messages.join_next().await.is_some() {}
             self.send(self.region_round(), true, &mesh, &mut messages);
             while messages.join_next().await.is_some() {}
@@ -216,6 +226,22 @@ impl Synchroniser {
     /// What changed, for the peers of this region; in an urgent round only what is near its limit,
     /// so that one busy key does not hurry all others.
     fn round(&self, topology: &Topology, urgent: bool) -> Vec<Batch> {
+        self.collect(topology, |take| {
+            if urgent {
+                self.shared.store.drain_urgent(ROUND_KEYS_MAX, take);
+            } else {
+                self.shared.store.drain_dirty(ROUND_KEYS_MAX, &mut *take);
+                self.drain_far(take);
+            }
+        })
+    }
+
+    /// What of the keys that `drain` hands over is for which peer of this region.
+    fn collect(
+        &self,
+        topology: &Topology,
+        drain: impl FnOnce(&mut dyn FnMut(KeyHash, &Columns)),
+    ) -> Vec<Batch> {
         let own = self.shared.incarnation.actor();
         let nodes: BTreeMap<ActorId, &NodeId> = topology
             .view
@@ -228,7 +254,7 @@ impl Synchroniser {
         let mut batches = Batches::default();
         let mut postponed = Vec::new();
         let is_told = |actor| actor == own || !topology.is_spoken_for(actor);
-        let take = |key: KeyHash, columns: &Columns| {
+        drain(&mut |key: KeyHash, columns: &Columns| {
             match topology.region_owner(&topology.region, key.place) {
                 Some(owner) if *owner == topology.me => {
                     for actor in columns.actors() {
@@ -246,12 +272,7 @@ impl Synchroniser {
                 Some(owner) => batches.add(owner, SyncRole::Node, key, columns.part(is_told)),
                 None => {}
             }
-        };
-        if urgent {
-            self.shared.store.drain_urgent(ROUND_KEYS_MAX, take);
-        } else {
-            self.shared.store.drain_dirty(ROUND_KEYS_MAX, take);
-        }
+        });
         for key in postponed {
             self.shared.store.mark_dirty(key);
         }
