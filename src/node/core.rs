@@ -118,7 +118,7 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it looks whether it has.
 const LEAVE_POLL: Duration = Duration::from_millis(10);
 /// How often some shards are swept in the background, and in how many steps all are. With the slots
-/// that a step looks at, all memory of counters that nobody asks any more is back within ten seconds.
+/// that a step looks at, all memory of counters that nobody asks is back within ten seconds.
 const TEND_INTERVAL: Duration = Duration::from_millis(20);
 const TEND_STEPS: usize = 50;
 
