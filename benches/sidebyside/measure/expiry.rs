@@ -25,6 +25,10 @@ pub const COLUMNS: [&str; 10] = [
     "store MiB behind",
 ];
 const PER_SECOND: u64 = 10_000;
+/// Connections of the load, and of what adds keys: few, so that what is due goes out together. One
+/// by one, so many would be more than two cores carry, whatever the target.
+const ASKERS: usize = 50;
+const ADDERS: usize = 2;
 const MIB: f64 = 1024.0 * 1024.0;
 /// What a tenth of the growth is left for counts as returned.
 const LEFT: f64 = 0.1;
@@ -58,7 +62,8 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
     };
     let about = format!(
         "An open loop of {} checks a second over 100,000 lasting keys and 50 connections; beside \
-         it {} further keys are added within {:?}, each of which is forgotten {} s later. Latency \
+         it {} further keys are added within {:?} over two connections, in pipelines of what is due, \
+         each of which is forgotten {} s later. Latency \
          is that of the open loop for {:?}, in which all came and all expired. Memory is the \
          process's resident size; it is back when no more than a tenth of the growth is left.",
         crate::render::number(PER_SECOND as f64),
@@ -114,14 +119,21 @@ impl Trial {
     fn measure(&self, times: Times, keys: u64) -> io::Result<Vec<f64>> {
         // The lasting keys stand before it begins.
         let lasting = keys.min(100_000);
-        load(&self.target, Keys::From(0), Pace::Closed { depth: 1 }, End::AfterAsks(lasting))()?;
+        let closed = Pace::Closed { depth: 1 };
+        load(&self.target, ASKERS, Keys::From(0), closed, End::AfterAsks(lasting))()?;
         let (before, mut most, mut store) = (self.resident()?, 0.0_f64, f64::NAN);
         let open = |per_second| Pace::Open { per_second };
-        let asking =
-            load(&self.target, Keys::Random(lasting), open(PER_SECOND), End::After(times.load));
+        let asking = load(
+            &self.target,
+            ASKERS,
+            Keys::Random(lasting),
+            open(PER_SECOND),
+            End::After(times.load),
+        );
         let adding = Target { command: self.add.clone(), ..self.target.clone() };
         let per_second = (keys as f64 / times.add.as_secs_f64()) as u64;
-        let adding = load(&adding, Keys::From(lasting), open(per_second), End::AfterAsks(keys));
+        let end = End::AfterAsks(keys);
+        let adding = load(&adding, ADDERS, Keys::From(lasting), open(per_second), end);
         let (asked, added) = std::thread::scope(|scope| -> io::Result<_> {
             let asking = scope.spawn(asking);
             let adding = scope.spawn(adding);
@@ -174,6 +186,7 @@ impl Trial {
 /// A load that can move to a thread of its own.
 fn load(
     target: &Target,
+    connections: usize,
     keys: Keys,
     pace: Pace,
     end: End,
@@ -182,6 +195,6 @@ fn load(
     let (prefix, reply) = (target.prefix, target.reply);
     move || {
         let wire = || Box::new(Resp::new(&command, prefix, reply)) as _;
-        Load { addrs: &[addr], connections: 50, wire: &wire, keys, pace, end }.run()
+        Load { addrs: &[addr], connections, wire: &wire, keys, pace, end }.run()
     }
 }
