@@ -14,6 +14,10 @@ use tidegate::cluster::mesh::wire::{Call, Check, Numbered, Reply};
 use tidegate::config::OnFull;
 use tidegate::config::policy::{Durability, Mode, Scope};
 use tidegate::engine::ActorId;
+use tidegate::front::resp::command::{Command, command};
+use tidegate::front::resp::limit::five;
+use tidegate::front::resp::read::{Limits, Read, Words, read};
+use tidegate::front::resp::reply::Replies;
 use tidegate::rules::descriptor::Entry;
 use tidegate::rules::quota::{Algorithm, Quota};
 use tidegate::store::{Counter, KeyHasher, Options, Single, Store};
@@ -28,10 +32,11 @@ const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 /// Prepares a case, and hands what is to be counted to [`counted`].
 type Case = fn();
 
-const CASES: [(&str, Case); 6] = [
+const CASES: [(&str, Case); 7] = [
     ("key_hash", key_hash),
     ("decision", decision),
     ("decision_in_batch", decision_in_batch),
+    ("pipeline_of_throttles", pipeline_of_throttles),
     ("decision_eventual", decision_eventual),
     ("frame_of_a_check", frame_of_a_check),
     ("frame_of_verdicts", frame_of_verdicts),
@@ -92,6 +97,50 @@ fn decision_in_batch() {
     };
     check(&bench.values, NOW);
     counted(|| check(&bench.values, NOW.plus(Span::from_secs(1))));
+}
+
+/// `CL.THROTTLE`s of one read: taken apart, decided 16 at a time, and answered.
+fn pipeline_of_throttles() {
+    let bench = Bench::new(Algorithm::Gcra);
+    let argument = |word: &str| format!("${}\r\n{word}\r\n", word.len());
+    let sent = |key: &String| {
+        let words = ["CL.THROTTLE", key, "999", "1000", "3600"];
+        format!("*{}\r\n{}", words.len(), words.map(argument).concat())
+    };
+    let reads: Vec<String> =
+        bench.values.chunks(BATCH).map(|keys| keys.iter().map(sent).collect()).collect();
+    let limits =
+        Limits { bytes_max: 65_536, words_max: 64, word_bytes_max: 1_024, before_auth: false };
+    let mut replies = Replies::default();
+    let mut asks = Vec::with_capacity(BATCH);
+    let mut serve = |now| {
+        for bytes in reads.iter().map(String::as_bytes) {
+            asks.clear();
+            replies.clear(65_536);
+            let (mut words, mut at) = (Words::new(), 0);
+            while let Ok(Read::Command(length)) = read(&bytes[at..], &limits, &mut words) {
+                at += length;
+                let Ok(Command::Throttle { key, named, quantity: hits }) = command(&mut words)
+                else {
+                    continue;
+                };
+                let quota = named.quota(Mode::Strict).expect("a limit");
+                asks.push(Single { counter: bench.bare_of(key, quota), hits });
+            }
+            bench.store.check_each_if(
+                &asks,
+                now,
+                |_| true,
+                |verdict| {
+                    let verdict = verdict.expect("permitted");
+                    replies.five(five(verdict.allowed, verdict.limit, &verdict));
+                },
+            );
+            black_box(replies.bytes());
+        }
+    };
+    serve(NOW);
+    counted(|| serve(NOW.plus(Span::from_secs(1))));
 }
 
 /// A decision about a known eventual key.
@@ -162,7 +211,12 @@ impl Bench {
     }
 
     fn bare(&self, key: &str) -> Counter {
-        let hash = self.hasher.bare(key.as_bytes());
-        Counter { key: hash.counter(&self.quota, Mode::Strict, Scope::Region), quota: self.quota }
+        self.bare_of(key.as_bytes(), self.quota)
+    }
+
+    /// Of a limit that a client names.
+    fn bare_of(&self, key: &[u8], quota: Quota) -> Counter {
+        let hash = self.hasher.bare(key);
+        Counter { key: hash.counter(&quota, Mode::Strict, Scope::Region), quota }
     }
 }
