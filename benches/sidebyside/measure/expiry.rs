@@ -62,8 +62,8 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
     };
     let about = format!(
         "An open loop of {} checks a second over 100,000 lasting keys and 50 connections; beside \
-         it {} further keys are added within {:?} over two connections, in pipelines of what is due, \
-         each of which is forgotten {} s later. Latency \
+         it {} further keys are added within {:?} over two connections, in pipelines of what is \
+         due, each of which is forgotten {} s later. Latency \
          is that of the open loop for {:?}, in which all came and all expired. Memory is the \
          process's resident size; it is back when no more than a tenth of the growth is left.",
         crate::render::number(PER_SECOND as f64),
