@@ -44,7 +44,13 @@ fn every_mistake_is_one_line_that_says_where_and_what_to_do() {
             Some("[node]\ncolour = 5\n"),
             &[],
             &[],
-            "c.toml:2: unknown key node.colour; [node] has id, region, zone",
+            "c.toml:2: unknown key node.colour; [node] has id, region, zone, threads",
+        ),
+        (
+            None,
+            &[],
+            &["node.threads=257"],
+            "--set node.threads: node.threads: 257 is outside 0 to 256; give a number in that range",
         ),
         (
             None,

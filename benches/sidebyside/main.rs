@@ -117,8 +117,15 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
         tables.push(http::measure(&plan, folder, &node));
     }
     if wants("cluster") {
-        let nodes = tidegate::Setting::new(folder)?.start_cluster().map_err(why);
-        tables.push(cluster::measure(&plan, &nodes, &node, resp::peer(&peers, resp::INCR)));
+        // Three share two cores.
+        let setting = tidegate::Setting::new(folder)?.with("node.threads", 1);
+        let (nodes, apart) = (setting.start_cluster(), setting.start_apart());
+        let nodes = cluster::Nodes {
+            cluster: nodes.map_err(why),
+            apart: apart.map_err(why),
+            alone: node.clone().map(|node| vec![node]),
+        };
+        tables.push(cluster::measure(&plan, &nodes, resp::peer(&peers, resp::INCR)));
     }
     if wants("duel") {
         say("duel");

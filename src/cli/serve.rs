@@ -75,7 +75,11 @@ pub(super) fn node(
         colour: io::stderr().is_terminal(),
     })?;
     begin();
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+    let mut builder = runtime::Builder::new_multi_thread();
+    if config.node.threads > 0 {
+        builder.worker_threads(config.node.threads);
+    }
+    let runtime = builder.enable_all().build().map_err(|error| {
         UserError::new(format!("start threads: {error}"), "raise the process limit (ulimit -u)")
     })?;
     runtime.block_on(async {

@@ -22,10 +22,20 @@ pub struct Node {
     ///
     /// Default `local`. Set it to the cloud's availability zone or the rack.
     pub zone: String,
+    /// Threads that serve everything but the door for clients of Redis, 0 to 256; 0 is as many as
+    /// there are cores for this process.
+    ///
+    /// Default 0. Give a node that shares its machine with others the cores that it is to have: the
+    /// threads of several nodes together should not be many more than the cores, or they take them
+    /// from each other.
+    pub threads: usize,
 }
+
+/// Most threads of a kind.
+pub(super) const THREADS_MAX: usize = 256;
 
 impl Default for Node {
     fn default() -> Self {
-        Self { id: "node-1".into(), region: "local".into(), zone: "local".into() }
+        Self { id: "node-1".into(), region: "local".into(), zone: "local".into(), threads: 0 }
     }
 }

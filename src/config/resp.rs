@@ -44,9 +44,6 @@ pub struct Resp {
     pub idle_timeout: Span,
 }
 
-/// Most threads of the door.
-pub const THREADS_MAX: usize = 256;
-
 impl Resp {
     /// Where the door is when there is no configuration file: beside Redis' own port, which a Redis
     /// on the same machine has.

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::name::{is_cluster_name, is_label};
+use super::node::THREADS_MAX;
 use super::stats::TAGS_MAX;
 use super::{Cluster, Config, Envoy, Grpc, Limits, Stats, Xds};
 use crate::units::Span;
@@ -56,7 +57,7 @@ fn node(config: &Config) -> Result<(), Invalid> {
             ));
         }
     }
-    Ok(())
+    within("node.threads", node.threads, 0..=THREADS_MAX)
 }
 
 fn cluster(cluster: &Cluster) -> Result<(), Invalid> {

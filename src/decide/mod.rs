@@ -33,7 +33,7 @@ use std::sync::LazyLock;
 pub use ask::{Answer, Ask, Source, Status};
 pub use decider::Decider;
 pub use parts::{Counters, Parts, Remote};
-pub use throttle::{Demand, Throttle};
+pub use throttle::{Demand, TOGETHER_MAX, Throttle};
 
 use crate::config::Envoy;
 use crate::observe::tally::Tallies;

@@ -3,8 +3,8 @@
 //! No rule file speaks of them. What a rule would say besides the limit (who decides, what to
 //! answer while the owner is out of reach) one rule says for all of them ([`Parts::clients`]).
 //!
-//! They come many at once, as a pipeline or from many connections that were read in one turn, so
-//! they are decided together: one instant, one look at the clock, one addition to each statistic.
+//! They come many at once, as a pipeline does, so they are decided together: one look at the clock,
+//! and one addition to each statistic. The door counts what was let through (`node/measured.rs`).
 //!
 //! [`Parts::clients`]: super::Parts::clients
 
@@ -17,12 +17,11 @@ use crate::cluster::mesh::wire::Check;
 use crate::config::policy::{Durability, Mode};
 use crate::engine::Verdict;
 use crate::rules::quota::Quota;
-use crate::rules::rule::RuleStats;
-use crate::store::{Counter, Me, Single, is_urgent};
+use crate::store::{Counter, Kind, Me, Single, is_urgent};
 use crate::units::{Hits, Timestamp};
 
 /// Most demands that are decided in one go; more are decided in several.
-const TOGETHER_MAX: usize = 32;
+pub const TOGETHER_MAX: usize = 32;
 
 /// One limit that a client names itself.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +52,6 @@ type Elsewhere = Vec<(usize, Check)>;
 impl Throttle for Decider {
     async fn throttle(&self, demands: &[Demand<'_>], verdicts: &mut Vec<Verdict>) {
         let now = self.parts().clock.now();
-        let first = verdicts.len();
         let mut elsewhere = Elsewhere::new();
         for together in demands.chunks(TOGETHER_MAX) {
             self.throttle_here(together, now, verdicts, &mut elsewhere);
@@ -68,7 +66,6 @@ impl Throttle for Decider {
                 }
             }
         }
-        self.count(demands, verdicts.get(first..).unwrap_or_default());
     }
 }
 
@@ -84,10 +81,16 @@ impl Decider {
     ) {
         let parts = self.parts();
         let rule = &parts.clients;
+        // Who asks many times at once mostly names one limit.
+        let mut last = None;
+        let mut kind_of = |quota: Quota| match last {
+            Some((known, kind)) if known == quota => kind,
+            _ => last.insert((quota, Kind::of(&quota, rule.mode, rule.scope))).1,
+        };
         let asks: SmallVec<[Single; TOGETHER_MAX]> = demands
             .iter()
             .map(|&Demand { key, quota, hits }| {
-                let key = parts.hasher.bare(key).counter(&quota, rule.mode, rule.scope);
+                let key = parts.hasher.bare(key).counter_of(kind_of(quota));
                 Single { counter: Counter { key, quota }, hits }
             })
             .collect();
@@ -126,17 +129,5 @@ impl Decider {
             verdicts.push(policy::denied(&counter.quota));
         }
         self.counters().local.fetch_add(decided, Ordering::Relaxed);
-    }
-
-    /// One addition to each statistic, however many there are.
-    fn count(&self, demands: &[Demand<'_>], verdicts: &[Verdict]) {
-        let (mut allowed, mut denied) = (0, 0);
-        for (demand, verdict) in demands.iter().zip(verdicts) {
-            let counter = if verdict.allowed { &mut allowed } else { &mut denied };
-            *counter += demand.hits.charge();
-        }
-        let stats = &self.parts().clients.stats;
-        RuleStats::add(&stats.allowed, allowed);
-        RuleStats::add(&stats.denied, denied);
     }
 }

@@ -40,6 +40,7 @@ use std::collections::BTreeSet;
 
 use crdts::{Dot, VClock};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::ActorId;
 use super::delta::{self, Delta, DeltaBucket};
@@ -59,8 +60,9 @@ pub const COLUMNS_MAX: usize = 1024;
 pub struct Columns {
     bucket_ns: u64,
     keep: u8,
-    /// Newest first, without gaps filled: a bucket stands here only if it has a column.
-    buckets: Vec<Bucket>,
+    /// Newest first, without gaps filled: a bucket stands here only if it has a column. Most rules
+    /// need two, and those are read without a further wait for memory.
+    buckets: SmallVec<[Bucket; 2]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +97,7 @@ impl Columns {
     /// No hits yet.
     pub fn new(quota: &Quota) -> Self {
         let (bucket_ns, keep) = shape_of(quota);
-        Self { bucket_ns, keep, buckets: Vec::new() }
+        Self { bucket_ns, keep, buckets: SmallVec::new() }
     }
 
     /// Whether they count what `quota` counts, slice by slice.
@@ -288,7 +290,7 @@ impl TryFrom<Delta> for Columns {
             columns_max: COLUMNS_MAX,
         })?;
         let mut columns =
-            Self { bucket_ns: delta.bucket_ns, keep: delta.keep, buckets: Vec::new() };
+            Self { bucket_ns: delta.bucket_ns, keep: delta.keep, buckets: SmallVec::new() };
         columns.merge_within(&delta, COLUMNS_MAX);
         Ok(columns)
     }
@@ -356,7 +358,7 @@ mod tests {
             mine.charge(B, 1, index);
         }
         mine.give_back(A, 7, 9, 4);
-        let mut heard = Columns { buckets: Vec::new(), ..mine.clone() };
+        let mut heard = Columns { buckets: SmallVec::new(), ..mine.clone() };
         heard.merge(&mine.own(A));
         assert_eq!((heard.sum(9), heard.sum(8), heard.sum(7)), (0, 4, 5));
         assert_eq!(heard.actors(), BTreeSet::from([A]));

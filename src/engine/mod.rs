@@ -108,12 +108,8 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
         Algorithm::LeakyBucket => leaky_bucket::step(state, quota, hits, now),
         Algorithm::Gcra => gcra::step(state, quota, hits, now),
     };
-    match (state, next) {
-        (_, None) => {}
-        // The same kind is written over: nothing is to be dropped, and a caller that has the state
-        // in its cache writes two words.
-        (State::Tat(tat), Some(State::Tat(next))) => *tat = next,
-        (state, Some(next)) => *state = next,
+    if let Some(next) = next {
+        *state = next;
     }
     verdict
 }

@@ -116,8 +116,8 @@ impl Rate {
     }
 }
 
-/// Whole numbers that ticks are counted in: 64 bits nearly always, and then an ask takes a fifth of
-/// the time; 128 where those are too narrow. Each step says so by `None`.
+/// Whole numbers that ticks are counted in: 64 bits nearly always, whose divisions are one
+/// instruction; 128 where those are too narrow. Each step says so by `None`.
 pub(super) trait Ticks: PrimInt + Unsigned {}
 
 impl Ticks for u64 {}

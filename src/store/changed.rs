@@ -14,7 +14,7 @@ impl Store {
     /// first: a node without replicas need not pay for it.
     pub fn keep_changed(&self, keeps: bool) {
         for shard in &self.shards {
-            shard.0.lock().lines.keep_changed(keeps);
+            shard.lock().lines.keep_changed(keeps);
         }
     }
 

@@ -56,6 +56,13 @@ pub struct DescriptorHash {
     base: u64,
 }
 
+/// What tells the limits of one descriptor apart: the same for all keys that one limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    spread: u64,
+    says: u64,
+}
+
 impl KeyHasher {
     /// A hasher under `secret`, which all nodes of a cluster share.
     pub fn new(secret: [u8; 16]) -> Self {
@@ -100,10 +107,22 @@ impl DescriptorHash {
     }
 
     /// The counter of this descriptor that `quota` counts in when a rule is held in `mode`.
+    pub fn counter(self, quota: &Quota, mode: Mode, scope: Scope) -> KeyHash {
+        self.counter_of(Kind::of(quota, mode, scope))
+    }
+
+    /// The counter of this descriptor that counts as `kind` says.
+    pub const fn counter_of(self, kind: Kind) -> KeyHash {
+        KeyHash { place: self.place, tag: (self.base ^ kind.spread) & !SAYS | kind.says }
+    }
+}
+
+impl Kind {
+    /// What tells the counters of `quota` from others, when a rule is held in `mode`.
     ///
     /// Everything that decides the form of the state is in it. Nodes whose rules differ for a
     /// moment count apart; they never overwrite each other's state with one of another form.
-    pub fn counter(self, quota: &Quota, mode: Mode, scope: Scope) -> KeyHash {
+    pub fn of(quota: &Quota, mode: Mode, scope: Scope) -> Self {
         let form = (quota.algorithm() as u64)
             | u64::from(quota.queue().is_some()) << 8
             | u64::from(quota.sub_windows()) << 16;
@@ -111,7 +130,7 @@ impl DescriptorHash {
         let says = (u64::from(mode == Mode::Eventual) * EVENTUAL)
             | (u64::from(scope == Scope::Global) * GLOBAL)
             | (u64::from(quota.window() >= LONG_MIN) * LONG);
-        KeyHash { place: self.place, tag: (self.base ^ spread(kind)) & !SAYS | says }
+        Self { spread: spread(kind), says }
     }
 }
 

@@ -36,17 +36,19 @@ mod stats;
 mod table;
 mod unsaved;
 mod way;
+mod whereabouts;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 pub use check::{Counter, Verdicts};
 pub use dirty::is_urgent;
 pub use each::Single;
 pub use eventual::Merged;
 pub use far::{FarWalk, HIDDEN_PART, Me};
-pub use key::{DescriptorHash, KeyHash, KeyHasher};
+pub use key::{DescriptorHash, KeyHash, KeyHasher, Kind};
 pub use options::Options;
 pub use scan::{Counted, Cursor};
 pub use stats::Stats;
@@ -54,8 +56,10 @@ pub use stats::Stats;
 use crate::units::{Hits, Timestamp};
 use check::Question;
 use overflow::Overflow;
+use prefetch::prefetch;
 use shard::Shard;
 use way::Way;
+use whereabouts::Whereabouts;
 
 /// Slots a background sweep looks at before it lets go of a shard's lock.
 const TEND_SLOTS: usize = 512;
@@ -76,7 +80,29 @@ pub struct Store {
 /// A shard on cache lines of its own: the lock of one must not slow its neighbour.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+struct Padded {
+    shard: Mutex<Shard>,
+    whereabouts: Arc<Whereabouts>,
+}
+
+impl Padded {
+    fn new(keys_max: usize) -> Self {
+        let shard = Shard::new(keys_max);
+        let whereabouts = shard.table.whereabouts();
+        Self { shard: Mutex::new(shard), whereabouts }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.shard.lock()
+    }
+
+    /// Has the memory brought near that a search for `key` reads, and waits for nothing.
+    #[inline]
+    fn fetch(&self, key: KeyHash) {
+        prefetch(std::ptr::from_ref(self).addr(), size_of::<Self>());
+        self.whereabouts.fetch(key);
+    }
+}
 
 /// What [`Options`] takes an empty shard to cost.
 const _: () = assert!(size_of::<Padded>() == 384);
@@ -86,9 +112,8 @@ impl Store {
     pub fn new(options: Options) -> Self {
         let shards = options.shards();
         let keys_max = options.keys_max / shards;
-        let shard = || Padded(Mutex::new(Shard::new(keys_max)));
         Self {
-            shards: std::iter::repeat_with(shard).take(shards).collect(),
+            shards: std::iter::repeat_with(|| Padded::new(keys_max)).take(shards).collect(),
             overflow: Overflow::new(options.on_full),
             drain_from: AtomicUsize::new(0),
             changed_from: AtomicUsize::new(0),
@@ -124,7 +149,7 @@ impl Store {
     /// permitted before.
     pub fn barrier(&self) {
         for padded in &self.shards {
-            drop(padded.0.lock());
+            drop(padded.lock());
         }
     }
 
@@ -154,7 +179,7 @@ impl Store {
         for (_, shard) in self.shards_from(start).take(shards) {
             let mut shard = shard.lock();
             let now = shard.instant(now);
-            shard.sweep(now, TEND_SLOTS, usize::MAX);
+            shard.sweep(now, TEND_SLOTS);
         }
     }
 
@@ -165,10 +190,10 @@ impl Store {
 
     /// The shard of a place. The ring may use the upper bits of a place, so the lower ones pick:
     /// a node that owns an arc of the ring still uses all of its shards.
-    fn shard(&self, place: u64) -> &Mutex<Shard> {
+    fn shard(&self, place: u64) -> &Padded {
         let share = (place & u64::from(u32::MAX)) * self.shards.len() as u64;
         let at = usize::try_from(share >> 32).unwrap_or(usize::MAX);
-        &self.shards[at].0
+        &self.shards[at]
     }
 
     /// Drains the lines of shard after shard, at most `per_lock` keys under one lock, until `max`
@@ -197,14 +222,13 @@ impl Store {
         sent
     }
 
-    fn shard_at(&self, index: usize) -> Option<&Mutex<Shard>> {
-        self.shards.get(index).map(|padded| &padded.0)
+    fn shard_at(&self, index: usize) -> Option<&Padded> {
+        self.shards.get(index)
     }
 
     /// All shards once with their index, starting with the one at `start`.
-    fn shards_from(&self, start: usize) -> impl Iterator<Item = (usize, &Mutex<Shard>)> {
+    fn shards_from(&self, start: usize) -> impl Iterator<Item = (usize, &Padded)> {
         let (before, from) = self.shards.split_at(start % self.shards.len());
-        let indexed = (before.len()..).zip(from).chain((0..).zip(before));
-        indexed.map(|(index, padded)| (index, &padded.0))
+        (before.len()..).zip(from).chain((0..).zip(before))
     }
 }

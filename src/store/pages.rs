@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use super::slot::Slot;
 
-/// Slots of a page: 4,080 bytes, which with the allocator's own word fill 4 KiB.
-pub(super) const PAGE_SLOTS: usize = 102;
+/// Slots of a page: 8,160 bytes, which with the allocator's own word fill 8 KiB.
+pub(super) const PAGE_SLOTS: usize = 204;
 
 type Page = [Slot; PAGE_SLOTS];
 
-const _: () = assert!(size_of::<Page>() <= 4_096 - 16);
+const _: () = assert!(size_of::<Page>() <= 8_192 - 16);
 
 /// Slots by index, vacant ones included; a whole number of pages.
 #[derive(Debug, Default)]
@@ -36,6 +36,16 @@ impl Pages {
     /// Bytes of all pages.
     pub(super) fn bytes(&self) -> usize {
         self.pages.len() * size_of::<Page>() + self.pages.capacity() * size_of::<Box<Page>>()
+    }
+
+    /// Where the array of all pages begins.
+    pub(super) fn index_address(&self) -> usize {
+        self.pages.as_ptr().addr()
+    }
+
+    /// Where each page begins.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = usize> {
+        self.pages.iter().map(|page| std::ptr::from_ref::<Page>(page).addr())
     }
 
     pub(super) fn get(&self, at: usize) -> Option<&Slot> {

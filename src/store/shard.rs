@@ -2,10 +2,13 @@
 //!
 //! **Expiry.** A slot may go when its state equals absent. Each check pays for a look at a few
 //! slots, [`SWEEP_SLOTS`] at a time so that they are read in one stride; nobody ever waits for a
-//! whole sweep. Removing a slot that expires at `e` is sound only for decisions at `e` or later,
-//! and two threads may reach the lock in the other order than they read the clock. So the shard
-//! remembers the latest `e` it acted on, its *floor*, and decides nothing at an earlier instant:
-//! without it, a check that is one microsecond late could open the window that just closed.
+//! whole sweep. A pass over the table notes the earliest expiry it saw, and until then no other is
+//! made: keys of a day cost a pass a day.
+//!
+//! Removing a slot that expires at `e` is sound only for decisions at `e` or later, and two threads
+//! may reach the lock in the other order than they read the clock. So the shard remembers the
+//! latest `e` it acted on, its *floor*, and decides nothing at an earlier instant: without it, a
+//! check that is one microsecond late could open the window that just closed.
 //!
 //! **Bound.** A shard holds its share of `keys_max`. At the bound a new key first looks at
 //! [`FULL_SLOTS`] slots for one that expired. Slots that matter are never given up, whatever
@@ -39,9 +42,22 @@ pub(super) struct Shard {
     floor: Timestamp,
     /// Where the next sweep goes on.
     cursor: usize,
+    pass: Pass,
+    /// No key expires earlier, so a sweep need not look. As far as is known: a key that was given
+    /// hits back may, and then it is kept as long as it would have been.
+    quiet_until: Timestamp,
     /// Slots that checks have paid for and that were not looked at yet.
     owed: usize,
     keys_max: usize,
+}
+
+/// What the sweep has seen since it began at the first slot.
+#[derive(Debug)]
+struct Pass {
+    /// The earliest expiry that is still to come, of new keys too.
+    earliest: Timestamp,
+    /// [`Table::moves`] when it began.
+    moves: usize,
 }
 
 /// What happened in a shard since the node started.
@@ -55,11 +71,13 @@ pub(super) struct Counts {
 impl Shard {
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
-            table: Table::default(),
+            table: Table::new(keys_max),
             lines: Lines::default(),
             counts: Counts::default(),
             floor: Timestamp::EPOCH,
             cursor: 0,
+            pass: Pass { earliest: Timestamp::NEVER, moves: 0 },
+            quiet_until: Timestamp::EPOCH,
             owed: 0,
             keys_max,
         }
@@ -99,13 +117,16 @@ impl Shard {
     /// Whether `keys` more keys fit, if need be after a bounded look for expired ones.
     pub(super) fn make_room(&mut self, keys: usize, now: Timestamp) -> bool {
         let wanted = (self.table.len() + keys).saturating_sub(self.keys_max);
-        wanted == 0 || self.sweep(now, FULL_SLOTS, wanted) >= wanted
+        wanted == 0 || self.sweep(now, FULL_SLOTS) >= wanted
     }
 
     /// Adds a key. The caller made room for it.
     pub(super) fn insert(&mut self, slot: Slot) {
         debug_assert!(self.table.len() < self.keys_max, "no room was made for a key");
         self.owed += OWED_PER_INSERT;
+        let expires = slot.stamp.expires();
+        self.quiet_until = self.quiet_until.min(expires);
+        self.pass.earliest = self.pass.earliest.min(expires);
         self.table.insert(slot);
     }
 
@@ -114,33 +135,108 @@ impl Shard {
         self.owed += OWED_PER_CHECK;
         if self.owed >= SWEEP_SLOTS {
             let owed = std::mem::take(&mut self.owed);
-            self.sweep(now, owed, usize::MAX);
+            self.sweep(now, owed);
         }
     }
 
-    /// Removes expired keys among the next `looks` slots, at most `enough`; returns how many.
-    pub(super) fn sweep(&mut self, now: Timestamp, looks: usize, enough: usize) -> usize {
-        let mut removed = 0;
-        for _ in 0..looks.min(self.table.slots_len()) {
-            match self.table.slot(self.cursor) {
-                None => self.cursor = 0,
-                Some(slot) if slot.is_vacant() || !slot.is_expired(now) => self.cursor += 1,
-                Some(slot) => {
-                    self.floor = self.floor.max(slot.stamp.expires());
-                    self.table.remove_at(self.cursor);
-                    removed += 1;
-                    if removed == enough {
-                        break;
-                    }
-                }
-            }
+    /// Removes expired keys among the next `looks` slots; returns how many.
+    pub(super) fn sweep(&mut self, now: Timestamp, looks: usize) -> usize {
+        if now < self.quiet_until {
+            return 0;
         }
+        let before = self.table.len();
+        let mut looks = looks.min(self.table.slots_len());
+        while looks > 0 {
+            if self.cursor >= self.table.slots_len() {
+                self.begin_pass();
+            }
+            let end = self.table.slots_len().min(self.cursor + looks);
+            looks -= end - self.cursor;
+            let (floor, earliest) = (&mut self.floor, &mut self.pass.earliest);
+            self.cursor = self.table.take_out(self.cursor..end, |slot| {
+                let expires = slot.stamp.expires();
+                let is_expired = expires <= now;
+                let seen = if is_expired { &mut *floor } else { &mut *earliest };
+                *seen = if is_expired { expires.max(*seen) } else { expires.min(*seen) };
+                is_expired
+            });
+        }
+        let removed = before - self.table.len();
         self.counts.expired += removed as u64;
         self.table.shrink();
         removed
     }
 
+    /// Ends a pass over the table and begins the next. A key that moved over the cursor meanwhile
+    /// was perhaps not seen; then nothing is known.
+    fn begin_pass(&mut self) {
+        let is_whole = self.pass.moves == self.table.moves();
+        self.quiet_until = if is_whole { self.pass.earliest } else { Timestamp::EPOCH };
+        self.pass = Pass { earliest: Timestamp::NEVER, moves: self.table.moves() };
+        self.cursor = 0;
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.table.bytes() + self.lines.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(n: u64) -> KeyHash {
+        KeyHash { place: 0, tag: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        /// Keys come, live longer or shorter than first said, leave, and make the table grow and
+        /// shrink between sweeps.
+        #[test]
+        fn every_key_is_forgotten_when_its_time_has_come(
+            ops in prop::collection::vec((0..4_u8, 0..600_u64, 1..900_u64), 1..1_500),
+        ) {
+            let mut shard = Shard::new(100_000);
+            let mut now = 0;
+            for (op, n, seconds) in ops {
+                let at = Timestamp::from_secs(now);
+                let expires = Timestamp::from_secs(now + seconds);
+                match (op, shard.table.find_mut(key(n))) {
+                    (0, Some(slot)) => slot.prolong(expires),
+                    (0 | 1, None) => shard.insert(Slot::new(key(n), State::Absent, expires)),
+                    (2, Some(_)) => drop(shard.table.remove(key(n))),
+                    (3, _) => now += seconds / 100,
+                    _ => {}
+                }
+                shard.sweep_for_check(at);
+            }
+            // Two passes: one that was under way when the last key came may have passed it.
+            let slots = shard.table.slots_len();
+            let end = Timestamp::from_secs(now + 900);
+            shard.sweep(end, slots);
+            shard.sweep(end, slots);
+            prop_assert_eq!(shard.table.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_shard_in_which_nothing_can_expire_is_not_looked_at() {
+        let mut shard = Shard::new(1_000);
+        for n in 0..100 {
+            let expires = Timestamp::from_secs(100 + n);
+            shard.insert(Slot::new(key(n), State::Absent, expires));
+        }
+        let slots = shard.table.slots_len();
+        for seconds in [50, 50, 99] {
+            assert_eq!(shard.sweep(Timestamp::from_secs(seconds), slots), 0);
+        }
+        assert_eq!(shard.quiet_until, Timestamp::from_secs(100));
+        assert_eq!(shard.sweep(Timestamp::from_secs(99), 1), 0);
+        assert_eq!(shard.cursor, slots, "a sweep that need not look began a pass");
+        assert_eq!(shard.sweep(Timestamp::from_secs(109), slots), 10);
     }
 }

@@ -29,7 +29,7 @@ impl Store {
         let bytes = size_of_val(&*self.shards) + self.overflow.bytes();
         let start = Stats { bytes, shards: self.shards.len(), ..Stats::default() };
         self.shards.iter().fold(start, |sum, shard| {
-            let shard = shard.0.lock();
+            let shard = shard.lock();
             Stats {
                 keys: sum.keys + shard.table.len(),
                 expired: sum.expired + shard.counts.expired,

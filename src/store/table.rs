@@ -19,20 +19,15 @@
 //! collide all the same, the table gets slow, never wrong. No slot between a key's home and the key
 //! is vacant. Slots behind the last home take its overflow, so no run wraps around.
 
+mod layout;
+
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::key::KeyHash;
-use super::pages::{PAGE_SLOTS, Pages};
-use super::prefetch::prefetch;
+use super::pages::Pages;
 use super::slot::Slot;
-
-/// Most keys per ten homes. At nine a search looks at 5.5 slots on average (`(1 + 1/(1-load)) /
-/// 2`), which lie side by side in some four cache lines.
-const LOAD_TENTHS_MAX: usize = 9;
-/// What most searches read: 3 to 5.5 slots on average.
-const SEARCH_BYTES: usize = 256;
-/// Slots behind the last home of a table. When its overflow needs more, it gets a page.
-const TAIL: usize = 16;
+use super::whereabouts::Whereabouts;
 
 /// Counters by key. Its owner bounds how many there are.
 #[derive(Debug, Default)]
@@ -40,9 +35,21 @@ pub(super) struct Table {
     slots: Pages,
     homes: usize,
     len: usize,
+    moves: usize,
+    whereabouts: Arc<Whereabouts>,
 }
 
 impl Table {
+    /// An empty table that will tell where its slots lie, as far as `keys_max` keys need.
+    pub(super) fn new(keys_max: usize) -> Self {
+        Self { whereabouts: Arc::new(Whereabouts::new(keys_max)), ..Self::default() }
+    }
+
+    /// Where its slots lie, from now on.
+    pub(super) fn whereabouts(&self) -> Arc<Whereabouts> {
+        Arc::clone(&self.whereabouts)
+    }
+
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -52,9 +59,10 @@ impl Table {
         self.slots.len()
     }
 
-    /// The slot at an index, vacant or taken.
-    pub(super) fn slot(&self, at: usize) -> Option<&Slot> {
-        self.slots.get(at)
+    /// How often keys were moved so that one which stood behind an index may stand before it now,
+    /// other than by [`Table::take_out`], which says so. Wraps.
+    pub(super) fn moves(&self) -> usize {
+        self.moves
     }
 
     /// The keys in a range of slots.
@@ -85,13 +93,6 @@ impl Table {
         self.slots.get_mut(at).filter(|slot| slot.key == key && !slot.is_vacant())
     }
 
-    /// Has the slots brought near that a search for `key` looks at first.
-    pub(super) fn fetch(&self, key: KeyHash) {
-        if let Some(slot) = self.slots.get(self.home(key)) {
-            prefetch(slot, SEARCH_BYTES);
-        }
-    }
-
     /// The next slots, at most `slots_max`, of a scan that has seen every key up to `seen`, and the
     /// name up to which it has seen them all once these are read; `None` at the end of the table.
     pub(super) fn stretch(
@@ -113,14 +114,12 @@ impl Table {
 
     /// Puts a key into the table that is not in it yet.
     pub(super) fn insert(&mut self, slot: Slot) {
-        if (self.len + 1) * 10 > self.homes * LOAD_TENTHS_MAX {
-            let pages = homes_pages(self.homes);
-            self.rebuild(pages + pages.div_ceil(12).max(1));
-        }
+        self.make_room();
         let at = self.first_not_before(slot.key);
         let gap = self.slots.find(at, Slot::is_vacant);
         if gap == self.slots.len() {
             self.slots.grow(self.slots.count() + 1);
+            self.tell();
         }
         let mut carried = slot;
         for place in self.slots.range_mut(at..gap + 1) {
@@ -129,39 +128,53 @@ impl Table {
         self.len += 1;
     }
 
-    /// Takes the slot at `at` out and closes the gap, so that `at` may hold the next key now.
-    pub(super) fn remove_at(&mut self, at: usize) -> Slot {
-        let taken = self.slots.get_mut(at).map(std::mem::take).unwrap_or_default();
-        let homes = self.homes;
-        let mut gap = at;
-        while let Some(slot) = self.slots.get(gap + 1) {
-            // A key at its home stays there, and so does all that stands behind it.
-            if slot.is_vacant() || home(slot.key, homes) > gap {
-                break;
+    /// Takes those keys out of a range of slots that `leaves` names, and closes the gaps; each key
+    /// behind them moves at most once. Says where the first key lies now that it did not look at.
+    pub(super) fn take_out(
+        &mut self,
+        range: Range<usize>,
+        mut leaves: impl FnMut(&mut Slot) -> bool,
+    ) -> usize {
+        // Where the next key may stand: not before what stands already.
+        let (mut next, mut looked) = (range.start, range.start);
+        for at in range.start..self.slots.len() {
+            let is_asked = at < range.end;
+            match self.slots.get_mut(at) {
+                Some(slot) if !slot.is_vacant() => {
+                    if is_asked && leaves(slot) {
+                        *slot = Slot::default();
+                        self.len -= 1;
+                    } else {
+                        let to = home(slot.key, self.homes).max(next);
+                        // A key that stays where it is keeps all behind it where they are.
+                        if to == at && !is_asked {
+                            break;
+                        }
+                        self.slots.shift(at, to);
+                        next = to + 1;
+                    }
+                }
+                _ if is_asked => next = at + 1,
+                _ => break,
             }
-            self.slots.shift(gap + 1, gap);
-            gap += 1;
+            if is_asked {
+                looked = next;
+            }
         }
-        self.len -= 1;
-        taken
+        looked
     }
 
     /// Takes `key` out.
     pub(super) fn remove(&mut self, key: KeyHash) -> Option<Slot> {
         let at = self.first_not_before(key);
-        let is_found = self.slots.get(at).is_some_and(|slot| slot.key == key && !slot.is_vacant());
-        is_found.then(|| self.remove_at(at))
-    }
-
-    /// Gives memory back, by a quarter, once half of it is unused. The distance between both
-    /// numbers keeps a table from shrinking and growing in turns.
-    pub(super) fn shrink(&mut self) {
-        let pages = homes_pages(self.homes);
-        if self.len == 0 {
-            *self = Self::default();
-        } else if self.len * 2 < self.homes && pages > 1 {
-            self.rebuild(pages - (pages / 4).max(1));
-        }
+        let mut taken = None;
+        self.take_out(at..at + 1, |slot| {
+            let is_it = slot.key == key;
+            taken = is_it.then(|| std::mem::take(slot));
+            is_it
+        });
+        self.moves = self.moves.wrapping_add(usize::from(taken.is_some()));
+        taken
     }
 
     /// The first slot that is vacant or holds `key` or a larger one, from the home of `key` on.
@@ -186,43 +199,14 @@ impl Table {
         KeyHash { place: u64::MAX, tag: u64::try_from(tag).unwrap_or(u64::MAX) }
     }
 
-    /// Lays all keys out anew over the homes of `pages` pages.
-    fn rebuild(&mut self, pages: usize) {
-        self.homes = pages * PAGE_SLOTS - TAIL;
-        let end = self.end_of_layout();
-        let pages = pages.max(end.div_ceil(PAGE_SLOTS));
-        self.slots.grow(pages);
-        // All keys to the right end, then each to its place. That is never behind where the key
-        // lies by then: what stands behind it in the new layout takes no less room than now.
-        let mut first = self.slots.len();
-        for from in (0..self.slots.len()).rev() {
-            if self.slots.get(from).is_some_and(|slot| !slot.is_vacant()) {
-                first -= 1;
-                self.slots.shift(from, first);
-            }
-        }
-        let mut next = 0;
-        for from in first..self.slots.len() {
-            next = self.slots.get(from).map_or(next, |slot| self.home(slot.key).max(next));
-            self.slots.shift(from, next);
-            next += 1;
-        }
-        self.slots.truncate(pages);
+    fn tell(&self) {
+        self.whereabouts.tell(self.homes, &self.slots);
     }
-
-    /// Where the last key ends once all are laid out for the present homes.
-    fn end_of_layout(&self) -> usize {
-        self.taken(0..self.slots.len()).fold(0, |end, slot| self.home(slot.key).max(end) + 1)
-    }
-}
-
-/// The pages that so many homes were made for.
-fn homes_pages(homes: usize) -> usize {
-    homes.div_ceil(PAGE_SLOTS)
 }
 
 /// Multiplies instead of dividing and takes any number of homes, not only powers of two.
-fn home(key: KeyHash, homes: usize) -> usize {
+#[inline]
+pub(super) fn home(key: KeyHash, homes: usize) -> usize {
     let product = u128::from(key.tag) * (homes as u128);
     usize::try_from(product >> 64).unwrap_or(usize::MAX)
 }
@@ -264,6 +248,8 @@ mod tests {
     enum Op {
         Put(u64, u64),
         Remove(u64, u64),
+        /// A start in hundredths of the table, a length, and which keys leave.
+        TakeOut(usize, usize, u64),
         Shrink,
     }
 
@@ -272,9 +258,11 @@ mod tests {
     fn op() -> impl Strategy<Value = Op> {
         let tag =
             prop_oneof![0..40_u64, Just(u64::MAX / 2), u64::MAX - 40..=u64::MAX, any::<u64>()];
-        (0..8_u8, tag, 0..3_u64).prop_map(|(kind, tag, place)| match kind {
-            0..=4 => Op::Put(tag, place),
-            5..=6 => Op::Remove(tag, place),
+        let part = (0..100_usize, 0..80_usize);
+        (0..10_u8, tag, 0..3_u64, part).prop_map(|(kind, tag, place, part)| match kind {
+            0..=5 => Op::Put(tag, place),
+            6..=7 => Op::Remove(tag, place),
+            8 => Op::TakeOut(part.0, part.1, tag & 3),
             _ => Op::Shrink,
         })
     }
@@ -299,6 +287,20 @@ mod tests {
                     Op::Remove(tag, place) => {
                         let removed = table.remove(KeyHash { place, tag });
                         prop_assert_eq!(removed.is_some(), model.remove(&(tag, place)).is_some());
+                    }
+                    Op::TakeOut(start, length, which) => {
+                        let start = table.slots_len() * start / 100;
+                        let mut last = None;
+                        let next = table.take_out(start..start + length, |slot| {
+                            last = Some(rank(slot.key));
+                            slot.key.tag & 3 == which && model.remove(&rank(slot.key)).is_some()
+                        });
+                        // The next to look at is the next larger key.
+                        let after = table.taken(next..table.slots_len()).next();
+                        let larger = model.keys().find(|rank| last < Some(**rank)).copied();
+                        if last.is_some() {
+                            prop_assert_eq!(after.map(|slot| rank(slot.key)), larger);
+                        }
                     }
                     Op::Shrink => table.shrink(),
                 }

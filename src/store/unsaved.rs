@@ -16,7 +16,7 @@ impl Store {
     /// changed before it was switched on is not noted.
     pub fn keep_unsaved(&self, keeps: bool) {
         for shard in &self.shards {
-            shard.0.lock().lines.keep_unsaved(keeps);
+            shard.lock().lines.keep_unsaved(keeps);
         }
     }
 

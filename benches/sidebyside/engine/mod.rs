@@ -66,8 +66,8 @@ pub enum Keys {
 pub enum Pace {
     /// So many wait for their answer on each connection.
     Closed { depth: u32 },
-    /// So many a second over all connections.
-    Open { per_second: u64 },
+    /// So many a second over all connections, of which so many are due at one instant.
+    Open { per_second: u64, together: u64 },
 }
 
 /// When no more is asked.
@@ -170,12 +170,14 @@ impl Loop<'_> {
 
     /// Sends what is due in an open loop and says when the next is.
     fn ask_what_is_due(&mut self, now: Instant) -> io::Result<Option<Instant>> {
-        let Pace::Open { per_second } = self.load.pace else {
+        let Pace::Open { per_second, together } = self.load.pace else {
             return Ok(None);
         };
         let (start, first, count) = (self.start, self.asked, self.connections.len());
-        let due =
-            |n: u64| start + Duration::from_nanos(n.saturating_mul(1_000_000_000) / per_second);
+        let due = |n: u64| {
+            let before = n - n % together;
+            start + Duration::from_nanos(before.saturating_mul(1_000_000_000) / per_second)
+        };
         let mut next = due(first);
         while next <= now && !self.is_over(next) {
             self.ask(place(self.asked, count), next);

@@ -10,6 +10,7 @@ use crate::engine::{End, Keys, Load, Outcome, Pace};
 use crate::peers::redis::{self, Setting};
 use crate::peers::tidegate::{Node, Setting as Tidegate};
 use crate::peers::{Limit, NEVER_REACHED, Target, throttlecrab, words};
+use crate::processes;
 use crate::results::Table;
 
 pub const COLUMNS: [&str; 10] = [
@@ -24,11 +25,15 @@ pub const COLUMNS: [&str; 10] = [
     "store MiB at most",
     "store MiB behind",
 ];
+/// The row of the ordinary class.
+pub const ORDINARY: &str = "tidegate, CL.THROTTLE, ordinary class";
 const PER_SECOND: u64 = 10_000;
-/// Connections of the load, and of what adds keys: few, so that what is due goes out together. One
-/// by one, so many would be more than two cores carry, whatever the target.
+/// Connections of the load, and of what adds keys.
 const ASKERS: usize = 50;
 const ADDERS: usize = 2;
+/// How often in a second keys are added. One by one, a client alone would keep a core busy, and the
+/// latency would be that of a machine without a core to spare, whatever the target.
+const TICKS: u64 = 1_000;
 const MIB: f64 = 1024.0 * 1024.0;
 /// What a tenth of the growth is left for counts as returned.
 const LEFT: f64 = 0.1;
@@ -62,10 +67,13 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
     };
     let about = format!(
         "An open loop of {} checks a second over 100,000 lasting keys and 50 connections; beside \
-         it {} further keys are added within {:?} over two connections, in pipelines of what is \
-         due, each of which is forgotten {} s later. Latency \
+         it {} further keys are added within {:?} over two connections, in pipelines that begin \
+         every millisecond, and each is forgotten {} s later. Latency \
          is that of the open loop for {:?}, in which all came and all expired. Memory is the \
-         process's resident size; it is back when no more than a tenth of the growth is left.",
+         process's resident size; it is back when no more than a tenth of the growth is left. \
+         Clients and targets run in the real-time class (`chrt --fifo`), and tidegate once more in \
+         the ordinary one: there, where the kernel does not preempt, whoever is woken waits for \
+         whatever else the machine does, the kernel's own threads too, up to a tick of it.",
         crate::render::number(PER_SECOND as f64),
         crate::render::number(plan.keys as f64),
         times.add,
@@ -75,17 +83,16 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
     let mut table = table("expiry", "A million keys come and expire", &about, &COLUMNS);
     let limit = Limit { burst: 1, count: 1, period: times.live_s };
     let keys = plan.keys;
-    let starts: [(&str, Start<'_>); 3] = [
-        (
-            super::resp::TIDEGATE,
-            Box::new(move || {
-                let setting = Tidegate::new(folder)?.with("limits.keys_max", 2 * keys + 200_000);
-                let node = setting.start()?;
-                let add = node.target(limit)?.command;
-                let target = node.target(NEVER_REACHED)?;
-                Ok(Trial { target, add, node: Some(node) })
-            }),
-        ),
+    let tidegate = move || {
+        let setting = Tidegate::new(folder)?.with("limits.keys_max", 2 * keys + 200_000);
+        let node = setting.start()?;
+        let add = node.target(limit)?.command;
+        let target = node.target(NEVER_REACHED)?;
+        Ok(Trial { target, add, node: Some(node) })
+    };
+    let starts: [(&str, Start<'_>); 4] = [
+        (super::resp::TIDEGATE, Box::new(tidegate)),
+        (ORDINARY, Box::new(tidegate)),
         (
             "redis, INCR beside SET PX",
             Box::new(move || {
@@ -107,8 +114,15 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
     ];
     let entrants = starts.into_iter().map(|(name, start)| {
         Entrant::new(name, move || {
-            let trial = start()?;
-            trial.measure(times, keys)
+            let is_urgent = name != ORDINARY;
+            if is_urgent {
+                processes::real_time(true)?;
+            }
+            let measured = start().and_then(|trial| trial.measure(times, keys));
+            if is_urgent {
+                processes::real_time(false)?;
+            }
+            measured
         })
     });
     interleave(&mut table, 1, entrants.collect());
@@ -122,18 +136,17 @@ impl Trial {
         let closed = Pace::Closed { depth: 1 };
         load(&self.target, ASKERS, Keys::From(0), closed, End::AfterAsks(lasting))()?;
         let (before, mut most, mut store) = (self.resident()?, 0.0_f64, f64::NAN);
-        let open = |per_second| Pace::Open { per_second };
         let asking = load(
             &self.target,
             ASKERS,
             Keys::Random(lasting),
-            open(PER_SECOND),
+            Pace::Open { per_second: PER_SECOND, together: 1 },
             End::After(times.load),
         );
         let adding = Target { command: self.add.clone(), ..self.target.clone() };
         let per_second = (keys as f64 / times.add.as_secs_f64()) as u64;
-        let end = End::AfterAsks(keys);
-        let adding = load(&adding, ADDERS, Keys::From(lasting), open(per_second), end);
+        let pace = Pace::Open { per_second, together: (per_second / TICKS).max(1) };
+        let adding = load(&adding, ADDERS, Keys::From(lasting), pace, End::AfterAsks(keys));
         let (asked, added) = std::thread::scope(|scope| -> io::Result<_> {
             let asking = scope.spawn(asking);
             let adding = scope.spawn(adding);

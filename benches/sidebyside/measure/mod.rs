@@ -29,7 +29,7 @@ pub struct Plan {
 
 impl Plan {
     pub const FULL: Self =
-        Self { rounds: 5, span: Duration::from_millis(1_600), keys: 1_000_000, is_quick: false };
+        Self { rounds: 7, span: Duration::from_millis(1_600), keys: 1_000_000, is_quick: false };
     /// Whether it works, not how fast.
     pub const QUICK: Self =
         Self { rounds: 1, span: Duration::from_millis(50), keys: 2_000, is_quick: true };

@@ -77,6 +77,11 @@ impl Setting {
         Ok(node)
     }
 
+    /// Starts as many as a cluster has that know nothing of each other.
+    pub fn start_apart(&self) -> io::Result<Vec<Node>> {
+        NODES.iter().map(|_| self.start()).collect()
+    }
+
     /// Starts three that form a cluster.
     pub fn start_cluster(&self) -> io::Result<Vec<Node>> {
         let pki = self.folder.join("pki");

@@ -2,7 +2,7 @@
 
 use super::{Invalid, invalid, within};
 use crate::config::Resp;
-use crate::config::resp::THREADS_MAX;
+use crate::config::node::THREADS_MAX;
 use crate::units::Span;
 
 pub(super) fn resp(resp: &Resp) -> Result<(), Invalid> {
