@@ -86,9 +86,7 @@ impl KeyHasher {
     /// Hashes a key that names no descriptor: a client brings its limit along, and any bytes may
     /// stand in it. Never the hash of a descriptor, whose parts begin with a domain.
     pub fn bare(&self, key: &[u8]) -> DescriptorHash {
-        let mut sip = self.bare;
-        sip.write(key);
-        let hash = sip.finish128();
+        let hash = self.bare.hash(key);
         DescriptorHash { place: hash.h1, base: hash.h2 }
     }
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::batch::{self, REPLIES_BYTES_MAX, Scratch, Shared};
 use super::reply::Replies;
 use super::session::{Next, Session};
+use super::watch;
 use crate::decide::Throttle;
 
 /// Bytes of one read. A pipeline of some hundred commands fits.
@@ -108,6 +109,7 @@ impl<D: Throttle> Connection<D> {
             match event.await {
                 Event::Gone => return,
                 Event::Readable => {
+                    watch::came();
                     let mut desk = Desk::take();
                     let read = self.serve(&mut desk, &mut begun_command).await;
                     desk.put_back();

@@ -8,7 +8,8 @@
 //!
 //! All whole commands of one read are decided together, consecutive `CL.THROTTLE`s by one call, and
 //! answered in order by one write. Threads of the door's own carry the connections, each with an
-//! event loop: a connection never changes its thread, so no thread ever waits for another.
+//! event loop: a connection never changes its thread, so no thread ever waits for another. Under
+//! load a thread looks for events a moment longer before it sleeps (`watch.rs`).
 //!
 //! # Bounds
 //!
@@ -36,5 +37,6 @@ mod batch;
 mod connection;
 mod serve;
 mod threads;
+mod watch;
 
 pub use serve::{Door, serve};

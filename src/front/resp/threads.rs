@@ -14,10 +14,12 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::batch::Shared;
 use super::connection::{Connection, Drain};
 use super::session::Session;
+use super::watch;
 use crate::decide::Throttle;
 
 /// Most connections on their way to a thread; the accept loop waits.
@@ -106,6 +108,7 @@ impl Drop for Place {
 
 fn run<D: Throttle>(runtime: &Runtime, crew: Crew<D>, mut arriving: mpsc::Receiver<Arrival>) {
     runtime.block_on(async move {
+        let lookout = AbortOnDropHandle::new(tokio::spawn(watch::look_out()));
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -129,6 +132,7 @@ fn run<D: Throttle>(runtime: &Runtime, crew: Crew<D>, mut arriving: mpsc::Receiv
             tracing::warn!(connections = open, "drop connections that did not end while draining");
             connections.shutdown().await;
         }
+        drop(lookout);
     });
 }
 
