@@ -22,7 +22,9 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Quiet times shorter than this are not worth a sleep.
 const GAP: Duration = Duration::from_micros(10);
