@@ -85,7 +85,7 @@ const CONFINED: [(&str, &[&str]); 11] = [
 
 /// Where a monotonic instant is known. All but the first are tokio's, which a paused runtime turns
 /// into virtual time: they end waits at the edges and reach no decision.
-const INSTANTS: [&str; 13] = [
+const INSTANTS: [&str; 14] = [
     "node/outside.rs",
     // The show is a client of real nodes and tells how long their answers took.
     "cli/demo/",
@@ -100,6 +100,8 @@ const INSTANTS: [&str; 13] = [
     "front/connection.rs",
     // How long a command that has begun may take, and how long silence.
     "front/resp/connection.rs",
+    // How long a thread had nothing to do.
+    "front/resp/watch.rs",
     "front/patience.rs",
     "cluster/mesh/peer.rs",
     "cluster/mesh/registry.rs",
