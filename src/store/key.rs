@@ -204,6 +204,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bare_key_is_hashed_behind_its_mark_as_one_text() {
+        let secret = [7; 16];
+        for length in 0..40_u8 {
+            let key: Vec<u8> = (0..length).collect();
+            let text = [&u64::MAX.to_le_bytes()[..], &key].concat();
+            let hash = SipHasher13::new_with_key(&secret).hash(&text);
+            let expected = DescriptorHash { place: hash.h1, base: hash.h2 };
+            assert_eq!(KeyHasher::new(secret).bare(&key), expected, "{length} bytes");
+        }
+    }
+
+    #[test]
     fn limits_of_one_descriptor_share_the_place_and_nothing_else() {
         let descriptor = hash("d", &[("a", "b")]);
         let quota = |algorithm, secs| {

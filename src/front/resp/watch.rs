@@ -15,9 +15,10 @@
 //! second and is quiet for 8 us at a time stays awake; it burns what it would have slept. So this
 //! costs something only near a thread's full load, never more than 2 GAP at a time.
 //!
-//! **Measured** (`redis-benchmark -P 1`, two cores of a virtual machine, medians of five): with 50
-//! clients 150,600 requests a second with this and 141,500 without, 6.3 and 5.5 us of processor
-//! time each; with 4 clients 92,700 and 48,700. GAP = 5, 20 or 50 us: 147,800 to 150,200.
+//! **Measured** (`redis-benchmark -P 1`, two cores of a virtual machine, in turns): with 50 clients
+//! 150,600 requests a second with this and 141,500 without, 6.3 and 5.5 us of processor time each
+//! (five runs); with 4 clients 92,700 and 48,700, with one 12,690 and 13,350 (two runs). With GAP =
+//! 5, 20 or 50 us and 50 clients 147,800 to 150,200.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -52,7 +53,7 @@ pub(super) fn came() {
 pub(super) async fn look_out() {
     let mut quiet = Quiet::default();
     loop {
-        // All others had their turn before this goes on, so there is nothing to do by now.
+        // Those that were ready had their turn before this goes on.
         let since = Instant::now();
         QUIET_SINCE.set(Some(since));
         let patience = quiet.patience();
