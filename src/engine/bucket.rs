@@ -17,20 +17,16 @@
 
 use super::tat::{Rate, Tat, Ticks, Wait};
 use super::verdict::{Verdict, excess};
-use super::{Retry, State, Step};
+use super::{Retry, State};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-/// Asks a bucket of `quota`'s rate with room for `size` hits; returns the TAT to keep, if it
-/// changes, and the answer.
+/// What a step of a bucket gives: the TAT to keep, if it changes, and the answer.
+pub(super) type Step = (Option<Tat>, Verdict);
+
+/// Asks a bucket of `quota`'s rate with room for `size` hits.
 #[inline]
-pub(super) fn step(
-    state: &State,
-    quota: &Quota,
-    size: u32,
-    hits: Hits,
-    now: Timestamp,
-) -> (Option<Tat>, Verdict) {
+pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Timestamp) -> Step {
     let Some(rate) = Rate::of(quota) else { return (None, refuse_all(quota, hits)) };
     let ask = Ask { rate, size, before: tat(state), hits, now };
     let Some(Outcome { next, remaining, reset, retry }) = ask.narrow().or_else(|| ask.wide())
@@ -111,10 +107,16 @@ impl Ask {
     }
 }
 
-/// The step of a bucket as that of an algorithm.
+/// Has `state` remember what a step gave.
 #[inline]
-pub(super) fn remembered((tat, verdict): (Option<Tat>, Verdict)) -> Step {
-    (tat.map(State::Tat), verdict)
+pub(super) fn keep((next, verdict): Step, state: &mut State) -> Verdict {
+    match (state, next) {
+        (_, None) => {}
+        // In place: a state as a whole may have something to free.
+        (State::Tat(tat), Some(next)) => *tat = next,
+        (state, Some(next)) => *state = State::Tat(next),
+    }
+    verdict
 }
 
 /// How far ahead of the present a TAT of `quota` can be.

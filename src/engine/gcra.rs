@@ -30,14 +30,14 @@
 //! Source: ITU-T I.371 (2004) annex A.1.1, "virtual scheduling". The exact `T` is that of
 //! [`super::tat`], the step that of `engine/bucket.rs`.
 
-use super::{State, Step, bucket};
+use super::{State, bucket};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
 /// Asks for `hits` at `now`.
 #[inline]
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
-    bucket::remembered(bucket::step(state, quota, quota.burst(), hits, now))
+pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> bucket::Step {
+    bucket::step(state, quota, quota.burst(), hits, now)
 }
 
 #[cfg(test)]

@@ -39,15 +39,15 @@
 //! nginx `limit_req` for the queue with a bounded wait.
 
 use super::tat::{Rate, Wait};
-use super::{State, Step, bucket};
+use super::{State, bucket};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
 /// Asks to pour in `hits` at `now`.
 #[inline]
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
+pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> bucket::Step {
     let Some(waiting_max) = quota.queue() else {
-        return bucket::remembered(bucket::step(state, quota, quota.burst(), hits, now));
+        return bucket::step(state, quota, quota.burst(), hits, now);
     };
     let size = waiting_max.saturating_add(1);
     let (next, mut verdict) = bucket::step(state, quota, size, hits, now);
@@ -60,7 +60,7 @@ pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> 
         };
         verdict.delay = wait().map_or(Span::ZERO, Wait::span_ceil);
     }
-    bucket::remembered((next, verdict))
+    (next, verdict)
 }
 
 #[cfg(test)]

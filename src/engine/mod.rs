@@ -102,11 +102,15 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
         Algorithm::SlidingWindowCounter if quota.sub_windows() > 1 => {
             return sub_windows::decide(state, quota, hits, now);
         }
+        Algorithm::TokenBucket => {
+            return bucket::keep(token_bucket::step(state, quota, hits, now), state);
+        }
+        Algorithm::LeakyBucket => {
+            return bucket::keep(leaky_bucket::step(state, quota, hits, now), state);
+        }
+        Algorithm::Gcra => return bucket::keep(gcra::step(state, quota, hits, now), state),
         Algorithm::SlidingWindowCounter => sliding_window_counter::step(state, quota, hits, now),
         Algorithm::FixedWindow => fixed_window::step(state, quota, hits, now),
-        Algorithm::TokenBucket => token_bucket::step(state, quota, hits, now),
-        Algorithm::LeakyBucket => leaky_bucket::step(state, quota, hits, now),
-        Algorithm::Gcra => gcra::step(state, quota, hits, now),
     };
     if let Some(next) = next {
         *state = next;
@@ -116,18 +120,17 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
 
 /// The verdict that [`decide`] would give, counting nothing.
 pub fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
-    let (_, verdict) = match quota.algorithm() {
-        Algorithm::SlidingWindowLog => return sliding_window_log::preview(state, quota, hits, now),
+    match quota.algorithm() {
+        Algorithm::SlidingWindowLog => sliding_window_log::preview(state, quota, hits, now),
         Algorithm::SlidingWindowCounter if quota.sub_windows() > 1 => {
-            return sub_windows::preview(state, quota, hits, now);
+            sub_windows::preview(state, quota, hits, now)
         }
-        Algorithm::SlidingWindowCounter => sliding_window_counter::step(state, quota, hits, now),
-        Algorithm::FixedWindow => fixed_window::step(state, quota, hits, now),
-        Algorithm::TokenBucket => token_bucket::step(state, quota, hits, now),
-        Algorithm::LeakyBucket => leaky_bucket::step(state, quota, hits, now),
-        Algorithm::Gcra => gcra::step(state, quota, hits, now),
-    };
-    verdict
+        Algorithm::SlidingWindowCounter => sliding_window_counter::step(state, quota, hits, now).1,
+        Algorithm::FixedWindow => fixed_window::step(state, quota, hits, now).1,
+        Algorithm::TokenBucket => token_bucket::step(state, quota, hits, now).1,
+        Algorithm::LeakyBucket => leaky_bucket::step(state, quota, hits, now).1,
+        Algorithm::Gcra => gcra::step(state, quota, hits, now).1,
+    }
 }
 
 /// What a step of a small state gives: the state to keep, if it changes, and the answer.

@@ -33,14 +33,14 @@
 //! Source: Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986;
 //! RFC 2697 section 3 for the form with a committed burst size.
 
-use super::{State, Step, bucket};
+use super::{State, bucket};
 use crate::rules::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
 /// Asks for `hits` tokens at `now`.
 #[inline]
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
-    bucket::remembered(bucket::step(state, quota, quota.burst(), hits, now))
+pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> bucket::Step {
+    bucket::step(state, quota, quota.burst(), hits, now)
 }
 
 #[cfg(test)]

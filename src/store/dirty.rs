@@ -106,7 +106,7 @@ impl Dirty {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        (self.urgent.capacity() + self.calm.capacity()) * size_of::<KeyHash>()
+        size_of::<Self>() + (self.urgent.capacity() + self.calm.capacity()) * size_of::<KeyHash>()
     }
 
     fn waits(&self) -> bool {

@@ -61,13 +61,11 @@ impl Store {
         permits: impl Fn(u64) -> bool,
         mut answer: impl FnMut(Option<Verdict>),
     ) {
-        // A single one would wait for its own slot all the same.
-        let ahead = if asks.len() > 1 { AHEAD } else { 0 };
-        for ask in asks.iter().take(ahead) {
+        for ask in asks.iter().take(AHEAD) {
             self.fetch(&ask.counter);
         }
         for (at, ask) in asks.iter().enumerate() {
-            if let Some(later) = asks.get(at + ahead).filter(|_| ahead > 0) {
+            if let Some(later) = asks.get(at + AHEAD) {
                 self.fetch(&later.counter);
             }
             let place = ask.counter.key.place;

@@ -14,10 +14,13 @@ use super::table::Table;
 use crate::engine::{Columns, State};
 
 /// The lines of one shard.
+///
+/// Made when a key first stands in one: every check reads the shard around them, and most stores
+/// use one kind or none.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    columns: Dirty,
-    strict: Dirty,
+    columns: Option<Box<Dirty>>,
+    strict: Option<Box<Dirty>>,
     keeps_changed: bool,
     keeps_unsaved: bool,
 }
@@ -25,13 +28,13 @@ pub(super) struct Lines {
 impl Lines {
     /// An eventual key has news for its peers.
     pub(super) fn mark_columns(&mut self, slot: &mut Slot, news: News) {
-        self.columns.mark(slot, news);
+        self.columns.get_or_insert_default().mark(slot, news);
     }
 
     /// A strict key has news for its replicas. A node's own share concerns nobody.
     pub(super) fn mark_strict(&mut self, slot: &mut Slot) {
         if self.keeps_changed && slot.key.is_owned() {
-            self.strict.mark(slot, News::Calm);
+            self.strict.get_or_insert_default().mark(slot, News::Calm);
         }
     }
 
@@ -46,11 +49,11 @@ impl Lines {
     /// again; what changed in between is not.
     pub(super) fn keep_changed(&mut self, keeps: bool) {
         if self.keeps_changed != keeps {
-            self.strict = Dirty::default();
+            self.strict = None;
             self.keeps_changed = keeps;
         }
         if keeps {
-            self.strict.search();
+            self.strict.get_or_insert_default().search();
         }
     }
 
@@ -67,8 +70,8 @@ impl Lines {
         max: usize,
         mut send: impl FnMut(KeyHash, &Columns),
     ) -> (usize, bool) {
-        self.columns
-            .drain(table, urgent_only, max, |slot| take_columns(slot, News::Calm, &mut send))
+        let Some(line) = &mut self.columns else { return (0, false) };
+        line.drain(table, urgent_only, max, |slot| take_columns(slot, News::Calm, &mut send))
     }
 
     /// See [`Dirty::drain`].
@@ -78,7 +81,8 @@ impl Lines {
         max: usize,
         mut send: impl FnMut(KeyHash),
     ) -> (usize, bool) {
-        self.strict.drain(table, false, max, |slot| {
+        let Some(line) = &mut self.strict else { return (0, false) };
+        line.drain(table, false, max, |slot| {
             let is_sent =
                 leaves_line(slot, News::Calm, |state| !matches!(state, State::Columns(_)));
             if is_sent {
@@ -90,16 +94,16 @@ impl Lines {
 
     /// Eventual keys in line.
     pub(super) fn columns_len(&self) -> usize {
-        self.columns.len()
+        self.columns.as_ref().map_or(0, |line| line.len())
     }
 
     /// Strict keys in line.
     pub(super) fn strict_len(&self) -> usize {
-        self.strict.len()
+        self.strict.as_ref().map_or(0, |line| line.len())
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.columns.bytes() + self.strict.bytes()
+        [&self.columns, &self.strict].into_iter().flatten().map(|line| line.bytes()).sum()
     }
 }
 

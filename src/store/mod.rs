@@ -77,9 +77,12 @@ pub struct Store {
     tend_from: AtomicUsize,
 }
 
+/// What a check of a known key reads of a shard: a line that it also writes, and one more.
+const HOT_BYTES: usize = 128;
+
 /// A shard on cache lines of its own: the lock of one must not slow its neighbour.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 struct Padded {
     shard: Mutex<Shard>,
     whereabouts: Arc<Whereabouts>,
@@ -99,13 +102,13 @@ impl Padded {
     /// Has the memory brought near that a search for `key` reads, and waits for nothing.
     #[inline]
     fn fetch(&self, key: KeyHash) {
-        prefetch(std::ptr::from_ref(self).addr(), size_of::<Self>());
+        prefetch(std::ptr::from_ref(self).addr(), HOT_BYTES);
         self.whereabouts.fetch(key);
     }
 }
 
 /// What [`Options`] takes an empty shard to cost.
-const _: () = assert!(size_of::<Padded>() == 384);
+const _: () = assert!(size_of::<Padded>() == 256);
 
 impl Store {
     /// An empty store. Memory is taken as keys come.
@@ -140,7 +143,7 @@ impl Store {
         permits: impl FnOnce() -> bool,
     ) -> Option<Verdicts> {
         let Some(first) = counters.first() else { return Some(Verdicts::new()) };
-        let mut shard = self.shard(first.key.place).lock();
+        let mut shard = self.lock_for(first.key);
         let question = Question { hits, now, way: Way::Strict };
         permits().then(|| shard.check(counters, question, &self.overflow))
     }
@@ -185,7 +188,15 @@ impl Store {
 
     fn decide(&self, counters: &[Counter], question: Question) -> Verdicts {
         let Some(first) = counters.first() else { return Verdicts::new() };
-        self.shard(first.key.place).lock().check(counters, question, &self.overflow)
+        self.lock_for(first.key).check(counters, question, &self.overflow)
+    }
+
+    /// Takes the lock of a key's shard. What a search for the key reads is on its way meanwhile:
+    /// where another core used the shard last, the lock itself is waited for.
+    fn lock_for(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+        let shard = self.shard(key.place);
+        shard.fetch(key);
+        shard.lock()
     }
 
     /// The shard of a place. The ring may use the upper bits of a place, so the lower ones pick:

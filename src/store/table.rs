@@ -30,7 +30,10 @@ use super::slot::Slot;
 use super::whereabouts::Whereabouts;
 
 /// Counters by key. Its owner bounds how many there are.
+///
+/// What a search reads comes first: see [`Shard`](super::shard::Shard).
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Table {
     slots: Pages,
     homes: usize,
@@ -40,6 +43,9 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// Bytes at the front that hold what a search reads.
+    pub(super) const HOT_BYTES: usize = std::mem::offset_of!(Self, len);
+
     /// An empty table that will tell where its slots lie, as far as `keys_max` keys need.
     pub(super) fn new(keys_max: usize) -> Self {
         Self { whereabouts: Arc::new(Whereabouts::new(keys_max)), ..Self::default() }
