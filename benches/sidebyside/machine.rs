@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use crate::awake;
 use crate::peers::tool;
 
 /// Rows for people, in the order they are printed.
@@ -30,6 +31,7 @@ pub fn describe() -> Vec<(String, String)> {
         ("system", release.unwrap_or_default().trim_matches('"').to_owned()),
         ("date", told("date", &["-u", "+%F %R UTC"])),
         ("load average before", load.split(' ').next().unwrap_or_default().to_owned()),
+        ("cores in open loops", awake::describe()),
         ("tidegate", format!("{} at {}", env!("CARGO_PKG_VERSION"), commit())),
         ("rustc", told("rustc", &["--version"])),
         ("redis-server", told("redis-server", &["--version"])),

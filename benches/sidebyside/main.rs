@@ -14,6 +14,7 @@
 #![allow(clippy::cast_sign_loss, reason = "rates and counts are positive")]
 #![allow(unreachable_pub, reason = "a benchmark is a crate of its own")]
 
+mod awake;
 mod documents;
 mod duel;
 mod engine;
@@ -125,7 +126,8 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
             apart: apart.map_err(why),
             alone: node.clone().map(|node| vec![node]),
         };
-        tables.push(cluster::measure(&plan, &nodes, resp::peer(&peers, resp::INCR)));
+        let incr = resp::peer(&peers, resp::INCR);
+        tables.push(cluster::measure(&plan, &nodes, incr));
     }
     if wants("duel") {
         say("duel");

@@ -151,6 +151,14 @@ pub fn own_cpu() -> (Duration, Duration) {
     (user + system, children_user + children_system)
 }
 
+/// Time in which a core had work and the host of this machine let it wait.
+pub fn stolen() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    // "cpu", two spaces, and the ticks: user, nice, system, idle, iowait, irq, softirq, steal.
+    let ticks = stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok());
+    TICK * ticks.unwrap_or_default()
+}
+
 /// Sets the folder that goes with the processes.
 pub fn set_folder(folder: PathBuf) {
     GROUPS.lock().folder = Some(folder);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::resp::{INCR, entrant as redis_entrant};
 use super::{Entrant, Plan, interleave, table};
+use crate::awake;
 use crate::engine::grpc::Grpc;
 use crate::engine::{End, Keys, Load, Pace};
 use crate::peers::Target;
@@ -48,18 +49,18 @@ struct Way<'a> {
 }
 
 pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
-    let mut table = table(
-        "cluster",
-        "Three nodes, gRPC",
+    let about = format!(
         "A client of our own (one thread, HTTP/2 frames made by hand), connections dealt to the \
          nodes in turn, one check a call, 100,000 random keys that were all asked about before, \
          and of which two thirds belong to another node than the one that is asked. Each of three \
          nodes has one thread (`node.threads`), a node by itself its default of two; all else is \
          at its default: one replica that hears of each count within milliseconds, 10 ms for an \
          owner to answer. Three nodes and the client share the two cores; three apart do so too, \
-         and know nothing of each other. The open loop is latency from the intended time.",
-        &COLUMNS,
+         and know nothing of each other. The open loop is latency from the intended time, and \
+         there: {}",
+        awake::ABOUT
     );
+    let mut table = table("cluster", "Three nodes, gRPC", &about, &COLUMNS);
     let Nodes { cluster, apart, alone } = nodes;
     let closed = |depth| Pace::Closed { depth };
     let open = Pace::Open { per_second: 2_000, together: 1 };
@@ -86,6 +87,8 @@ pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
                     if !std::mem::replace(&mut is_warm, true) {
                         way.warm(plan)?;
                     }
+                    let is_open = matches!(way.pace, Pace::Open { .. });
+                    let _awake = is_open.then(awake::keep);
                     way.measure(plan.span)
                 })
             }

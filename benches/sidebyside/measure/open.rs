@@ -1,6 +1,7 @@
 //! Open loop at fixed rates over the Redis protocol.
 
 use super::{Entrant, Plan, interleave, table};
+use crate::awake;
 use crate::engine::{End, Keys, Load, Pace};
 use crate::measure::resp::{CELL, INCR, THROTTLECRAB, TIDEGATE};
 use crate::peers::{Peer, Target};
@@ -16,7 +17,8 @@ pub fn measure(plan: &Plan, peers: &[Peer]) -> Table {
     let about = format!(
         "Each request has a time at which it is sent, whatever became of those before; latency \
          counts from then. {CONNECTIONS} connections, 100,000 random keys, a client of our own \
-         (one thread, `epoll`)."
+         (one thread, `epoll`). {}",
+        awake::ABOUT
     );
     let mut table = table("open", "Redis protocol, open loop", &about, &COLUMNS);
     let mut entrants = Vec::new();
@@ -36,6 +38,7 @@ pub fn measure(plan: &Plan, peers: &[Peer]) -> Table {
 
 fn entrant<'a>(plan: &'a Plan, name: String, target: &'a Target, rate: u64) -> Entrant<'a> {
     Entrant::new(name, move || {
+        let _awake = awake::keep();
         let load = Load {
             addrs: &[target.addr],
             connections: CONNECTIONS,

@@ -202,9 +202,11 @@ fn time(keys: &[String], threads: usize, check: impl Fn(&[String]) + Sync) -> f6
     begin.elapsed().as_nanos() as f64 / (keys.len() * threads) as f64
 }
 
-/// Resident memory of this process; 0 where the system does not tell.
+/// Resident memory of this process in bytes; 0 where the system does not tell. By its pages: the
+/// kernel's running count of them (`statm`) may be off by some hundred KiB.
 fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok());
-    pages.unwrap_or_default() * 4_096
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok());
+    kib.unwrap_or_default() * 1_024
 }
