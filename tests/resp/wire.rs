@@ -7,6 +7,9 @@ fn mixed() -> (String, String) {
     let commands = [
         (array(&["CL.THROTTLE", "k", "2", "30", "60"]), "*5|:0|:3|:2|:-1|:2|"),
         (array(&["CL.THROTTLE", "k", "2", "30", "60"]), "*5|:0|:3|:1|:-1|:4|"),
+        // Each names a limit of its own.
+        (array(&["CL.THROTTLE", "l", "4", "30", "60"]), "*5|:0|:5|:4|:-1|:2|"),
+        (array(&["CL.THROTTLE", "m", "4", "60", "60"]), "*5|:0|:5|:4|:-1|:1|"),
         (array(&["PING"]), "+PONG|"),
         (array(&["THROTTLE", "k", "2", "30", "60"]), "*5|:0|:3|:0|:-1|:6|"),
         (

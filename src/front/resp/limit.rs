@@ -210,5 +210,7 @@ mod tests {
         assert_eq!(five(false, 16, &soon), [1, 16, 0, 1, 3]);
         assert_eq!(five(false, 16, &verdict(Retry::Never)), [1, 16, 0, -1, 3]);
         assert_eq!(five(true, 16, &verdict(Retry::Now)), [0, 16, 0, -1, 3]);
+        // A rule in shadow mode lets it pass whatever its limit says: there is nothing to wait for.
+        assert_eq!(five(true, 16, &soon), [0, 16, 0, -1, 3]);
     }
 }
