@@ -4,16 +4,13 @@
 //! it, and that can take milliseconds, whatever the server. Whoever has work for all cores does not
 //! see it; an open loop at a tenth of what the machine can do sees little else. So while one runs,
 //! the kernel is asked to poll in place of halting, as `cyclictest` asks it. What it is without
-//! that is measured beside it.
+//! that is measured beside it where a bound is held.
 
 use std::fs::File;
 use std::io::{self, Write};
 
 /// The kernel polls while somebody holds this open who wrote a zero to it.
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// What a table says whose rows were measured so.
-pub const ABOUT: &str =
-    "The kernel polls in place of halting cores meanwhile, by a zero in `/dev/cpu_dma_latency`.";
 
 /// No core halts while it lives.
 #[derive(Debug)]
@@ -27,10 +24,15 @@ pub fn keep() -> io::Result<Awake> {
     Ok(Awake(device))
 }
 
-/// Whether it does, for people.
+/// Whether they are kept awake, for people.
 pub fn describe() -> String {
     match keep() {
         Ok(_) => "kept from halting".into(),
         Err(why) => format!("may halt ({why})"),
     }
+}
+
+/// What a table says whose rows were measured so.
+pub fn about() -> String {
+    format!("Cores while it runs: {}. It takes a zero in `{DEVICE}`.", describe())
 }

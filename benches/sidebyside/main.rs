@@ -126,8 +126,7 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
             apart: apart.map_err(why),
             alone: node.clone().map(|node| vec![node]),
         };
-        let incr = resp::peer(&peers, resp::INCR);
-        tables.push(cluster::measure(&plan, &nodes, incr));
+        tables.push(cluster::measure(&plan, &nodes, resp::peer(&peers, resp::INCR)));
     }
     if wants("duel") {
         say("duel");

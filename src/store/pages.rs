@@ -12,8 +12,8 @@ use super::slot::Slot;
 /// sizes.
 ///
 /// A table takes whole pages, so larger ones waste more of a small shard: over shards of 600 to
-/// 4,096 keys a key costs 47.5 bytes on average, with pages of 8 KiB 48.3, with 4 KiB 47.2. Those
-/// of 4 KiB have twice the addresses, and checks in batches took some 6 % longer.
+/// 4,096 keys a key costs 47.5 bytes by calculation, with pages of 8 KiB 48.3, with 4 KiB 47.2.
+/// Those of 4 KiB have twice the addresses, and batches were slower in four of six runs.
 pub(super) const PAGE_SLOTS: usize = 179;
 
 type Page = [Slot; PAGE_SLOTS];

@@ -58,7 +58,7 @@ pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
          owner to answer. Three nodes and the client share the two cores; three apart do so too, \
          and know nothing of each other. The open loop is latency from the intended time, and \
          there: {}",
-        awake::ABOUT
+        awake::about()
     );
     let mut table = table("cluster", "Three nodes, gRPC", &about, &COLUMNS);
     let Nodes { cluster, apart, alone } = nodes;

@@ -100,7 +100,7 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
         times.add,
         times.live_s,
         times.load,
-        awake::ABOUT,
+        awake::about(),
     );
     let mut table = table("expiry", "A million keys come and expire", &about, &COLUMNS);
     let limit = Limit { burst: 1, count: 1, period: times.live_s };

@@ -18,7 +18,7 @@ pub fn measure(plan: &Plan, peers: &[Peer]) -> Table {
         "Each request has a time at which it is sent, whatever became of those before; latency \
          counts from then. {CONNECTIONS} connections, 100,000 random keys, a client of our own \
          (one thread, `epoll`). {}",
-        awake::ABOUT
+        awake::about()
     );
     let mut table = table("open", "Redis protocol, open loop", &about, &COLUMNS);
     let mut entrants = Vec::new();
