@@ -9,19 +9,19 @@
 use std::hint::black_box;
 
 use bytes::BytesMut;
-use tidegate::cluster::mesh::codec;
-use tidegate::cluster::mesh::wire::{Call, Check, Numbered, Reply};
-use tidegate::config::OnFull;
-use tidegate::config::policy::{Durability, Mode, Scope};
-use tidegate::engine::ActorId;
 use tidegate::front::resp::command::{Command, command};
 use tidegate::front::resp::limit::five;
 use tidegate::front::resp::read::{Limits, Read, Words, read};
 use tidegate::front::resp::reply::Replies;
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counter, KeyHasher, Options, Single, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_cluster::mesh::codec;
+use tidegate_cluster::mesh::wire::{Call, Check, Numbered, Reply};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::ActorId;
+use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counter, KeyHasher, Options, Single, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 /// How often a case does what it is named after.
 const TIMES: usize = 1_000;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use support::{Node, Shape, authority, identity};
 use tidegate::config::Config;
 use tidegate::node;
-use tidegate::seam::{Clock, Seam};
-use tidegate::units::{Span, Timestamp};
+use tidegate_cluster::seam::{Clock, Seam};
+use tidegate_limiter::units::{Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 const RULES: &str = "domain: d\n";

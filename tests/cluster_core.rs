@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::{Node, cluster};
-use tidegate::cluster::membership::{MemberState, View};
-use tidegate::cluster::route::Topology;
 use tidegate::decide::Source;
+use tidegate_ownership::membership::{MemberState, View};
+use tidegate_ownership::route::Topology;
 
 const RULES: &str = "
 domain: test

@@ -238,7 +238,7 @@ fn a_variable_becomes_a_value_of_its_key_s_type() {
     assert_eq!(config.cluster.name, "7");
     assert_eq!(config.node.zone, "quoted");
     assert_eq!(config.limits.keys_max, 5_000);
-    assert_eq!(config.limits.on_full, tidegate::config::OnFull::Refuse);
+    assert_eq!(config.limits.on_full, tidegate_limiter::store::OnFull::Refuse);
     assert_eq!(config.http.listen, "[::1]:9000".parse().ok());
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tidegate::config;
 use tidegate::observe::statistics::prometheus;
 use tidegate::observe::{names, tally};
-use tidegate::rules::load;
+use tidegate_rules::load;
 
 #[test]
 fn every_key_is_documented_with_its_variable() {

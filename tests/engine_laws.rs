@@ -7,16 +7,15 @@ use std::collections::BTreeMap;
 
 use crdts::{CmRDT, CvRDT, GCounter, VClock};
 use proptest::prelude::*;
-
-use tidegate::engine::delta::{Bounds, DeltaBucket};
-use tidegate::engine::{
+use tidegate_limiter::engine::delta::{Bounds, DeltaBucket};
+use tidegate_limiter::engine::{
     ActorId, Columns, Delta, Retry, State, Verdict, decide, decide_eventual, preview,
     preview_eventual,
 };
-use tidegate::rules::quota::{
+use tidegate_limiter::quota::{
     Algorithm, LOG_LIMIT_MAX, QUEUE_MAX, Quota, QuotaParts, SUB_WINDOWS_MAX, WINDOW_MAX,
 };
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 /// 2026, as a node would see it.
 const START: Timestamp = Timestamp::from_secs(1_790_000_000);

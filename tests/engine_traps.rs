@@ -1,10 +1,10 @@
 //! The mistakes that other limiters have made, each as a test over every algorithm it could hit.
 
-use tidegate::engine::{
+use tidegate_limiter::engine::{
     ActorId, Retry, State, Verdict, decide, decide_eventual, preview, preview_eventual,
 };
-use tidegate::rules::quota::{Algorithm, Quota, QuotaParts, WINDOW_MAX};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts, WINDOW_MAX};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 /// 2026, on a multiple of an hour, so that windows begin here.
 const START: Timestamp = Timestamp::from_secs(1_790_002_800);

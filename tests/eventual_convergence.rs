@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use support::relay::{Link, Relay};
 use support::{Node, Shape, authority, cluster, cluster_under, eventually, identity};
-use tidegate::cluster::identity::{is_node, node_actor, region_actor};
-use tidegate::config::policy::{Mode, Scope};
-use tidegate::pki::Authority;
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
-use tidegate::store::KeyHash;
-use tidegate::units::Span;
+use tidegate_cluster::pki::Authority;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::{is_node, node_actor, region_actor};
 use tokio::time::Instant;
 
 const RULES: &str = "

@@ -1,11 +1,11 @@
 //! What a link that loses, doubles and reorders does to eventual counts: nothing, once the last word
 //! of everybody has arrived. Pure: three stores, and a schedule drawn from a seed.
 
-use tidegate::config::OnFull;
-use tidegate::engine::{ActorId, Delta};
-use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
-use tidegate::store::{Counter, KeyHash, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::{ActorId, Delta};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counter, KeyHash, Options, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NODES: usize = 3;
 const KEYS: u64 = 4;

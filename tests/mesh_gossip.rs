@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use support::stranger::{Stranger, frame, greet};
 use support::{Node, authority, cluster_under, eventually, identity};
-use tidegate::cluster::mesh::wire::{Call, HelloReply, Numbered};
+use tidegate_cluster::mesh::wire::{Call, HelloReply, Numbered};
 use tokio::sync::watch;
 
 const RULES: &str = "

@@ -12,17 +12,17 @@ use futures_util::future::join_all;
 use quinn::{Connection, ReadError, ReadToEndError};
 use support::stranger::{Stranger, exchange, frame, greet, unframe};
 use support::{authority, eventually, identity};
-use tidegate::cluster::identity::{Generation, NodeId};
-use tidegate::cluster::incarnation::Incarnation;
-use tidegate::cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
-use tidegate::cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, Reply};
-use tidegate::cluster::mesh::{
+use tidegate::node::outside;
+use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
+use tidegate_cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, Reply};
+use tidegate_cluster::mesh::{
     self, Answer, CallError, IN_FLIGHT_MAX, LaneKind, Mesh, Peer, SILENT_AFTER, Service,
 };
-use tidegate::cluster::tenure::{Epoch, Epochs, Stand};
-use tidegate::node::outside;
-use tidegate::pki::Authority;
-use tidegate::units::Timestamp;
+use tidegate_cluster::pki::Authority;
+use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::{Epoch, Epochs, Stand};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

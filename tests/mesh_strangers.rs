@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use support::stranger::{self, Stranger, exchange, greet};
 use support::{Node, Shape, authority, cluster_under, eventually, identity};
-use tidegate::cluster::mesh::wire::{
+use tidegate::config::Config;
+use tidegate_cluster::mesh::wire::{
     Call, HelloReply, Numbered, Refusal, StateEntry, Sync, SyncEntry, SyncRole,
 };
-use tidegate::config::Config;
-use tidegate::config::policy::{Mode, Scope};
-use tidegate::engine::{ActorId, State, decide, decide_eventual};
-use tidegate::pki::{self, Authority, Identity, Overwrite, Validity};
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{KeyHash, Stats};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_cluster::pki::{self, Authority, Identity, Overwrite, Validity};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::{ActorId, State, decide, decide_eventual};
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{KeyHash, Stats};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const RULES: &str = "
 domain: test

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tidegate::config::Tls;
-use tidegate::pki::{self, Identity, Overwrite, Validity};
-use tidegate::units::{Span, Timestamp};
+use tidegate_cluster::pki::{self, Identity, Overwrite, Validity};
+use tidegate_limiter::units::{Span, Timestamp};
 
 /// 1 January 2026.
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);

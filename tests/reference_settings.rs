@@ -9,7 +9,7 @@ use tidegate::config;
 use tidegate::config::StatsdProtocol;
 use tidegate::config::reference::settings::{self, Here};
 use tidegate::config::reference::{Start, Warning, read};
-use tidegate::units::Span;
+use tidegate_limiter::units::Span;
 
 fn start(variables: &[(&str, &str)]) -> Result<Start, String> {
     start_with(variables, &[])

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use support::relay::{Link, Relay};
 use support::{Node, Shape, authority, cluster, eventually, identity, settled};
-use tidegate::cluster::identity::NodeId;
-use tidegate::cluster::mesh::wire::{Digest, HandoffReply, Reply, STATE_ENTRIES_MAX, StateEntry};
-use tidegate::cluster::ranges::Ranges;
-use tidegate::cluster::replicate::Replicator;
-use tidegate::cluster::route::Route;
 use tidegate::config::Config;
-use tidegate::config::policy::Scope;
 use tidegate::decide::Source;
-use tidegate::engine::State;
-use tidegate::rules::descriptor::Entry;
-use tidegate::store::{Counted, Cursor, KeyHash};
-use tidegate::units::{Span, Timestamp};
+use tidegate_cluster::mesh::wire::{Digest, HandoffReply, Reply, STATE_ENTRIES_MAX, StateEntry};
+use tidegate_cluster::replicate::Replicator;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::State;
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::{Counted, Cursor, KeyHash};
+use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::ranges::Ranges;
+use tidegate_ownership::route::Route;
 
 const RULES: &str = "
 domain: test
@@ -223,7 +223,7 @@ fn slow_stream(config: &mut Config) {
 
 fn tat_in(now: Timestamp, years: u64) -> State {
     let tat = now.plus(Span::from_secs(years * 365 * 86_400));
-    State::Tat(tidegate::engine::Tat::new(tat.as_nanos(), 0))
+    State::Tat(tidegate_limiter::engine::Tat::new(tat.as_nanos(), 0))
 }
 
 /// Two nodes; whatever goes to or from the second passes a relay.

@@ -11,8 +11,8 @@ use tidegate::decide::{Ask, Decide};
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
-use tidegate::rules::descriptor::{self, Descriptor};
-use tidegate::units::Hits;
+use tidegate_limiter::descriptor::{self, Descriptor};
+use tidegate_limiter::units::Hits;
 
 const NOW: u64 = 1_000_000;
 const RULES: &str = "

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tidegate::cli::rules::{Dialect, Format, test, validate};
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::load::Options;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_rules::load::Options;
 
 #[test]
 fn validate_tells_of_every_file_and_of_all_together() {

@@ -1,8 +1,8 @@
 //! What a person reads who made a mistake in a rule file: file, line, column, key, fact, advice.
 
-use tidegate::config::Defaults;
-use tidegate::config::policy::Mode;
-use tidegate::rules::load::{Options, Source, parse};
+use tidegate_limiter::policy::Mode;
+use tidegate_rules::Defaults;
+use tidegate_rules::load::{Options, Source, parse};
 
 /// Mistakes in one `rate_limit`, and what is said of them.
 #[rustfmt::skip]

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use tidegate::rules::load::read;
+use tidegate_rules::load::read;
 
 #[test]
 fn yaml_files_are_read_sorted_and_dot_names_are_not() {

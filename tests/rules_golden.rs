@@ -9,10 +9,10 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::load::{Options, Source, parse};
-use tidegate::rules::quota::Quota;
-use tidegate::rules::{Error, Match, Reason};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::quota::Quota;
+use tidegate_rules::load::{Options, Source, parse};
+use tidegate_rules::{Error, Match, Reason};
 
 /// Cases that differ, each with its reason.
 const DIFFERENT: &[(&str, &str)] = &[];

@@ -1,12 +1,12 @@
 //! Which rule a request meets, and what that rule says.
 
 use proptest::prelude::*;
-use tidegate::rules::book::{Book, Rule};
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::load::{Options, Source, parse};
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::rules::rule::{Mode, OnUnavailable, Scope};
-use tidegate::units::Span;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::units::Span;
+use tidegate_rules::book::{Book, Rule};
+use tidegate_rules::load::{Options, Source, parse};
+use tidegate_rules::rule::{Mode, OnUnavailable, Scope};
 
 #[test]
 fn a_key_and_its_value_are_never_joined() {

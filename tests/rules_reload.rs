@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::load;
-use tidegate::rules::quota::Quota;
-use tidegate::rules::rule::RuleStats;
-use tidegate::rules::watch::{Handle, Options, Status, Watcher};
+use tidegate::reload::watch::{Handle, Options, Status, Watcher};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::quota::Quota;
+use tidegate_rules::load;
+use tidegate_rules::rule::RuleStats;
 use tokio_util::sync::CancellationToken;
 
 /// Far longer than anything takes: it ends a test that would hang.

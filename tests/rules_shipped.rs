@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use tidegate::rules::book::Book;
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::load::{Options, load};
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::rules::rule::Mode;
-use tidegate::units::Span;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::units::Span;
+use tidegate_rules::book::Book;
+use tidegate_rules::load::{Options, load};
+use tidegate_rules::rule::Mode;
 
 #[test]
 fn the_shipped_rules_load_without_a_warning() {

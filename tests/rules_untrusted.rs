@@ -1,7 +1,7 @@
 //! Whatever stands in a rule file, loading it ends in a book or an error.
 
 use proptest::prelude::*;
-use tidegate::rules::load::{Options, Source, parse};
+use tidegate_rules::load::{Options, Source, parse};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..Default::default() })]

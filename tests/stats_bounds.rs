@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
-use tidegate::cluster::identity::NodeId;
 use tidegate::config::Config;
 use tidegate::decide::Decide;
 use tidegate::front::bounds::Bounds;
@@ -19,8 +18,9 @@ use tidegate::observe::latency::Times;
 use tidegate::observe::statistics::prometheus::{Form, render};
 use tidegate::observe::statistics::statsd::{Dialect, Sent};
 use tidegate::observe::statistics::{Statistics, sanitized};
-use tidegate::observe::tally::{COUNTERS, NAMES_BYTES_MAX, NAMES_MAX, OTHER, Outcome, Tallies};
-use tidegate::rules::load;
+use tidegate_ownership::identity::NodeId;
+use tidegate_rules::load;
+use tidegate_rules::tally::{COUNTERS, NAMES_BYTES_MAX, NAMES_MAX, OTHER, Outcome, Tallies};
 
 /// Names that each of the tests invents.
 const INVENTED: usize = 1_000_000;

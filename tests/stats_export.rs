@@ -11,7 +11,7 @@ use tidegate::config::{Config, StatsdProtocol};
 use tidegate::front::rls::RlsClient;
 use tidegate::front::rls::message::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate::node;
-use tidegate::units::Span;
+use tidegate_limiter::units::Span;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinHandle;

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, DatabaseError, StorageBackend, TableDefinition};
-use tidegate::config::OnFull;
-use tidegate::config::policy::{Mode, Scope};
-use tidegate::engine::{AHEAD_MAX, ActorId};
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::quota::{Algorithm, Quota};
 use tidegate::storage::disk::{ASIDE_MAX, Disk, PathOnDisk};
 use tidegate::storage::{Origin, Secret, Snapshots};
-use tidegate::store::{Counted, Counter, Cursor, KeyHasher, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::{AHEAD_MAX, ActorId};
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counted, Counter, Cursor, KeyHasher, Options, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600 + 500);
 const ALGORITHMS: [Algorithm; 6] = [

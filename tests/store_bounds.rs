@@ -1,11 +1,11 @@
 //! What a store does at its bounds: a flood of junk keys must neither reset a limited key nor take
 //! more memory than it was given, and what it took it gives back.
 
-use tidegate::config::OnFull;
-use tidegate::engine::{Retry, State, Verdict};
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counted, Counter, KeyHash, Merged, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::{Retry, State, Verdict};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counted, Counter, KeyHash, Merged, Options, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 const KEYS_MAX: usize = 100_000;

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use tidegate::config::OnFull;
-use tidegate::config::policy::{Mode, Scope};
-use tidegate::engine::{ActorId, State};
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counted, Counter, Cursor, KeyHash, KeyHasher, Merged, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::{ActorId, State};
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{
+    Counted, Counter, Cursor, KeyHash, KeyHasher, Merged, Options, Store,
+};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_040);
 const MINUTE: u64 = 60;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::config::OnFull;
-use tidegate::engine::{ActorId, Columns};
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counter, FarWalk, HIDDEN_PART, KeyHash, Me, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::{ActorId, Columns};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counter, FarWalk, HIDDEN_PART, KeyHash, Me, Options, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NODES: u32 = 3;
 /// The first second of a minute.

@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use tidegate::config::OnFull;
-use tidegate::engine::{self, ActorId, State};
-use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
-use tidegate::store::{Counter, Cursor, KeyHash, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::{self, ActorId, State};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counter, Cursor, KeyHash, Options, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const ME: ActorId = ActorId::new(1);
 

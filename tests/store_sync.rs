@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use tidegate::config::OnFull;
-use tidegate::engine::ActorId;
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counter, Cursor, KeyHash, Merged, Options, Store, is_urgent};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::ActorId;
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counter, Cursor, KeyHash, Merged, Options, Store, is_urgent};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const ME: ActorId = ActorId::new(1);
 const PEER: ActorId = ActorId::new(2);

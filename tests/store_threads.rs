@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use tidegate::config::OnFull;
-use tidegate::engine::ActorId;
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counter, KeyHash, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::ActorId;
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counter, KeyHash, Options, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 const THREADS: usize = 4;

@@ -7,8 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
-
-use tidegate::observe::tally::{Outcome, Tally};
+use tidegate_rules::tally::{Outcome, Tally};
 
 /// The model of one window.
 #[derive(Debug, Default, PartialEq, Eq)]

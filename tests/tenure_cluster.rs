@@ -6,9 +6,9 @@ mod support;
 use std::time::Duration;
 
 use support::{Node, Shape, authority, cluster_under, eventually, identity};
-use tidegate::cluster::ranges::Ranges;
-use tidegate::config::policy::Scope;
 use tidegate::decide::Source;
+use tidegate_limiter::policy::Scope;
+use tidegate_ownership::ranges::Ranges;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const RULES: &str = "

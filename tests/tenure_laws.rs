@@ -1,10 +1,10 @@
 //! Orders of events that would lead to two owners of one place, told step by step.
 
-use tidegate::cluster::identity::{Generation, NodeId};
-use tidegate::cluster::mesh::wire::HandoffReply;
-use tidegate::cluster::ranges::{Range, Ranges};
-use tidegate::cluster::tenure::{Epoch, Members, Place, Quorum, Ring};
-use tidegate::units::Span;
+use tidegate_cluster::mesh::wire::HandoffReply;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::ranges::{Range, Ranges};
+use tidegate_ownership::{Epoch, Members, Place, Quorum, Ring};
 
 const LEASE: Span = Span::from_millis(400);
 

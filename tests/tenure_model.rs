@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use cluster::{Cluster, LEASE};
 use moves::{Bounds, Move, World};
 use stateright::{Checker, Model, Property};
-use tidegate::cluster::tenure::{Ring, Standing};
+use tidegate_ownership::{Ring, Standing};
 use walk::Walk;
 
 /// Random walks for each size of a cluster.

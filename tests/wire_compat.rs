@@ -13,20 +13,20 @@ use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::smallvec;
-use tidegate::cluster::identity::{Generation, NodeId};
-use tidegate::cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
-use tidegate::cluster::mesh::wire::{
-    Call, Check, Digest, Handoff, HandoffReply, HandoffStep, Hello, HelloReply, Numbered, Refusal,
-    Reply, StateEntry, Sync, SyncEntry, SyncRole,
+use tidegate_cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
+use tidegate_cluster::mesh::wire::{
+    Call, Check, Digest, Handoff, HandoffStep, Hello, HelloReply, Numbered, Refusal, Reply,
+    StateEntry, Sync, SyncEntry, SyncRole,
 };
-use tidegate::cluster::ranges::{Range, Ranges};
-use tidegate::cluster::tenure::{Epoch, Epochs, Stand};
-use tidegate::config::policy::{Durability, Scope};
-use tidegate::engine::delta::DeltaBucket;
-use tidegate::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
-use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
-use tidegate::store::{Counter, KeyHash};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::delta::DeltaBucket;
+use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
+use tidegate_limiter::policy::{Durability, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+use tidegate_limiter::store::{Counter, KeyHash};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::ranges::{Range, Ranges};
+use tidegate_ownership::{Epoch, Epochs, HandoffReply, Stand};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 const KEY: KeyHash = KeyHash { place: 0x0123_4567_89ab_cdef, tag: 0xfedc_ba98_7654_3210 };

@@ -4,11 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::cluster::mesh::wire::{Call, Reply, Sync, SyncEntry};
-use tidegate::engine::AHEAD_MAX;
-use tidegate::engine::columns::COLUMNS_MAX;
-use tidegate::engine::delta::Bounds;
-use tidegate::store::Merged;
+use tidegate_cluster::mesh::wire::{Call, Reply, Sync, SyncEntry};
+use tidegate_limiter::engine::AHEAD_MAX;
+use tidegate_limiter::engine::columns::COLUMNS_MAX;
+use tidegate_limiter::engine::delta::Bounds;
+use tidegate_limiter::store::Merged;
 use tidegate_fuzz::{NOW, asks, wire};
 
 fuzz_target!(|bytes: &[u8]| match wire::call(bytes) {

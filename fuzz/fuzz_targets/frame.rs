@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate::cluster::mesh::codec;
-use tidegate::cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Reply};
+use tidegate_cluster::mesh::codec;
+use tidegate_cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Reply};
 use tidegate_fuzz::wire;
 
 fuzz_target!(|bytes: &[u8]| {

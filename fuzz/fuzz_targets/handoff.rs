@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tidegate::cluster::identity::{Generation, NodeId};
-use tidegate::cluster::mesh::wire::{Call, Handoff, HandoffReply, HandoffStep};
-use tidegate::cluster::ranges::{RANGES_MAX, Range, Ranges};
-use tidegate::cluster::tenure::{
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_cluster::mesh::wire::{Call, Handoff, HandoffReply, HandoffStep};
+use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
+use tidegate_ownership::{
     Epoch, Members, Moment, Place, Quorum, Recognised, Ring, Standing, Step,
 };
-use tidegate::units::Span;
+use tidegate_limiter::units::Span;
 use tidegate_fuzz::wire;
 
 /// This node is `b`, so that the lowest id is another's.

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::json;
 use tidegate::front::rls::Question;
-use tidegate::store::KeyHasher;
+use tidegate_limiter::store::KeyHasher;
 
 fuzz_target!(|body: &[u8]| {
     let bounds = Bounds::default();

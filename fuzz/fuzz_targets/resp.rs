@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::config::policy::Mode;
+use tidegate_limiter::policy::Mode;
 use tidegate::front::resp::command::{Command, command};
 use tidegate::front::resp::read::{Limits, Malformed, Read, Words, read};
 

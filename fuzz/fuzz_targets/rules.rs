@@ -5,9 +5,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::rules::book::Book;
-use tidegate::rules::descriptor::Entry;
-use tidegate::rules::load::{self, Options, Source};
+use tidegate_rules::book::Book;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_rules::load::{self, Options, Source};
 
 fuzz_target!(|bytes: &[u8]| {
     let files = bytes.split(|byte| *byte == 0).enumerate();

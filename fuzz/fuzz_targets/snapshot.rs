@@ -12,10 +12,10 @@ use std::hash::Hasher;
 
 use libfuzzer_sys::fuzz_target;
 use siphasher::sip::SipHasher13;
-use tidegate::engine::State;
+use tidegate_limiter::engine::State;
 use tidegate::storage::record::{self, KEY_BYTES};
-use tidegate::store::{Counted, KeyHash, Merged};
-use tidegate::units::Span;
+use tidegate_limiter::store::{Counted, KeyHash, Merged};
+use tidegate_limiter::units::Span;
 use tidegate_fuzz::{NOW, asks, wire};
 
 const SUM_BYTES: usize = size_of::<u64>();

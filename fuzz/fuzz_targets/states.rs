@@ -5,10 +5,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::cluster::mesh::wire::{Call, StateEntry};
-use tidegate::cluster::replicate::is_plausible;
-use tidegate::engine::State;
-use tidegate::store::{Counted, Merged};
+use tidegate_cluster::mesh::wire::{Call, StateEntry};
+use tidegate_cluster::replicate::is_plausible;
+use tidegate_limiter::engine::State;
+use tidegate_limiter::store::{Counted, Merged};
 use tidegate_fuzz::{NOW, asks, wire};
 
 fuzz_target!(|bytes: &[u8]| {

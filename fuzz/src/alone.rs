@@ -3,11 +3,11 @@
 use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwap;
-use tidegate::cluster::identity::NodeId;
+use tidegate_ownership::identity::NodeId;
 use tidegate::config::Config;
 use tidegate::node::{self, Core, Setup};
-use tidegate::rules::book::Book;
-use tidegate::rules::load::{self, Options, Source};
+use tidegate_rules::book::Book;
+use tidegate_rules::load::{self, Options, Source};
 use tokio::runtime::{Builder, Runtime};
 
 /// Every algorithm, and what decides beside them; the domains and keys are those of the seeds.

@@ -1,10 +1,10 @@
 //! A store that was told something, and everything that may be asked of it then.
 
-use tidegate::config::OnFull;
-use tidegate::engine::{ActorId, Verdict};
-use tidegate::rules::quota::{Algorithm, Quota, QuotaParts};
-use tidegate::store::{Counter, KeyHash, Options, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::engine::{ActorId, Verdict};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+use tidegate_limiter::store::{Counter, KeyHash, Options, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use crate::NOW;
 

@@ -7,7 +7,7 @@ pub mod alone;
 pub mod asks;
 pub mod wire;
 
-use tidegate::units::Timestamp;
+use tidegate_limiter::units::Timestamp;
 
 /// The time of this node, and of the golden frames.
 pub const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use bytes::BytesMut;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate::cluster::mesh::codec;
-use tidegate::cluster::mesh::wire::{Call, Numbered};
+use tidegate_cluster::mesh::codec;
+use tidegate_cluster::mesh::wire::{Call, Numbered};
 
 const LENGTH_BYTES: usize = 4;
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Subcommand, value_parser};
+use tidegate_cluster::pki::{self, Overwrite, Validity};
+use tidegate_limiter::units::{Span, Timestamp};
 
 use super::{Failure, Outcome};
 use crate::config::UserError;
-use crate::pki::{self, Overwrite, Validity};
-use crate::units::{Span, Timestamp};
 
 /// How long an authority is good: longer than the machines it lets in.
 const AUTHORITY_DAYS: u32 = 3_650;

@@ -10,10 +10,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use tidegate_rules::load::{self, Options, Source};
+
 use super::{Failure, Outcome};
 use crate::config::UserError;
 use crate::config::reference;
-use crate::rules::load::{self, Options, Source};
 
 /// Check a folder of rule files as envoyproxy/ratelimit's own checker does.
 #[derive(Debug, clap::Args)]

@@ -2,12 +2,12 @@
 
 use std::io;
 
+use tidegate_cluster::pki;
+
 use super::rules::TestError;
 use crate::config::{self, UserError};
 use crate::node;
 use crate::observe::log;
-use crate::pki;
-use crate::rules;
 
 /// Why a command has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum Failure {
     Node(#[from] node::Error),
     /// Rule files.
     #[error(transparent)]
-    Rules(#[from] rules::Error),
+    Rules(#[from] tidegate_rules::Error),
     /// The log's filter.
     #[error(transparent)]
     Log(#[from] log::Error),

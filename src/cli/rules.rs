@@ -10,13 +10,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-
-use crate::rules::book::{Book, Rule};
-use crate::rules::compat;
-use crate::rules::descriptor::Entry;
-use crate::rules::load::{self, Options, Source};
-use crate::rules::quota::Quota;
-use crate::rules::{Error, Match, Step, Via, Warning};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::quota::Quota;
+use tidegate_rules::book::{Book, Rule};
+use tidegate_rules::compat;
+use tidegate_rules::load::{self, Options, Source};
+use tidegate_rules::{Error, Match, Step, Via, Warning};
 
 /// How the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +296,7 @@ fn via(via: Via) -> &'static str {
 
 /// The three words that the rule file uses.
 fn policy(rule: &Rule) -> (&'static str, &'static str, &'static str) {
-    use crate::config::policy::{Mode, OnUnavailable, Scope};
+    use tidegate_limiter::policy::{Mode, OnUnavailable, Scope};
     let mode = match rule.mode {
         Mode::Strict => "strict",
         Mode::Eventual => "eventual",

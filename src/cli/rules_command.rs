@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_rules::load::Options;
 
 use super::rules::{self, Dialect, Format};
 use super::{Failure, Outcome, entry};
-use crate::rules::descriptor::Entry;
-use crate::rules::load::Options;
 
 /// Look at rule files without running a node.
 #[derive(Debug, Subcommand)]

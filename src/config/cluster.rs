@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use serde::Deserialize;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::QuorumRule;
 
 use super::duration;
-use crate::units::Span;
 
 /// `[cluster]`
 #[derive(Clone, Debug, Deserialize)]
@@ -101,17 +102,6 @@ pub struct Cluster {
     ///
     /// Default false: it uses the members' time and can answer.
     pub skew_unready: bool,
-}
-
-/// Who may own keys while the cluster is split.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QuorumRule {
-    /// The side with more than half of the known members, or half with the lowest id among them.
-    #[default]
-    Majority,
-    /// Every side.
-    None,
 }
 
 impl Cluster {

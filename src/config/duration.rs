@@ -1,8 +1,7 @@
 //! Lengths of time as people write them: `400ms`, `90s`, `1h30m`.
 
 use serde::{Deserialize, Deserializer, de};
-
-use crate::units::Span;
+use tidegate_limiter::units::Span;
 
 /// Reads a length of time; for `#[serde(deserialize_with)]`.
 pub(super) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {

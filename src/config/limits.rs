@@ -1,6 +1,7 @@
 //! `[limits]`: every bound a deployment may want to move.
 
 use serde::Deserialize;
+use tidegate_limiter::store::{OnFull, Options};
 
 /// `[limits]`
 #[derive(Clone, Debug, Deserialize)]
@@ -49,15 +50,11 @@ pub struct Limits {
     pub drain_timeout_ms: u64,
 }
 
-/// What a new key gets when the store is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnFull {
-    /// New keys of a rule share one bucket, with that rule's limit.
-    #[default]
-    Share,
-    /// New keys are refused.
-    Refuse,
+impl Limits {
+    /// What bounds the store of a node with these limits.
+    pub fn store(&self) -> Options {
+        Options { keys_max: self.keys_max, on_full: self.on_full, shards: None }
+    }
 }
 
 impl Default for Limits {

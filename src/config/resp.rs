@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::Deserialize;
+use tidegate_limiter::policy::Mode;
+use tidegate_limiter::units::Span;
 
-use super::policy::Mode;
 use super::{Secret, duration};
-use crate::units::Span;
 
 /// `[resp]`. What one request may be, how many connections there may be, and how long a client may
 /// take over a command is in `[limits]`, as for the other doors.

@@ -1,10 +1,11 @@
 //! The whole of `cluster.toml`.
 
 use serde::Deserialize;
+use tidegate_cluster::pki::Tls;
+use tidegate_rules::Defaults;
 
 use super::{
-    Admin, Auth, Cluster, Debug, Defaults, Envoy, Grpc, Http, Limits, Node, Resp, Rules, Stats,
-    Storage, Tls, Xds,
+    Admin, Auth, Cluster, Debug, Envoy, Grpc, Http, Limits, Node, Resp, Rules, Stats, Storage, Xds,
 };
 
 /// The whole configuration.

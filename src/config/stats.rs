@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use serde::Deserialize;
+use tidegate_limiter::units::Span;
 
 use super::duration;
-use crate::units::Span;
 
 /// `[stats]`. Our own metrics are told all the same, by the HTTP and the operator's door.
 #[derive(Clone, Debug, Deserialize)]

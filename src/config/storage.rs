@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use tidegate_limiter::units::Span;
 
 use super::duration;
-use crate::units::Span;
 
 /// `[storage]`
 #[derive(Clone, Debug, Deserialize)]

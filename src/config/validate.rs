@@ -6,11 +6,12 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use super::name::{is_cluster_name, is_label};
+use tidegate_limiter::units::Span;
+use tidegate_ownership::name::{is_cluster_name, is_label};
+
 use super::node::THREADS_MAX;
 use super::stats::TAGS_MAX;
 use super::{Cluster, Config, Envoy, Grpc, Limits, Stats, Xds};
-use crate::units::Span;
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
 pub const XDS_PAIRS_MAX: usize = 64;

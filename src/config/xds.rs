@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use tidegate_limiter::units::Span;
 
 use super::duration;
-use crate::units::Span;
 
 /// `[xds]`. What envoyproxy/ratelimit takes from `CONFIG_TYPE=GRPC_XDS_SOTW` and
 /// `CONFIG_GRPC_XDS_*`: the way in which Envoy Gateway drives it.

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-
-use crate::engine::{Retry, Verdict};
-use crate::rules::book::Rule;
-use crate::rules::descriptor::Descriptor;
-use crate::rules::metadata::Metadata;
-use crate::units::Hits;
+use tidegate_limiter::descriptor::Descriptor;
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::units::Hits;
+use tidegate_rules::book::Rule;
+use tidegate_rules::metadata::Metadata;
 
 /// One request, borrowed from the bytes that carried it.
 #[derive(Clone, Copy, Debug)]

@@ -20,10 +20,9 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-
-use crate::cluster::identity::NodeId;
-use crate::cluster::route::Topology;
-use crate::config::policy::Scope;
+use tidegate_limiter::policy::Scope;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::route::Topology;
 
 /// Most asks for one verdict; beyond them the policy answers.
 pub(super) const ATTEMPTS_MAX: u32 = 64;
@@ -149,10 +148,11 @@ impl Candidates {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_ownership::Electorate;
+    use tidegate_ownership::identity::Generation;
+    use tidegate_ownership::membership::{Member, MemberState, View};
+
     use super::*;
-    use crate::cluster::identity::Generation;
-    use crate::cluster::membership::{Member, MemberState, View};
-    use crate::cluster::tenure::Electorate;
 
     fn id(id: &str) -> NodeId {
         NodeId::new(id).expect("a valid id")

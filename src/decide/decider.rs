@@ -5,6 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::wire::Check;
+use tidegate_limiter::policy::{Durability, Mode};
+use tidegate_limiter::store::{Me, Verdicts, is_urgent};
+use tidegate_limiter::units::Timestamp;
+use tidegate_rules::book::Rule;
+use tidegate_rules::rule::RuleStats;
+use tidegate_rules::tally::Tallies;
 
 use super::ask::{Answer, Ask, Source, Status};
 use super::denials::Denials;
@@ -14,14 +21,7 @@ use super::plan::{Plan, Planner};
 use super::seen::Seen;
 use super::status::Outcome;
 use super::{Decide, policy};
-use crate::cluster::mesh::wire::Check;
 use crate::config::Envoy;
-use crate::config::policy::{Durability, Mode};
-use crate::observe::tally::Tallies;
-use crate::rules::book::Rule;
-use crate::rules::rule::RuleStats;
-use crate::store::{Me, Verdicts, is_urgent};
-use crate::units::Timestamp;
 
 /// The one path to a verdict; cheap to clone.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@
 //! **What is asked all the same**: fewer hits, peeks and refunds; more hits than the limit can
 //! hold, which are refused for ever; counters of a rule that changed, because the quotas are
 //! compared; a key that was given hits back, because the owner tells every node of its ring
-//! ([`Call::Refunded`](crate::cluster::mesh::wire::Call::Refunded)). That notice is sent once;
+//! ([`Call::Refunded`](tidegate_cluster::mesh::wire::Call::Refunded)). That notice is sent once;
 //! [`HOLDS_MAX`] bounds what a lost one does, but for remembered windows.
 //!
 //! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused
@@ -35,13 +35,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::wire::Check;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::quota::Algorithm;
+use tidegate_limiter::store::{Counter, Verdicts};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::refusal::{later, may_ever_pass, refused_again, shortest_wait};
-use crate::cluster::mesh::wire::Check;
-use crate::engine::Verdict;
-use crate::rules::quota::Algorithm;
-use crate::store::{Counter, Verdicts};
-use crate::units::{Hits, Span, Timestamp};
 
 /// Slots of the table; 32 bytes each, and some 200 more for a refusal of one limit.
 const SLOTS: usize = 16_384;
@@ -231,11 +231,12 @@ fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_limiter::engine::Retry;
+    use tidegate_limiter::policy::{Durability, Scope};
+    use tidegate_limiter::quota::Quota;
+    use tidegate_limiter::store::KeyHash;
+
     use super::*;
-    use crate::config::policy::{Durability, Scope};
-    use crate::engine::Retry;
-    use crate::rules::quota::Quota;
-    use crate::store::KeyHash;
 
     const ASKED: Timestamp = Timestamp::from_secs(1_700_000_000);
 

@@ -12,15 +12,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate_cluster::mesh::wire::{Call, Check, Reply};
+use tidegate_cluster::mesh::{CallError, LaneKind, Peer};
+use tidegate_limiter::store::Verdicts;
+use tidegate_ownership::identity::NodeId;
 use tokio::time::Instant;
 
 use super::candidates::{ATTEMPTS_MAX, Candidates, Next};
 use super::parts::Remote;
 use super::{Decider, Source};
-use crate::cluster::identity::NodeId;
-use crate::cluster::mesh::wire::{Call, Check, Reply};
-use crate::cluster::mesh::{CallError, LaneKind, Peer};
-use crate::store::Verdicts;
 
 /// Why nobody gave a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 //! (together.rs); otherwise each is decided by itself.
 //!
 //! Front doors see [`Decide`]; peers see [`Decider::decide_as_owner`]. Both end in the same
-//! [`Store`](crate::store::Store).
+//! [`Store`](tidegate_limiter::store::Store).
 
 mod ask;
 mod candidates;
@@ -35,8 +35,9 @@ pub use decider::Decider;
 pub use parts::{Counters, Parts, Remote};
 pub use throttle::{Demand, TOGETHER_MAX, Throttle};
 
+use tidegate_rules::tally::Tallies;
+
 use crate::config::Envoy;
-use crate::observe::tally::Tallies;
 
 /// The one path to a verdict, as the front doors see it.
 pub trait Decide: Send + Sync + 'static {

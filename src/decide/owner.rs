@@ -8,16 +8,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::LaneKind;
+use tidegate_cluster::mesh::wire::{Call, Check, Reply};
+use tidegate_cluster::replicate;
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::{KeyHash, Verdicts};
+use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
 use super::Decider;
 use super::seen::Once;
-use crate::cluster::identity::{Generation, NodeId, node_actor};
-use crate::cluster::mesh::LaneKind;
-use crate::cluster::mesh::wire::{Call, Check, Reply};
-use crate::cluster::replicate;
-use crate::config::policy::Scope;
-use crate::store::{KeyHash, Verdicts};
-use crate::units::{Hits, Timestamp};
 
 impl Decider {
     /// Decides a check that a peer, `from`, forwarded because this node owns its key.

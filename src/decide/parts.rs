@@ -5,19 +5,19 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::owning::Tenancy;
+use tidegate_cluster::replicate::Replicator;
+use tidegate_cluster::seam::Clock;
+use tidegate_cluster::sync::Synchroniser;
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::{KeyHasher, Store};
+use tidegate_ownership::route::Topology;
+use tidegate_rules::book::{Book, Rule};
+use tidegate_rules::tally::Tallies;
 
-use crate::cluster::incarnation::Incarnation;
-use crate::cluster::mesh::Mesh;
-use crate::cluster::replicate::Replicator;
-use crate::cluster::route::Topology;
-use crate::cluster::sync::Synchroniser;
-use crate::cluster::tenure::Tenancy;
 use crate::config::Envoy;
-use crate::config::policy::Scope;
-use crate::observe::tally::Tallies;
-use crate::rules::book::{Book, Rule};
-use crate::seam::Clock;
-use crate::store::{KeyHasher, Store};
 
 /// Everything a decision is made from.
 #[derive(Debug)]

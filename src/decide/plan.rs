@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::wire::Check;
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::store::{Counter, KeyHasher};
+use tidegate_limiter::units::Hits;
+use tidegate_rules::Found;
+use tidegate_rules::book::{Book, Rule};
+use tidegate_rules::metadata::Metadata;
+use tidegate_rules::tally::Tallies;
 
 use super::Ask;
-use crate::cluster::mesh::wire::Check;
 use crate::config::Envoy;
-use crate::observe::tally::Tallies;
-use crate::rules::Found;
-use crate::rules::book::{Book, Rule};
-use crate::rules::descriptor::{Descriptor, Entry};
-use crate::rules::metadata::Metadata;
-use crate::store::{Counter, KeyHasher};
-use crate::units::Hits;
 
 /// What is to be done for one descriptor.
 #[derive(Clone, Debug)]

@@ -1,14 +1,13 @@
 //! The answer when nobody who could decide exactly does: the rule's `on_unavailable`.
 
 use smallvec::SmallVec;
-
-use crate::cluster::mesh::wire::Check;
-use crate::cluster::route::Topology;
-use crate::config::policy::OnUnavailable;
-use crate::engine::{Retry, Verdict};
-use crate::rules::quota::Quota;
-use crate::store::{Counter, Store};
-use crate::units::{Hits, Span, Timestamp};
+use tidegate_cluster::mesh::wire::Check;
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::policy::OnUnavailable;
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::store::{Counter, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_ownership::route::Topology;
 
 /// When to ask again after a refusal by policy: by then the ring has another owner.
 const RETRY_AFTER: Span = Span::from_secs(1);

@@ -1,11 +1,10 @@
 //! What a refusal says when it is remembered: how long it holds, and what is left of its times.
 
 use smallvec::SmallVec;
-
-use crate::engine::{Retry, Verdict};
-use crate::rules::quota::Quota;
-use crate::store::Counter;
-use crate::units::{Hits, Span};
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::store::Counter;
+use tidegate_limiter::units::{Hits, Span};
 
 /// What a window that is remembered as refused says to `hits`, by the quota of today.
 pub(super) fn refused_again(verdict: &Verdict, counter: &Counter, hits: Hits) -> Verdict {

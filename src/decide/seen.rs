@@ -12,9 +12,8 @@
 //! that comes later than [`SEEN_MAX`] other checks is counted a second time.
 
 use parking_lot::Mutex;
-
-use crate::engine::ActorId;
-use crate::store::Verdicts;
+use tidegate_limiter::engine::ActorId;
+use tidegate_limiter::store::Verdicts;
 
 /// Checks that are remembered, of all askers together; about 100 bytes each.
 const SEEN_MAX: usize = 65_536;
@@ -99,9 +98,10 @@ impl Set {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_limiter::engine::{Retry, Verdict};
+    use tidegate_limiter::units::Span;
+
     use super::*;
-    use crate::engine::{Retry, Verdict};
-    use crate::units::Span;
 
     const ASKER: ActorId = ActorId::new(0x1234_5678_9abc_def0);
 

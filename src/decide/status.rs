@@ -5,13 +5,14 @@
 //! and `limit + excess` of one that did not; a fixed window knows both exactly. Refunds, which it
 //! does not know, are not counted.
 
+use tidegate_limiter::quota::Algorithm;
+use tidegate_limiter::store::Verdicts;
+use tidegate_rules::rule::RuleStats;
+use tidegate_rules::tally::Outcome as Tallied;
+
 use super::ask::{Source, Status, leading};
 use super::parts::Parts;
 use super::plan::{Limited, Plan};
-use crate::observe::tally::Outcome as Tallied;
-use crate::rules::quota::Algorithm;
-use crate::rules::rule::RuleStats;
-use crate::store::Verdicts;
 
 /// What was decided for one descriptor.
 #[derive(Clone, Debug)]

@@ -11,14 +11,14 @@
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::wire::Check;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::policy::{Durability, Mode};
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::store::{Counter, Kind, Me, Single, is_urgent};
+use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::{Decide, Decider, policy};
-use crate::cluster::mesh::wire::Check;
-use crate::config::policy::{Durability, Mode};
-use crate::engine::Verdict;
-use crate::rules::quota::Quota;
-use crate::store::{Counter, Kind, Me, Single, is_urgent};
-use crate::units::{Hits, Timestamp};
 
 /// Most demands that are decided in one go; more are decided in several.
 pub const TOGETHER_MAX: usize = 32;

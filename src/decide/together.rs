@@ -29,16 +29,16 @@
 //! Source: envoyproxy/ratelimit, `src/redis/fixed_cache_impl.go`, `DoLimit`. It does not give back.
 
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::wire::Check;
+use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::Decider;
 use super::ask::Source;
 use super::decider::Outcomes;
 use super::plan::Limited;
 use super::status::Outcome;
-use crate::cluster::mesh::wire::Check;
 use crate::config::Envoy;
-use crate::store::KeyHash;
-use crate::units::{Hits, Timestamp};
 
 /// The limits of a request, in its order.
 type Limits<'a> = SmallVec<[&'a Limited; 2]>;

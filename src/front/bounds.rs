@@ -20,8 +20,9 @@
 
 use std::time::Duration;
 
+use tidegate_limiter::descriptor::Descriptor;
+
 use crate::config::Limits;
-use crate::rules::descriptor::Descriptor;
 
 /// How long a connection may stay without a request in flight.
 ///
@@ -188,8 +189,9 @@ impl Default for Bounds {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_limiter::descriptor::Entry;
+
     use super::*;
-    use crate::rules::descriptor::Entry;
 
     fn descriptor<'a>(entries: &[(&'a str, &'a str)]) -> Descriptor<'a> {
         let entries = entries.iter().map(|&(key, value)| Entry { key, value }).collect();

@@ -34,11 +34,11 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::units::Span;
+use tidegate_rules::rule::Rule;
 
 use crate::decide::{Answer, Status};
-use crate::engine::{Retry, Verdict};
-use crate::rules::rule::Rule;
-use crate::units::Span;
 
 /// Hits per window of the most restrictive limit.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -129,7 +129,7 @@ pub fn most_restrictive(answer: &Answer) -> Option<&Verdict> {
 fn structured_fields(answer: &Answer) -> (String, String) {
     let (mut policy, mut current) = (String::new(), String::new());
     for (rule, index, verdict) in verdicts(answer).take(ITEMS_MAX) {
-        let window = rule.limits.get(index).map(crate::rules::quota::Quota::window);
+        let window = rule.limits.get(index).map(tidegate_limiter::quota::Quota::window);
         let mut name = rule.name.as_deref().unwrap_or(&rule.id).to_owned();
         if let (Some(window), true) = (window, rule.limits.len() > 1) {
             name = format!("{name}-{window}");

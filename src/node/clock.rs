@@ -14,7 +14,7 @@
 //! Example: the system clock is set back by 30 s. The decision clock runs at nine tenths of its
 //! speed for 300 s and is right again; no window began twice.
 
-use crate::units::{Span, Timestamp};
+use tidegate_limiter::units::{Span, Timestamp};
 
 /// The state of the clock between two comparisons; immutable, so that reading it takes no lock.
 ///

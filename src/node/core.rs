@@ -8,6 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tidegate_cluster::gossip::{self, Facts, Gossip};
+use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::mesh::{self, Mesh};
+use tidegate_cluster::owning::{Driver, Tenancy, driver};
+use tidegate_cluster::pki::Identity;
+use tidegate_cluster::replicate::{self, Replicator};
+use tidegate_cluster::seam::Seam;
+use tidegate_cluster::sync::{self, Synchroniser};
+use tidegate_limiter::store::{KeyHasher, Store};
+use tidegate_ownership::Electorate;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::membership::{Member, MemberState, View};
+use tidegate_ownership::route::Topology;
+use tidegate_rules::book::{Book, Rule};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -16,22 +30,9 @@ use super::join::{until_joined, until_settled};
 use super::service::{PeerCounters, PeerService};
 use super::skew::Skew;
 use super::timekeeper::Timekeeper;
-use crate::cluster::gossip::{self, Facts, Gossip};
-use crate::cluster::identity::NodeId;
-use crate::cluster::incarnation::Incarnation;
-use crate::cluster::membership::{Member, MemberState, View};
-use crate::cluster::mesh::{self, Mesh};
-use crate::cluster::replicate::{self, Replicator};
-use crate::cluster::route::Topology;
-use crate::cluster::sync::{self, Synchroniser};
-use crate::cluster::tenure::{Driver, Electorate, Tenancy, driver};
 use crate::config::Config;
 use crate::decide::{Decider, Parts, Remote};
-use crate::pki::Identity;
-use crate::rules::book::{Book, Rule};
-use crate::seam::Seam;
 use crate::storage::Keeper;
-use crate::store::{KeyHasher, Store};
 
 /// What a core is made from.
 #[derive(Debug)]
@@ -128,7 +129,7 @@ impl Core {
     pub async fn build(setup: Setup, seam: Seam) -> Result<(Arc<Self>, Tasks), Error> {
         let Setup { config, node, identity, book, http } = setup;
         let incarnation = Arc::new(Incarnation::new(node.clone(), seam.clock.system()));
-        let store = Arc::new(Store::new((&config.limits).into()));
+        let store = Arc::new(Store::new(config.limits.store()));
         let given = match &identity {
             Some(identity) => Given::Shared(identity.secret),
             None => Given::Fresh(fresh_secret(&seam)?),

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use tidegate_cluster::seam::Seam;
+use tidegate_limiter::store::{KeyHasher, Store};
+
 use crate::config::Config;
-use crate::seam::Seam;
 use crate::storage::disk::PathOnDisk;
 use crate::storage::{Keeper, Origin, Secret, Snapshots};
-use crate::store::{KeyHasher, Store};
 
 /// The file, and the secret that its keys are hashed under.
 pub(super) struct Durable {

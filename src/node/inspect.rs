@@ -3,6 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tidegate_cluster::mesh::Peer;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::units::NANOS_PER_SEC;
+use tidegate_ownership::membership::{self, Member};
+use tidegate_ownership::route::Topology;
 use tokio::time::Instant;
 
 use super::core::Core;
@@ -13,14 +19,8 @@ use crate::admin::report::{
     ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport,
     StatusReport, StorageReport, StoreReport,
 };
-use crate::cluster::membership::{self, Member};
-use crate::cluster::mesh::Peer;
-use crate::cluster::route::Topology;
 use crate::config::Config;
-use crate::config::policy::{Mode, Scope};
 use crate::observe::Health;
-use crate::rules::descriptor::Entry;
-use crate::units::NANOS_PER_SEC;
 
 /// Reads everything an operator may ask for.
 pub(super) struct View {

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tidegate_cluster::seam::Clock;
+use tidegate_limiter::engine::Verdict;
+use tidegate_rules::tally::Tallies;
+
 use crate::config::Envoy;
 use crate::decide::{Answer, Ask, Decide, Decider, Demand, Throttle};
-use crate::engine::Verdict;
 use crate::observe::metrics::Door;
-use crate::observe::tally::Tallies;
-use crate::seam::Clock;
 
 /// Decides, and notes for the metrics how it went and how long it took.
 #[derive(Debug)]

@@ -30,6 +30,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use self::core::{Core, Error as CoreError, Failed, Joined, Setup, Tasks};
+use tidegate_cluster::mesh;
+use tidegate_cluster::pki;
+use tidegate_ownership::identity::NodeId;
+
 use self::doors::{Behind, Doors};
 use self::inspect::View;
 use self::probes::NodeProbes;
@@ -37,13 +41,9 @@ use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
 use self::statistics::PrometheusDoor;
 use self::statsd::Statsd;
-use crate::cluster::identity::NodeId;
-use crate::cluster::mesh;
 use crate::config::{Config, UserError};
 use crate::front::tls::Tls;
 use crate::observe::Health;
-use crate::pki;
-use crate::rules;
 use crate::xds;
 pub use outside::{SystemClock, outside};
 pub use skew::{Skew, median_offset};
@@ -60,7 +60,7 @@ pub enum Error {
     Pki(#[from] pki::Error),
     /// The rules.
     #[error("{0}")]
-    Rules(#[from] rules::error::Error),
+    Rules(#[from] tidegate_rules::error::Error),
     /// What the rules are to come from.
     #[error(transparent)]
     Xds(#[from] xds::Error),

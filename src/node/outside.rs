@@ -11,11 +11,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use quinn::Runtime;
+use tidegate_cluster::seam::{Clock, Entropy, Net, Seam};
+use tidegate_limiter::units::{Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::{COMPARE_INTERVAL, Discipline};
-use crate::seam::{Clock, Entropy, Net, Seam};
-use crate::units::{Span, Timestamp};
 
 /// The system's clock, disciplined.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! What a node owns, in numbers and for people.
 
+use tidegate_limiter::policy::Scope;
+
 use super::core::Core;
 use super::probes::{counter, gauge, labelled, read, signed};
 use crate::admin::report::OwnershipReport;
-use crate::config::policy::Scope;
 use crate::observe::names;
 use crate::observe::samples::Reading;
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_cluster::replicate::Replicator;
+
 use super::core::{Core, Joined};
 use super::doors::Stats;
 use super::outside::SystemClock;
 use super::ownership;
 use super::rulebook::RuleBook;
 use super::statistics::Source;
-use crate::cluster::replicate::Replicator;
 use crate::front::Probes;
 use crate::front::serve::DoorStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
@@ -56,7 +57,7 @@ impl NodeProbes {
         }
         let cell = book.cell();
         metrics.watch_rules(move || {
-            let sample = |rule: &Arc<crate::rules::rule::Rule>| RuleSample {
+            let sample = |rule: &Arc<tidegate_rules::rule::Rule>| RuleSample {
                 id: rule.id.clone(),
                 allowed: read(&rule.stats.allowed),
                 denied: read(&rule.stats.denied),

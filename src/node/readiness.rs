@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limiter::policy::Scope;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Failed};
 use super::rulebook::RuleBook;
 use super::skew::Skew;
-use crate::config::policy::Scope;
 use crate::front::rls;
 use crate::observe::Health;
 

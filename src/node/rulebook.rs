@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tidegate_cluster::seam::Entropy;
+use tidegate_rules::book::Book;
+use tidegate_rules::load;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::core::Failed;
 use crate::config::{Config, examples};
-use crate::rules::book::Book;
-use crate::rules::current::{Handle, Status};
-use crate::rules::load;
-use crate::rules::watch::{Options, Watcher};
-use crate::seam::Entropy;
+use crate::reload::current::{Handle, Status};
+use crate::reload::watch::{Options, Watcher};
 use crate::xds;
 
 /// Where the rules in force are found; cheap to clone.

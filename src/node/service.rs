@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_cluster::gossip::Gossip;
+use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply};
+use tidegate_cluster::mesh::{Answer, Peer, Service};
+use tidegate_cluster::owning::Driver;
+use tidegate_cluster::replicate::{self, Replicator};
+use tidegate_cluster::seam::Clock;
+use tidegate_cluster::sync::Synchroniser;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::{Epochs, Stand};
 use tokio::time::Instant;
 
-use crate::cluster::gossip::Gossip;
-use crate::cluster::identity::NodeId;
-use crate::cluster::mesh::wire::{Call, Check, Digest, Reply};
-use crate::cluster::mesh::{Answer, Peer, Service};
-use crate::cluster::replicate::{self, Replicator};
-use crate::cluster::sync::Synchroniser;
-use crate::cluster::tenure::{Driver, Epochs, Stand};
 use crate::decide::Decider;
-use crate::seam::Clock;
 
 /// Answers peers' calls; every arm is short and never waits.
 pub(super) struct PeerService {

@@ -17,7 +17,7 @@
 //! is −200, 0, 29.9, 30.0, 30.1. The median is 29.9 s, so this node is half a minute late, and the
 //! one at −200 s is somebody else's trouble.
 
-use crate::units::Span;
+use tidegate_limiter::units::Span;
 
 /// How far a node is from the members' median.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

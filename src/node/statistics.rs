@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
+use tidegate_rules::tally::Tallies;
 use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +17,6 @@ use crate::front::bounds::Bounds;
 use crate::front::serve::{DoorStats, Protocols, serve};
 use crate::observe::latency::Latency;
 use crate::observe::statistics::{Statistics, prometheus};
-use crate::observe::tally::Tallies;
 
 /// What the statistics are read from.
 #[derive(Clone, Debug)]

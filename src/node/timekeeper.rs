@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::seam::Clock;
+use tidegate_limiter::units::Span;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::skew::Skew;
-use crate::cluster::mesh::Mesh;
-use crate::seam::Clock;
-use crate::units::Span;
 
 /// Between two looks at the peers' clocks: as often as they are pinged, so that a node that joins
 /// need not wait for this.
@@ -113,8 +113,9 @@ fn tell(skew: Skew, max: Span) {
 mod tests {
     use std::sync::atomic::AtomicI64;
 
+    use tidegate_limiter::units::Timestamp;
+
     use super::*;
-    use crate::units::Timestamp;
 
     const S: i64 = 1_000_000_000;
 

@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
-
-use crate::units::Span;
+use tidegate_limiter::units::Span;
 
 /// Upper bounds of the buckets in nanoseconds, and as the text shows them, in seconds.
 pub const BOUNDS: [(u64, f64); 20] = [

@@ -114,8 +114,9 @@ type Label = (&'static str, &'static str);
 
 #[cfg(test)]
 mod tests {
+    use tidegate_limiter::units::Span;
+
     use super::*;
-    use crate::units::Span;
 
     #[test]
     fn what_is_counted_is_what_is_read() {

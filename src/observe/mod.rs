@@ -8,7 +8,6 @@ pub mod metrics;
 pub mod names;
 pub mod samples;
 pub mod statistics;
-pub mod tally;
 
 pub use health::Health;
 pub use metrics::Metrics;

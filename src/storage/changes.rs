@@ -5,8 +5,8 @@
 
 use std::vec;
 
-use crate::store::{Counted, Cursor, KeyHash, Store};
-use crate::units::Timestamp;
+use tidegate_limiter::store::{Counted, Cursor, KeyHash, Store};
+use tidegate_limiter::units::Timestamp;
 
 /// Counters that are copied out of the store at once.
 const BATCH_KEYS: usize = 256;

@@ -8,8 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, DatabaseError};
-
-use crate::units::Timestamp;
+use tidegate_limiter::units::Timestamp;
 
 /// Most files that are kept aside; the oldest goes for the next. A disk that tears every file must
 /// not fill up with them.

@@ -21,13 +21,13 @@ use redb::{
     Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
     TableHandle,
 };
+use tidegate_limiter::store::{Counted, KeyHash};
+use tidegate_limiter::units::Timestamp;
 
 use super::disk::Disk;
 use super::error::Error;
 use super::origin::{Origin, Secret};
 use super::record::{self, KEY_BYTES};
-use crate::store::{Counted, KeyHash};
-use crate::units::Timestamp;
 
 /// The version of the layout: which tables there are and what is in them.
 const FORMAT: &[u8] = b"tidegate counts 1";

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use tidegate_cluster::seam::Clock;
+use tidegate_limiter::store::Store;
+use tidegate_limiter::units::Span;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::snapshots::Snapshots;
-use crate::seam::Clock;
-use crate::store::Store;
-use crate::units::Span;
 
 /// Writes what changed in a store to its file. Cheap to clone.
 #[derive(Clone, Debug)]

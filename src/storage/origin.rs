@@ -23,7 +23,7 @@ pub struct Origin {
 pub enum Secret {
     /// The cluster's secret, which the file only names: [`fingerprint`] of it.
     ///
-    /// [`fingerprint`]: crate::store::KeyHasher::fingerprint
+    /// [`fingerprint`]: tidegate_limiter::store::KeyHasher::fingerprint
     Shared(u64),
     /// The secret of a node that stands alone. Nobody else keeps it, so it is in the file: else
     /// the counts in it would be under keys that no later start finds.

@@ -18,10 +18,9 @@
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-
-use crate::engine::State;
-use crate::store::{Counted, KeyHash};
-use crate::units::Timestamp;
+use tidegate_limiter::engine::State;
+use tidegate_limiter::store::{Counted, KeyHash};
+use tidegate_limiter::units::Timestamp;
 
 /// The version that values are written in. A reader knows this one alone: a file that holds another
 /// says so in front, and is set aside as a whole.
@@ -125,11 +124,11 @@ fn sum(key: &[u8; KEY_BYTES], value: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tidegate_limiter::engine::{ActorId, Tat, decide, decide_eventual};
+    use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+    use tidegate_limiter::units::{Hits, Span};
 
     use super::*;
-    use crate::engine::{ActorId, Tat, decide, decide_eventual};
-    use crate::rules::quota::{Algorithm, Quota, QuotaParts};
-    use crate::units::{Hits, Span};
 
     const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 

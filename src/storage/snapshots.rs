@@ -17,6 +17,8 @@
 use std::{fmt, mem};
 
 use parking_lot::Mutex;
+use tidegate_limiter::store::{Cursor, KeyHash, Merged, Store};
+use tidegate_limiter::units::Timestamp;
 
 use super::changes::{Changes, Which};
 use super::disk::Disk;
@@ -24,8 +26,6 @@ use super::error::Error;
 use super::file::{Expired, File, Opened, Written};
 use super::origin::{Origin, Secret};
 use super::status::Status;
-use crate::store::{Cursor, KeyHash, Merged, Store};
-use crate::units::Timestamp;
 
 /// Counters of the file that a round looks at for expiry: a million in some twelve minutes at the
 /// default interval, at a cost that no round notices.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::units::Timestamp;
+use tidegate_limiter::units::Timestamp;
 
 /// How it stands with the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

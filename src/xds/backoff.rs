@@ -5,7 +5,7 @@
 //!
 //! Example, from 500 ms to 30 s: waits of 250–500 ms, 0.5–1 s, 1–2 s, ..., 15–30 s, 15–30 s.
 
-use crate::units::Span;
+use tidegate_limiter::units::Span;
 
 /// The waits of one client.
 #[derive(Clone, Copy, Debug)]

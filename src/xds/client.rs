@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 use futures_util::stream;
 use http::uri::PathAndQuery;
+use tidegate_cluster::seam::Entropy;
+use tidegate_rules::book::Book;
+use tidegate_rules::load;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
@@ -26,10 +29,7 @@ use super::resources;
 use super::session::Session;
 use super::structure::Struct;
 use crate::config::Xds;
-use crate::rules::book::Book;
-use crate::rules::current::Handle;
-use crate::rules::load;
-use crate::seam::Entropy;
+use crate::reload::current::Handle;
 
 /// The one method that is called.
 pub const STREAM_AGGREGATED_RESOURCES: &str =

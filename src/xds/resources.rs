@@ -8,13 +8,13 @@
 //! by a multiple of it: a descriptor of two bytes is some 200 in memory.
 
 use prost::{DecodeError, Message};
+use tidegate_rules::book::Book;
+use tidegate_rules::error::{Error as RuleError, Reason};
+use tidegate_rules::load;
 
 use super::message::Any;
 use super::rls_conf::{RateLimitConfig, TYPE_URL};
 use super::tree::{self, DESCRIPTOR_DEPTH_MAX};
-use crate::rules::book::Book;
-use crate::rules::error::{Error as RuleError, Reason};
-use crate::rules::load;
 
 /// Most resources of a response, as many domains as any book needs.
 pub const RESOURCES_MAX: usize = 10_000;

@@ -15,9 +15,10 @@
 //! unit. Any other limit without one is the mistake `invalid rate limit unit 'UNKNOWN'`, as in the
 //! reference.
 
+use tidegate_rules::yaml::{Kind, Node, Scalar};
+
 use super::rls_conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
 use super::structure::{Kind as ValueKind, Struct, Value};
-use crate::rules::yaml::{Kind, Node, Scalar};
 
 /// Most descriptors one below the other. A rule file holds no more: each takes two of the 64 levels
 /// that YAML may be nested.
@@ -161,10 +162,11 @@ fn plain(text: String) -> Node {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_rules::yaml::{Bounds, parse};
+
     use super::super::rls_conf::RateLimitReplace;
     use super::super::structure::ListValue;
     use super::*;
-    use crate::rules::yaml::{Bounds, parse};
 
     #[test]
     fn a_resource_is_the_tree_of_the_file_with_the_same_rules() {

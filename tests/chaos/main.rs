@@ -46,12 +46,11 @@ mod wait;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tokio::task::LocalSet;
-
 use dice::Dice;
 use faults::Extent;
 use network::Network;
 use options::Options;
+use tokio::task::LocalSet;
 use trial::Trial;
 use wait::until;
 

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::cluster::identity::NodeId;
-use tidegate::cluster::membership::View;
-use tidegate::cluster::mesh::wire::Check;
-use tidegate::cluster::ranges::Ranges;
-use tidegate::cluster::route::Topology;
-use tidegate::cluster::tenure::Holding;
-use tidegate::config::policy::{Durability, Mode, Scope};
 use tidegate::decide::{Answer, Counters, Source};
-use tidegate::rules::descriptor::Entry;
-use tidegate::store::Counter;
-use tidegate::units::Hits;
+use tidegate_cluster::mesh::wire::Check;
+use tidegate_cluster::owning::Holding;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::store::Counter;
+use tidegate_limiter::units::Hits;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::membership::View;
+use tidegate_ownership::ranges::Ranges;
+use tidegate_ownership::route::Topology;
 
 use crate::support::Node;
 

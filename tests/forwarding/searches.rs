@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate::cluster::ranges::Ranges;
-use tidegate::config::policy::Scope;
 use tidegate::decide::Source;
+use tidegate_limiter::policy::Scope;
+use tidegate_ownership::ranges::Ranges;
 
 use crate::bench::{
     PATIENCE, RULES, count, forget_rings, holds, id, remaining, replaced, source, value, value_of,

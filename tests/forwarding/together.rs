@@ -2,8 +2,8 @@
 
 use futures_util::future::join_all;
 use tidegate::decide::{Answer, Ask, Decide};
-use tidegate::rules::descriptor::{Descriptor, Entry};
-use tidegate::units::Hits;
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::units::Hits;
 
 use crate::bench::{RULES, remaining, value_of};
 use crate::support::{Node, cluster};

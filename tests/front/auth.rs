@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate::engine::Verdict;
 use tidegate::front::bounds::Bounds;
-use tidegate::units::Span;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::units::Span;
 
 use crate::support::{Door, Table, admitted, answer, http_door, request, rule, status};
 

@@ -2,10 +2,10 @@
 
 use http::HeaderMap;
 use tidegate::decide::Answer;
-use tidegate::engine::{Retry, Verdict};
 use tidegate::front::http::json;
 use tidegate::front::{render, rls};
-use tidegate::units::Span;
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::units::Span;
 
 use crate::support::{admitted, answer, limited, open, refused, rule, status, unmatched};
 

@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate::config::Auth;
 use tidegate::decide::{Answer, Ask, Decide, Source, Status};
-use tidegate::engine::{Retry, Verdict};
 use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::{HttpDoor, router};
 use tidegate::front::rls::{Health, RlsServer, routes};
 use tidegate::front::serve::{DoorStats, Protocols, Wire, serve};
 use tidegate::front::tls::Tls;
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::rules::rule::{Durability, Mode, OnUnavailable, Rule, Scope};
-use tidegate::units::{Hits, Span};
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::units::{Hits, Span};
+use tidegate_rules::rule::{Durability, Mode, OnUnavailable, Rule, Scope};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -150,7 +150,7 @@ impl Table {
 
 impl Decide for Table {
     async fn decide(&self, ask: Ask<'_>) -> Answer {
-        let entries = |descriptor: &tidegate::rules::descriptor::Descriptor<'_>| {
+        let entries = |descriptor: &tidegate_limiter::descriptor::Descriptor<'_>| {
             descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect()
         };
         self.asked.lock().push(Asked {

@@ -8,7 +8,7 @@ use tidegate::config::Envoy;
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit,
 };
-use tidegate::units::Span;
+use tidegate_limiter::units::Span;
 
 /// A scenario.
 pub struct Case {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::units::Span;
+use tidegate_limiter::units::Span;
 
 use crate::door::{array, open_with};
 

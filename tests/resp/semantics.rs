@@ -1,6 +1,6 @@
 //! `CL.THROTTLE` answers what redis-cell answers; `TG.CHECK` what the rules say.
 
-use tidegate::config::policy::Mode;
+use tidegate_limiter::policy::Mode;
 
 use crate::door::{open, open_with};
 

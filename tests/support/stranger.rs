@@ -9,11 +9,11 @@ use quinn::{ClientConfig, Connection, ConnectionError, Endpoint};
 use rustls::RootCertStore;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate::cluster::identity::{Generation, NodeId};
-use tidegate::cluster::mesh::wire::{Hello, HelloReply};
-use tidegate::cluster::mesh::{codec, tls};
-use tidegate::pki::{Identity, MESH_NAME};
-use tidegate::units::Timestamp;
+use tidegate_cluster::mesh::wire::{Hello, HelloReply};
+use tidegate_cluster::mesh::{codec, tls};
+use tidegate_cluster::pki::{Identity, MESH_NAME};
+use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::identity::{Generation, NodeId};
 
 /// A dialer with its own socket.
 pub struct Stranger {

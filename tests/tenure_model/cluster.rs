@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use tidegate::cluster::identity::{Generation, NodeId};
-use tidegate::cluster::mesh::wire::HandoffReply;
-use tidegate::cluster::ranges::{Range, Ranges};
-use tidegate::cluster::tenure::{
+use tidegate_cluster::mesh::wire::HandoffReply;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::ranges::{Range, Ranges};
+use tidegate_ownership::{
     Alive, Epoch, Members, Moment, Place, Quorum, Recognised, Ring, Roll, Standing, Step,
 };
-use tidegate::units::Span;
 
 /// How many ticks a grant counts.
 pub(crate) const LEASE: u64 = 2;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate::config::Xds;
-use tidegate::rules::current::{Handle, Status};
-use tidegate::rules::load;
-use tidegate::rules::rule::{Rule, RuleStats};
-use tidegate::seam::Entropy;
-use tidegate::units::Span;
+use tidegate::reload::current::{Handle, Status};
 use tidegate::xds::Client;
 use tidegate::xds::message::{DiscoveryRequest, DiscoveryResponse};
 use tidegate::xds::rls_conf::TYPE_URL;
 use tidegate::xds::structure::Kind;
+use tidegate_cluster::seam::Entropy;
+use tidegate_limiter::units::Span;
+use tidegate_rules::load;
+use tidegate_rules::rule::{Rule, RuleStats};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

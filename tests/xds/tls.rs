@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use tidegate::config::Xds;
-use tidegate::pki::{self, Overwrite, Validity};
-use tidegate::rules::current::Status;
-use tidegate::units::Span;
+use tidegate::reload::current::Status;
+use tidegate_cluster::pki::{self, Overwrite, Validity};
+use tidegate_limiter::units::Span;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use crate::follow::{Follower, xds};

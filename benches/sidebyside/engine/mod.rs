@@ -14,12 +14,11 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
+use connection::Connection;
 use hdrhistogram::Histogram;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::Timespec;
-
-use connection::Connection;
 
 /// Longer than any answer may take.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;

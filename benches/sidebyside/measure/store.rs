@@ -10,12 +10,12 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use governor::DefaultKeyedRateLimiter;
-use tidegate::config::OnFull;
-use tidegate::config::policy::{Mode, Scope};
 use tidegate::decide::TOGETHER_MAX;
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::store::{Counter, KeyHasher, Kind, Options, Single, Store};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::OnFull;
+use tidegate_limiter::store::{Counter, KeyHasher, Kind, Options, Single, Store};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::{Entrant, Plan, interleave, table};
 use crate::processes;

@@ -18,10 +18,10 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
+use tidegate_rules::book::Book;
 
 use super::router::answer;
 use crate::observe::statistics::Statistics;
-use crate::rules::book::Book;
 
 /// What stands behind the debug door.
 #[derive(Clone, Debug)]

@@ -12,9 +12,10 @@
 
 use std::fmt::Write;
 
+use tidegate_limiter::quota::Quota;
+use tidegate_rules::book::Book;
+
 use crate::front::rls::message::Unit;
-use crate::rules::book::Book;
-use crate::rules::quota::Quota;
 
 pub(super) fn dump(book: &Book) -> String {
     let mut rules: Vec<_> = book.rules().collect();
@@ -49,8 +50,9 @@ fn unit(quota: &Quota) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_rules::load::{self, Source};
+
     use super::*;
-    use crate::rules::load::{self, Source};
 
     #[test]
     fn every_limit_is_a_line_in_order() {

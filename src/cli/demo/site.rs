@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use tidegate_cluster::pki::{self, Overwrite};
 
 use super::super::{Failure, ca};
 use crate::config::UserError;
-use crate::pki::{self, Overwrite};
 
 /// The rules of the demo's nodes.
 const RULES: &str = include_str!("rules.yaml");

@@ -21,12 +21,11 @@
 
 mod entry;
 
+use entry::parse_header_name;
+pub use entry::{AuthEntry, AuthValue};
 use http::header::HeaderName;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
-
-use entry::parse_header_name;
-pub use entry::{AuthEntry, AuthValue};
 
 /// Most descriptors a mapping may make; a request with more would be refused at every other door.
 pub const DESCRIPTORS_MAX: usize = 16;

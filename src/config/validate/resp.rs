@@ -1,9 +1,10 @@
 //! `[resp]`: the door for clients of Redis.
 
+use tidegate_limiter::units::Span;
+
 use super::{Invalid, invalid, within};
 use crate::config::Resp;
 use crate::config::node::THREADS_MAX;
-use crate::units::Span;
 
 pub(super) fn resp(resp: &Resp) -> Result<(), Invalid> {
     let is_name = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());

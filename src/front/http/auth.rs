@@ -40,6 +40,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::engine::Retry;
+use tidegate_limiter::units::Hits;
 
 use super::check::{decide, undecided};
 use super::original::{self, Ambiguous, Original};
@@ -48,12 +51,9 @@ use super::{HttpDoor, denied_status, path};
 use crate::config::Auth;
 use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
 use crate::decide::{Ask, Decide};
-use crate::engine::Retry;
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::Peer;
 use crate::front::{Probes, client_addr, render};
-use crate::rules::descriptor::{Descriptor, Entry};
-use crate::units::Hits;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");

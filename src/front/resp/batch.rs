@@ -5,19 +5,20 @@
 
 use std::sync::Arc;
 
+use tidegate_limiter::descriptor::Descriptor;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::policy::Mode;
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::units::Hits;
+
 use super::command::{Command, command};
 use super::limit::{Named, five};
 use super::read::{Limits, Read, Words, read};
 use super::reply::Replies;
 use super::session::{Credentials, Next, Session};
-use crate::config::policy::Mode;
 use crate::decide::{Ask, Demand, Throttle};
-use crate::engine::Verdict;
 use crate::front::bounds::Bounds;
 use crate::front::serve::DoorStats;
-use crate::rules::descriptor::Descriptor;
-use crate::rules::quota::Quota;
-use crate::units::Hits;
 
 /// What all connections of the door have in common.
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::units::Hits;
+
 use super::limit::Named;
 use super::read::{Words, integer};
-use crate::rules::descriptor::{Descriptor, Entry};
-use crate::units::Hits;
 
 /// One command, borrowed from the bytes that carried it.
 #[derive(Clone, Debug, PartialEq)]

@@ -41,10 +41,10 @@
 
 use std::fmt;
 
-use crate::config::policy::Mode;
-use crate::engine::{Retry, Verdict};
-use crate::rules::quota::{self, Algorithm, Quota, QuotaParts, WINDOW_MAX, WINDOW_MIN};
-use crate::units::{NANOS_PER_SEC, Span};
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::policy::Mode;
+use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, WINDOW_MAX, WINDOW_MIN};
+use tidegate_limiter::units::{NANOS_PER_SEC, Span};
 
 /// What a client names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

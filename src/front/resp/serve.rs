@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use tidegate_limiter::policy::Mode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,6 @@ use super::connection::Drain;
 use super::session::Credentials;
 use super::threads::{Crew, Thread, ThreadEnded};
 use crate::config;
-use crate::config::policy::Mode;
 use crate::decide::Throttle;
 use crate::front::bounds::Bounds;
 use crate::front::serve::{DoorStats, pause_after};

@@ -16,10 +16,11 @@
 
 use std::collections::btree_map::Entry as Slot;
 
+use tidegate_rules::metadata::Metadata;
+
 use super::message::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
 use super::structure::{Kind, Struct, Value};
 use crate::decide::Answer;
-use crate::rules::metadata::Metadata;
 
 /// What Envoy is told of `request`, to which `answer` was given.
 pub(super) fn dynamic_metadata(request: &RateLimitRequest, answer: &Answer) -> Struct {
@@ -74,7 +75,7 @@ fn set(told: &mut Struct, key: &str, kind: Kind) {
 
 /// Recursion is bounded by the depth of a rule file.
 fn merge(into: &mut Struct, from: &Metadata) {
-    use crate::rules::metadata::Value as Told;
+    use tidegate_rules::metadata::Value as Told;
 
     for (key, value) in from {
         match into.fields.entry(key.to_string()) {

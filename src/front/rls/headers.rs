@@ -16,11 +16,12 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `shouldRateLimitWorker`.
 
+use tidegate_limiter::quota::Algorithm;
+use tidegate_rules::rule::Rule;
+
 use super::message::{DescriptorStatus, HeaderValue, Unit};
 use crate::config::Envoy;
 use crate::decide::{Answer, Status};
-use crate::rules::quota::Algorithm;
-use crate::rules::rule::Rule;
 
 /// The headers of `answer`, whose statuses are `statuses` on the wire.
 pub(super) fn headers(

@@ -5,8 +5,9 @@
 //! server never reads or sets (request headers, body, quota) are left out: protobuf skips what it
 //! does not know.
 
+use tidegate_limiter::units::Span;
+
 use super::structure::Struct;
-use crate::units::Span;
 
 /// One question: may these hits pass?
 #[derive(Clone, PartialEq, Eq, prost::Message)]

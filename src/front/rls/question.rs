@@ -1,13 +1,13 @@
 //! Envoy's request as a question of ours; shared by gRPC and its JSON form.
 
 use smallvec::SmallVec;
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::units::Hits;
 
 use super::message::{RateLimitDescriptor, RateLimitRequest, Unit};
 use crate::decide::Ask;
 use crate::front::bounds::{Bounds, Refusal};
-use crate::rules::descriptor::{Descriptor, Entry};
-use crate::rules::quota::{Algorithm, Quota};
-use crate::units::Hits;
 
 /// A request within the bounds, borrowed from its message. [`Question::ask`] is what is decided.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! What rules say of themselves as `google.protobuf.Struct`.
 
-use crate::rules::metadata::{Metadata, Value as Told};
 pub use crate::xds::structure::{Kind, ListValue, Struct, Value};
+use tidegate_rules::metadata::{Metadata, Value as Told};
 
 impl From<&Metadata> for Struct {
     fn from(metadata: &Metadata) -> Self {

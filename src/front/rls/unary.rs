@@ -176,9 +176,10 @@ impl HttpBody for Body {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::StreamBody;
+
     use super::*;
     use crate::front::rls::message::{Code, RateLimitRequest, RateLimitResponse};
-    use http_body_util::StreamBody;
 
     fn message() -> RateLimitRequest {
         RateLimitRequest { domain: "d".repeat(40), descriptors: vec![], hits_addend: 7 }

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use self::name::sanitized;
+use tidegate_rules::tally::{COUNTERS, Tallies};
+
 use super::latency::Times;
-use super::tally::{COUNTERS, Tallies};
 
 /// One reading.
 #[derive(Clone, Debug, Default)]

@@ -26,9 +26,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use tidegate_rules::tally::COUNTERS;
+
 use super::{Statistics, sanitized};
 use crate::observe::latency::{BOUNDS, Times};
-use crate::observe::tally::COUNTERS;
 
 /// What [`Form::Plain`] is, for an answer's `content-type`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -189,10 +190,11 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_limiter::units::Span;
+    use tidegate_rules::tally::{Outcome, Tallies};
+
     use super::*;
     use crate::observe::latency::Latency;
-    use crate::observe::tally::{Outcome, Tallies};
-    use crate::units::Span;
 
     #[test]
     fn the_first_three_parts_of_a_name_are_labels() {

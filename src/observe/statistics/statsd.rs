@@ -182,10 +182,11 @@ fn rate(count: u64) -> String {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use tidegate_limiter::units::Span;
+    use tidegate_rules::tally::{Outcome, Tallies};
+
     use super::*;
     use crate::observe::latency::{Latency, Times};
-    use crate::observe::tally::{Outcome, Tallies};
-    use crate::units::Span;
 
     #[test]
     fn counters_are_told_by_what_was_added() {

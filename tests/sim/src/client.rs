@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate::decide::{Ask, Decide};
 use tidegate::node::Core;
-use tidegate::rules::descriptor::{Descriptor, Entry};
-use tidegate::units::Hits;
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::units::Hits;
 use tokio_util::sync::CancellationToken;
 
 use crate::dice::Dice;
@@ -45,7 +45,7 @@ const PAUSE_MAX_MS: u64 = 40;
 /// The same in a flood.
 const FLOOD_PAUSE_MAX_MS: u64 = 4;
 /// Asks of a burst: more than a lane holds.
-const BURST: usize = tidegate::cluster::mesh::IN_FLIGHT_MAX + 200;
+const BURST: usize = tidegate_cluster::mesh::IN_FLIGHT_MAX + 200;
 const HALF_PPM: u32 = 500_000;
 
 impl Door {

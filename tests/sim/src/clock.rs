@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use tidegate::seam::Clock;
-use tidegate::units::{Span, Timestamp};
+use tidegate_cluster::seam::Clock;
+use tidegate_limiter::units::{Span, Timestamp};
 
 /// Simulated time since the start, in milliseconds; cheap to clone.
 #[derive(Clone, Debug, Default)]

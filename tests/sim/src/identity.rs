@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate::pki::{Authority, Identity, Validity};
-use tidegate::units::{Span, Timestamp};
+use tidegate_cluster::pki::{Authority, Identity, Validity};
+use tidegate_limiter::units::{Span, Timestamp};
 
 /// What key hashes are made under, on every node.
 pub(crate) const SECRET: [u8; 16] = [7; 16];

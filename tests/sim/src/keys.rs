@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate::rules::book::Book;
-use tidegate::rules::load::{self, Options, Source};
-use tidegate::rules::quota::{Algorithm, Quota};
-use tidegate::units::Span;
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::units::Span;
+use tidegate_rules::book::Book;
+use tidegate_rules::load::{self, Options, Source};
 
 /// The domain of every ask.
 pub(crate) const DOMAIN: &str = "sim";

@@ -1,7 +1,7 @@
 //! The oracle: one exact node that hears every hit at the moment its ask was answered.
 
-use tidegate::engine::{State, decide};
-use tidegate::units::{Hits, Span, Timestamp};
+use tidegate_limiter::engine::{State, decide};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use crate::history::Record;
 use crate::keys::Key;

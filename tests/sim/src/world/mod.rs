@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::config::Config;
-use tidegate::rules::book::Book;
-use tidegate::rules::descriptor::Entry;
-use tidegate::store::KeyHasher;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::store::KeyHasher;
+use tidegate_rules::book::Book;
 use turmoil::Sim;
 
 use crate::client::{CLIENTS, Door, Traffic};

@@ -3,8 +3,8 @@
 
 use std::sync::PoisonError;
 
-use tidegate::cluster::mesh::IN_FLIGHT_MAX;
-use tidegate::cluster::ranges::Ranges;
+use tidegate_cluster::mesh::IN_FLIGHT_MAX;
+use tidegate_ownership::ranges::Ranges;
 
 use super::{Crash, Isolation, Stall, World};
 use crate::coverage::Situation;

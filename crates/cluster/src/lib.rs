@@ -1,0 +1,10 @@
+//! The cluster: who is a member, who owns a key, and how nodes talk.
+
+pub mod gossip;
+pub mod incarnation;
+pub mod mesh;
+pub mod owning;
+pub mod pki;
+pub mod replicate;
+pub mod seam;
+pub mod sync;

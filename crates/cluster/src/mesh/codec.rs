@@ -1,0 +1,184 @@
+//! Bytes on a mesh stream: length-prefixed, versioned bincode frames.
+//!
+//! ```text
+//! +-----------------+-----------+------------------------+
+//! | length: u32, LE | version   | body: bincode          |
+//! | (version + body)| u8        |                        |
+//! +-----------------+-----------+------------------------+
+//! ```
+//!
+//! This is the only file that knows bincode. It is pinned to 2.0.1 (3.0.0 does not compile, and the
+//! 2 line is unmaintained); the exit is postcard, whose serde interface is the same three calls.
+//! Decoding always has a limit, because nine bytes that claim a long vector abort a process
+//! otherwise, and bytes left over behind the body are an error.
+
+use bytes::{Buf, Bytes, BytesMut};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The version every frame starts with. A peer of another version is refused in the hello, so that
+/// a frame of another version is an error and not a case.
+pub const VERSION: u8 = 3;
+
+/// Largest frame, version and body. At the bound: refused, and the stream is closed.
+pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
+
+const LENGTH_BYTES: usize = 4;
+
+/// Why bytes are no frame.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Longer than [`FRAME_BYTES_MAX`].
+    #[error("frame of {0} bytes is larger than {FRAME_BYTES_MAX}")]
+    TooLarge(usize),
+    /// A frame without even a version.
+    #[error("frame is empty")]
+    Empty,
+    /// A version that this node does not speak.
+    #[error("frame version {0}, expected {VERSION}")]
+    Version(u8),
+    /// The body is not what was expected.
+    #[error("frame body: {0}")]
+    Body(String),
+    /// The stream ended inside a frame.
+    #[error("frame is cut off after {0} bytes")]
+    Truncated(usize),
+    /// The body ends before the frame does.
+    #[error("frame has {0} bytes behind its body")]
+    Trailing(usize),
+}
+
+/// Appends `message` to `out` as one frame. On an error `out` is as it was.
+pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error> {
+    let start = out.len();
+    out.extend_from_slice(&[0; LENGTH_BYTES]);
+    out.extend_from_slice(&[VERSION]);
+    let mut writer = bytes::BufMut::writer(&mut *out);
+    let written = bincode::serde::encode_into_std_write(message, &mut writer, config());
+    let length = out.len() - start - LENGTH_BYTES;
+    let outcome = match written {
+        Err(error) => Err(Error::Body(error.to_string())),
+        Ok(_) if length > FRAME_BYTES_MAX => Err(Error::TooLarge(length)),
+        Ok(_) => Ok(()),
+    };
+    match (outcome, u32::try_from(length)) {
+        (Ok(()), Ok(prefix)) => {
+            out[start..start + LENGTH_BYTES].copy_from_slice(&prefix.to_le_bytes());
+            Ok(())
+        }
+        (outcome, _) => {
+            out.truncate(start);
+            outcome.and(Err(Error::TooLarge(length)))
+        }
+    }
+}
+
+/// Takes the first whole frame off `buffer`, without its length; `None` when it is not all there.
+pub fn split(buffer: &mut BytesMut) -> Result<Option<Bytes>, Error> {
+    let Some(prefix) = buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*prefix) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(Error::TooLarge(length));
+    }
+    if buffer.len() < LENGTH_BYTES + length {
+        return Ok(None);
+    }
+    buffer.advance(LENGTH_BYTES);
+    Ok(Some(buffer.split_to(length).freeze()))
+}
+
+/// Reads the message in a frame that [`split`] returned.
+pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, Error> {
+    let (&version, body) = frame.split_first().ok_or(Error::Empty)?;
+    if version != VERSION {
+        return Err(Error::Version(version));
+    }
+    let (message, read) = bincode::serde::decode_from_slice(body, config())
+        .map_err(|error| Error::Body(error.to_string()))?;
+    if read != body.len() {
+        return Err(Error::Trailing(body.len() - read));
+    }
+    Ok(message)
+}
+
+fn config() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<FRAME_BYTES_MAX>()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(message: &(u64, Vec<u8>)) -> BytesMut {
+        let mut out = BytesMut::new();
+        encode(message, &mut out).expect("a small message encodes");
+        out
+    }
+
+    #[test]
+    fn a_frame_in_pieces_is_read_once_it_is_whole() {
+        let whole = frame(&(7, vec![1, 2, 3]));
+        let mut buffer = BytesMut::new();
+        for (index, byte) in whole.iter().enumerate() {
+            assert!(split(&mut buffer).expect("no error yet").is_none(), "after {index} bytes");
+            buffer.extend_from_slice(&[*byte]);
+        }
+        let body = split(&mut buffer).expect("valid").expect("whole");
+        assert_eq!(decode::<(u64, Vec<u8>)>(&body).expect("valid"), (7, vec![1, 2, 3]));
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn a_huge_length_is_refused_before_anything_is_reserved() {
+        let mut buffer = BytesMut::from(&u32::MAX.to_le_bytes()[..]);
+        assert!(matches!(split(&mut buffer), Err(Error::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_short_frame_that_claims_a_long_vector_is_an_error() {
+        let claims_2_to_the_60 = [VERSION, 0, 253, 0, 0, 0, 0, 0, 0, 0, 16];
+        assert!(matches!(decode::<(u64, Vec<u8>)>(&claims_2_to_the_60), Err(Error::Body(_))));
+    }
+
+    #[test]
+    fn trailing_bytes_and_other_versions_are_refused() {
+        let mut body = frame(&(7, vec![]))[LENGTH_BYTES..].to_vec();
+        body.push(0);
+        assert!(matches!(decode::<(u64, Vec<u8>)>(&body), Err(Error::Trailing(1))));
+        body.pop();
+        body[0] = VERSION + 1;
+        let newer = decode::<(u64, Vec<u8>)>(&body);
+        assert!(matches!(newer, Err(Error::Version(version)) if version == VERSION + 1));
+        assert!(matches!(decode::<(u64, Vec<u8>)>(&[]), Err(Error::Empty)));
+    }
+
+    #[test]
+    fn a_message_too_large_leaves_the_buffer_as_it_was() {
+        let mut out = frame(&(1, vec![]));
+        let before = out.clone();
+        assert!(encode(&(1u64, vec![0u8; FRAME_BYTES_MAX + 1]), &mut out).is_err());
+        assert_eq!(out, before);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn what_is_encoded_is_decoded(id: u64, bytes: Vec<u8>) {
+            let message = (id, bytes);
+            let mut out = frame(&message);
+            let body = split(&mut out).expect("valid").expect("whole");
+            prop_assert_eq!(decode::<(u64, Vec<u8>)>(&body).expect("valid"), message);
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes: Vec<u8>) {
+            let mut buffer = BytesMut::from(&bytes[..]);
+            while let Ok(Some(body)) = split(&mut buffer) {
+                let _ = decode::<(u64, Vec<u8>)>(&body);
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Who is on the other end: one exchange of hellos before a peer counts as up.
+//!
+//! In TLS 1.3 a dialer sees "connected" before the acceptor has looked at its certificate, so a
+//! connection alone proves nothing. The dialer says [`Hello`], the acceptor checks it and answers
+//! with its own or with the reason of its refusal, the dialer checks that.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use quinn::{Connection, RecvStream};
+use rustls::pki_types::CertificateDer;
+use tidegate_ownership::identity::{Generation, NodeId};
+
+use super::codec;
+use super::wire::{Hello, HelloReply, Refusal};
+use crate::pki;
+
+/// The longest that the exchange may take; a stranger holds no more than that.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// A hello is some hundred bytes.
+const HELLO_BYTES_MAX: usize = 2_048;
+/// Longest cluster or region name in a hello.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Why there is no peer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The connection broke or timed out.
+    #[error("{0}")]
+    Connection(String),
+    /// The other side is not one of us, or not now.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The other side refuses us.
+    #[error("refused by the peer: {0}")]
+    RefusedByPeer(Refusal),
+}
+
+/// What a hello is checked against.
+#[derive(Clone, Debug)]
+pub(super) struct Expected {
+    /// Our own hello.
+    pub(super) own: Hello,
+    /// The highest generation met of the node that is about to be checked.
+    pub(super) met: Option<Generation>,
+}
+
+/// Says hello on a connection that we dialed. `expect` is asked once the peer's name is known.
+pub(super) async fn dial(
+    connection: &Connection,
+    own: Hello,
+    expect: impl FnOnce(&NodeId) -> Expected,
+) -> Result<Hello, Error> {
+    let exchange = async {
+        let (mut send, mut recv) = connection.open_bi().await.map_err(broken)?;
+        send.write_all(&frame(&own)?).await.map_err(broken)?;
+        send.finish().map_err(broken)?;
+        let hello = match read(&mut recv).await? {
+            HelloReply::Welcome(hello) => hello,
+            HelloReply::Refused(refusal) => return Err(Error::RefusedByPeer(refusal)),
+        };
+        check(&hello, &expect(&hello.node), connection)?;
+        Ok(hello)
+    };
+    timed(exchange).await
+}
+
+/// Waits for the hello on a connection that we accepted and answers it.
+pub(super) async fn accept(
+    connection: &Connection,
+    expect: impl FnOnce(&NodeId) -> Expected,
+) -> Result<Hello, Error> {
+    let exchange = async {
+        let (mut send, mut recv) = connection.accept_bi().await.map_err(broken)?;
+        let hello: Hello = read(&mut recv).await?;
+        let expected = expect(&hello.node);
+        let outcome = check(&hello, &expected, connection);
+        let reply = match &outcome {
+            Ok(()) => HelloReply::Welcome(Hello { met: expected.met, ..expected.own }),
+            Err(refusal) => HelloReply::Refused(refusal.clone()),
+        };
+        send.write_all(&frame(&reply)?).await.map_err(broken)?;
+        send.finish().map_err(broken)?;
+        if outcome.is_err() {
+            // The refusal must arrive before the connection is closed behind it.
+            let _ = send.stopped().await;
+        }
+        outcome?;
+        Ok(hello)
+    };
+    timed(exchange).await
+}
+
+fn check(hello: &Hello, expected: &Expected, connection: &Connection) -> Result<(), Refusal> {
+    check_words(hello, expected)?;
+    let named = connection
+        .peer_identity()
+        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .is_some_and(|chain| {
+            chain.first().is_some_and(|certificate| pki::names(certificate, hello.node.as_str()))
+        });
+    if !named {
+        return Err(Refusal::Name(hello.node.clone()));
+    }
+    // Last, because it tells of the node that the hello names.
+    check_generation(hello, expected)
+}
+
+fn check_words(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
+    let own = &expected.own;
+    if hello.cluster.len() > NAME_BYTES_MAX || hello.region.len() > NAME_BYTES_MAX {
+        return Err(Refusal::Malformed);
+    }
+    if hello.cluster != own.cluster {
+        return Err(Refusal::Cluster(own.cluster.clone()));
+    }
+    if hello.secret != own.secret {
+        return Err(Refusal::Secret);
+    }
+    if hello.node == own.node {
+        return Err(Refusal::Own);
+    }
+    Ok(())
+}
+
+fn check_generation(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
+    match expected.met {
+        Some(met) if met > hello.generation => Err(Refusal::Generation(met)),
+        _ => Ok(()),
+    }
+}
+
+async fn timed<T>(exchange: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(HELLO_TIMEOUT, exchange)
+        .await
+        .unwrap_or_else(|_| Err(Error::Connection("no hello in time".into())))
+}
+
+async fn read<T: serde::de::DeserializeOwned>(recv: &mut RecvStream) -> Result<T, Error> {
+    let bytes = recv.read_to_end(HELLO_BYTES_MAX).await.map_err(broken)?;
+    let mut buffer = BytesMut::from(&bytes[..]);
+    let frame = codec::split(&mut buffer).ok().flatten().filter(|_| buffer.is_empty());
+    let frame = frame.ok_or(Refusal::Malformed)?;
+    codec::decode(&frame).map_err(|_| Error::Refused(Refusal::Malformed))
+}
+
+fn frame<T: serde::Serialize>(message: &T) -> Result<BytesMut, Error> {
+    let mut bytes = BytesMut::new();
+    codec::encode(message, &mut bytes).map_err(broken)?;
+    Ok(bytes)
+}
+
+fn broken(cause: impl std::fmt::Display) -> Error {
+    Error::Connection(cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limiter::units::Timestamp;
+
+    use super::*;
+
+    fn hello(node: &str) -> Hello {
+        Hello {
+            cluster: "c".into(),
+            node: NodeId::new(node).expect("valid id"),
+            generation: Generation(5),
+            region: "eu".into(),
+            advertise: ([127, 0, 0, 1], 1).into(),
+            secret: 9,
+            clock: Timestamp::EPOCH,
+            met: None,
+        }
+    }
+
+    #[test]
+    fn a_hello_is_held_to_cluster_secret_and_generation() {
+        let expected = Expected { own: hello("a"), met: Some(Generation(5)) };
+        let cases = [
+            (hello("b"), Ok(())),
+            (Hello { cluster: "d".into(), ..hello("b") }, Err(Refusal::Cluster("c".into()))),
+            (Hello { secret: 8, ..hello("b") }, Err(Refusal::Secret)),
+            (hello("a"), Err(Refusal::Own)),
+            (
+                Hello { generation: Generation(4), ..hello("b") },
+                Err(Refusal::Generation(Generation(5))),
+            ),
+            (Hello { region: "x".repeat(256), ..hello("b") }, Err(Refusal::Malformed)),
+        ];
+        for (hello, outcome) in cases {
+            let checked = check_words(&hello, &expected);
+            let checked = checked.and_then(|()| check_generation(&hello, &expected));
+            assert_eq!(checked, outcome);
+        }
+    }
+}

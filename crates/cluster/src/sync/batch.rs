@@ -1,0 +1,107 @@
+//! What is told to one peer in one message, cut to what a frame holds.
+
+use std::collections::BTreeMap;
+
+use tidegate_limiter::engine::Delta;
+use tidegate_limiter::store::KeyHash;
+use tidegate_ownership::identity::NodeId;
+
+use crate::mesh::wire::{SYNC_ENTRIES_MAX, SyncEntry, SyncRole};
+
+/// Most columns in one message, by [`Delta::weight`]. A column takes at most 14 bytes, so a message
+/// fills at most half a frame.
+pub(super) const COLUMNS_PER_MESSAGE_MAX: usize = 32_768;
+
+/// What is to be told to one peer in one message.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) to: NodeId,
+    pub(super) role: SyncRole,
+    pub(super) entries: Vec<SyncEntry>,
+}
+
+/// What is to be told to all peers in one round.
+#[derive(Debug, Default)]
+pub(super) struct Batches {
+    entries: BTreeMap<(NodeId, SyncRole), Vec<SyncEntry>>,
+}
+
+impl Batch {
+    pub(super) fn keys(&self) -> impl Iterator<Item = KeyHash> {
+        self.entries.iter().map(|entry| entry.key)
+    }
+}
+
+impl Batches {
+    pub(super) fn add(&mut self, to: &NodeId, role: SyncRole, key: KeyHash, columns: Delta) {
+        let entries = self.entries.entry((to.clone(), role)).or_default();
+        entries.push(SyncEntry { key, columns });
+    }
+
+    /// Messages of at most [`SYNC_ENTRIES_MAX`] entries and [`COLUMNS_PER_MESSAGE_MAX`] columns.
+    pub(super) fn split(self) -> Vec<Batch> {
+        let mut batches: Vec<Batch> = Vec::new();
+        for ((to, role), entries) in self.entries {
+            let mut room = 0;
+            let mut open: Option<Batch> = None;
+            for mut entry in entries {
+                // Only a key that a thousand starts counted in dozens of slices is that large.
+                entry.columns.keep_newest(COLUMNS_PER_MESSAGE_MAX);
+                let weight = entry.columns.weight();
+                let fits = |batch: &Batch| batch.entries.len() < SYNC_ENTRIES_MAX && weight <= room;
+                if !open.as_ref().is_some_and(fits) {
+                    batches.extend(open.take());
+                    room = COLUMNS_PER_MESSAGE_MAX;
+                }
+                room -= weight;
+                let empty = || Batch { to: to.clone(), role, entries: Vec::new() };
+                open.get_or_insert_with(empty).entries.push(entry);
+            }
+            batches.extend(open);
+        }
+        batches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use crdts::VClock;
+    use tidegate_limiter::engine::ActorId;
+    use tidegate_limiter::engine::columns::COLUMN_MAX;
+    use tidegate_limiter::engine::delta::DeltaBucket;
+
+    use super::*;
+    use crate::mesh::codec;
+    use crate::mesh::wire::{Call, Numbered, Sync};
+
+    /// The largest that can be said of a key by so many nodes in so many slices.
+    fn delta(nodes: u64, slices: u8) -> Delta {
+        let actors = || (0..nodes).map(|n| (ActorId::new(u64::MAX - n), COLUMN_MAX)).collect();
+        let clock = || VClock { dots: actors() };
+        let bucket = |n| DeltaBucket { index: u64::MAX - n, used: clock(), refunded: clock() };
+        let buckets = (0..u64::from(slices)).map(bucket).collect();
+        Delta { bucket_ns: u64::MAX, keep: slices, buckets }
+    }
+
+    #[test]
+    fn messages_fit_a_frame_and_leave_no_key_out() {
+        for (nodes, slices, keys) in [(1, 2, 1_000), (40, 61, 256), (1_024, 61, 2)] {
+            let mut batches = Batches::default();
+            let to = NodeId::new("b").expect("valid id");
+            for tag in 0..keys {
+                let key = KeyHash { place: u64::MAX, tag };
+                batches.add(&to, SyncRole::Owner, key, delta(nodes, slices));
+            }
+            let mut told = Vec::new();
+            for batch in batches.split() {
+                told.extend(batch.keys().map(|key| key.tag));
+                assert!(batch.entries.len() <= SYNC_ENTRIES_MAX);
+                let sync = Sync { role: batch.role, urgent: true, entries: batch.entries };
+                let call = Numbered { id: u64::MAX, body: Call::Sync(sync) };
+                codec::encode(&call, &mut BytesMut::new()).expect("fits a frame");
+            }
+            assert_eq!(told, (0..keys).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The fixed window: a counter that starts again at every multiple of the window since the epoch.
+//!
+//! # Idea
+//!
+//! Time is cut into windows that all nodes number alike. Hits of the current window are counted,
+//! **refused ones too**: this is what envoyproxy/ratelimit does with one `INCRBY` a request, and
+//! what its rule files mean. A client that keeps hammering stays refused until the window ends, as
+//! it would anyway.
+//!
+//! # Formula
+//!
+//! ```text
+//! index     = ⌊now / window⌋
+//! used      = hits so far in this window + n          counted whatever the answer
+//! admit n   ⇔ used ≤ limit
+//! remaining = max(0, limit − used)
+//! reset     = (index + 1)·window − now           1 ns to one window, also when nothing was used
+//! retry     = reset                                   never when n > limit
+//! ```
+//!
+//! # Example
+//!
+//! 100 a minute. At 12:00:59 a client sends 100 hits: all pass. The next is refused with retry
+//! after at most 1 s, and at 12:01:00 there are 100 again.
+//!
+//! # Bound
+//!
+//! At most `limit` hits in a window, so at most `2 × limit` in any stretch as long as a window: the
+//! end of one and the beginning of the next, as in the example.
+//!
+//! The number is kept in 32 bits. With the shortest window (1 s) it would run out in 2106; the last
+//! window then never ends, which refuses rather than grants.
+//!
+//! Source: envoyproxy/ratelimit, `src/limiter/base_limiter.go` and `src/redis/fixed_cache_impl.go`.
+
+use super::{Retry, State, Step, Verdict};
+use crate::quota::Quota;
+use crate::units::{Hits, Span, Timestamp};
+
+/// Asks for `hits` at `now`.
+pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
+    let present = index_at(now, quota);
+    let (index, before) = match state {
+        // A window of the future was counted by a clock ahead of this one: it is still the window.
+        State::FixedWindow { index, used } if *index >= present => (*index, *used),
+        _ => (present, 0),
+    };
+    let used = if hits.refund() > 0 {
+        u64::from(before).saturating_sub(hits.refund())
+    } else {
+        u64::from(before).saturating_add(hits.charge())
+    };
+    let verdict = answer(used, quota, hits, now, end(index, quota));
+    let counted = State::FixedWindow { index, used: u32::try_from(used).unwrap_or(u32::MAX) };
+    let nothing_to_give_back = hits.get() < 0 && before == 0;
+    let next = (hits != Hits::PEEK && !nothing_to_give_back).then_some(counted);
+    (next, verdict)
+}
+
+/// The verdict on an ask after which `used` hits stand in the window that ends at `end`.
+pub(super) fn answer(
+    used: u64,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+    end: Timestamp,
+) -> Verdict {
+    let limit = u64::from(quota.limit());
+    let allowed = used <= limit || hits.refund() > 0;
+    let reset = end.since(now);
+    Verdict {
+        allowed,
+        limit: quota.limit(),
+        remaining: u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX),
+        reset,
+        retry: match allowed {
+            true => Retry::Now,
+            false if hits.charge() > limit => Retry::Never,
+            // Zero only where time has run out; a refusal never says "now".
+            false => Retry::After(reset.max(Span::from_nanos(1))),
+        },
+        delay: Span::ZERO,
+        excess: if allowed { 0 } else { u32::try_from(used - limit).unwrap_or(u32::MAX) },
+    }
+}
+
+/// When the window `index` ends.
+pub(super) fn end(index: u32, quota: &Quota) -> Timestamp {
+    match index.checked_add(1) {
+        Some(next) => {
+            let nanos = u64::from(next).saturating_mul(quota.window().as_nanos());
+            Timestamp::from_nanos(nanos)
+        }
+        None => Timestamp::NEVER,
+    }
+}
+
+/// The number of the window that holds `now`.
+pub(super) fn index_at(now: Timestamp, quota: &Quota) -> u32 {
+    u32::try_from(now.as_nanos() / quota.window().as_nanos().max(1)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::decide;
+    use super::*;
+    use crate::quota::Algorithm;
+
+    fn quota(limit: u32, secs: u64) -> Quota {
+        Quota::simple(Algorithm::FixedWindow, limit, Span::from_secs(secs)).expect("valid")
+    }
+
+    #[test]
+    fn the_worked_example_holds() {
+        let (quota, mut state) = (quota(100, 60), State::Absent);
+        let late = Timestamp::from_secs(59);
+        assert!(decide(&mut state, &quota, Hits::new(100), late).allowed);
+        let refused = decide(&mut state, &quota, Hits::ONE, late);
+        assert_eq!(refused.retry, Retry::After(Span::from_secs(1)));
+        let next = decide(&mut state, &quota, Hits::ONE, Timestamp::from_secs(60));
+        assert_eq!((next.allowed, next.remaining, next.reset), (true, 99, Span::from_secs(60)));
+    }
+
+    #[test]
+    fn refused_hits_count_as_in_envoyproxy_ratelimit() {
+        let (quota, mut state) = (quota(10, 60), State::Absent);
+        assert!(!decide(&mut state, &quota, Hits::new(11), Timestamp::EPOCH).allowed);
+        assert_eq!(state, State::FixedWindow { index: 0, used: 11 });
+        assert!(!decide(&mut state, &quota, Hits::ONE, Timestamp::EPOCH).allowed);
+    }
+
+    #[test]
+    fn a_full_counter_does_not_admit_at_the_largest_limit() {
+        let (quota, mut state) = (quota(u32::MAX, 60), State::Absent);
+        decide(&mut state, &quota, Hits::new(i64::MAX), Timestamp::EPOCH);
+        let verdict = decide(&mut state, &quota, Hits::ONE, Timestamp::EPOCH);
+        assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
+    }
+
+    #[test]
+    fn the_last_window_that_can_be_numbered_never_ends() {
+        assert_eq!(end(u32::MAX, &quota(1, 1)), Timestamp::NEVER);
+        assert_eq!(index_at(Timestamp::NEVER, &quota(1, 1)), u32::MAX);
+    }
+}

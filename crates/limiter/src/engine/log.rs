@@ -1,0 +1,274 @@
+//! The boxed state of the sliding window log: when which hits passed.
+//!
+//! Hits of the same nanosecond share an entry of 16 bytes. At most [`ENTRIES_MAX`] entries are
+//! kept. One counter never needs more, because no limit of a log is larger; only a merge can find
+//! more, and then the oldest are dropped. That forgets nothing that matters: the newer entries
+//! alone fill every limit for as long as an older one would have counted.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::quota::LOG_LIMIT_MAX;
+use crate::units::{Span, Timestamp};
+
+/// Most entries of one log.
+pub const ENTRIES_MAX: usize = LOG_LIMIT_MAX as usize;
+
+/// The admitted hits of one counter, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Parts", into = "Parts")]
+pub struct Log {
+    /// Strictly ascending times, counts above zero.
+    entries: VecDeque<Entry>,
+    /// Hits of all entries, so that an ask need not add them up.
+    hits: u64,
+    /// How far time had come when the log was last changed; a refund may take the newest entry
+    /// away.
+    latest: u64,
+}
+
+/// Hits that passed at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    ns: u64,
+    hits: u32,
+}
+
+/// Why bytes from outside are no log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// More entries than [`ENTRIES_MAX`].
+    #[error("a log of {0} entries is longer than {ENTRIES_MAX}; the sender is broken")]
+    Length(usize),
+    /// Times that do not ascend, or lie after the log's own time.
+    #[error("the times of a log do not ascend; the sender is broken")]
+    Order,
+    /// An entry without hits or with more than any limit allows.
+    #[error("a log entry of {0} hits is outside 1 to {LOG_LIMIT_MAX}; the sender is broken")]
+    Hits(u32),
+}
+
+impl Log {
+    /// The instant at which an ask at `now` is judged: never before what the log has seen.
+    pub(super) fn effective(&self, now: Timestamp) -> Timestamp {
+        now.max(self.latest())
+    }
+
+    /// Hits in the window that ends at `at`.
+    pub(super) fn live(&self, at: Timestamp, window: Span) -> u64 {
+        let gone: u64 = self.expired(at, window).map(|entry| u64::from(entry.hits)).sum();
+        self.hits.saturating_sub(gone)
+    }
+
+    /// When at least `count` of the hits live at `at` have left; the epoch when `count` is zero.
+    pub(super) fn gone_at(&self, count: u64, at: Timestamp, window: Span) -> Option<Timestamp> {
+        let mut left = 0;
+        self.alive(at, window).find_map(|entry| {
+            left += u64::from(entry.hits);
+            (left >= count).then(|| entry.leaves(window))
+        })
+    }
+
+    /// When the newest hit but `skip` of them leaves; `None` when there is none.
+    pub(super) fn newest_leaves(
+        &self,
+        skip: u64,
+        at: Timestamp,
+        window: Span,
+    ) -> Option<Timestamp> {
+        let mut skipped = 0;
+        let newest = self.entries.iter().rev().find(|entry| {
+            skipped += u64::from(entry.hits);
+            skipped > skip
+        })?;
+        newest.is_alive(at, window).then(|| newest.leaves(window))
+    }
+
+    /// When nothing of it matters any more.
+    pub(super) fn absent_at(&self, window: Span) -> Timestamp {
+        let emptied = self.entries.back().map_or(Timestamp::EPOCH, |newest| newest.leaves(window));
+        emptied.max(self.latest())
+    }
+
+    /// How far time had come when the log was last changed.
+    pub(super) fn latest(&self) -> Timestamp {
+        Timestamp::from_nanos(self.latest)
+    }
+
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// For a digest. Not `latest`, which every refused ask moves.
+    pub(super) fn words(&self) -> impl Iterator<Item = u64> {
+        let entries = self.entries.iter().flat_map(|entry| [entry.ns, u64::from(entry.hits)]);
+        std::iter::once(5).chain(entries)
+    }
+
+    /// Drops what has left the window, and the memory that a past rush has left behind. Time stays
+    /// at `at` from then on: a clock that steps back would miss what was dropped.
+    pub(super) fn forget_expired(&mut self, at: Timestamp, window: Span) {
+        self.latest = self.latest.max(at.as_nanos());
+        while let Some(entry) = self.entries.front()
+            && !entry.is_alive(at, window)
+        {
+            self.hits = self.hits.saturating_sub(u64::from(entry.hits));
+            self.entries.pop_front();
+        }
+        if self.entries.capacity() > 8 && self.entries.capacity() / 4 >= self.entries.len() {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+
+    /// Adds `hits` at `at`, which is not before anything in the log.
+    pub(super) fn record(&mut self, hits: u32, at: Timestamp) {
+        let ns = at.as_nanos();
+        self.latest = self.latest.max(ns);
+        self.hits = self.hits.saturating_add(u64::from(hits));
+        match self.entries.back_mut() {
+            Some(newest) if newest.ns >= ns => newest.hits = newest.hits.saturating_add(hits),
+            _ => self.entries.push_back(Entry { ns, hits }),
+        }
+    }
+
+    /// Takes `refund` hits out, the newest first.
+    pub(super) fn give_back(&mut self, mut refund: u64) {
+        while refund > 0
+            && let Some(newest) = self.entries.back_mut()
+        {
+            let part = u32::try_from(refund).unwrap_or(u32::MAX).min(newest.hits);
+            newest.hits -= part;
+            refund -= u64::from(part);
+            self.hits = self.hits.saturating_sub(u64::from(part));
+            if newest.hits == 0 {
+                self.entries.pop_back();
+            }
+        }
+    }
+
+    /// The union: of entries of the same instant the larger one.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.latest = self.latest.max(other.latest);
+        let mut entries = VecDeque::with_capacity(self.entries.len().max(other.entries.len()));
+        let mut mine = std::mem::take(&mut self.entries).into_iter().peekable();
+        let mut theirs = other.entries.into_iter().peekable();
+        loop {
+            let entry = match (mine.peek(), theirs.peek()) {
+                (Some(a), Some(b)) if a.ns == b.ns => {
+                    let hits = a.hits.max(b.hits);
+                    theirs.next();
+                    mine.next().map(|entry| Entry { hits, ..entry })
+                }
+                (Some(a), Some(b)) if a.ns > b.ns => theirs.next(),
+                (Some(_), _) => mine.next(),
+                (None, _) => theirs.next(),
+            };
+            let Some(entry) = entry else { break };
+            entries.push_back(entry);
+        }
+        let surplus = entries.len().saturating_sub(ENTRIES_MAX);
+        entries.drain(..surplus);
+        self.hits = entries.iter().map(|entry| u64::from(entry.hits)).sum();
+        self.entries = entries;
+    }
+
+    fn expired(&self, at: Timestamp, window: Span) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().take_while(move |entry| !entry.is_alive(at, window))
+    }
+
+    fn alive(&self, at: Timestamp, window: Span) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().skip_while(move |entry| !entry.is_alive(at, window))
+    }
+}
+
+impl Entry {
+    fn leaves(self, window: Span) -> Timestamp {
+        Timestamp::from_nanos(self.ns).plus(window)
+    }
+
+    fn is_alive(self, at: Timestamp, window: Span) -> bool {
+        // Not `leaves > at`, which would end with representable time.
+        at.since(Timestamp::from_nanos(self.ns)) < window
+    }
+}
+
+/// The wire form, before it is checked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Parts {
+    entries: Vec<Entry>,
+    latest: u64,
+}
+
+impl TryFrom<Parts> for Log {
+    type Error = Error;
+
+    fn try_from(Parts { entries, latest }: Parts) -> Result<Self, Error> {
+        if entries.len() > ENTRIES_MAX {
+            return Err(Error::Length(entries.len()));
+        }
+        if let Some(entry) = entries.iter().find(|e| !(1..=LOG_LIMIT_MAX).contains(&e.hits)) {
+            return Err(Error::Hits(entry.hits));
+        }
+        let ascends = entries.is_sorted_by(|a, b| a.ns < b.ns);
+        if !ascends || entries.last().is_some_and(|newest| newest.ns > latest) {
+            return Err(Error::Order);
+        }
+        let hits = entries.iter().map(|entry| u64::from(entry.hits)).sum();
+        Ok(Self { entries: entries.into(), hits, latest })
+    }
+}
+
+impl From<Log> for Parts {
+    fn from(Log { entries, latest, .. }: Log) -> Self {
+        Self { entries: entries.into(), latest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Span = Span::from_secs(60);
+
+    fn log(times: impl IntoIterator<Item = u64>) -> Log {
+        let mut log = Log::default();
+        for ns in times {
+            log.record(1, Timestamp::from_nanos(ns));
+        }
+        log
+    }
+
+    #[test]
+    fn memory_is_given_back_as_entries_leave() {
+        let mut log = log(0..10_000);
+        assert!(log.entries.capacity() >= 10_000);
+        log.forget_expired(Timestamp::from_nanos(10_000).plus(WINDOW), WINDOW);
+        assert_eq!((log.entries.len(), log.hits), (0, 0));
+        assert!(log.entries.capacity() < 16, "{} entries kept", log.entries.capacity());
+    }
+
+    #[test]
+    fn a_merge_keeps_the_newest_entries_within_the_bound() {
+        let mut even = log((0..10_000).map(|n| 2 * n));
+        even.merge(log((0..10_000).map(|n| 2 * n + 1)));
+        assert_eq!((even.entries.len(), even.hits), (ENTRIES_MAX, 10_000));
+        assert_eq!(even.entries.front().map(|entry| entry.ns), Some(10_000));
+    }
+
+    #[test]
+    fn logs_that_no_node_writes_are_refused() {
+        let entry = |ns, hits| Entry { ns, hits };
+        let check = |entries: Vec<Entry>, latest| Log::try_from(Parts { entries, latest }).err();
+        assert_eq!(check(vec![entry(1, 1), entry(2, 1)], 2), None);
+        assert_eq!(check(vec![entry(2, 1), entry(1, 1)], 2), Some(Error::Order));
+        assert_eq!(check(vec![entry(1, 1), entry(1, 1)], 2), Some(Error::Order));
+        assert_eq!(check(vec![entry(3, 1)], 2), Some(Error::Order));
+        assert_eq!(check(vec![entry(1, 0)], 2), Some(Error::Hits(0)));
+        assert_eq!(check(vec![entry(1, u32::MAX)], 2), Some(Error::Hits(u32::MAX)));
+        let long = (0..=10_000).map(|ns| entry(ns, 1)).collect();
+        assert_eq!(check(long, 10_000), Some(Error::Length(10_001)));
+    }
+}

@@ -1,0 +1,148 @@
+//! The sliding window log: every admitted hit is remembered until it is a window old.
+//!
+//! # Idea
+//!
+//! The only exact answer to "how many in the last minute?" is to keep the times. It costs memory in
+//! proportion to the limit, so limits above [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX)
+//! are refused by the rules.
+//!
+//! # Formula
+//!
+//! ```text
+//! live      = hits with time in (now − window, now]      a hit at t leaves at t + window exactly
+//! admit n   ⇔ live + n ≤ limit
+//! remaining = limit − live
+//! retry     = when enough of the oldest have left: tⱼ + window − now, where j is the first with
+//!             h₁ + … + hⱼ ≥ live + n − limit;  never when n > limit
+//! reset     = newest + window − now
+//! ```
+//!
+//! Refused asks leave no entry.
+//!
+//! # Example
+//!
+//! 3 a minute. Hits at 0 s, 10 s and 50 s pass. An ask at 55 s is refused, retry after 5 s; an ask
+//! for two is refused too, retry after 15 s, when the second hit leaves.
+//!
+//! # Bound
+//!
+//! At most `limit` in every stretch as long as a window. 16 bytes an entry, at most `limit`
+//! entries; entries leave and their memory is given back as time passes and the counter is asked.
+//!
+//! Source: Figma, "An alternative approach to rate limiting", 2017, which names it and its cost.
+
+use super::verdict::excess;
+use super::{Log, Retry, State, Verdict};
+use crate::quota::Quota;
+use crate::units::{Hits, Span, Timestamp};
+
+/// Asks for `hits` at `now` and counts them.
+pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
+    let verdict = preview(state, quota, hits, now);
+    if hits == Hits::PEEK {
+        return verdict;
+    }
+    if let State::Log(log) = state {
+        let at = log.effective(now);
+        log.forget_expired(at, quota.window());
+        if hits.refund() > 0 {
+            log.give_back(hits.refund());
+        }
+    }
+    if !verdict.allowed || hits.charge() == 0 {
+        return verdict;
+    }
+    if !matches!(state, State::Log(_)) {
+        *state = State::Log(Box::default());
+    }
+    if let State::Log(log) = state {
+        let at = log.effective(now);
+        log.record(u32::try_from(hits.charge()).unwrap_or(u32::MAX), at);
+    }
+    verdict
+}
+
+/// The verdict that [`decide`] would give.
+pub(super) fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
+    let empty = Log::default();
+    let log = if let State::Log(log) = state { log } else { &empty };
+    let (limit, window) = (u64::from(quota.limit()), quota.window());
+    let at = log.effective(now);
+    let live = log.live(at, window);
+    let after = live.saturating_sub(hits.refund()).saturating_add(hits.charge());
+
+    let retry = if after <= limit || hits.refund() > 0 {
+        Retry::Now
+    } else if hits.charge() > limit {
+        Retry::Never
+    } else {
+        log.gone_at(after - limit, at, window)
+            .map_or(Retry::Never, |gone| Retry::After(gone.since(now).max(Span::from_nanos(1))))
+    };
+    let allowed = retry == Retry::Now;
+    let used = if allowed { after } else { live };
+    let reset = if allowed && hits.charge() > 0 {
+        at.plus(window).since(now)
+    } else {
+        log.newest_leaves(hits.refund(), at, window).map_or(Span::ZERO, |gone| gone.since(now))
+    };
+    let remaining = u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX);
+    Verdict {
+        allowed,
+        limit: quota.limit(),
+        remaining,
+        reset,
+        retry,
+        delay: Span::ZERO,
+        excess: excess(allowed, hits, remaining),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::decide;
+    use super::*;
+    use crate::quota::Algorithm;
+
+    fn quota(limit: u32) -> Quota {
+        Quota::simple(Algorithm::SlidingWindowLog, limit, Span::from_secs(60)).expect("valid")
+    }
+
+    #[test]
+    fn the_worked_example_holds() {
+        let (quota, mut state) = (quota(3), State::Absent);
+        for secs in [0, 10, 50] {
+            assert!(decide(&mut state, &quota, Hits::ONE, Timestamp::from_secs(secs)).allowed);
+        }
+        let now = Timestamp::from_secs(55);
+        let one = decide(&mut state, &quota, Hits::ONE, now);
+        assert_eq!(one.retry, Retry::After(Span::from_secs(5)));
+        let two = decide(&mut state, &quota, Hits::new(2), now);
+        assert_eq!(two.retry, Retry::After(Span::from_secs(15)));
+        assert_eq!(two.reset, Span::from_secs(55));
+    }
+
+    #[test]
+    fn hits_of_one_instant_share_an_entry() {
+        let (quota, mut one_by_one) = (quota(100), State::Absent);
+        for _ in 0..40 {
+            decide(&mut one_by_one, &quota, Hits::ONE, Timestamp::from_secs(1));
+        }
+        let mut at_once = State::Absent;
+        decide(&mut at_once, &quota, Hits::new(40), Timestamp::from_secs(1));
+        assert_eq!(one_by_one, at_once);
+    }
+
+    #[test]
+    fn time_stays_where_a_refused_ask_has_seen_it() {
+        let (quota, mut state) = (quota(10), State::Absent);
+        let at = Timestamp::from_secs;
+        assert!(decide(&mut state, &quota, Hits::new(10), at(0)).allowed);
+        assert!(!decide(&mut state, &quota, Hits::new(11), at(61)).allowed);
+        // The clock steps back to a time at which the first ten would still count, but are
+        // forgotten.
+        assert!(decide(&mut state, &quota, Hits::new(10), at(5)).allowed);
+        let refused = decide(&mut state, &quota, Hits::ONE, at(66));
+        assert_eq!(refused.retry, Retry::After(Span::from_secs(55)));
+    }
+}

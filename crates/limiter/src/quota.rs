@@ -1,0 +1,303 @@
+//! What one limit allows: algorithm, limit, window, burst. Plain validated data.
+//!
+//! A quota travels with every forwarded check, so it is `Copy`, small, and validated again when it
+//! is read from a frame: bytes from a peer go through [`Quota::new`] like bytes from a rule file.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Span;
+
+/// The six classic ways to count. The formula of each stands in the module of the same name in
+/// [`crate::engine`].
+///
+/// Append only: the order is the wire format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// A counter per epoch-aligned window; denied hits count, as in envoyproxy/ratelimit.
+    FixedWindow,
+    /// The time of every admitted hit; exact, memory grows with the limit.
+    SlidingWindowLog,
+    /// `current + previous × overlap`, over `sub_windows` slices.
+    SlidingWindowCounter,
+    /// Tokens drip in at the rate; `burst` is the bucket's capacity.
+    TokenBucket,
+    /// Level leaks out at the rate; as a meter, or with `queue` as a queue that answers a delay.
+    LeakyBucket,
+    /// The generic cell rate algorithm: one theoretical arrival time.
+    Gcra,
+}
+
+impl Algorithm {
+    /// Every algorithm, in wire order.
+    pub const ALL: [Self; 6] = [
+        Self::FixedWindow,
+        Self::SlidingWindowLog,
+        Self::SlidingWindowCounter,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::Gcra,
+    ];
+
+    /// The name that rule files use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindowLog => "sliding_window_log",
+            Self::SlidingWindowCounter => "sliding_window_counter",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::Gcra => "gcra",
+        }
+    }
+}
+
+/// One limit, validated. Build it with [`Quota::new`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "QuotaParts", into = "QuotaParts")]
+pub struct Quota {
+    parts: QuotaParts,
+}
+
+/// The parts of a quota before they are validated; also its wire form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct QuotaParts {
+    /// How hits are counted.
+    pub algorithm: Algorithm,
+    /// Hits per window; 0 refuses everything.
+    pub limit: u32,
+    /// Length of the window, 1 s to 400 days.
+    pub window: Span,
+    /// The most that may pass at once in the bucket algorithms. Window algorithms have none: give
+    /// the limit.
+    pub burst: u32,
+    /// Slices of a sliding window counter, 1 to 60; 1 for every other algorithm.
+    pub sub_windows: u8,
+    /// How many hits may wait when a leaky bucket is used as a queue.
+    pub queue: Option<u32>,
+}
+
+/// Shortest window. Window numbers are kept in 32 bits, which lasts until 2106 at one second.
+pub const WINDOW_MIN: Span = Span::from_secs(1);
+/// Longest window: a year and a margin.
+pub const WINDOW_MAX: Span = Span::from_secs(400 * 86_400);
+/// Most slices of a sliding window counter; each costs 4 bytes a key.
+pub const SUB_WINDOWS_MAX: u8 = 60;
+/// Largest limit of a sliding window log: each admitted hit costs up to 16 bytes.
+pub const LOG_LIMIT_MAX: u32 = 10_000;
+/// Most hits that may wait in a queue.
+pub const QUEUE_MAX: u32 = 1_000_000;
+
+/// Longest time in which a full bucket or queue may drain. Instants reach to 2554; a bucket must be
+/// able to remember when it will be idle again.
+pub const DRAIN_MAX: Span = Span::from_secs(100 * 365 * 86_400);
+
+/// Why some parts make no quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The window is shorter than [`WINDOW_MIN`] or longer than [`WINDOW_MAX`].
+    #[error("window {0} is outside 1s to 400d")]
+    Window(Span),
+    /// A burst was given to an algorithm that has none.
+    #[error("burst is for token_bucket, leaky_bucket and gcra, not for {}", .0.name())]
+    BurstUnused(Algorithm),
+    /// A burst of zero with a limit above zero would refuse everything.
+    #[error("burst 0 would refuse every hit; leave it out or give at least 1")]
+    BurstZero,
+    /// Sub-windows were given to an algorithm that has none.
+    #[error("sub_windows is for sliding_window_counter, not for {}", .0.name())]
+    SubWindowsUnused(Algorithm),
+    /// Sub-windows outside 1 to [`SUB_WINDOWS_MAX`], or not dividing the window evenly.
+    #[error("sub_windows {0} must be 1 to 60 and divide the window into whole milliseconds")]
+    SubWindows(u8),
+    /// A queue was given to an algorithm that has none.
+    #[error("queue is for leaky_bucket, not for {}", .0.name())]
+    QueueUnused(Algorithm),
+    /// A queue longer than [`QUEUE_MAX`].
+    #[error("queue {0} is larger than {QUEUE_MAX}")]
+    QueueTooLong(u32),
+    /// A queue with a burst: a queue sends its hits on one by one.
+    #[error("queue and burst exclude each other: a queue lets hits pass one by one")]
+    QueueWithBurst,
+    /// A bucket or queue that would take longer than [`DRAIN_MAX`] to recover.
+    #[error(
+        "{hits} hits at {limit} per {window} take over 100 years to drain; lower burst or queue"
+    )]
+    Drain {
+        /// The burst, or the queue's length.
+        hits: u32,
+        /// Hits per window.
+        limit: u32,
+        /// The window.
+        window: Span,
+    },
+    /// The log would cost too much memory a key.
+    #[error("sliding_window_log keeps every hit: limit {0} is larger than {LOG_LIMIT_MAX}")]
+    LogTooLong(u32),
+}
+
+impl Quota {
+    /// Validates the parts.
+    ///
+    /// ```
+    /// use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+    /// use tidegate_limiter::units::Span;
+    ///
+    /// let quota = Quota::new(QuotaParts {
+    ///     algorithm: Algorithm::Gcra,
+    ///     limit: 100,
+    ///     window: Span::from_secs(60),
+    ///     burst: 20,
+    ///     sub_windows: 1,
+    ///     queue: None,
+    /// })?;
+    /// assert_eq!(quota.burst(), 20);
+    /// # Ok::<(), tidegate_limiter::quota::Error>(())
+    /// ```
+    pub fn new(parts: QuotaParts) -> Result<Self, Error> {
+        let QuotaParts { algorithm, limit, window, burst, sub_windows, queue } = parts;
+        if window < WINDOW_MIN || window > WINDOW_MAX {
+            return Err(Error::Window(window));
+        }
+        let is_bucket =
+            matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
+        if !is_bucket && burst != limit {
+            return Err(Error::BurstUnused(algorithm));
+        }
+        if is_bucket && burst == 0 && limit > 0 {
+            return Err(Error::BurstZero);
+        }
+        if algorithm != Algorithm::SlidingWindowCounter && sub_windows != 1 {
+            return Err(Error::SubWindowsUnused(algorithm));
+        }
+        let slice_is_whole =
+            |n: u8| window.as_nanos().is_multiple_of(u64::from(n).saturating_mul(1_000_000));
+        if sub_windows == 0 || sub_windows > SUB_WINDOWS_MAX || !slice_is_whole(sub_windows) {
+            return Err(Error::SubWindows(sub_windows));
+        }
+        if let Some(waiting) = queue {
+            if algorithm != Algorithm::LeakyBucket {
+                return Err(Error::QueueUnused(algorithm));
+            }
+            if waiting > QUEUE_MAX {
+                return Err(Error::QueueTooLong(waiting));
+            }
+            if burst != limit {
+                return Err(Error::QueueWithBurst);
+            }
+        }
+        let hits = queue.map_or(burst, |waiting| waiting.saturating_add(1));
+        let drain_ticks = u128::from(hits) * u128::from(window.as_nanos());
+        if is_bucket && drain_ticks > u128::from(limit.max(1)) * u128::from(DRAIN_MAX.as_nanos()) {
+            return Err(Error::Drain { hits, limit, window });
+        }
+        if algorithm == Algorithm::SlidingWindowLog && limit > LOG_LIMIT_MAX {
+            return Err(Error::LogTooLong(limit));
+        }
+        Ok(Self { parts })
+    }
+
+    /// A quota with every optional part at its default: burst = limit, one sub-window, no queue.
+    pub fn simple(algorithm: Algorithm, limit: u32, window: Span) -> Result<Self, Error> {
+        Self::new(QuotaParts {
+            algorithm,
+            limit,
+            window,
+            burst: limit,
+            sub_windows: 1,
+            queue: None,
+        })
+    }
+
+    /// This quota with another limit; burst and queue shrink or grow in proportion, the burst to at
+    /// least 1 while the limit is above 0. Used for a node's own share of a limit.
+    #[must_use]
+    pub fn with_limit(self, limit: u32) -> Self {
+        let mut parts = self.parts;
+        let old = u64::from(parts.limit.max(1));
+        let scale =
+            |hits: u32| u32::try_from(u64::from(hits) * u64::from(limit) / old).unwrap_or(u32::MAX);
+        // A queue of the old length at a fraction of the rate would wait that many times longer.
+        parts.queue = parts.queue.map(|waiting| scale(waiting).min(QUEUE_MAX));
+        parts.burst = if parts.burst == parts.limit || parts.limit == 0 {
+            limit
+        } else {
+            scale(parts.burst).max(u32::from(limit > 0))
+        };
+        parts.limit = limit;
+        Self { parts }
+    }
+
+    /// How hits are counted.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.parts.algorithm
+    }
+
+    /// Hits per window.
+    pub const fn limit(&self) -> u32 {
+        self.parts.limit
+    }
+
+    /// Length of the window.
+    pub const fn window(&self) -> Span {
+        self.parts.window
+    }
+
+    /// The most that may pass at once.
+    pub const fn burst(&self) -> u32 {
+        self.parts.burst
+    }
+
+    /// Slices of the sliding window counter.
+    pub const fn sub_windows(&self) -> u8 {
+        self.parts.sub_windows
+    }
+
+    /// How many hits may wait, when this is a queue.
+    pub const fn queue(&self) -> Option<u32> {
+        self.parts.queue
+    }
+}
+
+impl TryFrom<QuotaParts> for Quota {
+    type Error = Error;
+
+    fn try_from(parts: QuotaParts) -> Result<Self, Error> {
+        Self::new(parts)
+    }
+}
+
+impl From<Quota> for QuotaParts {
+    fn from(quota: Quota) -> Self {
+        quota.parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(algorithm: Algorithm) -> QuotaParts {
+        let window = Span::from_secs(1);
+        QuotaParts { algorithm, limit: 10, window, burst: 10, sub_windows: 1, queue: None }
+    }
+
+    #[test]
+    fn a_bucket_that_outlasts_the_calendar_is_refused() {
+        let window = WINDOW_MAX;
+        for (burst, queue) in [(1_000, None), (1, Some(1_000))] {
+            let parts =
+                QuotaParts { limit: 1, window, burst, queue, ..parts(Algorithm::LeakyBucket) };
+            assert!(matches!(Quota::new(parts), Err(Error::Drain { .. })), "{parts:?}");
+        }
+        let fits = QuotaParts { limit: 1, window, burst: 90, ..parts(Algorithm::Gcra) };
+        assert!(Quota::new(fits).is_ok());
+    }
+
+    #[test]
+    fn a_share_of_a_queue_waits_as_long_as_the_whole() {
+        let whole = Quota::new(QuotaParts { queue: Some(30), ..parts(Algorithm::LeakyBucket) });
+        let share = whole.expect("a valid quota").with_limit(5);
+        assert_eq!((share.limit(), share.queue()), (5, Some(15)));
+    }
+}

@@ -1,0 +1,275 @@
+//! Who owns a key: consistent hashing over virtual nodes, as an immutable table.
+//!
+//! Each node stands on a circle of 2^64 points at `vnodes` places; a key belongs to the first point
+//! at or after its own. When a node joins, it takes about 1/n of the keys and no key moves between
+//! two others.
+//!
+//! Only node ids place the points. An address or a generation in them would move keys on a restart.
+//! The `hashring` crate places and sorts the points once per view; lookups walk the frozen table,
+//! because the crate's own replica lookup clones the ring and returns one node several times.
+//!
+//! Source: Karger et al., "Consistent Hashing and Random Trees", STOC 1997; virtual nodes as in
+//! `DeCandia` et al., "Dynamo", SOSP 2007.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use hashring::{DefaultHashBuilder, HashRing};
+
+use super::identity::NodeId;
+use super::membership::Member;
+use super::ranges::{Range, Ranges};
+
+/// An immutable ring.
+#[derive(Clone, Debug, Default)]
+pub struct Ring {
+    nodes: Box<[Place]>,
+    /// Sorted by point; the second part indexes `nodes`.
+    points: Box<[(u64, u16)]>,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    id: NodeId,
+    zone: String,
+}
+
+impl Ring {
+    /// The ring of `members`, each with `vnodes` points. The order of `members` does not matter.
+    pub fn new<'a>(members: impl IntoIterator<Item = &'a Member>, vnodes: u32) -> Self {
+        let mut nodes: Vec<Place> = members
+            .into_iter()
+            .map(|member| Place { id: member.id.clone(), zone: member.zone.clone() })
+            .collect();
+        nodes.sort_by(|a, b| a.id.cmp(&b.id));
+        nodes.dedup_by(|a, b| a.id == b.id);
+        nodes.truncate(usize::from(u16::MAX));
+
+        let mut vnode_list = Vec::with_capacity(nodes.len() * vnodes as usize);
+        for (node, index) in nodes.iter().zip(0_u16..) {
+            for number in 0..vnodes {
+                vnode_list.push(Vnode { id: node.id.clone(), number, index });
+            }
+        }
+        let mut ring = HashRing::new();
+        ring.batch_add(vnode_list);
+        let mut points: Vec<(u64, u16)> = ring
+            .into_iter()
+            .map(|vnode| (DefaultHashBuilder.hash_one(&vnode), vnode.index))
+            .collect();
+        // Two vnodes on one point (once in 2^64) must have one order on every node.
+        points.sort_unstable();
+        Self { nodes: nodes.into(), points: points.into() }
+    }
+
+    /// The owner of the key at `place`; `None` on an empty ring.
+    pub fn owner(&self, place: u64) -> Option<&NodeId> {
+        self.walk(place).next().map(|node| &node.id)
+    }
+
+    /// Owner first, then up to `count` other nodes that follow it on the ring. Nodes of zones not
+    /// yet taken come before nodes of zones that are, so that a lost zone takes one copy with it.
+    pub fn replicas(&self, place: u64, count: usize) -> Vec<&NodeId> {
+        let wanted = count.saturating_add(1).min(self.nodes.len());
+        let mut distinct: Vec<&Place> = Vec::with_capacity(self.nodes.len());
+        for node in self.walk(place) {
+            if distinct.iter().all(|seen| seen.id != node.id) {
+                distinct.push(node);
+            }
+            if distinct.len() == self.nodes.len() {
+                break;
+            }
+        }
+        let mut taken: Vec<&Place> = Vec::with_capacity(wanted);
+        while taken.len() < wanted {
+            let next = distinct
+                .iter()
+                .position(|node| taken.iter().all(|chosen| chosen.zone != node.zone))
+                .or(if distinct.is_empty() { None } else { Some(0) });
+            match next {
+                Some(index) => taken.push(distinct.remove(index)),
+                None => break,
+            }
+        }
+        taken.into_iter().map(|node| &node.id).collect()
+    }
+
+    /// The next `count` nodes behind the owner, each once. When the owner just came, the first of
+    /// them owned its keys before.
+    pub fn successors(&self, place: u64, count: usize) -> Vec<&NodeId> {
+        let wanted = count.saturating_add(1).min(self.nodes.len());
+        let mut found: Vec<&NodeId> = Vec::with_capacity(wanted);
+        for node in self.walk(place) {
+            if found.len() == wanted {
+                break;
+            }
+            if !found.contains(&&node.id) {
+                found.push(&node.id);
+            }
+        }
+        found.split_off(found.len().min(1))
+    }
+
+    /// Which stretch of the circle `place` lies on: all places of one have the same owner and
+    /// replicas.
+    pub fn arc(&self, place: u64) -> usize {
+        let after = self.points.partition_point(|(point, _)| *point < place);
+        if after == self.points.len() { 0 } else { after }
+    }
+
+    /// Node ids on the ring, sorted.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeId> {
+        self.nodes.iter().map(|node| &node.id)
+    }
+
+    /// The places that `id` owns.
+    pub fn arcs(&self, id: &NodeId) -> Ranges {
+        let is_its = |index: &u16| self.nodes[usize::from(*index)].id == *id;
+        let first = |position: usize| match position {
+            0 => 0,
+            _ => self.points[position - 1].0.saturating_add(1),
+        };
+        let own = self.points.iter().enumerate().filter(|(_, (_, index))| is_its(index));
+        let arcs = own.map(|(position, (last, _))| Range { first: first(position), last: *last });
+        // Behind the last point the circle goes on to the first one.
+        let wrapped = self.points.first().zip(self.points.last()).filter(|(low, _)| is_its(&low.1));
+        let wrapped = wrapped.and_then(|(_, (last, _))| last.checked_add(1));
+        Ranges::of(arcs.chain(wrapped.map(|first| Range { first, last: u64::MAX })))
+    }
+
+    /// Parts per million of the circle that `id` owns; what a person reads in `tidegate status`.
+    pub fn share_ppm(&self, id: &NodeId) -> u32 {
+        self.arcs(id).share_ppm()
+    }
+
+    /// The nodes of the points at and after `place`, once around the circle.
+    fn walk(&self, place: u64) -> impl Iterator<Item = &Place> {
+        let start = self.points.partition_point(|(point, _)| *point < place);
+        let (before, after) = self.points.split_at(start);
+        after.iter().chain(before).map(|(_, index)| &self.nodes[usize::from(*index)])
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Vnode {
+    id: NodeId,
+    number: u32,
+    index: u16,
+}
+
+impl Hash for Vnode {
+    /// Byte by byte, so that no standard library release ever moves a key.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.id.as_str().as_bytes());
+        state.write(&[0]);
+        state.write(&self.number.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Electorate;
+    use crate::identity::Generation;
+    use crate::membership::MemberState;
+
+    fn member(id: &str, zone: &str) -> Member {
+        Member {
+            id: NodeId::new(id).expect("valid id"),
+            generation: Generation(1),
+            addr: ([127, 0, 0, 1], 1).into(),
+            region: "eu".into(),
+            zone: zone.into(),
+            state: MemberState::Up,
+            rule_book: 0,
+            http: None,
+            electorate: Electorate::default(),
+        }
+    }
+
+    fn ring(ids: &[&str]) -> Ring {
+        Ring::new(&ids.iter().map(|id| member(id, "a")).collect::<Vec<_>>(), 128)
+    }
+
+    /// 10,000 places, spread evenly.
+    fn places() -> impl Iterator<Item = u64> {
+        (0..10_000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    #[test]
+    fn an_empty_ring_has_no_owner() {
+        assert_eq!(Ring::default().owner(7), None);
+        assert!(Ring::default().replicas(7, 2).is_empty());
+    }
+
+    #[test]
+    fn a_join_moves_only_keys_to_the_joining_node() {
+        let (before, after) = (ring(&["a", "b", "c"]), ring(&["a", "b", "c", "d"]));
+        let mut moved = 0;
+        for place in places() {
+            let (old, new) = (before.owner(place), after.owner(place));
+            if old != new {
+                assert_eq!(new.map(NodeId::as_str), Some("d"));
+                moved += 1;
+            }
+        }
+        assert!((1_500..3_500).contains(&moved), "about a quarter moves, {moved} of 10000 did");
+    }
+
+    #[test]
+    fn the_order_of_members_does_not_matter() {
+        let (one, two) = (ring(&["a", "b", "c"]), ring(&["c", "a", "b"]));
+        assert!(places().all(|place| one.owner(place) == two.owner(place)));
+    }
+
+    /// Placement is part of the protocol: nodes of two versions in one cluster must agree.
+    #[test]
+    fn placement_is_pinned() {
+        let ring = ring(&["n1", "n2", "n3"]);
+        let owners: Vec<_> = (0..12u64)
+            .map(|n| ring.owner(n.wrapping_mul(0x1555_5555_5555_5555)).map_or("", NodeId::as_str))
+            .collect();
+        assert_eq!(owners.join(" "), "n2 n3 n1 n3 n3 n1 n2 n1 n2 n1 n2 n3");
+    }
+
+    #[test]
+    fn shares_add_up_and_are_near_fair() {
+        let alone = ring(&["a"]);
+        assert_eq!(alone.share_ppm(&NodeId::new("a").expect("id")), 1_000_000);
+        let ring = ring(&["a", "b", "c"]);
+        let shares: Vec<u32> = ring.nodes().map(|id| ring.share_ppm(id)).collect();
+        assert!((999_990..=1_000_000).contains(&shares.iter().sum::<u32>()), "{shares:?}");
+        assert!(shares.iter().all(|ppm| (230_000..430_000).contains(ppm)), "{shares:?}");
+    }
+
+    #[test]
+    fn replicas_prefer_other_zones() {
+        let members = [member("a", "z1"), member("b", "z1"), member("c", "z1"), member("d", "z2")];
+        let ring = Ring::new(&members, 64);
+        for place in places().take(500) {
+            let replicas = ring.replicas(place, 1);
+            let zones: Vec<_> = replicas.iter().map(|id| id.as_str() == "d").collect();
+            assert_eq!(zones.iter().filter(|is_d| **is_d).count(), 1, "{replicas:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn replicas_are_distinct_and_start_with_the_owner(
+            nodes in 1_usize..9, place: u64, count in 0_usize..9,
+        ) {
+            let members: Vec<_> =
+                (0..nodes).map(|n| member(&format!("n{n}"), &format!("z{}", n % 3))).collect();
+            let ring = Ring::new(&members, 16);
+            let replicas = ring.replicas(place, count);
+            prop_assert_eq!(replicas.len(), (count + 1).min(nodes));
+            prop_assert_eq!(replicas.first().copied(), ring.owner(place));
+            let mut unique = replicas.clone();
+            unique.sort();
+            unique.dedup();
+            prop_assert_eq!(unique.len(), replicas.len());
+        }
+    }
+}

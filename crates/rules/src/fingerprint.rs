@@ -1,0 +1,134 @@
+//! One number for everything that a rule book says.
+//!
+//! SipHash-2-4 over a canonical form: sorted, lengths in front of texts, defaults filled in, the
+//! order of wildcards as declared because it decides. The key is fixed: the number tells nodes
+//! apart, it keeps no secret.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+use tidegate_limiter::quota::Quota;
+
+use super::level::{Branch, Level};
+use super::metadata::{Metadata, Value};
+use super::rule::Rule;
+
+/// Raised when the canonical form changes, so that two versions never agree by chance.
+const FORM: &str = "tidegate rules 3";
+
+/// The fingerprint of some domains.
+pub(super) fn of(domains: &BTreeMap<Box<str>, Level>) -> u64 {
+    let mut form = Form(SipHasher24::new());
+    form.text(FORM);
+    form.number(domains.len() as u64);
+    for (name, level) in domains {
+        form.text(name);
+        form.level(level);
+    }
+    form.0.finish()
+}
+
+struct Form(SipHasher24);
+
+impl Form {
+    fn level(&mut self, level: &Level) {
+        self.number(level.branches().len() as u64);
+        for branch in level.branches() {
+            self.branch(branch);
+        }
+        for branch in level.patterns() {
+            self.text(&branch.key);
+            self.text(&branch.value);
+        }
+    }
+
+    fn branch(&mut self, branch: &Branch) {
+        self.text(&branch.key);
+        self.text(&branch.value);
+        for flag in [branch.naming.detailed, branch.naming.value, branch.naming.shared] {
+            self.number(u64::from(flag));
+        }
+        self.number(u64::from(branch.rule.is_some()));
+        if let Some(rule) = &branch.rule {
+            self.rule(rule);
+        }
+        self.level(&branch.children);
+    }
+
+    fn rule(&mut self, rule: &Rule) {
+        self.text(&rule.id);
+        self.number(u64::from(rule.name.is_some()));
+        self.text(rule.name.as_deref().unwrap_or_default());
+        // As numbers of the enums' declared order, which is their order on the wire too.
+        self.number(rule.mode as u64);
+        self.number(rule.scope as u64);
+        self.number(rule.on_unavailable as u64);
+        self.number(rule.durability as u64);
+        self.number(u64::from(rule.shadow));
+        self.number(u64::from(rule.quota_mode));
+        self.number(rule.replaces.len() as u64);
+        for name in &rule.replaces {
+            self.text(name);
+        }
+        self.number(u64::from(rule.metadata.is_some()));
+        if let Some(metadata) = &rule.metadata {
+            self.metadata(metadata);
+        }
+        self.number(rule.limits.len() as u64);
+        for quota in &rule.limits {
+            self.quota(quota);
+        }
+    }
+
+    fn quota(&mut self, quota: &Quota) {
+        self.text(quota.algorithm().name());
+        self.number(u64::from(quota.limit()));
+        self.number(quota.window().as_nanos());
+        self.number(u64::from(quota.burst()));
+        self.number(u64::from(quota.sub_windows()));
+        self.number(quota.queue().map_or(u64::MAX, u64::from));
+    }
+
+    fn metadata(&mut self, metadata: &Metadata) {
+        self.number(metadata.len() as u64);
+        for (key, value) in metadata {
+            self.text(key);
+            self.value(value);
+        }
+    }
+
+    /// A number says which kind of value follows.
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.number(0),
+            Value::Bool(truth) => self.number(1 + u64::from(*truth)),
+            Value::Number(number) => {
+                self.number(3);
+                self.number(number.to_bits());
+            }
+            Value::Text(text) => {
+                self.number(4);
+                self.text(text);
+            }
+            Value::List(values) => {
+                self.number(5);
+                self.number(values.len() as u64);
+                values.iter().for_each(|value| self.value(value));
+            }
+            Value::Map(metadata) => {
+                self.number(6);
+                self.metadata(metadata);
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.write(text.as_bytes());
+    }
+
+    fn number(&mut self, number: u64) {
+        self.0.write(&number.to_le_bytes());
+    }
+}

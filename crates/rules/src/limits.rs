@@ -1,0 +1,268 @@
+//! `rate_limit`: one limit or a list of them, and who holds them.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_limiter::policy::{Durability, Mode, OnUnavailable, Scope};
+use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, SUB_WINDOWS_MAX};
+
+use super::calendar;
+use super::error::{Error, Reason, Warnings};
+use super::fields::Fields;
+use super::keys::Place;
+use super::yaml::{Kind, Node};
+use crate::Defaults;
+
+/// Most limits of one rule. They are decided together under one lock.
+pub(super) const LIMITS_MAX: usize = 8;
+
+/// What `rate_limit` says, with what its descriptor says about policy.
+#[derive(Debug)]
+pub(super) struct Limits {
+    /// Empty means unlimited.
+    pub quotas: SmallVec<[Quota; 1]>,
+    /// The first name that is given.
+    pub name: Option<Box<str>>,
+    /// Who decides.
+    pub mode: Mode,
+    /// Which nodes share a strict limit.
+    pub scope: Scope,
+    /// The answer while the owner is out of reach.
+    pub on_unavailable: OnUnavailable,
+    /// Whether the owner's answer waits for a replica.
+    pub durability: Durability,
+    /// The names of the rules that it replaces.
+    pub replaces: Vec<Arc<str>>,
+}
+
+/// Reads the `rate_limit` of a descriptor; `None` when it has none.
+pub(super) fn read<'a>(
+    file: &'a str,
+    descriptor: &Fields<'a>,
+    defaults: &Defaults,
+    warnings: &mut Warnings,
+) -> Result<Option<Limits>, Error> {
+    let Some(node) = descriptor.node("rate_limit") else {
+        warn_without_limit(descriptor, warnings);
+        return Ok(None);
+    };
+    let (mappings, is_list) = match &node.kind {
+        Kind::List(elements) => (&**elements, true),
+        Kind::Map(_) | Kind::Scalar(_) => (std::slice::from_ref(node), false),
+    };
+    if mappings.is_empty() || mappings.len() > LIMITS_MAX {
+        return Err(descriptor.error("rate_limit", Reason::LimitCount(mappings.len())));
+    }
+    let read = |mapping: &'a Node| Fields::read(file, mapping, Place::RateLimit, warnings);
+    let limits: Vec<Fields<'a>> = mappings.iter().map(read).collect::<Result<_, _>>()?;
+
+    let sources: Vec<&Fields<'a>> = std::iter::once(descriptor).chain(&limits).collect();
+    let (mode, scope, on_unavailable) = policy(&sources, defaults)?;
+    let durability = durability(&sources, mode)?;
+
+    let mut quotas = SmallVec::new();
+    let mut name = None;
+    let mut replaces = Vec::new();
+    for limit in &limits {
+        match read_quota(limit, mode, warnings)? {
+            Some(quota) if quotas.iter().any(|other| share_a_counter(other, &quota)) => {
+                return Err(limit.error(window_key(limit), Reason::SameCounter));
+            }
+            Some(quota) => quotas.push(quota),
+            None if is_list && limits.len() > 1 => {
+                return Err(limit.error("unlimited", Reason::UnlimitedInList));
+            }
+            None => {}
+        }
+        let own = limit.text("name")?.filter(|name| !name.is_empty());
+        read_replaces(file, limit, own.unwrap_or_default(), warnings, &mut replaces)?;
+        name = name.or_else(|| own.map(Box::from));
+    }
+    Ok(Some(Limits { quotas, name, mode, scope, on_unavailable, durability, replaces }))
+}
+
+/// Nothing is handed down the tree: what a descriptor says is for its own limit.
+fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
+    for key in [
+        "mode",
+        "scope",
+        "on_unavailable",
+        "durability",
+        "shadow_mode",
+        "quota_mode",
+        "detailed_metric",
+        "metadata",
+    ] {
+        if descriptor.node(key).is_some() {
+            let text = "has no effect: this descriptor has no rate_limit of its own";
+            warnings.add(descriptor.warning(key, text));
+        }
+    }
+    if descriptor.is_given("rate_limit") {
+        warnings.add(descriptor.warning("rate_limit", "is empty: nothing is limited here"));
+    }
+}
+
+/// Who decides, as the descriptor or any of its limits says; they must not differ.
+fn policy(
+    sources: &[&Fields<'_>],
+    defaults: &Defaults,
+) -> Result<(Mode, Scope, OnUnavailable), Error> {
+    const MODES: [(&str, Mode); 2] = [("strict", Mode::Strict), ("eventual", Mode::Eventual)];
+    const SCOPES: [(&str, Scope); 2] = [("region", Scope::Region), ("global", Scope::Global)];
+    const FALLBACKS: [(&str, OnUnavailable); 3] = [
+        ("allow", OnUnavailable::Allow),
+        ("deny", OnUnavailable::Deny),
+        ("local", OnUnavailable::Local),
+    ];
+    let mode = agreed(sources, "mode", &MODES, "strict, eventual")?;
+    let mode = mode.map_or(defaults.mode, |(mode, _)| mode);
+    let scope = agreed(sources, "scope", &SCOPES, "region, global")?;
+    if let Some((Scope::Global, source)) = scope
+        && mode == Mode::Eventual
+    {
+        return Err(source.error("scope", Reason::GlobalEventual));
+    }
+    let scope = scope.map_or_else(Scope::default, |(scope, _)| scope);
+    let fallback = agreed(sources, "on_unavailable", &FALLBACKS, "allow, deny, local")?;
+    Ok((mode, scope, fallback.map_or(defaults.on_unavailable, |(fallback, _)| fallback)))
+}
+
+/// What an owner owes its replicas before it answers. Eventual limits have no owner that could
+/// wait.
+fn durability(sources: &[&Fields<'_>], mode: Mode) -> Result<Durability, Error> {
+    const CHOICES: [(&str, Durability); 2] =
+        [("async", Durability::Async), ("replicated", Durability::Replicated)];
+    let named = agreed(sources, "durability", &CHOICES, "async, replicated")?;
+    match (named, mode) {
+        (Some((Durability::Replicated, source)), Mode::Eventual) => {
+            Err(source.error("durability", Reason::DurableEventual))
+        }
+        (named, _) => Ok(named.map_or_else(Durability::default, |(named, _)| named)),
+    }
+}
+
+/// The value that the sources give, and the first that gives it.
+fn agreed<'s, 'a, T: Copy + PartialEq>(
+    sources: &[&'s Fields<'a>],
+    key: &'static str,
+    choices: &[(&str, T)],
+    words: &'static str,
+) -> Result<Option<(T, &'s Fields<'a>)>, Error> {
+    let mut found: Option<(T, &'s Fields<'a>)> = None;
+    for source in sources {
+        match (source.choice(key, choices, words)?, &found) {
+            (Some(value), Some((first, _))) if value != *first => {
+                return Err(source.error(key, Reason::Contradiction));
+            }
+            (Some(value), None) => found = Some((value, source)),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The quota of one mapping; `None` when it is unlimited.
+fn read_quota(
+    limit: &Fields<'_>,
+    mode: Mode,
+    warnings: &mut Warnings,
+) -> Result<Option<Quota>, Error> {
+    let unit_name = limit.text("unit")?.unwrap_or_default();
+    let unit = calendar::unit(unit_name);
+    let window = limit.text("window")?;
+    if limit.flag("unlimited")? {
+        return match (unit, window) {
+            (None, None) => Ok(None),
+            _ => Err(limit.error(window_key(limit), Reason::UnitWhenUnlimited)),
+        };
+    }
+    let window = match (unit, window) {
+        (_, Some(_)) if !unit_name.is_empty() => {
+            return Err(limit.error("window", Reason::UnitAndWindow));
+        }
+        (_, Some(text)) => {
+            text.parse().map_err(|_| limit.error("window", Reason::Duration(text.into())))?
+        }
+        (Some(unit), None) => unit,
+        (None, None) => return Err(limit.error("unit", Reason::Unit(unit_name.into()))),
+    };
+    let algorithm = read_algorithm(limit, mode)?;
+    let per_unit = limit.integer("requests_per_unit", 0, u32::MAX)?;
+    if per_unit.is_none() {
+        let text = "is missing, which means 0: every hit is refused";
+        warnings.add(limit.warning("requests_per_unit", text));
+    }
+    let per_unit = per_unit.unwrap_or(0);
+    Quota::new(QuotaParts {
+        algorithm,
+        limit: per_unit,
+        window,
+        burst: limit.integer("burst", 0, u32::MAX)?.unwrap_or(per_unit),
+        sub_windows: limit.integer("sub_windows", 1, SUB_WINDOWS_MAX)?.unwrap_or(1),
+        queue: limit.integer("queue", 0, u32::MAX)?,
+    })
+    .map(Some)
+    .map_err(|error| limit.error(key_of(error, limit), Reason::Quota(error)))
+}
+
+fn read_algorithm(limit: &Fields<'_>, mode: Mode) -> Result<Algorithm, Error> {
+    const WORDS: &str = "fixed_window, sliding_window_log, sliding_window_counter, token_bucket, \
+                         leaky_bucket, gcra";
+    let choices = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
+    let named = limit.choice("algorithm", &choices, WORDS)?;
+    match (mode, named) {
+        (Mode::Strict, named) => Ok(named.unwrap_or(Algorithm::FixedWindow)),
+        (Mode::Eventual, None) => Ok(Algorithm::SlidingWindowCounter),
+        (
+            Mode::Eventual,
+            Some(known @ (Algorithm::FixedWindow | Algorithm::SlidingWindowCounter)),
+        ) => Ok(known),
+        (Mode::Eventual, Some(other)) => Err(limit.error("algorithm", Reason::NotEventual(other))),
+    }
+}
+
+/// `replaces` names other rules.
+fn read_replaces<'a>(
+    file: &'a str,
+    limit: &Fields<'a>,
+    own_name: &str,
+    warnings: &mut Warnings,
+    into: &mut Vec<Arc<str>>,
+) -> Result<(), Error> {
+    for node in limit.list("replaces", "a list of `- name: OTHER`")? {
+        let other = Fields::read(file, node, Place::Replaces, warnings)?;
+        match other.text("name")?.unwrap_or_default() {
+            "" => return Err(other.error("name", Reason::EmptyReplaces)),
+            name if name == own_name => return Err(other.error("name", Reason::ReplacesItself)),
+            name => into.push(name.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether two quotas of one descriptor count in the same counter: what the counter's name is made
+/// of is equal.
+fn share_a_counter(a: &Quota, b: &Quota) -> bool {
+    (a.algorithm(), a.window(), a.queue().is_some())
+        == (b.algorithm(), b.window(), b.queue().is_some())
+}
+
+fn window_key(limit: &Fields<'_>) -> &'static str {
+    if limit.node("window").is_some() { "window" } else { "unit" }
+}
+
+/// The key whose value a quota refuses.
+fn key_of(error: quota::Error, limit: &Fields<'_>) -> &'static str {
+    match error {
+        quota::Error::Window(_) => window_key(limit),
+        quota::Error::SubWindowsUnused(_) | quota::Error::SubWindows(_) => "sub_windows",
+        quota::Error::QueueUnused(_) | quota::Error::QueueTooLong(_) => "queue",
+        quota::Error::Drain { .. } if limit.node("queue").is_some() => "queue",
+        quota::Error::BurstUnused(_)
+        | quota::Error::BurstZero
+        | quota::Error::QueueWithBurst
+        | quota::Error::Drain { .. } => "burst",
+        quota::Error::LogTooLong(_) => "requests_per_unit",
+    }
+}
