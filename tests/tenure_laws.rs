@@ -1,6 +1,6 @@
 //! Orders of events that would lead to two owners of one place, told step by step.
 
-use tidegate_cluster::mesh::wire::HandoffReply;
+use tidegate_ownership::HandoffReply;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};

@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_cluster::mesh::wire::{Call, Handoff, HandoffReply, HandoffStep};
+use tidegate_cluster::mesh::wire::{Call, Handoff, HandoffStep};
+use tidegate_ownership::HandoffReply;
 use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
 use tidegate_ownership::{
     Epoch, Members, Moment, Place, Quorum, Recognised, Ring, Standing, Step,

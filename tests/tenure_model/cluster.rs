@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tidegate_cluster::mesh::wire::HandoffReply;
+use tidegate_ownership::HandoffReply;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
