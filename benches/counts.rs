@@ -20,7 +20,7 @@ use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHasher, Options, Single, Store};
+use tidegate_limiter::store::{Counter, KeyHasher, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 /// How often a case does what it is named after.
@@ -87,12 +87,14 @@ fn decision_in_batch() {
         for batch in values.chunks(BATCH) {
             asks.clear();
             asks.extend(
-                batch.iter().map(|value| Single { counter: bench.bare(value), hits: Hits::ONE }),
+                batch
+                    .iter()
+                    .map(|value| SingleCheck { counter: bench.bare(value), hits: Hits::ONE }),
             );
             let answer = |verdict| {
                 black_box(verdict);
             };
-            bench.store.check_each_if(&asks, now, |_| true, answer);
+            bench.store.check_batch_if(&asks, now, |_| true, answer);
         }
     };
     check(&bench.values, NOW);
@@ -125,9 +127,9 @@ fn pipeline_of_throttles() {
                     continue;
                 };
                 let quota = named.quota(Mode::Strict).expect("a limit");
-                asks.push(Single { counter: bench.bare_of(key, quota), hits });
+                asks.push(SingleCheck { counter: bench.bare_of(key, quota), hits });
             }
-            bench.store.check_each_if(
+            bench.store.check_batch_if(
                 &asks,
                 now,
                 |_| true,

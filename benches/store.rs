@@ -26,7 +26,7 @@ use tidegate_limiter::engine::{self, ActorId, State};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, Options, Single, Store};
+use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const KEYS: usize = 1_000_000;
@@ -90,11 +90,11 @@ fn bench_store(bench: &Bench) {
     });
     for threads in [1, 2] {
         let ns = bench.time_batches(threads, |keys, now| {
-            let asks: SmallVec<[Single; BATCH]> = keys
+            let asks: SmallVec<[SingleCheck; BATCH]> = keys
                 .iter()
-                .map(|key| Single { counter: bench.bare(key), hits: Hits::ONE })
+                .map(|key| SingleCheck { counter: bench.bare(key), hits: Hits::ONE })
                 .collect();
-            store.check_each_if(
+            store.check_batch_if(
                 &asks,
                 now,
                 |_| true,
@@ -140,7 +140,7 @@ fn bench_maps(bench: &Bench) {
     let maps: Vec<Mutex<HashMap<KeyHash, State>>> = (0..512).map(|_| Mutex::default()).collect();
     let check = |key: &str, now| {
         let Counter { key, quota } = bench.counter(key);
-        let index = usize::try_from(key.place % 512).unwrap_or_default();
+        let index = usize::try_from(key.token % 512).unwrap_or_default();
         let mut map = maps[index].lock();
         black_box(engine::decide(map.entry(key).or_default(), &quota, Hits::ONE, now));
     };

@@ -7,7 +7,7 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use tidegate::admin::report::{NodeReport, OwnerOf};
-use tidegate::admin::{Doors, Inspect, OwnerReport, StatusReport, router};
+use tidegate::admin::{Inspect, Listeners, OwnerReport, StatusReport, router};
 use tidegate::front::Probes;
 use tidegate::observe::{Health, Metrics};
 use tokio_util::sync::CancellationToken;
@@ -82,20 +82,20 @@ async fn a_status_is_read_back_as_it_was_written() {
 
 #[tokio::test]
 async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
-    let doors = doors(&Health::default());
+    let listeners = listeners(&Health::default());
     for (request, status, drains) in [
         (Request::get("/drain"), StatusCode::METHOD_NOT_ALLOWED, false),
         (Request::post("/status"), StatusCode::METHOD_NOT_ALLOWED, false),
         (Request::post("/drain"), StatusCode::ACCEPTED, true),
     ] {
         let request = request.body(Body::empty()).unwrap();
-        let response = router(doors.clone()).oneshot(request).await.unwrap();
-        assert_eq!((response.status(), doors.drain.is_cancelled()), (status, drains));
+        let response = router(listeners.clone()).oneshot(request).await.unwrap();
+        assert_eq!((response.status(), listeners.drain.is_cancelled()), (status, drains));
     }
 }
 
-fn doors(health: &Health) -> Doors {
-    Doors {
+fn listeners(health: &Health) -> Listeners {
+    Listeners {
         inspect: Arc::new(Fake),
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),
@@ -104,7 +104,7 @@ fn doors(health: &Health) -> Doors {
 
 async fn get(path: &str, health: &Health) -> (StatusCode, String, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = router(doors(health)).oneshot(request).await.unwrap();
+    let response = router(listeners(health)).oneshot(request).await.unwrap();
     let status = response.status();
     let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -142,7 +142,7 @@ impl Inspect for Fake {
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport {
         let entries: Vec<String> = entries.iter().map(|(k, v)| format!("{k}={v}")).collect();
         OwnerReport {
-            place: format!("{domain} {}", entries.join(" ")),
+            token: format!("{domain} {}", entries.join(" ")),
             owners: vec![OwnerOf { region: "eu".to_owned(), node: "n1".to_owned() }],
             ..OwnerReport::default()
         }

@@ -210,7 +210,7 @@ fn pure_modules_do_not_depend_on_the_order_of_a_hash_map() {
 fn what_is_replaceable_stands_in_one_place() {
     let mut problems = Problems::default();
     let confined = CONFINED.into_iter().chain([("Instant", &INSTANTS[..])]);
-    for (word, places) in confined {
+    for (word, tokens) in confined {
         let mut used: BTreeSet<&str> = BTreeSet::new();
         for file in sources() {
             for (number, line) in file.code() {
@@ -220,15 +220,15 @@ fn what_is_replaceable_stands_in_one_place() {
                 let is_used = is_path && words(line).any(|found| found == word);
                 let is_used = is_used || line.trim() == format!("use {word};");
                 if is_used {
-                    let place = places.iter().find(|place| file.is_in(&[place]));
-                    used.extend(place);
-                    let what = format!("names {word}, which belongs in {places:?}");
-                    problems.add_if(place.is_none(), &file, number, &what);
+                    let token = tokens.iter().find(|token| file.is_in(&[token]));
+                    used.extend(token);
+                    let what = format!("names {word}, which belongs in {tokens:?}");
+                    problems.add_if(token.is_none(), &file, number, &what);
                 }
             }
         }
-        for place in places {
-            assert!(used.contains(place), "{place} does not name {word} any more: strike it out");
+        for token in tokens {
+            assert!(used.contains(token), "{token} does not name {word} any more: strike it out");
         }
     }
     problems.report();
@@ -330,7 +330,7 @@ fn comments_and_literals_are_no_code() {
 }
 
 /// One file of text, and the same with comments and literals blanked.
-struct Source {
+struct VerdictSource {
     root: PathBuf,
     /// Relative to its root, with `/`.
     path: String,
@@ -338,7 +338,7 @@ struct Source {
     code: String,
 }
 
-impl Source {
+impl VerdictSource {
     /// The module of the crate it belongs to.
     fn module(&self) -> &str {
         let first = self.path.split('/').next().unwrap_or_default();
@@ -351,9 +351,9 @@ impl Source {
         self.path.split('/').count() - usize::from(is_mod)
     }
 
-    fn is_in(&self, places: &[&str]) -> bool {
-        places.iter().any(|place| {
-            self.path == *place || place.ends_with('/') && self.path.starts_with(place)
+    fn is_in(&self, tokens: &[&str]) -> bool {
+        tokens.iter().any(|token| {
+            self.path == *token || token.ends_with('/') && self.path.starts_with(token)
         })
     }
 
@@ -367,7 +367,7 @@ impl Source {
 struct Problems(String);
 
 impl Problems {
-    fn add_if(&mut self, is_one: bool, file: &Source, line: usize, what: &str) {
+    fn add_if(&mut self, is_one: bool, file: &VerdictSource, line: usize, what: &str) {
         if is_one {
             writeln!(self.0, "{}/{}:{line} {what}", file.root.display(), file.path)
                 .expect("a string takes everything");
@@ -383,14 +383,14 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<VerdictSource> {
     let sources = files("src");
     assert!(sources.len() > 100, "the scan lost its way: {} files", sources.len());
     sources
 }
 
 /// All Rust files below a folder of the repository, sorted.
-fn files(folder: &str) -> Vec<Source> {
+fn files(folder: &str) -> Vec<VerdictSource> {
     let top = root().join(folder);
     let (mut folders, mut found) = (vec![top.clone()], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -411,10 +411,10 @@ fn folder_name(top: &Path) -> PathBuf {
     top.file_name().map(PathBuf::from).unwrap_or_default()
 }
 
-fn read(root: PathBuf, top: &Path, path: &Path) -> Source {
+fn read(root: PathBuf, top: &Path, path: &Path) -> VerdictSource {
     let text = fs::read_to_string(path).expect("a text file");
     let path = path.strip_prefix(top).expect("below the top").to_string_lossy().into_owned();
-    Source { root, path, code: blank(&text), text }
+    VerdictSource { root, path, code: blank(&text), text }
 }
 
 /// The row of a module in [`LAYERS`]; what stands outside the rows comes after its first user.

@@ -13,7 +13,7 @@ mod history;
 
 use std::time::Duration;
 
-use checks::{Facts, Findings, check};
+use checks::{Findings, NodeMetadata, check};
 use group::{Group, Key, Words};
 use history::{Answer, Event};
 
@@ -31,7 +31,7 @@ fn a_key_is_without_a_right_answer_from_its_first_wrong_one_to_the_next_right_on
         event(Group::Count, 5_000, POLICY),
         event(Group::Count, 5_100, REFUSED),
     ];
-    let found = check(&history, &Facts::default());
+    let found = check(&history, &NodeMetadata::default());
     // From when it was sent to when it was answered, a millisecond later.
     assert_eq!(found.without_right_answer, millis(2_501));
     assert_eq!((found.by_policy, found.errors.len()), (2, 1));
@@ -40,7 +40,7 @@ fn a_key_is_without_a_right_answer_from_its_first_wrong_one_to_the_next_right_on
 #[test]
 fn a_wrong_answer_that_no_right_one_follows_lasts_until_the_end() {
     let history = [event(Group::Count, 1_000, POLICY), event(Group::Strict, 9_000, RIGHT)];
-    assert_eq!(check(&history, &Facts::default()).without_right_answer, millis(8_001));
+    assert_eq!(check(&history, &NodeMetadata::default()).without_right_answer, millis(8_001));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn nodes_in_a_minority_owe_no_right_answer_and_dead_ones_no_answer() {
     let mut dead = event(Group::Count, 1_000, error());
     dead.is_meant_to_answer = false;
     let end = event(Group::Strict, 9_000, RIGHT);
-    let found = check(&[minority, dead, end], &Facts::default());
+    let found = check(&[minority, dead, end], &NodeMetadata::default());
     assert_eq!(found.without_right_answer, Duration::ZERO);
     assert_eq!(found.errors, Vec::<String>::new());
     assert_eq!(found.by_policy, 1);
@@ -62,8 +62,11 @@ fn an_acknowledged_hit_that_is_not_counted_is_lost_and_one_that_nobody_sent_is_d
     let history: Vec<Event> =
         answers.into_iter().map(|answer| event(Group::Count, 1_000, answer)).collect();
     for (counted, lost, double) in [(6, 1, 0), (7, 0, 0), (10, 0, 0), (11, 0, 1)] {
-        let facts = Facts { counted: [(key(Group::Count), counted)].into(), ..Facts::default() };
-        let found = check(&history, &facts);
+        let node_metadata = NodeMetadata {
+            counted: [(key(Group::Count), counted)].into(),
+            ..NodeMetadata::default()
+        };
+        let found = check(&history, &node_metadata);
         assert_eq!((found.lost, found.double), (lost, double), "{counted} counted");
     }
 }
@@ -75,7 +78,7 @@ fn hits_beyond_a_limit_are_summed_by_group_whoever_admitted_them() {
     history.push(event(Group::Local, 2_000, Answer::Policy { is_allowed: true }));
     history.push(event(Group::Local, 3_000, REFUSED));
     history.push(event(Group::Strict, 3_000, RIGHT));
-    let Findings { admitted_max, admitted_beyond, .. } = check(&history, &Facts::default());
+    let Findings { admitted_max, admitted_beyond, .. } = check(&history, &NodeMetadata::default());
     assert_eq!(admitted_max[&Group::Local], Group::Local.limit() + 1);
     assert_eq!((admitted_beyond[&Group::Local], admitted_beyond[&Group::Strict]), (1, 0));
 }
@@ -85,7 +88,7 @@ fn a_key_refused_early_unless_hits_that_nobody_answered_for_explain_it() {
     let limit = usize::try_from(Group::Strict.limit()).expect("small");
     let mut history = vec![event(Group::Strict, 1_000, RIGHT); limit - 3];
     history.extend([POLICY, error(), REFUSED].map(|answer| event(Group::Strict, 2_000, answer)));
-    assert_eq!(check(&history, &Facts::default()).refused_early[&Group::Strict], 1);
+    assert_eq!(check(&history, &NodeMetadata::default()).refused_early[&Group::Strict], 1);
 }
 
 #[test]
@@ -97,8 +100,9 @@ fn only_what_was_acknowledged_right_before_a_crash_may_be_lost() {
         event(Group::Count, 4_990, POLICY),
         event(Group::Count, 5_010, RIGHT),
     ];
-    let facts = Facts { crashes: vec![crash], lag: millis(50), ..Facts::default() };
-    assert_eq!(check(&history, &facts).may_be_lost, [(Group::Count, 1)].into());
+    let node_metadata =
+        NodeMetadata { crashes: vec![crash], lag: millis(50), ..NodeMetadata::default() };
+    assert_eq!(check(&history, &node_metadata).may_be_lost, [(Group::Count, 1)].into());
 }
 
 #[test]
@@ -108,8 +112,9 @@ fn an_owner_without_a_majority_is_seen_while_the_cut_lasts() {
     let healed = Event { sent: millis(4_000), ..of_minority.clone() };
     let refused = Event { answer: REFUSED, ..of_minority.clone() };
     let of_majority = event(Group::Strict, 3_000, RIGHT);
-    let facts = Facts { cut: Some(millis(2_000)..millis(4_000)), ..Facts::default() };
-    let found = check(&[of_minority, healed, refused, of_majority], &facts);
+    let node_metadata =
+        NodeMetadata { cut: Some(millis(2_000)..millis(4_000)), ..NodeMetadata::default() };
+    let found = check(&[of_minority, healed, refused, of_majority], &node_metadata);
     assert_eq!(found.admitted_by_minority, 1);
 }
 
@@ -134,7 +139,7 @@ fn event(group: Group, sent_ms: u64, answer: Answer) -> Event {
     Event {
         sent: millis(sent_ms),
         answered: millis(sent_ms + 1),
-        place: 0,
+        token: 0,
         is_meant_to_answer: true,
         is_in_majority: true,
         key: key(group),

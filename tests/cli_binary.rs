@@ -253,7 +253,7 @@ fn status_is_a_table_that_marks_who_disagrees() {
 #[test]
 fn status_of_a_key_names_its_owners() {
     let report = OwnerReport {
-        place: "00000000000000ff".to_owned(),
+        token: "00000000000000ff".to_owned(),
         rule: Some("demo.user".to_owned()),
         mode: Some("strict".to_owned()),
         scope: Some("region".to_owned()),

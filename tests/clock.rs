@@ -8,7 +8,7 @@ use std::time::Duration;
 use support::{Node, Shape, authority, identity};
 use tidegate::config::Config;
 use tidegate::node;
-use tidegate_cluster::seam::{Clock, Seam};
+use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -57,12 +57,12 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
 
     let (outside, right) = node::outside();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
-    let seam = Seam { clock: clock.clone(), ..outside };
+    let environment = Environment { clock: clock.clone(), ..outside };
     let stop = CancellationToken::new();
     tokio::spawn(right.clone().keep_right(stop.clone()));
     assert!(clock.now().since(right.system()) > ALIKE, "it is ahead before it joins");
     let both = [seeds[0], second.core.joined.as_ref().expect("a mesh").mesh.advertise()];
-    let late = Node::start_in(shape("n3", &both), seam, stop).await;
+    let late = Node::start_in(shape("n3", &both), environment, stop).await;
     connected(&late, 2).await;
     until("it knows that it is ahead", || late.core.skew().is_beyond).await;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::{Node, cluster};
-use tidegate::decide::Source;
+use tidegate::decide::VerdictSource;
 use tidegate_ownership::membership::{MemberState, View};
 use tidegate_ownership::route::Topology;
 
@@ -40,12 +40,12 @@ async fn a_strict_key_admits_its_limit_over_all_nodes() {
         for turn in 0..60 {
             let answer = nodes[turn % 3].ask("strict", key).await;
             allowed += usize::from(answer.allowed);
-            if answer.statuses[0].source == Source::Local {
+            if answer.statuses[0].source == VerdictSource::Local {
                 owners.push(turn % 3);
             } else {
                 // The owner, or its refusal that still holds.
-                let is_remembered = answer.statuses[0].source == Source::Remembered;
-                assert!(answer.statuses[0].source == Source::Owner || is_remembered);
+                let is_remembered = answer.statuses[0].source == VerdictSource::Remembered;
+                assert!(answer.statuses[0].source == VerdictSource::Owner || is_remembered);
                 assert!(!(answer.allowed && is_remembered));
             }
         }
@@ -94,7 +94,7 @@ async fn a_node_that_leaves_is_not_missed() {
     for node in &nodes {
         node.sees("two nodes", |view| view.owners().count() == 2).await;
         let answer = node.ask("strict", "y").await;
-        assert!(answer.allowed && answer.statuses[0].source != Source::Policy);
+        assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Policy);
     }
     let known: Vec<u32> = join(&nodes, "eventual", "x").await;
     assert!(known.contains(&93), "somebody heard of the 7 hits: {known:?}");
@@ -135,7 +135,8 @@ async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
     let [stays, leaves] = &nodes[..] else { unreachable!("two nodes") };
     let mut key = 0;
-    while leaves.ask("strict", &format!("k{key}")).await.statuses[0].source != Source::Local {
+    while leaves.ask("strict", &format!("k{key}")).await.statuses[0].source != VerdictSource::Local
+    {
         key += 1;
     }
     let key = format!("k{key}");
@@ -154,7 +155,7 @@ async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
     for (turn, node) in [stays, leaves, stays, leaves].into_iter().enumerate() {
         let answer = node.ask("strict", &key).await;
         let status = &answer.statuses[0];
-        assert_ne!(status.source, Source::Policy, "turn {turn}");
+        assert_ne!(status.source, VerdictSource::Policy, "turn {turn}");
         assert_eq!(status.verdicts[0].remaining, 18 - u32::try_from(turn).expect("small"));
     }
 }

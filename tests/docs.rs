@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tidegate::config;
+use tidegate::observe::names;
 use tidegate::observe::statistics::prometheus;
-use tidegate::observe::{names, tally};
 use tidegate_rules::load;
+use tidegate_rules::tally;
 
 #[test]
 fn every_key_is_documented_with_its_variable() {

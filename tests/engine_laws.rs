@@ -9,7 +9,7 @@ use crdts::{CmRDT, CvRDT, GCounter, VClock};
 use proptest::prelude::*;
 use tidegate_limiter::engine::delta::{Bounds, DeltaBucket};
 use tidegate_limiter::engine::{
-    ActorId, Columns, Delta, Retry, State, Verdict, decide, decide_eventual, preview,
+    ActorCounters, ActorId, Delta, Retry, State, Verdict, decide, decide_eventual, preview,
     preview_eventual,
 };
 use tidegate_limiter::quota::{
@@ -273,7 +273,7 @@ proptest! {
         let first = START.as_secs() / 15;
         for (node, from, bucket, hits) in steps {
             if hits == 0 {
-                let Some(said) = ours[from].columns().map(Columns::wire) else { continue };
+                let Some(said) = ours[from].actor_counters().map(ActorCounters::wire) else { continue };
                 ours[node].merge_delta(&said, &quota);
                 let said = reference[from].clone();
                 for (bucket, counter) in said {
@@ -292,7 +292,7 @@ proptest! {
         }
         for (ours, reference) in ours.iter().zip(&reference) {
             for (bucket, counter) in reference {
-                let sum = ours.columns().map_or(0, |columns| columns.sum(*bucket));
+                let sum = ours.actor_counters().map_or(0, |actor_counters| actor_counters.sum(*bucket));
                 prop_assert_eq!(sum.to_string(), counter.read().to_string());
             }
         }
@@ -317,8 +317,8 @@ proptest! {
         if delta.buckets.iter().all(|bucket| bucket.refunded.is_empty()) {
             prop_assert!(left(&state, now) <= left(&mine, now));
         }
-        let sent_on = state.columns().map(Columns::wire);
-        prop_assert_eq!(sent_on.and_then(|delta| Columns::try_from(delta).ok()), state.columns().cloned());
+        let sent_on = state.actor_counters().map(ActorCounters::wire);
+        prop_assert_eq!(sent_on.and_then(|delta| ActorCounters::try_from(delta).ok()), state.actor_counters().cloned());
     }
 
     /// Deltas between nodes end in the same counts in any order, repeated or not.
@@ -334,8 +334,8 @@ proptest! {
         }
         let mut shuffled = State::Absent;
         for state in order.iter().map(|index| index.get(&states)).chain(states.iter().rev()) {
-            if let Some(columns) = state.columns() {
-                shuffled.merge_delta(&columns.wire(), &quota);
+            if let Some(actor_counters) = state.actor_counters() {
+                shuffled.merge_delta(&actor_counters.wire(), &quota);
             }
         }
         prop_assert_eq!(straight, shuffled);
@@ -378,14 +378,14 @@ impl Counter {
 
 /// Asks of one counter, in fractions of its limit and its window.
 #[derive(Clone, Debug)]
-struct Past {
+struct FormerMember {
     quota: Quota,
     eventual: bool,
     offset: u64,
     asks: Vec<(u64, u64)>,
 }
 
-impl Past {
+impl FormerMember {
     /// Lives through it; the counter and the time after the last ask.
     fn live(&self) -> (Counter, Timestamp) {
         let mut counter = Counter::new(self.quota, self.eventual);
@@ -448,12 +448,12 @@ impl Past {
     }
 }
 
-fn past() -> impl Strategy<Value = Past> {
+fn past() -> impl Strategy<Value = FormerMember> {
     let wait = prop_oneof![4 => Just(0_u64), 6 => 0..20_u64, 1 => 20..250_u64];
     let hits = prop_oneof![4 => 1..8_u64, 2 => 8..45_u64];
     let asks = prop::collection::vec((hits, wait), 0..30);
     (quota(), prop::bool::ANY, 0..WINDOW_MAX.as_nanos(), asks)
-        .prop_map(|(quota, eventual, offset, asks)| Past { quota, eventual, offset, asks })
+        .prop_map(|(quota, eventual, offset, asks)| FormerMember { quota, eventual, offset, asks })
 }
 
 /// Any quota at all, up to the ends of what is valid.

@@ -397,11 +397,13 @@ async fn all_count(nodes: &[Node], keys: &[KeyHash], expected: u64) {
 /// Its own region's nodes and the other regions count; its own region's column is an echo of its
 /// nodes and is not there.
 fn count(node: &Node, key: KeyHash) -> u64 {
-    let Some(columns) = node.core.decider.parts().store.columns(key) else { return 0 };
+    let Some(actor_counters) = node.core.decider.parts().store.actor_counters(key) else {
+        return 0;
+    };
     let region = region_actor(&node.core.topology.load().region);
-    let buckets = columns.wire().buckets;
-    let columns = buckets.iter().flat_map(|bucket| &bucket.used.dots);
-    columns
+    let buckets = actor_counters.wire().buckets;
+    let actor_counters = buckets.iter().flat_map(|bucket| &bucket.used.dots);
+    actor_counters
         .inspect(|(actor, _)| assert!(is_node(**actor) || **actor != region, "its own echo"))
         .map(|(_, hits)| hits)
         .sum()
@@ -421,7 +423,7 @@ fn owner(node: &Node, key: KeyHash) -> String {
 }
 
 fn owner_in(node: &Node, region: &str, key: KeyHash) -> String {
-    node.core.topology.load().region_owner(region, key.place).unwrap().to_string()
+    node.core.topology.load().region_owner(region, key.token).unwrap().to_string()
 }
 
 fn hourly(limit: u32) -> Quota {

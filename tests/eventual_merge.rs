@@ -38,7 +38,7 @@ struct Reached {
 struct Message {
     to: usize,
     key: KeyHash,
-    columns: Delta,
+    actor_counters: Delta,
 }
 
 fn run(seed: u64, reached: &mut Reached) {
@@ -100,7 +100,8 @@ fn run(seed: u64, reached: &mut Reached) {
         for slice in newest - 6..=newest {
             let exact = log.iter().filter(|hit| **hit == (key, slice)).count() as u64;
             for store in &stores {
-                let counted = store.columns(key).map_or(0, |columns| columns.sum(slice));
+                let counted =
+                    store.actor_counters(key).map_or(0, |actor_counters| actor_counters.sum(slice));
                 assert_eq!(counted, exact, "seed {seed}, key {tag}, slice {slice}");
             }
         }
@@ -109,19 +110,19 @@ fn run(seed: u64, reached: &mut Reached) {
 
 /// What `node` says of itself to each of the others.
 fn words(stores: &[Store], node: usize, key: KeyHash) -> Vec<Message> {
-    let Some(columns) = stores[node].columns(key) else { return Vec::new() };
-    let said = columns.own(actor(node));
+    let Some(actor_counters) = stores[node].actor_counters(key) else { return Vec::new() };
+    let said = actor_counters.own(actor(node));
     let others = (0..NODES).filter(|other| *other != node);
-    others.map(|to| Message { to, key, columns: said.clone() }).collect()
+    others.map(|to| Message { to, key, actor_counters: said.clone() }).collect()
 }
 
 fn deliver(stores: &[Store], message: &Message, now: Timestamp, reached: &mut Reached) {
-    if message.columns.is_empty() {
+    if message.actor_counters.is_empty() {
         return;
     }
-    let before = stores[message.to].columns(message.key);
-    stores[message.to].merge_columns(message.key, &message.columns, now);
-    reached.stale += usize::from(before == stores[message.to].columns(message.key));
+    let before = stores[message.to].actor_counters(message.key);
+    stores[message.to].merge_actor_counters(message.key, &message.actor_counters, now);
+    reached.stale += usize::from(before == stores[message.to].actor_counters(message.key));
 }
 
 fn options() -> Options {
@@ -133,7 +134,7 @@ fn actor(node: usize) -> ActorId {
 }
 
 fn key(tag: u64) -> KeyHash {
-    KeyHash { place: tag.wrapping_mul(0x9E37_79B9_7F4A_7C15), tag: tag + 1 }
+    KeyHash { token: tag.wrapping_mul(0x9E37_79B9_7F4A_7C15), tag: tag + 1 }
 }
 
 /// A minute in six slices, and more than anybody asks for.

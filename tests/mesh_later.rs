@@ -11,11 +11,11 @@ use support::{authority, eventually, identity};
 use tidegate::node::outside;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::wire::{Call, Reply};
-use tidegate_cluster::mesh::{self, Answer, LaneKind, Mesh, Peer, Service};
+use tidegate_cluster::mesh::{self, Answer, Mesh, Peer, Service, StreamClass};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::{Epochs, Stand};
+use tidegate_ownership::{Epochs, OwnershipStatus};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,8 +46,8 @@ impl Service for Waiting {
         panic!("{from} said nothing malformed");
     }
 
-    fn stand(&self, _: &Peer) -> Stand {
-        Stand::default()
+    fn ownership_status(&self, _: &Peer) -> OwnershipStatus {
+        OwnershipStatus::default()
     }
 
     fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
@@ -79,11 +79,11 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     eventually("both are up", PATIENCE, || a.peers().len() == 1 && b.peers().len() == 1).await;
 
     let to = NodeId::new("b").unwrap();
-    let ask = |call| a.call(&to, LaneKind::Bulk, call, PATIENCE);
+    let ask = |call| a.call(&to, StreamClass::Bulk, call, PATIENCE);
     let mut waiting = Box::pin(join_all(
-        (0..LATER_MAX + 3).map(|_| ask(Call::Refunded { place: 1 })).collect::<Vec<_>>(),
+        (0..LATER_MAX + 3).map(|_| ask(Call::Refunded { token: 1 })).collect::<Vec<_>>(),
     ));
-    let ping = Call::Ping { clock: Timestamp::EPOCH, stand: Stand::default() };
+    let ping = Call::Ping { clock: Timestamp::EPOCH, ownership_status: OwnershipStatus::default() };
     // All of them are on their way before the ping, which is answered before any of them.
     let pong = tokio::select! {
         biased;

@@ -17,12 +17,12 @@ use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, Reply};
 use tidegate_cluster::mesh::{
-    self, Answer, CallError, IN_FLIGHT_MAX, LaneKind, Mesh, Peer, SILENT_AFTER, Service,
+    self, Answer, CallError, IN_FLIGHT_MAX, Mesh, Peer, Service, StreamClass, UNREACHABLE_AFTER,
 };
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::{Epoch, Epochs, Stand};
+use tidegate_ownership::{Epoch, Epochs, OwnershipStatus};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const SECRET: u64 = 9;
 const PING: Call = Call::Ping {
     clock: Timestamp::EPOCH,
-    stand: Stand {
+    ownership_status: OwnershipStatus {
         epochs: Epochs {
             region: Epoch { number: 0, name: 0 },
             global: Epoch { number: 0, name: 0 },
@@ -114,7 +114,7 @@ async fn a_peer_that_leaves_is_gone_at_once() {
     // Below the idle timeout of four seconds: it said so.
     eventually("a has noticed", Duration::from_secs(3), || a.mesh.peers().is_empty()).await;
     let to = NodeId::new("b").unwrap();
-    let answer = a.mesh.call(&to, LaneKind::Checks, PING, PATIENCE).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, PING, PATIENCE).await;
     assert_eq!(answer, Err(CallError::NotConnected));
 }
 
@@ -127,18 +127,18 @@ async fn a_peer_that_never_answers_times_out_and_is_then_not_asked() {
     let (_stranger, connection) = mute_peer(&authority, &a).await;
     let to = NodeId::new("mute").unwrap();
     let deadline = Duration::from_millis(20);
-    let answer = a.mesh.call(&to, LaneKind::Checks, PING, deadline).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, PING, deadline).await;
     assert!(matches!(answer, Err(CallError::Timeout | CallError::Silent)), "{answer:?}");
-    eventually("it is silent", PATIENCE, || a.mesh.peers()[0].is_silent()).await;
+    eventually("it is silent", PATIENCE, || a.mesh.peers()[0].is_unreachable()).await;
     let calls = || a.mesh.counters().calls.load(Ordering::Relaxed);
     let before = calls();
-    let answer = a.mesh.call(&to, LaneKind::Checks, PING, PATIENCE).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, PING, PATIENCE).await;
     assert_eq!((answer, calls()), (Err(CallError::Silent), before));
 
     // It is heard again as soon as it says anything.
     let answer = exchange(&connection, &frame(&Numbered { id: 5, body: PING })).await.unwrap();
     assert_eq!(unframe::<Numbered<Reply>>(&answer).id, 5);
-    assert!(!a.mesh.peers()[0].is_silent());
+    assert!(!a.mesh.peers()[0].is_unreachable());
 }
 
 /// Calls at the bound are refused at once and leave the others alone.
@@ -149,7 +149,7 @@ async fn a_full_lane_refuses_and_drops() {
     let (stranger, connection) = mute_peer(&authority, &a).await;
     let to = NodeId::new("mute").unwrap();
     // The lane's writer must not make room meanwhile; a pending call keeps its place either way.
-    let call = || a.mesh.call(&to, LaneKind::Bulk, PING, SILENT_AFTER);
+    let call = || a.mesh.call(&to, StreamClass::Bulk, PING, UNREACHABLE_AFTER);
     let answers = join_all((0..IN_FLIGHT_MAX + 10).map(|_| call())).await;
     let count = |wanted| answers.iter().filter(|answer| **answer == Err(wanted)).count();
     assert_eq!((count(CallError::Busy), count(CallError::Timeout)), (10, IN_FLIGHT_MAX));
@@ -359,7 +359,7 @@ impl Side {
 
     async fn asks(&self, other: &Self) {
         let to = other.incarnation.node();
-        let answer = self.mesh.call(to, LaneKind::Bulk, PING, PATIENCE).await;
+        let answer = self.mesh.call(to, StreamClass::Bulk, PING, PATIENCE).await;
         assert_eq!(answer, Ok(other.service.pong()));
     }
 
@@ -382,8 +382,8 @@ impl Counting {
 }
 
 impl Service for Counting {
-    fn stand(&self, _: &Peer) -> Stand {
-        Stand::default()
+    fn ownership_status(&self, _: &Peer) -> OwnershipStatus {
+        OwnershipStatus::default()
     }
 
     fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}

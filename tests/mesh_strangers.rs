@@ -406,11 +406,11 @@ impl Honest {
         let mut state = State::Absent;
         decide(&mut state, &quota(Algorithm::Gcra), Hits::new(20), now);
         let expires = state.absent_at(&quota(Algorithm::Gcra));
-        let mut columns = State::Absent;
+        let mut actor_counters = State::Absent;
         let shape = quota(Algorithm::FixedWindow);
-        decide_eventual(&mut columns, ActorId::new(7), &shape, Hits::new(20), now);
-        let columns = columns.columns().unwrap().wire();
-        let entries = vec![SyncEntry { key: self.key("eventual"), columns }];
+        decide_eventual(&mut actor_counters, ActorId::new(7), &shape, Hits::new(20), now);
+        let actor_counters = actor_counters.actor_counters().unwrap().wire();
+        let entries = vec![SyncEntry { key: self.key("eventual"), actor_counters }];
         [
             Call::States(vec![StateEntry { key: self.key("strict"), state, expires }]),
             Call::Sync(Sync { role: SyncRole::Node, urgent: true, entries }),

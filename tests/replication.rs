@@ -9,15 +9,15 @@ use std::time::Duration;
 use support::relay::{Link, Relay};
 use support::{Node, Shape, authority, cluster, eventually, identity, settled};
 use tidegate::config::Config;
-use tidegate::decide::Source;
+use tidegate::decide::VerdictSource;
 use tidegate_cluster::mesh::wire::{Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
-use tidegate_ownership::HandoffReply;
 use tidegate_cluster::replicate::Replicator;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::State;
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::{Counted, Cursor, KeyHash};
+use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
 use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Route;
@@ -41,12 +41,12 @@ async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
     let values: Vec<String> = (0..60).map(|n| n.to_string()).collect();
     for (n, value) in values.iter().enumerate() {
         let answer = nodes[n % 3].ask_hits("plain", value, 7).await;
-        assert!(answer.allowed && answer.statuses[0].source != Source::Policy);
+        assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Policy);
     }
     for value in &values {
-        let place = place(&nodes[0], "plain", value);
+        let token = token(&nodes[0], "plain", value);
         let topology = nodes[0].core.topology.load();
-        let holders = topology.region_ring("eu").unwrap().replicas(place, 1);
+        let holders = topology.region_ring("eu").unwrap().replicas(token, 1);
         assert_eq!(holders.len(), 2);
         eventually("the replica holds the count", PATIENCE, || {
             let copies = nodes.iter().filter(|node| holders.contains(&&id_of(node)));
@@ -88,7 +88,7 @@ async fn a_durable_answer_means_that_a_replica_holds_the_count() {
     let [a, b] = &nodes[..] else { unreachable!() };
     for value in owned_by(a, "durable", 5) {
         let answer = b.ask_hits("durable", &value, 3).await;
-        assert_eq!((answer.allowed, answer.statuses[0].source), (true, Source::Owner));
+        assert_eq!((answer.allowed, answer.statuses[0].source), (true, VerdictSource::Owner));
         assert_eq!(used(&held(b, "durable", &value).unwrap()), 3);
         let answer = b.ask_hits("durable", &value, 0).await;
         assert!(answer.allowed);
@@ -116,11 +116,11 @@ async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
     for node in [&a, &b] {
         node.sees("both", |view| view.owners().count() == 2).await;
     }
-    let tenancy = &a.core.decider.parts().tenancy;
-    eventually("it may own", PATIENCE, || tenancy.has_lease(Scope::Region)).await;
+    let ownership = &a.core.decider.parts().ownership;
+    eventually("it may own", PATIENCE, || ownership.has_lease(Scope::Region)).await;
     let values = owned_by(&a, "durable", 2);
-    assert_eq!(b.ask("durable", &values[0]).await.statuses[0].source, Source::Owner);
-    assert_eq!(b.ask("durable", &values[1]).await.statuses[0].source, Source::Policy);
+    assert_eq!(b.ask("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
+    assert_eq!(b.ask("durable", &values[1]).await.statuses[0].source, VerdictSource::Policy);
     let counters = replicator(&a).counters();
     assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (1, 1));
 }
@@ -153,8 +153,8 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
     }
     assert_eq!(replicator.flush(&to).await, Ok(()), "it follows nothing");
     replicator.follow(Scope::Region, to.clone(), Ranges::all());
-    let wanted: Vec<u64> = values[..20].iter().map(|value| place(&a, "plain", value)).collect();
-    let copied = replicator.copy(&to, |key| wanted.contains(&key.place)).await;
+    let wanted: Vec<u64> = values[..20].iter().map(|value| token(&a, "plain", value)).collect();
+    let copied = replicator.copy(&to, |key| wanted.contains(&key.token)).await;
     assert_eq!(copied, Ok(20));
     for (n, value) in values.iter().enumerate().take(30) {
         assert_eq!(held(&b, "plain", value).is_some(), n < 20);
@@ -173,7 +173,7 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
         held(&b, "plain", &values[0]) == held(&a, "plain", &values[0])
     })
     .await;
-    replicator.unfollow(Scope::Region, &to);
+    replicator.unsubscribe(Scope::Region, &to);
     a.ask("plain", &values[0]).await;
     assert_eq!(replicator.flush(&to).await, Ok(()));
     assert_eq!(used(&held(&b, "plain", &values[0]).unwrap()), 2);
@@ -188,7 +188,7 @@ async fn states_that_no_honest_member_tells_are_refused_and_counted() {
         let index = u32::try_from(now.as_secs() / 60).unwrap() + secs / 60;
         let expires = Timestamp::from_secs(u64::from(index + 1) * 60);
         let state = State::FixedWindow { index, used: 5 };
-        StateEntry { key: KeyHash { place: 9, tag }, state, expires }
+        StateEntry { key: KeyHash { token: 9, tag }, state, expires }
     };
     let (owned, eventual, share, global) = (16, 16 | 1, 16 | 4, 16 | 2);
     let id = |id| NodeId::new(id).unwrap();
@@ -264,20 +264,20 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn place(node: &Node, key: &str, value: &str) -> u64 {
-    node.core.decider.parts().hasher.descriptor("test", &[Entry { key, value }]).place()
+fn token(node: &Node, key: &str, value: &str) -> u64 {
+    node.core.decider.parts().hasher.descriptor("test", &[Entry { key, value }]).token()
 }
 
 /// Values whose keys `node` owns.
 fn owned_by(node: &Node, key: &str, count: usize) -> Vec<String> {
     let topology = node.core.topology.load();
     let is_own =
-        |value: &String| topology.route(Scope::Region, place(node, key, value)) == Route::Local;
+        |value: &String| topology.route(Scope::Region, token(node, key, value)) == Route::Local;
     (0..).map(|n: u32| n.to_string()).filter(is_own).take(count).collect()
 }
 
 /// All strict states that a node holds.
-fn all(node: &Node) -> Vec<Counted> {
+fn all(node: &Node) -> Vec<StoredCounter> {
     let parts = node.core.decider.parts();
     let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
     while let Some(cursor) = from {
@@ -287,12 +287,12 @@ fn all(node: &Node) -> Vec<Counted> {
     found
 }
 
-fn held(node: &Node, key: &str, value: &str) -> Option<Counted> {
-    let place = place(node, key, value);
-    all(node).into_iter().find(|counted| counted.key.place == place)
+fn held(node: &Node, key: &str, value: &str) -> Option<StoredCounter> {
+    let token = token(node, key, value);
+    all(node).into_iter().find(|counted| counted.key.token == token)
 }
 
-fn used(counted: &Counted) -> u32 {
+fn used(counted: &StoredCounter) -> u32 {
     let State::FixedWindow { used, .. } = counted.state else { panic!("{counted:?}") };
     used
 }

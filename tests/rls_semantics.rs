@@ -7,7 +7,7 @@ use golden_support::node::Node;
 use golden_support::render;
 use serde_json::{Value, json};
 use tidegate::config::Envoy;
-use tidegate::decide::{Ask, Decide};
+use tidegate::decide::{CheckRequest, Decide};
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
@@ -66,7 +66,8 @@ async fn the_settings_of_the_service_do_not_reach_other_doors() {
     let node = node(envoy).await;
     for (for_envoy, allowed) in [(true, true), (false, false), (true, true)] {
         let descriptors = [plain("zero"), plain("hour")];
-        let ask = Ask { domain: "d", descriptors: &descriptors, hits: Hits::ONE, for_envoy };
+        let ask =
+            CheckRequest { domain: "d", descriptors: &descriptors, hits: Hits::ONE, for_envoy };
         assert_eq!(node.core.decider.decide(ask).await.allowed, allowed, "for Envoy: {for_envoy}");
     }
 }
@@ -81,7 +82,12 @@ async fn a_request_is_over_its_quotas_only_when_all_of_them_refuse() {
         ("zero", "nobody", false),
     ] {
         let descriptors = [plain(key), plain(other)];
-        let ask = Ask { domain: "d", descriptors: &descriptors, hits: Hits::ONE, for_envoy: false };
+        let ask = CheckRequest {
+            domain: "d",
+            descriptors: &descriptors,
+            hits: Hits::ONE,
+            for_envoy: false,
+        };
         assert_eq!(node.core.decider.decide(ask).await.allowed, allowed, "{key} and {other}");
     }
 }

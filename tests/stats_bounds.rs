@@ -88,8 +88,8 @@ async fn requests_cannot_grow_the_statistics() {
         book: Arc::new(ArcSwap::from_pointee(book)),
         http: None,
     };
-    let (seam, _) = node::outside();
-    let (core, _) = Core::build(setup, seam).await.expect("a node");
+    let (environment, _) = node::outside();
+    let (core, _) = Core::build(setup, environment).await.expect("a node");
     let bounds = Bounds::default();
     let before = resident();
     for n in 0..INVENTED {

@@ -18,7 +18,7 @@ use tidegate_limiter::engine::{AHEAD_MAX, ActorId};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counted, Counter, Cursor, KeyHasher, Options, Store};
+use tidegate_limiter::store::{Counter, Cursor, KeyHasher, Options, Store, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600 + 500);
@@ -453,7 +453,7 @@ fn used(store: &Store, name: u32) -> u32 {
     100 - store.check(&[day(name)], Hits::PEEK, NOW)[0].remaining
 }
 
-fn held(store: &Store) -> Vec<Counted> {
+fn held(store: &Store) -> Vec<StoredCounter> {
     let mut found = Vec::new();
     let mut at = Some(Cursor::default());
     while let Some(cursor) = at {
@@ -463,14 +463,14 @@ fn held(store: &Store) -> Vec<Counted> {
     found
 }
 
-fn held_long(store: &Store) -> Vec<Counted> {
+fn held_long(store: &Store) -> Vec<StoredCounter> {
     let mut all = held(store);
     all.retain(|counted| counted.key.is_long() && !counted.key.is_share());
     all
 }
 
 /// The bytes of a file that was written twice, and every count that may be read from it.
-fn written(path: &Path) -> (Vec<u8>, Vec<Counted>) {
+fn written(path: &Path) -> (Vec<u8>, Vec<StoredCounter>) {
     let (snapshots, store) = start(path);
     for name in 0..300 {
         store.check(
@@ -497,7 +497,7 @@ fn written(path: &Path) -> (Vec<u8>, Vec<Counted>) {
 }
 
 /// A node starts with such a file, reads no count that was not written, and can write.
-fn assert_nothing_wrong(folder: &Path, bytes: &[u8], counts: &[Counted]) {
+fn assert_nothing_wrong(folder: &Path, bytes: &[u8], counts: &[StoredCounter]) {
     let path = folder.join("counts.redb");
     fs::write(&path, bytes).unwrap();
     let (snapshots, store) = start(&path);

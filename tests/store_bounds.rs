@@ -4,7 +4,7 @@
 use tidegate_limiter::engine::{Retry, State, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counted, Counter, KeyHash, Merged, Options, Store};
+use tidegate_limiter::store::{Counter, KeyHash, Merged, Options, Store, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -21,7 +21,7 @@ fn key(n: u64) -> KeyHash {
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
     };
-    KeyHash { place: spread(2 * n + 1), tag: spread(2 * n + 2) }
+    KeyHash { token: spread(2 * n + 1), tag: spread(2 * n + 2) }
 }
 
 fn store(keys_max: usize, on_full: OnFull) -> Store {
@@ -104,8 +104,8 @@ fn new_keys_of_one_quota_share_its_limit_and_other_quotas_have_their_own() {
 fn a_list_of_limits_is_atomic_when_its_counters_are_shared() {
     let store = full(OnFull::Share);
     let both = |n| {
-        let place = key(n).place;
-        let counter = |tag, quota| Counter { key: KeyHash { place, tag }, quota };
+        let token = key(n).token;
+        let counter = |tag, quota| Counter { key: KeyHash { token, tag }, quota };
         [
             counter(1, quota(Algorithm::Gcra, 2, 60)),
             counter(2, quota(Algorithm::TokenBucket, 100, 60)),
@@ -189,7 +189,7 @@ fn a_burst_of_one_is_remembered_until_the_hit_may_pass_again() {
         ask(&store, n, one, 1, START);
     }
     let before = START.plus(Span::from_nanos(999_999_999));
-    store.tend(usize::MAX, before);
+    store.expire(usize::MAX, before);
     assert!(!ask(&store, 1, one, 1, before).allowed);
     assert!(ask(&store, 1, one, 1, START.plus(Span::from_secs(1))).allowed);
 }
@@ -201,7 +201,7 @@ fn a_window_that_closed_is_not_opened_again_by_a_late_thread() {
     assert!(ask(&store, 1, quota, 3, START).allowed);
     let (end, late) =
         (START.plus(Span::from_secs(10)), START.plus(Span::from_nanos(9_999_999_999)));
-    store.tend(usize::MAX, end);
+    store.expire(usize::MAX, end);
     assert_eq!(store.stats().keys, 0);
     // Its clock was read before the window ended, its turn came after the sweep. It is counted in
     // the window that is open now.
@@ -228,7 +228,7 @@ fn expired_keys_leave_and_their_memory_returns() {
     assert!(swept.keys < full.keys / 4, "{swept:?}");
     // A timer takes care of shards that nobody asks any more.
     for _ in 0..40 {
-        store.tend(usize::MAX, later.plus(Span::from_secs(120)));
+        store.expire(usize::MAX, later.plus(Span::from_secs(120)));
     }
     let idle = store.stats();
     assert_eq!((idle.keys, idle.bytes), (0, empty));
@@ -256,10 +256,10 @@ fn a_counter_that_moves_here_is_joined_and_bounded_like_any_other() {
     ask(&from, 7, day, 5, START);
     ask(&from, 9_000, day, 5, START);
     let counted = |n| from.get(key(n), START).expect("it was just asked");
-    assert_eq!(to.merge(counted(7), START), Merged::Joined { news: true });
+    assert_eq!(to.merge(counted(7), START), Merged::Joined { priority: true });
     assert_eq!(ask(&to, 7, day, 0, START).remaining, 5);
     assert_eq!(to.merge(counted(9_000), START), Merged::Full);
-    let old = Counted { key: key(8), state: State::Absent, expires: START };
+    let old = StoredCounter { key: key(8), state: State::Absent, expires: START };
     assert_eq!(to.merge(old, START), Merged::Expired);
     assert_eq!((to.stats().keys, to.stats().refused), (64, 1));
 }

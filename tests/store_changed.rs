@@ -9,7 +9,7 @@ use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
 use tidegate_limiter::store::{
-    Counted, Counter, Cursor, KeyHash, KeyHasher, Merged, Options, Store,
+    Counter, Cursor, KeyHash, KeyHasher, Merged, Options, Store, StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
@@ -19,7 +19,7 @@ const WEEK: u64 = 604_800;
 
 fn store() -> Store {
     let store = Store::new(Options { keys_max: 100_000, on_full: OnFull::Share, shards: Some(2) });
-    store.keep_changed(true);
+    store.set_replicated(true);
     store
 }
 
@@ -42,14 +42,14 @@ fn hit(store: &Store, counter: Counter, hits: i64) -> bool {
 
 fn changed(store: &Store, max: usize) -> Vec<KeyHash> {
     let mut changed = Vec::new();
-    assert_eq!(store.drain_changed(max, |key| changed.push(key)), changed.len());
+    assert_eq!(store.drain_replication_queue(max, |key| changed.push(key)), changed.len());
     changed
 }
 
 fn unsaved(store: &Store) -> BTreeSet<KeyHash> {
     let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
     while let Some(cursor) = from {
-        from = store.drain_unsaved(cursor, START, 5, &mut found);
+        from = store.drain_snapshot_queue(cursor, START, 5, &mut found);
     }
     let keys: BTreeSet<_> = found.iter().map(|counted| counted.key).collect();
     assert_eq!(keys.len(), found.len(), "a key was handed over twice");
@@ -90,11 +90,11 @@ fn a_key_that_could_not_be_sent_stands_in_line_again() {
     let store = store();
     hit(&store, counter(1), 1);
     for key in changed(&store, 10) {
-        store.mark_changed(key);
-        store.mark_changed(key);
+        store.enqueue_replication(key);
+        store.enqueue_replication(key);
     }
     assert_eq!(changed(&store, 10), [counter(1).key]);
-    store.mark_changed(counter(2).key);
+    store.enqueue_replication(counter(2).key);
     assert!(changed(&store, 10).is_empty(), "nothing is known of it");
 }
 
@@ -109,20 +109,20 @@ fn shares_columns_and_what_peers_sent_do_not_stand_in_line() {
     let told = theirs.get(counter(2).key, START).expect("it was just asked");
     assert_eq!(mine.merge(told, START), Merged::Joined { news: true });
     assert!(changed(&mine, 10).is_empty());
-    let mut columns = Vec::new();
-    mine.drain_dirty(10, |key, _| columns.push(key));
-    assert_eq!(columns, [eventual.key]);
+    let mut actor_counters = Vec::new();
+    mine.drain_sync_queue(10, |key, _| actor_counters.push(key));
+    assert_eq!(actor_counters, [eventual.key]);
 }
 
 #[test]
 fn a_store_whose_changes_nobody_drains_keeps_no_line() {
     let store = store();
     hit(&store, counter(1), 1);
-    store.keep_changed(false);
+    store.set_replicated(false);
     hit(&store, counter(2), 1);
     assert!(changed(&store, 10).is_empty());
     assert_eq!(store.stats().changed, 0);
-    store.keep_changed(true);
+    store.set_replicated(true);
     assert_eq!(changed(&store, 10), [counter(1).key], "it still was owed");
 }
 
@@ -131,7 +131,7 @@ fn every_change_is_handed_over_although_the_line_is_bounded() {
     let store = store();
     let keys: BTreeSet<_> = (0..20_000).map(|n| counter(n).key).collect();
     let eventual = |n| limit(Algorithm::SlidingWindowCounter, n, MINUTE, Mode::Eventual);
-    let columns: BTreeSet<_> = (0..5_000).map(|n| eventual(n).key).collect();
+    let actor_counters: BTreeSet<_> = (0..5_000).map(|n| eventual(n).key).collect();
     for n in 0..20_000 {
         hit(&store, counter(n), 1);
         if n < 5_000 {
@@ -143,7 +143,7 @@ fn every_change_is_handed_over_although_the_line_is_bounded() {
     for round in 0.. {
         let keys = changed(&store, 700);
         // The other kind's walk goes over the same slots and leaves these alone.
-        store.drain_dirty(300, |key, _| {
+        store.drain_sync_queue(300, |key, _| {
             found_columns.insert(key);
         });
         if keys.is_empty() {
@@ -155,18 +155,18 @@ fn every_change_is_handed_over_although_the_line_is_bounded() {
         }
     }
     assert_eq!(found, keys);
-    assert_eq!(found_columns, columns);
+    assert_eq!(found_columns, actor_counters);
     assert_eq!((store.stats().changed, store.stats().dirty), (0, 0));
 }
 
 #[test]
 fn every_change_of_a_long_key_is_unsaved_until_it_was_handed_over() {
     let store = store();
-    store.keep_unsaved(true);
+    store.set_snapshotted(true);
     let strict = limit(Algorithm::TokenBucket, 1, WEEK, Mode::Strict);
     let eventual = limit(Algorithm::SlidingWindowCounter, 2, WEEK, Mode::Eventual);
     let told = limit(Algorithm::FixedWindow, 3, WEEK, Mode::Strict);
-    let columns = limit(Algorithm::FixedWindow, 4, WEEK, Mode::Eventual);
+    let actor_counters = limit(Algorithm::FixedWindow, 4, WEEK, Mode::Eventual);
     let me = ActorId::new(1);
     let change = |hits| {
         hit(&store, strict, hits);
@@ -177,21 +177,24 @@ fn every_change_of_a_long_key_is_unsaved_until_it_was_handed_over() {
     let index = u32::try_from(START.as_secs() / WEEK).expect("this century");
     let state = State::FixedWindow { index, used: 7 };
     let expires = Timestamp::from_secs(u64::from(index + 1) * WEEK);
-    store.merge(Counted { key: told.key, state, expires }, START);
+    store.merge(StoredCounter { key: told.key, state, expires }, START);
     let other = self::store();
-    other.check_eventual(&[columns], Hits::ONE, ActorId::new(2), START);
-    let said = other.columns(columns.key).expect("it was just asked").wire();
-    store.merge_columns(columns.key, &said, START);
-    assert_eq!(unsaved(&store), BTreeSet::from([strict, eventual, told, columns].map(|c| c.key)));
+    other.check_eventual(&[actor_counters], Hits::ONE, ActorId::new(2), START);
+    let said = other.actor_counters(actor_counters.key).expect("it was just asked").wire();
+    store.merge_actor_counters(actor_counters.key, &said, START);
+    assert_eq!(
+        unsaved(&store),
+        BTreeSet::from([strict, eventual, told, actor_counters].map(|c| c.key))
+    );
     assert!(unsaved(&store).is_empty());
 
     change(0);
-    store.merge_columns(columns.key, &said, START);
+    store.merge_actor_counters(actor_counters.key, &said, START);
     assert!(unsaved(&store).is_empty(), "nothing changed");
     change(1);
     assert_eq!(unsaved(&store), BTreeSet::from([strict, eventual].map(|c| c.key)));
-    store.mark_unsaved(strict.key);
-    store.mark_unsaved(counter(5).key);
+    store.enqueue_snapshot(strict.key);
+    store.enqueue_snapshot(counter(5).key);
     assert_eq!(unsaved(&store), BTreeSet::from([strict.key]), "it could not be written");
 }
 

@@ -3,18 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_limiter::engine::{ActorId, Columns};
+use tidegate_limiter::engine::{ActorCounters, ActorId};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, FarWalk, HIDDEN_PART, KeyHash, Me, Options, Store};
+use tidegate_limiter::store::{
+    BackgroundScan, Counter, KeyHash, LocalActor, Options, SYNC_SLACK_DIVISOR, Store,
+};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NODES: u32 = 3;
 /// The first second of a minute.
 const START: Timestamp = Timestamp::from_secs(1_700_000_040);
 
-fn me(node: u64) -> Me {
-    Me { actor: ActorId::new(node + 1), far_part: HIDDEN_PART * NODES }
+fn me(node: u64) -> LocalActor {
+    LocalActor { actor: ActorId::new(node + 1), slack_divisor: SYNC_SLACK_DIVISOR * NODES }
 }
 
 fn store(shards: usize) -> Store {
@@ -24,7 +26,7 @@ fn store(shards: usize) -> Store {
 fn counter(n: u64, limit: u32) -> Counter {
     let quota = Quota::simple(Algorithm::SlidingWindowCounter, limit, Span::from_secs(60));
     let hash = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let key = KeyHash { place: hash.rotate_left(17), tag: hash };
+    let key = KeyHash { token: hash.rotate_left(17), tag: hash };
     Counter { key, quota: quota.expect("a valid quota") }
 }
 
@@ -35,17 +37,17 @@ fn hit(store: &Store, counter: Counter, hits: i64) -> bool {
 /// What a round hands over: how often each node's own hits were told, by key.
 fn round(store: &Store) -> BTreeMap<KeyHash, u64> {
     let mut told = BTreeMap::new();
-    store.drain_dirty(usize::MAX, |key, columns| {
-        let own = columns.own(me(0).actor);
+    store.drain_sync_queue(usize::MAX, |key, actor_counters| {
+        let own = actor_counters.own(me(0).actor);
         let hits = own.buckets[0].used.get(&me(0).actor);
         assert_eq!(told.insert(key, hits), None, "told twice");
     });
     told
 }
 
-fn walk(store: &Store, walk: &mut FarWalk, rounds: usize, max: usize) -> Vec<KeyHash> {
+fn walk(store: &Store, walk: &mut BackgroundScan, rounds: usize, max: usize) -> Vec<KeyHash> {
     let mut keys = Vec::new();
-    store.drain_far(walk, rounds, max, START, |key, _| keys.push(key));
+    store.drain_lazy(walk, rounds, max, START, |key, _| keys.push(key));
     keys
 }
 
@@ -59,7 +61,7 @@ fn a_far_key_is_told_by_a_whole_walk_and_by_no_round() {
     }
     assert!(round(&store).is_empty());
     assert_eq!(store.stats().dirty, 0, "it stands in no line");
-    let mut far = FarWalk::default();
+    let mut far = BackgroundScan::default();
     let rounds: Vec<_> = (0..4).map(|_| walk(&store, &mut far, 4, 100)).collect();
     assert_eq!(rounds.concat(), [counter.key]);
     assert!(walk(&store, &mut far, 1, 100).is_empty());
@@ -77,7 +79,7 @@ fn a_key_that_comes_nearer_is_told_in_the_next_round() {
     assert_eq!(round(&store)[&counter.key], 34);
     let mut urgent = 0;
     hit(&store, counter, 800);
-    store.drain_urgent(10, |_, _| urgent += 1);
+    store.drain_urgent_sync(10, |_, _| urgent += 1);
     assert_eq!(urgent, 1);
 }
 
@@ -98,9 +100,9 @@ fn what_is_given_back_or_refused_or_asked_for_is_not_hidden() {
     assert_eq!(round(&store).len(), 1, "a refusal shows what it hid");
     hide();
     // The roster changed: somebody may know nothing.
-    store.mark_dirty(counter.key);
+    store.enqueue_sync(counter.key);
     assert_eq!(round(&store).len(), 1);
-    assert!(walk(&store, &mut FarWalk::default(), 1, 100).is_empty());
+    assert!(walk(&store, &mut BackgroundScan::default(), 1, 100).is_empty());
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn a_walk_finds_every_far_key_once_within_its_rounds_and_bounds() {
             hit(&store, counter(n, 1_000), 1);
         }
         assert!(round(&store).is_empty());
-        let (mut far, mut found) = (FarWalk::default(), Vec::new());
+        let (mut far, mut found) = (BackgroundScan::default(), Vec::new());
         // A round that finds its bound makes the walk longer.
         for _ in 0..rounds.max(5_000_usize.div_ceil(max)) {
             let keys = walk(&store, &mut far, rounds, max);
@@ -147,7 +149,8 @@ fn all_nodes_together_hide_at_most_a_tenth_of_a_limit() {
         let mut draw = Draw(seed);
         let counter = counter(seed, LIMIT);
         let stores: Vec<Store> = (0..NODES).map(|_| store(1)).collect();
-        let mut walks: Vec<FarWalk> = stores.iter().map(|_| FarWalk::default()).collect();
+        let mut walks: Vec<BackgroundScan> =
+            stores.iter().map(|_| BackgroundScan::default()).collect();
         let (mut counted, mut told) = ([0_u64; NODES as usize], [0_u64; NODES as usize]);
         for _ in 0..200 {
             let node = draw.below(3);
@@ -158,27 +161,29 @@ fn all_nodes_together_hide_at_most_a_tenth_of_a_limit() {
                 counted[node] += hits;
             }
             let mut said = None;
-            store.drain_dirty(10, |_, columns| said = Some(columns.own(me.actor)));
+            store.drain_sync_queue(10, |_, actor_counters| {
+                said = Some(actor_counters.own(me.actor))
+            });
             if draw.below(20) == 0 {
-                let send = |_, columns: &Columns| {
-                    said = Some(columns.own(me.actor));
+                let send = |_, actor_counters: &ActorCounters| {
+                    said = Some(actor_counters.own(me.actor));
                 };
-                store.drain_far(&mut walks[node], 1, 10, START, send);
+                store.drain_lazy(&mut walks[node], 1, 10, START, send);
             }
             if let Some(said) = said {
                 told[node] = said.buckets[0].used.get(&me.actor);
                 for (other, store) in stores.iter().enumerate() {
                     if other != node && draw.below(2) == 0 {
-                        store.merge_columns(counter.key, &said, START);
+                        store.merge_actor_counters(counter.key, &said, START);
                     }
                 }
             }
             let hidden = counted.iter().sum::<u64>() - told.iter().sum::<u64>();
-            assert!(hidden <= u64::from(LIMIT / HIDDEN_PART), "seed {seed}: {hidden}");
+            assert!(hidden <= u64::from(LIMIT / SYNC_SLACK_DIVISOR), "seed {seed}: {hidden}");
             most = most.max(hidden);
         }
     }
-    assert!(most > u64::from(LIMIT / HIDDEN_PART) / 2, "the schedules came near it: {most}");
+    assert!(most > u64::from(LIMIT / SYNC_SLACK_DIVISOR) / 2, "the schedules came near it: {most}");
 }
 
 /// splitmix64.

@@ -16,23 +16,23 @@ const ME: ActorId = ActorId::new(1);
 
 #[derive(Clone, Debug)]
 enum Op {
-    Check { place: u64, hits: i64 },
-    CheckBoth { place: u64, hits: i64 },
+    Check { token: u64, hits: i64 },
+    CheckBoth { token: u64, hits: i64 },
     Flood { first: u64, keys: u64 },
     Wait(u64),
-    Remove { place: u64 },
+    Remove { token: u64 },
     Tend,
     Tell(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let place = 0..12_u64;
+    let token = 0..12_u64;
     prop_oneof![
-        6 => (place.clone(), -2..8_i64).prop_map(|(place, hits)| Op::Check { place, hits }),
-        6 => (place.clone(), -2..8_i64).prop_map(|(place, hits)| Op::CheckBoth { place, hits }),
+        6 => (token.clone(), -2..8_i64).prop_map(|(token, hits)| Op::Check { token, hits }),
+        6 => (token.clone(), -2..8_i64).prop_map(|(token, hits)| Op::CheckBoth { token, hits }),
         1 => (100..10_000_u64, 1..200_u64).prop_map(|(first, keys)| Op::Flood { first, keys }),
         3 => prop_oneof![0..2_000_000_000_u64, 0..40_000_000_000_u64].prop_map(Op::Wait),
-        1 => place.prop_map(|place| Op::Remove { place }),
+        1 => token.prop_map(|token| Op::Remove { token }),
         1 => Just(Op::Tend),
         2 => (1..50_usize).prop_map(Op::Tell),
     ]
@@ -58,10 +58,10 @@ fn quota() -> impl Strategy<Value = Quota> {
 
 /// A key spread over shards and slots as a hash would.
 /// It says what real ones say: that it is eventual or not, no share, and in a long window.
-fn key(place: u64, tag: u64, eventual: bool) -> KeyHash {
+fn key(token: u64, tag: u64, eventual: bool) -> KeyHash {
     let spread = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let says = if eventual { 0b1001 } else { 0b1000 };
-    KeyHash { place: spread(place), tag: spread(place * 16 + tag) & !0b1111 | says }
+    KeyHash { token: spread(token), tag: spread(token * 16 + tag) & !0b1111 | says }
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -81,15 +81,15 @@ impl Told {
     /// One round of replication of so many keys, and one snapshot.
     fn take(&mut self, store: &Store, max: usize, now: Timestamp) {
         let mut changed = Vec::new();
-        store.drain_changed(max, |key| changed.push(key));
+        store.drain_replication_queue(max, |key| changed.push(key));
         let now_there = changed.into_iter().filter_map(|key| store.get(key, now));
         self.replica.extend(now_there.map(|counted| (counted.key, counted.state)));
-        store.drain_dirty(max, |key, columns| {
-            self.replica.insert(key, State::Columns(Box::new(columns.clone())));
+        store.drain_sync_queue(max, |key, actor_counters| {
+            self.replica.insert(key, State::ActorCounters(Box::new(actor_counters.clone())));
         });
         let (mut unsaved, mut cursor) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = cursor {
-            cursor = store.drain_unsaved(from, now, max, &mut unsaved);
+            cursor = store.drain_snapshot_queue(from, now, max, &mut unsaved);
         }
         self.disk.extend(unsaved.into_iter().map(|counted| (counted.key, counted.state)));
     }
@@ -167,8 +167,8 @@ fn check_model(
 fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
     let options = Options { keys_max: 200_000, on_full: OnFull::Refuse, shards: Some(2) };
     let (store, mut model) = (Store::new(options), Model::new());
-    store.keep_changed(true);
-    store.keep_unsaved(true);
+    store.set_replicated(true);
+    store.set_snapshotted(true);
     // What a replica and a disk would hold.
     let mut told = Told::default();
     let mut now = Timestamp::from_secs(1_700_000_000);
@@ -181,28 +181,28 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
         };
         assert_eq!(verdicts.to_vec(), check_model(model, counters, hits, now, eventual));
     };
-    let counter = |place, index: usize| Counter {
-        key: key(place, index as u64, eventual),
+    let counter = |token, index: usize| Counter {
+        key: key(token, index as u64, eventual),
         quota: quotas[index],
     };
     for op in ops {
         match op {
-            Op::Check { place, hits } => ask(&mut model, &[counter(place, 0)], hits, now),
-            Op::CheckBoth { place, hits } => {
-                ask(&mut model, &[counter(place, 0), counter(place, 1)], hits, now);
+            Op::Check { token, hits } => ask(&mut model, &[counter(token, 0)], hits, now),
+            Op::CheckBoth { token, hits } => {
+                ask(&mut model, &[counter(token, 0), counter(token, 1)], hits, now);
             }
             Op::Flood { first, keys } => {
-                for place in first..first + keys {
-                    ask(&mut model, &[counter(place, 1)], 1, now);
+                for token in first..first + keys {
+                    ask(&mut model, &[counter(token, 1)], 1, now);
                 }
             }
             Op::Wait(nanos) => now = now.plus(Span::from_nanos(nanos)),
-            Op::Remove { place } => {
-                store.remove(key(place, 0, eventual));
-                model.remove(&key(place, 0, eventual));
-                told.forget(key(place, 0, eventual));
+            Op::Remove { token } => {
+                store.remove(key(token, 0, eventual));
+                model.remove(&key(token, 0, eventual));
+                told.forget(key(token, 0, eventual));
             }
-            Op::Tend => store.tend(2, now),
+            Op::Tend => store.expire(2, now),
             Op::Tell(max) => told.take(&store, max, now),
         }
     }

@@ -21,7 +21,7 @@ fn store() -> Store {
 fn counter(n: u64, limit: u32) -> Counter {
     let quota = Quota::simple(Algorithm::SlidingWindowCounter, limit, Span::from_secs(60));
     let hash = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let key = KeyHash { place: hash.rotate_left(17), tag: hash };
+    let key = KeyHash { token: hash.rotate_left(17), tag: hash };
     Counter { key, quota: quota.expect("a valid quota") }
 }
 
@@ -31,7 +31,7 @@ fn hit(store: &Store, counter: Counter, hits: i64, now: Timestamp) -> bool {
 
 fn drained(store: &Store, max: usize) -> Vec<KeyHash> {
     let mut keys = Vec::new();
-    assert_eq!(store.drain_dirty(max, |key, _| keys.push(key)), keys.len());
+    assert_eq!(store.drain_sync_queue(max, |key, _| keys.push(key)), keys.len());
     keys
 }
 
@@ -42,7 +42,7 @@ fn a_changed_key_is_handed_over_once() {
         assert!(hit(&store, counter(1, 100), 1, START));
     }
     let mut counted = Vec::new();
-    store.drain_dirty(10, |key, columns| counted.push((key, columns.own(ME))));
+    store.drain_sync_queue(10, |key, actor_counters| counted.push((key, actor_counters.own(ME))));
     assert_eq!(counted.len(), 1);
     assert_eq!(counted[0].0, counter(1, 100).key);
     assert_eq!(counted[0].1.buckets[0].used.get(&ME), 5);
@@ -56,11 +56,11 @@ fn a_key_that_could_not_be_sent_stands_in_line_again() {
     let store = store();
     hit(&store, counter(1, 100), 1, START);
     for key in drained(&store, 10) {
-        store.mark_dirty(key);
-        store.mark_dirty(key);
+        store.enqueue_sync(key);
+        store.enqueue_sync(key);
     }
     assert_eq!(drained(&store, 10), [counter(1, 100).key]);
-    store.mark_dirty(counter(2, 100).key);
+    store.enqueue_sync(counter(2, 100).key);
     assert!(drained(&store, 10).is_empty());
 }
 
@@ -73,7 +73,7 @@ fn keys_close_to_their_limit_are_handed_over_first() {
     let verdict = store.check_eventual(&[counter(30, 100)], Hits::new(79), ME, START)[0];
     assert!(is_urgent(&verdict), "{verdict:?}");
     let mut urgent = Vec::new();
-    store.drain_urgent(10, |key, _| urgent.push(key));
+    store.drain_urgent_sync(10, |key, _| urgent.push(key));
     assert_eq!(urgent, [counter(30, 100).key]);
     hit(&store, counter(40, 100), 79, START);
     let rest = drained(&store, 100);
@@ -101,8 +101,8 @@ fn a_peek_is_no_news_and_neither_is_a_refusal_but_for_the_first_of_a_bucket() {
 #[test]
 fn a_limit_refused_beside_others_is_news_in_its_first_bucket_too() {
     let store = store();
-    let place = counter(1, 10).key.place;
-    let counters = [counter(1, 10), Counter { key: KeyHash { place, tag: 9 }, ..counter(1, 1) }];
+    let token = counter(1, 10).key.token;
+    let counters = [counter(1, 10), Counter { key: KeyHash { token, tag: 9 }, ..counter(1, 1) }];
     let ask = |now| store.check_eventual(&counters, Hits::ONE, ME, now);
     assert!(ask(START).iter().all(|verdict| verdict.allowed));
     assert_eq!(drained(&store, 10).len(), 2);
@@ -141,15 +141,15 @@ fn what_peers_counted_is_joined_and_decides_with() {
     let (mine, theirs) = (store(), store());
     let key = counter(1, 10).key;
     theirs.check_eventual(&[counter(1, 10)], Hits::new(8), PEER, START);
-    let said = theirs.columns(key).expect("it was just asked").wire();
-    assert_eq!(mine.merge_columns(key, &said, START), Merged::Joined { news: true });
-    assert_eq!(mine.merge_columns(key, &said, START), Merged::Joined { news: false });
+    let said = theirs.actor_counters(key).expect("it was just asked").wire();
+    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { news: true });
+    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { news: false });
     assert!(drained(&mine, 10).is_empty());
     assert!(!hit(&mine, counter(1, 10), 3, START));
     assert_eq!(drained(&mine, 10).len(), 1);
     assert!(hit(&mine, counter(1, 10), 2, START));
     assert!(!hit(&mine, counter(1, 10), 1, START));
-    assert_eq!(mine.columns(key).map(|all| all.wire().buckets[0].used.dots.len()), Some(2));
+    assert_eq!(mine.actor_counters(key).map(|all| all.wire().buckets[0].used.dots.len()), Some(2));
 }
 
 #[test]
@@ -157,21 +157,21 @@ fn what_peers_counted_long_ago_takes_no_room() {
     let (mine, theirs) = (store(), store());
     let key = counter(1, 10).key;
     theirs.check_eventual(&[counter(1, 10)], Hits::new(8), PEER, START);
-    let said = theirs.columns(key).expect("it was just asked").wire();
+    let said = theirs.actor_counters(key).expect("it was just asked").wire();
     let later = START.plus(Span::from_secs(120));
-    assert_eq!(mine.merge_columns(key, &said, later), Merged::Expired);
+    assert_eq!(mine.merge_actor_counters(key, &said, later), Merged::Expired);
     assert_eq!(mine.stats().keys, 0);
     // Within the window after, it still matters.
     let sooner = START.plus(Span::from_secs(119));
-    assert_eq!(mine.merge_columns(key, &said, sooner), Merged::Joined { news: true });
-    mine.tend(1, later);
+    assert_eq!(mine.merge_actor_counters(key, &said, sooner), Merged::Joined { news: true });
+    mine.expire(1, later);
     assert_eq!(mine.stats().keys, 0);
 }
 
 #[test]
 fn a_scan_names_what_is_wanted_and_nothing_twice_while_keys_come() {
     let store = Store::new(Options { keys_max: 100_000, on_full: OnFull::Share, shards: Some(8) });
-    let wanted = |key: KeyHash| key.place >> 63 == 1;
+    let wanted = |key: KeyHash| key.token >> 63 == 1;
     for n in 0..10_000 {
         hit(&store, counter(n, 100), 1, START);
     }

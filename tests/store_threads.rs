@@ -18,7 +18,7 @@ fn store() -> Store {
 
 fn counter(tag: u64, algorithm: Algorithm, limit: u32) -> Counter {
     let quota = Quota::simple(algorithm, limit, Span::from_secs(3_600)).expect("a valid quota");
-    Counter { key: KeyHash { place: 0x5eed, tag }, quota }
+    Counter { key: KeyHash { token: 0x5eed, tag }, quota }
 }
 
 /// How many of `asks` asks of each thread `check` lets pass.
@@ -76,7 +76,7 @@ fn exactly_the_limit_passes_on_each_key_while_the_table_grows_and_sweeps() {
     let quota = Quota::simple(Algorithm::Gcra, 20, Span::from_secs(3_600)).expect("a valid quota");
     let key = |n: usize| {
         let hash = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        KeyHash { place: hash, tag: hash.rotate_left(32) }
+        KeyHash { token: hash, tag: hash.rotate_left(32) }
     };
     let passed = admitted(30 * 500, |n| {
         let counter = Counter { key: key(n % 500), quota };

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use support::{Node, Shape, authority, cluster_under, eventually, identity};
-use tidegate::decide::Source;
+use tidegate::decide::VerdictSource;
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::ranges::Ranges;
 
@@ -21,9 +21,9 @@ descriptors:
 
 /// What a node decides, if it may.
 fn decides(node: &Node) -> Ranges {
-    let tenancy = &node.core.decider.parts().tenancy;
-    if tenancy.has_lease(Scope::Region) {
-        tenancy.holding(Scope::Region).decides.clone()
+    let ownership = &node.core.decider.parts().ownership;
+    if ownership.has_lease(Scope::Region) {
+        ownership.owned_ranges(Scope::Region).decides.clone()
     } else {
         Ranges::EMPTY
     }
@@ -52,7 +52,7 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
         for hit in 0..12 {
             let answer = nodes[(n + hit) % 3].ask("user", user).await;
             assert!(
-                answer.allowed && answer.statuses[0].source != Source::Policy,
+                answer.allowed && answer.statuses[0].source != VerdictSource::Policy,
                 "{user} {hit} {answer:?}"
             );
         }
@@ -78,7 +78,7 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
         for hit in 12..24 {
             let answer = nodes[(n + hit) % 3].ask("user", user).await;
             assert_eq!(answer.allowed, hit < 20, "{user} {hit}: {answer:?}");
-            assert_ne!(answer.statuses[0].source, Source::Policy, "{user} {hit}");
+            assert_ne!(answer.statuses[0].source, VerdictSource::Policy, "{user} {hit}");
         }
     }
     let dead = nodes.remove(0);

@@ -26,10 +26,10 @@ use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
-use tidegate_ownership::{Epoch, Epochs, HandoffReply, Stand};
+use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
-const KEY: KeyHash = KeyHash { place: 0x0123_4567_89ab_cdef, tag: 0xfedc_ba98_7654_3210 };
+const KEY: KeyHash = KeyHash { token: 0x0123_4567_89ab_cdef, tag: 0xfedc_ba98_7654_3210 };
 
 #[test]
 fn every_message_is_written_and_read_as_it_was_released() {
@@ -210,8 +210,8 @@ fn quota(algorithm: Algorithm, sub_windows: u8) -> Quota {
 }
 
 fn delta() -> Delta {
-    let clock = |columns: &[(u64, u64)]| VClock {
-        dots: columns.iter().map(|&(actor, n)| (ActorId::new(actor), n)).collect(),
+    let clock = |actor_counters: &[(u64, u64)]| VClock {
+        dots: actor_counters.iter().map(|&(actor, n)| (ActorId::new(actor), n)).collect(),
     };
     let buckets = vec![
         DeltaBucket {
@@ -239,10 +239,10 @@ fn states() -> Vec<State> {
             state
         })
         .into();
-    let mut columns = State::Absent;
+    let mut actor_counters = State::Absent;
     let shape = quota(Algorithm::SlidingWindowCounter, 1);
-    decide_eventual(&mut columns, ActorId::new(7), &shape, Hits::new(3), NOW);
-    states.extend([State::Absent, columns]);
+    decide_eventual(&mut actor_counters, ActorId::new(7), &shape, Hits::new(3), NOW);
+    states.extend([State::Absent, actor_counters]);
     states
 }
 
@@ -260,12 +260,22 @@ fn calls() -> Vec<(&'static str, Call)> {
         quota: quota(algorithm, sub_windows),
     });
     let sync = |role, urgent| {
-        Call::Sync(Sync { role, urgent, entries: vec![SyncEntry { key: KEY, columns: delta() }] })
+        Call::Sync(Sync {
+            role,
+            urgent,
+            entries: vec![SyncEntry { key: KEY, actor_counters: delta() }],
+        })
     };
     let entry = |state| StateEntry { key: KEY, state, expires: NOW };
     let one = smallvec![Counter { key: KEY, quota: quota(Algorithm::Gcra, 1) }];
     vec![
-        ("ping", Call::Ping { clock: NOW, stand: Stand { epochs: epochs(), has_lease: true } }),
+        (
+            "ping",
+            Call::Ping {
+                clock: NOW,
+                ownership_status: OwnershipStatus { epochs: epochs(), has_lease: true },
+            },
+        ),
         (
             "check_region",
             Call::Check(Check {
@@ -294,7 +304,7 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("handoff_offer", handoff(HandoffStep::Offer)),
         ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
         ("digests", Call::Digests(vec![Digest { bucket: 4_095, sum: 0x0123_4567_89ab_cdef }])),
-        ("refunded", Call::Refunded { place: KEY.place }),
+        ("refunded", Call::Refunded { token: KEY.token }),
     ]
 }
 
@@ -326,7 +336,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("handoff_taken", Reply::Handoff(HandoffReply::Taken)),
         ("handoff_refused", Reply::Handoff(HandoffReply::Refused)),
         ("differing", Reply::Differing(vec![0, 4_095])),
-        ("columns", Reply::Columns(vec![SyncEntry { key: KEY, columns: delta() }])),
+        ("columns", Reply::ActorCounters(vec![SyncEntry { key: KEY, actor_counters: delta() }])),
         ("done", Reply::Done),
         ("malformed", Reply::Malformed),
     ]

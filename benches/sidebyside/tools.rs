@@ -66,9 +66,9 @@ pub fn redis_benchmark(
     // "99.902% <= 0.583 milliseconds (cumulative count 99902)"; the last is 100 %.
     let p999 = lines().find_map(|line| {
         let (percent, rest) = line.split_once("% <= ")?;
-        let is_far = percent.parse::<f64>().ok()? >= 99.9;
+        let is_lazy = percent.parse::<f64>().ok()? >= 99.9;
         let value = rest.split_once(" milliseconds (cumulative")?.0.parse::<f64>().ok()?;
-        is_far.then_some(value)
+        is_lazy.then_some(value)
     });
     Ok(Run {
         per_second: rate.ok_or_else(wrong)?,

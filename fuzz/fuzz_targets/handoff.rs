@@ -19,7 +19,7 @@ use tidegate_cluster::mesh::wire::{Call, Handoff, HandoffStep};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
 use tidegate_ownership::{
-    Epoch, Members, Moment, Place, Quorum, Recognised, Ring, Standing, Step,
+    Epoch, Members, Monotonic, Place, Quorum, RecordedGrant, Ring, LeaseState, Step,
 };
 use tidegate_limiter::units::Span;
 use tidegate_fuzz::wire;
@@ -81,7 +81,7 @@ enum Event {
 #[derive(Arbitrary, Debug)]
 struct Circle {
     /// Who is on the roll, and which start of it.
-    seats: [Option<Small>; NODES.len()],
+    entries: [Option<Small>; NODES.len()],
     /// Whose each arc is.
     owners: [Peer; 16],
     /// Who counts; nobody needs anybody without it.
@@ -126,7 +126,7 @@ enum Answer {
 
 struct Node {
     ring: Ring,
-    now: Moment,
+    now: Monotonic,
     /// What it released at any time.
     let_go: Ranges,
     /// Who released to it under its present epoch.
@@ -136,7 +136,7 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let (let_go, released) = (Ranges::EMPTY, BTreeSet::new());
-        Self { ring: Ring::new(id(ME), LEASE), now: Moment::EPOCH, let_go, released }
+        Self { ring: Ring::new(id(ME), LEASE), now: Monotonic::EPOCH, let_go, released }
     }
 
     fn meets(&mut self, event: Event) {
@@ -164,7 +164,7 @@ impl Node {
             Event::Met(told) => ring.met(told.of(ring)),
             Event::Ponged { peer, quarters_ago, epoch, serial } => {
                 let epoch = epoch.map(|told| told.of(ring));
-                let recognised = serial.map(|serial| Recognised {
+                let recognised = serial.map(|serial| RecordedGrant {
                     generation: Generation(1),
                     serial: serial.number(),
                 });
@@ -203,9 +203,9 @@ impl Node {
     /// What it takes in a tick thaws, or is its own and claimed.
     fn tick(&mut self) -> Ranges {
         self.ring.tick(self.now);
-        let others = self.ring.members().seats.keys().filter(|peer| **peer != id(ME));
+        let others = self.ring.members().entries.keys().filter(|peer| **peer != id(ME));
         let all_released = { others }.all(|peer| self.released.contains(peer));
-        let has_lease = self.ring.standing() != Standing::Nothing;
+        let has_lease = self.ring.lease_state() != LeaseState::Nothing;
         if all_released && has_lease && self.ring.is_agreed(self.now) {
             self.let_go.with(&self.ring.members().arcs(&id(ME)))
         } else {
@@ -225,7 +225,7 @@ impl Node {
 
 impl Circle {
     fn members(&self) -> Members {
-        let place = |(at, seat): (usize, &Option<Small>)| {
+        let token = |(at, seat): (usize, &Option<Small>)| {
             let generation = Generation(seat.as_ref()?.number());
             let arcs = of_arcs(|arc| self.owners[arc] as usize == at);
             Some((id(at), Place { generation, arcs }))
@@ -234,7 +234,7 @@ impl Circle {
             Some(known) => Quorum::Of((0..NODES.len()).filter(|at| known[*at]).map(id).collect()),
             None => Quorum::Everyone,
         };
-        Members { seats: self.seats.iter().enumerate().filter_map(place).collect(), quorum }
+        Members { entries: self.entries.iter().enumerate().filter_map(token).collect(), quorum }
     }
 }
 

@@ -14,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use siphasher::sip::SipHasher13;
 use tidegate_limiter::engine::State;
 use tidegate::storage::record::{self, KEY_BYTES};
-use tidegate_limiter::store::{Counted, KeyHash, Merged};
+use tidegate_limiter::store::{StoredCounter, KeyHash, Merged};
 use tidegate_limiter::units::Span;
 use tidegate_fuzz::{NOW, asks, wire};
 
@@ -37,8 +37,8 @@ fn read(key: [u8; KEY_BYTES], value: &[u8]) {
 }
 
 /// What a node does with a counter that it found on its disk.
-fn load(counted: Counted) {
-    let (key, is_columns) = (counted.key, counted.state.columns().is_some());
+fn load(counted: StoredCounter) {
+    let (key, is_columns) = (counted.key, counted.state.actor_counters().is_some());
     if key.is_eventual() != is_columns || !counted.state.is_plausible(counted.expires, NOW) {
         return;
     }
@@ -60,10 +60,10 @@ fn sealed(key: &[u8; KEY_BYTES], value: &[u8]) -> Vec<u8> {
 }
 
 fn seals_as_the_node_does() {
-    let key = KeyHash { place: 1, tag: 8 };
+    let key = KeyHash { token: 1, tag: 8 };
     let state = State::FixedWindow { index: 20_454, used: 7 };
     let expires = NOW.plus(Span::from_secs(1));
-    let value = record::encode(&Counted { key, state, expires }).expect("a small value");
+    let value = record::encode(&StoredCounter { key, state, expires }).expect("a small value");
     let unsealed = &value[..value.len() - SUM_BYTES];
     assert_eq!(sealed(&record::encode_key(key), unsealed), value, "record.rs sums otherwise now");
 }

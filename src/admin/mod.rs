@@ -9,7 +9,7 @@ pub mod report;
 mod router;
 
 pub use report::{OwnerReport, StatusReport};
-pub use router::{Doors, router};
+pub use router::{Listeners, router};
 
 /// What the node tells about itself and the cluster.
 pub trait Inspect: Send + Sync + 'static {

@@ -187,7 +187,7 @@ pub struct StorageReport {
 pub struct OwnerReport {
     /// Hash of domain and entries under the cluster's secret, 16 hexadecimal digits: its place on
     /// the ring.
-    pub place: String,
+    pub token: String,
     /// Id of the rule that matches; none: nothing limits it.
     pub rule: Option<String>,
     /// `strict` or `eventual`; none when no rule matches.

@@ -20,7 +20,7 @@ const ENTRIES_MAX: usize = 100;
 
 /// What stands behind the routes.
 #[derive(Clone)]
-pub struct Doors {
+pub struct Listeners {
     /// Answers `/status` and `/owner`.
     pub inspect: Arc<dyn Inspect>,
     /// Answers `/readyz` and `/metrics`.
@@ -30,7 +30,7 @@ pub struct Doors {
 }
 
 /// The router for the listener of `[admin]`.
-pub fn router(doors: Doors) -> Router {
+pub fn router(listeners: Listeners) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/healthz", get(alive))
@@ -41,7 +41,7 @@ pub fn router(doors: Doors) -> Router {
         .route("/drain", post(drain))
         .fallback(unknown)
         .method_not_allowed_fallback(not_that_way)
-        .with_state(doors)
+        .with_state(listeners)
 }
 
 async fn index() -> Response {
@@ -59,24 +59,24 @@ async fn alive() -> Response {
     answer(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".to_owned())
 }
 
-async fn ready(State(doors): State<Doors>) -> Response {
-    let (status, text) = match doors.probes.ready() {
+async fn ready(State(listeners): State<Listeners>) -> Response {
+    let (status, text) = match listeners.probes.ready() {
         Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
         Err(reasons) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reasons}\n")),
     };
     answer(status, "text/plain; charset=utf-8", text)
 }
 
-async fn metrics(State(doors): State<Doors>) -> Response {
-    answer(StatusCode::OK, CONTENT_TYPE, doors.probes.metrics())
+async fn metrics(State(listeners): State<Listeners>) -> Response {
+    answer(StatusCode::OK, CONTENT_TYPE, listeners.probes.metrics())
 }
 
-async fn status(State(doors): State<Doors>) -> Response {
-    json(StatusCode::OK, &doors.inspect.status())
+async fn status(State(listeners): State<Listeners>) -> Response {
+    json(StatusCode::OK, &listeners.inspect.status())
 }
 
 /// `?domain=D` first or last, every other pair an entry, in order.
-async fn owner(State(doors): State<Doors>, uri: Uri) -> Response {
+async fn owner(State(listeners): State<Listeners>, uri: Uri) -> Response {
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
         return refuse(
             "the query is missing or not percent-encoded UTF-8; ask /owner?domain=D&KEY=VALUE",
@@ -85,15 +85,15 @@ async fn owner(State(doors): State<Doors>, uri: Uri) -> Response {
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
         Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
-            json(StatusCode::OK, &doors.inspect.owner(&domain, &pairs))
+            json(StatusCode::OK, &listeners.inspect.owner(&domain, &pairs))
         }
         _ => refuse("a domain and at least one entry are needed; ask /owner?domain=D&KEY=VALUE"),
     }
 }
 
 /// As SIGTERM does. Answers before the node is drained: the door closes when it is.
-async fn drain(State(doors): State<Doors>) -> Response {
-    doors.drain.cancel();
+async fn drain(State(listeners): State<Listeners>) -> Response {
+    listeners.drain.cancel();
     json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 
-use super::admin_door::{self, AdminDoor};
+use super::admin_client::{self, AdminDoor};
 use super::{Failure, Outcome, client};
 use crate::config::UserError;
 
@@ -15,7 +15,7 @@ use crate::config::UserError;
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
-    door: AdminDoor,
+    listener: AdminDoor,
     /// Do not wait until the node has ended
     #[arg(long)]
     no_wait: bool,
@@ -36,11 +36,11 @@ closes last. The exit code is 1 when it is still there after the timeout.";
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let url = args.door.at("/drain");
+    let url = args.listener.at("/drain");
     let response = client::ask(Method::POST, &url, String::new())?;
     if response.status() != StatusCode::ACCEPTED {
         let problem = format!("{url} answered {}", response.status());
-        return Err(UserError::new(problem, admin_door::FIX).into());
+        return Err(UserError::new(problem, admin_client::FIX).into());
     }
     if args.no_wait {
         writeln!(out, "draining")?;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
     writeln!(out, "draining; waiting until the node has ended")?;
     out.flush()?;
     for _ in 0..args.timeout.saturating_mul(10) {
-        if client::ask(Method::GET, &args.door.at("/healthz"), String::new()).is_err() {
+        if client::ask(Method::GET, &args.listener.at("/healthz"), String::new()).is_err() {
             writeln!(out, "drained")?;
             return Ok(Outcome::Yes);
         }

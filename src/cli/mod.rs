@@ -4,7 +4,7 @@
 //! The exit code is 0 when it went well, 1 when the answer is no (a check that is refused, rules
 //! that do not hold), 2 when there is no answer, with one line that says what to do.
 
-mod admin_door;
+mod admin_client;
 mod ca;
 mod check;
 mod client;
@@ -12,8 +12,8 @@ mod config_check;
 mod demo;
 mod drain;
 mod failure;
+mod multi_call;
 mod outcome;
-mod personality;
 mod ratelimit;
 pub mod rules;
 mod rules_command;
@@ -73,7 +73,7 @@ Examples:
 
 /// Runs the command line `args`, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(personality::arguments(args)) {
+    let cli = match Cli::try_parse_from(multi_call::arguments(args)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are errors to clap too; it knows which stream each goes to.

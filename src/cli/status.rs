@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::admin_door::{self, AdminDoor};
+use super::admin_client::{self, AdminDoor};
 use super::table::{self, Paint};
 use super::{Failure, Outcome, client, entry};
 use crate::admin::report::{MemberReport, OwnershipReport, StorageReport};
@@ -19,7 +19,7 @@ use crate::config::UserError;
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
-    door: AdminDoor,
+    listener: AdminDoor,
     /// Who owns this key? A domain, then the descriptor's entries, outermost first
     #[arg(long, num_args = 2.., value_names = ["DOMAIN", "KEY=VALUE"])]
     key: Option<Vec<String>>,
@@ -37,10 +37,10 @@ Examples:
 pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
     if let Some([domain, entries @ ..]) = args.key.as_deref() {
         let report: OwnerReport =
-            fetch(&args.door.at(&format!("/owner?{}", query(domain, entries)?)))?;
+            fetch(&args.listener.at(&format!("/owner?{}", query(domain, entries)?)))?;
         if args.json { write_json(out, &report)? } else { write_owner(out, &report)? }
     } else {
-        let report: StatusReport = fetch(&args.door.at("/status"))?;
+        let report: StatusReport = fetch(&args.listener.at("/status"))?;
         if args.json {
             write_json(out, &report)?;
         } else {
@@ -59,7 +59,7 @@ fn fetch<T: DeserializeOwned>(url: &str) -> Result<T, Failure> {
     }
     let body: Option<Value> = serde_json::from_slice(response.body()).ok();
     let error = body.as_ref().and_then(|body| body.get("error")).and_then(Value::as_str);
-    let fix = error.unwrap_or(admin_door::FIX);
+    let fix = error.unwrap_or(admin_client::FIX);
     Err(UserError::new(format!("{url} answered {}, not a report", response.status()), fix).into())
 }
 
@@ -215,9 +215,9 @@ fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> Result<(), Failure>
     match (&report.rule, &report.mode) {
         (Some(rule), Some(mode)) => {
             let scope = report.scope.as_ref().map_or(String::new(), |scope| format!(", {scope}"));
-            writeln!(out, "rule {rule} ({mode}{scope}), place {}", report.place)?;
+            writeln!(out, "rule {rule} ({mode}{scope}), place {}", report.token)?;
         }
-        _ => writeln!(out, "no rule matches, so nothing limits it; place {}", report.place)?,
+        _ => writeln!(out, "no rule matches, so nothing limits it; place {}", report.token)?,
     }
     for owner in &report.owners {
         writeln!(out, "owner in {}: {}", owner.region, owner.node)?;

@@ -4,10 +4,10 @@
 /// of the word wrong, and at least one edit allowed.
 pub(super) fn nearest<'a>(
     word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
+    routing_attempts: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     let edits_max = (word.chars().count() / 3).max(1);
-    candidates
+    routing_attempts
         .into_iter()
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(edits, _)| *edits <= edits_max)

@@ -29,11 +29,11 @@ pub(super) fn refuse(path: &[String], at: impl FnOnce(&str) -> Origin) -> Result
 /// The error for a variable of ours that names no section.
 pub(super) fn no_section(name: &str) -> Error {
     let known: Vec<String> = keys().iter().map(|key| variable(key)).collect();
-    let candidates = known.iter().map(String::as_str).chain(super::load::OPTION_VARIABLES);
+    let routing_attempts = known.iter().map(String::as_str).chain(super::load::OPTION_VARIABLES);
     // What all of them begin with would make any two look alike.
     let fix = nearest(
         name.trim_start_matches(PREFIX),
-        candidates.map(|candidate| candidate.trim_start_matches(PREFIX)),
+        routing_attempts.map(|candidate| candidate.trim_start_matches(PREFIX)),
     )
     .map_or_else(
         || "write TIDEGATE_SECTION__KEY, with two underscores between section and key".to_owned(),

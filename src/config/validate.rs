@@ -36,7 +36,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     node(config)?;
     cluster(&config.cluster)?;
     tls(config)?;
-    doors(config)?;
+    listeners(config)?;
     let interval = config.storage.interval;
     within("storage.interval", interval, Span::from_millis(100)..=Span::from_secs(600))?;
     envoy(&config.envoy)?;
@@ -145,8 +145,8 @@ fn tls(config: &Config) -> Result<(), Invalid> {
     }
 }
 
-fn doors(config: &Config) -> Result<(), Invalid> {
-    let doors = [
+fn listeners(config: &Config) -> Result<(), Invalid> {
+    let listeners = [
         ("http.listen", config.http.listen),
         ("grpc.listen", config.grpc.listen),
         ("resp.listen", config.resp.listen),
@@ -162,8 +162,8 @@ fn doors(config: &Config) -> Result<(), Invalid> {
             "set at least one, such as http.listen = \"127.0.0.1:8080\"",
         ));
     }
-    for (i, (_, first)) in doors.iter().enumerate() {
-        for (key, second) in &doors[i + 1..] {
+    for (i, (_, first)) in listeners.iter().enumerate() {
+        for (key, second) in &listeners[i + 1..] {
             if let (Some(a), Some(b)) = (first, second)
                 && collide(*a, *b)
             {

@@ -11,7 +11,7 @@ use tidegate_rules::metadata::Metadata;
 
 /// One request, borrowed from the bytes that carried it.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct CheckRequest<'a> {
     /// Which set of rules applies.
     pub domain: &'a str,
     /// Each is decided by itself; the request is over the limit when any of them is.
@@ -45,14 +45,14 @@ pub struct Status {
     /// the least left. `None` when there are no verdicts.
     pub leading: Option<usize>,
     /// How the verdicts came about.
-    pub source: Source,
+    pub source: VerdictSource,
     /// What Envoy is told of the rule when it lets the request pass.
     pub metadata: Option<Arc<Metadata>>,
 }
 
 /// Who decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum VerdictSource {
     /// No limit applied.
     Unlimited,
     /// This node: it owns the key, or the rule is eventual.
@@ -90,7 +90,7 @@ impl Answer {
 impl Status {
     /// The status of a descriptor that no limit applies to.
     pub(super) fn unlimited(rule: Option<Arc<Rule>>) -> Self {
-        let (verdicts, source) = (SmallVec::new(), Source::Unlimited);
+        let (verdicts, source) = (SmallVec::new(), VerdictSource::Unlimited);
         Self { rule, allowed: true, verdicts, leading: None, source, metadata: None }
     }
 

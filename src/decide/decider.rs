@@ -7,18 +7,18 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tidegate_cluster::mesh::wire::Check;
 use tidegate_limiter::policy::{Durability, Mode};
-use tidegate_limiter::store::{Me, Verdicts, is_urgent};
+use tidegate_limiter::store::{LocalActor, Verdicts, is_urgent};
 use tidegate_limiter::units::Timestamp;
 use tidegate_rules::book::Rule;
 use tidegate_rules::rule::RuleStats;
 use tidegate_rules::tally::Tallies;
 
-use super::ask::{Answer, Ask, Source, Status};
-use super::denials::Denials;
+use super::ask::{Answer, CheckRequest, Status, VerdictSource};
+use super::dedup_cache::DedupCache;
 use super::forward::NoVerdict;
+use super::negative_cache::NegativeCache;
 use super::parts::{Counters, Parts};
 use super::plan::{Plan, Planner};
-use super::seen::Seen;
 use super::status::Outcome;
 use super::{Decide, policy};
 use crate::config::Envoy;
@@ -34,9 +34,9 @@ struct Shared {
     parts: Parts,
     counters: Counters,
     /// What owners refused this node.
-    denials: Denials,
+    negative_cache: NegativeCache,
     /// What this node answered its peers.
-    seen: Seen,
+    seen: DedupCache,
     /// The id of the next check that leaves this node.
     next_id: AtomicU64,
     /// What `[envoy]` says where it has no say: nothing.
@@ -52,11 +52,11 @@ enum Step {
     /// Decided and counted here; a replica has to confirm it.
     Confirm(Verdicts),
     /// Not ours to decide.
-    Ask(Check),
+    CheckRequest(Check),
 }
 
 impl Decide for Decider {
-    async fn decide(&self, ask: Ask<'_>) -> Answer {
+    async fn decide(&self, ask: CheckRequest<'_>) -> Answer {
         // One rule book and one instant for the whole request: no half-updated world.
         let parts = self.parts();
         let book = parts.book.load_full();
@@ -66,7 +66,7 @@ impl Decide for Decider {
         let plans = Planner { book: &book, hasher, envoy, tallies }.plan(&ask);
         let limited = plans.iter().filter_map(Plan::limited);
         let outcomes = if envoy.all_or_nothing || envoy.local_cache {
-            self.together(limited.collect(), envoy, now).await
+            self.all_or_nothing(limited.collect(), envoy, now).await
         } else {
             self.each(limited.map(|limited| (&limited.rule, &limited.check)), now).await
         };
@@ -98,8 +98,8 @@ impl Decider {
         let shared = Shared {
             parts,
             counters: Counters::default(),
-            denials: Denials::default(),
-            seen: Seen::default(),
+            negative_cache: NegativeCache::default(),
+            seen: DedupCache::default(),
             next_id: AtomicU64::new(1),
             elsewhere: Envoy { overrides: false, ..Envoy::default() },
         };
@@ -116,11 +116,11 @@ impl Decider {
         &self.shared.parts
     }
 
-    pub(super) fn denials(&self) -> &Denials {
-        &self.shared.denials
+    pub(super) fn negative_cache(&self) -> &NegativeCache {
+        &self.shared.negative_cache
     }
 
-    pub(super) fn seen(&self) -> &Seen {
+    pub(super) fn seen(&self) -> &DedupCache {
         &self.shared.seen
     }
 
@@ -143,20 +143,20 @@ impl Decider {
     /// Does what needs nobody else.
     fn begin(&self, rule: &Rule, check: &Check, now: Timestamp) -> Step {
         if rule.mode == Mode::Eventual {
-            return Step::Done(self.outcome(self.count_eventual(check, now), Source::Local));
+            return Step::Done(self.outcome(self.count_eventual(check, now), VerdictSource::Local));
         }
         if let Some(verdicts) = self.decide_if_held(check, now) {
             self.tell_refund(check);
             if check.durability == Durability::Replicated {
                 return Step::Confirm(verdicts);
             }
-            return Step::Done(self.outcome(verdicts, Source::Local));
+            return Step::Done(self.outcome(verdicts, VerdictSource::Local));
         }
-        if let Some(verdicts) = self.denials().recall(check, now) {
-            return Step::Done(self.outcome(verdicts, Source::Remembered));
+        if let Some(verdicts) = self.negative_cache().recall(check, now) {
+            return Step::Done(self.outcome(verdicts, VerdictSource::Remembered));
         }
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        Step::Ask(Check { id, ..check.clone() })
+        Step::CheckRequest(Check { id, ..check.clone() })
     }
 
     /// Does what others are needed for.
@@ -167,10 +167,10 @@ impl Decider {
                 let remote = self.parts().remote.as_ref();
                 let within = remote.map(|remote| remote.deadline(check.scope)).unwrap_or_default();
                 let is_confirmed = self.is_confirmed(check, &verdicts, within).await;
-                let heard = is_confirmed.then_some((verdicts, Source::Local));
+                let heard = is_confirmed.then_some((verdicts, VerdictSource::Local));
                 heard.ok_or(NoVerdict::Unconfirmed)
             }
-            Step::Ask(check) => self.ask_and_remember(&check, now).await,
+            Step::CheckRequest(check) => self.ask_and_remember(&check, now).await,
         };
         match heard {
             Ok((verdicts, source)) => self.outcome(verdicts, source),
@@ -184,13 +184,13 @@ impl Decider {
     }
 
     /// An outcome, counted by its source.
-    pub(super) fn outcome(&self, verdicts: Verdicts, source: Source) -> Outcome {
+    pub(super) fn outcome(&self, verdicts: Verdicts, source: VerdictSource) -> Outcome {
         let counters = self.counters();
         let counter = match source {
-            Source::Local | Source::Unlimited => &counters.local,
-            Source::Owner => &counters.forwarded,
-            Source::Policy => &counters.policy,
-            Source::Remembered => &counters.remembered,
+            VerdictSource::Local | VerdictSource::Unlimited => &counters.local,
+            VerdictSource::Owner => &counters.forwarded,
+            VerdictSource::Policy => &counters.policy,
+            VerdictSource::Remembered => &counters.remembered,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         Outcome { verdicts, source }
@@ -200,16 +200,16 @@ impl Decider {
         &self,
         check: &Check,
         now: Timestamp,
-    ) -> Result<(Verdicts, Source), NoVerdict> {
-        let place = check.counters.first().ok_or(NoVerdict::Unavailable)?.key.place;
-        let ticket = self.denials().ticket(place);
-        let outcome = self.ask_around(check).await;
+    ) -> Result<(Verdicts, VerdictSource), NoVerdict> {
+        let token = check.counters.first().ok_or(NoVerdict::Unavailable)?.key.token;
+        let ticket = self.negative_cache().ticket(token);
+        let outcome = self.forward_check(check).await;
         if check.hits.refund() > 0 {
             // The owner's notice may come later than its answer, and whoever gave hits back wants
             // to find them. Whether the owner did it is unknown when it did not answer.
-            self.denials().forget(place);
-        } else if let Ok((verdicts, Source::Owner)) = &outcome {
-            self.denials().remember(ticket, check, now, verdicts);
+            self.negative_cache().forget(token);
+        } else if let Ok((verdicts, VerdictSource::Owner)) = &outcome {
+            self.negative_cache().remember(ticket, check, now, verdicts);
         }
         outcome
     }
@@ -220,8 +220,8 @@ impl Decider {
         let Some(remote) = &parts.remote else {
             return parts.store.check(&check.counters, check.hits, now);
         };
-        let far_part = remote.synchroniser.far_part();
-        let me = Me { actor: parts.incarnation.actor(), far_part };
+        let slack_divisor = remote.synchroniser.slack_divisor();
+        let me = LocalActor { actor: parts.incarnation.actor(), slack_divisor };
         let verdicts = parts.store.check_eventual(&check.counters, check.hits, me, now);
         if check.hits.charge() > 0 && verdicts.iter().any(is_urgent) {
             remote.synchroniser.hurry();
@@ -234,7 +234,7 @@ impl Decider {
         let parts = self.parts();
         let topology = parts.topology.load();
         let verdicts = policy::answer(rule.on_unavailable, check, &topology, &parts.store, now);
-        self.outcome(verdicts, Source::Policy)
+        self.outcome(verdicts, VerdictSource::Policy)
     }
 }
 
@@ -242,7 +242,7 @@ impl Step {
     fn done(self) -> Option<Outcome> {
         match self {
             Self::Done(outcome) => Some(outcome),
-            Self::Confirm(_) | Self::Ask(_) => None,
+            Self::Confirm(_) | Self::CheckRequest(_) => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A check is counted once, whatever happens to the messages about it:
 //!
 //! - *Refused* (`NotOwner`) or *not sent* (no connection, a silent peer, a full lane): nothing was
-//!   counted, so another node may be asked. [`Candidates`] says which.
+//!   counted, so another node may be asked. [`RoutingAttempts`] says which.
 //! - *Unknown* (the connection broke while the check was under way): only the same start of the
 //!   same node may be asked again, under the same id; it knows whether it has counted the check.
 //!   Nobody else is asked any more.
@@ -13,14 +13,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
-use tidegate_cluster::mesh::{CallError, LaneKind, Peer};
+use tidegate_cluster::mesh::{CallError, Peer, StreamClass};
 use tidegate_limiter::store::Verdicts;
 use tidegate_ownership::identity::NodeId;
 use tokio::time::Instant;
 
-use super::candidates::{ATTEMPTS_MAX, Candidates, Next};
 use super::parts::Remote;
-use super::{Decider, Source};
+use super::routing_attempts::{ATTEMPTS_MAX, Next, RoutingAttempts};
+use super::{Decider, VerdictSource};
 
 /// Why nobody gave a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,44 +54,48 @@ const RECONNECT_MAX: Duration = Duration::from_millis(32);
 impl Decider {
     /// Has `check` decided by whoever holds its key; this node found a moment ago that it does not.
     /// Says who decided. Cancel-safe, though the owner may count an ask whose caller has gone.
-    pub(super) async fn ask_around(&self, check: &Check) -> Result<(Verdicts, Source), NoVerdict> {
+    pub(super) async fn forward_check(
+        &self,
+        check: &Check,
+    ) -> Result<(Verdicts, VerdictSource), NoVerdict> {
         let parts = self.parts();
         let remote = parts.remote.as_ref().ok_or(NoVerdict::Unavailable)?;
-        let place = check.counters.first().ok_or(NoVerdict::Unavailable)?.key.place;
+        let token = check.counters.first().ok_or(NoVerdict::Unavailable)?.key.token;
         let deadline = Instant::now() + remote.deadline(check.scope);
-        let handed_to = || parts.tenancy.holder(check.scope, place);
+        let handed_to = || parts.ownership.holder(check.scope, token);
 
-        let mut candidates = Candidates::new(check.scope, place);
-        candidates.not_here(&parts.topology.load(), handed_to());
+        let mut routing_attempts = RoutingAttempts::new(check.scope, token);
+        routing_attempts.not_here(&parts.topology.load(), handed_to());
         loop {
             let topology = parts.topology.load_full();
-            let to = match candidates.next(&topology, parts.tenancy.has_lease(check.scope)) {
-                Next::Ask(to) => to,
+            let to = match routing_attempts.next(&topology, parts.ownership.has_lease(check.scope))
+            {
+                Next::CheckRequest(to) => to,
                 Next::Wait(pause) => {
                     wait(pause, deadline).await?;
                     continue;
                 }
                 Next::Nobody => return Err(NoVerdict::Unavailable),
             };
-            if candidates.attempts() > 1 {
+            if routing_attempts.attempts() > 1 {
                 self.counters().retried.fetch_add(1, Ordering::Relaxed);
             }
             if to == topology.me {
                 match self.decide_if_held(check, parts.clock.now()) {
                     Some(verdicts) => return self.decided_here(check, verdicts, deadline).await,
-                    None => candidates.refused(handed_to()),
+                    None => routing_attempts.refused(handed_to()),
                 }
                 continue;
             }
             let Some(peer) = remote.mesh.peer(&to) else { continue };
             match ask(remote, &peer, check, deadline).await {
-                Heard::Verdicts(verdicts) => return Ok((verdicts, Source::Owner)),
-                Heard::NotOwner(holder) => candidates.refused(holder),
+                Heard::Verdicts(verdicts) => return Ok((verdicts, VerdictSource::Owner)),
+                Heard::NotOwner(holder) => routing_attempts.refused(holder),
                 Heard::Absent => {}
-                Heard::Deaf => candidates.deaf(),
+                Heard::Deaf => routing_attempts.deaf(),
                 Heard::Unknown => {
                     let verdicts = self.ask_again(remote, &peer, check, deadline).await?;
-                    return Ok((verdicts, Source::Owner));
+                    return Ok((verdicts, VerdictSource::Owner));
                 }
                 Heard::Failed(why) => return Err(why),
             }
@@ -103,11 +107,11 @@ impl Decider {
         check: &Check,
         verdicts: Verdicts,
         deadline: Instant,
-    ) -> Result<(Verdicts, Source), NoVerdict> {
+    ) -> Result<(Verdicts, VerdictSource), NoVerdict> {
         self.tell_refund(check);
         let left = deadline.saturating_duration_since(Instant::now());
         let is_confirmed = self.is_confirmed(check, &verdicts, left).await;
-        is_confirmed.then_some((verdicts, Source::Local)).ok_or(NoVerdict::Unconfirmed)
+        is_confirmed.then_some((verdicts, VerdictSource::Local)).ok_or(NoVerdict::Unconfirmed)
     }
 
     /// Asks the same start of the same node again, as often as its connection comes back in time.
@@ -145,7 +149,7 @@ impl Decider {
 async fn ask(remote: &Remote, peer: &Peer, check: &Check, deadline: Instant) -> Heard {
     let left = deadline.saturating_duration_since(Instant::now());
     let call = Call::Check(check.clone());
-    match remote.mesh.call_peer(peer, LaneKind::Checks, call, left).await {
+    match remote.mesh.call_peer(peer, StreamClass::Checks, call, left).await {
         Ok(Reply::Verdicts(verdicts)) if verdicts.len() == check.counters.len() => {
             Heard::Verdicts(verdicts)
         }

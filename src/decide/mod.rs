@@ -13,24 +13,24 @@
 //! Front doors see [`Decide`]; peers see [`Decider::decide_as_owner`]. Both end in the same
 //! [`Store`](tidegate_limiter::store::Store).
 
+mod all_or_nothing;
 mod ask;
-mod candidates;
 mod decider;
-mod denials;
+mod dedup_cache;
 mod forward;
+mod negative_cache;
 mod owner;
 mod parts;
 mod plan;
 mod policy;
 mod refusal;
-mod seen;
+mod routing_attempts;
 mod status;
 mod throttle;
-mod together;
 
 use std::sync::LazyLock;
 
-pub use ask::{Answer, Ask, Source, Status};
+pub use ask::{Answer, CheckRequest, Status, VerdictSource};
 pub use decider::Decider;
 pub use parts::{Counters, Parts, Remote};
 pub use throttle::{Demand, TOGETHER_MAX, Throttle};
@@ -43,7 +43,7 @@ use crate::config::Envoy;
 pub trait Decide: Send + Sync + 'static {
     /// Decides and counts. Never fails: an owner that does not answer is covered by the rule's
     /// `on_unavailable`.
-    fn decide(&self, ask: Ask<'_>) -> impl Future<Output = Answer> + Send;
+    fn decide(&self, ask: CheckRequest<'_>) -> impl Future<Output = Answer> + Send;
 
     /// Whether there ever were rules to decide by.
     fn is_loaded(&self) -> bool {

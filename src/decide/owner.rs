@@ -2,13 +2,13 @@
 //!
 //! Whether this node may decide a key is asked inside the lock of the decision, so that a key that
 //! is given away is not decided a moment later. A check that a peer sends again, because it does
-//! not know what became of the first, is answered from [`Seen`](super::seen) and counts nothing.
+//! not know what became of the first, is answered from [`DedupCache`](super::seen) and counts nothing.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_cluster::mesh::LaneKind;
+use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
 use tidegate_cluster::replicate;
 use tidegate_limiter::policy::Scope;
@@ -17,14 +17,14 @@ use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
 use super::Decider;
-use super::seen::Once;
+use super::dedup_cache::Once;
 
 impl Decider {
     /// Decides a check that a peer, `from`, forwarded because this node owns its key.
     pub fn decide_as_owner(&self, from: (&NodeId, Generation), check: &Check) -> Reply {
         let Some(first) = check.counters.first() else { return Reply::Malformed };
-        let place = first.key.place;
-        let is_one_descriptor = check.counters.iter().all(|counter| counter.key.place == place);
+        let token = first.key.token;
+        let is_one_descriptor = check.counters.iter().all(|counter| counter.key.token == token);
         if !is_one_descriptor {
             return Reply::Malformed;
         }
@@ -43,16 +43,16 @@ impl Decider {
             }
             None => {
                 counters.not_owner.fetch_add(1, Ordering::Relaxed);
-                let tenancy = &self.parts().tenancy;
-                let epoch = tenancy.holding(check.scope).epoch;
-                Reply::NotOwner { epoch, holder: tenancy.holder(check.scope, place) }
+                let ownership = &self.parts().ownership;
+                let epoch = ownership.owned_ranges(check.scope).epoch;
+                Reply::NotOwner { epoch, holder: ownership.holder(check.scope, token) }
             }
         }
     }
 
-    /// Hits were given back at `place`: what was refused there may pass now.
-    pub fn refunded(&self, place: u64) {
-        self.denials().forget(place);
+    /// Hits were given back at `token`: what was refused there may pass now.
+    pub fn refunded(&self, token: u64) {
+        self.negative_cache().forget(token);
     }
 
     /// Whether a replica has what `check` counted, or none need have it: a rule that asks for no
@@ -69,9 +69,9 @@ impl Decider {
 
     /// Decides a strict check here, if this node holds its key; counts nothing if it does not.
     pub(super) fn decide_if_held(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
-        let place = check.counters.first().map_or(0, |counter| counter.key.place);
-        let permits = || self.parts().tenancy.permits(check.scope, place);
-        self.parts().store.check_if(&check.counters, check.hits, now, permits)
+        let token = check.counters.first().map_or(0, |counter| counter.key.token);
+        let owns = || self.parts().ownership.owns(check.scope, token);
+        self.parts().store.check_if(&check.counters, check.hits, now, owns)
     }
 
     /// Tells all who may have been refused at its place that this check gave hits back.
@@ -79,15 +79,15 @@ impl Decider {
         if check.hits >= Hits::PEEK {
             return;
         }
-        let Some(place) = check.counters.first().map(|counter| counter.key.place) else { return };
-        self.refunded(place);
+        let Some(token) = check.counters.first().map(|counter| counter.key.token) else { return };
+        self.refunded(token);
         let Some(remote) = &self.parts().remote else { return };
         let topology = self.parts().topology.load();
         for member in topology.view.members() {
             let is_asker = check.scope == Scope::Global || member.region == topology.region;
             if is_asker && member.id != topology.me {
                 // One that is not connected hears nothing and asks again within a minute.
-                remote.mesh.notify(&member.id, LaneKind::Checks, Call::Refunded { place });
+                remote.mesh.notify(&member.id, StreamClass::Checks, Call::Refunded { token });
             }
         }
     }

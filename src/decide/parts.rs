@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tidegate_cluster::environment::Clock;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::Mesh;
-use tidegate_cluster::owning::Tenancy;
+use tidegate_cluster::ownership::Ownership;
 use tidegate_cluster::replicate::Replicator;
-use tidegate_cluster::seam::Clock;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHasher, Store};
@@ -35,7 +35,7 @@ pub struct Parts {
     /// The rings in force.
     pub topology: Arc<ArcSwap<Topology>>,
     /// What this node may decide.
-    pub tenancy: Tenancy,
+    pub ownership: Ownership,
     /// Read once a request.
     pub clock: Arc<dyn Clock>,
     /// What Envoy's rate limit service may be told.

@@ -12,7 +12,7 @@ use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::metadata::Metadata;
 use tidegate_rules::tally::Tallies;
 
-use super::Ask;
+use super::CheckRequest;
 use crate::config::Envoy;
 
 /// What is to be done for one descriptor.
@@ -49,7 +49,7 @@ pub(super) struct Planner<'a> {
 
 impl Planner<'_> {
     /// Matches every descriptor and names its counters, then drops what another rule replaces.
-    pub(super) fn plan(&self, ask: &Ask<'_>) -> Plans {
+    pub(super) fn plan(&self, ask: &CheckRequest<'_>) -> Plans {
         let descriptors = ask.descriptors.iter();
         let mut plans = descriptors.map(|it| self.one(ask.domain, it, ask.hits)).collect();
         drop_replaced(&mut plans);

@@ -10,7 +10,7 @@ use tidegate_limiter::store::Verdicts;
 use tidegate_rules::rule::RuleStats;
 use tidegate_rules::tally::Outcome as Tallied;
 
-use super::ask::{Source, Status, leading};
+use super::ask::{Status, VerdictSource, leading};
 use super::parts::Parts;
 use super::plan::{Limited, Plan};
 
@@ -20,7 +20,7 @@ pub(super) struct Outcome {
     /// One a limit of the rule.
     pub(super) verdicts: Verdicts,
     /// How they came about.
-    pub(super) source: Source,
+    pub(super) source: VerdictSource,
 }
 
 impl Outcome {
@@ -73,20 +73,26 @@ impl Status {
 }
 
 /// Counts as envoyproxy/ratelimit does, under the name that it uses.
-fn count(limited: &Limited, leading: usize, verdicts: &Verdicts, source: Source, parts: &Parts) {
+fn count(
+    limited: &Limited,
+    leading: usize,
+    verdicts: &Verdicts,
+    source: VerdictSource,
+    parts: &Parts,
+) {
     let Limited { rule, check, name, .. } = limited;
     let Some(verdict) = verdicts.get(leading) else { return };
     let hits = check.hits.charge();
     let limit = u64::from(verdict.limit);
     let (after, outcome) = if verdict.allowed {
         let used = limit.saturating_sub(u64::from(verdict.remaining));
-        let is_exact = source != Source::Policy
+        let is_exact = source != VerdictSource::Policy
             && rule.limits.get(leading).is_some_and(|it| it.algorithm() == Algorithm::FixedWindow);
         (if is_exact { used } else { used.max(hits) }, Tallied::Within)
     } else {
         // Whoever refused without counting anything refused all of it.
         let excess = if verdict.excess == 0 { hits } else { u64::from(verdict.excess) };
-        let is_remembered = source == Source::Remembered;
+        let is_remembered = source == VerdictSource::Remembered;
         let outcome = if is_remembered { Tallied::OverFromMemory } else { Tallied::Over };
         (limit.saturating_add(excess), outcome)
     };

@@ -15,7 +15,7 @@ use tidegate_cluster::mesh::wire::Check;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Mode};
 use tidegate_limiter::quota::Quota;
-use tidegate_limiter::store::{Counter, Kind, Me, Single, is_urgent};
+use tidegate_limiter::store::{Counter, Kind, LocalActor, SingleCheck, is_urgent};
 use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::{Decide, Decider, policy};
@@ -53,16 +53,16 @@ impl Throttle for Decider {
     async fn throttle(&self, demands: &[Demand<'_>], verdicts: &mut Vec<Verdict>) {
         let now = self.parts().clock.now();
         let mut elsewhere = Elsewhere::new();
-        for together in demands.chunks(TOGETHER_MAX) {
-            self.throttle_here(together, now, verdicts, &mut elsewhere);
+        for all_or_nothing in demands.chunks(TOGETHER_MAX) {
+            self.throttle_here(all_or_nothing, now, verdicts, &mut elsewhere);
         }
         if !elsewhere.is_empty() {
             let rule = &self.parts().clients;
             let outcomes = self.each(elsewhere.iter().map(|(_, check)| (rule, check)), now).await;
             for ((at, _), outcome) in elsewhere.iter().zip(outcomes) {
-                let place = verdicts.get_mut(*at);
-                if let (Some(place), Some(verdict)) = (place, outcome.verdicts.first()) {
-                    *place = *verdict;
+                let token = verdicts.get_mut(*at);
+                if let (Some(token), Some(verdict)) = (token, outcome.verdicts.first()) {
+                    *token = *verdict;
                 }
             }
         }
@@ -87,11 +87,11 @@ impl Decider {
             Some((known, kind)) if known == quota => kind,
             _ => last.insert((quota, Kind::of(&quota, rule.mode, rule.scope))).1,
         };
-        let asks: SmallVec<[Single; TOGETHER_MAX]> = demands
+        let asks: SmallVec<[SingleCheck; TOGETHER_MAX]> = demands
             .iter()
             .map(|&Demand { key, quota, hits }| {
                 let key = parts.hasher.bare(key).counter_of(kind_of(quota));
-                Single { counter: Counter { key, quota }, hits }
+                SingleCheck { counter: Counter { key, quota }, hits }
             })
             .collect();
         let mut answers: SmallVec<[Option<Verdict>; TOGETHER_MAX]> = SmallVec::new();
@@ -100,23 +100,23 @@ impl Decider {
         match (rule.mode, &parts.remote) {
             _ if concerns_others => answers.resize(asks.len(), None),
             (Mode::Eventual, Some(remote)) => {
-                let far_part = remote.synchroniser.far_part();
-                let me = Me { actor: parts.incarnation.actor(), far_part };
-                parts.store.check_each_eventual(&asks, me, now, |it| answers.push(Some(it)));
+                let slack_divisor = remote.synchroniser.slack_divisor();
+                let me = LocalActor { actor: parts.incarnation.actor(), slack_divisor };
+                parts.store.check_batch_eventual(&asks, me, now, |it| answers.push(Some(it)));
                 if answers.iter().flatten().any(is_urgent) {
                     remote.synchroniser.hurry();
                 }
             }
             (Mode::Eventual, None) => {
-                parts.store.check_each_if(&asks, now, |_| true, |it| answers.push(it));
+                parts.store.check_batch_if(&asks, now, |_| true, |it| answers.push(it));
             }
             (Mode::Strict, _) => {
-                let permits = |place| parts.tenancy.permits(rule.scope, place);
-                parts.store.check_each_if(&asks, now, permits, |it| answers.push(it));
+                let owns = |token| parts.ownership.owns(rule.scope, token);
+                parts.store.check_batch_if(&asks, now, owns, |it| answers.push(it));
             }
         }
         let mut decided = 0;
-        for (Single { counter, hits }, answer) in asks.into_iter().zip(answers) {
+        for (SingleCheck { counter, hits }, answer) in asks.into_iter().zip(answers) {
             if let Some(verdict) = answer {
                 decided += 1;
                 verdicts.push(verdict);

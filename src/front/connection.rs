@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::bounds::Bounds;
-use super::patience::{InFlight, Next, Patience};
-use super::serve::{DoorStats, Peer, Protocols};
+use super::serve::{ListenerStats, Peer, Protocols};
+use super::timeouts::{InFlight, Next, Timeouts};
 use super::tls::Tls;
 
 /// Smallest read buffer hyper accepts.
@@ -53,7 +53,7 @@ pub(super) struct Connection {
     pub(super) protocols: Protocols,
     pub(super) tls: Option<Tls>,
     pub(super) bounds: Bounds,
-    pub(super) stats: Arc<DoorStats>,
+    pub(super) stats: Arc<ListenerStats>,
     pub(super) drain: CancellationToken,
 }
 
@@ -100,12 +100,12 @@ impl Connection {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
-        let patience = Arc::new(Patience::new(header_timeout, idle_timeout, Instant::now()));
-        let io = TokioIo::new(Watched { stream, patience: Arc::clone(&patience) });
+        let timeouts = Arc::new(Timeouts::new(header_timeout, idle_timeout, Instant::now()));
+        let io = TokioIo::new(Watched { stream, timeouts: Arc::clone(&timeouts) });
 
         // Who asks is told by addresses over HTTP alone, and an extension is three allocations.
         let peer = (self.protocols == Protocols::Http).then_some(Peer(self.peer));
-        let watch = Arc::clone(&patience);
+        let watch = Arc::clone(&timeouts);
         let service = service_fn(move |mut request: Request<Incoming>| {
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
@@ -138,7 +138,7 @@ impl Connection {
                 Some(woke) = beside.next() => woke,
             };
             let next = match woke {
-                Beside::Look => patience.check(Instant::now()),
+                Beside::Look => timeouts.check(Instant::now()),
                 Beside::Drain if is_closing => continue,
                 Beside::Drain => {
                     is_closing = true;
@@ -169,7 +169,7 @@ impl Connection {
         builder
             .http1()
             .timer(TokioTimer::new())
-            // `Patience` tells a slow header from an idle connection; hyper's timer does not.
+            // `Timeouts` tells a slow header from an idle connection; hyper's timer does not.
             .header_read_timeout(None)
             .max_buf_size(usize::try_from(header_bytes_max).unwrap_or(0).max(HTTP1_BUFFER_MIN));
         builder
@@ -264,10 +264,10 @@ impl<B: Body + Unpin> Body for Held<B> {
     }
 }
 
-/// A stream whose arriving bytes are shown to [`Patience`].
+/// A stream whose arriving bytes are shown to [`Timeouts`].
 struct Watched<I> {
     stream: I,
-    patience: Arc<Patience>,
+    timeouts: Arc<Timeouts>,
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
@@ -280,9 +280,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if let Some(arrived) = buf.filled().get(before..)
             && !arrived.is_empty()
-            && self.patience.wants_bytes()
+            && self.timeouts.wants_bytes()
         {
-            self.patience.read(arrived, Instant::now());
+            self.timeouts.read(arrived, Instant::now());
         }
         polled
     }

@@ -16,7 +16,7 @@ pub mod serve;
 pub mod tls;
 
 mod connection;
-mod patience;
+mod timeouts;
 
 use std::future::poll_fn;
 use std::pin::pin;

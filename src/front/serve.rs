@@ -58,7 +58,7 @@ impl From<Protocols> for Wire {
 
 /// What a door did; read by the metrics.
 #[derive(Debug, Default)]
-pub struct DoorStats {
+pub struct ListenerStats {
     /// Connections accepted.
     pub accepted: Counter,
     /// Connections that ended; `accepted - ended` are open.
@@ -91,7 +91,7 @@ pub async fn serve<S, B>(
     service: S,
     wire: impl Into<Wire>,
     bounds: &Bounds,
-    stats: Arc<DoorStats>,
+    stats: Arc<ListenerStats>,
     drain: CancellationToken,
 ) where
     S: tower::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
@@ -163,7 +163,7 @@ impl Counter {
     }
 }
 
-fn note_end(ended: Result<(), tokio::task::JoinError>, stats: &DoorStats) {
+fn note_end(ended: Result<(), tokio::task::JoinError>, stats: &ListenerStats) {
     stats.ended.add(1);
     if let Err(error) = ended
         && error.is_panic()

@@ -1,6 +1,6 @@
 //! A node without its doors: everything between a request and its verdict, and the way to peers.
 //!
-//! It takes the outside through a [`Seam`], so that the same core runs in a process, in a test, and
+//! It takes the outside through a [`Environment`], so that the same core runs in a process, in a test, and
 //! in a simulator.
 
 use std::net::SocketAddr;
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_cluster::gossip::{self, Facts, Gossip};
+use tidegate_cluster::environment::Environment;
+use tidegate_cluster::gossip::{self, Gossip, NodeMetadata};
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::{self, Mesh};
-use tidegate_cluster::owning::{Driver, Tenancy, driver};
+use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::Identity;
 use tidegate_cluster::replicate::{self, Replicator};
-use tidegate_cluster::seam::Seam;
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::store::{KeyHasher, Store};
-use tidegate_ownership::Electorate;
+use tidegate_ownership::VoterSet;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
@@ -25,14 +25,14 @@ use tidegate_rules::book::{Book, Rule};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::clock_sync::ClockSync;
 use super::durable::{self, Durable, Given};
 use super::join::{until_joined, until_settled};
 use super::service::{PeerCounters, PeerService};
 use super::skew::Skew;
-use super::timekeeper::Timekeeper;
 use crate::config::Config;
 use crate::decide::{Decider, Parts, Remote};
-use crate::storage::Keeper;
+use crate::storage::SnapshotTask;
 
 /// What a core is made from.
 #[derive(Debug)]
@@ -58,10 +58,10 @@ pub struct Core {
     /// The way to peers; `None` for a node that stands alone.
     pub joined: Option<Joined>,
     /// Writes counts of long windows to disk; `None` without `storage.path`.
-    pub(super) keeper: Option<Keeper>,
+    pub(super) snapshot_task: Option<SnapshotTask>,
     /// Holds the decision clock against the peers'.
-    pub(super) time: Arc<Timekeeper>,
-    seam: Seam,
+    pub(super) time: Arc<ClockSync>,
+    environment: Environment,
 }
 
 /// What [`Core::run`] takes, once.
@@ -77,7 +77,7 @@ pub struct Joined {
     /// Synchronises eventual keys.
     pub synchroniser: Synchroniser,
     /// Keeps what this node owns.
-    pub tenure: Driver,
+    pub ownership_driver: Driver,
     /// Keeps copies of strict keys.
     pub replicator: Replicator,
     /// Cancelled when this node knows its fellow members and begins to own keys.
@@ -126,15 +126,19 @@ const TEND_STEPS: usize = 50;
 impl Core {
     /// Builds a node, with the counts that it has on disk. Nothing is sent or accepted until
     /// [`Core::run`].
-    pub async fn build(setup: Setup, seam: Seam) -> Result<(Arc<Self>, Tasks), Error> {
+    pub async fn build(
+        setup: Setup,
+        environment: Environment,
+    ) -> Result<(Arc<Self>, Tasks), Error> {
         let Setup { config, node, identity, book, http } = setup;
-        let incarnation = Arc::new(Incarnation::new(node.clone(), seam.clock.system()));
+        let incarnation = Arc::new(Incarnation::new(node.clone(), environment.clock.system()));
         let store = Arc::new(Store::new(config.limits.store()));
         let given = match &identity {
             Some(identity) => Given::Shared(identity.secret),
-            None => Given::Fresh(fresh_secret(&seam)?),
+            None => Given::Fresh(fresh_secret(&environment)?),
         };
-        let Durable { keeper, secret } = durable::start(&config, given, &store, &seam).await;
+        let Durable { snapshot_task, secret } =
+            durable::start(&config, given, &store, &environment).await;
         let hasher = KeyHasher::new(secret);
         let region = config.node.region.clone();
         let vnodes = config.cluster.vnodes;
@@ -142,9 +146,9 @@ impl Core {
         let alone = Topology::new(node, region.clone(), own, vnodes);
         let topology = Arc::new(ArcSwap::from_pointee(alone));
         // Alone, all is its own; in a cluster nothing is, until the others have said so.
-        let tenancy = match config.cluster.listen {
-            Some(_) => Tenancy::new(),
-            None => Tenancy::alone(),
+        let ownership = match config.cluster.listen {
+            Some(_) => Ownership::new(),
+            None => Ownership::alone(),
         };
 
         let joined = match (identity, config.cluster.listen) {
@@ -157,7 +161,7 @@ impl Core {
                     advertise: config.cluster.advertise,
                     secret: hasher.fingerprint(),
                 };
-                let (mesh, tasks) = Mesh::bind(options, &identity, &seam).await?;
+                let (mesh, tasks) = Mesh::bind(options, &identity, &environment).await?;
                 let interval = Duration::from_millis(config.cluster.gossip_interval_ms);
                 let gossip = Gossip::new(
                     gossip::Options {
@@ -167,14 +171,14 @@ impl Core {
                     },
                     incarnation.clone(),
                     mesh.clone(),
-                    seam.net.clone(),
-                    Facts {
+                    environment.net.clone(),
+                    NodeMetadata {
                         region: region.clone(),
                         zone: config.node.zone.clone(),
                         state: MemberState::Up,
                         rule_book: book.load().fingerprint(),
                         http,
-                        electorate: Electorate::default(),
+                        voter_set: VoterSet::default(),
                     },
                 );
                 let synchroniser = Synchroniser::new(
@@ -187,9 +191,9 @@ impl Core {
                     store.clone(),
                     topology.clone(),
                     incarnation.clone(),
-                    seam.clock.clone(),
+                    environment.clock.clone(),
                 );
-                let tenure = Driver::new(
+                let ownership_driver = Driver::new(
                     driver::Options {
                         region: region.clone(),
                         vnodes,
@@ -198,10 +202,10 @@ impl Core {
                         forget_after: config.cluster.forget_after,
                     },
                     incarnation.clone(),
-                    tenancy.clone(),
+                    ownership.clone(),
                     topology.clone(),
                     store.clone(),
-                    seam.clock.clone(),
+                    environment.clock.clone(),
                 );
                 let cluster = &config.cluster;
                 let replicator = Replicator::new(
@@ -211,7 +215,7 @@ impl Core {
                     },
                     store.clone(),
                     topology.clone(),
-                    seam.clock.clone(),
+                    environment.clock.clone(),
                     mesh.clone(),
                 );
                 let refused = Arc::default();
@@ -221,7 +225,7 @@ impl Core {
                     mesh,
                     gossip,
                     synchroniser,
-                    tenure,
+                    ownership_driver,
                     replicator,
                     is_member: CancellationToken::new(),
                     refused,
@@ -240,8 +244,8 @@ impl Core {
             deadline: Duration::from_millis(config.cluster.deadline_ms),
             global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
         });
-        let clock = seam.clock.clone();
-        let time = Arc::new(Timekeeper::new(clock.clone(), config.cluster.max_skew));
+        let clock = environment.clock.clone();
+        let time = Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew));
         let parts = Parts {
             incarnation,
             hasher,
@@ -252,13 +256,20 @@ impl Core {
                 config.defaults.on_unavailable,
             )),
             topology: topology.clone(),
-            tenancy,
+            ownership,
             clock,
             envoy: config.envoy.clone(),
             tallies: Arc::default(),
             remote,
         };
-        let core = Self { decider: Decider::new(parts), topology, joined, keeper, time, seam };
+        let core = Self {
+            decider: Decider::new(parts),
+            topology,
+            joined,
+            snapshot_task,
+            time,
+            environment,
+        };
         Ok((Arc::new(core), Tasks(tasks)))
     }
 
@@ -268,9 +279,9 @@ impl Core {
     /// without it would be wrong in silence: the error is the caller's to end the node with.
     pub async fn run(self: Arc<Self>, tasks: Tasks, stop: CancellationToken) -> Result<(), Failed> {
         let mut running = JoinSet::new();
-        running.spawn(self.clone().tend(stop.clone()));
-        if let Some(keeper) = self.keeper.clone() {
-            running.spawn(keeper.run(stop.clone()));
+        running.spawn(self.clone().expire(stop.clone()));
+        if let Some(snapshot_task) = self.snapshot_task.clone() {
+            running.spawn(snapshot_task.run(stop.clone()));
         }
         if let (Some(joined), Tasks(Some(tasks))) = (self.joined.clone(), tasks) {
             running.spawn(follow_gossip(joined.clone(), stop.clone()));
@@ -294,11 +305,11 @@ impl Core {
     /// What it could not hand over it goes on to decide; the last node of a region keeps all.
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
-        joined.gossip.tell(|facts| facts.state = MemberState::Draining);
+        joined.gossip.tell(|node_metadata| node_metadata.state = MemberState::Draining);
         // What the others do not know they cannot take: first the view, then the handover.
-        joined.tenure.hear(&joined.gossip.views().borrow());
+        joined.ownership_driver.hear(&joined.gossip.views().borrow());
         let handed_over = async {
-            while !joined.tenure.has_given_all() {
+            while !joined.ownership_driver.has_given_all() {
                 tokio::time::sleep(LEAVE_POLL).await;
             }
         };
@@ -325,25 +336,26 @@ impl Core {
         stop: &CancellationToken,
         running: &mut JoinSet<()>,
     ) {
-        let Joined { mesh, gossip, synchroniser, tenure, replicator, refused, .. } = joined;
+        let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, refused, .. } =
+            joined;
         let service = Arc::new(PeerService {
             decider: self.decider.clone(),
             synchroniser: synchroniser.clone(),
             replicator: replicator.clone(),
             gossip: gossip.clone(),
-            tenure: tenure.clone(),
-            clock: self.seam.clock.clone(),
+            ownership_driver: ownership_driver.clone(),
+            clock: self.environment.clock.clone(),
             counters: refused,
         });
         let (tenure_mesh, tenure_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();
-        running.spawn(async move { tenure.run(tenure_mesh, copies, tenure_stop).await });
+        running.spawn(async move { ownership_driver.run(tenure_mesh, copies, tenure_stop).await });
         // The last rounds of columns and states need the mesh, so the mesh stops after them.
         let told = CancellationToken::new();
         let (counts_mesh, stop, counts_told) = (mesh.clone(), stop.clone(), told.clone());
         running.spawn(async move {
-            let columns = synchroniser.run(counts_mesh, stop.clone());
-            tokio::join!(columns, replicator.run(stop));
+            let actor_counters = synchroniser.run(counts_mesh, stop.clone());
+            tokio::join!(actor_counters, replicator.run(stop));
             counts_told.cancel();
         });
         let gossip_told = told.clone();
@@ -357,7 +369,7 @@ impl Core {
             () = until_joined(&joined, &self.time) => {
                 // Before the first decision, not behind it.
                 self.time.put_in_use();
-                joined.tenure.open();
+                joined.ownership_driver.open();
                 until_settled(&joined).await;
                 joined.is_member.cancel();
             }
@@ -367,7 +379,7 @@ impl Core {
     }
 
     /// Returns the memory of counters that nobody asks any more.
-    async fn tend(self: Arc<Self>, stop: CancellationToken) {
+    async fn expire(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(TEND_INTERVAL);
         loop {
             tokio::select! {
@@ -375,7 +387,7 @@ impl Core {
                 _ = ticks.tick() => {}
             }
             let store = &self.decider.parts().store;
-            store.tend(store.shards().div_ceil(TEND_STEPS), self.seam.clock.now());
+            store.expire(store.shards().div_ceil(TEND_STEPS), self.environment.clock.now());
         }
     }
 }
@@ -383,16 +395,16 @@ impl Core {
 /// Lets ownership follow gossip, and gossip tell who counts.
 async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     let mut views = joined.gossip.views();
-    let mut electorate = joined.tenure.electorate();
+    let mut voter_set = joined.ownership_driver.voter_set();
     loop {
         let view = views.borrow_and_update().clone();
-        joined.tenure.hear(&view);
-        let told = electorate.borrow_and_update().clone();
-        joined.gossip.tell(|facts| facts.electorate = told);
+        joined.ownership_driver.hear(&view);
+        let told = voter_set.borrow_and_update().clone();
+        joined.gossip.tell(|node_metadata| node_metadata.voter_set = told);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() { return },
-            changed = electorate.changed() => if changed.is_err() { return },
+            changed = voter_set.changed() => if changed.is_err() { return },
         }
     }
 }
@@ -408,13 +420,13 @@ fn own_view(incarnation: &Incarnation, config: &Config) -> View {
         state: MemberState::Up,
         rule_book: 0,
         http: None,
-        electorate: Electorate::default(),
+        voter_set: VoterSet::default(),
     }])
 }
 
 /// Nobody shares the secret of a node that stands alone.
-fn fresh_secret(seam: &Seam) -> Result<[u8; 16], Error> {
+fn fresh_secret(environment: &Environment) -> Result<[u8; 16], Error> {
     let mut secret = [0; 16];
-    seam.entropy.fill(&mut secret).map_err(Error::Entropy)?;
+    environment.entropy.fill(&mut secret).map_err(Error::Entropy)?;
     Ok(secret)
 }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use tidegate_cluster::seam::Seam;
+use tidegate_cluster::environment::Environment;
 use tidegate_limiter::store::{KeyHasher, Store};
 
 use crate::config::Config;
 use crate::storage::disk::PathOnDisk;
-use crate::storage::{Keeper, Origin, Secret, Snapshots};
+use crate::storage::{Origin, Secret, SnapshotTask, Snapshots};
 
 /// The file, and the secret that its keys are hashed under.
 pub(super) struct Durable {
-    pub(super) keeper: Option<Keeper>,
+    pub(super) snapshot_task: Option<SnapshotTask>,
     pub(super) secret: [u8; 16],
 }
 
@@ -30,10 +30,12 @@ pub(super) async fn start(
     config: &Config,
     given: Given,
     store: &Arc<Store>,
-    seam: &Seam,
+    environment: &Environment,
 ) -> Durable {
     let (Given::Shared(secret) | Given::Fresh(secret)) = given;
-    let Some(path) = config.storage.path.clone() else { return Durable { keeper: None, secret } };
+    let Some(path) = config.storage.path.clone() else {
+        return Durable { snapshot_task: None, secret };
+    };
     let origin = Origin {
         cluster: config.cluster.name.clone(),
         node: config.node.id.clone(),
@@ -42,7 +44,7 @@ pub(super) async fn start(
             Given::Fresh(secret) => Secret::Fresh(secret),
         },
     };
-    let (into, now) = (store.clone(), seam.clock.now());
+    let (into, now) = (store.clone(), environment.clock.now());
     let read = tokio::task::spawn_blocking(move || {
         let (snapshots, secret) = Snapshots::open(Box::new(PathOnDisk::new(path)), origin, now);
         snapshots.load(&into, now);
@@ -50,18 +52,19 @@ pub(super) async fn start(
     });
     match read.await {
         Ok((snapshots, found)) => {
-            let (store, clock) = (store.clone(), seam.clock.clone());
+            let (store, clock) = (store.clone(), environment.clock.clone());
             let interval = config.storage.interval;
-            let keeper = Keeper { snapshots: Arc::new(snapshots), store, clock, interval };
+            let snapshot_task =
+                SnapshotTask { snapshots: Arc::new(snapshots), store, clock, interval };
             let secret = match found {
                 Secret::Own(own) => own,
                 Secret::Fresh(_) | Secret::Shared(_) => secret,
             };
-            Durable { keeper: Some(keeper), secret }
+            Durable { snapshot_task: Some(snapshot_task), secret }
         }
         Err(error) => {
             tracing::error!("storage.path: {error}; this node runs without storage");
-            Durable { keeper: None, secret }
+            Durable { snapshot_task: None, secret }
         }
     }
 }

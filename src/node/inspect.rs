@@ -100,9 +100,9 @@ impl Inspect for View {
                 median_ms: self.core.skew().median_ns / 1_000_000,
                 is_skewed: self.core.skew().is_beyond,
             },
-            storage: self.core.keeper.as_ref().map(|keeper| {
-                let status = keeper.snapshots.status();
-                let now = keeper.clock.now();
+            storage: self.core.snapshot_task.as_ref().map(|snapshot_task| {
+                let status = snapshot_task.snapshots.status();
+                let now = snapshot_task.clock.now();
                 StorageReport {
                     path: status.path.display().to_string(),
                     problem: status.problem,
@@ -129,12 +129,12 @@ impl Inspect for View {
         let found = book.find(domain, &entries);
         let shared = found.as_ref().and_then(|found| found.counted_as(&entries));
         let counted_as = shared.as_deref().unwrap_or(&entries);
-        let place = parts.hasher.descriptor(domain, counted_as).place();
+        let token = parts.hasher.descriptor(domain, counted_as).token();
         let rule = found.as_ref().map(|found| found.rule);
         let is_strict = rule.is_some_and(|rule| rule.mode == Mode::Strict);
         let scope = rule.filter(|_| is_strict).map(|rule| rule.scope);
         let owners = if scope == Some(Scope::Global) {
-            let owner = topology.global_ring().owner(place);
+            let owner = topology.global_ring().owner(token);
             owner
                 .map(|node| OwnerOf { region: "*".to_owned(), node: node.to_string() })
                 .into_iter()
@@ -143,13 +143,13 @@ impl Inspect for View {
             topology
                 .regions()
                 .filter_map(|region| {
-                    let node = topology.region_owner(region, place)?.to_string();
+                    let node = topology.region_owner(region, token)?.to_string();
                     Some(OwnerOf { region: region.to_owned(), node })
                 })
                 .collect()
         };
         OwnerReport {
-            place: hex(place),
+            token: hex(token),
             rule: rule.map(|rule| rule.id.to_string()),
             mode: rule.map(|rule| {
                 if rule.mode == Mode::Strict { "strict" } else { "eventual" }.to_owned()

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::clock_sync::ClockSync;
 use super::core::Joined;
-use super::timekeeper::Timekeeper;
 
 /// How often it is looked.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ const FIRST_ROUNDS: u32 = 5;
 const QUIET_ROUNDS: u32 = 2;
 
 /// Waits until the node has joined. Cancel-safe.
-pub(super) async fn until_joined(joined: &Joined, time: &Timekeeper) {
+pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(INTERVAL);
     let views = joined.gossip.views();
@@ -56,7 +56,7 @@ pub(super) async fn until_joined(joined: &Joined, time: &Timekeeper) {
 pub(super) async fn until_settled(joined: &Joined) {
     let settled = async {
         let mut ticks = tokio::time::interval(INTERVAL);
-        while !joined.tenure.has_settled() {
+        while !joined.ownership_driver.has_settled() {
             ticks.tick().await;
         }
     };

@@ -2,35 +2,35 @@
 
 use std::sync::Arc;
 
-use tidegate_cluster::seam::Clock;
+use tidegate_cluster::environment::Clock;
 use tidegate_limiter::engine::Verdict;
 use tidegate_rules::tally::Tallies;
 
 use crate::config::Envoy;
-use crate::decide::{Answer, Ask, Decide, Decider, Demand, Throttle};
-use crate::observe::metrics::Door;
+use crate::decide::{Answer, CheckRequest, Decide, Decider, Demand, Throttle};
+use crate::observe::metrics::Listener;
 
 /// Decides, and notes for the metrics how it went and how long it took.
 #[derive(Debug)]
 pub(super) struct Measured {
     decider: Decider,
-    door: Door,
+    listener: Listener,
     clock: Arc<dyn Clock>,
 }
 
 impl Measured {
-    pub(super) fn new(decider: Decider, door: Door) -> Self {
+    pub(super) fn new(decider: Decider, listener: Listener) -> Self {
         let clock = decider.parts().clock.clone();
-        Self { decider, door, clock }
+        Self { decider, listener, clock }
     }
 }
 
 impl Decide for Measured {
-    async fn decide(&self, ask: Ask<'_>) -> Answer {
+    async fn decide(&self, ask: CheckRequest<'_>) -> Answer {
         let start = self.clock.now();
         let answer = self.decider.decide(ask).await;
-        self.door.latency.record(self.clock.now().since(start));
-        let counter = if answer.allowed { &self.door.allowed } else { &self.door.denied };
+        self.listener.latency.record(self.clock.now().since(start));
+        let counter = if answer.allowed { &self.listener.allowed } else { &self.listener.denied };
         counter.inc();
         answer
     }
@@ -58,10 +58,11 @@ impl Throttle for Measured {
         let decided = verdicts.get(begun..).unwrap_or_default();
         let all = decided.len() as u64;
         let allowed = decided.iter().filter(|verdict| verdict.allowed).count() as u64;
-        self.door.latency.record_many(took, all);
-        for (counter, count) in
-            [(&self.door.allowed, allowed), (&self.door.denied, all.saturating_sub(allowed))]
-        {
+        self.listener.latency.record_many(took, all);
+        for (counter, count) in [
+            (&self.listener.allowed, allowed),
+            (&self.listener.denied, all.saturating_sub(allowed)),
+        ] {
             if count > 0 {
                 counter.inc_by(count);
             }

@@ -6,11 +6,12 @@
 //! doors finish what is in flight; then peers get the last columns; then the mesh closes.
 
 mod clock;
+mod clock_sync;
 mod core;
-mod doors;
 mod durable;
 mod inspect;
 mod join;
+mod listeners;
 mod measured;
 mod outside;
 mod ownership;
@@ -21,7 +22,6 @@ mod service;
 mod skew;
 mod statistics;
 mod statsd;
-mod timekeeper;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,12 +34,12 @@ use tidegate_cluster::mesh;
 use tidegate_cluster::pki;
 use tidegate_ownership::identity::NodeId;
 
-use self::doors::{Behind, Doors};
 use self::inspect::View;
+use self::listeners::{Behind, Listeners};
 use self::probes::NodeProbes;
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
-use self::statistics::PrometheusDoor;
+use self::statistics::PrometheusListener;
 use self::statsd::Statsd;
 use crate::config::{Config, UserError};
 use crate::front::tls::Tls;
@@ -71,32 +71,32 @@ pub enum Error {
 
 /// Runs a node until `shutdown`, then drains it. `config` is validated.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
-    let (seam, clock) = outside();
+    let (environment, clock) = outside();
     let node = NodeId::new(&config.node.id)
         .map_err(|error| UserError::new(format!("node.id: {error}"), "set TIDEGATE_NODE__ID"))?;
     let identity = match config.cluster.listen {
-        Some(_) => Some(pki::load(&config.tls, node.as_str(), seam.clock.system())?),
+        Some(_) => Some(pki::load(&config.tls, node.as_str(), environment.clock.system())?),
         None => None,
     };
-    let book = RuleBook::load(&config, seam.entropy.clone())?;
+    let book = RuleBook::load(&config, environment.entropy.clone())?;
     let (grpc_tls, reloader) = Tls::of(&config.grpc).map_err(UserError::from)?.unzip();
-    let doors = Doors::bind(&config, grpc_tls)?;
-    let prometheus = PrometheusDoor::bind(&config)?;
+    let listeners = Listeners::bind(&config, grpc_tls)?;
+    let prometheus = PrometheusListener::bind(&config)?;
     let setup = Setup {
         config: config.clone(),
         node,
         identity,
         book: book.cell(),
-        http: doors.http_addr(),
+        http: listeners.http_addr(),
     };
-    let (core, core_tasks) = Core::build(setup, seam).await.map_err(user_error)?;
+    let (core, core_tasks) = Core::build(setup, environment).await.map_err(user_error)?;
 
     let health = Health::starting(&[GOSSIP, JOIN]);
     let probes = Arc::new(NodeProbes::new(
         core.clone(),
         book.clone(),
         health.clone(),
-        doors.stats(),
+        listeners.stats(),
         clock.clone(),
         config.stats.prometheus_names,
     ));
@@ -130,13 +130,13 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         health: health.clone(),
         grpc: grpc_health.clone(),
         joined: joined.clone(),
-        opens: doors.describe(),
+        opens: listeners.describe(),
         skew_unready: config.cluster.skew_unready,
     };
     tasks.spawn(readiness.keep(stop_node.clone()));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
     let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
-    let mut serving = tokio::spawn(doors.serve(&config, behind, joined, stop_doors.clone()));
+    let mut serving = tokio::spawn(listeners.serve(&config, behind, joined, stop_doors.clone()));
 
     let outcome = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
@@ -185,7 +185,7 @@ async fn tell_rule_book(
         let seen = book.status();
         let fingerprint = book.cell().load().fingerprint();
         if let Some(joined) = &core.joined {
-            joined.gossip.tell(|facts| facts.rule_book = fingerprint);
+            joined.gossip.tell(|node_metadata| node_metadata.rule_book = fingerprint);
         }
         let service = &core.decider.parts().tallies.service;
         service.config_load_success.store(seen.loads_ok, Ordering::Relaxed);

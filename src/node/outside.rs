@@ -1,4 +1,4 @@
-//! The real [`Seam`]: the system's clocks, randomness and sockets. The only place that reads them.
+//! The real [`Environment`]: the system's clocks, randomness and sockets. The only place that reads them.
 
 #![allow(clippy::disallowed_methods, reason = "this is the one place that reads the clocks")]
 
@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use quinn::Runtime;
-use tidegate_cluster::seam::{Clock, Entropy, Net, Seam};
+use tidegate_cluster::environment::{Clock, Entropy, Environment, Net};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -33,11 +33,14 @@ struct SystemEntropy;
 struct SystemNet;
 
 /// The real outside. The clock needs [`SystemClock::keep_right`] to be run.
-pub fn outside() -> (Seam, Arc<SystemClock>) {
+pub fn outside() -> (Environment, Arc<SystemClock>) {
     let clock = Arc::new(SystemClock::new());
-    let seam =
-        Seam { clock: clock.clone(), entropy: Arc::new(SystemEntropy), net: Arc::new(SystemNet) };
-    (seam, clock)
+    let environment = Environment {
+        clock: clock.clone(),
+        entropy: Arc::new(SystemEntropy),
+        net: Arc::new(SystemNet),
+    };
+    (environment, clock)
 }
 
 impl SystemClock {

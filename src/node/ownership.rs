@@ -11,11 +11,11 @@ use crate::observe::samples::Reading;
 /// The numbers; none of a node that stands alone.
 pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
     let Some(joined) = &core.joined else { return };
-    let tenancy = &core.decider.parts().tenancy;
-    let holding = tenancy.holding(Scope::Region);
-    let has_lease = tenancy.has_lease(Scope::Region);
-    let decides = if has_lease { holding.decides.share_ppm() } else { 0 };
-    let counters = joined.tenure.counters();
+    let ownership = &core.decider.parts().ownership;
+    let owned_ranges = ownership.owned_ranges(Scope::Region);
+    let has_lease = ownership.has_lease(Scope::Region);
+    let decides = if has_lease { owned_ranges.decides.share_ppm() } else { 0 };
+    let counters = joined.ownership_driver.counters();
     readings.extend([
         gauge(
             names::LEASE,
@@ -30,12 +30,12 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
         gauge(
             names::EPOCH_NUMBER,
             "Number of the epoch of its region's ring that this node stands at",
-            signed(holding.epoch.number),
+            signed(owned_ranges.epoch.number),
         ),
         gauge(
             names::MEMBERS_MISSED,
             "Members that were lost without leaving and still count for the majority",
-            signed(joined.tenure.missed().len() as u64),
+            signed(joined.ownership_driver.missed().len() as u64),
         ),
     ]);
     for (name, text, value) in [
@@ -47,7 +47,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
         (
             names::TENURES_BROKEN,
             "Times that this node was recognised again and had to begin as a newcomer",
-            &counters.tenures_broken,
+            &counters.leases_interrupted,
         ),
         (
             names::HANDOFF_COPIED,
@@ -76,15 +76,15 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
 /// The report; none of a node that stands alone.
 pub(super) fn report(core: &Core) -> Option<OwnershipReport> {
     let joined = core.joined.as_ref()?;
-    let tenancy = &core.decider.parts().tenancy;
-    let holding = tenancy.holding(Scope::Region);
-    let has_lease = tenancy.has_lease(Scope::Region);
-    let decides = if has_lease { holding.decides.share_ppm() } else { 0 };
+    let ownership = &core.decider.parts().ownership;
+    let owned_ranges = ownership.owned_ranges(Scope::Region);
+    let has_lease = ownership.has_lease(Scope::Region);
+    let decides = if has_lease { owned_ranges.decides.share_ppm() } else { 0 };
     Some(OwnershipReport {
         has_lease,
-        epoch_number: holding.epoch.number,
-        epoch_name: format!("{:016x}", holding.epoch.name),
+        epoch_number: owned_ranges.epoch.number,
+        epoch_name: format!("{:016x}", owned_ranges.epoch.name),
         decides: f64::from(decides) / 1_000_000.0,
-        missed: joined.tenure.missed().iter().map(ToString::to_string).collect(),
+        missed: joined.ownership_driver.missed().iter().map(ToString::to_string).collect(),
     })
 }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_cluster::replicate::Replicator;
 
 use super::core::{Core, Joined};
-use super::doors::Stats;
+use super::listeners::Stats;
 use super::outside::SystemClock;
 use super::ownership;
 use super::rulebook::RuleBook;
-use super::statistics::Source;
+use super::statistics::VerdictSource;
 use crate::front::Probes;
-use crate::front::serve::DoorStats;
+use crate::front::serve::ListenerStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
 use crate::observe::statistics::prometheus::{Form, render};
 use crate::observe::{Health, Metrics, names};
@@ -23,7 +23,7 @@ use crate::storage::Status;
 pub(super) struct NodeProbes {
     health: Health,
     metrics: Metrics,
-    statistics: Source,
+    statistics: VerdictSource,
 }
 
 impl Probes for NodeProbes {
@@ -46,10 +46,10 @@ impl NodeProbes {
         prometheus_names: bool,
     ) -> Self {
         let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
-        let statistics = Source {
+        let statistics = VerdictSource {
             tallies: core.decider.parts().tallies.clone(),
             latency: metrics.grpc.latency.clone(),
-            door: stats.grpc.clone(),
+            listener: stats.grpc.clone(),
         };
         if prometheus_names {
             let source = statistics.clone();
@@ -68,12 +68,12 @@ impl NodeProbes {
         });
         metrics.watch(move || {
             let mut readings = Vec::new();
-            doors(&stats, &mut readings);
+            listeners(&stats, &mut readings);
             decisions(&core, &mut readings);
             rules(&book, &mut readings);
             store(&core, &mut readings);
-            if let Some(keeper) = &core.keeper {
-                storage(&keeper.snapshots.status(), &mut readings);
+            if let Some(snapshot_task) = &core.snapshot_task {
+                storage(&snapshot_task.snapshots.status(), &mut readings);
             }
             readings.push(gauge(
                 names::CLOCK_ERROR_MS,
@@ -89,7 +89,7 @@ impl NodeProbes {
     }
 
     /// What is told under the names of envoyproxy/ratelimit.
-    pub(super) fn statistics(&self) -> Source {
+    pub(super) fn statistics(&self) -> VerdictSource {
         self.statistics.clone()
     }
 
@@ -99,49 +99,57 @@ impl NodeProbes {
     }
 }
 
-fn doors(stats: &Stats, readings: &mut Vec<Reading>) {
-    let doors = [
+fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
+    let listeners = [
         ("http", &stats.http),
         ("grpc", &stats.grpc),
         ("resp", &stats.resp),
         ("admin", &stats.admin),
         ("debug", &stats.debug),
     ];
-    let mut family = |name, text, kind, read: fn(&DoorStats) -> u64| {
-        for (door, stats) in doors {
+    let mut family = |name, text, kind, read: fn(&ListenerStats) -> u64| {
+        for (listener, stats) in listeners {
             let value = signed(read(stats));
-            readings.push(Reading { name, text, kind, label: Some(("door", door)), value });
+            readings.push(Reading { name, text, kind, label: Some(("door", listener)), value });
         }
     };
-    family(names::CONNECTIONS, "Connections open now, by door", Kind::Gauge, |door| {
-        door.accepted.get().saturating_sub(door.ended.get())
+    family(names::CONNECTIONS, "Connections open now, by door", Kind::Gauge, |listener| {
+        listener.accepted.get().saturating_sub(listener.ended.get())
     });
-    family(names::CONNECTIONS_ACCEPTED, "Connections accepted, by door", Kind::Counter, |door| {
-        door.accepted.get()
-    });
+    family(
+        names::CONNECTIONS_ACCEPTED,
+        "Connections accepted, by door",
+        Kind::Counter,
+        |listener| listener.accepted.get(),
+    );
     family(
         names::CONNECTIONS_AT_BOUND,
         "Times a door stopped accepting because it held limits.connections_max",
         Kind::Counter,
-        |door| door.full.get(),
+        |listener| listener.full.get(),
     );
     family(
         names::CONNECTIONS_CUT,
         "Connections that the door ended: slow, no TLS handshake, idle, or drained",
         Kind::Counter,
-        |door| door.slow.get() + door.unshaken.get() + door.idle.get() + door.dropped.get(),
+        |listener| {
+            listener.slow.get()
+                + listener.unshaken.get()
+                + listener.idle.get()
+                + listener.dropped.get()
+        },
     );
     family(
         names::BAD_REQUESTS,
         "Requests refused as malformed or out of bounds, by door",
         Kind::Counter,
-        |door| door.refused.get(),
+        |listener| listener.refused.get(),
     );
     family(
         names::OVERRIDES_IGNORED,
         "Descriptors that brought along a limit of their own, which does not apply",
         Kind::Counter,
-        |door| door.overrides.get(),
+        |listener| listener.overrides.get(),
     );
 }
 

@@ -95,8 +95,8 @@ impl Readiness {
 
     /// The smaller side of a split owns nothing. That others died makes no node red.
     fn look_at_lease(&self) {
-        let tenancy = &self.core.decider.parts().tenancy;
-        if tenancy.has_lease(Scope::Region) || !self.joined.is_cancelled() {
+        let ownership = &self.core.decider.parts().ownership;
+        if ownership.has_lease(Scope::Region) || !self.joined.is_cancelled() {
             self.health.green(QUORUM);
         } else {
             self.health.red(QUORUM, "no majority of the known members recognises this node");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_cluster::seam::Entropy;
+use tidegate_cluster::environment::Entropy;
 use tidegate_rules::book::Book;
 use tidegate_rules::load;
 use tokio_util::sync::CancellationToken;

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_cluster::environment::Clock;
 use tidegate_cluster::gossip::Gossip;
 use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply};
 use tidegate_cluster::mesh::{Answer, Peer, Service};
-use tidegate_cluster::owning::Driver;
+use tidegate_cluster::ownership::Driver;
 use tidegate_cluster::replicate::{self, Replicator};
-use tidegate_cluster::seam::Clock;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::{Epochs, Stand};
+use tidegate_ownership::{Epochs, OwnershipStatus};
 use tokio::time::Instant;
 
 use crate::decide::Decider;
@@ -22,7 +22,7 @@ pub(super) struct PeerService {
     pub(super) synchroniser: Synchroniser,
     pub(super) replicator: Replicator,
     pub(super) gossip: Gossip,
-    pub(super) tenure: Driver,
+    pub(super) ownership_driver: Driver,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<PeerCounters>,
 }
@@ -37,14 +37,14 @@ pub(super) struct PeerCounters {
 impl Service for PeerService {
     fn answer(&self, from: &Peer, call: Call) -> Answer {
         let reply = match call {
-            Call::Ping { stand, .. } => {
-                let (epochs, grant) = self.tenure.pinged(from, stand);
+            Call::Ping { ownership_status, .. } => {
+                let (epochs, grant) = self.ownership_driver.pinged(from, ownership_status);
                 Reply::Pong { clock: self.clock.system(), epochs, grant }
             }
-            Call::Handoff(handoff) => Reply::Handoff(self.tenure.answer(from, handoff)),
+            Call::Handoff(handoff) => Reply::Handoff(self.ownership_driver.answer(from, handoff)),
             Call::Digests(told) => return self.digests(from, told),
-            Call::Refunded { place } => {
-                self.decider.refunded(place);
+            Call::Refunded { token } => {
+                self.decider.refunded(token);
                 Reply::Done
             }
             Call::Check(check) => return self.check(from, &check),
@@ -58,12 +58,12 @@ impl Service for PeerService {
         Answer::Now(self.noted(from, reply))
     }
 
-    fn stand(&self, peer: &Peer) -> Stand {
-        self.tenure.stand(peer)
+    fn ownership_status(&self, peer: &Peer) -> OwnershipStatus {
+        self.ownership_driver.ownership_status(peer)
     }
 
     fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>) {
-        self.tenure.ponged(from, sent, epochs, grant);
+        self.ownership_driver.ponged(from, sent, epochs, grant);
     }
 
     fn malformed(&self, from: &NodeId) {

@@ -11,40 +11,40 @@ use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Failed;
-use super::doors::{bind, open_after};
+use super::listeners::{bind, open_after};
 use crate::config::{Config, Limits, UserError};
 use crate::front::bounds::Bounds;
-use crate::front::serve::{DoorStats, Protocols, serve};
+use crate::front::serve::{ListenerStats, Protocols, serve};
 use crate::observe::latency::Latency;
 use crate::observe::statistics::{Statistics, prometheus};
 
 /// What the statistics are read from.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct VerdictSource {
     pub(super) tallies: Arc<Tallies>,
     /// Of the gRPC door's decisions.
     pub(super) latency: Latency,
     /// The gRPC door, which knows of the calls that came to no decision.
-    pub(super) door: Arc<DoorStats>,
+    pub(super) listener: Arc<ListenerStats>,
 }
 
-impl Source {
+impl VerdictSource {
     pub(super) fn read(&self) -> Statistics {
         let times = self.latency.read();
-        let calls = times.count().saturating_add(self.door.refused.get());
+        let calls = times.count().saturating_add(self.listener.refused.get());
         Statistics::read(&self.tallies, calls, times)
     }
 }
 
 /// `stats.prometheus_listen`, bound.
-pub(super) struct PrometheusDoor {
+pub(super) struct PrometheusListener {
     socket: Option<TcpSocket>,
     path: String,
 }
 
 const KEY: &str = "stats.prometheus_listen";
 
-impl PrometheusDoor {
+impl PrometheusListener {
     pub(super) fn bind(config: &Config) -> Result<Self, UserError> {
         let socket = bind(KEY, config.stats.prometheus_listen)?;
         Ok(Self { socket, path: config.stats.prometheus_path.clone() })
@@ -54,7 +54,7 @@ impl PrometheusDoor {
     pub(super) fn serve(
         self,
         limits: &Limits,
-        source: Source,
+        source: VerdictSource,
         stop: CancellationToken,
     ) -> impl Future<Output = Result<(), Failed>> + Send + 'static {
         let bounds = Bounds::from(limits);

@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Failed;
-use super::statistics::Source;
+use super::statistics::VerdictSource;
 use crate::config::{Stats, StatsdProtocol};
 use crate::observe::statistics::statsd::{Dialect, Sent};
 
@@ -27,7 +27,7 @@ pub(super) struct Statsd {
     protocol: StatsdProtocol,
     dialect: Dialect,
     interval: Duration,
-    source: Source,
+    source: VerdictSource,
     sent: Sent,
     connection: Option<Connection>,
     /// Whether the last flush went through, so that the log says when that changes.
@@ -40,7 +40,7 @@ enum Connection {
 }
 
 impl Statsd {
-    pub(super) fn new(stats: &Stats, source: Source) -> Self {
+    pub(super) fn new(stats: &Stats, source: VerdictSource) -> Self {
         let tags = stats.tags();
         let dialect = match stats.statsd_protocol {
             StatsdProtocol::Tcp => Dialect::stream(&tags),

@@ -22,11 +22,11 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// All metrics of one node.
 pub struct Metrics {
     /// The HTTP door: `/v1/check` and forward-auth.
-    pub http: Door,
+    pub http: Listener,
     /// Envoy's rate limit service.
-    pub grpc: Door,
+    pub grpc: Listener,
     /// The door for clients of Redis.
-    pub resp: Door,
+    pub resp: Listener,
     registry: Registry,
     /// Families that are not named by us, as text.
     foreign: Option<Box<dyn Fn() -> String + Send + Sync>>,
@@ -34,7 +34,7 @@ pub struct Metrics {
 
 /// What one front door decided.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct Listener {
     /// Requests that may pass.
     pub allowed: Counter,
     /// Requests that may not.
@@ -64,12 +64,12 @@ impl Metrics {
             "Time from a request read to its answer ready, by door",
             latency.clone(),
         );
-        let door = |name| Door {
+        let listener = |name| Listener {
             allowed: decisions.get_or_create_owned(&[("door", name), ("outcome", "allowed")]),
             denied: decisions.get_or_create_owned(&[("door", name), ("outcome", "denied")]),
             latency: latency.get_or_create_owned(&[("door", name)]),
         };
-        let (http, grpc, resp) = (door("http"), door("grpc"), door("resp"));
+        let (http, grpc, resp) = (listener("http"), listener("grpc"), listener("resp"));
         Self { http, grpc, resp, registry, foreign: None }
     }
 

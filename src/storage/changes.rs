@@ -5,7 +5,7 @@
 
 use std::vec;
 
-use tidegate_limiter::store::{Counted, Cursor, KeyHash, Store};
+use tidegate_limiter::store::{Cursor, KeyHash, Store, StoredCounter};
 use tidegate_limiter::units::Timestamp;
 
 /// Counters that are copied out of the store at once.
@@ -31,7 +31,7 @@ pub(super) struct Changes<'a> {
     now: Timestamp,
     /// Where the walk goes on; `None` at its end.
     next: Option<Cursor>,
-    batch: vec::IntoIter<Counted>,
+    batch: vec::IntoIter<StoredCounter>,
     taken: Vec<KeyHash>,
 }
 
@@ -46,18 +46,18 @@ impl<'a> Changes<'a> {
         (self.taken, self.next)
     }
 
-    fn step(&self, from: Cursor, out: &mut Vec<Counted>) -> Option<Cursor> {
+    fn step(&self, from: Cursor, out: &mut Vec<StoredCounter>) -> Option<Cursor> {
         match self.which {
-            Which::Unsaved => self.store.drain_unsaved(from, self.now, BATCH_KEYS, out),
+            Which::Unsaved => self.store.drain_snapshot_queue(from, self.now, BATCH_KEYS, out),
             Which::All => self.store.scan(from, self.now, BATCH_KEYS, KeyHash::is_long, out),
         }
     }
 }
 
 impl Iterator for Changes<'_> {
-    type Item = Counted;
+    type Item = StoredCounter;
 
-    fn next(&mut self) -> Option<Counted> {
+    fn next(&mut self) -> Option<StoredCounter> {
         loop {
             if let Some(counted) = self.batch.next() {
                 return Some(counted);

@@ -21,7 +21,7 @@ use redb::{
     Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
     TableHandle,
 };
-use tidegate_limiter::store::{Counted, KeyHash};
+use tidegate_limiter::store::{KeyHash, StoredCounter};
 use tidegate_limiter::units::Timestamp;
 
 use super::disk::Disk;
@@ -91,7 +91,10 @@ impl File {
     }
 
     /// Hands every counter to `each`, or why it is none. Fails where the file ends to be readable.
-    pub fn read(&self, mut each: impl FnMut(Result<Counted, record::Error>)) -> Result<(), Error> {
+    pub fn read(
+        &self,
+        mut each: impl FnMut(Result<StoredCounter, record::Error>),
+    ) -> Result<(), Error> {
         let mut read = || -> Result<(), redb::Error> {
             let table = self.db.begin_read()?.open_table(COUNTS)?;
             for entry in table.iter()? {
@@ -110,7 +113,7 @@ impl File {
     pub fn write(
         &self,
         gone: &[KeyHash],
-        changes: impl Iterator<Item = Counted>,
+        changes: impl Iterator<Item = StoredCounter>,
     ) -> Result<Written, Error> {
         let write = || -> Result<Written, redb::Error> {
             let transaction = self.db.begin_write()?;

@@ -27,20 +27,20 @@
 //!
 //! - `record` is a counter as bytes, `origin` whose they are: pure.
 //! - `file` is redb, `disk` where it lies.
-//! - `snapshots` is what is done with it, `keeper` when.
+//! - `snapshots` is what is done with it, `snapshot_task` when.
 
 mod changes;
 pub mod disk;
 pub mod error;
 pub mod file;
-mod keeper;
 pub mod origin;
 pub mod record;
+mod snapshot_task;
 mod snapshots;
 mod status;
 
 pub use error::Error;
-pub use keeper::Keeper;
 pub use origin::{Origin, Secret};
+pub use snapshot_task::SnapshotTask;
 pub use snapshots::Snapshots;
 pub use status::Status;

@@ -10,7 +10,7 @@
 //! who means it; whoever can write the file could as well change the rules.
 //!
 //! What decodes was once encoded by a node. Whether it may still be believed (a clock that was
-//! wrong then) is [`Counted::is_plausible`](State::is_plausible)'s question.
+//! wrong then) is [`StoredCounter::is_plausible`](State::is_plausible)'s question.
 //!
 //! Example: 7 hits of window 20,454, key (1, 8), expiring at day 20,455:
 //! `01 │ 1886c0e67f490000 │ 01 e69f01 07 │ cacfb4ce8c133d47`. 22 bytes, and the key.
@@ -19,7 +19,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 use tidegate_limiter::engine::State;
-use tidegate_limiter::store::{Counted, KeyHash};
+use tidegate_limiter::store::{KeyHash, StoredCounter};
 use tidegate_limiter::units::Timestamp;
 
 /// The version that values are written in. A reader knows this one alone: a file that holds another
@@ -59,20 +59,20 @@ pub enum Error {
 
 /// The bytes of a key; they sort as keys do.
 pub fn encode_key(key: KeyHash) -> [u8; KEY_BYTES] {
-    ((u128::from(key.place) << 64) | u128::from(key.tag)).to_be_bytes()
+    ((u128::from(key.token) << 64) | u128::from(key.tag)).to_be_bytes()
 }
 
 /// The key of these bytes. Any 16 bytes are one.
 pub fn decode_key(bytes: [u8; KEY_BYTES]) -> KeyHash {
     let [p0, p1, p2, p3, p4, p5, p6, p7, t0, t1, t2, t3, t4, t5, t6, t7] = bytes;
     KeyHash {
-        place: u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7]),
+        token: u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7]),
         tag: u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
     }
 }
 
 /// The value of a counter. Fails only when the state is larger than any that a node keeps.
-pub fn encode(counted: &Counted) -> Result<Vec<u8>, Error> {
+pub fn encode(counted: &StoredCounter) -> Result<Vec<u8>, Error> {
     let mut value = vec![VERSION];
     value.extend_from_slice(&counted.expires.as_nanos().to_be_bytes());
     let mut value = postcard::to_extend(&counted.state, value).map_err(Error::State)?;
@@ -85,7 +85,7 @@ pub fn encode(counted: &Counted) -> Result<Vec<u8>, Error> {
 }
 
 /// The counter under `key`.
-pub fn decode(key: [u8; KEY_BYTES], value: &[u8]) -> Result<Counted, Error> {
+pub fn decode(key: [u8; KEY_BYTES], value: &[u8]) -> Result<StoredCounter, Error> {
     let no_value = Error::Length(value.len());
     if value.len() > VALUE_BYTES_MAX {
         return Err(no_value);
@@ -105,7 +105,7 @@ pub fn decode(key: [u8; KEY_BYTES], value: &[u8]) -> Result<Counted, Error> {
     if !behind.is_empty() {
         return Err(Error::Length(value.len()));
     }
-    Ok(Counted { key: decode_key(key), state, expires })
+    Ok(StoredCounter { key: decode_key(key), state, expires })
 }
 
 /// When a value expires, without a look at its state or its sum: cheap, for a sweep.
@@ -132,11 +132,11 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 
-    fn counted(state: State, expires: Timestamp) -> Counted {
-        Counted { key: KeyHash { place: 1, tag: 8 }, state, expires }
+    fn counted(state: State, expires: Timestamp) -> StoredCounter {
+        StoredCounter { key: KeyHash { token: 1, tag: 8 }, state, expires }
     }
 
-    fn counts() -> Vec<Counted> {
+    fn counts() -> Vec<StoredCounter> {
         let quota = |algorithm, sub_windows| {
             let parts = QuotaParts {
                 algorithm,
@@ -165,12 +165,12 @@ mod tests {
                 (state, expires)
             })
             .collect();
-        let mut columns = State::Absent;
+        let mut actor_counters = State::Absent;
         for actor in 1..4 {
-            decide_eventual(&mut columns, ActorId::new(actor), &strict[2], Hits::ONE, NOW);
+            decide_eventual(&mut actor_counters, ActorId::new(actor), &strict[2], Hits::ONE, NOW);
         }
-        let expires = columns.absent_at(&strict[2]);
-        states.push((columns, expires));
+        let expires = actor_counters.absent_at(&strict[2]);
+        states.push((actor_counters, expires));
         states.into_iter().map(|(state, expires)| counted(state, expires)).collect()
     }
 
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn keys_sort_as_their_bytes_do() {
         let keys = [(0, 1), (0, u64::MAX), (1, 0), (u64::MAX, 7)];
-        let keys = keys.map(|(place, tag)| KeyHash { place, tag });
+        let keys = keys.map(|(token, tag)| KeyHash { token, tag });
         assert!(keys.map(encode_key).is_sorted());
         assert_eq!(keys.map(encode_key).map(decode_key), keys);
     }
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn versions_and_lengths_that_no_node_writes_are_refused() {
-        let key = encode_key(KeyHash { place: 1, tag: 8 });
+        let key = encode_key(KeyHash { token: 1, tag: 8 });
         let with_sum = |body: &[u8]| [body, &sum(&key, body).to_be_bytes()].concat();
         let body = encode(&counts()[0]).expect("encodes");
         let body = &body[..body.len() - SUM_BYTES];
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_claimed_length_is_not_believed() {
-        let key = encode_key(KeyHash { place: 1, tag: 8 });
+        let key = encode_key(KeyHash { token: 1, tag: 8 });
         for kind in [4, 5, 6] {
             // A boxed state whose list claims 2⁶³ entries.
             let mut body = [&[VERSION][..], &[0; 8], &[kind, 1, 1]].concat();

@@ -2,7 +2,7 @@
 //!
 //! One [`Snapshots`] a node. [`open`](Snapshots::open) and [`load`](Snapshots::load) come first,
 //! before the node decides anything; then [`round`](Snapshots::round) every `storage.interval`, and
-//! once more at the end. All of them wait for the disk: `keeper` calls them from a thread that may.
+//! once more at the end. All of them wait for the disk: `snapshot_task` calls them from a thread that may.
 //!
 //! | what is wrong | what happens |
 //! |---|---|
@@ -98,7 +98,7 @@ impl Snapshots {
             keys += 1;
             let merged = counted.ok().filter(|counted| {
                 counted.key.is_long()
-                    && counted.key.is_eventual() == counted.state.columns().is_some()
+                    && counted.key.is_eventual() == counted.state.actor_counters().is_some()
                     && counted.state.is_plausible(counted.expires, now)
             });
             match merged.map(|counted| store.merge(counted, now)) {
@@ -112,7 +112,7 @@ impl Snapshots {
             progress.access = Access::Lost;
             tracing::warn!("{}: {error}", self.disk.path().display());
         }
-        store.keep_unsaved(true);
+        store.set_snapshotted(true);
         let mut status = self.status.lock();
         (status.loaded, status.skipped, status.keys) = (loaded, skipped, keys);
         let path = status.path.display();
@@ -186,7 +186,7 @@ impl Snapshots {
         let (taken, next) = changes.end();
         if written.is_err() {
             for key in taken {
-                store.mark_unsaved(key);
+                store.enqueue_snapshot(key);
             }
         }
         let written = written?;

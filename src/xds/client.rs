@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use futures_util::stream;
 use http::uri::PathAndQuery;
-use tidegate_cluster::seam::Entropy;
+use tidegate_cluster::environment::Entropy;
 use tidegate_rules::book::Book;
 use tidegate_rules::load;
 use tokio::sync::mpsc;

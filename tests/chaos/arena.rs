@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::checks::Facts;
+use crate::checks::NodeMetadata;
 use crate::dice::Dice;
 use crate::group::{Group, Key};
 use crate::history::Event;
@@ -36,7 +36,7 @@ pub(crate) struct Arena {
     pub(crate) load: Load,
     pub(crate) dice: Dice,
     pub(crate) network: Network,
-    pub(crate) facts: Facts,
+    pub(crate) node_metadata: NodeMetadata,
     /// How long a fault that lasts is to last.
     pub(crate) hold: Duration,
     /// Broken promises that are no matter of the history.
@@ -52,7 +52,7 @@ impl Setup {
     /// Folders and certificates of all nodes that may run, below `runs`.
     pub(crate) fn new(runs: &Path, network: &Network) -> Self {
         fs::create_dir_all(runs).unwrap();
-        let nodes: Vec<Node> = (0..PLACES).map(|place| Node::new(place, runs, network)).collect();
+        let nodes: Vec<Node> = (0..PLACES).map(|token| Node::new(token, runs, network)).collect();
         make_authority(&runs.join("pki"), &nodes);
         Self { nodes, cluster: String::new(), more: String::new() }
     }
@@ -69,8 +69,9 @@ impl Setup {
             node.start();
         }
         let load = Load::new(&nodes);
-        let (network, facts) = (network.clone(), Facts::default());
-        let mut arena = Arena { nodes, load, dice, network, facts, hold, broken: Vec::new() };
+        let (network, node_metadata) = (network.clone(), NodeMetadata::default());
+        let mut arena =
+            Arena { nodes, load, dice, network, node_metadata, hold, broken: Vec::new() };
         let what = format!("{NODES} nodes have one view");
         until(&what, START_WITHIN, async || arena.have_one_view().await).await;
         arena
@@ -80,7 +81,7 @@ impl Setup {
 impl Arena {
     /// Nodes that run now.
     pub(crate) fn running(&self) -> Vec<usize> {
-        self.nodes.iter().filter(|node| node.is_running()).map(|node| node.place).collect()
+        self.nodes.iter().filter(|node| node.is_running()).map(|node| node.token).collect()
     }
 
     /// A node that runs, drawn.
@@ -90,35 +91,35 @@ impl Arena {
     }
 
     /// `kill -9`; a load balancer knows at once.
-    pub(crate) fn kill(&mut self, place: usize) {
-        self.load.open(place, false);
-        self.nodes[place].kill();
-        self.facts.crashes.push(self.load.now());
+    pub(crate) fn kill(&mut self, token: usize) {
+        self.load.open(token, false);
+        self.nodes[token].kill();
+        self.node_metadata.crashes.push(self.load.now());
     }
 
     /// SIGTERM, and waits for its end. It is asked until it says that it is not ready.
-    pub(crate) async fn leave(&mut self, place: usize) {
-        let node = &self.nodes[place];
+    pub(crate) async fn leave(&mut self, token: usize) {
+        let node = &self.nodes[token];
         node.terminate();
         let not_ready = async || match node.is_ready().await {
             Ok(true) => Err("it is ready".to_owned()),
             Ok(false) | Err(_) => Ok(()),
         };
         until("a node that leaves says so", PATIENCE, not_ready).await;
-        self.load.open(place, false);
-        self.nodes[place].ended(Duration::from_secs(20)).await;
+        self.load.open(token, false);
+        self.nodes[token].ended(Duration::from_secs(20)).await;
     }
 
     /// Starts a node and sends it load when it is ready.
-    pub(crate) async fn start(&mut self, place: usize) {
-        self.nodes[place].start();
-        let node = &mut self.nodes[place];
+    pub(crate) async fn start(&mut self, token: usize) {
+        self.nodes[token].start();
+        let node = &mut self.nodes[token];
         let ready = async || {
             node.assert_runs();
             if node.is_ready().await? { Ok(()) } else { Err("it is not".to_owned()) }
         };
         until("a node that starts is ready", START_WITHIN, ready).await;
-        self.load.open(place, true);
+        self.load.open(token, true);
     }
 
     /// Waits until all that run see each other and nobody else, and says how long that took.
@@ -136,7 +137,7 @@ impl Arena {
 
     async fn have_one_view(&mut self) -> Result<(), String> {
         let running: Vec<String> =
-            self.running().into_iter().map(|place| self.nodes[place].id.clone()).collect();
+            self.running().into_iter().map(|token| self.nodes[token].id.clone()).collect();
         let mut epochs = BTreeMap::new();
         for node in &mut self.nodes {
             node.assert_runs();
@@ -166,7 +167,7 @@ impl Arena {
             if !node.is_running() || node.starts() > 1 {
                 continue;
             }
-            let is_seen = |event: &&Event| event.place == node.place && event.answer.is_by_policy();
+            let is_seen = |event: &&Event| event.token == node.token && event.answer.is_by_policy();
             let seen = i64::try_from(history.iter().filter(is_seen).count()).unwrap();
             match node.metric("tidegate_verdicts_total{source=\"policy\"}").await {
                 Ok(said) if said >= seen => {}
@@ -182,18 +183,18 @@ impl Arena {
     pub(crate) async fn count(&mut self) {
         for index in 0..Group::Count.keys() {
             let key = Key { group: Group::Count, index };
-            let place = self.draw();
+            let token = self.draw();
             let load = &self.load;
             let peek = tokio::time::timeout(PATIENCE, async {
                 loop {
-                    if let Ok(counted) = load.counted(place, key).await {
+                    if let Ok(counted) = load.counted(token, key).await {
                         return counted;
                     }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             });
             match peek.await {
-                Ok(counted) => drop(self.facts.counted.insert(key, counted)),
+                Ok(counted) => drop(self.node_metadata.counted.insert(key, counted)),
                 Err(_) => self.broken.push(format!("no owner answers for {key:?}")),
             }
         }
@@ -215,8 +216,8 @@ impl Arena {
                     // Beyond any limit that holds: a key that is still admitted then is broken, and
                     // the checks say so.
                     for _ in 0..group.limit() * 3 {
-                        let Some(place) = load.draw(&mut dice) else { break };
-                        let answer = load.hit(place, key).await;
+                        let Some(token) = load.draw(&mut dice) else { break };
+                        let answer = load.hit(token, key).await;
                         if !answer.is_allowed() && !answer.is_by_policy() {
                             break;
                         }

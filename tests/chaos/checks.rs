@@ -36,7 +36,7 @@ pub(crate) struct Findings {
     pub(crate) admitted_beyond: BTreeMap<Group, u64>,
     pub(crate) lost: u64,
     pub(crate) double: u64,
-    /// Acknowledged within [`Facts::lag`] before a crash, or by an owner on the smaller side of a
+    /// Acknowledged within [`NodeMetadata::lag`] before a crash, or by an owner on the smaller side of a
     /// cut while its lease still ran, by group: what the fault may have cost.
     pub(crate) may_be_lost: BTreeMap<Group, u64>,
     /// Hits that a node of a minority admitted as if it were their owner, while it was cut off.
@@ -48,7 +48,7 @@ pub(crate) const LEASES_END_AFTER: Duration = Duration::from_secs(1);
 
 /// What is known beside the history.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct NodeMetadata {
     /// What owners count for each key of [`Group::Count`] in the end.
     pub(crate) counted: BTreeMap<Key, u64>,
     /// When nodes were killed.
@@ -60,7 +60,7 @@ pub(crate) struct Facts {
     pub(crate) cut: Option<Range<Duration>>,
 }
 
-pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
+pub(crate) fn check(history: &[Event], node_metadata: &NodeMetadata) -> Findings {
     let mut findings = Findings {
         requests: history.len(),
         without_right_answer: without_right_answer(history),
@@ -79,16 +79,16 @@ pub(crate) fn check(history: &[Event], facts: &Facts) -> Findings {
         let taken = admitted + unknown;
         *findings.refused_early.entry(key.group).or_default() += limit.saturating_sub(taken);
     }
-    for (key, counted) in &facts.counted {
+    for (key, counted) in &node_metadata.counted {
         let hits = || history.iter().filter(|event| event.key == *key);
         let acknowledged = hits().filter(|event| event.answer.is_counted()).count() as u64;
         let sent = hits().count() as u64;
         findings.lost += acknowledged.saturating_sub(*counted);
         findings.double += counted.saturating_sub(sent);
     }
-    findings.may_be_lost = may_be_lost(history, facts);
+    findings.may_be_lost = may_be_lost(history, node_metadata);
     let is_of_minority = |event: &&Event| {
-        let is_cut = facts.cut.as_ref().is_some_and(|cut| cut.contains(&event.sent));
+        let is_cut = node_metadata.cut.as_ref().is_some_and(|cut| cut.contains(&event.sent));
         is_cut && !event.is_in_majority && event.answer.is_counted()
     };
     findings.admitted_by_minority = history.iter().filter(is_of_minority).count();
@@ -114,7 +114,7 @@ fn errors(history: &[Event]) -> Vec<String> {
     meant
         .filter_map(|event| match &event.answer {
             Answer::Error(text) => {
-                Some(format!("node {} at {:.1?}: {text}", event.place + 1, event.sent))
+                Some(format!("node {} at {:.1?}: {text}", event.token + 1, event.sent))
             }
             Answer::Owner { .. } | Answer::Policy { .. } => None,
         })
@@ -142,19 +142,18 @@ fn without_right_answer(history: &[Event]) -> Duration {
     longest.max(unended.unwrap_or_default())
 }
 
-fn may_be_lost(history: &[Event], facts: &Facts) -> BTreeMap<Group, u64> {
+fn may_be_lost(history: &[Event], node_metadata: &NodeMetadata) -> BTreeMap<Group, u64> {
     let is_late = |event: &&Event| {
         event.answer.is_counted()
-            && facts
-                .crashes
-                .iter()
-                .any(|crash| (crash.saturating_sub(facts.lag)..=*crash).contains(&event.answered))
+            && node_metadata.crashes.iter().any(|crash| {
+                (crash.saturating_sub(node_metadata.lag)..=*crash).contains(&event.answered)
+            })
     };
     let is_cut_off = |event: &&Event| {
-        let is_before = facts.cut.as_ref().is_some_and(|cut| {
+        let is_before = node_metadata.cut.as_ref().is_some_and(|cut| {
             let leases_end = cut.start;
             let struck = leases_end.saturating_sub(LEASES_END_AFTER);
-            (struck.saturating_sub(facts.lag)..=leases_end).contains(&event.answered)
+            (struck.saturating_sub(node_metadata.lag)..=leases_end).contains(&event.answered)
         });
         is_before && event.answer.is_counted()
     };

@@ -10,7 +10,7 @@ pub(crate) struct Event {
     pub(crate) sent: Duration,
     pub(crate) answered: Duration,
     /// Whom it asked.
-    pub(crate) place: usize,
+    pub(crate) token: usize,
     /// Whether that node was meant to answer, all the time. One that was killed, stopped or told to
     /// leave is not.
     pub(crate) is_meant_to_answer: bool,

@@ -17,13 +17,13 @@ use crate::node::Node;
 /// Asks, remembers, and is told which nodes may be asked.
 #[derive(Clone)]
 pub(crate) struct Load {
-    doors: Arc<Vec<Door>>,
+    listeners: Arc<Vec<Listener>>,
     history: Arc<Mutex<Vec<Event>>>,
     began: Instant,
 }
 
-struct Door {
-    place: usize,
+struct Listener {
+    token: usize,
     http: std::net::SocketAddr,
     client: Arc<Mutex<Http>>,
     is_open: AtomicBool,
@@ -39,15 +39,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Load {
     pub(crate) fn new(nodes: &[Node]) -> Self {
-        let door = |node: &Node| Door {
-            place: node.place,
+        let listener = |node: &Node| Listener {
+            token: node.token,
             http: node.http,
             client: node.client(),
             is_open: AtomicBool::new(node.is_running()),
             is_in_majority: AtomicBool::new(true),
         };
         Self {
-            doors: Arc::new(nodes.iter().map(door).collect()),
+            listeners: Arc::new(nodes.iter().map(listener).collect()),
             history: Arc::default(),
             began: Instant::now(),
         }
@@ -58,20 +58,20 @@ impl Load {
         self.began.elapsed()
     }
 
-    /// Whether the node at `place` is meant to answer, as a load balancer would know it.
-    pub(crate) fn open(&self, place: usize, is_open: bool) {
-        self.doors[place].is_open.store(is_open, Ordering::SeqCst);
+    /// Whether the node at `token` is meant to answer, as a load balancer would know it.
+    pub(crate) fn open(&self, token: usize, is_open: bool) {
+        self.listeners[token].is_open.store(is_open, Ordering::SeqCst);
     }
 
     /// Whether owners are within its reach.
-    pub(crate) fn set_majority(&self, place: usize, is_in_majority: bool) {
-        self.doors[place].is_in_majority.store(is_in_majority, Ordering::SeqCst);
+    pub(crate) fn set_majority(&self, token: usize, is_in_majority: bool) {
+        self.listeners[token].is_in_majority.store(is_in_majority, Ordering::SeqCst);
     }
 
     /// Owners are within the reach of all again.
     pub(crate) fn all_in_majority(&self) {
-        for door in self.doors.iter() {
-            self.set_majority(door.place, true);
+        for listener in self.listeners.iter() {
+            self.set_majority(listener.token, true);
         }
     }
 
@@ -93,8 +93,8 @@ impl Load {
                     turn.tick().await;
                     let group = groups[dice.below(groups.len())];
                     let key = Key { group, index: dice.below(group.keys()) };
-                    if let Some(place) = load.draw(&mut dice) {
-                        load.hit(place, key).await;
+                    if let Some(token) = load.draw(&mut dice) {
+                        load.hit(token, key).await;
                     }
                 }
             });
@@ -102,12 +102,12 @@ impl Load {
         clients
     }
 
-    /// One hit on `key` through the node at `place`, remembered.
-    pub(crate) async fn hit(&self, place: usize, key: Key) -> Answer {
-        let door = &self.doors[place];
-        let (was_open, was_majority) = (door.is_open(), door.is_in_majority());
+    /// One hit on `key` through the node at `token`, remembered.
+    pub(crate) async fn hit(&self, token: usize, key: Key) -> Answer {
+        let listener = &self.listeners[token];
+        let (was_open, was_majority) = (listener.is_open(), listener.is_in_majority());
         let sent = self.now();
-        let answer = match door.ask(key, 1).await {
+        let answer = match listener.ask(key, 1).await {
             Ok(words) if key.group.is_by_policy(words) => {
                 Answer::Policy { is_allowed: words.is_allowed }
             }
@@ -117,9 +117,9 @@ impl Load {
         let event = Event {
             sent,
             answered: self.now(),
-            place,
-            is_meant_to_answer: was_open && door.is_open(),
-            is_in_majority: was_majority && door.is_in_majority(),
+            token,
+            is_meant_to_answer: was_open && listener.is_open(),
+            is_in_majority: was_majority && listener.is_in_majority(),
             key,
             answer: answer.clone(),
         };
@@ -127,10 +127,10 @@ impl Load {
         answer
     }
 
-    /// What the owner counts for `key`, asked through the node at `place` without a hit; an error
+    /// What the owner counts for `key`, asked through the node at `token` without a hit; an error
     /// also when it is not the owner who answers.
-    pub(crate) async fn counted(&self, place: usize, key: Key) -> Result<u64, String> {
-        let words = self.doors[place].ask(key, 0).await?;
+    pub(crate) async fn counted(&self, token: usize, key: Key) -> Result<u64, String> {
+        let words = self.listeners[token].ask(key, 0).await?;
         if key.group.is_by_policy(words) {
             return Err("answered by policy".to_owned());
         }
@@ -143,15 +143,19 @@ impl Load {
 
     /// One of the nodes that are meant to answer.
     pub(crate) fn draw(&self, dice: &mut Dice) -> Option<usize> {
-        let open: Vec<usize> =
-            self.doors.iter().filter(|door| door.is_open()).map(|door| door.place).collect();
+        let open: Vec<usize> = self
+            .listeners
+            .iter()
+            .filter(|listener| listener.is_open())
+            .map(|listener| listener.token)
+            .collect();
         if open.is_empty() { None } else { Some(open[dice.below(open.len())]) }
     }
 }
 
 // === impl Door ===
 
-impl Door {
+impl Listener {
     fn is_open(&self) -> bool {
         self.is_open.load(Ordering::SeqCst)
     }

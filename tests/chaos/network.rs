@@ -49,15 +49,15 @@ impl Network {
         shell::run(&format!("ip -n {hub} link add br0 type bridge"))?;
         shell::run(&format!("ip -n {hub} addr add {}/24 dev br0", hub_ip()))?;
         shell::run(&format!("ip -n {hub} link set br0 up"))?;
-        for place in 0..PLACES {
-            let (node, port) = (self.node(place), format!("n{}", place + 1));
+        for token in 0..PLACES {
+            let (node, port) = (self.node(token), format!("n{}", token + 1));
             shell::run(&format!("ip netns add {node}"))?;
             shell::run(&format!(
                 "ip -n {hub} link add {port} type veth peer name eth0 netns {node}"
             ))?;
             shell::run(&format!("ip -n {hub} link set {port} master br0 up"))?;
             shell::run(&format!("ip -n {node} link set lo up"))?;
-            shell::run(&format!("ip -n {node} addr add {}/24 dev eth0", node_ip(place)))?;
+            shell::run(&format!("ip -n {node} addr add {}/24 dev eth0", node_ip(token)))?;
             shell::run(&format!("ip -n {node} link set eth0 up"))?;
         }
         Ok(())
@@ -96,13 +96,13 @@ impl Network {
     }
 
     /// The namespace of one node.
-    pub(crate) fn node(&self, place: usize) -> String {
-        format!("{}-n{}", self.prefix, place + 1)
+    pub(crate) fn node(&self, token: usize) -> String {
+        format!("{}-n{}", self.prefix, token + 1)
     }
 
-    /// From here on the node at `place` loses what `filter` says, and nothing else. Only datagrams
+    /// From here on the node at `token` loses what `filter` says, and nothing else. Only datagrams
     /// are meant: the mesh is QUIC, and whoever asks the node by TCP is not cut off.
-    pub(crate) fn filter(&self, place: usize, filter: &Filter<'_>) -> Result<(), String> {
+    pub(crate) fn filter(&self, token: usize, filter: &Filter<'_>) -> Result<(), String> {
         let mut rules = String::from(
             "table inet chaos {}\nflush table inet chaos\ntable inet chaos {\n chain heard {\n  \
              type filter hook input priority 0;\n",
@@ -117,13 +117,13 @@ impl Network {
             let _ = writeln!(rules, "  meta l4proto udp ip saddr {source} {chance}drop");
         }
         rules.push_str(" }\n}\n");
-        let line = format!("nsenter --net=/run/netns/{} -- nft -f -", self.node(place));
+        let line = format!("nsenter --net=/run/netns/{} -- nft -f -", self.node(token));
         shell::feed(&line, &rules).map(drop)
     }
 
-    /// The node at `place` hears everybody again.
-    pub(crate) fn heal(&self, place: usize) -> Result<(), String> {
-        self.filter(place, &Filter { from: &[], loss: 0 })
+    /// The node at `token` hears everybody again.
+    pub(crate) fn heal(&self, token: usize) -> Result<(), String> {
+        self.filter(token, &Filter { from: &[], loss: 0 })
     }
 
     fn owns(&self, name: &str) -> bool {
@@ -137,8 +137,8 @@ pub(crate) fn hub_ip() -> IpAddr {
 }
 
 /// Where a node is.
-pub(crate) fn node_ip(place: usize) -> IpAddr {
-    let last = u8::try_from(place + 1).expect("a handful of nodes");
+pub(crate) fn node_ip(token: usize) -> IpAddr {
+    let last = u8::try_from(token + 1).expect("a handful of nodes");
     Ipv4Addr::new(10, 77, 0, last).into()
 }
 

@@ -16,7 +16,7 @@ use crate::{group, shell};
 /// A node; it may run or not.
 pub(crate) struct Node {
     pub(crate) id: String,
-    pub(crate) place: usize,
+    pub(crate) token: usize,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// Where peers reach its mesh: itself, or a relay in front of it.
@@ -38,11 +38,11 @@ pub(crate) const MESH_PORT: u16 = 7600;
 const DISK: &str = "disk";
 
 impl Node {
-    pub(crate) fn new(place: usize, runs: &Path, network: &Network) -> Self {
-        let id = format!("n{}", place + 1);
-        let at = |port| SocketAddr::new(network::node_ip(place), port);
+    pub(crate) fn new(token: usize, runs: &Path, network: &Network) -> Self {
+        let id = format!("n{}", token + 1);
+        let at = |port| SocketAddr::new(network::node_ip(token), port);
         Self {
-            place,
+            token,
             http: at(HTTP_PORT),
             admin: at(ADMIN_PORT),
             advertise: at(MESH_PORT),
@@ -60,7 +60,7 @@ impl Node {
     /// Writes its `cluster.toml` and its rules.
     pub(crate) fn write(&self, seeds: &[SocketAddr], cluster: &str, more: &str) {
         let Self { id, http, admin, advertise, .. } = self;
-        let mesh = SocketAddr::new(network::node_ip(self.place), MESH_PORT);
+        let mesh = SocketAddr::new(network::node_ip(self.token), MESH_PORT);
         let seeds: Vec<String> = seeds.iter().map(|seed| format!("\"{seed}\"")).collect();
         let seeds = seeds.join(", ");
         let config = format!(
@@ -93,7 +93,7 @@ impl Node {
     pub(crate) fn start(&mut self) {
         assert!(self.process.is_none(), "{} runs already", self.id);
         let mut command = shell::command("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.network.node(self.place))).arg("--");
+        command.arg(format!("--net=/run/netns/{}", self.network.node(self.token))).arg("--");
         command.args(&self.surroundings);
         if !self.environment.is_empty() {
             command.arg("env");

@@ -51,13 +51,13 @@ pub(crate) async fn run(
     stop.cancel();
     clients.join_all().await;
 
-    arena.facts.lag = fault.promise().lag;
+    arena.node_metadata.lag = fault.promise().lag;
     arena.count().await;
     arena.reach_limits(fault.groups()).await;
     drop(link);
     let history = arena.load.history();
     arena.hold_policy_against(&history).await;
-    let findings = checks::check(&history, &arena.facts);
+    let findings = checks::check(&history, &arena.node_metadata);
     let broken = judge(fault, &findings, one_view, arena);
     Trial { fault, findings, one_view, broken }
 }

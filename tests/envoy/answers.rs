@@ -2,7 +2,7 @@
 
 use crate::day;
 use crate::harness::{Cluster, Reply};
-use crate::proxy::{Patience, Proxy};
+use crate::proxy::{Proxy, Timeouts};
 
 /// Envoy makes `X-RateLimit-*` of the descriptor with the least left, and lists the windows of all.
 const RULES: &str = "
@@ -26,7 +26,7 @@ descriptors:
 async fn clients_get_envoys_headers_with_our_numbers() {
     day::far_from_its_end().await;
     let cluster = Cluster::three(RULES).await;
-    let proxy = Proxy::start(&cluster, Patience::Second).await;
+    let proxy = Proxy::start(&cluster, Timeouts::Second).await;
 
     a_limit_is_used_up(&proxy).await;
     a_name_is_told(&proxy).await;

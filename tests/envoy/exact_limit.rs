@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::day;
 use crate::harness::{Cluster, Shape, THREE};
-use crate::proxy::{Patience, Proxy};
+use crate::proxy::{Proxy, Timeouts};
 
 const LIMIT: usize = 1_000;
 const CLIENTS: usize = 16;
@@ -24,7 +24,7 @@ async fn of_five_times_the_limit_exactly_the_limit_passes() {
     day::far_from_its_end().await;
     let sets = &["cluster.deadline_ms=1000"];
     let cluster = Cluster::start(Shape { nodes: THREE, rules: RULES, config: "", sets }).await;
-    let proxy = Arc::new(Proxy::start(&cluster, Patience::Second).await);
+    let proxy = Arc::new(Proxy::start(&cluster, Timeouts::Second).await);
     let (asked, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {

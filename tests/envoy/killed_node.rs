@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::day;
 use crate::harness::{Cluster, Shape, THREE};
-use crate::proxy::{Patience, Proxy};
+use crate::proxy::{Proxy, Timeouts};
 
 const RULES: &str = "
 domain: edge
@@ -47,7 +47,7 @@ async fn a_node_killed_under_load_costs_no_request() {
     day::far_from_its_end().await;
     let shape = Shape { nodes: THREE, rules: RULES, sets: &[DEADLINE], ..Shape::default() };
     let mut cluster = Cluster::start(shape).await;
-    let proxy = Arc::new(Proxy::start(&cluster, Patience::Tenth).await);
+    let proxy = Arc::new(Proxy::start(&cluster, Timeouts::Tenth).await);
     let before = steady(proxy.clone(), 0, BEFORE).await;
     assert_eq!(failures(&before), 0, "with all nodes up: {:?}", statuses(&before));
 

@@ -23,7 +23,7 @@ pub(crate) struct Proxy {
 
 /// How long the filter waits for the rate limit service.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum Timeouts {
     /// 100 ms in place of the 20 that are Envoy's default and the example's: for tests of what
     /// becomes of a request in time, on machines that may stop for some of these 20.
     Tenth,
@@ -33,7 +33,7 @@ pub(crate) enum Patience {
 
 impl Proxy {
     /// Starts it in front of the gRPC doors of `cluster`.
-    pub(crate) async fn start(cluster: &Cluster, patience: Patience) -> Self {
+    pub(crate) async fn start(cluster: &Cluster, timeouts: Timeouts) -> Self {
         let upstream = Upstream::start().await;
         let (addr, admin) = (ports::free(), ports::free());
         let dir = cluster.dir.path().join("envoy");
@@ -49,9 +49,9 @@ impl Proxy {
             (8182, second.grpc),
             (8183, third.grpc),
         ]);
-        let config = match patience {
-            Patience::Tenth => patient(&config, "0.1s"),
-            Patience::Second => patient(&config, "1s"),
+        let config = match timeouts {
+            Timeouts::Tenth => patient(&config, "0.1s"),
+            Timeouts::Second => patient(&config, "1s"),
         };
         let file = dir.join("envoy.yaml");
         fs::write(&file, config).unwrap();

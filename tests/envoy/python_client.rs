@@ -28,11 +28,11 @@ async fn a_python_client_gets_the_references_answers() {
 }
 
 /// Runs the client; what it says.
-fn python(verb: &str, place: &str) -> String {
+fn python(verb: &str, token: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(tools::program("python"));
     // What is set around the tests must not matter.
-    command.env_clear().arg(root.join("tests/python/check_client.py")).args([verb, place]);
+    command.env_clear().arg(root.join("tests/python/check_client.py")).args([verb, token]);
     command.arg(root.join("tests/golden/sequence_cases.json")).args(SCENARIOS);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -3,7 +3,7 @@
 
 use crate::day;
 use crate::harness::{Cluster, Shape, THREE};
-use crate::proxy::{Patience, Proxy};
+use crate::proxy::{Proxy, Timeouts};
 
 /// A bucket of two that gets a token back each half hour: it may pass again long before it is full.
 const RULES: &str = "
@@ -19,7 +19,7 @@ async fn a_refusal_says_when_to_come_back() {
     let config = "[envoy]\nresponse_headers = true\n";
     let shape = Shape { nodes: THREE, rules: RULES, config, ..Shape::default() };
     let cluster = Cluster::start(shape).await;
-    let proxy = Proxy::start(&cluster, Patience::Second).await;
+    let proxy = Proxy::start(&cluster, Timeouts::Second).await;
 
     for left in ["1", "0"] {
         let reply = proxy.get("/", &[("x-user", "alice")]).await;

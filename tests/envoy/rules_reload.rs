@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::day;
 use crate::harness::{Cluster, until};
-use crate::proxy::{Patience, Proxy};
+use crate::proxy::{Proxy, Timeouts};
 
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);
 /// Envoy asks the nodes in turn, each of its two workers by itself: so many answers in a row come
@@ -21,7 +21,7 @@ fn rules(limit: u32) -> String {
 async fn changed_rules_apply_behind_envoy_within_two_seconds_and_keep_counts() {
     day::far_from_its_end().await;
     let cluster = Cluster::three(&rules(1_000_000)).await;
-    let proxy = Proxy::start(&cluster, Patience::Second).await;
+    let proxy = Proxy::start(&cluster, Timeouts::Second).await;
     say_limit(&proxy, "1000000, 1000000;w=86400").await.unwrap();
 
     for node in &cluster.nodes {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::decide::{Answer, Counters, Source};
+use tidegate::decide::{Answer, Counters, VerdictSource};
 use tidegate_cluster::mesh::wire::Check;
-use tidegate_cluster::owning::Holding;
+use tidegate_cluster::ownership::OwnedRanges;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::store::Counter;
@@ -42,21 +42,21 @@ pub(crate) fn id(name: &str) -> NodeId {
 }
 
 /// Where the counters of one entry are.
-pub(crate) fn place(node: &Node, key: &str, value: &str) -> u64 {
+pub(crate) fn token(node: &Node, key: &str, value: &str) -> u64 {
     let entries = [Entry { key, value }];
-    node.core.decider.parts().hasher.descriptor("test", &entries).place()
+    node.core.decider.parts().hasher.descriptor("test", &entries).token()
 }
 
 /// A value of `key` whose place is as wanted.
 pub(crate) fn value(node: &Node, key: &str, is_wanted: impl Fn(u64) -> bool) -> String {
     let mut values = (0..10_000).map(|n| format!("k{n}"));
-    values.find(|value| is_wanted(place(node, key, value))).expect("one of ten thousand")
+    values.find(|value| is_wanted(token(node, key, value))).expect("one of ten thousand")
 }
 
 /// A value of `key` that `owner` owns by the ring that `node` sees.
 pub(crate) fn value_of(node: &Node, key: &str, owner: &str) -> String {
     let topology = node.core.topology.load();
-    value(node, key, |place| topology.owner(Scope::Region, place) == Some(&id(owner)))
+    value(node, key, |token| topology.owner(Scope::Region, token) == Some(&id(owner)))
 }
 
 /// The ring that `node` sees, less one member.
@@ -82,8 +82,8 @@ pub(crate) fn replaced(node: &Node, before: &Topology) {
 /// Sets what `node` decides, and whom it says that it handed everything to.
 pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
-    let holding = Holding { decides, given, ..Holding::default() };
-    node.core.decider.parts().tenancy.hold(Scope::Region, holding);
+    let owned_ranges = OwnedRanges { decides, given, ..OwnedRanges::default() };
+    node.core.decider.parts().ownership.hold(Scope::Region, owned_ranges);
 }
 
 /// A check as a node would forward it.
@@ -107,7 +107,7 @@ pub(crate) fn count(node: &Node, counter: fn(&Counters) -> &AtomicU64) -> u64 {
     counter(node.core.decider.counters()).load(Ordering::Relaxed)
 }
 
-pub(crate) fn source(answer: &Answer) -> Source {
+pub(crate) fn source(answer: &Answer) -> VerdictSource {
     answer.statuses[0].source
 }
 

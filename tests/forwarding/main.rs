@@ -2,10 +2,10 @@
 //! whatever happens to the messages.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod all_or_nothing;
 mod bench;
-mod denials;
+mod negative_cache;
 mod retries;
 mod searches;
 #[path = "../support/mod.rs"]
 mod support;
-mod together;

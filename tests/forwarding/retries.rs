@@ -7,9 +7,9 @@ use bytes::BytesMut;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
-use tidegate::decide::Source;
+use tidegate::decide::VerdictSource;
 use tidegate_cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, Reply};
-use tidegate_cluster::mesh::{LaneKind, codec};
+use tidegate_cluster::mesh::{StreamClass, codec};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::units::{Span, Timestamp};
@@ -34,7 +34,7 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     let mesh = &a.core.joined.as_ref().unwrap().mesh;
     let ask = async |check_id| {
         let call = Call::Check(check(a, check_id, "bucket", &key, 3));
-        mesh.call(&id("b"), LaneKind::Checks, call, PATIENCE).await.unwrap()
+        mesh.call(&id("b"), StreamClass::Checks, call, PATIENCE).await.unwrap()
     };
     let first = ask(1 << 40).await;
     assert!(matches!(&first, Reply::Verdicts(verdicts) if verdicts[0].remaining == 17));
@@ -74,17 +74,17 @@ async fn asks_that_were_given_up_count_at_most_once() {
     settled(&[&a, &b]).await;
     let key = value_of(&a, "window", "b");
     let answer = a.ask_hits("window", &key, 0).await;
-    assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, 100));
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 100));
 
     relay.link.cut(true);
     let answers = join_all((0..20).map(|_| a.ask("window", &key))).await;
-    assert!(answers.iter().all(|answer| source(answer) == Source::Policy));
+    assert!(answers.iter().all(|answer| source(answer) == VerdictSource::Policy));
     relay.link.cut(false);
 
     // The way is free again when a look comes through; everything before it on the stream has.
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut look = a.ask_hits("window", &key, 0).await;
-    while source(&look) != Source::Owner {
+    while source(&look) != VerdictSource::Owner {
         assert!(tokio::time::Instant::now() < deadline, "the way never was free again");
         look = a.ask_hits("window", &key, 0).await;
     }
@@ -109,7 +109,7 @@ async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
         answer = a.ask("bucket", &key) => answer,
         () = breaks => unreachable!("the second connection stays"),
     };
-    assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, 7));
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 7));
     let heard = owner.heard.lock();
     assert!(heard.len() >= 2 && heard.iter().all(|check| *check == heard[0]), "{heard:?}");
     assert_ne!(heard[0].id, 0);
@@ -132,7 +132,7 @@ async fn a_check_whose_fate_is_unknown_goes_to_no_other_start() {
         answer = a.ask("bucket", &key) => answer,
         () = restarts => unreachable!("the second connection stays"),
     };
-    assert_eq!(source(&answer), Source::Policy);
+    assert_eq!(source(&answer), VerdictSource::Policy);
     assert_eq!(owner.heard.lock().len(), 1);
 }
 
@@ -147,7 +147,7 @@ async fn what_no_replica_confirmed_is_answered_by_policy() {
         answer = a.ask("bucket", &key) => answer,
         () = owner.serve(&connection, Some(Reply::Unconfirmed)) => unreachable!("it stays"),
     };
-    assert_eq!(source(&answer), Source::Policy);
+    assert_eq!(source(&answer), VerdictSource::Policy);
     assert_eq!(count(&a, |counters| &counters.unconfirmed), 1);
     assert_eq!(owner.heard.lock().len(), 1, "it was counted: nobody else is asked");
 }
@@ -166,7 +166,7 @@ async fn an_owner_that_never_holds_the_key_is_asked_until_the_deadline() {
         answer = a.ask("bucket", &key) => answer,
         () = owner.serve(&connection, Some(refusal)) => unreachable!("it stays"),
     };
-    assert_eq!(source(&answer), Source::Policy);
+    assert_eq!(source(&answer), VerdictSource::Policy);
     let asked = owner.heard.lock().len();
     assert!((2..=64).contains(&asked), "{asked} asks for one verdict");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::decide::Source;
+use tidegate::decide::VerdictSource;
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::ranges::Ranges;
 
@@ -23,9 +23,9 @@ async fn a_holder_that_is_named_is_asked_once() {
     let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
     let ring = without(a, "b");
     let now = c.core.topology.load_full();
-    let key = value(c, "bucket", |place| {
-        now.owner(Scope::Region, place) == Some(&id("b"))
-            && ring.owner(Scope::Region, place) == Some(&id("a"))
+    let key = value(c, "bucket", |token| {
+        now.owner(Scope::Region, token) == Some(&id("b"))
+            && ring.owner(Scope::Region, token) == Some(&id("a"))
     });
     a.core.topology.store(Arc::new(ring));
     forget_rings(c);
@@ -33,7 +33,7 @@ async fn a_holder_that_is_named_is_asked_once() {
     holds(a, Ranges::all(), None);
 
     let answer = c.ask("bucket", &key).await;
-    assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, 19));
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 19));
     assert_eq!(count(c, |counters| &counters.retried), 1);
     assert_eq!(count(b, |counters| &counters.not_owner), 1);
     assert_eq!(count(a, |counters| &counters.served), 1);
@@ -47,9 +47,9 @@ async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
     let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
     let before = without(a, "b");
     let now = c.core.topology.load_full();
-    let key = value(c, "bucket", |place| {
-        now.owner(Scope::Region, place) == Some(&id("b"))
-            && before.owner(Scope::Region, place) == Some(&id("a"))
+    let key = value(c, "bucket", |token| {
+        now.owner(Scope::Region, token) == Some(&id("b"))
+            && before.owner(Scope::Region, token) == Some(&id("a"))
     });
     replaced(c, &without(c, "b"));
     replaced(b, &without(b, "b"));
@@ -59,7 +59,7 @@ async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
 
     for (node, left) in [(c, 19), (b, 18)] {
         let answer = node.ask("bucket", &key).await;
-        assert_eq!((source(&answer), remaining(&answer)), (Source::Owner, left));
+        assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, left));
     }
     assert_eq!(count(c, |counters| &counters.retried), 1);
     assert_eq!(count(a, |counters| &counters.served), 2);
@@ -79,7 +79,7 @@ async fn a_range_on_its_way_is_waited_for() {
     };
     let (at_peer, at_owner, ()) =
         tokio::join!(a.ask("bucket", &key), b.ask("bucket", &key), arrives);
-    assert_eq!((source(&at_peer), source(&at_owner)), (Source::Owner, Source::Local));
+    assert_eq!((source(&at_peer), source(&at_owner)), (VerdictSource::Owner, VerdictSource::Local));
     assert_eq!(remaining(&a.ask_hits("bucket", &key, 0).await), 18, "each was counted once");
 }
 
@@ -89,9 +89,9 @@ async fn a_node_that_is_named_to_itself_decides() {
     let nodes = three().await;
     let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
     let (before, now) = (without(b, "b"), b.core.topology.load_full());
-    let key = value(b, "bucket", |place| {
-        now.owner(Scope::Region, place) == Some(&id("b"))
-            && before.owner(Scope::Region, place) == Some(&id("a"))
+    let key = value(b, "bucket", |token| {
+        now.owner(Scope::Region, token) == Some(&id("b"))
+            && before.owner(Scope::Region, token) == Some(&id("a"))
     });
     replaced(b, &before);
     holds(a, Ranges::EMPTY, Some("b"));
@@ -101,7 +101,7 @@ async fn a_node_that_is_named_to_itself_decides() {
         holds(b, Ranges::all(), None);
     };
     let (answer, ()) = tokio::join!(b.ask("bucket", &key), arrives);
-    assert_eq!((source(&answer), remaining(&answer)), (Source::Local, 19));
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Local, 19));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,9 +109,9 @@ async fn a_node_without_a_lease_answers_its_own_keys_by_policy() {
     let mut nodes = three().await;
     let b = nodes.remove(1);
     let key = value_of(&b, "bucket", "b");
-    assert_eq!(source(&b.ask("bucket", &key).await), Source::Local);
+    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Local);
     drop(nodes);
-    let tenancy = &b.core.decider.parts().tenancy;
-    eventually("the lease ran out", PATIENCE, || !tenancy.has_lease(Scope::Region)).await;
-    assert_eq!(source(&b.ask("bucket", &key).await), Source::Policy);
+    let ownership = &b.core.decider.parts().ownership;
+    eventually("the lease ran out", PATIENCE, || !ownership.has_lease(Scope::Region)).await;
+    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Policy);
 }

@@ -6,7 +6,7 @@ use tidegate::front::bounds::Bounds;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::units::Span;
 
-use crate::support::{Door, Table, admitted, answer, http_door, request, rule, status};
+use crate::support::{Listener, Table, admitted, answer, http_door, request, rule, status};
 
 const MAPPING: &str = r#"
     domain = "open"
@@ -33,14 +33,14 @@ fn mapping(domain: &str, more: &str) -> String {
     )
 }
 
-async fn door(table: &Arc<Table>, auth: &str) -> Door {
+async fn listener(table: &Arc<Table>, auth: &str) -> Listener {
     http_door(table, Bounds::default(), auth).await
 }
 
 #[tokio::test]
 async fn a_request_becomes_the_descriptors_of_the_mapping() {
     let table = Table::usual();
-    let door = door(&table, MAPPING).await;
+    let listener = listener(&table, MAPPING).await;
     let headers = [
         ("x-original-uri", "/shop//cart/7?x=/y"),
         ("x-original-method", "PATCH"),
@@ -48,7 +48,7 @@ async fn a_request_becomes_the_descriptors_of_the_mapping() {
         ("x-user", "ann"),
         ("x-hits", "5"),
     ];
-    assert_eq!(request(door.addr, "GET", "/auth", &headers, b"").await.status, 200);
+    assert_eq!(request(listener.addr, "GET", "/auth", &headers, b"").await.status, 200);
     let asked = table.asked();
     let shown: Vec<String> = asked[0]
         .descriptors
@@ -75,9 +75,9 @@ async fn a_request_becomes_the_descriptors_of_the_mapping() {
 #[tokio::test]
 async fn a_descriptor_whose_header_is_absent_is_left_out() {
     let table = Table::usual();
-    let door = door(&table, MAPPING).await;
+    let listener = listener(&table, MAPPING).await;
     for headers in [&[][..], &[("x-user", "")][..]] {
-        assert_eq!(request(door.addr, "POST", "/auth/a/b/c", headers, b"x").await.status, 200);
+        assert_eq!(request(listener.addr, "POST", "/auth/a/b/c", headers, b"x").await.status, 200);
     }
     for asked in table.asked() {
         assert_eq!(asked.descriptors.len(), 2, "{asked:?}");
@@ -90,8 +90,8 @@ async fn a_descriptor_whose_header_is_absent_is_left_out() {
 #[tokio::test]
 async fn a_request_that_no_descriptor_fits_passes_unasked() {
     let table = Table::usual();
-    let door = door(&table, &mapping("limited", "")).await;
-    assert_eq!(request(door.addr, "GET", "/auth", &[], b"").await.status, 200);
+    let listener = listener(&table, &mapping("limited", "")).await;
+    assert_eq!(request(listener.addr, "GET", "/auth", &[], b"").await.status, 200);
     assert_eq!(table.asked(), []);
 }
 
@@ -107,8 +107,8 @@ async fn a_refusal_has_the_status_that_the_proxy_understands() {
         // Below /auth the query is the client's.
         ("", "/auth/x?denied=503", 429),
     ] {
-        let door = door(&table, &mapping("limited", more)).await;
-        let reply = request(door.addr, "GET", target, &user, b"").await;
+        let listener = listener(&table, &mapping("limited", more)).await;
+        let reply = request(listener.addr, "GET", target, &user, b"").await;
         assert_eq!(reply.status, status, "{more} {target}");
         assert_eq!(reply.header("retry-after"), Some("12"));
         assert_eq!(reply.header("ratelimit"), Some("\"login\";r=0;t=12"));
@@ -137,11 +137,11 @@ async fn what_cannot_be_asked_is_refused_and_not_counted() {
             "set auth.original",
         ),
     ] {
-        let door = door(&table, &auth).await;
-        let reply = request(door.addr, "GET", target, &headers, b"").await;
+        let listener = listener(&table, &auth).await;
+        let reply = request(listener.addr, "GET", target, &headers, b"").await;
         assert_eq!(reply.status, status, "{target} {headers:?}");
         assert!(reply.error().contains(says), "{}", reply.error());
-        assert_eq!(door.stats.refused.get(), 1);
+        assert_eq!(listener.stats.refused.get(), 1);
     }
     assert_eq!(table.asked(), []);
 }
@@ -155,9 +155,9 @@ fn queue(delay: Span) -> tidegate::decide::Answer {
 async fn a_queues_delay_is_waited_out_before_the_request_passes() {
     let delay = Span::from_millis(60);
     let table = Table::new([("queue", queue(delay))]);
-    let door = door(&table, &mapping("queue", "")).await;
+    let listener = listener(&table, &mapping("queue", "")).await;
     let before = tokio::time::Instant::now();
-    let reply = request(door.addr, "GET", "/auth", &[("x-user", "ann")], b"").await;
+    let reply = request(listener.addr, "GET", "/auth", &[("x-user", "ann")], b"").await;
     assert_eq!((reply.status, reply.header("x-ratelimit-delay")), (200, Some("0.060")));
     assert!(before.elapsed() >= delay.to_std(), "it passed before its turn");
 }
@@ -165,8 +165,8 @@ async fn a_queues_delay_is_waited_out_before_the_request_passes() {
 #[tokio::test]
 async fn a_delay_beyond_the_bound_is_refused_and_given_back() {
     let table = Table::new([("queue", queue(Span::from_secs(3_600)))]);
-    let door = door(&table, &mapping("queue", "hold_max_ms = 100")).await;
-    let reply = request(door.addr, "GET", "/auth", &[("x-user", "ann")], b"").await;
+    let listener = listener(&table, &mapping("queue", "hold_max_ms = 100")).await;
+    let reply = request(listener.addr, "GET", "/auth", &[("x-user", "ann")], b"").await;
     assert_eq!(reply.status, 429);
     assert!(reply.error().contains("queue"));
     let hits: Vec<i64> = table.asked().iter().map(|asked| asked.hits).collect();

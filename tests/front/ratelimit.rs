@@ -14,7 +14,7 @@ async fn json_is_the_response_with_the_references_statuses_and_no_headers_of_our
     let table = Table::usual();
     // The refusal's status is the reference's, whatever that of /v1/check is.
     let auth = Auth::default();
-    let door = http_door_with(&table, Bounds::default(), auth, Told(Ok(())), 503).await;
+    let listener = http_door_with(&table, Bounds::default(), auth, Told(Ok(())), 503).await;
     for (method, domain, status, body) in [
         (
             "POST",
@@ -31,7 +31,7 @@ async fn json_is_the_response_with_the_references_statuses_and_no_headers_of_our
         ("POST", "unknown", 200, r#"{"overallCode":"OK","statuses":[{"code":"OK"}]}"#),
     ] {
         // No content type: the reference never looks at it.
-        let reply = request(door.addr, method, "/json", &[], ask(domain).as_bytes()).await;
+        let reply = request(listener.addr, method, "/json", &[], ask(domain).as_bytes()).await;
         assert_eq!((reply.status, &*reply.body), (status, body));
         assert_eq!(reply.header("content-type"), Some("application/json"));
         assert!(!reply.headers.keys().any(|name| name.contains("ratelimit")), "{reply:?}");
@@ -44,7 +44,7 @@ async fn json_is_the_response_with_the_references_statuses_and_no_headers_of_our
 async fn json_refuses_as_go_does_and_nothing_is_counted() {
     let table = Table::usual();
     let bounds = Bounds { body_bytes_max: 1_024, ..Bounds::default() };
-    let door = http_door(&table, bounds, "").await;
+    let listener = http_door(&table, bounds, "").await;
     let large = ask(&"x".repeat(2_000));
     for (body, status, text) in [
         ("", 400, "Bad Request\n"),
@@ -54,13 +54,13 @@ async fn json_refuses_as_go_does_and_nothing_is_counted() {
         (r#"{"domain":"open"}"#, 400, "Bad Request\n"),
         (&*large, 413, "Payload Too Large\n"),
     ] {
-        let reply = request(door.addr, "POST", "/json", &[], body.as_bytes()).await;
+        let reply = request(listener.addr, "POST", "/json", &[], body.as_bytes()).await;
         assert_eq!((reply.status, &*reply.body), (status, text), "{body}");
         assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
         assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
     }
     assert_eq!(table.asked(), []);
-    assert_eq!(door.stats.refused.get(), 6);
+    assert_eq!(listener.stats.refused.get(), 6);
 }
 
 #[tokio::test]
@@ -68,8 +68,8 @@ async fn json_that_is_not_decided_in_time_is_an_error_of_the_service() {
     let table = Table::usual();
     let bounds =
         Bounds { request_timeout: std::time::Duration::from_millis(50), ..Bounds::default() };
-    let door = http_door(&table, bounds, "").await;
-    let reply = request(door.addr, "POST", "/json", &[], ask("held").as_bytes()).await;
+    let listener = http_door(&table, bounds, "").await;
+    let reply = request(listener.addr, "POST", "/json", &[], ask("held").as_bytes()).await;
     assert_eq!((reply.status, &*reply.body), (500, "Internal Server Error\n"));
 }
 
@@ -77,8 +77,8 @@ async fn json_that_is_not_decided_in_time_is_an_error_of_the_service() {
 async fn healthcheck_is_ok_while_traffic_may_be_sent() {
     let ask = async |told: Result<(), String>| -> Reply {
         let (table, auth) = (Table::usual(), Auth::default());
-        let door = http_door_with(&table, Bounds::default(), auth, Told(told), 429).await;
-        request(door.addr, "GET", "/healthcheck", &[], b"").await
+        let listener = http_door_with(&table, Bounds::default(), auth, Told(told), 429).await;
+        request(listener.addr, "GET", "/healthcheck", &[], b"").await
     };
     let reply = ask(Ok(())).await;
     assert_eq!((reply.status, &*reply.body), (200, "OK"));

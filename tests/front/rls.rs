@@ -37,8 +37,8 @@ fn ask(domain: &str) -> RateLimitRequest {
 #[tokio::test]
 async fn verdicts_become_envoys_response() {
     let table = Table::usual();
-    let (door, _) = grpc_door(&table, Bounds::default()).await;
-    let mut client = client(door.addr);
+    let (listener, _) = grpc_door(&table, Bounds::default()).await;
+    let mut client = client(listener.addr);
 
     let response = client.should_rate_limit(ask("open")).await.expect("a response");
     assert_eq!(response.overall_code(), Code::Ok);
@@ -63,7 +63,7 @@ async fn verdicts_become_envoys_response() {
 #[tokio::test]
 async fn hits_are_asked_as_envoy_means_them() {
     let table = Table::usual();
-    let (door, _) = grpc_door(&table, Bounds::default()).await;
+    let (listener, _) = grpc_door(&table, Bounds::default()).await;
     let refund = RateLimitDescriptor {
         hits_addend: Some(4),
         is_negative_hits: true,
@@ -71,7 +71,7 @@ async fn hits_are_asked_as_envoy_means_them() {
     };
     let peek = RateLimitDescriptor { hits_addend: Some(0), ..descriptor(&[("a", "b")]) };
     let request = RateLimitRequest { descriptors: vec![refund, peek], ..ask("open") };
-    client(door.addr).should_rate_limit(request).await.expect("a response");
+    client(listener.addr).should_rate_limit(request).await.expect("a response");
     let asked = &table.asked()[0];
     assert_eq!((asked.hits, &asked.own_hits[..]), (1, &[Some(-4), Some(0)][..]));
     assert_eq!(asked.descriptors[0].len(), 2);
@@ -80,22 +80,22 @@ async fn hits_are_asked_as_envoy_means_them() {
 #[tokio::test]
 async fn a_limit_brought_along_is_asked_and_one_without_a_unit_is_counted_as_ignored() {
     let table = Table::usual();
-    let (door, _) = grpc_door(&table, Bounds::default()).await;
+    let (listener, _) = grpc_door(&table, Bounds::default()).await;
     for (unit, ignored) in [(Unit::Day, 0), (Unit::Unknown, 1)] {
         let mut request = ask("open");
         request.descriptors[0].limit =
             Some(RateLimitOverride { requests_per_unit: 1, unit: unit.into() });
-        let response = client(door.addr).should_rate_limit(request).await.expect("a response");
+        let response = client(listener.addr).should_rate_limit(request).await.expect("a response");
         assert_eq!(response.overall_code(), Code::Ok);
-        assert_eq!(door.stats.overrides.get(), ignored, "{unit:?}");
+        assert_eq!(listener.stats.overrides.get(), ignored, "{unit:?}");
     }
 }
 
 #[tokio::test]
 async fn bad_requests_get_a_status_and_are_not_counted() {
     let table = Table::usual();
-    let (door, _) = grpc_door(&table, Bounds::default()).await;
-    let mut client = client(door.addr);
+    let (listener, _) = grpc_door(&table, Bounds::default()).await;
+    let mut client = client(listener.addr);
     let with = |descriptors| RateLimitRequest { descriptors, ..ask("d") };
     let long = "v".repeat(1_025);
     for (request, code, says) in [
@@ -119,8 +119,8 @@ async fn bad_requests_get_a_status_and_are_not_counted() {
 async fn a_decision_that_does_not_come_is_a_deadline() {
     let table = Table::usual();
     let request_timeout = std::time::Duration::from_millis(50);
-    let (door, _) = grpc_door(&table, Bounds { request_timeout, ..Bounds::default() }).await;
-    let status = client(door.addr).should_rate_limit(ask("held")).await.expect_err("a status");
+    let (listener, _) = grpc_door(&table, Bounds { request_timeout, ..Bounds::default() }).await;
+    let status = client(listener.addr).should_rate_limit(ask("held")).await.expect_err("a status");
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
 }
 
@@ -128,8 +128,8 @@ async fn a_decision_that_does_not_come_is_a_deadline() {
 async fn a_decision_that_waits_holds_up_no_other_of_its_connection() {
     let table = Table::usual();
     let request_timeout = std::time::Duration::from_millis(500);
-    let (door, _) = grpc_door(&table, Bounds { request_timeout, ..Bounds::default() }).await;
-    let mut client = client(door.addr);
+    let (listener, _) = grpc_door(&table, Bounds { request_timeout, ..Bounds::default() }).await;
+    let mut client = client(listener.addr);
     client.should_rate_limit(ask("open")).await.expect("the connection stands");
     let mut waiting = client.clone();
     let mut held = std::pin::pin!(waiting.should_rate_limit(ask("held")));
@@ -171,7 +171,7 @@ async fn raw_call(addr: SocketAddr, path: &str, body: &[u8]) -> Option<String> {
 #[tokio::test]
 async fn broken_messages_end_in_a_grpc_status() {
     let table = Table::usual();
-    let (door, _) = grpc_door(&table, Bounds::default()).await;
+    let (listener, _) = grpc_door(&table, Bounds::default()).await;
     let path = format!("/{SERVICE_NAME}/ShouldRateLimit");
     let frame = |message: &[u8]| {
         let length = u32::try_from(message.len()).expect("short").to_be_bytes();
@@ -191,31 +191,34 @@ async fn broken_messages_end_in_a_grpc_status() {
         ([&[1][..], &frame(&valid)[1..]].concat(), "compressed without a name"),
         ([&[0][..], &u32::MAX.to_be_bytes(), &[0; 16]].concat(), "4 GiB announced"),
     ] {
-        let status = raw_call(door.addr, &path, &body).await;
+        let status = raw_call(listener.addr, &path, &body).await;
         assert!(status.as_deref().is_some_and(|code| code != "0"), "{expected}: {status:?}");
     }
     assert_eq!(table.asked(), []);
 
-    assert_eq!(raw_call(door.addr, &path, &frame(&valid)).await.as_deref(), Some("0"));
+    assert_eq!(raw_call(listener.addr, &path, &frame(&valid)).await.as_deref(), Some("0"));
     let unimplemented = Some("12".to_owned());
     assert_eq!(
-        raw_call(door.addr, &format!("/{SERVICE_NAME}/Nope"), &frame(&valid)).await,
+        raw_call(listener.addr, &format!("/{SERVICE_NAME}/Nope"), &frame(&valid)).await,
         unimplemented
     );
-    assert_eq!(raw_call(door.addr, "/some.Service/Method", &frame(&valid)).await, unimplemented);
+    assert_eq!(
+        raw_call(listener.addr, "/some.Service/Method", &frame(&valid)).await,
+        unimplemented
+    );
 }
 
 #[tokio::test]
 async fn noise_on_the_wire_ends_its_own_connection_alone() {
     let table = Table::usual();
-    let (door, _) = grpc_door(&table, Bounds::default()).await;
-    let mut client = client(door.addr);
+    let (listener, _) = grpc_door(&table, Bounds::default()).await;
+    let mut client = client(listener.addr);
     client.should_rate_limit(ask("open")).await.expect("a response");
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let huge_frame = [&preface[..], &[0xFF; 9], &[0; 64]].concat();
     let bad_settings = [&preface[..], &[0, 0, 5, 4, 0, 0, 0, 0, 0], &[0; 5]].concat();
     for noise in [&b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"[..], &[0; 64], &huge_frame, &bad_settings] {
-        send(door.addr, noise).await;
+        send(listener.addr, noise).await;
     }
     client.should_rate_limit(ask("open")).await.expect("the first connection lives on");
 }
@@ -223,8 +226,8 @@ async fn noise_on_the_wire_ends_its_own_connection_alone() {
 #[tokio::test]
 async fn health_follows_the_door() {
     let table = Table::usual();
-    let (door, health) = grpc_door(&table, Bounds::default()).await;
-    let channel = endpoint(door.addr).connect_lazy();
+    let (listener, health) = grpc_door(&table, Bounds::default()).await;
+    let channel = endpoint(listener.addr).connect_lazy();
     let check = |service: &'static str| {
         let mut client = HealthClient::new(channel.clone());
         async move {
@@ -250,9 +253,9 @@ async fn health_follows_the_door() {
 #[tokio::test]
 async fn streams_of_one_connection_are_bounded() {
     let table = Table::usual();
-    let (door, _) = grpc_door(&table, Bounds { streams_max: 7, ..Bounds::default() }).await;
+    let (listener, _) = grpc_door(&table, Bounds { streams_max: 7, ..Bounds::default() }).await;
     // The settings frame that the server sends first names the bound.
-    let mut stream = tokio::net::TcpStream::connect(door.addr).await.expect("a connection");
+    let mut stream = tokio::net::TcpStream::connect(listener.addr).await.expect("a connection");
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("sent");
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.expect("a frame");

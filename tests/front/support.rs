@@ -7,12 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate::config::Auth;
-use tidegate::decide::{Answer, Ask, Decide, Source, Status};
+use tidegate::decide::{Answer, CheckRequest, Decide, Status, VerdictSource};
 use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
-use tidegate::front::http::{HttpDoor, router};
+use tidegate::front::http::{HttpListener, router};
 use tidegate::front::rls::{Health, RlsServer, routes};
-use tidegate::front::serve::{DoorStats, Protocols, Wire, serve};
+use tidegate::front::serve::{ListenerStats, Protocols, Wire, serve};
 use tidegate::front::tls::Tls;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
@@ -69,7 +69,7 @@ pub(crate) fn status(rule: Rule, verdicts: &[Verdict], leading: usize) -> Status
         allowed,
         verdicts: verdicts.iter().copied().collect(),
         leading: (!verdicts.is_empty()).then_some(leading),
-        source: Source::Local,
+        source: VerdictSource::Local,
         metadata: None,
     }
 }
@@ -80,7 +80,7 @@ pub(crate) fn unmatched() -> Status {
         allowed: true,
         verdicts: SmallVec::new(),
         leading: None,
-        source: Source::Unlimited,
+        source: VerdictSource::Unlimited,
         metadata: None,
     }
 }
@@ -149,7 +149,7 @@ impl Table {
 }
 
 impl Decide for Table {
-    async fn decide(&self, ask: Ask<'_>) -> Answer {
+    async fn decide(&self, ask: CheckRequest<'_>) -> Answer {
         let entries = |descriptor: &tidegate_limiter::descriptor::Descriptor<'_>| {
             descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect()
         };
@@ -183,20 +183,20 @@ impl Probes for Told {
 // === doors ===
 
 /// A door that listens; drains when dropped.
-pub(crate) struct Door {
+pub(crate) struct Listener {
     pub(crate) addr: SocketAddr,
-    pub(crate) stats: Arc<DoorStats>,
+    pub(crate) stats: Arc<ListenerStats>,
     pub(crate) drain: CancellationToken,
     pub(crate) served: JoinHandle<()>,
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.served.abort();
     }
 }
 
-pub(crate) async fn http_door(table: &Arc<Table>, bounds: Bounds, auth: &str) -> Door {
+pub(crate) async fn http_door(table: &Arc<Table>, bounds: Bounds, auth: &str) -> Listener {
     let auth: Auth = toml::from_str(auth).expect("a valid [auth] section");
     http_door_with(table, bounds, auth, Told(Ok(())), 429).await
 }
@@ -207,9 +207,9 @@ pub(crate) async fn http_door_with(
     auth: Auth,
     probes: Told,
     denied_status: u16,
-) -> Door {
-    let stats = Arc::<DoorStats>::default();
-    let service = router(HttpDoor {
+) -> Listener {
+    let stats = Arc::<ListenerStats>::default();
+    let service = router(HttpListener {
         decide: Arc::clone(table),
         probes: Arc::new(probes),
         bounds: bounds.clone(),
@@ -226,10 +226,10 @@ pub(crate) async fn http_door_with(
             serve(listener, service, Protocols::Http, &bounds, stats, drain).await;
         })
     };
-    Door { addr, stats, drain, served }
+    Listener { addr, stats, drain, served }
 }
 
-pub(crate) async fn grpc_door(table: &Arc<Table>, bounds: Bounds) -> (Door, Health) {
+pub(crate) async fn grpc_door(table: &Arc<Table>, bounds: Bounds) -> (Listener, Health) {
     grpc_door_with(table, bounds, None).await
 }
 
@@ -237,8 +237,8 @@ pub(crate) async fn grpc_door_with(
     table: &Arc<Table>,
     bounds: Bounds,
     tls: Option<Tls>,
-) -> (Door, Health) {
-    let stats = Arc::<DoorStats>::default();
+) -> (Listener, Health) {
+    let stats = Arc::<ListenerStats>::default();
     let health = Health::new().await;
     let server = RlsServer::new(Arc::clone(table), bounds.clone(), Arc::clone(&stats));
     let service = routes(server, &health);
@@ -252,7 +252,7 @@ pub(crate) async fn grpc_door_with(
             serve(listener, service, wire, &bounds, stats, drain).await;
         })
     };
-    (Door { addr, stats, drain, served }, health)
+    (Listener { addr, stats, drain, served }, health)
 }
 
 /// A guard against hanging for ever; far above what anything here takes.

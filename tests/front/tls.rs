@@ -25,33 +25,33 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 use tower::service_fn;
 
-use crate::support::{Door, Table, grpc_door_with, in_time};
+use crate::support::{Listener, Table, grpc_door_with, in_time};
 
 #[tokio::test]
 async fn a_client_is_answered_under_tls_of_either_version() {
     let site = Site::new();
-    let (door, _reload) = site.door(Bounds::default()).await;
+    let (listener, _reload) = site.listener(Bounds::default()).await;
     for version in [&TLS12, &TLS13] {
         let client = site.client(None, version);
-        assert_eq!(ask(door.addr, &client).await.expect("an answer"), Code::Ok);
+        assert_eq!(ask(listener.addr, &client).await.expect("an answer"), Code::Ok);
     }
-    assert_eq!(door.stats.unshaken.get(), 0);
+    assert_eq!(listener.stats.unshaken.get(), 0);
 }
 
 #[tokio::test]
 async fn plain_text_and_silence_are_cut_off() {
     let site = Site::new();
     let bounds = Bounds { header_timeout: Duration::from_millis(100), ..Bounds::default() };
-    let (door, _reload) = site.door(bounds).await;
+    let (listener, _reload) = site.listener(bounds).await;
 
-    let plain = Endpoint::from_shared(format!("http://{}", door.addr)).expect("an address");
+    let plain = Endpoint::from_shared(format!("http://{}", listener.addr)).expect("an address");
     RlsClient::new(&plain).should_rate_limit(request()).await.expect_err("no plain text");
-    assert!(door.stats.unshaken.get() >= 1);
+    assert!(listener.stats.unshaken.get() >= 1);
 
-    let mut silent = TcpStream::connect(door.addr).await.expect("a connection");
+    let mut silent = TcpStream::connect(listener.addr).await.expect("a connection");
     let read = in_time("be cut off", silent.read(&mut [0; 1])).await;
     assert_eq!(read.ok(), Some(0));
-    assert_eq!(door.stats.slow.get(), 1);
+    assert_eq!(listener.stats.slow.get(), 1);
 }
 
 #[tokio::test]
@@ -61,43 +61,43 @@ async fn a_client_without_the_right_certificate_is_refused() {
     site.write("clients.pem", &clients.pem);
     site.grpc.client_ca = Some(site.path("clients.pem"));
     site.grpc.client_san = Some("envoy.internal".to_owned());
-    let (door, _reload) = site.door(Bounds::default()).await;
+    let (listener, _reload) = site.listener(Bounds::default()).await;
 
     let named = clients.issue("envoy.internal");
     for version in [&TLS12, &TLS13] {
         let client = site.client(Some(&named), version);
-        assert_eq!(ask(door.addr, &client).await.expect("an answer"), Code::Ok);
+        assert_eq!(ask(listener.addr, &client).await.expect("an answer"), Code::Ok);
     }
     let stranger = Authority::new().issue("envoy.internal");
     let misnamed = clients.issue("other.internal");
     for (refused, shown) in [None, Some(&stranger), Some(&misnamed)].into_iter().zip(1..) {
         let client = site.client(refused, &TLS13);
-        ask(door.addr, &client).await.expect_err("it is refused");
-        assert_eq!(door.stats.unshaken.get(), shown);
+        ask(listener.addr, &client).await.expect_err("it is refused");
+        assert_eq!(listener.stats.unshaken.get(), shown);
     }
 }
 
 #[tokio::test]
 async fn a_new_certificate_is_shown_and_a_broken_one_changes_nothing() {
     let site = Site::new();
-    let (door, _reload) = site.door(Bounds::default()).await;
+    let (listener, _reload) = site.listener(Bounds::default()).await;
     let client = site.client(None, &TLS13);
-    let first = shown(door.addr, &client).await;
+    let first = shown(listener.addr, &client).await;
 
     // Half of a renewal: a certificate without its key.
     let second = site.authority.issue("rl.internal");
     site.write("cert.pem", &second.pem);
     site.looked_at().await;
-    assert_eq!(shown(door.addr, &client).await, first);
+    assert_eq!(shown(listener.addr, &client).await, first);
 
     site.write("key.pem", &second.key);
     site.looked_at().await;
-    assert_eq!(shown(door.addr, &client).await, second.der());
-    assert_eq!(ask(door.addr, &client).await.expect("an answer"), Code::Ok);
+    assert_eq!(shown(listener.addr, &client).await, second.der());
+    assert_eq!(ask(listener.addr, &client).await.expect("an answer"), Code::Ok);
 
     fs::remove_file(site.path("cert.pem")).expect("it was there");
     site.looked_at().await;
-    assert_eq!(shown(door.addr, &client).await, second.der());
+    assert_eq!(shown(listener.addr, &client).await, second.der());
 }
 
 #[tokio::test]
@@ -144,12 +144,12 @@ impl Site {
         fs::write(self.path(name), text).expect("a writable folder");
     }
 
-    async fn door(&self, bounds: Bounds) -> (Door, Reload) {
+    async fn listener(&self, bounds: Bounds) -> (Listener, Reload) {
         let (tls, reloader) = Tls::of(&self.grpc).expect("files that work").expect("TLS");
         let stop = CancellationToken::new();
         tokio::spawn(reloader.run(stop.clone()));
-        let (door, _) = grpc_door_with(&Table::usual(), bounds, Some(tls)).await;
-        (door, Reload(stop))
+        let (listener, _) = grpc_door_with(&Table::usual(), bounds, Some(tls)).await;
+        (listener, Reload(stop))
     }
 
     /// Waits until the files were looked at once more.

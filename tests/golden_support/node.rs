@@ -13,7 +13,7 @@ use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::RlsServer;
 use tidegate::front::rls::message::{RateLimitRequest, RateLimitResponse};
 use tidegate::node::{self, Core, Setup};
-use tidegate_cluster::seam::Clock;
+use tidegate_cluster::environment::Clock;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::Quota;
 use tidegate_limiter::units::Timestamp;
@@ -68,9 +68,9 @@ impl Node {
 
     /// A node without rules.
     pub async fn unloaded(envoy: Envoy, seconds: u64) -> Self {
-        let (mut seam, _) = node::outside();
+        let (mut environment, _) = node::outside();
         let clock = Arc::new(SetClock(seconds.into()));
-        seam.clock = clock.clone();
+        environment.clock = clock.clone();
         let mut config = Config::default();
         config.cluster.listen = None;
         config.envoy = envoy;
@@ -82,7 +82,7 @@ impl Node {
             book: book.clone(),
             http: None,
         };
-        let (core, _) = Core::build(setup, seam).await.expect("the node starts");
+        let (core, _) = Core::build(setup, environment).await.expect("the node starts");
         Self { core, clock, book, merges_domains: false, loads_ok: 0, loads_failed: 0 }
     }
 

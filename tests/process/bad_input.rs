@@ -58,7 +58,7 @@ async fn assert_nothing_happened(cluster: &Cluster) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_check_door_answers_bad_requests_with_what_is_wrong() {
     let cluster = start().await;
-    let door = cluster.nodes[0].http;
+    let listener = cluster.nodes[0].http;
     let request = |domain: &str, descriptors: Value| {
         json!({ "domain": domain, "descriptors": descriptors }).to_string().into_bytes()
     };
@@ -96,7 +96,7 @@ async fn the_check_door_answers_bad_requests_with_what_is_wrong() {
     ] {
         let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
         let headers = [("content-type", "application/json")];
-        let reply = cluster.http.send(Method::POST, door, "/v1/check", &headers, body).await;
+        let reply = cluster.http.send(Method::POST, listener, "/v1/check", &headers, body).await;
         let reply = reply.unwrap_or_else(|error| panic!("{shown}: {error}"));
         assert_eq!(reply.status, status, "{shown}: {reply:?}");
         assert_says(&reply.body, says, &shown);
@@ -118,14 +118,15 @@ async fn the_check_door_answers_bad_requests_with_what_is_wrong() {
         ),
     ] {
         let what = format!("{method} {target} {headers:?}");
-        let reply = cluster.http.send(method, door, target, headers, good.clone()).await.unwrap();
+        let reply =
+            cluster.http.send(method, listener, target, headers, good.clone()).await.unwrap();
         assert_eq!(reply.status, status, "{what}: {reply:?}");
         assert_says(&reply.body, "", &what);
     }
 
     // A domain that no file names is no mistake of the request: nothing limits it.
     let unknown = check_body("nobody-knows", "user", "ann");
-    assert_eq!(cluster.http.check(door, &unknown).await.unwrap().status, 200);
+    assert_eq!(cluster.http.check(listener, &unknown).await.unwrap().status, 200);
     assert_nothing_happened(&cluster).await;
 }
 
@@ -198,11 +199,11 @@ async fn noise_on_any_port_ends_its_own_connection_alone() {
         // Half of a body, and the client is gone.
         post("content-length: 60", "{\"domain\":\"shop\","),
     ] {
-        for door in [http, grpc, admin] {
-            let answer = noise_to(door, &noise).await;
+        for listener in [http, grpc, admin] {
+            let answer = noise_to(listener, &noise).await;
             let text = String::from_utf8_lossy(&answer);
             let shown = String::from_utf8_lossy(&noise[..noise.len().min(40)]);
-            assert!(!text.contains(" 200 "), "{shown:?} to {door}: {text}");
+            assert!(!text.contains(" 200 "), "{shown:?} to {listener}: {text}");
         }
     }
     let huge = [b"GET /healthz HTTP/1.1\r\nhost: t\r\nx: ".to_vec(), vec![b'v'; 1 << 20]].concat();
@@ -218,8 +219,8 @@ async fn a_header_that_dribbles_is_cut_while_others_are_served() {
     let cluster = start().await;
     let node = &cluster.nodes[0];
     let mut slow = Vec::new();
-    for door in [node.http, node.admin] {
-        let mut stream = TcpStream::connect(door).await.unwrap();
+    for listener in [node.http, node.admin] {
+        let mut stream = TcpStream::connect(listener).await.unwrap();
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost:").await.unwrap();
         slow.push(stream);
     }

@@ -33,7 +33,7 @@ async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
     for rule in ["async", "durable"] {
         keys.extend(owned(&cluster, rule).await.into_iter().map(|value| (rule, value)));
     }
-    let asker = Asker { http: cluster.http.clone(), doors: doors(&cluster) };
+    let asker = Asker { http: cluster.http.clone(), listeners: listeners(&cluster) };
     let used = each(&keys, |rule, value| asker.clone().use_up(rule, value, USED)).await;
     assert!(used.iter().all(|times| times.len() == USED), "the dead owner admitted them all");
 
@@ -70,7 +70,7 @@ async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
 #[derive(Clone)]
 struct Asker {
     http: Http,
-    doors: [std::net::SocketAddr; 2],
+    listeners: [std::net::SocketAddr; 2],
 }
 
 impl Asker {
@@ -101,7 +101,7 @@ impl Asker {
 
     async fn ask(&self, turn: usize, rule: &str, value: &str, hits: u64) -> Reply {
         let body = hits_body("quota", rule, value, hits);
-        let reply = self.http.check(self.doors[turn % 2], &body).await.unwrap();
+        let reply = self.http.check(self.listeners[turn % 2], &body).await.unwrap();
         assert!([200, 429].contains(&reply.status), "{reply:?}");
         reply
     }
@@ -137,7 +137,7 @@ async fn owned(cluster: &Cluster, rule: &str) -> Vec<String> {
     owned
 }
 
-fn doors(cluster: &Cluster) -> [std::net::SocketAddr; 2] {
+fn listeners(cluster: &Cluster) -> [std::net::SocketAddr; 2] {
     [cluster.nodes[0].http, cluster.nodes[1].http]
 }
 

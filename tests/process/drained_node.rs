@@ -29,12 +29,12 @@ entries = [{ key = \"queue\", header = \"x-queue\" }]
 async fn sigterm_lets_everything_under_way_end_well() {
     let shape = Shape { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
     let mut cluster = Cluster::start(shape).await;
-    let doors: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
+    let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_leaving) = (CancellationToken::new(), CancellationToken::new());
     let mut load = Load::new();
-    load.add(4, doors[0], &stop);
-    load.add(4, doors[1], &stop);
-    load.add(4, doors[2], &stop_leaving);
+    load.add(4, listeners[0], &stop);
+    load.add(4, listeners[1], &stop);
+    load.add(4, listeners[2], &stop_leaving);
 
     let busy = async || match cluster.nodes[2].verdicts("owner").await {
         0..100 => Err("too little was asked".to_owned()),
@@ -43,10 +43,10 @@ async fn sigterm_lets_everything_under_way_end_well() {
     until("the load runs", Duration::from_secs(10), busy).await;
 
     // One request is held by the queue while the node is told to leave.
-    let (http, door) = (cluster.http.clone(), doors[2]);
+    let (http, listener) = (cluster.http.clone(), listeners[2]);
     let queue = async move || {
         let headers = [("x-queue", "only")];
-        http.send(Method::GET, door, "/auth", &headers, Bytes::new()).await
+        http.send(Method::GET, listener, "/auth", &headers, Bytes::new()).await
     };
     assert_eq!(queue().await.unwrap().status, 200);
     let held = tokio::spawn(async move { queue().await });
@@ -59,7 +59,7 @@ async fn sigterm_lets_everything_under_way_end_well() {
     cluster.nodes[2].terminate();
 
     // A load balancer sees it and sends nothing any more; those clients had no error until then.
-    let not_ready = async || match cluster.http.get(doors[2], "/readyz").await?.status {
+    let not_ready = async || match cluster.http.get(listeners[2], "/readyz").await?.status {
         503 => Ok(()),
         status => Err(format!("/readyz says {status}")),
     };
@@ -92,10 +92,10 @@ async fn sigterm_lets_everything_under_way_end_well() {
     stop.cancel();
     let policy = cluster.verdicts("policy").await;
     let mut answers = 0;
-    for (door, seen) in load.seen().await {
-        println!("{door}: {}", seen.summary());
+    for (listener, seen) in load.seen().await {
+        println!("{listener}: {}", seen.summary());
         answers += seen.answers;
-        assert_eq!(seen.errors, Vec::<String>::new(), "{door}");
+        assert_eq!(seen.errors, Vec::<String>::new(), "{listener}");
     }
     // Whoever leaves in order is not missed: what is left over is an owner that was late.
     println!("{policy} of {answers} answers by on_unavailable");

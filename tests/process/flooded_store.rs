@@ -29,12 +29,12 @@ const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 async fn a_blocked_key_stays_blocked_through_a_million_others() {
     let sets = &["limits.keys_max=50000", "cluster.deadline_ms=1000"];
     let cluster = Cluster::start(Shape { nodes: THREE, rules: RULES, config: "", sets }).await;
-    let doors: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
+    let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let blocked = || (0..BLOCKED).map(|number| format!("blocked-{number}"));
     for key in blocked() {
         for turn in 0..=LIMIT {
             let body = check_body("flood", "user", &key);
-            let reply = cluster.http.check(doors[turn % 3], &body).await.unwrap();
+            let reply = cluster.http.check(listeners[turn % 3], &body).await.unwrap();
             assert_eq!(reply.status, if turn < LIMIT { 200 } else { 429 }, "{reply:?}");
         }
     }
@@ -43,7 +43,7 @@ async fn a_blocked_key_stays_blocked_through_a_million_others() {
     let (start, next) = (Instant::now(), Arc::new(AtomicU64::new(0)));
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
-        let (http, next, door) = (cluster.http.clone(), next.clone(), doors[client % 3]);
+        let (http, next, listener) = (cluster.http.clone(), next.clone(), listeners[client % 3]);
         clients.spawn(async move {
             loop {
                 let first = next.fetch_add(DESCRIPTORS, Ordering::Relaxed);
@@ -55,7 +55,7 @@ async fn a_blocked_key_stays_blocked_through_a_million_others() {
                 };
                 let junk: Vec<_> = (first..first + DESCRIPTORS).map(junk).collect();
                 let body = serde_json::json!({"domain": "flood", "descriptors": junk});
-                let reply = http.check(door, &body).await.unwrap();
+                let reply = http.check(listener, &body).await.unwrap();
                 assert!([200, 429].contains(&reply.status), "{reply:?}");
             }
         });
@@ -64,8 +64,8 @@ async fn a_blocked_key_stays_blocked_through_a_million_others() {
     println!("{JUNK} junk keys in {:.1?}", start.elapsed());
 
     for key in blocked() {
-        for door in &doors {
-            let reply = cluster.http.check(*door, &check_body("flood", "user", &key)).await;
+        for listener in &listeners {
+            let reply = cluster.http.check(*listener, &check_body("flood", "user", &key)).await;
             assert_eq!(reply.unwrap().status, 429, "{key}");
         }
     }

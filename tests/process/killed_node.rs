@@ -26,12 +26,12 @@ const KEYS: usize = 100;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     let mut cluster = Cluster::three(RULES).await;
-    let doors: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
+    let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_victim) = (CancellationToken::new(), CancellationToken::new());
     let mut load = Load::new();
-    load.add(8, doors[0], &stop);
-    load.add(8, doors[1], &stop);
-    load.add(4, doors[2], &stop_victim);
+    load.add(8, listeners[0], &stop);
+    load.add(8, listeners[1], &stop);
+    load.add(4, listeners[2], &stop_victim);
     tokio::time::sleep(BEFORE).await;
     assert!(cluster.nodes[2].verdicts("peer").await > 0, "the victim owns keys that are asked for");
     let first_generation = cluster.nodes[2].status().await.unwrap().node.generation;
@@ -67,10 +67,10 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     tokio::time::sleep(AFTER).await;
     stop.cancel();
     let seen = load.seen().await;
-    let mut living = seen[&doors[0]].clone();
-    living.add(&seen[&doors[1]]);
+    let mut living = seen[&listeners[0]].clone();
+    living.add(&seen[&listeners[1]]);
     println!("clients of the living nodes: {}", living.summary());
-    println!("clients of the victim until it died: {}", seen[&doors[2]].summary());
+    println!("clients of the victim until it died: {}", seen[&listeners[2]].summary());
     assert_eq!(living.errors, Vec::<String>::new());
     assert!(living.p99() < P99_MAX, "{}", living.summary());
 

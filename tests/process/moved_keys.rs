@@ -80,8 +80,8 @@ fn drain(node: &Node) {
 /// sends nothing any more.
 async fn leave(cluster: &mut Cluster, load: &Load, index: usize) {
     let (http, node) = (cluster.http.clone(), &mut cluster.nodes[index]);
-    let door = node.http;
-    let not_ready = async || match http.get(door, "/readyz").await?.status {
+    let listener = node.http;
+    let not_ready = async || match http.get(listener, "/readyz").await?.status {
         503 => Ok(()),
         status => Err(format!("/readyz says {status}")),
     };
@@ -98,13 +98,13 @@ struct Load {
 }
 
 struct Shared {
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     next: AtomicUsize,
     admitted: Vec<AtomicUsize>,
 }
 
 /// One node, as a load balancer knows it.
-struct Door {
+struct Listener {
     addr: SocketAddr,
     is_open: AtomicBool,
     /// Another one after a restart: connections of the node's last life are dead.
@@ -113,13 +113,13 @@ struct Door {
 
 impl Load {
     fn start(cluster: &Cluster) -> Self {
-        let doors = cluster.nodes.iter().map(|node| Door {
+        let listeners = cluster.nodes.iter().map(|node| Listener {
             addr: node.http,
             is_open: AtomicBool::new(true),
             http: Mutex::new(Http::new()),
         });
         let shared = Arc::new(Shared {
-            doors: doors.collect(),
+            listeners: listeners.collect(),
             next: AtomicUsize::new(0),
             admitted: (0..KEYS).map(|_| AtomicUsize::new(0)).collect(),
         });
@@ -152,9 +152,9 @@ impl Load {
     }
 
     fn open(&self, index: usize, is_open: bool) {
-        let door = &self.shared.doors[index];
-        *door.http.lock().unwrap() = Http::new();
-        door.is_open.store(is_open, Ordering::SeqCst);
+        let listener = &self.shared.listeners[index];
+        *listener.http.lock().unwrap() = Http::new();
+        listener.is_open.store(is_open, Ordering::SeqCst);
     }
 
     /// Asks for each key until it is refused, and holds what it was admitted against the limit.
@@ -189,12 +189,12 @@ impl Load {
 impl Shared {
     /// One hit through an open door; whether it was admitted.
     async fn ask(&self, turn: usize, key: usize) -> bool {
-        let is_open = |door: &&Door| door.is_open.load(Ordering::SeqCst);
-        let open: Vec<&Door> = self.doors.iter().filter(is_open).collect();
-        let door = open[turn % open.len()];
-        let http = door.http.lock().unwrap().clone();
+        let is_open = |listener: &&Listener| listener.is_open.load(Ordering::SeqCst);
+        let open: Vec<&Listener> = self.listeners.iter().filter(is_open).collect();
+        let listener = open[turn % open.len()];
+        let http = listener.http.lock().unwrap().clone();
         let body = check_body("moved", "user", &format!("user-{key}"));
-        let reply = http.check(door.addr, &body).await.unwrap();
+        let reply = http.check(listener.addr, &body).await.unwrap();
         assert!([200, 429].contains(&reply.status), "{reply:?}");
         let is_admitted = reply.status == 200;
         self.admitted[key].fetch_add(usize::from(is_admitted), Ordering::Relaxed);

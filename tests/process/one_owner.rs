@@ -94,7 +94,7 @@ async fn a_forwarded_answer_is_the_local_one_in_every_field() {
         let turns = key_of(&cluster, kind, "n3", "turns").await;
         let start = Instant::now();
         for (step, hits) in SEQUENCE.iter().enumerate() {
-            let ask = async |door, key| ask(&cluster.http, door, kind, key, *hits).await;
+            let ask = async |listener, key| ask(&cluster.http, listener, kind, key, *hits).await;
             let expected = ask(n1, &local).await;
             let forwarded = ask(n1, &remote).await;
             let turn = [n1, n2, n3][step % 3];
@@ -125,12 +125,12 @@ async fn a_node_alone_answers_as_a_cluster_does() {
         let mut replies = Vec::new();
         for kind in KINDS {
             for (step, hits) in SEQUENCE.iter().enumerate() {
-                let door = cluster.nodes[step % nodes.len()].http;
+                let listener = cluster.nodes[step % nodes.len()].http;
                 let reply = match answers.first() {
-                    None => ask(&cluster.http, door, kind, "same", *hits).await,
+                    None => ask(&cluster.http, listener, kind, "same", *hits).await,
                     Some(alone) => {
                         let expected: &Reply = &alone[replies.len()];
-                        ask_until(&cluster.http, door, kind, "same", *hits, expected).await
+                        ask_until(&cluster.http, listener, kind, "same", *hits, expected).await
                     }
                 };
                 replies.push(reply);
@@ -139,10 +139,10 @@ async fn a_node_alone_answers_as_a_cluster_does() {
         answers.push(replies);
     }
     let elapsed = start.elapsed();
-    for (index, (alone, together)) in answers[0].iter().zip(&answers[1]).enumerate() {
+    for (index, (alone, all_or_nothing)) in answers[0].iter().zip(&answers[1]).enumerate() {
         let kind = KINDS[index / SEQUENCE.len()];
         let step = index % SEQUENCE.len();
-        assert_alike(alone, together, elapsed, &format!("{kind}, step {step}"));
+        assert_alike(alone, all_or_nothing, elapsed, &format!("{kind}, step {step}"));
     }
 }
 
@@ -160,31 +160,31 @@ async fn key_of(cluster: &Cluster, kind: &str, owner: &str, prefix: &str) -> Str
     panic!("{owner} owns none of 1000 keys");
 }
 
-async fn ask(http: &Http, door: SocketAddr, kind: &str, value: &str, hits: i64) -> Reply {
+async fn ask(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits: i64) -> Reply {
     let mut body: Value = check_body("kinds", kind, value);
     let descriptor = &mut body["descriptors"][0];
     descriptor["hitsAddend"] = json!(hits.unsigned_abs());
     descriptor["isNegativeHits"] = json!(hits < 0);
-    http.check(door, &body).await.unwrap()
+    http.check(listener, &body).await.unwrap()
 }
 
 /// Like [`ask`]. Asks again while a refusal of before is remembered though hits were given back at
 /// another node: the notice is on its way, and a refusal from memory counts nothing.
 async fn ask_until(
     http: &Http,
-    door: SocketAddr,
+    listener: SocketAddr,
     kind: &str,
     value: &str,
     hits: i64,
     expected: &Reply,
 ) -> Reply {
-    let mut reply = ask(http, door, kind, value, hits).await;
+    let mut reply = ask(http, listener, kind, value, hits).await;
     for _ in 0..1_000 {
         if expected.status != 200 || reply.status != 429 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
-        reply = ask(http, door, kind, value, hits).await;
+        reply = ask(http, listener, kind, value, hits).await;
     }
     reply
 }

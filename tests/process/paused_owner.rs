@@ -30,9 +30,9 @@ async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most()
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
         let (http, key) = (cluster.http.clone(), key.clone());
-        let door = cluster.nodes[usize::try_from(caller % 2).unwrap()].http;
+        let listener = cluster.nodes[usize::try_from(caller % 2).unwrap()].http;
         callers.spawn(async move {
-            http.check(door, &hits_body("quota", "user", &key, 1)).await.unwrap().status
+            http.check(listener, &hits_body("quota", "user", &key, 1)).await.unwrap().status
         });
     }
     let resume = async {

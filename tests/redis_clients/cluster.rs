@@ -22,9 +22,9 @@ async fn of_2_400_asks_through_three_nodes_exactly_the_limit_passes() {
     for pipeline in [1, 20] {
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
-            let door = cluster.nodes[number % THREE.len()].resp;
+            let listener = cluster.nodes[number % THREE.len()].resp;
             let key = format!("shared-{pipeline}");
-            clients.spawn_blocking(move || ask(door, &key, pipeline));
+            clients.spawn_blocking(move || ask(listener, &key, pipeline));
         }
         let admitted: usize = clients.join_all().await.into_iter().sum();
         assert_eq!(i64::try_from(admitted).unwrap(), LIMIT, "{pipeline} at a time");
@@ -35,9 +35,9 @@ async fn of_2_400_asks_through_three_nodes_exactly_the_limit_passes() {
 }
 
 /// Asks as often as `ASKS` says, so many at a time; how many passed.
-fn ask(door: SocketAddr, key: &str, at_once: usize) -> usize {
+fn ask(listener: SocketAddr, key: &str, at_once: usize) -> usize {
     let mut connection =
-        Client::open(format!("redis://{door}/")).unwrap().get_connection().unwrap();
+        Client::open(format!("redis://{listener}/")).unwrap().get_connection().unwrap();
     let mut admitted = 0;
     for _ in 0..ASKS / at_once {
         let mut pipeline = redis::pipe();

@@ -45,8 +45,8 @@ async fn run(program: &str, args: &[&str], typed: &[u8]) -> String {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(typed).await.unwrap();
     drop(stdin);
-    let patience = std::time::Duration::from_secs(60);
-    let output = tokio::time::timeout(patience, child.wait_with_output()).await.unwrap().unwrap();
+    let timeouts = std::time::Duration::from_secs(60);
+    let output = tokio::time::timeout(timeouts, child.wait_with_output()).await.unwrap().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{program} {args:?}: {text}{errors}");

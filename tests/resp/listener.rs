@@ -9,10 +9,10 @@ use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::decide::Decider;
 use tidegate::front::bounds::Bounds;
-use tidegate::front::resp::{Door, serve};
-use tidegate::front::serve::DoorStats;
+use tidegate::front::resp::{Listener, serve};
+use tidegate::front::serve::ListenerStats;
 use tidegate::node::{self, Core, Setup};
-use tidegate_cluster::seam::Clock;
+use tidegate_cluster::environment::Clock;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
 use tidegate_rules::load::{Options, Source, parse};
@@ -33,7 +33,7 @@ descriptors:
 /// A door that is open.
 pub(crate) struct Open {
     pub(crate) addr: SocketAddr,
-    pub(crate) stats: Arc<DoorStats>,
+    pub(crate) stats: Arc<ListenerStats>,
     /// The node, which lives as long as the door.
     _core: Arc<Core>,
     pub(crate) drain: CancellationToken,
@@ -67,22 +67,22 @@ pub(crate) async fn open() -> Open {
 pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Open {
     let mut config = Config::default();
     change(&mut config);
-    let (mut seam, _) = node::outside();
+    let (mut environment, _) = node::outside();
     let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000 * 1_000_000_000)));
-    seam.clock = clock.clone();
+    environment.clock = clock.clone();
     let source = Source { name: "rules.yaml".into(), bytes: RULES.into() };
     let book = Arc::new(ArcSwap::from_pointee(parse(&[source], &Options::default()).unwrap()));
     let node = NodeId::new("alone").unwrap();
     let setup = Setup { config: config.clone(), node, identity: None, book, http: None };
-    let (core, _) = Core::build(setup, seam).await.unwrap();
+    let (core, _) = Core::build(setup, environment).await.unwrap();
     let decide: Arc<Decider> = Arc::new(core.decider.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let stats = Arc::<DoorStats>::default();
-    let door = Door::new(&config, decide, Bounds::from(&config.limits), stats.clone());
+    let stats = Arc::<ListenerStats>::default();
+    let listener = Listener::new(&config, decide, Bounds::from(&config.limits), stats.clone());
     let drain = CancellationToken::new();
     let token = drain.clone();
-    let served = tokio::spawn(async move { serve(listener, door, token).await.unwrap() });
+    let served = tokio::spawn(async move { serve(listener, listener, token).await.unwrap() });
     Open { addr, stats, _core: core, drain, served, clock }
 }
 

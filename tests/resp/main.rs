@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bounds;
-mod door;
 mod drain;
+mod listener;
 mod properties;
 mod semantics;
 mod wire;

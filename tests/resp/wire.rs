@@ -1,6 +1,6 @@
 //! Pipelines are answered in order whatever way they come, and strangers' bytes end well.
 
-use crate::door::{array, open};
+use crate::listener::{array, open};
 
 /// Commands of all kinds, with what must come back.
 fn mixed() -> (String, String) {
@@ -34,8 +34,8 @@ fn mixed() -> (String, String) {
 
 #[tokio::test]
 async fn a_pipeline_is_answered_in_order() {
-    let door = open().await;
-    let mut client = door.client().await;
+    let listener = open().await;
+    let mut client = listener.client().await;
     let (commands, replies) = mixed();
     client.send(commands).await;
     client.expect(&replies).await;
@@ -44,8 +44,8 @@ async fn a_pipeline_is_answered_in_order() {
 #[tokio::test]
 async fn it_does_not_matter_where_bytes_are_parted() {
     for size in [1, 2, 3, 7, 50, 200] {
-        let door = open().await;
-        let mut client = door.client().await;
+        let listener = open().await;
+        let mut client = listener.client().await;
         client.stream.set_nodelay(true).unwrap();
         let (commands, replies) = mixed();
         for part in commands.as_bytes().chunks(size) {
@@ -58,8 +58,8 @@ async fn it_does_not_matter_where_bytes_are_parted() {
 
 #[tokio::test]
 async fn a_long_pipeline_is_answered_whole() {
-    let door = open().await;
-    let mut client = door.client().await;
+    let listener = open().await;
+    let mut client = listener.client().await;
     let commands: String = (0..20_000)
         .map(|i| array(&["CL.THROTTLE", &format!("key-{i}"), "15", "30", "60"]))
         .collect();
@@ -75,11 +75,11 @@ async fn a_long_pipeline_is_answered_whole() {
 
 #[tokio::test]
 async fn resp3_is_spoken_after_hello() {
-    let door = open().await;
-    let mut client = door.client().await;
+    let listener = open().await;
+    let mut client = listener.client().await;
     client.send("HELLO 3\r\n").await;
     client.expect("%7|$6|server|$8|tidegate|$7|version|$").await;
-    let mut client = door.client().await;
+    let mut client = listener.client().await;
     client.says("CLIENT GETNAME", "$-1|").await;
     client.send("HELLO 3\r\nCLIENT GETNAME\r\nCONFIG GET save\r\nQUIT\r\n").await;
     let rest = client.rest().await;
@@ -88,7 +88,7 @@ async fn resp3_is_spoken_after_hello() {
 
 #[tokio::test]
 async fn what_is_no_command_ends_the_connection_after_what_was_right() {
-    let door = open().await;
+    let listener = open().await;
     for (bytes, expected) in [
         ("PING\r\n*1\r\n+OK\r\n", "+PONG|-ERR Protocol error: expected '$', got '+'|"),
         ("*x\r\n", "-ERR Protocol error: invalid multibulk length|"),
@@ -100,7 +100,7 @@ async fn what_is_no_command_ends_the_connection_after_what_was_right() {
         ),
         ("POST / HTTP/1.1\r\nHost: a\r\n\r\nCL.THROTTLE a 1 1 1\r\n", ""),
     ] {
-        let mut client = door.client().await;
+        let mut client = listener.client().await;
         client.send(bytes).await;
         assert_eq!(client.rest().await, expected, "{bytes:?}");
     }

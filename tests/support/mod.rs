@@ -15,10 +15,10 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate::config::Config;
-use tidegate::decide::{Answer, Ask, Decide};
+use tidegate::decide::{Answer, CheckRequest, Decide};
 use tidegate::node::{self, Core, Setup};
+use tidegate_cluster::environment::Environment;
 use tidegate_cluster::pki::{Authority, Identity, Validity};
-use tidegate_cluster::seam::Seam;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
@@ -35,8 +35,8 @@ pub fn authority() -> Authority {
 
 /// From yesterday until tomorrow.
 pub fn validity() -> Validity {
-    let (seam, _) = node::outside();
-    let now = seam.clock.system();
+    let (environment, _) = node::outside();
+    let now = environment.clock.system();
     let day = Span::from_secs(86_400);
     Validity { not_before: now.minus(day), not_after: now.plus(day) }
 }
@@ -83,33 +83,37 @@ pub struct Shape<'a> {
 
 impl Node {
     pub async fn start(shape: Shape<'_>) -> Self {
-        let (seam, clock) = node::outside();
+        let (environment, clock) = node::outside();
         let stop = CancellationToken::new();
         tokio::spawn(clock.keep_right(stop.clone()));
-        Self::start_in(shape, seam, stop).await
+        Self::start_in(shape, environment, stop).await
     }
 
     /// Starts a node that listens at `listen` and tells its peers to reach it at `advertise`.
     pub async fn start_behind(shape: Shape<'_>, listen: SocketAddr, advertise: SocketAddr) -> Self {
-        let (seam, clock) = node::outside();
+        let (environment, clock) = node::outside();
         let stop = CancellationToken::new();
         tokio::spawn(clock.keep_right(stop.clone()));
-        Self::start_with(shape, seam, stop, |config| {
+        Self::start_with(shape, environment, stop, |config| {
             config.cluster.listen = Some(listen);
             config.cluster.advertise = Some(advertise);
         })
         .await
     }
 
-    pub async fn start_in(shape: Shape<'_>, seam: Seam, stop: CancellationToken) -> Self {
-        Self::start_with(shape, seam, stop, |_| {}).await
+    pub async fn start_in(
+        shape: Shape<'_>,
+        environment: Environment,
+        stop: CancellationToken,
+    ) -> Self {
+        Self::start_with(shape, environment, stop, |_| {}).await
     }
 
     async fn start_with(
         shape: Shape<'_>,
-        seam: Seam,
+        environment: Environment,
         stop: CancellationToken,
-        place: impl FnOnce(&mut Config),
+        token: impl FnOnce(&mut Config),
     ) -> Self {
         let mut config = Config::default();
         config.node.id = shape.id.into();
@@ -120,7 +124,7 @@ impl Node {
         config.cluster.deadline_ms = 2_000;
         config.cluster.gossip_interval_ms = 50;
         (shape.change)(&mut config);
-        place(&mut config);
+        token(&mut config);
         let setup = Setup {
             config,
             node: NodeId::new(shape.id).expect("a valid id"),
@@ -128,7 +132,7 @@ impl Node {
             book: book(shape.rules),
             http: None,
         };
-        let (core, tasks) = Core::build(setup, seam).await.expect("the node starts");
+        let (core, tasks) = Core::build(setup, environment).await.expect("the node starts");
         let running = core.clone().run(tasks, stop.clone());
         let running = tokio::spawn(async move { running.await.expect("no task fails") });
         Self { core, stop, running: Some(running) }
@@ -163,7 +167,7 @@ impl Node {
         let entries = [Entry { key, value }].into_iter().collect();
         let descriptors = [Descriptor { entries, hits: None, limit: None }];
         let hits = Hits::new(hits);
-        let ask = Ask { domain: "test", descriptors: &descriptors, hits, for_envoy: true };
+        let ask = CheckRequest { domain: "test", descriptors: &descriptors, hits, for_envoy: true };
         self.core.decider.decide(ask).await
     }
 
@@ -216,21 +220,21 @@ pub async fn cluster_under(
 pub async fn settled(nodes: &[&Node]) {
     let has_settled = |node: &&Node| {
         let joined = node.core.joined.as_ref().expect("in a cluster");
-        joined.is_member.is_cancelled() && joined.tenure.has_settled()
+        joined.is_member.is_cancelled() && joined.ownership_driver.has_settled()
     };
-    let patience = Duration::from_secs(20);
-    eventually("all hold what is theirs", patience, || nodes.iter().all(has_settled)).await;
+    let timeouts = Duration::from_secs(20);
+    eventually("all hold what is theirs", timeouts, || nodes.iter().all(has_settled)).await;
 }
 
-/// Polls `holds` until it is true; fails with `what` after `patience`. Returns how long it took.
+/// Polls `holds` until it is true; fails with `what` after `timeouts`. Returns how long it took.
 pub async fn eventually(
     what: &str,
-    patience: Duration,
+    timeouts: Duration,
     mut holds: impl FnMut() -> bool,
 ) -> Duration {
     let start = tokio::time::Instant::now();
     while !holds() {
-        assert!(start.elapsed() < patience, "not within {patience:?}: {what}");
+        assert!(start.elapsed() < timeouts, "not within {timeouts:?}: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     start.elapsed()

@@ -11,7 +11,7 @@ use tidegate::xds::Client;
 use tidegate::xds::message::{DiscoveryRequest, DiscoveryResponse};
 use tidegate::xds::rls_conf::TYPE_URL;
 use tidegate::xds::structure::Kind;
-use tidegate_cluster::seam::Entropy;
+use tidegate_cluster::environment::Entropy;
 use tidegate_limiter::units::Span;
 use tidegate_rules::load;
 use tidegate_rules::rule::{Rule, RuleStats};

@@ -66,7 +66,7 @@ pub enum Pace {
     /// So many wait for their answer on each connection.
     Closed { depth: u32 },
     /// So many a second over all connections, of which so many are due at one instant.
-    Open { per_second: u64, together: u64 },
+    Open { per_second: u64, all_or_nothing: u64 },
 }
 
 /// When no more is asked.
@@ -169,22 +169,22 @@ impl Loop<'_> {
 
     /// Sends what is due in an open loop and says when the next is.
     fn ask_what_is_due(&mut self, now: Instant) -> io::Result<Option<Instant>> {
-        let Pace::Open { per_second, together } = self.load.pace else {
+        let Pace::Open { per_second, all_or_nothing } = self.load.pace else {
             return Ok(None);
         };
         let (start, first, count) = (self.start, self.asked, self.connections.len());
         let due = |n: u64| {
-            let before = n - n % together;
+            let before = n - n % all_or_nothing;
             start + Duration::from_nanos(before.saturating_mul(1_000_000_000) / per_second)
         };
         let mut next = due(first);
         while next <= now && !self.is_over(next) {
-            self.ask(place(self.asked, count), next);
+            self.ask(token(self.asked, count), next);
             next = due(self.asked);
         }
         // Those that were asked stand side by side.
         for number in first..self.asked.min(first + count as u64) {
-            self.connections[place(number, count)].flush()?;
+            self.connections[token(number, count)].flush()?;
         }
         Ok((!self.is_over(next)).then_some(next))
     }
@@ -236,7 +236,7 @@ impl Loop<'_> {
 }
 
 /// The connection that an ask goes to in an open loop.
-fn place(number: u64, connections: usize) -> usize {
+fn token(number: u64, connections: usize) -> usize {
     usize::try_from(number).unwrap_or_default() % connections
 }
 

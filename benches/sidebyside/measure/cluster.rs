@@ -41,7 +41,7 @@ pub struct Nodes {
 const KEYS: u64 = 100_000;
 
 /// A row: its rule, how many connections with how many calls under way, and over how many nodes.
-struct Way<'a> {
+struct CountingMode<'a> {
     nodes: &'a [Node],
     rule: &'a str,
     connections: usize,
@@ -63,7 +63,7 @@ pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
     let mut table = table("cluster", "Three nodes, gRPC", &about, &COLUMNS);
     let Nodes { cluster, apart, alone } = nodes;
     let closed = |depth| Pace::Closed { depth };
-    let open = Pace::Open { per_second: 2_000, together: 1 };
+    let open = Pace::Open { per_second: 2_000, all_or_nothing: 1 };
     let mut entrants = Vec::new();
     if let Some(incr) = incr {
         entrants.push(redis_entrant(plan, INCR, incr, 1));
@@ -81,7 +81,7 @@ pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
     ] {
         entrants.push(match nodes {
             Ok(nodes) => {
-                let way = Way { nodes, rule, connections, pace };
+                let way = CountingMode { nodes, rule, connections, pace };
                 let mut is_warm = false;
                 Entrant::new(name, move || {
                     if !std::mem::replace(&mut is_warm, true) {
@@ -99,7 +99,7 @@ pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
     table
 }
 
-impl Way<'_> {
+impl CountingMode<'_> {
     /// Asks about every key once, of whoever is to count it: what a counter costs when it begins
     /// is not what it costs.
     fn warm(&self, plan: &Plan) -> io::Result<()> {

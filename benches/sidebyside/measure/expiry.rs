@@ -56,7 +56,7 @@ struct Times {
     add: Duration,
     live_s: u32,
     load: Duration,
-    patience: Duration,
+    timeouts: Duration,
 }
 
 /// The command that adds keys, and the target that is loaded meanwhile.
@@ -79,10 +79,10 @@ type Start<'a> = Box<dyn Fn() -> io::Result<Trial> + 'a>;
 pub fn measure(plan: &Plan, folder: &Path) -> Table {
     let times = if plan.is_quick {
         let (short, second) = (Duration::from_millis(100), Duration::from_secs(1));
-        Times { add: short, live_s: 1, load: short * 2, patience: second }
+        Times { add: short, live_s: 1, load: short * 2, timeouts: second }
     } else {
         let seconds = Duration::from_secs;
-        Times { add: seconds(8), live_s: 6, load: seconds(16), patience: seconds(10) }
+        Times { add: seconds(8), live_s: 6, load: seconds(16), timeouts: seconds(10) }
     };
     let about = format!(
         "An open loop of {} checks a second over 100,000 lasting keys and 50 connections; beside \
@@ -169,7 +169,7 @@ impl Trial {
         let stolen = processes::stolen();
         let adding = Target { command: self.add.clone(), ..self.target.clone() };
         let per_second = (keys as f64 / times.add.as_secs_f64()) as u64;
-        let pace = Pace::Open { per_second, together: (per_second / TICKS).max(1) };
+        let pace = Pace::Open { per_second, all_or_nothing: (per_second / TICKS).max(1) };
         let adding = load(&adding, ADDERS, Keys::From(lasting), pace, End::AfterAsks(keys));
         let (asked, added) = std::thread::scope(|scope| -> io::Result<_> {
             let asking = scope.spawn(asking);
@@ -195,7 +195,7 @@ impl Trial {
         let begin = Instant::now();
         let is_back = |now: f64| now - before <= (most - before).max(0.0) * LEFT;
         let mut behind = self.resident()?;
-        while !is_back(behind) && begin.elapsed() < times.patience {
+        while !is_back(behind) && begin.elapsed() < times.timeouts {
             std::thread::sleep(Duration::from_millis(100));
             behind = self.resident()?;
         }
@@ -227,7 +227,7 @@ impl Trial {
         lasting: u64,
         span: Duration,
     ) -> impl FnOnce() -> io::Result<Outcome> + Send + use<> {
-        let pace = Pace::Open { per_second: PER_SECOND, together: 1 };
+        let pace = Pace::Open { per_second: PER_SECOND, all_or_nothing: 1 };
         load(&self.target, ASKERS, Keys::Random(lasting), pace, End::After(span))
     }
 

@@ -18,12 +18,12 @@ use crate::tools::{self, COLUMNS};
 pub const EMPTY: &str = "empty tonic handler";
 pub const TIDEGATE: &str = "tidegate, ShouldRateLimit";
 
-type Door = Result<(Rc<Server>, SocketAddr), String>;
+type Listener = Result<(Rc<Server>, SocketAddr), String>;
 
 pub fn measure(
     plan: &Plan,
     folder: &Path,
-    empty: &Door,
+    empty: &Listener,
     node: &Result<Node, String>,
     depth: u32,
 ) -> Table {
@@ -45,10 +45,11 @@ pub fn measure(
          http://ADDRESS/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
     ));
     let own = node.clone().map(|node| (node.server, node.grpc));
-    let entrants = [(EMPTY, empty.clone()), (TIDEGATE, own)].map(|(name, door)| match door {
-        Ok(door) => entrant(plan, folder, name, door, depth),
-        Err(why) => Entrant::absent(name, why),
-    });
+    let entrants =
+        [(EMPTY, empty.clone()), (TIDEGATE, own)].map(|(name, listener)| match listener {
+            Ok(listener) => entrant(plan, folder, name, listener, depth),
+            Err(why) => Entrant::absent(name, why),
+        });
     interleave(&mut table, plan.rounds, entrants.into());
     table
 }

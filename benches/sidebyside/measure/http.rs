@@ -48,11 +48,11 @@ pub fn measure(plan: &Plan, folder: &Path, node: &Result<Node, String>) -> Table
     let crab = crab.map(|Throttlecrab { server, http, .. }| (server, http));
     let crab_body = "{\"key\":\"KEY\",\"max_burst\":100000,\"count_per_period\":100000,\
                      \"period\":86400}";
-    let doors = [
+    let listeners = [
         ("tidegate, POST /v1/check", own, "/v1/check", own_body.as_str()),
         ("throttlecrab, POST /throttle", crab, "/throttle", crab_body),
     ];
-    let entrants = doors.map(|(name, door, path, body)| match door {
+    let entrants = listeners.map(|(name, listener, path, body)| match listener {
         Ok((server, addr)) => Entrant::new(name, move || {
             let script = folder.join(format!("{}.lua", path.replace('/', "-")));
             fs::write(&script, SCRIPT.replace("BODY", body).replace("PATH", path))?;

@@ -44,7 +44,7 @@ fn entrant<'a>(plan: &'a Plan, name: String, target: &'a Target, rate: u64) -> E
             connections: CONNECTIONS,
             wire: &|| target.wire(),
             keys: Keys::Random(100_000),
-            pace: Pace::Open { per_second: rate, together: 1 },
+            pace: Pace::Open { per_second: rate, all_or_nothing: 1 },
             end: End::After(plan.span),
         };
         let (server, client) = (target.server.usage()?.cpu, own_cpu().0);

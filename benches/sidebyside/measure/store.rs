@@ -14,7 +14,7 @@ use tidegate::decide::TOGETHER_MAX;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHasher, Kind, Options, Single, Store};
+use tidegate_limiter::store::{Counter, KeyHasher, Kind, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::{Entrant, Plan, interleave, table};
@@ -62,7 +62,7 @@ pub fn measure(plan: &Plan) -> io::Result<Table> {
             Ok(vec![time(keys, threads, |keys| store.one_by_one(keys))])
         }));
         entrants.push(Entrant::new(names[2], move || {
-            Ok(vec![time(keys, threads, |keys| store.together(keys))])
+            Ok(vec![time(keys, threads, |keys| store.all_or_nothing(keys))])
         }));
     }
     interleave(&mut table, plan.rounds, entrants);
@@ -125,13 +125,13 @@ impl Bench {
         }
     }
 
-    fn together(&self, keys: &[String]) {
+    fn all_or_nothing(&self, keys: &[String]) {
         let mut asks = Vec::with_capacity(BATCH);
         for keys in keys.chunks(BATCH) {
             asks.clear();
             let hits = Hits::ONE;
-            asks.extend(keys.iter().map(|key| Single { counter: self.counter(key), hits }));
-            self.store.check_each_if(
+            asks.extend(keys.iter().map(|key| SingleCheck { counter: self.counter(key), hits }));
+            self.store.check_batch_if(
                 &asks,
                 self.now(),
                 |_| true,

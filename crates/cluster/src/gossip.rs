@@ -8,7 +8,7 @@
 //! [`Gossip::run`] notices, says so, and starts it anew under a new generation: peers hold versions
 //! of the old one that a fresh start would contradict.
 
-mod facts;
+mod node_metadata;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,16 +22,16 @@ use chitchat::{
     FailureDetectorConfig, NodeState, Serializable, spawn_chitchat,
 };
 use parking_lot::Mutex;
-use tidegate_ownership::Electorate;
+use tidegate_ownership::VoterSet;
 use tidegate_ownership::identity::Generation;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::facts::{key_values, member};
+use self::node_metadata::{key_values, member};
 use super::incarnation::Incarnation;
 use super::mesh::Mesh;
-use crate::seam::Net;
+use crate::environment::Net;
 
 /// What gossip needs to know to start.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Options {
 
 /// What a node tells about itself; the rest of a [`Member`] follows from its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct NodeMetadata {
     /// The region it is in.
     pub region: String,
     /// The zone it is in.
@@ -58,7 +58,7 @@ pub struct Facts {
     /// Where its HTTP door listens.
     pub http: Option<SocketAddr>,
     /// Who counts for a majority, in its eyes.
-    pub electorate: Electorate,
+    pub voter_set: VoterSet,
 }
 
 /// The handle of gossip; cheap to clone.
@@ -74,7 +74,7 @@ struct Shared {
     mesh: Mesh,
     /// Looks up the seeds.
     net: Arc<dyn Net>,
-    facts: watch::Sender<Facts>,
+    node_metadata: watch::Sender<NodeMetadata>,
     view: watch::Sender<View>,
     running: watch::Sender<bool>,
     /// Where messages from peers go; replaced at each start of chitchat.
@@ -83,7 +83,7 @@ struct Shared {
 
 /// What changes while chitchat runs.
 struct Changes {
-    facts: watch::Receiver<Facts>,
+    node_metadata: watch::Receiver<NodeMetadata>,
     generation: watch::Receiver<Generation>,
 }
 
@@ -121,15 +121,15 @@ impl Gossip {
         incarnation: Arc<Incarnation>,
         mesh: Mesh,
         net: Arc<dyn Net>,
-        facts: Facts,
+        node_metadata: NodeMetadata,
     ) -> Self {
-        let own = own_member(&incarnation, &mesh, &facts);
+        let own = own_member(&incarnation, &mesh, &node_metadata);
         let shared = Shared {
             options,
             incarnation,
             mesh,
             net,
-            facts: watch::channel(facts).0,
+            node_metadata: watch::channel(node_metadata).0,
             view: watch::channel(View::new([own])).0,
             running: watch::channel(false).0,
             inbox: Mutex::default(),
@@ -148,11 +148,11 @@ impl Gossip {
     }
 
     /// Changes what this node tells about itself.
-    pub fn tell(&self, change: impl FnOnce(&mut Facts)) {
-        self.shared.facts.send_if_modified(|facts| {
-            let before = facts.clone();
-            change(facts);
-            *facts != before
+    pub fn tell(&self, change: impl FnOnce(&mut NodeMetadata)) {
+        self.shared.node_metadata.send_if_modified(|node_metadata| {
+            let before = node_metadata.clone();
+            change(node_metadata);
+            *node_metadata != before
         });
         self.publish(&BTreeMap::new(), true);
     }
@@ -182,7 +182,7 @@ impl Gossip {
         while !stop.is_cancelled() {
             // Taken before the start reads them, so that no change falls between.
             let changes = Changes {
-                facts: self.shared.facts.subscribe(),
+                node_metadata: self.shared.node_metadata.subscribe(),
                 generation: self.shared.incarnation.changes(),
             };
             let mut has_failed = true;
@@ -227,9 +227,9 @@ impl Gossip {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let facts = shared.facts.borrow().clone();
+        let node_metadata = shared.node_metadata.borrow().clone();
         let transport = MeshTransport { gossip: self.clone() };
-        spawn_chitchat(config, key_values(&facts), &transport).await
+        spawn_chitchat(config, key_values(&node_metadata), &transport).await
     }
 
     /// Publishes views and facts until something asks for a new start.
@@ -239,7 +239,7 @@ impl Gossip {
         changes: Changes,
         stop: &CancellationToken,
     ) -> Ended {
-        let Changes { mut facts, mut generation } = changes;
+        let Changes { mut node_metadata, mut generation } = changes;
         let mut live = chitchat.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let mut dial = tokio::time::interval(DIAL_INTERVAL);
         let ended = chitchat.termination_watcher();
@@ -259,8 +259,8 @@ impl Gossip {
                     let nodes = live.borrow_and_update().clone();
                     self.publish(&nodes, false);
                 }
-                Ok(()) = facts.changed() => {
-                    let own = key_values(&facts.borrow_and_update().clone());
+                Ok(()) = node_metadata.changed() => {
+                    let own = key_values(&node_metadata.borrow_and_update().clone());
                     chitchat.with_chitchat(|chitchat| {
                         for (key, value) in &own {
                             chitchat.self_node_state().set(key, value);
@@ -304,12 +304,12 @@ impl Gossip {
     /// were when `keep_others`.
     fn publish(&self, live: &BTreeMap<ChitchatId, NodeState>, keep_others: bool) {
         let shared = &self.shared;
-        let own = own_member(&shared.incarnation, &shared.mesh, &shared.facts.borrow());
+        let own = own_member(&shared.incarnation, &shared.mesh, &shared.node_metadata.borrow());
         let me = own.id.clone();
         shared.view.send_if_modified(|view| {
             let known = if keep_others { view.members() } else { &[] };
-            let heard = live.iter().filter_map(|(id, state)| member(id, state));
-            let others = known.iter().cloned().chain(heard).filter(|member| member.id != me);
+            let last_seen = live.iter().filter_map(|(id, state)| member(id, state));
+            let others = known.iter().cloned().chain(last_seen).filter(|member| member.id != me);
             let next = View::new(others.chain([own.clone()]));
             let is_new = next != *view;
             if is_new {
@@ -323,17 +323,17 @@ impl Gossip {
 }
 
 /// This node as it sees itself.
-fn own_member(incarnation: &Incarnation, mesh: &Mesh, facts: &Facts) -> Member {
+fn own_member(incarnation: &Incarnation, mesh: &Mesh, node_metadata: &NodeMetadata) -> Member {
     Member {
         id: incarnation.node().clone(),
         generation: incarnation.generation(),
         addr: mesh.advertise(),
-        region: facts.region.clone(),
-        zone: facts.zone.clone(),
-        state: facts.state,
-        rule_book: facts.rule_book,
-        http: facts.http,
-        electorate: facts.electorate.clone(),
+        region: node_metadata.region.clone(),
+        zone: node_metadata.zone.clone(),
+        state: node_metadata.state,
+        rule_book: node_metadata.rule_book,
+        http: node_metadata.http,
+        voter_set: node_metadata.voter_set.clone(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! The generation grows while the node runs only when a peer remembers a newer start: then the
 //! clock was set back between the two starts. A peer that goes on to remember newer ones is hearing
 //! of another node that runs under the same id, and both would outlive each other for ever; after
-//! [`OUTLIVES_MAX`] times this node counts as *displaced*, and its operator has to decide.
+//! [`BUMPS_MAX`] times this node counts as *displaced*, and its operator has to decide.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How often a start may outlive another before two nodes with one id are the likelier story. Each
 /// peer may tell of a different one, so a clock that was set back once needs few.
-pub const OUTLIVES_MAX: u32 = 5;
+pub const BUMPS_MAX: u32 = 5;
 
 /// This node's own id and generation.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Incarnation {
     }
 
     /// Grows beyond `met`, which a peer remembers, unless this start is that one or newer.
-    pub fn outlive(&self, met: Generation) {
+    pub fn bump(&self, met: Generation) {
         let has_grown = self.generation.send_if_modified(|own| {
             let is_newer = met > *own && met.0 < u64::MAX;
             if is_newer {
@@ -57,7 +57,7 @@ impl Incarnation {
             }
             is_newer
         });
-        if has_grown && self.outlives.fetch_add(1, Ordering::Relaxed) >= OUTLIVES_MAX {
+        if has_grown && self.outlives.fetch_add(1, Ordering::Relaxed) >= BUMPS_MAX {
             self.displaced.cancel();
         }
     }
@@ -91,7 +91,7 @@ mod tests {
         let start = start();
         assert_eq!(start.generation(), Generation(1_000));
         for (met, generation) in [(999, 1_000), (1_000, 1_000), (5_000, 5_001), (u64::MAX, 5_001)] {
-            start.outlive(Generation(met));
+            start.bump(Generation(met));
             assert_eq!(start.generation(), Generation(generation), "after meeting {met}");
         }
     }
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn two_nodes_with_one_id_do_not_outlive_each_other_for_ever() {
         let (one, other) = (start(), start());
-        for _ in 0..=OUTLIVES_MAX {
-            other.outlive(one.generation());
+        for _ in 0..=BUMPS_MAX {
+            other.bump(one.generation());
             other.renew();
-            one.outlive(other.generation());
+            one.bump(other.generation());
         }
         assert!(one.displaced.is_cancelled());
         let once = start();
-        once.outlive(Generation(9_000));
+        once.bump(Generation(9_000));
         assert!(!once.displaced.is_cancelled());
     }
 }

@@ -1,10 +1,10 @@
 //! The cluster: who is a member, who owns a key, and how nodes talk.
 
+pub mod environment;
 pub mod gossip;
 pub mod incarnation;
 pub mod mesh;
-pub mod owning;
+pub mod ownership;
 pub mod pki;
 pub mod replicate;
-pub mod seam;
 pub mod sync;

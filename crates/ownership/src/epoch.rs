@@ -34,7 +34,7 @@ pub struct Epochs {
 
 /// Where a node stands, as its pings tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Stand {
+pub struct OwnershipStatus {
     /// Its epochs.
     pub epochs: Epochs,
     /// Whether a quorum of its region recognises it.

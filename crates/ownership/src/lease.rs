@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use tidegate_limiter::units::Span;
 
-use super::Moment;
+use super::Monotonic;
 use super::quorum::Quorum;
 use crate::identity::{Generation, NodeId};
 
@@ -28,7 +28,7 @@ const JUST_AFTER: Span = Span::from_nanos(1);
 
 /// What a voter's recognition of this node is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Recognised {
+pub struct RecordedGrant {
     /// Which start of the voter.
     pub generation: Generation,
     /// Since which change of its roll.
@@ -42,32 +42,32 @@ pub struct Lease {
     span: Span,
     grants: BTreeMap<NodeId, Grant>,
     /// Under what each voter recognised this node while the tenure was whole.
-    noted: BTreeMap<NodeId, Recognised>,
+    noted: BTreeMap<NodeId, RecordedGrant>,
     /// Other serials than those noted, and when each was first seen.
-    seen: BTreeMap<NodeId, (Recognised, Moment)>,
+    seen: BTreeMap<NodeId, (RecordedGrant, Monotonic)>,
     /// From when on each known member is counted.
-    counts_from: BTreeMap<NodeId, Moment>,
+    counts_from: BTreeMap<NodeId, Monotonic>,
     /// When it was looked at first.
-    begun: Option<Moment>,
+    begun: Option<Monotonic>,
     /// Until when it ran when it was last renewed, and who counted then.
-    last_run: Option<(Moment, Quorum)>,
+    last_run: Option<(Monotonic, Quorum)>,
     /// When it was looked at last.
-    renewed: Moment,
+    renewed: Monotonic,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grant {
-    sent: Moment,
-    recognised: Recognised,
+    sent: Monotonic,
+    recognised: RecordedGrant,
 }
 
 /// How this node stands with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum LeaseState {
     /// It may own until then, and has been able to without a break.
-    Whole(Moment),
+    Whole(Monotonic),
     /// It may own until then, but lost what it held.
-    Broken(Moment),
+    Broken(Monotonic),
     /// It may own nothing.
     Nothing,
 }
@@ -85,7 +85,7 @@ impl Lease {
             counts_from,
             begun: None,
             last_run: None,
-            renewed: Moment::EPOCH,
+            renewed: Monotonic::EPOCH,
         }
     }
 
@@ -95,7 +95,7 @@ impl Lease {
     }
 
     /// `voter` recognised this node in its answer to a ping of `sent`.
-    pub fn granted(&mut self, voter: &NodeId, sent: Moment, recognised: Recognised) {
+    pub fn granted(&mut self, voter: &NodeId, sent: Monotonic, recognised: RecordedGrant) {
         let is_older = self.grants.get(voter).is_some_and(|grant| grant.sent > sent);
         if !is_older {
             self.grants.insert(voter.clone(), Grant { sent, recognised });
@@ -104,7 +104,7 @@ impl Lease {
 
     /// Where this node stands at `now`. A voter that became known while this node was whole counts
     /// when it can be relied on, or has had the time to grant.
-    pub fn renew(&mut self, now: Moment, quorum: &Quorum) -> Standing {
+    pub fn renew(&mut self, now: Monotonic, quorum: &Quorum) -> LeaseState {
         self.follow(now, quorum);
         let counts = self.counting(quorum, now);
         // A newcomer is noted before it counts, as long as those who counted until now are enough.
@@ -116,7 +116,7 @@ impl Lease {
         let is_whole = !self.has_lapsed_under_others(now, quorum)
             && counts.is_met(|id| self.is_intact_after(id, now));
         if !is_whole && !counts.is_met(|id| self.is_fresh_after(id, now)) {
-            return Standing::Nothing;
+            return LeaseState::Nothing;
         }
         if is_whole {
             self.note_what_lasts(now);
@@ -129,13 +129,13 @@ impl Lease {
         let grows = self.counts_from.values().copied();
         let changes = ends.chain(grows).filter(|at| now < *at);
         let lasts = |at| self.counting(quorum, at).is_met(|id| self.will_be_intact_after(id, at));
-        let until = changes.filter(|at| !lasts(*at)).min().unwrap_or(Moment::NEVER);
+        let until = changes.filter(|at| !lasts(*at)).min().unwrap_or(Monotonic::NEVER);
         self.last_run = Some((until, quorum.clone()));
-        if is_whole { Standing::Whole(until) } else { Standing::Broken(until) }
+        if is_whole { LeaseState::Whole(until) } else { LeaseState::Broken(until) }
     }
 
     /// Those of `quorum` that count at `at`.
-    fn counting(&self, quorum: &Quorum, at: Moment) -> Quorum {
+    fn counting(&self, quorum: &Quorum, at: Monotonic) -> Quorum {
         let from = |id: &NodeId| self.counts_from.get(id).copied().unwrap_or(at);
         quorum.only(|id| *id == self.me || at >= from(id))
     }
@@ -143,24 +143,24 @@ impl Lease {
     /// Whether it ran out since, and others count now. While it had run out, a quorum of those who
     /// counted may have struck this node off, and need not meet a quorum of those who count now:
     /// `b c` of `a b c`, then `b` leaves, and `a` is a quorum of `a c`.
-    fn has_lapsed_under_others(&self, now: Moment, quorum: &Quorum) -> bool {
+    fn has_lapsed_under_others(&self, now: Monotonic, quorum: &Quorum) -> bool {
         self.last_run.as_ref().is_some_and(|(until, then)| now >= *until && then != quorum)
     }
 
     /// Whether what `id` granted counts after `at`.
-    fn is_fresh_after(&self, id: &NodeId, at: Moment) -> bool {
+    fn is_fresh_after(&self, id: &NodeId, at: Monotonic) -> bool {
         *id == self.me || self.grants.get(id).is_some_and(|grant| at < grant.sent.plus(self.span))
     }
 
     /// Whether it does, and is under the serial that was noted.
-    fn is_intact_after(&self, id: &NodeId, at: Moment) -> bool {
+    fn is_intact_after(&self, id: &NodeId, at: Monotonic) -> bool {
         let granted = self.grants.get(id).map(|grant| grant.recognised);
         let is_noted = *id == self.me || granted.is_some_and(|it| self.noted.get(id) == Some(&it));
         is_noted && self.is_fresh_after(id, at)
     }
 
     /// Whether it will, if this lease lasts until `at` and nothing else is heard of `id`.
-    fn will_be_intact_after(&self, id: &NodeId, at: Moment) -> bool {
+    fn will_be_intact_after(&self, id: &NodeId, at: Monotonic) -> bool {
         let granted = self.grants.get(id).map(|grant| grant.recognised);
         let will_be_noted = self.seen.get(id).is_some_and(|(recognised, since)| {
             granted == Some(*recognised) && at > since.plus(self.span)
@@ -169,7 +169,7 @@ impl Lease {
     }
 
     /// The tenure begins: nothing is held that anybody could have taken.
-    fn note_all(&mut self, now: Moment) {
+    fn note_all(&mut self, now: Monotonic) {
         self.seen.clear();
         let fresh = self.grants.iter().filter(|(_, grant)| now < grant.sent.plus(self.span));
         self.noted = fresh.map(|(id, grant)| (id.clone(), grant.recognised)).collect();
@@ -177,7 +177,7 @@ impl Lease {
 
     /// The tenure goes on: other serials are noted when nobody counts the strike before them any
     /// more.
-    fn note_what_lasts(&mut self, now: Moment) {
+    fn note_what_lasts(&mut self, now: Monotonic) {
         for (id, Grant { sent, recognised }) in &self.grants {
             if now >= sent.plus(self.span) || self.noted.get(id) == Some(recognised) {
                 continue;
@@ -198,7 +198,7 @@ impl Lease {
     }
 
     /// Remembers from when on voters count, and forgets those that do not any more.
-    fn follow(&mut self, now: Moment, quorum: &Quorum) {
+    fn follow(&mut self, now: Monotonic, quorum: &Quorum) {
         let Quorum::Of(known) = quorum else { return };
         // A node that just started has nothing to lose while it waits for a quorum of all.
         let begun = *self.begun.get_or_insert(now);
@@ -224,12 +224,12 @@ mod tests {
         NodeId::new(id).expect("a valid id")
     }
 
-    fn ms(ms: u64) -> Moment {
-        Moment::from_nanos(ms * 1_000_000)
+    fn ms(ms: u64) -> Monotonic {
+        Monotonic::from_nanos(ms * 1_000_000)
     }
 
-    fn of(serial: u64) -> Recognised {
-        Recognised { generation: Generation(1), serial }
+    fn of(serial: u64) -> RecordedGrant {
+        RecordedGrant { generation: Generation(1), serial }
     }
 
     fn three() -> Quorum {
@@ -242,8 +242,8 @@ mod tests {
         for voter in ["a", "c"] {
             lease.granted(&id(voter), ms(0), of(1));
         }
-        assert_eq!(lease.renew(ms(0), &three()), Standing::Broken(ms(400)), "it is new");
-        assert_eq!(lease.renew(ms(0), &three()), Standing::Whole(ms(400)));
+        assert_eq!(lease.renew(ms(0), &three()), LeaseState::Broken(ms(400)), "it is new");
+        assert_eq!(lease.renew(ms(0), &three()), LeaseState::Whole(ms(400)));
         lease
     }
 
@@ -251,9 +251,9 @@ mod tests {
     fn a_lease_runs_from_the_ping_that_the_deciding_grant_answered() {
         let mut lease = b_of_three();
         lease.granted(&id("a"), ms(100), of(1));
-        assert_eq!(lease.renew(ms(150), &three()), Standing::Whole(ms(500)));
-        assert_eq!(lease.renew(ms(499), &three()), Standing::Whole(ms(500)));
-        assert_eq!(lease.renew(ms(500), &three()), Standing::Nothing);
+        assert_eq!(lease.renew(ms(150), &three()), LeaseState::Whole(ms(500)));
+        assert_eq!(lease.renew(ms(499), &three()), LeaseState::Whole(ms(500)));
+        assert_eq!(lease.renew(ms(500), &three()), LeaseState::Nothing);
     }
 
     #[test]
@@ -261,12 +261,12 @@ mod tests {
         let mut one = b_of_three();
         one.granted(&id("a"), ms(300), of(9));
         one.granted(&id("c"), ms(300), of(1));
-        assert_eq!(one.renew(ms(450), &three()), Standing::Whole(ms(700)));
+        assert_eq!(one.renew(ms(450), &three()), LeaseState::Whole(ms(700)));
         let mut both = b_of_three();
         both.granted(&id("a"), ms(900), of(9));
         both.granted(&id("c"), ms(900), of(9));
-        assert_eq!(both.renew(ms(950), &three()), Standing::Broken(ms(1_300)));
-        assert_eq!(both.renew(ms(960), &three()), Standing::Whole(ms(1_300)));
+        assert_eq!(both.renew(ms(950), &three()), LeaseState::Broken(ms(1_300)));
+        assert_eq!(both.renew(ms(960), &three()), LeaseState::Whole(ms(1_300)));
     }
 
     /// `a` struck `b` off and recognised it again. Whoever heard of the strike may count `a` for a
@@ -277,16 +277,16 @@ mod tests {
         for sent in [300, 600] {
             soon.granted(&id("a"), ms(sent), of(9));
             soon.granted(&id("c"), ms(300), of(1));
-            assert_eq!(soon.renew(ms(sent), &three()), Standing::Whole(ms(700)));
+            assert_eq!(soon.renew(ms(sent), &three()), LeaseState::Whole(ms(700)));
         }
-        assert_eq!(soon.renew(ms(700), &three()), Standing::Broken(ms(1_000)));
+        assert_eq!(soon.renew(ms(700), &three()), LeaseState::Broken(ms(1_000)));
         let mut late = b_of_three();
         for sent in [300, 600, 700] {
             late.granted(&id("a"), ms(sent), of(9));
             late.granted(&id("c"), ms(sent.min(600)), of(1));
-            assert!(matches!(late.renew(ms(sent), &three()), Standing::Whole(_)));
+            assert!(matches!(late.renew(ms(sent), &three()), LeaseState::Whole(_)));
         }
-        assert_eq!(late.renew(ms(1_000), &three()), Standing::Whole(ms(1_100)));
+        assert_eq!(late.renew(ms(1_000), &three()), LeaseState::Whole(ms(1_100)));
     }
 
     #[test]
@@ -296,20 +296,20 @@ mod tests {
         for voter in ["b", "c"] {
             lease.granted(&id(voter), ms(0), of(1));
         }
-        assert_eq!(lease.renew(ms(0), &three), Standing::Broken(ms(400)));
-        assert_eq!(lease.renew(ms(500), &three), Standing::Nothing);
+        assert_eq!(lease.renew(ms(0), &three), LeaseState::Broken(ms(400)));
+        assert_eq!(lease.renew(ms(500), &three), LeaseState::Nothing);
         let two = Quorum::Of(vec![id("a"), id("c")]);
-        assert!(matches!(lease.renew(ms(600), &two), Standing::Broken(_)), "b left meanwhile");
-        assert!(matches!(lease.renew(ms(620), &two), Standing::Whole(_)));
+        assert!(matches!(lease.renew(ms(600), &two), LeaseState::Broken(_)), "b left meanwhile");
+        assert!(matches!(lease.renew(ms(620), &two), LeaseState::Whole(_)));
     }
 
     /// Two nodes may have struck it off without a grant to wait for.
     #[test]
     fn a_node_that_just_started_needs_a_quorum_of_all_it_knows() {
         let mut lease = Lease::new(id("a"), SPAN);
-        assert_eq!(lease.renew(ms(0), &three()), Standing::Nothing);
+        assert_eq!(lease.renew(ms(0), &three()), LeaseState::Nothing);
         lease.granted(&id("c"), ms(10), of(1));
-        assert_eq!(lease.renew(ms(20), &three()), Standing::Broken(ms(410)));
+        assert_eq!(lease.renew(ms(20), &three()), LeaseState::Broken(ms(410)));
     }
 
     #[test]
@@ -317,16 +317,16 @@ mod tests {
         let alone = Quorum::Of(vec![id("b")]);
         let pair = Quorum::Of(vec![id("a"), id("b")]);
         let mut lease = Lease::new(id("b"), SPAN);
-        assert_eq!(lease.renew(ms(0), &alone), Standing::Whole(Moment::NEVER));
-        assert_eq!(lease.renew(ms(500), &pair), Standing::Whole(ms(900)));
+        assert_eq!(lease.renew(ms(0), &alone), LeaseState::Whole(Monotonic::NEVER));
+        assert_eq!(lease.renew(ms(500), &pair), LeaseState::Whole(ms(900)));
         lease.granted(&id("a"), ms(520), of(1));
-        assert_eq!(lease.renew(ms(530), &pair), Standing::Whole(ms(930).plus(JUST_AFTER)));
+        assert_eq!(lease.renew(ms(530), &pair), LeaseState::Whole(ms(930).plus(JUST_AFTER)));
         lease.granted(&id("a"), ms(920), of(1));
-        assert_eq!(lease.renew(ms(930), &pair), Standing::Whole(ms(1_320)));
+        assert_eq!(lease.renew(ms(930), &pair), LeaseState::Whole(ms(1_320)));
         let mut unheard = Lease::new(id("b"), SPAN);
         unheard.renew(ms(0), &alone);
         unheard.renew(ms(500), &pair);
-        assert_eq!(unheard.renew(ms(900), &pair), Standing::Nothing);
+        assert_eq!(unheard.renew(ms(900), &pair), LeaseState::Nothing);
     }
 
     /// What is believed between two renewals must not end just because another one counts.
@@ -338,7 +338,7 @@ mod tests {
         lease.renew(ms(0), &pair);
         for sent in [300, 600] {
             lease.granted(&id("a"), ms(sent), of(1));
-            assert_eq!(lease.renew(ms(sent), &three()), Standing::Whole(ms(sent + 400)));
+            assert_eq!(lease.renew(ms(sent), &three()), LeaseState::Whole(ms(sent + 400)));
         }
     }
 
@@ -352,13 +352,13 @@ mod tests {
         lease.renew(ms(500), &pair);
         for sent in [800, 1_100] {
             lease.granted(&id("a"), ms(sent), of(1));
-            assert_eq!(lease.renew(ms(sent), &pair), Standing::Whole(ms(sent + 400)));
+            assert_eq!(lease.renew(ms(sent), &pair), LeaseState::Whole(ms(sent + 400)));
         }
     }
 
     #[test]
     fn without_a_quorum_rule_nobody_is_asked() {
         let mut lease = Lease::new(id("b"), SPAN);
-        assert_eq!(lease.renew(ms(0), &Quorum::Everyone), Standing::Whole(Moment::NEVER));
+        assert_eq!(lease.renew(ms(0), &Quorum::Everyone), LeaseState::Whole(Monotonic::NEVER));
     }
 }

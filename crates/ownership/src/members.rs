@@ -13,7 +13,7 @@ use crate::ranges::Ranges;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Members {
     /// The members of the roll on this ring.
-    pub seats: BTreeMap<NodeId, Place>,
+    pub entries: BTreeMap<NodeId, Place>,
     /// The known members that count.
     pub quorum: Quorum,
 }
@@ -36,12 +36,12 @@ impl Members {
             sip.write_u64(id.as_str().len() as u64);
             sip.write(id.as_str().as_bytes());
         };
-        sip.write_u64(self.seats.len() as u64);
-        for (id, place) in &self.seats {
+        sip.write_u64(self.entries.len() as u64);
+        for (id, token) in &self.entries {
             text(&mut sip, id);
-            sip.write_u64(place.generation.0);
-            sip.write_u64(place.arcs.iter().len() as u64);
-            for range in place.arcs.iter() {
+            sip.write_u64(token.generation.0);
+            sip.write_u64(token.arcs.iter().len() as u64);
+            for range in token.arcs.iter() {
                 sip.write_u64(range.first);
                 sip.write_u64(range.last);
             }
@@ -60,13 +60,13 @@ impl Members {
 
     /// What is `id`'s own.
     pub fn arcs(&self, id: &NodeId) -> Ranges {
-        self.seats.get(id).map(|place| place.arcs.clone()).unwrap_or_default()
+        self.entries.get(id).map(|token| token.arcs.clone()).unwrap_or_default()
     }
 
     /// What became `id`'s own between `before` and now; everything when it is another start of it.
     pub fn gained(&self, id: &NodeId, before: &Self) -> Ranges {
-        let Some(now) = self.seats.get(id) else { return Ranges::EMPTY };
-        match before.seats.get(id) {
+        let Some(now) = self.entries.get(id) else { return Ranges::EMPTY };
+        match before.entries.get(id) {
             Some(then) if then.generation == now.generation => now.arcs.without(&then.arcs),
             _ => now.arcs.clone(),
         }
@@ -74,6 +74,6 @@ impl Members {
 
     /// Of nobody.
     pub fn none() -> Self {
-        Self { seats: BTreeMap::new(), quorum: Quorum::Of(Vec::new()) }
+        Self { entries: BTreeMap::new(), quorum: Quorum::Of(Vec::new()) }
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use super::identity::{Generation, NodeId};
-use super::known::Electorate;
+use super::voters::VoterSet;
 
 /// What a node says about itself in gossip.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Member {
     /// Where its HTTP door listens, for people.
     pub http: Option<SocketAddr>,
     /// Who counts for a majority, in its eyes.
-    pub electorate: Electorate,
+    pub voter_set: VoterSet,
 }
 
 /// What a member is ready for.
@@ -63,11 +63,11 @@ pub const MEMBERS_MAX: usize = 1_024;
 /// A side of a split cluster sees its own members only. If it shared a limit among them, the sides
 /// would hand it out once each; shared among the known, they hand out parts of one limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownMembers {
     nodes: Vec<(NodeId, String)>,
 }
 
-impl Known {
+impl KnownMembers {
     /// These nodes; of two with one id the later region counts. Beyond [`MEMBERS_MAX`] the highest
     /// ids are left out, on every node alike.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, String)>) -> Self {
@@ -93,10 +93,10 @@ impl Known {
 }
 
 impl View {
-    /// The view of `facts`: the highest generation of each node.
-    pub fn new(facts: impl IntoIterator<Item = Member>) -> Self {
+    /// The view of `node_metadata`: the highest generation of each node.
+    pub fn new(node_metadata: impl IntoIterator<Item = Member>) -> Self {
         let mut newest: BTreeMap<NodeId, Member> = BTreeMap::new();
-        for fact in facts {
+        for fact in node_metadata {
             let is_newer =
                 newest.get(&fact.id).is_none_or(|known| known.generation < fact.generation);
             if is_newer {
@@ -156,7 +156,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
-            electorate: Electorate::default(),
+            voter_set: VoterSet::default(),
         }
     }
 

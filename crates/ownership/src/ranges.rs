@@ -65,10 +65,10 @@ impl Ranges {
         Self { ranges }
     }
 
-    /// Whether `place` is in it.
-    pub fn contains(&self, place: u64) -> bool {
-        let at = self.ranges.partition_point(|range| range.last < place);
-        self.ranges.get(at).is_some_and(|range| range.first <= place)
+    /// Whether `token` is in it.
+    pub fn contains(&self, token: u64) -> bool {
+        let at = self.ranges.partition_point(|range| range.last < token);
+        self.ranges.get(at).is_some_and(|range| range.first <= token)
     }
 
     /// Whether it holds no place.
@@ -114,8 +114,8 @@ impl Ranges {
 
     /// Parts per million of the circle.
     pub fn share_ppm(&self) -> u32 {
-        let places: u128 = self.iter().map(|range| u128::from(range.last - range.first) + 1).sum();
-        u32::try_from((places * 1_000_000) >> 64).unwrap_or(1_000_000)
+        let tokens: u128 = self.iter().map(|range| u128::from(range.last - range.first) + 1).sum();
+        u32::try_from((tokens * 1_000_000) >> 64).unwrap_or(1_000_000)
     }
 
     fn complement(&self) -> Self {
@@ -177,11 +177,11 @@ mod tests {
 
         #[test]
         fn sets_of_ranges_are_sets_of_places(a in ranges(), b in ranges()) {
-            for place in (0..16).chain(u64::MAX - 3..=u64::MAX) {
-                let (in_a, in_b) = (a.contains(place), b.contains(place));
-                prop_assert_eq!(a.with(&b).contains(place), in_a || in_b);
-                prop_assert_eq!(a.shared_with(&b).contains(place), in_a && in_b);
-                prop_assert_eq!(a.without(&b).contains(place), in_a && !in_b);
+            for token in (0..16).chain(u64::MAX - 3..=u64::MAX) {
+                let (in_a, in_b) = (a.contains(token), b.contains(token));
+                prop_assert_eq!(a.with(&b).contains(token), in_a || in_b);
+                prop_assert_eq!(a.shared_with(&b).contains(token), in_a && in_b);
+                prop_assert_eq!(a.without(&b).contains(token), in_a && !in_b);
             }
             prop_assert_eq!(a.without(&b).with(&a.shared_with(&b)), a.clone());
             prop_assert_eq!(Ranges::try_from(Vec::from(a.clone())), Ok(a));

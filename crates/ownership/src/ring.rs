@@ -61,17 +61,17 @@ impl Ring {
         Self { nodes: nodes.into(), points: points.into() }
     }
 
-    /// The owner of the key at `place`; `None` on an empty ring.
-    pub fn owner(&self, place: u64) -> Option<&NodeId> {
-        self.walk(place).next().map(|node| &node.id)
+    /// The owner of the key at `token`; `None` on an empty ring.
+    pub fn owner(&self, token: u64) -> Option<&NodeId> {
+        self.walk(token).next().map(|node| &node.id)
     }
 
     /// Owner first, then up to `count` other nodes that follow it on the ring. Nodes of zones not
     /// yet taken come before nodes of zones that are, so that a lost zone takes one copy with it.
-    pub fn replicas(&self, place: u64, count: usize) -> Vec<&NodeId> {
+    pub fn replicas(&self, token: u64, count: usize) -> Vec<&NodeId> {
         let wanted = count.saturating_add(1).min(self.nodes.len());
         let mut distinct: Vec<&Place> = Vec::with_capacity(self.nodes.len());
-        for node in self.walk(place) {
+        for node in self.walk(token) {
             if distinct.iter().all(|seen| seen.id != node.id) {
                 distinct.push(node);
             }
@@ -95,10 +95,10 @@ impl Ring {
 
     /// The next `count` nodes behind the owner, each once. When the owner just came, the first of
     /// them owned its keys before.
-    pub fn successors(&self, place: u64, count: usize) -> Vec<&NodeId> {
+    pub fn successors(&self, token: u64, count: usize) -> Vec<&NodeId> {
         let wanted = count.saturating_add(1).min(self.nodes.len());
         let mut found: Vec<&NodeId> = Vec::with_capacity(wanted);
-        for node in self.walk(place) {
+        for node in self.walk(token) {
             if found.len() == wanted {
                 break;
             }
@@ -109,10 +109,10 @@ impl Ring {
         found.split_off(found.len().min(1))
     }
 
-    /// Which stretch of the circle `place` lies on: all places of one have the same owner and
+    /// Which stretch of the circle `token` lies on: all places of one have the same owner and
     /// replicas.
-    pub fn arc(&self, place: u64) -> usize {
-        let after = self.points.partition_point(|(point, _)| *point < place);
+    pub fn arc(&self, token: u64) -> usize {
+        let after = self.points.partition_point(|(point, _)| *point < token);
         if after == self.points.len() { 0 } else { after }
     }
 
@@ -141,9 +141,9 @@ impl Ring {
         self.arcs(id).share_ppm()
     }
 
-    /// The nodes of the points at and after `place`, once around the circle.
-    fn walk(&self, place: u64) -> impl Iterator<Item = &Place> {
-        let start = self.points.partition_point(|(point, _)| *point < place);
+    /// The nodes of the points at and after `token`, once around the circle.
+    fn walk(&self, token: u64) -> impl Iterator<Item = &Place> {
+        let start = self.points.partition_point(|(point, _)| *point < token);
         let (before, after) = self.points.split_at(start);
         after.iter().chain(before).map(|(_, index)| &self.nodes[usize::from(*index)])
     }
@@ -170,7 +170,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Electorate;
+    use crate::VoterSet;
     use crate::identity::Generation;
     use crate::membership::MemberState;
 
@@ -184,7 +184,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            electorate: Electorate::default(),
+            voter_set: VoterSet::default(),
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// 10,000 places, spread evenly.
-    fn places() -> impl Iterator<Item = u64> {
+    fn tokens() -> impl Iterator<Item = u64> {
         (0..10_000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
@@ -207,8 +207,8 @@ mod tests {
     fn a_join_moves_only_keys_to_the_joining_node() {
         let (before, after) = (ring(&["a", "b", "c"]), ring(&["a", "b", "c", "d"]));
         let mut moved = 0;
-        for place in places() {
-            let (old, new) = (before.owner(place), after.owner(place));
+        for token in tokens() {
+            let (old, new) = (before.owner(token), after.owner(token));
             if old != new {
                 assert_eq!(new.map(NodeId::as_str), Some("d"));
                 moved += 1;
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn the_order_of_members_does_not_matter() {
         let (one, two) = (ring(&["a", "b", "c"]), ring(&["c", "a", "b"]));
-        assert!(places().all(|place| one.owner(place) == two.owner(place)));
+        assert!(tokens().all(|token| one.owner(token) == two.owner(token)));
     }
 
     /// Placement is part of the protocol: nodes of two versions in one cluster must agree.
@@ -247,8 +247,8 @@ mod tests {
     fn replicas_prefer_other_zones() {
         let members = [member("a", "z1"), member("b", "z1"), member("c", "z1"), member("d", "z2")];
         let ring = Ring::new(&members, 64);
-        for place in places().take(500) {
-            let replicas = ring.replicas(place, 1);
+        for token in tokens().take(500) {
+            let replicas = ring.replicas(token, 1);
             let zones: Vec<_> = replicas.iter().map(|id| id.as_str() == "d").collect();
             assert_eq!(zones.iter().filter(|is_d| **is_d).count(), 1, "{replicas:?}");
         }
@@ -258,14 +258,14 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
         #[test]
         fn replicas_are_distinct_and_start_with_the_owner(
-            nodes in 1_usize..9, place: u64, count in 0_usize..9,
+            nodes in 1_usize..9, token: u64, count in 0_usize..9,
         ) {
             let members: Vec<_> =
                 (0..nodes).map(|n| member(&format!("n{n}"), &format!("z{}", n % 3))).collect();
             let ring = Ring::new(&members, 16);
-            let replicas = ring.replicas(place, count);
+            let replicas = ring.replicas(token, count);
             prop_assert_eq!(replicas.len(), (count + 1).min(nodes));
-            prop_assert_eq!(replicas.first().copied(), ring.owner(place));
+            prop_assert_eq!(replicas.first().copied(), ring.owner(token));
             let mut unique = replicas.clone();
             unique.sort();
             unique.dedup();

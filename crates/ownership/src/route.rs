@@ -10,7 +10,7 @@ use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::policy::Scope;
 
 use super::identity::{NodeId, node_actor, region_actor};
-use super::membership::{Known, MemberState, View};
+use super::membership::{KnownMembers, MemberState, View};
 use super::ring::Ring;
 
 /// Everything that follows from a view: the rings. Immutable; a request holds one.
@@ -26,7 +26,7 @@ pub struct Topology {
     /// The rings that were in force before, the latest first; at most [`BEFORE_MAX`].
     before: VecDeque<Arc<Rings>>,
     /// Whom limits are shared among while owners are out of reach.
-    known: Known,
+    known: KnownMembers,
     /// The columns of all members and regions.
     spoken_for: BTreeSet<ActorId>,
 }
@@ -76,7 +76,7 @@ impl Topology {
             })
             .collect();
         let rings = Arc::new(Rings { regions, global });
-        let known = Known::of(&view);
+        let known = KnownMembers::of(&view);
         Self { me, region, view, rings, before: VecDeque::new(), known, spoken_for }
     }
 
@@ -93,39 +93,39 @@ impl Topology {
 
     /// This topology with shares set aside for `known` nodes too, besides those that own keys.
     #[must_use]
-    pub fn with_known(mut self, known: Known) -> Self {
-        self.known = Known::of(&self.view).with(known);
+    pub fn with_known(mut self, known: KnownMembers) -> Self {
+        self.known = KnownMembers::of(&self.view).with(known);
         self
     }
 
-    /// Where the key at `place` of a strict rule is decided.
-    pub fn route(&self, scope: Scope, place: u64) -> Route<'_> {
-        match self.owner(scope, place) {
+    /// Where the key at `token` of a strict rule is decided.
+    pub fn route(&self, scope: Scope, token: u64) -> Route<'_> {
+        match self.owner(scope, token) {
             Some(owner) if *owner == self.me => Route::Local,
             Some(owner) => Route::Forward(owner),
             None => Route::Nobody,
         }
     }
 
-    /// The owner of the key at `place` of a strict rule.
-    pub fn owner(&self, scope: Scope, place: u64) -> Option<&NodeId> {
-        self.rings.owner(scope, &self.region, place)
+    /// The owner of the key at `token` of a strict rule.
+    pub fn owner(&self, scope: Scope, token: u64) -> Option<&NodeId> {
+        self.rings.owner(scope, &self.region, token)
     }
 
     /// Who owned that key by the rings that were in force before, the latest first.
-    pub fn owners_before(&self, scope: Scope, place: u64) -> impl Iterator<Item = &NodeId> {
-        self.before.iter().filter_map(move |rings| rings.owner(scope, &self.region, place))
+    pub fn owners_before(&self, scope: Scope, token: u64) -> impl Iterator<Item = &NodeId> {
+        self.before.iter().filter_map(move |rings| rings.owner(scope, &self.region, token))
     }
 
     /// The next nodes behind the owner on the ring in force. One that came holds nothing at first,
     /// and the first node behind it holds what becomes its own; a node that just came itself knows
     /// no ring before.
-    pub fn successors(&self, scope: Scope, place: u64) -> Vec<&NodeId> {
+    pub fn successors(&self, scope: Scope, token: u64) -> Vec<&NodeId> {
         let ring = match scope {
             Scope::Region => self.region_ring(&self.region),
             Scope::Global => Some(self.global_ring()),
         };
-        ring.map(|ring| ring.successors(place, SUCCESSORS)).unwrap_or_default()
+        ring.map(|ring| ring.successors(token, SUCCESSORS)).unwrap_or_default()
     }
 
     /// Whether this node drains: it owns nothing any more, though peers may not have heard yet.
@@ -133,9 +133,9 @@ impl Topology {
         self.view.get(&self.me).is_some_and(|me| me.state == MemberState::Draining)
     }
 
-    /// The owner of the key at `place` in one region.
-    pub fn region_owner(&self, region: &str, place: u64) -> Option<&NodeId> {
-        self.rings.regions.get(region).and_then(|ring| ring.owner(place))
+    /// The owner of the key at `token` in one region.
+    pub fn region_owner(&self, region: &str, token: u64) -> Option<&NodeId> {
+        self.rings.regions.get(region).and_then(|ring| ring.owner(token))
     }
 
     /// Whether a member or a region that is there tells of this column itself.
@@ -182,10 +182,10 @@ impl Topology {
 }
 
 impl Rings {
-    fn owner(&self, scope: Scope, region: &str, place: u64) -> Option<&NodeId> {
+    fn owner(&self, scope: Scope, region: &str, token: u64) -> Option<&NodeId> {
         match scope {
-            Scope::Region => self.regions.get(region)?.owner(place),
-            Scope::Global => self.global.owner(place),
+            Scope::Region => self.regions.get(region)?.owner(token),
+            Scope::Global => self.global.owner(token),
         }
     }
 }
@@ -195,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Electorate;
+    use crate::VoterSet;
     use crate::identity::Generation;
     use crate::membership::Member;
 
@@ -209,7 +209,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
-            electorate: Electorate::default(),
+            voter_set: VoterSet::default(),
         }
     }
 
@@ -223,10 +223,10 @@ mod tests {
             ["a", "b", "c"].iter().map(|id| member(id, "eu", MemberState::Up)).collect();
         let all: Vec<_> =
             ["a", "b", "c"].iter().map(|me| topology(me, "eu", members.clone())).collect();
-        for place in (0..1_000u64).map(|n| n << 54) {
-            let owners: Vec<_> = all.iter().map(|t| t.region_owner("eu", place)).collect();
+        for token in (0..1_000u64).map(|n| n << 54) {
+            let owners: Vec<_> = all.iter().map(|t| t.region_owner("eu", token)).collect();
             assert!(owners.iter().all(|owner| *owner == owners[0]));
-            let local = all.iter().filter(|t| t.route(Scope::Region, place) == Route::Local);
+            let local = all.iter().filter(|t| t.route(Scope::Region, token) == Route::Local);
             assert_eq!(local.count(), 1);
         }
     }
@@ -235,9 +235,9 @@ mod tests {
     fn a_region_keeps_its_own_keys_and_the_global_ring_does_not() {
         let members = vec![member("a", "eu", MemberState::Up), member("b", "us", MemberState::Up)];
         let a = topology("a", "eu", members);
-        let places: Vec<u64> = (0..64u64).map(|n| n << 58).collect();
-        assert!(places.iter().all(|&place| a.route(Scope::Region, place) == Route::Local));
-        assert!(places.iter().any(|&place| a.route(Scope::Global, place) != Route::Local));
+        let tokens: Vec<u64> = (0..64u64).map(|n| n << 58).collect();
+        assert!(tokens.iter().all(|&token| a.route(Scope::Region, token) == Route::Local));
+        assert!(tokens.iter().any(|&token| a.route(Scope::Global, token) != Route::Local));
     }
 
     #[test]
@@ -275,11 +275,11 @@ mod tests {
         let same = topology("a", "eu", members(&["a", "b"])).after(&two);
         let three = topology("a", "eu", members(&["a", "b", "c"])).after(&same);
         let four = topology("a", "eu", members(&["a", "b", "c", "d"])).after(&three);
-        for place in (0..64u64).map(|n| n << 58) {
-            let owner = |topology: &Topology| topology.owner(Scope::Region, place).cloned();
-            let before: Vec<_> = three.owners_before(Scope::Region, place).cloned().collect();
+        for token in (0..64u64).map(|n| n << 58) {
+            let owner = |topology: &Topology| topology.owner(Scope::Region, token).cloned();
+            let before: Vec<_> = three.owners_before(Scope::Region, token).cloned().collect();
             assert_eq!(before, [owner(&two), owner(&alone)].map(|id| id.expect("an owner")));
-            let before: Vec<_> = four.owners_before(Scope::Region, place).cloned().collect();
+            let before: Vec<_> = four.owners_before(Scope::Region, token).cloned().collect();
             assert_eq!(before, [owner(&three), owner(&two)].map(|id| id.expect("an owner")));
         }
     }
@@ -296,7 +296,7 @@ mod tests {
             let nodes: Vec<_> =
                 sides.iter().enumerate().map(|(n, side)| (format!("n{n}"), *side)).collect();
             let known = |id: &String| (NodeId::new(id).expect("id"), "eu".to_owned());
-            let known = Known::new(nodes.iter().map(|(id, _)| known(id)));
+            let known = KnownMembers::new(nodes.iter().map(|(id, _)| known(id)));
             let mut sum = 0;
             for (me, mine) in nodes.iter().filter(|(_, side)| *side != 0) {
                 let seen = nodes.iter().filter(|(_, side)| side == mine);

@@ -27,7 +27,7 @@ use super::fleet::{Fleet, Node};
 use super::site::Site;
 use crate::config::{Limits, UserError};
 use crate::front::bounds::Bounds;
-use crate::front::serve::{DoorStats, Protocols, serve};
+use crate::front::serve::{ListenerStats, Protocols, serve};
 
 /// What people copy is what is shown.
 const EXAMPLE: &str = include_str!("../../../docs/examples/envoy.yaml");
@@ -78,11 +78,11 @@ impl Envoy {
     ) -> Result<Self, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|error| failed(&error))?;
         let upstream = listener.local_addr().map_err(|error| failed(&error))?;
-        let doors: Vec<SocketAddr> = nodes.iter().map(|node| node.grpc).collect();
+        let listeners: Vec<SocketAddr> = nodes.iter().map(|node| node.grpc).collect();
         let file = site.path().join("envoy.yaml");
         let admin = site.path().join("envoy.admin");
         let log = site.path().join("envoy.log");
-        fs::write(&file, configuration(upstream, &doors)).map_err(|error| failed(&error))?;
+        fs::write(&file, configuration(upstream, &listeners)).map_err(|error| failed(&error))?;
         let child = spawn(&program, &file, &admin, &log).map_err(|error| failed(&error))?;
         fleet.adopt("envoy", child, log);
         let behind = greet(listener);
@@ -148,18 +148,19 @@ fn greet(listener: TcpListener) -> AbortOnDropHandle<()> {
     let router = Router::new().fallback(async || "hello from the upstream\n");
     AbortOnDropHandle::new(tokio::spawn(async move {
         let bounds = Bounds::from(&Limits::default());
-        let stats = std::sync::Arc::new(DoorStats::default());
+        let stats = std::sync::Arc::new(ListenerStats::default());
         serve(listener, router, Protocols::Http, &bounds, stats, CancellationToken::new()).await;
     }))
 }
 
 /// The example with the demo's rules and the ports of this run.
-fn configuration(upstream: SocketAddr, doors: &[SocketAddr]) -> String {
+fn configuration(upstream: SocketAddr, listeners: &[SocketAddr]) -> String {
     let ports = [(8020, 0), (9901, 0), (8001, upstream.port())];
-    let doors = (8181..).zip(doors.iter().map(SocketAddr::port));
-    let config = ports.into_iter().chain(doors).fold(EXAMPLE.to_owned(), |config, (from, to)| {
-        config.replace(&format!("port_value: {from}}}"), &format!("port_value: {to}}}"))
-    });
+    let listeners = (8181..).zip(listeners.iter().map(SocketAddr::port));
+    let config =
+        ports.into_iter().chain(listeners).fold(EXAMPLE.to_owned(), |config, (from, to)| {
+            config.replace(&format!("port_value: {from}}}"), &format!("port_value: {to}}}"))
+        });
     config
         .replace("domain: edge", "domain: demo")
         // One machine plays all of it here, and answers should not depend on what else it does.

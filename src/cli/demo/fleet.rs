@@ -72,7 +72,8 @@ impl Fleet {
         self.adopt(id, child, log.clone());
         let deadline = Instant::now() + START_PATIENCE;
         while Instant::now() < deadline {
-            if let Some([http, grpc, admin]) = doors(&fs::read_to_string(&log).unwrap_or_default())
+            if let Some([http, grpc, admin]) =
+                listeners(&fs::read_to_string(&log).unwrap_or_default())
             {
                 return Ok(Node { id, region, pid, http, grpc, admin });
             }
@@ -157,14 +158,14 @@ fn spawn(config: &Path, log: &Path) -> io::Result<Child> {
 }
 
 /// The addresses in the line `listening on http A, grpc B, admin C` of a log.
-fn doors(log: &str) -> Option<[SocketAddr; 3]> {
+fn listeners(log: &str) -> Option<[SocketAddr; 3]> {
     let (_, rest) = log.split_once("listening on ")?;
     let (line, _) = rest.split_once('\n')?;
-    let door = |name: &str| {
+    let listener = |name: &str| {
         let mut parts = line.split(", ").filter_map(|part| part.strip_prefix(name));
         parts.next()?.split_whitespace().next()?.parse().ok()
     };
-    Some([door("http ")?, door("grpc ")?, door("admin ")?])
+    Some([listener("http ")?, listener("grpc ")?, listener("admin ")?])
 }
 
 #[cfg(test)]
@@ -174,9 +175,9 @@ mod tests {
     #[test]
     fn the_doors_are_read_from_a_whole_line_alone() {
         let line = "INFO listening on http 127.0.0.1:1, grpc 127.0.0.1:2, admin 127.0.0.1:3 node=a";
-        assert_eq!(doors(line), None);
-        let found = doors(&format!("first\n{line}\n")).unwrap();
+        assert_eq!(listeners(line), None);
+        let found = listeners(&format!("first\n{line}\n")).unwrap();
         assert_eq!(found.map(|addr| addr.port()), [1, 2, 3]);
-        assert_eq!(doors("listening on http 127.0.0.1:1\n"), None);
+        assert_eq!(listeners("listening on http 127.0.0.1:1\n"), None);
     }
 }

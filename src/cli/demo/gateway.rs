@@ -27,7 +27,7 @@ use super::super::client::{self, Http};
 use super::fleet::Node;
 use crate::config::Limits;
 use crate::front::bounds::Bounds;
-use crate::front::serve::{DoorStats, Protocols, serve};
+use crate::front::serve::{ListenerStats, Protocols, serve};
 
 /// Which node answered.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-node");
@@ -65,7 +65,7 @@ impl Gateway {
         let router = Router::new().fallback(pass).with_state(balancer);
         let running = tokio::spawn(async move {
             let bounds = Bounds::from(&Limits::default());
-            let stats = Arc::new(DoorStats::default());
+            let stats = Arc::new(ListenerStats::default());
             let never = CancellationToken::new();
             serve(listener, router, Protocols::Http, &bounds, stats, never).await;
         });

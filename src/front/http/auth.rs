@@ -47,10 +47,10 @@ use tidegate_limiter::units::Hits;
 use super::check::{decide, undecided};
 use super::original::{self, Ambiguous, Original};
 use super::problem::problem;
-use super::{HttpDoor, denied_status, path};
+use super::{HttpListener, denied_status, path};
 use crate::config::Auth;
 use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
-use crate::decide::{Ask, Decide};
+use crate::decide::{CheckRequest, Decide};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::Peer;
 use crate::front::{Probes, client_addr, render};
@@ -84,49 +84,49 @@ impl Error {
 }
 
 pub(super) async fn auth<D: Decide, P: Probes>(
-    State(door): State<Arc<HttpDoor<D, P>>>,
+    State(listener): State<Arc<HttpListener<D, P>>>,
     request: Request,
 ) -> Response {
     let (parts, _) = request.into_parts();
-    match answer(&door, &parts).await {
+    match answer(&listener, &parts).await {
         Ok(response) => response,
         Err(error) => {
-            door.stats.refused.add(1);
+            listener.stats.refused.add(1);
             problem(error.status(), &error.to_string())
         }
     }
 }
 
 async fn answer<D: Decide, P: Probes>(
-    door: &HttpDoor<D, P>,
+    listener: &HttpListener<D, P>,
     parts: &Parts,
 ) -> Result<Response, Error> {
-    let domain = door.auth.domain.as_deref().ok_or(Error::Off)?;
-    let denied = denied(parts, &door.auth, door.denied_status)?;
-    let hits = hits(&parts.headers, door.auth.hits_header.as_ref())?;
-    let values = values(parts, &door.auth, &door.bounds)?;
+    let domain = listener.auth.domain.as_deref().ok_or(Error::Off)?;
+    let denied = denied(parts, &listener.auth, listener.denied_status)?;
+    let hits = hits(&parts.headers, listener.auth.hits_header.as_ref())?;
+    let values = values(parts, &listener.auth, &listener.bounds)?;
     if values.is_empty() {
         return Ok(Response::default());
     }
     let descriptors: Vec<Descriptor<'_>> = values.iter().map(descriptor).collect();
-    door.bounds.admit(domain, &descriptors)?;
-    if !door.decide.is_loaded() {
+    listener.bounds.admit(domain, &descriptors)?;
+    if !listener.decide.is_loaded() {
         return Err(Refusal::NotLoaded.into());
     }
 
-    let ask = Ask { domain, descriptors: &descriptors, hits, for_envoy: false };
-    let Some(answer) = decide(door, ask).await else {
+    let ask = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
+    let Some(answer) = decide(listener, ask).await else {
         return Ok(undecided());
     };
     let delay = render::delay(&answer).to_std();
-    let hold_max = Duration::from_millis(door.auth.hold_max.0);
+    let hold_max = Duration::from_millis(listener.auth.hold_max.0);
     let mut response = if !answer.allowed {
         let retry = render::most_restrictive(&answer).map_or(Retry::Now, |verdict| verdict.retry);
         problem(denied, &refused(retry))
     } else if delay > hold_max {
         // Its place in the queue goes to somebody who will be there.
         let give_back = Hits::new(hits.get().saturating_neg());
-        let _ = decide(door, Ask { hits: give_back, ..ask }).await;
+        let _ = decide(listener, CheckRequest { hits: give_back, ..ask }).await;
         problem(denied, "the queue is longer than a request may be held; try again later")
     } else {
         tokio::time::sleep(delay).await;

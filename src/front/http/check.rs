@@ -16,20 +16,20 @@ use hyper::body::Body as _;
 
 use super::json;
 use super::problem::{self, problem};
-use super::{HttpDoor, denied_status};
-use crate::decide::{Answer, Ask, Decide};
+use super::{HttpListener, denied_status};
+use crate::decide::{Answer, CheckRequest, Decide};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::rls::{self, Question};
 use crate::front::{Probes, render, within};
 
 pub(super) async fn check<D: Decide, P: Probes>(
-    State(door): State<Arc<HttpDoor<D, P>>>,
+    State(listener): State<Arc<HttpListener<D, P>>>,
     request: Request,
 ) -> Response {
-    match answer(&door, request).await {
+    match answer(&listener, request).await {
         Ok(response) => response,
         Err(refusal) => {
-            door.stats.refused.add(1);
+            listener.stats.refused.add(1);
             *refusal
         }
     }
@@ -39,35 +39,39 @@ pub(super) async fn check<D: Decide, P: Probes>(
 pub(super) type Refused = Box<Response>;
 
 async fn answer<D: Decide, P: Probes>(
-    door: &HttpDoor<D, P>,
+    listener: &HttpListener<D, P>,
     request: Request,
 ) -> Result<Response, Refused> {
     let (parts, body) = request.into_parts();
-    let body = read_body(body, &door.bounds, parts.version).await?;
+    let body = read_body(body, &listener.bounds, parts.version).await?;
     let bad = |text: &str| Box::new(problem(StatusCode::BAD_REQUEST, text));
     let message = json::request(&body).map_err(|error| bad(&error.to_string()))?;
     let question =
-        Question::new(&message, &door.bounds).map_err(|refusal| bad(&refusal.to_string()))?;
-    if !door.decide.is_loaded() {
+        Question::new(&message, &listener.bounds).map_err(|refusal| bad(&refusal.to_string()))?;
+    if !listener.decide.is_loaded() {
         return Err(Box::new(problem(
             StatusCode::SERVICE_UNAVAILABLE,
             &Refusal::NotLoaded.to_string(),
         )));
     }
-    door.stats.overrides.add(rls::overrides_ignored(&message, false));
+    listener.stats.overrides.add(rls::overrides_ignored(&message, false));
 
-    let Some(answer) = decide(door, question.ask(false)).await else {
+    let Some(answer) = decide(listener, question.ask(false)).await else {
         return Ok(undecided());
     };
-    let status = if answer.allowed { StatusCode::OK } else { denied_status(door.denied_status) };
+    let status =
+        if answer.allowed { StatusCode::OK } else { denied_status(listener.denied_status) };
     let mut response = problem::json(status, json::response(&rls::response(&answer)));
     render::headers(&answer, response.headers_mut());
     Ok(response)
 }
 
 /// The verdict, unless it takes longer than a request may.
-pub(super) async fn decide<D: Decide, P>(door: &HttpDoor<D, P>, ask: Ask<'_>) -> Option<Answer> {
-    within(door.bounds.request_timeout, door.decide.decide(ask)).await
+pub(super) async fn decide<D: Decide, P>(
+    listener: &HttpListener<D, P>,
+    ask: CheckRequest<'_>,
+) -> Option<Answer> {
+    within(listener.bounds.request_timeout, listener.decide.decide(ask)).await
 }
 
 /// The response to a request that could not be decided in time.

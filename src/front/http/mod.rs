@@ -30,13 +30,13 @@ use http::StatusCode;
 
 use super::Probes;
 use super::bounds::Bounds;
-use super::serve::DoorStats;
+use super::serve::ListenerStats;
 use crate::config::Auth;
 use crate::decide::Decide;
 
 /// What the HTTP door is made of.
 #[derive(Debug)]
-pub struct HttpDoor<D, P> {
+pub struct HttpListener<D, P> {
     /// Decides.
     pub decide: Arc<D>,
     /// Tells about the node.
@@ -48,11 +48,11 @@ pub struct HttpDoor<D, P> {
     /// How forward-auth makes descriptors.
     pub auth: Auth,
     /// Where refused requests are counted.
-    pub stats: Arc<DoorStats>,
+    pub stats: Arc<ListenerStats>,
 }
 
 /// The routes of the HTTP door.
-pub fn router<D: Decide, P: Probes>(door: HttpDoor<D, P>) -> Router {
+pub fn router<D: Decide, P: Probes>(listener: HttpListener<D, P>) -> Router {
     Router::new()
         .route("/v1/check", post(check::check::<D, P>))
         .route("/json", any(ratelimit::json::<D, P>))
@@ -66,7 +66,7 @@ pub fn router<D: Decide, P: Probes>(door: HttpDoor<D, P>) -> Router {
         .route("/", get(status_pages::index))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
-        .with_state(Arc::new(door))
+        .with_state(Arc::new(listener))
 }
 
 /// A configured status as the type that HTTP wants.

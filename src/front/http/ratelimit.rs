@@ -22,21 +22,21 @@ use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 
 use super::check::read_body;
-use super::{HttpDoor, json, problem};
+use super::{HttpListener, json, problem};
 use crate::decide::Decide;
 use crate::front::Probes;
 use crate::front::rls::message::Code;
 use crate::front::rls::{self, Unanswered};
 
 pub(super) async fn json<D: Decide, P: Probes>(
-    State(door): State<Arc<HttpDoor<D, P>>>,
+    State(listener): State<Arc<HttpListener<D, P>>>,
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let body = match read_body(body, &door.bounds, parts.version).await {
+    let body = match read_body(body, &listener.bounds, parts.version).await {
         Ok(body) => body,
         Err(refusal) => {
-            door.stats.refused.add(1);
+            listener.stats.refused.add(1);
             return as_text(*refusal);
         }
     };
@@ -45,11 +45,11 @@ pub(super) async fn json<D: Decide, P: Probes>(
         Err(error) => {
             // At a level that is off by default: strangers decide how often this happens.
             tracing::debug!(%error, "/json: no request");
-            door.stats.refused.add(1);
+            listener.stats.refused.add(1);
             return text(StatusCode::BAD_REQUEST);
         }
     };
-    match rls::answer(&*door.decide, &message, &door.bounds, &door.stats).await {
+    match rls::answer(&*listener.decide, &message, &listener.bounds, &listener.stats).await {
         Ok(response) => {
             let status = match response.overall_code() {
                 Code::Ok => StatusCode::OK,
@@ -70,9 +70,9 @@ pub(super) async fn json<D: Decide, P: Probes>(
 
 /// `OK`, or 500 with the reasons, where the reference says nothing.
 pub(super) async fn healthcheck<D: Decide, P: Probes>(
-    State(door): State<Arc<HttpDoor<D, P>>>,
+    State(listener): State<Arc<HttpListener<D, P>>>,
 ) -> Response {
-    match door.probes.ready() {
+    match listener.probes.ready() {
         Ok(()) => Response::new(Body::from("OK")),
         Err(why) => {
             let mut response = Response::new(Body::from(format!("{why}\n")));

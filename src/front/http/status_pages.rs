@@ -8,7 +8,7 @@ use axum::response::Response;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 
-use super::HttpDoor;
+use super::HttpListener;
 use super::problem::json;
 use crate::front::Probes;
 
@@ -21,15 +21,19 @@ pub(super) async fn healthz() -> Response {
     page(StatusCode::OK, TEXT, "ok\n".to_owned())
 }
 
-pub(super) async fn readyz<D, P: Probes>(State(door): State<Arc<HttpDoor<D, P>>>) -> Response {
-    match door.probes.ready() {
+pub(super) async fn readyz<D, P: Probes>(
+    State(listener): State<Arc<HttpListener<D, P>>>,
+) -> Response {
+    match listener.probes.ready() {
         Ok(()) => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
         Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("not ready: {why}\n")),
     }
 }
 
-pub(super) async fn metrics<D, P: Probes>(State(door): State<Arc<HttpDoor<D, P>>>) -> Response {
-    page(StatusCode::OK, OPEN_METRICS, door.probes.metrics())
+pub(super) async fn metrics<D, P: Probes>(
+    State(listener): State<Arc<HttpListener<D, P>>>,
+) -> Response {
+    page(StatusCode::OK, OPEN_METRICS, listener.probes.metrics())
 }
 
 pub(super) async fn index() -> Response {

@@ -16,9 +16,9 @@ use super::limit::{Named, five};
 use super::read::{Limits, Read, Words, read};
 use super::reply::Replies;
 use super::session::{Credentials, Next, Session};
-use crate::decide::{Ask, Demand, Throttle};
+use crate::decide::{CheckRequest, Demand, Throttle};
 use crate::front::bounds::Bounds;
-use crate::front::serve::DoorStats;
+use crate::front::serve::ListenerStats;
 
 /// What all connections of the door have in common.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Shared<D> {
     /// Who decides the limits that clients name.
     pub(super) mode: Mode,
     pub(super) bounds: Bounds,
-    pub(super) stats: Arc<DoorStats>,
+    pub(super) stats: Arc<ListenerStats>,
 }
 
 /// Room that batches use one after the other, so that a hit allocates nothing.
@@ -215,7 +215,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
         if let Err(refusal) = bounds.admit(domain, &descriptors) {
             return self.refuse(&format!("ERR {refusal}"));
         }
-        let ask = Ask { domain, descriptors: &descriptors, hits, for_envoy: false };
+        let ask = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
         let answer = self.shared.decide.decide(ask).await;
         let leading = answer.statuses.first().and_then(|status| status.leading_verdict());
         self.replies.five(match leading {

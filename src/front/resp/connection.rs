@@ -71,9 +71,9 @@ impl<D: Throttle> Connection<D> {
     /// Serves until the client ends the connection, patience does, or a drain.
     pub(super) async fn run(mut self) {
         let begun = Instant::now();
-        let patience = self.shared.bounds.header_timeout;
+        let timeouts = self.shared.bounds.header_timeout;
         // What must be there by when: the password, or the rest of a command.
-        let mut due = (!self.session.is_let_in()).then_some(begun + patience);
+        let mut due = (!self.session.is_let_in()).then_some(begun + timeouts);
         let mut timer = pin!(tokio::time::sleep_until(due.unwrap_or(begun + self.idle_timeout)));
         let wake = self.drain.wake.clone();
         let mut woken = pin!(wake.cancelled());
@@ -120,7 +120,7 @@ impl<D: Throttle> Connection<D> {
                         Reached::End => None,
                         Reached::SameCommand if due.is_some() => due,
                         Reached::SameCommand | Reached::NextCommand => {
-                            Some(Instant::now() + patience)
+                            Some(Instant::now() + timeouts)
                         }
                     };
                     if let Some(at) = due
@@ -233,8 +233,8 @@ impl<D: Throttle> Connection<D> {
             match self.stream.try_write(bytes) {
                 Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let patience = self.shared.bounds.header_timeout;
-                    match tokio::time::timeout(patience, self.stream.writable()).await {
+                    let timeouts = self.shared.bounds.header_timeout;
+                    match tokio::time::timeout(timeouts, self.stream.writable()).await {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) => return Err(Ended),
                         Err(_) => {

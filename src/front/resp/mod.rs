@@ -39,4 +39,4 @@ mod serve;
 mod threads;
 mod watch;
 
-pub use serve::{Door, serve};
+pub use serve::{Listener, serve};

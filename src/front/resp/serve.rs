@@ -15,15 +15,15 @@ use tokio_util::sync::CancellationToken;
 use super::batch::Shared;
 use super::connection::Drain;
 use super::session::Credentials;
-use super::threads::{Crew, Thread, ThreadEnded};
+use super::threads::{Thread, ThreadEnded, WorkerPool};
 use crate::config;
 use crate::decide::Throttle;
 use crate::front::bounds::Bounds;
-use crate::front::serve::{DoorStats, pause_after};
+use crate::front::serve::{ListenerStats, pause_after};
 
 /// What the door is made of.
 #[derive(Debug)]
-pub struct Door<D> {
+pub struct Listener<D> {
     /// Asked for verdicts.
     pub decide: Arc<D>,
     /// Who may come in.
@@ -37,7 +37,7 @@ pub struct Door<D> {
     /// What requests and connections may be.
     pub bounds: Bounds,
     /// What the door counts.
-    pub stats: Arc<DoorStats>,
+    pub stats: Arc<ListenerStats>,
 }
 
 /// Why the door closed before it was to.
@@ -52,13 +52,13 @@ pub enum Error {
     Ended(#[from] ThreadEnded),
 }
 
-impl<D> Door<D> {
+impl<D> Listener<D> {
     /// A door in front of `decide`, as the configuration says.
     pub fn new(
         config: &config::Config,
         decide: Arc<D>,
         bounds: Bounds,
-        stats: Arc<DoorStats>,
+        stats: Arc<ListenerStats>,
     ) -> Self {
         let resp = &config.resp;
         Self {
@@ -78,24 +78,24 @@ impl<D> Door<D> {
 
 /// Serves connections until `drain` is cancelled and the last one has ended.
 pub async fn serve<D: Throttle>(
-    listener: TcpListener,
-    door: Door<D>,
+    socket: TcpListener,
+    listener: Listener<D>,
     drain: CancellationToken,
 ) -> Result<(), Error> {
-    let Door { decide, credentials, mode, threads, idle_timeout, bounds, stats } = door;
+    let Listener { decide, credentials, mode, threads, idle_timeout, bounds, stats } = listener;
     let connections_max = bounds.connections_max;
     let room = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     let shared = Arc::new(Shared { decide, credentials, mode, bounds, stats: stats.clone() });
     let (ending, next_id) = (Drain::default(), Arc::new(AtomicI64::new(1)));
     let start = |number| {
         let (shared, drain, next_id) = (shared.clone(), ending.clone(), next_id.clone());
-        Thread::start(number, Crew { shared, idle_timeout, drain, next_id })
+        Thread::start(number, WorkerPool { shared, idle_timeout, drain, next_id })
     };
     let threads: Vec<Thread> = (0..count(threads)).map(start).collect::<Result<_, _>>()?;
     let served = async {
         loop {
-            let permit = place(&room, connections_max, &stats).await;
-            match listener.accept().await {
+            let permit = connection_permit(&room, connections_max, &stats).await;
+            match socket.accept().await {
                 Ok((stream, _)) => {
                     stats.accepted.add(1);
                     deal(stream, permit, &threads, &stats).await?;
@@ -105,7 +105,7 @@ pub async fn serve<D: Throttle>(
         }
     };
     let outcome = drain.run_until_cancelled(served).await.unwrap_or(Ok(()));
-    drop(listener);
+    drop(socket);
     ending.is_on.store(true, Ordering::Relaxed);
     ending.wake.cancel();
     for thread in threads {
@@ -115,7 +115,11 @@ pub async fn serve<D: Throttle>(
 }
 
 /// Room for one more connection.
-async fn place(room: &Arc<Semaphore>, max: usize, stats: &DoorStats) -> OwnedSemaphorePermit {
+async fn connection_permit(
+    room: &Arc<Semaphore>,
+    max: usize,
+    stats: &ListenerStats,
+) -> OwnedSemaphorePermit {
     loop {
         if let Ok(permit) = room.clone().try_acquire_owned() {
             return permit;
@@ -137,7 +141,7 @@ async fn deal(
     stream: TcpStream,
     permit: OwnedSemaphorePermit,
     threads: &[Thread],
-    stats: &DoorStats,
+    stats: &ListenerStats,
 ) -> Result<(), Error> {
     // An answer is one small segment; waiting to fill it only adds latency.
     let _ = stream.set_nodelay(true);

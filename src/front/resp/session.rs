@@ -59,8 +59,8 @@ const NO_PASSWORD_SET: &str = "ERR AUTH <password> called without any password c
 
 impl Session {
     /// A connection that has said nothing yet.
-    pub fn new(id: i64, peer: SocketAddr, local: SocketAddr, door: &Credentials) -> Self {
-        let is_let_in = door.password.is_none();
+    pub fn new(id: i64, peer: SocketAddr, local: SocketAddr, listener: &Credentials) -> Self {
+        let is_let_in = listener.password.is_none();
         Self { id, peer, local, protocol: Protocol::Resp2, is_let_in, name: Vec::new() }
     }
 
@@ -88,12 +88,12 @@ impl Session {
         &mut self,
         talk: Talk,
         args: &Words<'_>,
-        door: &Credentials,
+        listener: &Credentials,
         replies: &mut Replies,
     ) -> Next {
         let outcome = match talk {
-            Talk::Auth => self.auth(args, door).map(|()| replies.simple("OK")),
-            Talk::Hello => self.hello(args, door, replies),
+            Talk::Auth => self.auth(args, listener).map(|()| replies.simple("OK")),
+            Talk::Hello => self.hello(args, listener, replies),
             Talk::Client => self.client(args, replies),
             Talk::Command => about::commands(args, self.protocol, replies),
             Talk::Config => about::config(args, self.protocol, replies),
@@ -126,7 +126,7 @@ impl Session {
             },
             Talk::Reset => {
                 let Self { id, peer, local, .. } = *self;
-                *self = Self::new(id, peer, local, door);
+                *self = Self::new(id, peer, local, listener);
                 replies.simple("RESET");
                 Ok(())
             }
@@ -145,23 +145,23 @@ impl Session {
 // === impl Session: who and what ===
 
 impl Session {
-    fn auth(&mut self, args: &Words<'_>, door: &Credentials) -> Result<(), String> {
+    fn auth(&mut self, args: &Words<'_>, listener: &Credentials) -> Result<(), String> {
         let (username, password) = match args[..] {
-            [password] if door.password.is_some() => (door.username.as_bytes(), password),
+            [password] if listener.password.is_some() => (listener.username.as_bytes(), password),
             [_] => return Err(NO_PASSWORD_SET.to_owned()),
             [username, password] => (username, password),
             _ => return Err("ERR syntax error".to_owned()),
         };
-        self.let_in(username, password, door)
+        self.let_in(username, password, listener)
     }
 
     fn let_in(
         &mut self,
         username: &[u8],
         password: &[u8],
-        door: &Credentials,
+        listener: &Credentials,
     ) -> Result<(), String> {
-        if !door.accepts(username, password) {
+        if !listener.accepts(username, password) {
             return Err(WRONG_PASS.to_owned());
         }
         self.is_let_in = true;
@@ -172,7 +172,7 @@ impl Session {
     fn hello(
         &mut self,
         args: &Words<'_>,
-        door: &Credentials,
+        listener: &Credentials,
         replies: &mut Replies,
     ) -> Result<(), String> {
         let mut protocol = self.protocol;
@@ -207,7 +207,7 @@ impl Session {
             };
         }
         if let Some((username, password)) = user {
-            self.let_in(username, password, door)?;
+            self.let_in(username, password, listener)?;
         }
         if !self.is_let_in {
             return Err(HELLO_FIRST.to_owned());
@@ -290,23 +290,23 @@ mod tests {
     use super::super::command::command;
     use super::*;
 
-    fn door(password: Option<&str>) -> Credentials {
+    fn listener(password: Option<&str>) -> Credentials {
         Credentials { username: "default".to_owned(), password: password.map(Into::into) }
     }
 
-    fn session(door: &Credentials) -> Session {
+    fn session(listener: &Credentials) -> Session {
         let addr = SocketAddr::from(([127, 0, 0, 1], 6380));
-        Session::new(7, addr, addr, door)
+        Session::new(7, addr, addr, listener)
     }
 
-    fn say(session: &mut Session, door: &Credentials, line: &str) -> String {
+    fn say(session: &mut Session, listener: &Credentials, line: &str) -> String {
         let mut words: Words<'_> = line.split(' ').map(str::as_bytes).collect();
         let mut replies = Replies::default();
         match command(&mut words) {
             Ok(command) => match (session.admits(&command), command) {
                 (Err(error), _) => replies.error(error),
                 (Ok(()), Command::Talk(talk, args)) => {
-                    if session.talk(talk, &args, door, &mut replies) == Next::Close {
+                    if session.talk(talk, &args, listener, &mut replies) == Next::Close {
                         replies.simple("closed");
                     }
                 }
@@ -319,9 +319,9 @@ mod tests {
 
     #[test]
     fn nothing_is_decided_before_the_password() {
-        let door = door(Some("secret"));
-        let mut session = session(&door);
-        let mut says = |line: &str| say(&mut session, &door, line);
+        let listener = listener(Some("secret"));
+        let mut session = session(&listener);
+        let mut says = |line: &str| say(&mut session, &listener, line);
         for line in ["PING", "CL.THROTTLE a 1 1 1", "TG.CHECK d k v", "CLIENT ID", "INFO"] {
             assert_eq!(says(line), "-NOAUTH Authentication required.|", "{line}");
         }
@@ -348,18 +348,18 @@ mod tests {
 
     #[test]
     fn without_a_password_the_name_alone_must_be_right() {
-        let door = door(None);
-        let mut session = session(&door);
-        assert_eq!(say(&mut session, &door, "AUTH x"), format!("-{NO_PASSWORD_SET}|"));
-        assert_eq!(say(&mut session, &door, "AUTH default x"), "+OK|");
-        assert_eq!(say(&mut session, &door, "AUTH you x"), format!("-{WRONG_PASS}|"));
+        let listener = listener(None);
+        let mut session = session(&listener);
+        assert_eq!(say(&mut session, &listener, "AUTH x"), format!("-{NO_PASSWORD_SET}|"));
+        assert_eq!(say(&mut session, &listener, "AUTH default x"), "+OK|");
+        assert_eq!(say(&mut session, &listener, "AUTH you x"), format!("-{WRONG_PASS}|"));
     }
 
     #[test]
     fn hello_chooses_the_protocol_or_changes_nothing() {
-        let door = door(None);
-        let mut session = session(&door);
-        let mut says = |line: &str| say(&mut session, &door, line);
+        let listener = listener(None);
+        let mut session = session(&listener);
+        let mut says = |line: &str| say(&mut session, &listener, line);
         assert_eq!(says("CLIENT GETNAME"), "$-1|");
         assert!(says("HELLO").starts_with("*14|$6|server|"));
         assert!(says("HELLO 3 SETNAME me").starts_with("%7|$6|server|"));
@@ -373,9 +373,9 @@ mod tests {
 
     #[test]
     fn what_clients_send_at_their_start_is_answered() {
-        let door = door(None);
-        let mut session = session(&door);
-        let mut says = |line: &str| say(&mut session, &door, line);
+        let listener = listener(None);
+        let mut session = session(&listener);
+        let mut says = |line: &str| say(&mut session, &listener, line);
         for (line, reply) in [
             ("CLIENT SETNAME app-1", "+OK|"),
             ("CLIENT SETINFO LIB-NAME redis-py", "+OK|"),

@@ -38,19 +38,19 @@ pub(super) struct Thread {
 #[derive(Debug)]
 struct Arrival {
     stream: StdStream,
-    place: Place,
+    permit: ConnectionPermit,
 }
 
 /// Room for a connection in the door and on its thread, given back when it ends.
 #[derive(Debug)]
-struct Place {
+struct ConnectionPermit {
     open: Arc<AtomicUsize>,
     _permit: OwnedSemaphorePermit,
 }
 
 /// What a thread serves connections with.
 #[derive(Debug)]
-pub(super) struct Crew<D> {
+pub(super) struct WorkerPool<D> {
     pub(super) shared: Arc<Shared<D>>,
     pub(super) idle_timeout: Duration,
     pub(super) drain: Drain,
@@ -60,12 +60,15 @@ pub(super) struct Crew<D> {
 
 impl Thread {
     /// Starts a thread. It ends when this handle is gone and its connections are.
-    pub(super) fn start<D: Throttle>(number: usize, crew: Crew<D>) -> io::Result<Self> {
+    pub(super) fn start<D: Throttle>(
+        number: usize,
+        worker_pool: WorkerPool<D>,
+    ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (arrivals, arriving) = mpsc::channel(ARRIVALS_MAX);
         let (ending, ended) = oneshot::channel();
         thread::Builder::new().name(format!("resp-{number}")).spawn(move || {
-            run(&runtime, crew, arriving);
+            run(&runtime, worker_pool, arriving);
             // Nobody waits any more when the door was dropped.
             let _ = ending.send(());
         })?;
@@ -84,8 +87,8 @@ impl Thread {
         permit: OwnedSemaphorePermit,
     ) -> Result<(), ThreadEnded> {
         self.open.fetch_add(1, Ordering::Relaxed);
-        let place = Place { open: self.open.clone(), _permit: permit };
-        self.arrivals.send(Arrival { stream, place }).await.map_err(|_| ThreadEnded)
+        let permit = ConnectionPermit { open: self.open.clone(), _permit: permit };
+        self.arrivals.send(Arrival { stream, permit }).await.map_err(|_| ThreadEnded)
     }
 
     /// Lets it end, and waits until it has.
@@ -100,35 +103,39 @@ impl Thread {
 #[error("a thread of the resp door ended")]
 pub struct ThreadEnded;
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn run<D: Throttle>(runtime: &Runtime, crew: Crew<D>, mut arriving: mpsc::Receiver<Arrival>) {
+fn run<D: Throttle>(
+    runtime: &Runtime,
+    worker_pool: WorkerPool<D>,
+    mut arriving: mpsc::Receiver<Arrival>,
+) {
     runtime.block_on(async move {
         let lookout = AbortOnDropHandle::new(tokio::spawn(watch::look_out()));
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 arrival = arriving.recv() => match arrival {
-                    Some(arrival) => crew.welcome(arrival, &mut connections),
+                    Some(arrival) => worker_pool.welcome(arrival, &mut connections),
                     None => break,
                 },
-                Some(ended) = connections.join_next() => crew.note_end(&ended),
+                Some(ended) = connections.join_next() => worker_pool.note_end(&ended),
             }
         }
         let all_ended = async {
             while let Some(ended) = connections.join_next().await {
-                crew.note_end(&ended);
+                worker_pool.note_end(&ended);
             }
         };
-        let patience = crew.shared.bounds.drain_timeout;
-        if tokio::time::timeout(patience, all_ended).await.is_err() {
+        let timeouts = worker_pool.shared.bounds.drain_timeout;
+        if tokio::time::timeout(timeouts, all_ended).await.is_err() {
             let open = connections.len() as u64;
-            crew.shared.stats.dropped.add(open);
-            crew.shared.stats.ended.add(open);
+            worker_pool.shared.stats.dropped.add(open);
+            worker_pool.shared.stats.ended.add(open);
             tracing::warn!(connections = open, "drop connections that did not end while draining");
             connections.shutdown().await;
         }
@@ -136,9 +143,9 @@ fn run<D: Throttle>(runtime: &Runtime, crew: Crew<D>, mut arriving: mpsc::Receiv
     });
 }
 
-impl<D: Throttle> Crew<D> {
+impl<D: Throttle> WorkerPool<D> {
     fn welcome(&self, arrival: Arrival, connections: &mut JoinSet<()>) {
-        let Arrival { stream, place } = arrival;
+        let Arrival { stream, permit } = arrival;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let begun = TcpStream::from_std(stream).and_then(|stream| {
             let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
@@ -159,7 +166,7 @@ impl<D: Throttle> Crew<D> {
         };
         connections.spawn(async move {
             connection.run().await;
-            drop(place);
+            drop(permit);
         });
     }
 

@@ -56,8 +56,8 @@ pub(super) async fn look_out() {
         // Those that were ready had their turn before this goes on.
         let since = Instant::now();
         QUIET_SINCE.set(Some(since));
-        let patience = quiet.patience();
-        while is_quiet() && since.elapsed() < patience {
+        let timeouts = quiet.timeouts();
+        while is_quiet() && since.elapsed() < timeouts {
             tokio::task::yield_now().await;
         }
         poll_fn(|cx| {
@@ -90,7 +90,7 @@ impl Default for Quiet {
 
 impl Quiet {
     /// How long the next one is watched.
-    fn patience(&self) -> Duration {
+    fn timeouts(&self) -> Duration {
         if self.mean < GAP { 2 * GAP } else { Duration::ZERO }
     }
 
@@ -112,14 +112,14 @@ mod tests {
     #[test]
     fn only_what_comes_closely_is_waited_for_awake() {
         let each = |micros| std::iter::repeat_n(Duration::from_micros(micros), 50);
-        assert_eq!(Quiet::default().patience(), Duration::ZERO);
-        assert_eq!(after(each(8)).patience(), 2 * GAP);
-        assert_eq!(after(each(12)).patience(), Duration::ZERO);
+        assert_eq!(Quiet::default().timeouts(), Duration::ZERO);
+        assert_eq!(after(each(8)).timeouts(), 2 * GAP);
+        assert_eq!(after(each(12)).timeouts(), Duration::ZERO);
         // One long pause does not matter; a few do, and are as soon forgotten.
         let long = Duration::from_secs(60);
-        assert_eq!(after(each(5).chain([long])).patience(), 2 * GAP);
-        assert_eq!(after(each(5).chain([long; 3])).patience(), Duration::ZERO);
-        assert_eq!(after(each(5).chain([long; 1_000]).chain(each(5))).patience(), 2 * GAP);
+        assert_eq!(after(each(5).chain([long])).timeouts(), 2 * GAP);
+        assert_eq!(after(each(5).chain([long; 3])).timeouts(), Duration::ZERO);
+        assert_eq!(after(each(5).chain([long; 1_000]).chain(each(5))).timeouts(), 2 * GAP);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use super::message::{RateLimitRequest, RateLimitResponse};
 use super::{Question, question, reply};
 use crate::decide::Decide;
 use crate::front::bounds::{Bounds, Refusal};
-use crate::front::serve::DoorStats;
+use crate::front::serve::ListenerStats;
 use crate::front::within;
 
 /// Why there is no answer.
@@ -26,7 +26,7 @@ pub async fn answer<D: Decide>(
     decide: &D,
     request: &RateLimitRequest,
     bounds: &Bounds,
-    stats: &DoorStats,
+    stats: &ListenerStats,
 ) -> Result<RateLimitResponse, Unanswered> {
     let question = Question::new(request, bounds).and_then(|question| {
         if decide.is_loaded() { Ok(question) } else { Err(Refusal::NotLoaded) }

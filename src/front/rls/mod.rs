@@ -28,5 +28,5 @@ pub use health::Health;
 pub use question::Question;
 pub(crate) use question::overrides_ignored;
 pub use reply::{response, response_to};
-pub use service::{GrpcDoor, RlsServer, SERVICE_NAME, routes};
+pub use service::{GrpcListener, RlsServer, SERVICE_NAME, routes};
 pub use unary::Body;

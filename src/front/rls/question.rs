@@ -6,7 +6,7 @@ use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::units::Hits;
 
 use super::message::{RateLimitDescriptor, RateLimitRequest, Unit};
-use crate::decide::Ask;
+use crate::decide::CheckRequest;
 use crate::front::bounds::{Bounds, Refusal};
 
 /// A request within the bounds, borrowed from its message. [`Question::ask`] is what is decided.
@@ -42,8 +42,13 @@ impl<'a> Question<'a> {
     }
 
     /// What is decided; `for_envoy` is whether `[envoy]` applies.
-    pub fn ask(&self, for_envoy: bool) -> Ask<'_> {
-        Ask { domain: self.domain, descriptors: &self.descriptors, hits: self.hits, for_envoy }
+    pub fn ask(&self, for_envoy: bool) -> CheckRequest<'_> {
+        CheckRequest {
+            domain: self.domain,
+            descriptors: &self.descriptors,
+            hits: self.hits,
+            for_envoy,
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use super::message::{RateLimitRequest, RateLimitResponse};
 use super::unary::{self, Body};
 use crate::decide::Decide;
 use crate::front::bounds::{Bounds, Refusal};
-use crate::front::serve::DoorStats;
+use crate::front::serve::ListenerStats;
 
 /// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -33,13 +33,13 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Everything the gRPC door serves: the rate limit service and health.
-pub fn routes<D: Decide>(server: RlsServer<D>, health: &Health) -> GrpcDoor<D> {
+pub fn routes<D: Decide>(server: RlsServer<D>, health: &Health) -> GrpcListener<D> {
     let others = Routes::new(health.service()).prepare();
-    GrpcDoor { all: Arc::new(All { server, others }) }
+    GrpcListener { all: Arc::new(All { server, others }) }
 }
 
 /// What the gRPC door serves; see [`routes`].
-pub struct GrpcDoor<D> {
+pub struct GrpcListener<D> {
     all: Arc<All<D>>,
 }
 
@@ -50,23 +50,23 @@ struct All<D> {
 
 /// The rate limit service over one `Decide`.
 pub struct RlsServer<D> {
-    door: Arc<Door<D>>,
+    listener: Arc<Listener<D>>,
 }
 
-struct Door<D> {
+struct Listener<D> {
     decide: Arc<D>,
     bounds: Bounds,
-    stats: Arc<DoorStats>,
+    stats: Arc<ListenerStats>,
 }
 
 impl<D: Decide> RlsServer<D> {
     /// A service that asks `decide` whatever is within `bounds`.
-    pub fn new(decide: Arc<D>, bounds: Bounds, stats: Arc<DoorStats>) -> Self {
-        Self { door: Arc::new(Door { decide, bounds, stats }) }
+    pub fn new(decide: Arc<D>, bounds: Bounds, stats: Arc<ListenerStats>) -> Self {
+        Self { listener: Arc::new(Listener { decide, bounds, stats }) }
     }
 }
 
-impl<D: Decide> Door<D> {
+impl<D: Decide> Listener<D> {
     async fn should_rate_limit(
         &self,
         request: &RateLimitRequest,
@@ -94,10 +94,10 @@ impl<D: Decide> RlsServer<D> {
         B: HttpBody<Data = Bytes>,
         B::Error: fmt::Display,
     {
-        let door = &*self.door;
+        let listener = &*self.listener;
         let outcome = if request.uri().path() == SHOULD_RATE_LIMIT {
-            match unary::read(request, door.bounds.body_bytes_max).await {
-                Ok(message) => door.should_rate_limit(&message).await,
+            match unary::read(request, listener.bounds.body_bytes_max).await {
+                Ok(message) => listener.should_rate_limit(&message).await,
                 Err(status) => Err(status),
             }
         } else {
@@ -137,7 +137,7 @@ where
     }
 }
 
-impl<D: Decide> tower::Service<Request<Incoming>> for GrpcDoor<D> {
+impl<D: Decide> tower::Service<Request<Incoming>> for GrpcListener<D> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Result<Self::Response, Infallible>>;
@@ -159,13 +159,13 @@ impl<D: Decide> tower::Service<Request<Incoming>> for GrpcDoor<D> {
     }
 }
 
-impl<D> Clone for GrpcDoor<D> {
+impl<D> Clone for GrpcListener<D> {
     fn clone(&self) -> Self {
         Self { all: Arc::clone(&self.all) }
     }
 }
 
-impl<D> fmt::Debug for GrpcDoor<D> {
+impl<D> fmt::Debug for GrpcListener<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrpcDoor").field("server", &self.all.server).finish_non_exhaustive()
     }
@@ -173,12 +173,12 @@ impl<D> fmt::Debug for GrpcDoor<D> {
 
 impl<D> Clone for RlsServer<D> {
     fn clone(&self) -> Self {
-        Self { door: Arc::clone(&self.door) }
+        Self { listener: Arc::clone(&self.listener) }
     }
 }
 
 impl<D> fmt::Debug for RlsServer<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RlsServer").field("bounds", &self.door.bounds).finish_non_exhaustive()
+        f.debug_struct("RlsServer").field("bounds", &self.listener.bounds).finish_non_exhaustive()
     }
 }

@@ -3,9 +3,9 @@
 use crate::arena::{Arena, NODES};
 
 pub(super) async fn restart_all(arena: &mut Arena) {
-    for place in arena.dice.order(NODES) {
-        arena.leave(place).await;
-        arena.start(place).await;
+    for token in arena.dice.order(NODES) {
+        arena.leave(token).await;
+        arena.start(token).await;
         arena.one_view().await;
     }
     tokio::time::sleep(arena.hold).await;
@@ -17,7 +17,7 @@ pub(super) async fn join(arena: &mut Arena) {
 }
 
 pub(super) async fn leave(arena: &mut Arena) {
-    let place = arena.draw();
-    arena.leave(place).await;
+    let token = arena.draw();
+    arena.leave(token).await;
     tokio::time::sleep(arena.hold).await;
 }

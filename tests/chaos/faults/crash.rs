@@ -14,14 +14,14 @@ pub(super) async fn all(arena: &mut Arena) {
     // Longer than `storage.interval`, so that what was counted before stands on the disk.
     tokio::time::sleep(arena.hold).await;
     let running = arena.running();
-    for place in &running {
-        arena.kill(*place);
+    for token in &running {
+        arena.kill(*token);
     }
-    for place in &running {
-        arena.nodes[*place].start();
+    for token in &running {
+        arena.nodes[*token].start();
     }
     arena.one_view().await;
-    for place in running {
-        arena.load.open(place, true);
+    for token in running {
+        arena.load.open(token, true);
     }
 }

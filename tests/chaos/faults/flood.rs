@@ -28,8 +28,8 @@ pub(super) async fn pour(arena: &mut Arena, junk: u64) {
     arena.reach_limits(&[Group::Strict]).await;
     for group in [Group::Count, Group::Durable, Group::Local] {
         for index in 0..group.keys() {
-            let place = arena.draw();
-            arena.load.hit(place, Key { group, index }).await;
+            let token = arena.draw();
+            arena.load.hit(token, Key { group, index }).await;
         }
     }
     let before: Vec<u64> = arena
@@ -45,7 +45,7 @@ pub(super) async fn pour(arena: &mut Arena, junk: u64) {
         let next = next.clone();
         let running = arena.running();
         let node = &arena.nodes[running[client % running.len()]];
-        let (http, door) = (node.http(), node.http);
+        let (http, listener) = (node.http(), node.http);
         clients.spawn(async move {
             loop {
                 let first = next.fetch_add(DESCRIPTORS, Ordering::Relaxed);
@@ -56,20 +56,20 @@ pub(super) async fn pour(arena: &mut Arena, junk: u64) {
                     .map(|key| serde_json::json!({"entries": [{"key": JUNK, "value": key.to_string()}]}))
                     .collect();
                 let body = serde_json::json!({"domain": DOMAIN, "descriptors": descriptors});
-                http.check(door, &body).await.unwrap();
+                http.check(listener, &body).await.unwrap();
             }
         });
     }
     clients.join_all().await;
 
     for key in blocked {
-        let place = arena.draw();
-        if arena.load.hit(place, key).await.is_allowed() {
+        let token = arena.draw();
+        if arena.load.hit(token, key).await.is_allowed() {
             arena.broken.push(format!("{key:?} was blocked and passes"));
         }
     }
-    for (place, before) in arena.running().into_iter().zip(before) {
-        let node = &arena.nodes[place];
+    for (token, before) in arena.running().into_iter().zip(before) {
+        let node = &arena.nodes[token];
         let grown = node.resident_bytes().saturating_sub(before);
         if grown > GROWTH_MAX {
             arena.broken.push(format!("{} grew by {grown} bytes", node.id));

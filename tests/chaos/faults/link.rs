@@ -29,29 +29,29 @@ const RELAY_PORT: u16 = 7700;
 pub(super) async fn partition(arena: &mut Arena, ways: Ways) {
     let order = arena.dice.order(NODES);
     let (minority, majority) = order.split_at(MINORITY);
-    let cut = |from, place: &usize| {
-        arena.network.filter(*place, &Filter { from, loss: 100 }).unwrap();
+    let cut = |from, token: &usize| {
+        arena.network.filter(*token, &Filter { from, loss: 100 }).unwrap();
     };
-    for place in minority {
-        arena.load.set_majority(*place, false);
-        cut(majority, place);
+    for token in minority {
+        arena.load.set_majority(*token, false);
+        cut(majority, token);
     }
     if ways == Ways::Two {
-        for place in majority {
-            cut(minority, place);
+        for token in majority {
+            cut(minority, token);
         }
     }
     let cut = arena.load.now() + LEASES_END_AFTER;
     tokio::time::sleep(arena.hold).await;
-    arena.facts.cut = Some(cut..arena.load.now());
-    for place in &order {
-        arena.network.heal(*place).unwrap();
+    arena.node_metadata.cut = Some(cut..arena.load.now());
+    for token in &order {
+        arena.network.heal(*token).unwrap();
     }
 }
 
 pub(super) async fn loss(arena: &mut Arena) {
     let victim = arena.draw();
-    let others: Vec<usize> = (0..NODES).filter(|place| *place != victim).collect();
+    let others: Vec<usize> = (0..NODES).filter(|token| *token != victim).collect();
     arena.network.filter(victim, &Filter { from: &others, loss: LOSS_PERCENT }).unwrap();
     tokio::time::sleep(arena.hold).await;
     arena.network.heal(victim).unwrap();
@@ -61,7 +61,7 @@ pub(super) async fn loss(arena: &mut Arena) {
 /// wins, so all its connections are dialed by others, through the relay.
 pub(super) async fn slow(setup: &mut Setup) -> Slow {
     let last = &mut setup.nodes[NODES - 1];
-    let target = SocketAddr::new(network::node_ip(last.place), MESH_PORT);
+    let target = SocketAddr::new(network::node_ip(last.token), MESH_PORT);
     let front = SocketAddr::new(network::hub_ip(), RELAY_PORT);
     let seed = 1;
     let relay = Relay::start_at(front, target, Link::new(seed, 0, 0, DELAY_MAX)).await;

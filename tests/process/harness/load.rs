@@ -13,12 +13,12 @@ use super::{Http, check_body};
 
 /// Clients that ask until they are told to stop.
 pub(crate) struct Load {
-    clients: JoinSet<(SocketAddr, Seen)>,
+    clients: JoinSet<(SocketAddr, DedupCache)>,
 }
 
 /// What the clients of one door saw.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct DedupCache {
     pub(crate) answers: u64,
     /// Connection errors, and answers other than 200: the load never reaches its limit.
     pub(crate) errors: Vec<String>,
@@ -36,29 +36,29 @@ impl Load {
         Self { clients: JoinSet::new() }
     }
 
-    /// Adds `count` clients of `door`, each with a connection of its own, until `stop`.
-    pub(crate) fn add(&mut self, count: usize, door: SocketAddr, stop: &CancellationToken) {
+    /// Adds `count` clients of `listener`, each with a connection of its own, until `stop`.
+    pub(crate) fn add(&mut self, count: usize, listener: SocketAddr, stop: &CancellationToken) {
         for _ in 0..count {
             let number = self.clients.len();
             let stop = stop.clone();
-            self.clients.spawn(async move { (door, ask(number, door, stop).await) });
+            self.clients.spawn(async move { (listener, ask(number, listener, stop).await) });
         }
     }
 
     /// What was seen, by door, once all clients have stopped.
-    pub(crate) async fn seen(self) -> BTreeMap<SocketAddr, Seen> {
-        let mut all: BTreeMap<SocketAddr, Seen> = BTreeMap::new();
-        for (door, seen) in self.clients.join_all().await {
-            match all.get_mut(&door) {
+    pub(crate) async fn seen(self) -> BTreeMap<SocketAddr, DedupCache> {
+        let mut all: BTreeMap<SocketAddr, DedupCache> = BTreeMap::new();
+        for (listener, seen) in self.clients.join_all().await {
+            match all.get_mut(&listener) {
                 Some(sum) => sum.add(&seen),
-                None => drop(all.insert(door, seen)),
+                None => drop(all.insert(listener, seen)),
             }
         }
         all
     }
 }
 
-impl Seen {
+impl DedupCache {
     fn nothing() -> Self {
         let micros = Histogram::new_with_bounds(1, 60_000_000, 3).unwrap();
         Self { answers: 0, errors: Vec::new(), micros }
@@ -88,9 +88,9 @@ impl Seen {
     }
 }
 
-async fn ask(number: usize, door: SocketAddr, stop: CancellationToken) -> Seen {
+async fn ask(number: usize, listener: SocketAddr, stop: CancellationToken) -> DedupCache {
     let http = Http::new();
-    let mut seen = Seen::nothing();
+    let mut seen = DedupCache::nothing();
     let mut turn = tokio::time::interval_at(Instant::now() + spread(number), PACE);
     turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for round in 0.. {
@@ -100,7 +100,7 @@ async fn ask(number: usize, door: SocketAddr, stop: CancellationToken) -> Seen {
         }
         let key = format!("load-{}", (number * 31 + round * 7) % KEYS);
         let start = Instant::now();
-        match http.check(door, &check_body("load", "user", &key)).await {
+        match http.check(listener, &check_body("load", "user", &key)).await {
             Ok(reply) if reply.status == 200 => {
                 seen.answers += 1;
                 let micros = u64::try_from(start.elapsed().as_micros()).unwrap();

@@ -39,9 +39,9 @@ impl Nginx {
         let dir = cluster.dir.path().join("nginx");
         fs::create_dir(&dir).unwrap();
         let addr = ports::free();
-        let doors: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.http).collect();
+        let listeners: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.http).collect();
         let file = dir.join("nginx.conf");
-        fs::write(&file, config(&dir, addr, &doors, upstream)).unwrap();
+        fs::write(&file, config(&dir, addr, &listeners, upstream)).unwrap();
 
         let mut command = Command::new(PROGRAM);
         command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
@@ -92,9 +92,10 @@ fn parse(line: &str) -> Request {
 }
 
 /// The configuration that the module documentation of `/auth` gives to nginx users, with a log.
-fn config(dir: &Path, addr: SocketAddr, doors: &[SocketAddr], upstream: SocketAddr) -> String {
+fn config(dir: &Path, addr: SocketAddr, listeners: &[SocketAddr], upstream: SocketAddr) -> String {
     let user = if fs::metadata(dir).unwrap().uid() == 0 { "user root;" } else { "" };
-    let servers: Vec<String> = doors.iter().map(|door| format!("server {door};")).collect();
+    let servers: Vec<String> =
+        listeners.iter().map(|listener| format!("server {listener};")).collect();
     let servers = servers.join(" ");
     format!(
         r#"

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::decide::{Ask, Decide};
+use tidegate::decide::{CheckRequest, Decide};
 use tidegate::node::Core;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::Hits;
@@ -27,7 +27,7 @@ pub(crate) struct Traffic {
 
 /// One process of a node, as its clients know it; cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct Listener {
     pub(crate) core: Arc<Core>,
     pub(crate) node: usize,
     pub(crate) history: History,
@@ -48,7 +48,7 @@ const FLOOD_PAUSE_MAX_MS: u64 = 4;
 const BURST: usize = tidegate_cluster::mesh::IN_FLIGHT_MAX + 200;
 const HALF_PPM: u32 = 500_000;
 
-impl Door {
+impl Listener {
     /// A client that asks until the door closes.
     pub(crate) async fn visit(self, mut dice: Dice) {
         loop {
@@ -72,8 +72,8 @@ impl Door {
         let key = Key { kind: Kind::Bucket, number: KEYS_PER_KIND - 1 };
         let mut asks = tokio::task::JoinSet::new();
         for _ in 0..BURST {
-            let door = self.clone();
-            asks.spawn(async move { door.ask(key, 1).await });
+            let listener = self.clone();
+            asks.spawn(async move { listener.ask(key, 1).await });
         }
         while asks.join_next().await.is_some() {}
     }
@@ -84,7 +84,7 @@ impl Door {
         let value = key.number.to_string();
         let entries = vec![Entry { key: key.kind.name(), value: &value }];
         let descriptors = [Descriptor { entries, hits: None, limit: None }];
-        let ask = Ask {
+        let ask = CheckRequest {
             domain: DOMAIN,
             descriptors: &descriptors,
             hits: Hits::new(hits),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use tidegate_cluster::seam::Clock;
+use tidegate_cluster::environment::Clock;
 use tidegate_limiter::units::{Span, Timestamp};
 
 /// Simulated time since the start, in milliseconds; cheap to clone.

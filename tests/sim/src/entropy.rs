@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use tidegate_cluster::seam::Entropy;
+use tidegate_cluster::environment::Entropy;
 
 use crate::dice::Dice;
 

@@ -115,7 +115,7 @@ impl Guarantee {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::decide::Source;
+    use tidegate::decide::VerdictSource;
 
     use super::*;
     use crate::history::Outcome;
@@ -123,7 +123,8 @@ mod tests {
     const KEY: Key = Key { kind: Kind::Strict, number: 0 };
 
     fn hit_at(at_ms: u64) -> Record {
-        let outcome = Outcome { at_ms, is_allowed: true, source: Source::Owner, remaining: 0 };
+        let outcome =
+            Outcome { at_ms, is_allowed: true, source: VerdictSource::Owner, remaining: 0 };
         Record { at_ms, node: 0, key: KEY, hits: 1, outcome: Some(outcome) }
     }
 

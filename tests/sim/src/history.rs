@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidegate::decide::{Answer, Source};
+use tidegate::decide::{Answer, VerdictSource};
 
 use crate::clock::Time;
 use crate::keys::Key;
@@ -35,7 +35,7 @@ pub(crate) struct Record {
 pub(crate) struct Outcome {
     pub(crate) at_ms: u64,
     pub(crate) is_allowed: bool,
-    pub(crate) source: Source,
+    pub(crate) source: VerdictSource,
     /// What the verdict says is left.
     pub(crate) remaining: u32,
 }
@@ -82,18 +82,18 @@ impl History {
 
 impl Record {
     /// Who decided; `None` while nobody has.
-    pub(crate) fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<VerdictSource> {
         self.outcome.map(|outcome| outcome.source)
     }
 
     /// Whether the key's owner decided, or for an eventual key the node itself.
     pub(crate) fn is_decided(&self) -> bool {
-        matches!(self.source(), Some(Source::Local | Source::Owner))
+        matches!(self.source(), Some(VerdictSource::Local | VerdictSource::Owner))
     }
 
     /// Whether it was answered by what the key's owner says, or said a while ago.
     pub(crate) fn is_judged(&self) -> bool {
-        self.is_decided() || self.source() == Some(Source::Remembered)
+        self.is_decided() || self.source() == Some(VerdictSource::Remembered)
     }
 
     /// Hits that the key's owner admitted, as far as the caller knows.
@@ -104,7 +104,7 @@ impl Record {
 
     /// Hits that passed because the rule says so while nobody could decide.
     pub(crate) fn admitted_by_policy(&self) -> u64 {
-        let is_policy = self.source() == Some(Source::Policy);
+        let is_policy = self.source() == Some(VerdictSource::Policy);
         let is_admitted = is_policy && self.outcome.is_some_and(|it| it.is_allowed);
         if is_admitted { self.hits.unsigned_abs() } else { 0 }
     }

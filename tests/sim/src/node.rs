@@ -12,8 +12,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::node::{Core, Setup};
+use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::pki::Identity;
-use tidegate_cluster::seam::{Clock, Seam};
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Door;
+use crate::client::Listener;
 use crate::clock::NodeClock;
 use crate::entropy::SimEntropy;
 use crate::net::{Card, SimNet};
@@ -51,7 +51,7 @@ pub(crate) struct Process {
     /// The node's own tasks; they end only when the process does.
     running: JoinHandle<Result<(), String>>,
     /// What clients see, once it has joined.
-    pub(crate) door: Option<Door>,
+    pub(crate) listener: Option<Listener>,
     /// Set when it leaves; ends when it has left.
     leaving: Option<JoinHandle<()>>,
 }
@@ -86,7 +86,7 @@ impl Node {
         let node = NodeId::new(&self.id).map_err(|error| error.to_string())?;
         let identity = Some(self.identity.clone());
         let setup = Setup { config, node, identity, book: book.clone(), http: None };
-        let seam = Seam {
+        let environment = Environment {
             clock: self.clock.clone() as Arc<dyn Clock>,
             entropy: Arc::new(entropy),
             net: Arc::new(SimNet(self.card.clone())),
@@ -97,12 +97,12 @@ impl Node {
             .build()
             .map_err(|error| error.to_string())?;
         let stop = CancellationToken::new();
-        let built = runtime.block_on(Core::build(setup, seam));
+        let built = runtime.block_on(Core::build(setup, environment));
         let (core, tasks) = built.map_err(|error| error.to_string())?;
         let run = core.clone().run(tasks, stop.clone());
         let running = runtime.spawn(async move { run.await.map_err(|error| error.to_string()) });
         self.process =
-            Some(Process { core, book, runtime, stop, running, door: None, leaving: None });
+            Some(Process { core, book, runtime, stop, running, listener: None, leaving: None });
         self.starts += 1;
         (self.pause_left_ms, self.paused_ms) = (0, 0);
         Ok(())
@@ -127,7 +127,7 @@ impl Node {
     pub(crate) fn leave(&mut self) {
         let Some(process) = &mut self.process else { return };
         let (core, stop) = (process.core.clone(), process.stop.clone());
-        let closed = process.door.as_ref().map(|door| door.closed.clone());
+        let closed = process.listener.as_ref().map(|listener| listener.closed.clone());
         let leaving = process.runtime.spawn(async move {
             core.leave().await;
             if let Some(closed) = closed {
@@ -176,19 +176,23 @@ impl Process {
         self.core.joined.as_ref().is_none_or(|joined| joined.is_member.is_cancelled())
     }
 
-    /// Whether it would decide the strict key at `place` if it were asked now.
-    pub(crate) fn decides(&self, place: u64) -> bool {
+    /// Whether it would decide the strict key at `token` if it were asked now.
+    pub(crate) fn decides(&self, token: u64) -> bool {
         // Leases are told by the process's own clock.
         let _inside = self.runtime.enter();
-        self.core.decider.parts().tenancy.permits(Scope::Region, place)
+        self.core.decider.parts().ownership.owns(Scope::Region, token)
     }
 
     /// Opens the door: its clients run from now on.
-    pub(crate) fn open(&mut self, door: Door, clients: impl Iterator<Item = crate::dice::Dice>) {
+    pub(crate) fn open(
+        &mut self,
+        listener: Listener,
+        clients: impl Iterator<Item = crate::dice::Dice>,
+    ) {
         for dice in clients {
-            self.runtime.spawn(door.clone().visit(dice));
+            self.runtime.spawn(listener.clone().visit(dice));
         }
-        self.door = Some(door);
+        self.listener = Some(listener);
     }
 
     /// Runs something beside the process's own tasks.
@@ -199,9 +203,9 @@ impl Process {
     /// The places that it decides; `None` while it has no lease.
     pub(crate) fn deciding(&self) -> Option<Ranges> {
         let _inside = self.runtime.enter();
-        let tenancy = &self.core.decider.parts().tenancy;
-        let has_lease = tenancy.has_lease(Scope::Region);
-        has_lease.then(|| tenancy.holding(Scope::Region).decides.clone())
+        let ownership = &self.core.decider.parts().ownership;
+        let has_lease = ownership.has_lease(Scope::Region);
+        has_lease.then(|| ownership.owned_ranges(Scope::Region).decides.clone())
     }
 
     /// Calls that its mesh did not send: no connection, a silent peer, or a full lane.

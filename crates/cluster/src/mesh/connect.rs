@@ -114,7 +114,7 @@ impl Mesh {
         service: Arc<dyn Service>,
     ) {
         if let Some(met) = hello.met {
-            self.shared.options.incarnation.outlive(met);
+            self.shared.options.incarnation.bump(met);
         }
         let (peer, outboxes) = Peer::new(connection, &hello, dialer);
         let now = self.shared.clock.system();
@@ -144,7 +144,7 @@ impl Mesh {
     /// A peer that remembers a newer start of us tells that our clock was set back.
     fn learn_generation(&self, error: &HelloError) {
         if let HelloError::RefusedByPeer(wire::Refusal::Generation(met)) = error {
-            self.shared.options.incarnation.outlive(*met);
+            self.shared.options.incarnation.bump(*met);
         }
     }
 

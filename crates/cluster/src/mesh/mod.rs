@@ -11,13 +11,13 @@
 //! **Invariant:** a peer is in the table only after an accepted hello in both directions, so
 //! nothing a stranger sends reaches [`Service`].
 
+pub mod bounded_vec;
 pub mod codec;
 mod connect;
-pub mod few;
 mod hello;
-mod lane;
 mod peer;
 mod registry;
+mod rpc_stream;
 mod serve;
 pub mod tls;
 pub mod wire;
@@ -35,17 +35,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use hello::{Error as HelloError, HELLO_TIMEOUT};
-pub use lane::{CallError, IN_FLIGHT_MAX};
-pub use peer::{PING_INTERVAL, Peer, SILENT_AFTER};
+pub use peer::{PING_INTERVAL, Peer, UNREACHABLE_AFTER};
+pub use rpc_stream::{CallError, IN_FLIGHT_MAX};
 
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::{Epochs, Stand};
+use tidegate_ownership::{Epochs, OwnershipStatus};
 
 use self::registry::{Dialed, Registry};
 use self::wire::{Call, Reply};
 use super::incarnation::Incarnation;
+use crate::environment::{Clock, Environment};
 use crate::pki::Identity;
-use crate::seam::{Clock, Seam};
 
 /// What the mesh needs to know to start.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub trait Service: Send + Sync + 'static {
     fn malformed(&self, from: &NodeId);
 
     /// Where this node stands, as the ping to `peer` that is about to be sent tells it.
-    fn stand(&self, peer: &Peer) -> Stand;
+    fn ownership_status(&self, peer: &Peer) -> OwnershipStatus;
 
     /// A peer answered the ping that was sent at `sent`.
     fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>);
@@ -90,7 +90,7 @@ pub enum Answer {
 
 /// Which of a peer's streams a call takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LaneKind {
+pub enum StreamClass {
     /// Short and urgent: checks and pings.
     Checks,
     /// Long and patient: columns, states, gossip.
@@ -174,16 +174,16 @@ impl Mesh {
     pub async fn bind(
         options: Options,
         identity: &Identity,
-        seam: &Seam,
+        environment: &Environment,
     ) -> Result<(Self, Tasks), Error> {
         let (server, client) = tls::configure(identity)?;
         let bind = |source| Error::Bind { addr: options.listen, source };
-        let socket = seam.net.bind_udp(options.listen).await.map_err(bind)?;
+        let socket = environment.net.bind_udp(options.listen).await.map_err(bind)?;
         let mut seed = [0; 32];
-        seam.entropy.fill(&mut seed).map_err(bind)?;
+        environment.entropy.fill(&mut seed).map_err(bind)?;
         let mut config = quinn::EndpointConfig::default();
         config.rng_seed(Some(seed));
-        let runtime = seam.net.quinn_runtime();
+        let runtime = environment.net.quinn_runtime();
         let mut endpoint =
             Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
                 .map_err(bind)?;
@@ -196,7 +196,7 @@ impl Mesh {
             registry: Registry::default(),
             options,
             endpoint,
-            clock: seam.clock.clone(),
+            clock: environment.clock.clone(),
             wanted,
             counters: Counters::default(),
         };
@@ -253,7 +253,7 @@ impl Mesh {
     pub async fn call(
         &self,
         to: &NodeId,
-        lane: LaneKind,
+        stream: StreamClass,
         call: Call,
         deadline: Duration,
     ) -> Result<Reply, CallError> {
@@ -261,7 +261,7 @@ impl Mesh {
             self.shared.counters.unsent.fetch_add(1, Ordering::Relaxed);
             return Err(CallError::NotConnected);
         };
-        self.call_peer(&peer, lane, call, deadline).await
+        self.call_peer(&peer, stream, call, deadline).await
     }
 
     /// Like [`Mesh::call`] over this connection, and over no other that takes its place: another
@@ -269,16 +269,16 @@ impl Mesh {
     pub async fn call_peer(
         &self,
         peer: &Peer,
-        lane: LaneKind,
+        stream: StreamClass,
         call: Call,
         deadline: Duration,
     ) -> Result<Reply, CallError> {
         let counters = &self.shared.counters;
-        let outcome = if peer.is_silent() {
+        let outcome = if peer.is_unreachable() {
             Err(CallError::Silent)
         } else {
             counters.calls.fetch_add(1, Ordering::Relaxed);
-            peer.lane(lane).call(call, deadline).await
+            peer.stream(stream).call(call, deadline).await
         };
         match outcome {
             Ok(_) => {}
@@ -290,8 +290,8 @@ impl Mesh {
 
     /// Tells `to` something that wants no reply. Returns whether it was queued; when it is not
     /// connected or its lane is full, it hears nothing. Never waits.
-    pub fn notify(&self, to: &NodeId, lane: LaneKind, call: Call) -> bool {
-        let is_queued = self.peer(to).is_some_and(|peer| peer.lane(lane).tell(call));
+    pub fn notify(&self, to: &NodeId, stream: StreamClass, call: Call) -> bool {
+        let is_queued = self.peer(to).is_some_and(|peer| peer.stream(stream).tell(call));
         if !is_queued {
             self.shared.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -14,17 +14,17 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::lane::{Lane, Outbox};
+use super::rpc_stream::{Outbox, RpcStream};
 use super::serve::serve;
 use super::wire::{Call, Hello, Reply};
-use super::{CODE_LANE_BROKEN, LaneKind, Service};
-use crate::seam::Clock;
+use super::{CODE_LANE_BROKEN, Service, StreamClass};
+use crate::environment::Clock;
 
 /// How often a peer is pinged.
 pub const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// A peer that was not heard for so long gets no forwarded check: its callers are answered by the
 /// rule's policy at once and do not wait for the deadline. Three pings may be lost before it.
-pub const SILENT_AFTER: Duration = Duration::from_millis(350);
+pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(350);
 /// A peer that was not heard for so long is dialed anew. QUIC tries an old connection ever more
 /// seldom, and the two ends may give it up seconds apart: a healed link must not wait for that.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -43,9 +43,9 @@ pub struct Peer {
     /// Who dialed this connection; of two, the lower id's stays.
     pub dialer: NodeId,
     pub(super) connection: Connection,
-    pub(super) checks: Lane,
-    pub(super) bulk: Lane,
-    pub(super) heard: Heard,
+    pub(super) checks: RpcStream,
+    pub(super) bulk: RpcStream,
+    pub(super) last_seen: LastSeen,
     /// Round trip of the last ping.
     rtt_ns: AtomicU64,
     /// Its system clock minus ours.
@@ -56,7 +56,7 @@ pub struct Peer {
 
 /// When something was last heard from a peer; shared with the tasks that read from it.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
+pub(super) struct LastSeen {
     start: Instant,
     last_ns: Arc<AtomicU64>,
 }
@@ -69,8 +69,8 @@ pub(super) struct Outboxes {
 
 impl Peer {
     pub(super) fn new(connection: Connection, hello: &Hello, dialer: NodeId) -> (Self, Outboxes) {
-        let (checks, checks_out) = Lane::new();
-        let (bulk, bulk_out) = Lane::new();
+        let (checks, checks_out) = RpcStream::new();
+        let (bulk, bulk_out) = RpcStream::new();
         let peer = Self {
             id: hello.node.clone(),
             generation: hello.generation,
@@ -80,7 +80,7 @@ impl Peer {
             connection,
             checks,
             bulk,
-            heard: Heard { start: Instant::now(), last_ns: Arc::default() },
+            last_seen: LastSeen { start: Instant::now(), last_ns: Arc::default() },
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
             nudge: Notify::new(),
@@ -88,14 +88,14 @@ impl Peer {
         (peer, Outboxes { checks: checks_out, bulk: bulk_out })
     }
 
-    /// Whether nothing was heard from it for [`SILENT_AFTER`].
-    pub fn is_silent(&self) -> bool {
-        self.heard.silence() > SILENT_AFTER
+    /// Whether nothing was heard from it for [`UNREACHABLE_AFTER`].
+    pub fn is_unreachable(&self) -> bool {
+        self.last_seen.silence() > UNREACHABLE_AFTER
     }
 
     /// Whether its connection is to be replaced by a new one, if there is one to be had.
     pub(super) fn is_lost(&self) -> bool {
-        self.connection.close_reason().is_some() || self.heard.silence() > LOST_AFTER
+        self.connection.close_reason().is_some() || self.last_seen.silence() > LOST_AFTER
     }
 
     /// Round trip of the last ping, nanoseconds; 0 before the first.
@@ -108,10 +108,10 @@ impl Peer {
         self.offset_ns.load(Ordering::Relaxed)
     }
 
-    pub(super) fn lane(&self, kind: LaneKind) -> &Lane {
+    pub(super) fn stream(&self, kind: StreamClass) -> &RpcStream {
         match kind {
-            LaneKind::Checks => &self.checks,
-            LaneKind::Bulk => &self.bulk,
+            StreamClass::Checks => &self.checks,
+            StreamClass::Bulk => &self.bulk,
         }
     }
 
@@ -139,12 +139,12 @@ impl Peer {
             (self.checks.clone(), outboxes.checks, CHECKS_PRIORITY),
             (self.bulk.clone(), outboxes.bulk, BULK_PRIORITY),
         ];
-        for (lane, outbox, priority) in lanes {
-            let (connection, heard) = (self.connection.clone(), self.heard.clone());
+        for (stream, outbox, priority) in lanes {
+            let (connection, last_seen) = (self.connection.clone(), self.last_seen.clone());
             tasks.spawn(async move {
                 if let Ok((send, recv)) = connection.open_bi().await {
                     let _ = send.set_priority(priority);
-                    lane.run(outbox, (send, recv), heard).await;
+                    stream.run(outbox, (send, recv), last_seen).await;
                 }
                 // A peer with one lane would look alive and hear half of what it is told; a new
                 // connection has both.
@@ -187,8 +187,8 @@ impl Peer {
 
     async fn ping_once(&self, clock: &dyn Clock, service: &dyn Service) {
         let (sent, started) = (clock.system(), Instant::now());
-        let ping = Call::Ping { clock: sent, stand: service.stand(self) };
-        let answer = self.checks.call(ping, SILENT_AFTER).await;
+        let ping = Call::Ping { clock: sent, ownership_status: service.ownership_status(self) };
+        let answer = self.checks.call(ping, UNREACHABLE_AFTER).await;
         if let Ok(Reply::Pong { clock: answered, epochs, grant }) = answer {
             let rtt = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.rtt_ns.store(rtt, Ordering::Relaxed);
@@ -205,7 +205,7 @@ const BULK_PRIORITY: i32 = 0;
 
 // === impl Heard ===
 
-impl Heard {
+impl LastSeen {
     pub(super) fn now(&self) {
         let since_start = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.last_ns.store(since_start, Ordering::Relaxed);

@@ -15,8 +15,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use quinn::{RecvStream, SendStream};
 
-use super::lane::READ_BYTES_MAX;
 use super::peer::Peer;
+use super::rpc_stream::READ_BYTES_MAX;
 use super::wire::{Call, Numbered, Reply};
 use super::{Answer, Service, codec};
 
@@ -41,7 +41,7 @@ pub(super) async fn serve(
         let served = tokio::select! {
             chunk = recv.read_chunk(READ_BYTES_MAX, true) => match chunk {
                 Ok(Some(chunk)) => {
-                    peer.heard.now();
+                    peer.last_seen.now();
                     asked.extend_from_slice(&chunk.bytes);
                     answer_whole_frames(&peer, &*service, &mut asked, &mut replies, &mut later)
                 }

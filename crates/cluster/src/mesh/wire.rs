@@ -10,9 +10,9 @@ use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::Ranges;
-use tidegate_ownership::{Epoch, Epochs, HandoffReply, Stand};
+use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus};
 
-use super::few;
+use super::bounded_vec;
 
 /// The first message on a connection, from the dialer; the acceptor answers with a
 /// [`HelloReply`]. A peer is up only after both.
@@ -88,7 +88,7 @@ pub enum Call {
         /// The sender's system clock.
         clock: Timestamp,
         /// Where the sender stands.
-        stand: Stand,
+        ownership_status: OwnershipStatus,
     },
     /// Decide this; you own it.
     Check(Check),
@@ -106,7 +106,7 @@ pub enum Call {
     /// Wants no reply.
     Refunded {
         /// Of the counters.
-        place: u64,
+        token: u64,
     },
 }
 
@@ -123,7 +123,7 @@ pub enum Reply {
         grant: Option<u64>,
     },
     /// One verdict a counter.
-    Verdicts(#[serde(with = "few")] SmallVec<[Verdict; 1]>),
+    Verdicts(#[serde(with = "bounded_vec")] SmallVec<[Verdict; 1]>),
     /// The receiver does not hold the key. It counted nothing.
     NotOwner {
         /// Where the receiver stands.
@@ -132,7 +132,7 @@ pub enum Reply {
         holder: Option<NodeId>,
     },
     /// What the receiver knows of the keys it was sent.
-    Columns(Vec<SyncEntry>),
+    ActorCounters(Vec<SyncEntry>),
     /// Done, nothing to tell.
     Done,
     /// The call is malformed or out of bounds.
@@ -154,8 +154,8 @@ pub struct Check {
     pub id: u64,
     /// Which ring the asker routed by.
     pub scope: Scope,
-    /// All counters share their place; at most [`few::FEW_MAX`].
-    #[serde(with = "few")]
+    /// All counters share their place; at most [`bounded_vec::BOUNDED_VEC_MAX`].
+    #[serde(with = "bounded_vec")]
     pub counters: SmallVec<[Counter; 1]>,
     /// What is taken from each.
     pub hits: Hits,
@@ -229,7 +229,7 @@ pub struct SyncEntry {
     /// The counter.
     pub key: KeyHash,
     /// Its columns.
-    pub columns: Delta,
+    pub actor_counters: Delta,
 }
 
 /// The state of one strict counter.

@@ -1,6 +1,6 @@
 //! One message of states, filled to what a frame holds.
 
-use tidegate_limiter::store::Counted;
+use tidegate_limiter::store::StoredCounter;
 
 use crate::mesh::wire::{STATE_ENTRIES_MAX, StateEntry};
 
@@ -17,12 +17,12 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Adds a state; gives it back when there is no room.
-    pub(super) fn add(&mut self, counted: Counted) -> Result<(), Counted> {
+    pub(super) fn add(&mut self, counted: StoredCounter) -> Result<(), StoredCounter> {
         let weight = self.weight + counted.state.weight() + size_of::<StateEntry>();
         if self.is_full() || (weight > WEIGHT_MAX && !self.entries.is_empty()) {
             return Err(counted);
         }
-        let Counted { key, state, expires } = counted;
+        let StoredCounter { key, state, expires } = counted;
         self.entries.push(StateEntry { key, state, expires });
         self.weight = weight;
         Ok(())
@@ -53,9 +53,9 @@ mod tests {
     use crate::mesh::codec;
     use crate::mesh::wire::{Call, Numbered};
 
-    fn counted(state: &State) -> Counted {
-        let key = KeyHash { place: u64::MAX, tag: u64::MAX };
-        Counted { key, state: state.clone(), expires: Timestamp::NEVER }
+    fn counted(state: &State) -> StoredCounter {
+        let key = KeyHash { token: u64::MAX, tag: u64::MAX };
+        StoredCounter { key, state: state.clone(), expires: Timestamp::NEVER }
     }
 
     /// How many of `state` fit; the message must fit a frame.

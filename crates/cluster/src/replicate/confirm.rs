@@ -13,7 +13,7 @@ use tidegate_ownership::identity::NodeId;
 use super::Replicator;
 use super::batch::Batch;
 use super::counters::count;
-use crate::mesh::LaneKind;
+use crate::mesh::StreamClass;
 use crate::mesh::wire::{Call, Reply};
 
 /// Whether these verdicts wait for [`Replicator::confirm`]: something was counted that a crash must
@@ -62,7 +62,7 @@ impl Replicator {
         count(&shared.counters.sent, (entries.len() * replicas.len()) as u64);
         let ask = |to| {
             let call = Call::States(entries.clone());
-            shared.mesh.call(to, LaneKind::Checks, call, deadline)
+            shared.mesh.call(to, StreamClass::Checks, call, deadline)
         };
         let mut answers: FuturesUnordered<_> = replicas.iter().map(ask).collect();
         while let Some(answer) = answers.next().await {

@@ -61,14 +61,14 @@ impl Default for Sums {
 
 /// Where on the circle a key is summed up.
 pub(super) fn bucket(key: KeyHash) -> u16 {
-    u16::try_from(key.place >> (u64::BITS - BUCKET_BITS)).unwrap_or(u16::MAX)
+    u16::try_from(key.token >> (u64::BITS - BUCKET_BITS)).unwrap_or(u16::MAX)
 }
 
 /// What a key adds to its bucket's sum; the same on every node.
 pub(super) fn fingerprint(key: KeyHash, state: &State, expires: Timestamp) -> u64 {
     let mut sip = SipHasher13::new_with_key(b"tidegate digests");
     let mut write = |word: u64| sip.write(&word.to_le_bytes());
-    [key.place, key.tag, expires.as_nanos()].into_iter().for_each(&mut write);
+    [key.token, key.tag, expires.as_nanos()].into_iter().for_each(&mut write);
     state.words(write);
     sip.finish()
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn key(bucket: u64, tag: u64) -> KeyHash {
-        KeyHash { place: bucket << 52 | 7, tag }
+        KeyHash { token: bucket << 52 | 7, tag }
     }
 
     #[test]

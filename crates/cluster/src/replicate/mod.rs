@@ -1,7 +1,7 @@
 //! Strict keys: how copies of their counts reach the nodes that would take over.
 //!
 //! The owner of a key decides alone. What it counted stands in the store's line of changed keys;
-//! every few milliseconds that line is emptied into one [`Backlog`] a peer, and each peer is sent
+//! every few milliseconds that line is emptied into one [`SendQueue`] a peer, and each peer is sent
 //! the latest state of the keys it owes a copy of, one message at a time.
 //!
 //! ```text
@@ -24,17 +24,17 @@
 //!
 //! **Invariant:** a receiver takes no state that an honest node could not hold (`plausible`).
 
-mod backlog;
 mod batch;
 mod confirm;
 mod counters;
 mod digest;
-mod follow;
+mod digest_snapshot;
 mod plausible;
 mod receive;
 mod repair;
+mod send_queue;
 mod stream;
-mod survey;
+mod subscribers;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,12 +58,12 @@ use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::route::Topology;
 
-use self::backlog::Backlog;
-use self::follow::Followers;
-use self::survey::Surveys;
+use self::digest_snapshot::DigestSnapshots;
+use self::send_queue::SendQueue;
+use self::subscribers::Subscribers;
 use self::targets::Targets;
 use super::mesh::Mesh;
-use crate::seam::Clock;
+use crate::environment::Clock;
 
 /// How copies are kept.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +89,8 @@ struct Shared {
     mesh: Mesh,
     counters: Counters,
     /// Locked before the store's shards, never after.
-    backlogs: Mutex<BTreeMap<NodeId, Backlog>>,
-    followers: Mutex<Followers>,
+    send_queues: Mutex<BTreeMap<NodeId, SendQueue>>,
+    subscribers: Mutex<Subscribers>,
     /// The answers for the view and the peers as they are.
     targets: ArcSwap<Targets>,
     /// One at a time empties the store's line, so that no key is in neither line for a moment.
@@ -101,7 +101,7 @@ struct Shared {
     answered: Notify,
     /// Tells that somebody came, went or is heard again: copies may be missing.
     regrouped: Notify,
-    surveys: Surveys,
+    digest_snapshots: DigestSnapshots,
 }
 
 /// How long the last round, of a node that leaves, may take.
@@ -116,7 +116,7 @@ impl Replicator {
         clock: Arc<dyn Clock>,
         mesh: Mesh,
     ) -> Self {
-        store.keep_changed(options.replicas > 0);
+        store.set_replicated(options.replicas > 0);
         let targets = Targets::new(topology.load_full(), BTreeSet::new(), options.replicas);
         let shared = Shared {
             options,
@@ -125,14 +125,14 @@ impl Replicator {
             clock,
             mesh,
             counters: Counters::default(),
-            backlogs: Mutex::default(),
-            followers: Mutex::default(),
+            send_queues: Mutex::default(),
+            subscribers: Mutex::default(),
             targets: ArcSwap::from_pointee(targets),
             collecting: Mutex::default(),
             hurried: Notify::new(),
             answered: Notify::new(),
             regrouped: Notify::new(),
-            surveys: Surveys::default(),
+            digest_snapshots: DigestSnapshots::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -180,8 +180,8 @@ impl Replicator {
 
     /// How long the oldest change has waited for its copy.
     pub fn lag(&self) -> Span {
-        let backlogs = self.shared.backlogs.lock();
-        let oldest = backlogs.values().filter_map(Backlog::oldest).min();
+        let send_queues = self.shared.send_queues.lock();
+        let oldest = send_queues.values().filter_map(SendQueue::oldest).min();
         oldest.map_or(Span::ZERO, |since| self.shared.clock.now().since(since))
     }
 
@@ -190,7 +190,7 @@ impl Replicator {
         let shared = &self.shared;
         let topology = shared.topology.load_full();
         let peers = shared.mesh.peers().into_iter();
-        let reachable = peers.filter(|peer| !peer.is_silent()).map(|peer| peer.id.clone());
+        let reachable = peers.filter(|peer| !peer.is_unreachable()).map(|peer| peer.id.clone());
         let reachable: BTreeSet<NodeId> = reachable.collect();
         let current = shared.targets.load_full();
         if current.is_of(&topology, &reachable) {

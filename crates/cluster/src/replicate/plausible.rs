@@ -39,7 +39,7 @@ const ROUNDING: Span = Span::from_nanos(1);
 mod tests {
     use proptest::prelude::*;
     use tidegate_limiter::descriptor::Entry;
-    use tidegate_limiter::engine::{Columns, Tat};
+    use tidegate_limiter::engine::{ActorCounters, Tat};
     use tidegate_limiter::policy::{Mode, Scope};
     use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
     use tidegate_limiter::store::OnFull;
@@ -158,8 +158,8 @@ mod tests {
     fn columns_and_shares_are_nobodys_copies() {
         let quota = Quota::simple(Algorithm::FixedWindow, 1, Span::from_secs(60)).expect("valid");
         let (key, soon) = (counter(quota).key, NOW.plus(Span::from_secs(60)));
-        let columns = State::Columns(Box::new(Columns::new(&quota)));
-        assert!(!is_plausible(key, &columns, soon, NOW));
+        let actor_counters = State::ActorCounters(Box::new(ActorCounters::new(&quota)));
+        assert!(!is_plausible(key, &actor_counters, soon, NOW));
         let state = State::Tat(Tat::new(soon.as_nanos(), 0));
         assert!(is_plausible(key, &state, soon, NOW));
         assert!(!is_plausible(key.share(), &state, soon, NOW));

@@ -1,7 +1,7 @@
 //! The receiving end: states that a peer sent.
 
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::{Counted, KeyHash, Merged};
+use tidegate_limiter::store::{KeyHash, Merged, StoredCounter};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::Member;
@@ -36,13 +36,13 @@ impl Replicator {
                 continue;
             }
             count(&shared.counters.received, 1);
-            match shared.store.merge(Counted { key, state, expires }, now) {
-                // What comes to its owner is news for the owner's replicas; a replica passes
+            match shared.store.merge(StoredCounter { key, state, expires }, now) {
+                // What comes to its owner is priority for the owner's replicas; a replica passes
                 // nothing on.
-                Merged::Joined { news: true }
-                    if topology.route(key.scope(), key.place) == Route::Local =>
+                Merged::Joined { priority: true }
+                    if topology.route(key.scope(), key.token) == Route::Local =>
                 {
-                    shared.store.mark_changed(key);
+                    shared.store.enqueue_replication(key);
                 }
                 Merged::Joined { .. } | Merged::Expired => {}
                 Merged::Full | Merged::Foreign => holds_all = false,

@@ -19,9 +19,9 @@ use tidegate_ownership::identity::NodeId;
 use super::Replicator;
 use super::counters::count;
 use super::digest::{BUCKETS, bucket};
-use super::survey::SERVES;
+use super::digest_snapshot::SERVES;
 use super::targets::Targets;
-use crate::mesh::LaneKind;
+use crate::mesh::StreamClass;
 use crate::mesh::wire::{Call, DIGESTS_MAX, Digest, Reply};
 
 /// How long a round waits behind the last one while nothing happens.
@@ -45,8 +45,8 @@ impl Replicator {
         if !are_digests(&told) {
             return Reply::Malformed;
         }
-        let survey = self.survey(Timestamp::EPOCH).await;
-        let held = survey.held.get(from).cloned().unwrap_or_default();
+        let digest_snapshot = self.digest_snapshot(Timestamp::EPOCH).await;
+        let held = digest_snapshot.held.get(from).cloned().unwrap_or_default();
         Reply::Differing(held.differing(&told))
     }
 
@@ -71,14 +71,16 @@ impl Replicator {
         if targets.is_alone() {
             return true;
         }
-        let survey = self.survey(self.shared.clock.now()).await;
+        let digest_snapshot = self.digest_snapshot(self.shared.clock.now()).await;
         let mut found = true;
         let mut differing: BTreeSet<(NodeId, u16)> = BTreeSet::new();
-        for (replica, sums) in survey.owned.iter().filter(|(id, _)| targets.is_reachable(id)) {
+        for (replica, sums) in
+            digest_snapshot.owned.iter().filter(|(id, _)| targets.is_reachable(id))
+        {
             for told in sums.digests().chunks(DIGESTS_MAX) {
                 let call = Call::Digests(told.to_vec());
                 let mesh = &self.shared.mesh;
-                match mesh.call(replica, LaneKind::Bulk, call, ANSWER_TIMEOUT).await {
+                match mesh.call(replica, StreamClass::Bulk, call, ANSWER_TIMEOUT).await {
                     Ok(Reply::Differing(buckets)) => {
                         differing.extend(buckets.into_iter().map(|b| (replica.clone(), b)));
                     }
@@ -115,7 +117,7 @@ impl Replicator {
             let now = shared.clock.now();
             from = shared.store.visit(cursor, now, KeyHash::is_owned, |key, _, _| keys.push(key));
             for key in keys.drain(..).filter(|key| differs(*key)) {
-                shared.store.mark_changed(key);
+                shared.store.enqueue_replication(key);
                 sent += 1;
             }
             tokio::task::yield_now().await;

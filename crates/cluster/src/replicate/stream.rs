@@ -10,11 +10,11 @@ use tidegate_ownership::ranges::Ranges;
 use tokio::task::JoinSet;
 
 use super::Replicator;
-use super::backlog::Backlog;
 use super::batch::Batch;
 use super::counters::count;
+use super::send_queue::SendQueue;
 use crate::mesh::wire::{Call, Reply, StateEntry};
-use crate::mesh::{CallError, LaneKind};
+use crate::mesh::{CallError, StreamClass};
 
 /// Keys that one round takes from the store; more wait for the next.
 const ROUND_KEYS_MAX: usize = 16_384;
@@ -50,19 +50,19 @@ impl Replicator {
     /// From now on `to` also gets every change of strict keys on the ring of `scope` in `ranges`,
     /// and of no others on it but those it holds copies of.
     pub fn follow(&self, scope: Scope, to: NodeId, ranges: Ranges) {
-        let mut followers = self.shared.followers.lock();
-        followers.set(scope, to, ranges);
+        let mut subscribers = self.shared.subscribers.lock();
+        subscribers.set(scope, to, ranges);
         if self.shared.options.replicas == 0 {
-            self.shared.store.keep_changed(true);
+            self.shared.store.set_replicated(true);
         }
     }
 
     /// Ends what [`Replicator::follow`] began.
-    pub fn unfollow(&self, scope: Scope, to: &NodeId) {
-        let mut followers = self.shared.followers.lock();
-        followers.unset(scope, to);
-        if self.shared.options.replicas == 0 && followers.is_empty() {
-            self.shared.store.keep_changed(false);
+    pub fn unsubscribe(&self, scope: Scope, to: &NodeId) {
+        let mut subscribers = self.shared.subscribers.lock();
+        subscribers.unset(scope, to);
+        if self.shared.options.replicas == 0 && subscribers.is_empty() {
+            self.shared.store.set_replicated(false);
         }
     }
 
@@ -119,7 +119,7 @@ impl Replicator {
         let targets = self.targets();
         let _one_at_a_time = shared.collecting.lock();
         let mut changed = Vec::new();
-        let drained = shared.store.drain_changed(ROUND_KEYS_MAX, |key| changed.push(key));
+        let drained = shared.store.drain_replication_queue(ROUND_KEYS_MAX, |key| changed.push(key));
         if changed.is_empty() {
             return Collected::default();
         }
@@ -127,15 +127,15 @@ impl Replicator {
         let mut full = BTreeSet::new();
         let mut found_no_place = Vec::new();
         {
-            let followers = shared.followers.lock();
-            let mut backlogs = shared.backlogs.lock();
-            let mut add = |to: &NodeId, key| match backlogs.get_mut(to) {
-                Some(backlog) => backlog.add(key, now),
-                None => backlogs.entry(to.clone()).or_default().add(key, now),
+            let subscribers = shared.subscribers.lock();
+            let mut send_queues = shared.send_queues.lock();
+            let mut add = |to: &NodeId, key| match send_queues.get_mut(to) {
+                Some(send_queue) => send_queue.add(key, now),
+                None => send_queues.entry(to.clone()).or_default().add(key, now),
             };
             for key in changed {
                 let replicas = targets.of(key);
-                let others = followers.of(key).filter(|id| !replicas.contains(id));
+                let others = subscribers.of(key).filter(|id| !replicas.contains(id));
                 // Everybody who has room gets it, whoever else has none.
                 let mut has_place = true;
                 for to in replicas.iter().chain(others) {
@@ -150,7 +150,7 @@ impl Replicator {
             }
         }
         for key in &found_no_place {
-            shared.store.mark_changed(*key);
+            shared.store.enqueue_replication(*key);
         }
         Collected { is_more: drained == ROUND_KEYS_MAX, full }
     }
@@ -164,24 +164,24 @@ impl Replicator {
         let now = shared.clock.now();
         let mut given_up = Vec::new();
         {
-            let followers = shared.followers.lock();
-            let mut backlogs = shared.backlogs.lock();
-            for (to, backlog) in backlogs.iter_mut() {
-                if backlog.is_empty() || backlog.is_busy() || backlog.rests(now) {
+            let subscribers = shared.subscribers.lock();
+            let mut send_queues = shared.send_queues.lock();
+            for (to, send_queue) in send_queues.iter_mut() {
+                if send_queue.is_empty() || send_queue.is_busy() || send_queue.rests(now) {
                     continue;
                 }
                 if !targets.is_reachable(to) {
-                    given_up.extend(backlog.give_up(|key| followers.follows(to, key)));
-                    backlog.fail(CallError::NotConnected, now);
-                } else if let Some(batch) = self.begin(backlog) {
+                    given_up.extend(send_queue.give_up(|key| subscribers.follows(to, key)));
+                    send_queue.fail(CallError::NotConnected, now);
+                } else if let Some(batch) = self.begin(send_queue) {
                     let (this, to) = (self.clone(), to.clone());
                     messages.spawn(async move { this.empty_line(to, batch).await });
                 }
             }
-            backlogs.retain(|to, backlog| !backlog.is_empty() || targets.is_reachable(to));
+            send_queues.retain(|to, send_queue| !send_queue.is_empty() || targets.is_reachable(to));
         }
         for key in given_up {
-            shared.store.mark_changed(key);
+            shared.store.enqueue_replication(key);
         }
         shared.answered.notify_waiters();
     }
@@ -193,14 +193,14 @@ impl Replicator {
         while let Some(batch) = next.take() {
             let answer = self.tell(&to, batch.into_entries()).await;
             {
-                let mut backlogs = self.shared.backlogs.lock();
-                let Some(backlog) = backlogs.get_mut(&to) else { return };
+                let mut send_queues = self.shared.send_queues.lock();
+                let Some(send_queue) = send_queues.get_mut(&to) else { return };
                 match answer {
                     Ok(()) => {
-                        backlog.succeed();
-                        next = self.begin(backlog);
+                        send_queue.succeed();
+                        next = self.begin(send_queue);
                     }
-                    Err(error) => backlog.fail(error, self.shared.clock.now()),
+                    Err(error) => send_queue.fail(error, self.shared.clock.now()),
                 }
             }
             self.shared.answered.notify_waiters();
@@ -208,11 +208,11 @@ impl Replicator {
     }
 
     /// Fills a message with the present states of the keys in front of the line.
-    fn begin(&self, backlog: &mut Backlog) -> Option<Batch> {
+    fn begin(&self, send_queue: &mut SendQueue) -> Option<Batch> {
         let shared = &self.shared;
         let now = shared.clock.now();
         let mut batch = Batch::default();
-        let is_begun = backlog.begin(|key| {
+        let is_begun = send_queue.begin(|key| {
             if batch.is_full() {
                 return false;
             }
@@ -228,7 +228,7 @@ impl Replicator {
         let shared = &self.shared;
         count(&shared.counters.sent, entries.len() as u64);
         let call = Call::States(entries);
-        let answer = shared.mesh.call(to, LaneKind::Bulk, call, ANSWER_TIMEOUT).await;
+        let answer = shared.mesh.call(to, StreamClass::Bulk, call, ANSWER_TIMEOUT).await;
         let answer = answer.and_then(|reply| match reply {
             Reply::Done | Reply::Unconfirmed => Ok(()),
             // It does not know this node yet.
@@ -244,8 +244,8 @@ impl Replicator {
     async fn until_told(&self, to: &NodeId) -> Result<(), CallError> {
         let shared = &self.shared;
         let Some((ticket, failures)) = ({
-            let backlogs = shared.backlogs.lock();
-            backlogs.get(to).map(|backlog| (backlog.ticket(), backlog.failures().0))
+            let send_queues = shared.send_queues.lock();
+            send_queues.get(to).map(|send_queue| (send_queue.ticket(), send_queue.failures().0))
         }) else {
             return Ok(());
         };
@@ -255,12 +255,14 @@ impl Replicator {
             // From here on no answer is missed, also one that comes before the wait.
             answered.as_mut().enable();
             {
-                let backlogs = shared.backlogs.lock();
+                let send_queues = shared.send_queues.lock();
                 // It is forgotten only when it cannot be reached and nothing is left for it.
-                let Some(backlog) = backlogs.get(to) else { return Err(CallError::NotConnected) };
-                match backlog.failures() {
+                let Some(send_queue) = send_queues.get(to) else {
+                    return Err(CallError::NotConnected);
+                };
+                match send_queue.failures() {
                     (now, Some(error)) if now != failures => return Err(error),
-                    _ if backlog.is_told(ticket) => return Ok(()),
+                    _ if send_queue.is_acked(ticket) => return Ok(()),
                     _ => {}
                 }
             }

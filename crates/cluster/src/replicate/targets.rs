@@ -68,7 +68,7 @@ impl Targets {
     /// with equal views answer alike.
     pub(super) fn by_ring(&self, key: KeyHash) -> Arc<[NodeId]> {
         self.remember(&self.by_ring, key, |ring| {
-            ring.replicas(key.place, self.replicas).into_iter().cloned().collect()
+            ring.replicas(key.token, self.replicas).into_iter().cloned().collect()
         })
     }
 
@@ -97,13 +97,13 @@ impl Targets {
         answer: impl FnOnce(&Ring) -> Arc<[NodeId]>,
     ) -> Arc<[NodeId]> {
         let Some(ring) = self.ring(key.scope()) else { return Arc::default() };
-        let stretch = (key.scope() == Scope::Global, ring.arc(key.place));
+        let stretch = (key.scope() == Scope::Global, ring.arc(key.token));
         memo.lock().entry(stretch).or_insert_with(|| answer(ring)).clone()
     }
 
     /// The reachable others on the ring, those that should hold a copy first.
     fn others<'a>(&self, ring: &'a Ring, key: KeyHash) -> impl Iterator<Item = &'a NodeId> {
-        let all = ring.replicas(key.place, ring.nodes().len()).into_iter();
+        let all = ring.replicas(key.token, ring.nodes().len()).into_iter();
         all.filter(|id| **id != self.topology.me && self.is_reachable(id))
     }
 
@@ -117,7 +117,7 @@ impl Targets {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_ownership::Electorate;
+    use tidegate_ownership::VoterSet;
     use tidegate_ownership::identity::Generation;
     use tidegate_ownership::membership::{Member, MemberState, View};
 
@@ -143,7 +143,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            electorate: Electorate::default(),
+            voter_set: VoterSet::default(),
         };
         let view = View::new(nodes.iter().map(member));
         let region = view.get(&id(me)).expect("a member").region.clone();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn keys() -> impl Iterator<Item = KeyHash> {
-        (0..200_u64).map(|n| KeyHash { place: n.wrapping_mul(0x9e37_79b9_7f4a_7c15), tag: 16 })
+        (0..200_u64).map(|n| KeyHash { token: n.wrapping_mul(0x9e37_79b9_7f4a_7c15), tag: 16 })
     }
 
     const GLOBAL: u64 = 0b10;

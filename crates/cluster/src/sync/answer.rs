@@ -4,8 +4,8 @@ use tidegate_limiter::engine::{ActorId, Delta};
 use tidegate_limiter::store::KeyHash;
 use tidegate_ownership::identity::node_actor;
 
-use super::batch::COLUMNS_PER_MESSAGE_MAX;
-use super::speaker::{Accepted, Speaker};
+use super::actor_authority::{Accepted, ActorAuthority};
+use super::batch::ACTORS_PER_MESSAGE_MAX;
 use super::{Synchroniser, count};
 use crate::mesh::Peer;
 use crate::mesh::wire::{Reply, SYNC_ENTRIES_MAX, Sync, SyncEntry, SyncRole};
@@ -19,28 +19,29 @@ impl Synchroniser {
         }
         let topology = shared.topology.load();
         let now = shared.clock.now();
-        let speaker = Speaker {
+        let actor_authority = ActorAuthority {
             own_actor: shared.incarnation.actor(),
             peer: &from.id,
             peer_actor: node_actor(&from.id, from.generation),
             peer_region: &from.region,
         };
         let mut told = Vec::new();
-        let mut room = COLUMNS_PER_MESSAGE_MAX;
+        let mut room = ACTORS_PER_MESSAGE_MAX;
         let mut has_news = false;
         for mut entry in sync.entries {
             count(&shared.counters.received, 1);
             let key = entry.key;
-            let accepted = speaker.accept(&mut entry.columns, sync.role, key, &topology, now);
+            let accepted =
+                actor_authority.accept(&mut entry.actor_counters, sync.role, key, &topology, now);
             if matches!(accepted, Accepted::Nothing | Accepted::Refused | Accepted::Disputed) {
                 count(&shared.counters.rejected, u64::from(accepted != Accepted::Nothing));
             } else if self.join(&entry, now) && sync.role != SyncRole::Owner {
                 // The owner passes on what nodes and other regions tell; a node keeps what owners
                 // tell.
                 if sync.urgent {
-                    shared.store.mark_urgent(key);
+                    shared.store.enqueue_urgent_sync(key);
                 } else {
-                    shared.store.mark_dirty(key);
+                    shared.store.enqueue_sync(key);
                 }
                 has_news = true;
             }
@@ -51,35 +52,35 @@ impl Synchroniser {
                 // It would be no better the second time.
                 Accepted::Refused => None,
                 Accepted::Whole | Accepted::Nothing => {
-                    self.answer_columns(key, sync.role, speaker.peer_actor)
+                    self.answer_columns(key, sync.role, actor_authority.peer_actor)
                 }
             };
-            let columns = match said {
+            let actor_counters = match said {
                 Some(said) if said.weight() <= room => said,
                 Some(_) => {
                     // A round of our own tells the rest.
-                    shared.store.mark_dirty(key);
-                    entry.columns.without_buckets()
+                    shared.store.enqueue_sync(key);
+                    entry.actor_counters.without_buckets()
                 }
-                None => entry.columns.without_buckets(),
+                None => entry.actor_counters.without_buckets(),
             };
-            room -= columns.weight();
-            told.push(SyncEntry { key, columns });
+            room -= actor_counters.weight();
+            told.push(SyncEntry { key, actor_counters });
         }
         if sync.urgent && has_news {
             self.hurry();
         }
         match sync.role {
             SyncRole::Owner => Reply::Done,
-            SyncRole::Node | SyncRole::Region => Reply::Columns(told),
+            SyncRole::Node | SyncRole::Region => Reply::ActorCounters(told),
         }
     }
 
     /// What is known of a key beyond the peer's own column, which is the peer's alone to write.
     fn answer_columns(&self, key: KeyHash, role: SyncRole, peer: ActorId) -> Option<Delta> {
-        self.shared.store.read_columns(key, |columns| match role {
-            SyncRole::Region => self.region_column(columns),
-            SyncRole::Node | SyncRole::Owner => columns.part(|actor| actor != peer),
+        self.shared.store.read_actor_counters(key, |actor_counters| match role {
+            SyncRole::Region => self.region_column(actor_counters),
+            SyncRole::Node | SyncRole::Owner => actor_counters.part(|actor| actor != peer),
         })
     }
 }

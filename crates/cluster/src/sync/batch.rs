@@ -10,7 +10,7 @@ use crate::mesh::wire::{SYNC_ENTRIES_MAX, SyncEntry, SyncRole};
 
 /// Most columns in one message, by [`Delta::weight`]. A column takes at most 14 bytes, so a message
 /// fills at most half a frame.
-pub(super) const COLUMNS_PER_MESSAGE_MAX: usize = 32_768;
+pub(super) const ACTORS_PER_MESSAGE_MAX: usize = 32_768;
 
 /// What is to be told to one peer in one message.
 #[derive(Debug)]
@@ -33,12 +33,12 @@ impl Batch {
 }
 
 impl Batches {
-    pub(super) fn add(&mut self, to: &NodeId, role: SyncRole, key: KeyHash, columns: Delta) {
+    pub(super) fn add(&mut self, to: &NodeId, role: SyncRole, key: KeyHash, actor_counters: Delta) {
         let entries = self.entries.entry((to.clone(), role)).or_default();
-        entries.push(SyncEntry { key, columns });
+        entries.push(SyncEntry { key, actor_counters });
     }
 
-    /// Messages of at most [`SYNC_ENTRIES_MAX`] entries and [`COLUMNS_PER_MESSAGE_MAX`] columns.
+    /// Messages of at most [`SYNC_ENTRIES_MAX`] entries and [`ACTORS_PER_MESSAGE_MAX`] columns.
     pub(super) fn split(self) -> Vec<Batch> {
         let mut batches: Vec<Batch> = Vec::new();
         for ((to, role), entries) in self.entries {
@@ -46,12 +46,12 @@ impl Batches {
             let mut open: Option<Batch> = None;
             for mut entry in entries {
                 // Only a key that a thousand starts counted in dozens of slices is that large.
-                entry.columns.keep_newest(COLUMNS_PER_MESSAGE_MAX);
-                let weight = entry.columns.weight();
+                entry.actor_counters.keep_newest(ACTORS_PER_MESSAGE_MAX);
+                let weight = entry.actor_counters.weight();
                 let fits = |batch: &Batch| batch.entries.len() < SYNC_ENTRIES_MAX && weight <= room;
                 if !open.as_ref().is_some_and(fits) {
                     batches.extend(open.take());
-                    room = COLUMNS_PER_MESSAGE_MAX;
+                    room = ACTORS_PER_MESSAGE_MAX;
                 }
                 room -= weight;
                 let empty = || Batch { to: to.clone(), role, entries: Vec::new() };
@@ -68,7 +68,7 @@ mod tests {
     use bytes::BytesMut;
     use crdts::VClock;
     use tidegate_limiter::engine::ActorId;
-    use tidegate_limiter::engine::columns::COLUMN_MAX;
+    use tidegate_limiter::engine::actor_counters::ACTOR_COUNT_MAX;
     use tidegate_limiter::engine::delta::DeltaBucket;
 
     use super::*;
@@ -77,7 +77,7 @@ mod tests {
 
     /// The largest that can be said of a key by so many nodes in so many slices.
     fn delta(nodes: u64, slices: u8) -> Delta {
-        let actors = || (0..nodes).map(|n| (ActorId::new(u64::MAX - n), COLUMN_MAX)).collect();
+        let actors = || (0..nodes).map(|n| (ActorId::new(u64::MAX - n), ACTOR_COUNT_MAX)).collect();
         let clock = || VClock { dots: actors() };
         let bucket = |n| DeltaBucket { index: u64::MAX - n, used: clock(), refunded: clock() };
         let buckets = (0..u64::from(slices)).map(bucket).collect();
@@ -90,7 +90,7 @@ mod tests {
             let mut batches = Batches::default();
             let to = NodeId::new("b").expect("valid id");
             for tag in 0..keys {
-                let key = KeyHash { place: u64::MAX, tag };
+                let key = KeyHash { token: u64::MAX, tag };
                 batches.add(&to, SyncRole::Owner, key, delta(nodes, slices));
             }
             let mut told = Vec::new();

@@ -23,13 +23,13 @@
 //! else tells a new owner of them.
 //!
 //! **Invariant:** a receiver takes from a peer only the columns that the peer may speak for
-//! ([`Speaker::accept`]).
+//! ([`ActorAuthority::accept`]).
 
+mod actor_authority;
 mod answer;
+mod background_scan;
 mod batch;
-mod far;
-mod line;
-mod speaker;
+mod send_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_limiter::engine::{ActorId, Columns, Delta};
+use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};
 use tidegate_limiter::store::{Cursor, KeyHash, Merged, Store};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
@@ -49,14 +49,14 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use self::actor_authority::{Accepted, ActorAuthority};
+use self::background_scan::Far;
 use self::batch::{Batch, Batches};
-use self::far::Far;
-use self::line::Line;
-use self::speaker::{Accepted, Speaker};
+use self::send_queue::SendQueue;
 use super::incarnation::Incarnation;
 use super::mesh::wire::{Call, Reply, Sync, SyncEntry, SyncRole};
-use super::mesh::{LaneKind, Mesh};
-use crate::seam::Clock;
+use super::mesh::{Mesh, StreamClass};
+use crate::environment::Clock;
 
 /// How often columns travel.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ struct Shared {
     counters: Counters,
     far: Far,
     /// Owned keys that changed since the last region exchange.
-    for_regions: Mutex<Line>,
+    for_regions: Mutex<SendQueue>,
     /// Peers that have not answered the last round yet; they get no other.
     waiting: Mutex<BTreeMap<NodeId, Waiting>>,
     /// Wakes the loop before its interval is over.
@@ -211,16 +211,16 @@ impl Synchroniser {
         let _ = tokio::time::timeout(LAST_ROUND_TIMEOUT, last).await;
     }
 
-    /// Joins what a peer told; whether it was news.
+    /// Joins what a peer told; whether it was priority.
     fn join(&self, entry: &SyncEntry, now: Timestamp) -> bool {
-        let merged = self.shared.store.merge_columns(entry.key, &entry.columns, now);
-        merged == Merged::Joined { news: true }
+        let merged = self.shared.store.merge_actor_counters(entry.key, &entry.actor_counters, now);
+        merged == Merged::Joined { priority: true }
     }
 
     /// One column for this whole region.
-    fn region_column(&self, columns: &Columns) -> Delta {
+    fn region_column(&self, actor_counters: &ActorCounters) -> Delta {
         let topology = self.shared.topology.load();
-        columns.region_view(region_actor(&topology.region), is_node)
+        actor_counters.region_view(region_actor(&topology.region), is_node)
     }
 
     /// What changed, for the peers of this region; in an urgent round only what is near its limit,
@@ -228,10 +228,10 @@ impl Synchroniser {
     fn round(&self, topology: &Topology, urgent: bool) -> Vec<Batch> {
         self.collect(topology, |take| {
             if urgent {
-                self.shared.store.drain_urgent(ROUND_KEYS_MAX, take);
+                self.shared.store.drain_urgent_sync(ROUND_KEYS_MAX, take);
             } else {
-                self.shared.store.drain_dirty(ROUND_KEYS_MAX, &mut *take);
-                self.drain_far(take);
+                self.shared.store.drain_sync_queue(ROUND_KEYS_MAX, &mut *take);
+                self.drain_lazy(take);
             }
         })
     }
@@ -240,7 +240,7 @@ impl Synchroniser {
     fn collect(
         &self,
         topology: &Topology,
-        drain: impl FnOnce(&mut dyn FnMut(KeyHash, &Columns)),
+        drain: impl FnOnce(&mut dyn FnMut(KeyHash, &ActorCounters)),
     ) -> Vec<Batch> {
         let own = self.shared.incarnation.actor();
         let nodes: BTreeMap<ActorId, &NodeId> = topology
@@ -253,14 +253,14 @@ impl Synchroniser {
         let has_other_regions = topology.regions().any(|region| region != topology.region);
         let mut batches = Batches::default();
         let mut postponed = Vec::new();
-        let is_told = |actor| actor == own || !topology.is_spoken_for(actor);
-        drain(&mut |key: KeyHash, columns: &Columns| {
-            match topology.region_owner(&topology.region, key.place) {
+        let is_acked = |actor| actor == own || !topology.is_spoken_for(actor);
+        drain(&mut |key: KeyHash, actor_counters: &ActorCounters| {
+            match topology.region_owner(&topology.region, key.token) {
                 Some(owner) if *owner == topology.me => {
-                    for actor in columns.actors() {
+                    for actor in actor_counters.actors() {
                         let Some(node) = nodes.get(&actor) else { continue };
                         // Its own column is that node's alone to write.
-                        let told = columns.part(|it| it != actor);
+                        let told = actor_counters.part(|it| it != actor);
                         if !told.is_empty() {
                             batches.add(node, SyncRole::Owner, key, told);
                         }
@@ -269,12 +269,14 @@ impl Synchroniser {
                         postponed.push(key);
                     }
                 }
-                Some(owner) => batches.add(owner, SyncRole::Node, key, columns.part(is_told)),
+                Some(owner) => {
+                    batches.add(owner, SyncRole::Node, key, actor_counters.part(is_acked))
+                }
                 None => {}
             }
         });
         for key in postponed {
-            self.shared.store.mark_dirty(key);
+            self.shared.store.enqueue_sync(key);
         }
         batches.split()
     }
@@ -285,10 +287,13 @@ impl Synchroniser {
         let keys = self.shared.for_regions.lock().take(ROUND_KEYS_MAX);
         let mut batches = Batches::default();
         for key in keys {
-            let told = self.shared.store.read_columns(key, |columns| self.region_column(columns));
+            let told = self
+                .shared
+                .store
+                .read_actor_counters(key, |actor_counters| self.region_column(actor_counters));
             let Some(told) = told.filter(|told| !told.is_empty()) else { continue };
             for region in topology.regions().filter(|region| *region != topology.region) {
-                if let Some(owner) = topology.region_owner(region, key.place) {
+                if let Some(owner) = topology.region_owner(region, key.token) {
                     batches.add(owner, SyncRole::Region, key, told.clone());
                 }
             }
@@ -319,9 +324,9 @@ impl Synchroniser {
         let Batch { to, role, entries } = batch;
         count(&self.shared.counters.sent, keys.len() as u64);
         let call = Call::Sync(Sync { role, urgent, entries });
-        let answer = mesh.call(&to, LaneKind::Bulk, call, ANSWER_TIMEOUT).await;
+        let answer = mesh.call(&to, StreamClass::Bulk, call, ANSWER_TIMEOUT).await;
         match answer {
-            Ok(Reply::Columns(entries)) => self.take_answer(&to, role, keys, entries),
+            Ok(Reply::ActorCounters(entries)) => self.take_answer(&to, role, keys, entries),
             Ok(Reply::Done) => {}
             Ok(_) | Err(_) => {
                 count(&self.shared.counters.failed, 1);
@@ -357,7 +362,7 @@ impl Synchroniser {
         let topology = shared.topology.load();
         let Some(peer) = topology.view.get(to) else { return self.keep_dirty(asked, role) };
         let now = shared.clock.now();
-        let speaker = Speaker {
+        let actor_authority = ActorAuthority {
             own_actor: shared.incarnation.actor(),
             peer: to,
             peer_actor: node_actor(to, peer.generation),
@@ -370,14 +375,20 @@ impl Synchroniser {
         };
         for mut entry in told {
             let accepted = if asked.remove(&entry.key) {
-                speaker.accept(&mut entry.columns, speaks_as, entry.key, &topology, now)
+                actor_authority.accept(
+                    &mut entry.actor_counters,
+                    speaks_as,
+                    entry.key,
+                    &topology,
+                    now,
+                )
             } else {
                 Accepted::Refused
             };
             match accepted {
                 Accepted::Whole | Accepted::Part => {
                     if self.join(&entry, now) && role == SyncRole::Region {
-                        shared.store.mark_dirty(entry.key);
+                        shared.store.enqueue_sync(entry.key);
                     }
                 }
                 Accepted::Nothing => {}
@@ -397,8 +408,8 @@ impl Synchroniser {
         while let Some(cursor) = from {
             from = store.scan(cursor, now, SCAN_KEYS, |_| true, &mut found);
             for counted in found.drain(..) {
-                if counted.state.columns().is_some() {
-                    store.mark_dirty(counted.key);
+                if counted.state.actor_counters().is_some() {
+                    store.enqueue_sync(counted.key);
                 }
             }
             tokio::task::yield_now().await;
@@ -410,7 +421,7 @@ impl Synchroniser {
             // A line for the regions that is full sends the key through another round.
             let is_in_line = role == SyncRole::Region && self.shared.for_regions.lock().add(key);
             if !is_in_line {
-                self.shared.store.mark_dirty(key);
+                self.shared.store.enqueue_sync(key);
             }
         }
     }

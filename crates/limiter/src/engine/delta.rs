@@ -9,7 +9,7 @@ use crdts::VClock;
 use serde::{Deserialize, Serialize};
 
 use super::ActorId;
-use super::columns::{COLUMN_MAX, shape_of};
+use super::actor_counters::{ACTOR_COUNT_MAX, shape_of};
 use crate::quota::{Quota, SUB_WINDOWS_MAX, WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Span, Timestamp};
 
@@ -69,9 +69,9 @@ pub enum Error {
     Future(u64),
     /// More columns than bounded.
     #[error("{0} columns in one bucket are more than allowed; raise the bound or refuse the peer")]
-    Columns(usize),
+    ActorCounters(usize),
     /// A column of zero, which says nothing, or above what any limit can use.
-    #[error("a column of {0} is outside 1 to {COLUMN_MAX}; refuse the peer's delta")]
+    #[error("a column of {0} is outside 1 to {ACTOR_COUNT_MAX}; refuse the peer's delta")]
     Column(u64),
 }
 
@@ -162,11 +162,11 @@ impl DeltaBucket {
     }
 }
 
-fn validate_columns(columns: &VClock<ActorId>, bounds: &Bounds) -> Result<(), Error> {
-    if columns.dots.len() > bounds.columns_max {
-        return Err(Error::Columns(columns.dots.len()));
+fn validate_columns(actor_counters: &VClock<ActorId>, bounds: &Bounds) -> Result<(), Error> {
+    if actor_counters.dots.len() > bounds.columns_max {
+        return Err(Error::ActorCounters(actor_counters.dots.len()));
     }
-    match columns.dots.values().find(|&&column| !(1..=COLUMN_MAX).contains(&column)) {
+    match actor_counters.dots.values().find(|&&column| !(1..=ACTOR_COUNT_MAX).contains(&column)) {
         Some(&column) => Err(Error::Column(column)),
         None => Ok(()),
     }
@@ -175,16 +175,18 @@ fn validate_columns(columns: &VClock<ActorId>, bounds: &Bounds) -> Result<(), Er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Columns;
+    use crate::engine::ActorCounters;
     use crate::quota::Algorithm;
 
     const BOUNDS: Bounds =
         Bounds { now: Timestamp::from_secs(600), ahead_max: Span::from_secs(30), columns_max: 3 };
 
     fn delta(buckets: &[(u64, &[(u64, u64)])]) -> Delta {
-        let bucket = |&(index, columns): &(u64, &[(u64, u64)])| DeltaBucket {
+        let bucket = |&(index, actor_counters): &(u64, &[(u64, u64)])| DeltaBucket {
             index,
-            used: VClock { dots: columns.iter().map(|&(a, n)| (ActorId::new(a), n)).collect() },
+            used: VClock {
+                dots: actor_counters.iter().map(|&(a, n)| (ActorId::new(a), n)).collect(),
+            },
             refunded: VClock::new(),
         };
         let buckets = buckets.iter().map(bucket).collect();
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_a_sound_peer_says_is_let_through() {
-        let sound = delta(&[(10, &[(1, 5), (2, COLUMN_MAX)]), (9, &[(1, 7)])]);
+        let sound = delta(&[(10, &[(1, 5), (2, ACTOR_COUNT_MAX)]), (9, &[(1, 7)])]);
         assert_eq!(sound.validate(&BOUNDS), Ok(()));
         assert_eq!(delta(&[]).validate(&BOUNDS), Ok(()));
     }
@@ -203,9 +205,9 @@ mod tests {
         let four: &[(u64, u64)] = &[(1, 1), (2, 1), (3, 1), (4, 1)];
         for (poison, error) in [
             (delta(&[(10, &[(1, u64::MAX)])]), Error::Column(u64::MAX)),
-            (delta(&[(10, &[(1, COLUMN_MAX + 1)])]), Error::Column(COLUMN_MAX + 1)),
+            (delta(&[(10, &[(1, ACTOR_COUNT_MAX + 1)])]), Error::Column(ACTOR_COUNT_MAX + 1)),
             (delta(&[(10, &[(1, 0)])]), Error::Column(0)),
-            (delta(&[(10, four)]), Error::Columns(4)),
+            (delta(&[(10, four)]), Error::ActorCounters(4)),
             (delta(&[(11, &[(1, 1)])]), Error::Future(11)),
             (delta(&[(u64::MAX, &[(1, 1)])]), Error::Future(u64::MAX)),
             (delta(&[(10, &[]), (10, &[])]), Error::Order(10)),
@@ -243,7 +245,7 @@ mod tests {
     fn a_delta_knows_the_quota_it_counts_for() {
         let quota =
             |secs| Quota::simple(Algorithm::FixedWindow, 1, Span::from_secs(secs)).expect("valid");
-        let said = Columns::new(&quota(60)).wire();
+        let said = ActorCounters::new(&quota(60)).wire();
         assert!(said.is_of(&quota(60)));
         assert!(!said.is_of(&quota(61)));
     }

@@ -9,7 +9,7 @@
 
 use smallvec::SmallVec;
 
-use super::columns::{Columns, Merged};
+use super::actor_counters::{ActorCounters, Merged};
 use super::slots::{Slots, give_back};
 use super::{ActorId, Delta, State, Verdict, fixed_window};
 use crate::quota::{Algorithm, Quota};
@@ -26,15 +26,15 @@ pub fn decide_eventual(
     let (verdict, index) = judge(state, quota, hits, now);
     let counts_refusals = quota.algorithm() == Algorithm::FixedWindow;
     if hits.refund() > 0 {
-        if let State::Columns(columns) = state
-            && columns.is_of(quota)
+        if let State::ActorCounters(actor_counters) = state
+            && actor_counters.is_of(quota)
         {
-            columns.give_back(me, hits.refund(), index, depth(quota));
+            actor_counters.give_back(me, hits.refund(), index, depth(quota));
         }
     } else if hits.charge() > 0 && (verdict.allowed || counts_refusals) {
         make_columns(state, quota);
-        if let State::Columns(columns) = state {
-            columns.charge(me, hits.charge(), index);
+        if let State::ActorCounters(actor_counters) = state {
+            actor_counters.charge(me, hits.charge(), index);
         }
     }
     verdict
@@ -53,18 +53,26 @@ impl State {
             return Merged::default();
         }
         make_columns(self, quota);
-        if let Self::Columns(columns) = self { columns.merge(delta) } else { Merged::default() }
+        if let Self::ActorCounters(actor_counters) = self {
+            actor_counters.merge(delta)
+        } else {
+            Merged::default()
+        }
     }
 }
 
 /// The verdict, and the number of the bucket that it was given for.
 fn judge(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> (Verdict, u64) {
-    let empty = Columns::new(quota);
-    let columns = state.columns().filter(|columns| columns.is_of(quota)).unwrap_or(&empty);
-    let index = columns.index_at(now);
-    let mut counts: SmallVec<[u64; 16]> = columns.newest_first(index).take(depth(quota)).collect();
+    let empty = ActorCounters::new(quota);
+    let actor_counters = state
+        .actor_counters()
+        .filter(|actor_counters| actor_counters.is_of(quota))
+        .unwrap_or(&empty);
+    let index = actor_counters.index_at(now);
+    let mut counts: SmallVec<[u64; 16]> =
+        actor_counters.newest_first(index).take(depth(quota)).collect();
     give_back(&mut counts, hits.refund());
-    let slots = Slots { span: columns.bucket_ns(), index, counts: &counts, now };
+    let slots = Slots { span: actor_counters.bucket_ns(), index, counts: &counts, now };
     let verdict = if quota.algorithm() == Algorithm::FixedWindow {
         let used = counts.iter().fold(hits.charge(), |sum, count| sum.saturating_add(*count));
         fixed_window::answer(used, quota, hits, now, slots.empty_at(0))
@@ -82,8 +90,8 @@ fn depth(quota: &Quota) -> usize {
 
 /// Starts columns of `quota`'s shape, unless `state` holds such already.
 fn make_columns(state: &mut State, quota: &Quota) {
-    if !state.columns().is_some_and(|columns| columns.is_of(quota)) {
-        *state = State::Columns(Box::new(Columns::new(quota)));
+    if !state.actor_counters().is_some_and(|actor_counters| actor_counters.is_of(quota)) {
+        *state = State::ActorCounters(Box::new(ActorCounters::new(quota)));
     }
 }
 
@@ -135,7 +143,8 @@ mod tests {
                 decide_eventual(&mut nodes[node], me, &quota, Hits::ONE, Timestamp::EPOCH);
             admitted += usize::from(verdict.allowed);
             if (ask + 1) % sync_every == 0 {
-                let said = nodes.each_ref().map(|node| node.columns().map(Columns::wire));
+                let said =
+                    nodes.each_ref().map(|node| node.actor_counters().map(ActorCounters::wire));
                 for node in &mut nodes {
                     for delta in said.iter().flatten() {
                         node.merge_delta(delta, &quota);
@@ -153,7 +162,7 @@ mod tests {
         let (apart, nodes) = admitted_by_three(90);
         assert_eq!((in_touch, late, apart), (10, 12, 30));
         for node in &nodes {
-            assert_eq!(node.columns().map(|columns| columns.sum(0)), Some(30));
+            assert_eq!(node.actor_counters().map(|actor_counters| actor_counters.sum(0)), Some(30));
         }
     }
 
@@ -162,7 +171,7 @@ mod tests {
         let quota = quota(Algorithm::SlidingWindowCounter);
         let mut theirs = State::Absent;
         decide_eventual(&mut theirs, PEER, &quota, Hits::new(8), Timestamp::EPOCH);
-        let said = theirs.columns().expect("columns").wire();
+        let said = theirs.actor_counters().expect("columns").wire();
 
         let mut mine = State::Absent;
         assert!(mine.merge_delta(&said, &quota).changed);
@@ -170,9 +179,9 @@ mod tests {
         assert_eq!((full.allowed, full.remaining), (false, 2));
         assert!(decide_eventual(&mut mine, ME, &quota, Hits::new(2), Timestamp::EPOCH).allowed);
         decide_eventual(&mut mine, ME, &quota, Hits::new(-5), Timestamp::EPOCH);
-        let columns = mine.columns().expect("columns");
-        assert_eq!(columns.own(PEER), said);
-        assert_eq!(columns.sum(0), 5);
+        let actor_counters = mine.actor_counters().expect("columns");
+        assert_eq!(actor_counters.own(PEER), said);
+        assert_eq!(actor_counters.sum(0), 5);
     }
 
     #[test]
@@ -191,7 +200,7 @@ mod tests {
         let wider = Quota::simple(Algorithm::FixedWindow, 10, Span::from_secs(61)).expect("valid");
         let mut theirs = State::Absent;
         decide_eventual(&mut theirs, PEER, &wider, Hits::ONE, Timestamp::EPOCH);
-        let said = theirs.columns().expect("columns").wire();
+        let said = theirs.actor_counters().expect("columns").wire();
         let mut state = State::Absent;
         assert_eq!(state.merge_delta(&said, &mine), Merged::default());
         assert_eq!(state.merge_delta(&said, &other), Merged::default());

@@ -39,7 +39,9 @@ impl State {
             (Self::Tat(tat), Self::Tat(other)) => *tat = (*tat).max(other),
             (Self::SubWindows(slots), Self::SubWindows(other)) => slots.merge(*other),
             (Self::Log(log), Self::Log(other)) => log.merge(*other),
-            (Self::Columns(columns), Self::Columns(other)) => columns.join(*other),
+            (Self::ActorCounters(actor_counters), Self::ActorCounters(other)) => {
+                actor_counters.join(*other)
+            }
             (mine, other) => {
                 if mine.kind().cmp(&other.kind()) == Ordering::Less {
                     *self = other;
@@ -56,7 +58,7 @@ impl State {
             Self::Tat(_) => 3,
             Self::SubWindows(_) => 4,
             Self::Log(_) => 5,
-            Self::Columns(_) => 6,
+            Self::ActorCounters(_) => 6,
         }
     }
 }

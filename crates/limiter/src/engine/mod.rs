@@ -25,7 +25,7 @@ pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
 
-pub mod columns;
+pub mod actor_counters;
 pub mod delta;
 pub mod log;
 pub mod sub_windows;
@@ -44,7 +44,7 @@ mod verdict;
 use serde::{Deserialize, Serialize};
 
 pub use actor::ActorId;
-pub use columns::Columns;
+pub use actor_counters::ActorCounters;
 pub use delta::Delta;
 pub use eventual::{decide_eventual, preview_eventual};
 pub use log::Log;
@@ -88,7 +88,7 @@ pub enum State {
     /// The time of every hit.
     Log(Box<Log>),
     /// Every node's own share of the hits of every slice of a window.
-    Columns(Box<Columns>),
+    ActorCounters(Box<ActorCounters>),
 }
 
 // A million keys fit in a cache of this size only while a state stays at two words.
@@ -146,7 +146,7 @@ impl State {
             Self::Tat(tat) => tat.ceil(),
             Self::SubWindows(slots) => slots.absent_at(),
             Self::Log(log) => log.absent_at(quota.window()),
-            Self::Columns(columns) => columns.absent_at(),
+            Self::ActorCounters(actor_counters) => actor_counters.absent_at(),
         }
     }
 
@@ -167,14 +167,15 @@ impl State {
             Self::Tat(tat) => tat.ceil().minus(bucket::depth(quota)),
             Self::SubWindows(slots) => slots.newest_start(),
             Self::Log(log) => log.latest(),
-            Self::Columns(columns) => {
-                start(columns.newest().unwrap_or(0), Span::from_nanos(columns.bucket_ns()))
-            }
+            Self::ActorCounters(actor_counters) => start(
+                actor_counters.newest().unwrap_or(0),
+                Span::from_nanos(actor_counters.bucket_ns()),
+            ),
         }
     }
 
     /// The columns, when this is an eventual counter.
-    pub fn columns(&self) -> Option<&Columns> {
-        if let Self::Columns(columns) = self { Some(columns) } else { None }
+    pub fn actor_counters(&self) -> Option<&ActorCounters> {
+        if let Self::ActorCounters(actor_counters) = self { Some(actor_counters) } else { None }
     }
 }

@@ -14,7 +14,7 @@
 //! day 19,998 it lies 36 hours ahead, and no clock of a cluster is that wrong.
 
 use super::State;
-use super::columns::COLUMNS_MAX;
+use super::actor_counters::ACTORS_MAX;
 use super::delta::Bounds;
 use crate::quota::{WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Span, Timestamp};
@@ -39,9 +39,9 @@ impl State {
                     slots.absent_at() <= expires && slots.newest_start() <= latest
                 }
                 Self::Log(log) => log.latest() <= expires.min(latest),
-                Self::Columns(columns) => {
-                    let bounds = Bounds { now, ahead_max: AHEAD_MAX, columns_max: COLUMNS_MAX };
-                    columns.wire().validate(&bounds).is_ok()
+                Self::ActorCounters(actor_counters) => {
+                    let bounds = Bounds { now, ahead_max: AHEAD_MAX, columns_max: ACTORS_MAX };
+                    actor_counters.wire().validate(&bounds).is_ok()
                 }
             }
     }

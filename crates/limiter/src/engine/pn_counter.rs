@@ -6,7 +6,7 @@
 use crdts::{CmRDT, Dot, VClock};
 
 use super::ActorId;
-use super::columns::{COLUMN_MAX, Merged};
+use super::actor_counters::{ACTOR_COUNT_MAX, Merged};
 use super::delta::DeltaBucket;
 
 /// Hits and refunds of every actor, and what they come to.
@@ -59,7 +59,7 @@ impl PnCounter {
 
     fn refresh(&mut self) {
         let (used, refunded) = (sum(&self.used), sum(&self.refunded));
-        let is_blind = self.used.dots.values().any(|column| *column >= COLUMN_MAX);
+        let is_blind = self.used.dots.values().any(|column| *column >= ACTOR_COUNT_MAX);
         self.value = if is_blind { used } else { used.saturating_sub(refunded) };
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn sum(clock: &VClock<ActorId>) -> u64 {
 }
 
 fn grow(clock: &mut VClock<ActorId>, me: ActorId, by: u64) {
-    let column = clock.get(&me).saturating_add(by).min(COLUMN_MAX);
+    let column = clock.get(&me).saturating_add(by).min(ACTOR_COUNT_MAX);
     clock.apply(Dot::new(me, column));
 }
 
@@ -118,7 +118,7 @@ mod tests {
         let mut counter = PnCounter::default();
         counter.charge(A, u64::MAX);
         counter.give_back(A, u64::MAX);
-        assert_eq!(counter.value(), COLUMN_MAX);
+        assert_eq!(counter.value(), ACTOR_COUNT_MAX);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl State {
             Self::Tat(tat) => (tat.ceil() <= expires).then(|| tat.ceil().minus(DRAIN_MAX)),
             Self::SubWindows(slots) => (slots.absent_at() <= expires).then(|| slots.newest_start()),
             Self::Log(log) => (log.latest() <= expires).then(|| log.latest()),
-            Self::Columns(_) => None,
+            Self::ActorCounters(_) => None,
         }
     }
 
@@ -58,7 +58,7 @@ impl State {
     /// told by their own digests and write nothing.
     pub fn words(&self, write: impl FnMut(u64)) {
         match self {
-            Self::Absent | Self::Columns(_) => {}
+            Self::Absent | Self::ActorCounters(_) => {}
             Self::FixedWindow { index, used } => {
                 [1, *index, *used].into_iter().map(u64::from).for_each(write);
             }

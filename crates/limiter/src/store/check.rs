@@ -11,13 +11,13 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::eventual::{bucket_end, touch};
+use super::counting_mode::CountingMode;
 use super::key::KeyHash;
-use super::lines::Lines;
 use super::overflow::{Overflow, Room, refusal, shared_counter};
+use super::queues::Queues;
 use super::shard::Shard;
 use super::slot::Slot;
-use super::way::Way;
+use super::sync_queue::{bucket_end, touch};
 use crate::engine::{State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
@@ -25,7 +25,7 @@ use crate::units::{Hits, Timestamp};
 /// One limit of a descriptor and the key it counts under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
-    /// Its name. The counters of one check share their `place` and differ in their `tag`.
+    /// Its name. The counters of one check share their `token` and differ in their `tag`.
     pub key: KeyHash,
     /// What it allows.
     pub quota: Quota,
@@ -39,7 +39,7 @@ pub type Verdicts = SmallVec<[Verdict; 1]>;
 pub(super) struct Question {
     pub(super) hits: Hits,
     pub(super) now: Timestamp,
-    pub(super) way: Way,
+    pub(super) counting_mode: CountingMode,
 }
 
 impl Shard {
@@ -123,7 +123,7 @@ impl Shard {
             }
         }
         let is_new = |counter: &&Counter| self.table.find(counter.key).is_none();
-        let shared = |counter: &Counter| shared_counter(counter, ask.way);
+        let shared = |counter: &Counter| shared_counter(counter, ask.counting_mode);
         let room = overflow.room(counters.iter().filter(is_new).map(shared), ask.now);
         let charged = if ask.hits.charge() > 0 { new as u64 } else { 0 };
         match room {
@@ -144,8 +144,12 @@ impl Shard {
         match room {
             Room::Own => self.charge_new(counter, ask),
             Room::Shared(shared) => {
-                let counter = shared_counter(counter, ask.way);
-                let ask = Question { way: Way::Strict, now: shared.instant(ask.now), ..ask };
+                let counter = shared_counter(counter, ask.counting_mode);
+                let ask = Question {
+                    counting_mode: CountingMode::Strict,
+                    now: shared.instant(ask.now),
+                    ..ask
+                };
                 let known = shared.charge_known(&counter, ask);
                 let verdict = known.unwrap_or_else(|| shared.charge_new(&counter, ask));
                 shared.sweep_for_check(ask.now);
@@ -159,14 +163,14 @@ impl Shard {
     #[inline]
     fn charge_known(&mut self, counter: &Counter, ask: Question) -> Option<Verdict> {
         let Counter { key, quota } = counter;
-        let (slot, lines) = self.live_mut(*key, ask.now)?;
-        let verdict = ask.way.decide(&mut slot.state, quota, ask.hits, ask.now);
-        match ask.way {
-            Way::Strict => {
+        let (slot, queues) = self.live_mut(*key, ask.now)?;
+        let verdict = ask.counting_mode.decide(&mut slot.state, quota, ask.hits, ask.now);
+        match ask.counting_mode {
+            CountingMode::Strict => {
                 slot.stamp = slot.stamp.moved(slot.state.absent_at(quota));
-                note_change(slot, lines, quota, &verdict);
+                note_change(slot, queues, quota, &verdict);
             }
-            Way::Eventual(_) => touch(slot, lines, quota, ask, Some(&verdict)),
+            CountingMode::Eventual(_) => touch(slot, queues, quota, ask, Some(&verdict)),
         }
         Some(verdict)
     }
@@ -174,17 +178,17 @@ impl Shard {
     /// Charges a counter that has none. It gets one only if there is something to remember.
     fn charge_new(&mut self, counter: &Counter, ask: Question) -> Verdict {
         let mut state = State::Absent;
-        let verdict = ask.way.decide(&mut state, &counter.quota, ask.hits, ask.now);
-        let expires = match ask.way {
-            Way::Strict => state.absent_at(&counter.quota),
-            Way::Eventual(_) => bucket_end(&counter.quota, ask.now),
+        let verdict = ask.counting_mode.decide(&mut state, &counter.quota, ask.hits, ask.now);
+        let expires = match ask.counting_mode {
+            CountingMode::Strict => state.absent_at(&counter.quota),
+            CountingMode::Eventual(_) => bucket_end(&counter.quota, ask.now),
         };
         if !matches!(state, State::Absent) && expires > ask.now {
             let mut slot = Slot::new(counter.key, state, expires);
-            let (lines, quota) = (&mut self.lines, &counter.quota);
-            match ask.way {
-                Way::Strict => note_change(&mut slot, lines, quota, &verdict),
-                Way::Eventual(_) => touch(&mut slot, lines, quota, ask, Some(&verdict)),
+            let (queues, quota) = (&mut self.queues, &counter.quota);
+            match ask.counting_mode {
+                CountingMode::Strict => note_change(&mut slot, queues, quota, &verdict),
+                CountingMode::Eventual(_) => touch(&mut slot, queues, quota, ask, Some(&verdict)),
             }
             self.insert(slot);
         }
@@ -192,16 +196,16 @@ impl Shard {
     }
 
     fn preview(&self, counter: &Counter, ask: Question, room: &Room<'_>) -> Verdict {
-        let Question { hits, now, way } = ask;
+        let Question { hits, now, counting_mode } = ask;
         let quota = &counter.quota;
         if let Some(state) = self.known_state(counter.key, now) {
-            return way.preview(state, quota, hits, now);
+            return counting_mode.preview(state, quota, hits, now);
         }
         match room {
-            Room::Own => way.preview(&State::Absent, quota, hits, now),
+            Room::Own => counting_mode.preview(&State::Absent, quota, hits, now),
             Room::Shared(shared) => {
-                let (key, now) = (shared_counter(counter, way).key, shared.instant(now));
-                Way::Strict.preview(shared.state(key, now), quota, hits, now)
+                let (key, now) = (shared_counter(counter, counting_mode).key, shared.instant(now));
+                CountingMode::Strict.preview(shared.state(key, now), quota, hits, now)
             }
             Room::Refused => refusal(quota),
         }
@@ -210,18 +214,18 @@ impl Shard {
     /// An eventual key hears what others count only while this node asks for it, so the first
     /// refusal in a bucket is news to its peers even though nothing was counted.
     fn note_refusal(&mut self, counter: &Counter, ask: Question) {
-        if let (Way::Eventual(_), Some((slot, lines))) =
-            (ask.way, self.live_mut(counter.key, ask.now))
+        if let (CountingMode::Eventual(_), Some((slot, queues))) =
+            (ask.counting_mode, self.live_mut(counter.key, ask.now))
         {
-            touch(slot, lines, &counter.quota, ask, None);
+            touch(slot, queues, &counter.quota, ask, None);
         }
     }
 }
 
 /// Notes what a charge or a refund did to a strict key, for its replicas and for the disk.
-fn note_change(slot: &mut Slot, lines: &mut Lines, quota: &Quota, verdict: &Verdict) {
+fn note_change(slot: &mut Slot, queues: &mut Queues, quota: &Quota, verdict: &Verdict) {
     if verdict.allowed || quota.algorithm() == Algorithm::FixedWindow {
-        lines.mark_strict(slot);
-        lines.mark_unsaved(slot);
+        queues.enqueue_strict(slot);
+        queues.enqueue_snapshot(slot);
     }
 }

@@ -1,6 +1,6 @@
 //! The 128-bit name of a counter.
 //!
-//! `place` is the keyed hash of domain and entries alone, so that every limit of one descriptor has
+//! `token` is the keyed hash of domain and entries alone, so that every limit of one descriptor has
 //! the same owner and the same shard and a list of limits is decided under one lock. `tag` adds
 //! what tells the limits of one descriptor apart: window, algorithm, mode. The limit itself is not
 //! in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag say
@@ -27,7 +27,7 @@ use crate::units::Span;
 )]
 pub struct KeyHash {
     /// Where it lives: decides the owner and the shard.
-    pub place: u64,
+    pub token: u64,
     /// Which of the descriptor's counters it is.
     pub tag: u64,
 }
@@ -52,7 +52,7 @@ pub struct KeyHasher {
 /// The hash of a descriptor, before a quota picks one of its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorHash {
-    place: u64,
+    token: u64,
     base: u64,
 }
 
@@ -80,14 +80,14 @@ impl KeyHasher {
             write_part(&mut sip, entry.value);
         }
         let hash = sip.finish128();
-        DescriptorHash { place: hash.h1, base: hash.h2 }
+        DescriptorHash { token: hash.h1, base: hash.h2 }
     }
 
     /// Hashes a key that names no descriptor: a client brings its limit along, and any bytes may
     /// stand in it. Never the hash of a descriptor, whose parts begin with a domain.
     pub fn bare(&self, key: &[u8]) -> DescriptorHash {
         let hash = self.bare.hash(key);
-        DescriptorHash { place: hash.h1, base: hash.h2 }
+        DescriptorHash { token: hash.h1, base: hash.h2 }
     }
 
     /// A number that two nodes share only if they share the secret; it tells nothing about it.
@@ -100,8 +100,8 @@ impl KeyHasher {
 
 impl DescriptorHash {
     /// Where every counter of this descriptor lives.
-    pub const fn place(self) -> u64 {
-        self.place
+    pub const fn token(self) -> u64 {
+        self.token
     }
 
     /// The counter of this descriptor that `quota` counts in when a rule is held in `mode`.
@@ -111,7 +111,7 @@ impl DescriptorHash {
 
     /// The counter of this descriptor that counts as `kind` says.
     pub const fn counter_of(self, kind: Kind) -> KeyHash {
-        KeyHash { place: self.place, tag: (self.base ^ kind.spread) & !SAYS | kind.says }
+        KeyHash { token: self.token, tag: (self.base ^ kind.spread) & !SAYS | kind.says }
     }
 }
 
@@ -137,7 +137,7 @@ impl KeyHash {
     /// reach. It must not be the owner's counter: a takeover would start from a share.
     #[must_use]
     pub fn share(self) -> Self {
-        Self { place: self.place, tag: self.tag | SHARE }
+        Self { token: self.token, tag: self.tag | SHARE }
     }
 
     /// Whether it is counted in columns, which travel by synchronisation.
@@ -210,7 +210,7 @@ mod tests {
             let key: Vec<u8> = (0..length).collect();
             let text = [&u64::MAX.to_le_bytes()[..], &key].concat();
             let hash = SipHasher13::new_with_key(&secret).hash(&text);
-            let expected = DescriptorHash { place: hash.h1, base: hash.h2 };
+            let expected = DescriptorHash { token: hash.h1, base: hash.h2 };
             assert_eq!(KeyHasher::new(secret).bare(&key), expected, "{length} bytes");
         }
     }
@@ -237,7 +237,7 @@ mod tests {
             descriptor.counter(&quota(Algorithm::FixedWindow, 60), Mode::Strict, Scope::Global),
             minute.share(),
         ];
-        assert!(others.iter().all(|other| other.place == minute.place));
+        assert!(others.iter().all(|other| other.token == minute.token));
         let mut tags: Vec<u64> = others.iter().chain([&minute]).map(|key| key.tag).collect();
         tags.sort_unstable();
         tags.dedup();

@@ -1,13 +1,13 @@
 //! Where counters live: sharded, bounded, one lock a decision.
 //!
-//! A key's `place` picks its shard, so all limits of a descriptor share one; its `tag` picks the
+//! A key's `token` picks its shard, so all limits of a descriptor share one; its `tag` picks the
 //! slot inside. A check takes its shard's lock, decides and lets go: some ten to some hundred
 //! nanoseconds, in which no memory is allocated but for a new key's share of the next larger array.
 //!
 //! - [`check`](Store::check) decides strict keys, [`check_eventual`](Store::check_eventual)
 //!   eventual ones in this node's own column.
 //! - `table` and `slot` say how a key costs under 50 bytes, `shard` how slots expire, `overflow`
-//!   what happens when there is no room, `dirty`, `lines`, `eventual`, `far` and `changed` how
+//!   what happens when there is no room, `dirty`, `queues`, `eventual`, `far` and `changed` how
 //!   changes reach the peers, `unsaved` how they reach the disk, `scan` how counters move to
 //!   another node.
 //!
@@ -17,48 +17,48 @@
 //! exceptions: a key that comes or goes moves the run of neighbours behind it, some 50 slots on
 //! average, and growing or shrinking moves all slots of one shard, some 4,096 (see [`Options`]).
 
-mod changed;
+mod background_scan;
+mod batch;
 mod check;
-mod dirty;
-mod each;
-mod eventual;
-mod far;
+mod counting_mode;
 pub mod key;
-mod lines;
+mod key_queue;
 mod options;
 mod overflow;
+mod page_index;
 mod pages;
 mod prefetch;
+mod queues;
+mod replication_queue;
 mod scan;
 mod shard;
 mod slot;
+mod snapshot_queue;
 mod stats;
+mod sync_queue;
 mod table;
-mod unsaved;
-mod way;
-mod whereabouts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+pub use background_scan::{BackgroundScan, LocalActor, SYNC_SLACK_DIVISOR};
+pub use batch::SingleCheck;
 pub use check::{Counter, Verdicts};
-pub use dirty::is_urgent;
-pub use each::Single;
-pub use eventual::Merged;
-pub use far::{FarWalk, HIDDEN_PART, Me};
 pub use key::{DescriptorHash, KeyHash, KeyHasher, Kind};
+pub use key_queue::is_urgent;
 pub use options::{OnFull, Options};
-pub use scan::{Counted, Cursor};
+pub use scan::{Cursor, StoredCounter};
 pub use stats::Stats;
+pub use sync_queue::Merged;
 
 use check::Question;
+use counting_mode::CountingMode;
 use overflow::Overflow;
+use page_index::PageIndex;
 use prefetch::prefetch;
 use shard::Shard;
-use way::Way;
-use whereabouts::Whereabouts;
 
 use crate::units::{Hits, Timestamp};
 
@@ -86,14 +86,14 @@ const HOT_BYTES: usize = 128;
 #[repr(C, align(128))]
 struct Padded {
     shard: Mutex<Shard>,
-    whereabouts: Arc<Whereabouts>,
+    page_index: Arc<PageIndex>,
 }
 
 impl Padded {
     fn new(keys_max: usize) -> Self {
         let shard = Shard::new(keys_max);
-        let whereabouts = shard.table.whereabouts();
-        Self { shard: Mutex::new(shard), whereabouts }
+        let page_index = shard.table.page_index();
+        Self { shard: Mutex::new(shard), page_index }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shard> {
@@ -104,7 +104,7 @@ impl Padded {
     #[inline]
     fn fetch(&self, key: KeyHash) {
         prefetch(std::ptr::from_ref(self).addr(), HOT_BYTES);
-        self.whereabouts.fetch(key);
+        self.page_index.fetch(key);
     }
 }
 
@@ -129,24 +129,24 @@ impl Store {
     ///
     /// All must let the hits pass, else none is charged (a single `fixed_window` counts what it
     /// refuses, as its algorithm says). Zero hits look and leave no trace. The counters share their
-    /// `place` and have distinct tags.
+    /// `token` and have distinct tags.
     pub fn check(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
-        self.decide(counters, Question { hits, now, way: Way::Strict })
+        self.decide(counters, Question { hits, now, counting_mode: CountingMode::Strict })
     }
 
-    /// Like [`Store::check`], but only if `permits` says so under the lock; `None` if it does not,
+    /// Like [`Store::check`], but only if `owns` says so under the lock; `None` if it does not,
     /// and then nothing was counted. A node that gives a range away asks here whether it still may.
     pub fn check_if(
         &self,
         counters: &[Counter],
         hits: Hits,
         now: Timestamp,
-        permits: impl FnOnce() -> bool,
+        owns: impl FnOnce() -> bool,
     ) -> Option<Verdicts> {
         let Some(first) = counters.first() else { return Some(Verdicts::new()) };
         let mut shard = self.lock_for(first.key);
-        let question = Question { hits, now, way: Way::Strict };
-        permits().then(|| shard.check(counters, question, &self.overflow))
+        let question = Question { hits, now, counting_mode: CountingMode::Strict };
+        owns().then(|| shard.check(counters, question, &self.overflow))
     }
 
     /// Takes and gives back the lock of every shard: afterwards no decision is under way that was
@@ -158,15 +158,18 @@ impl Store {
     }
 
     /// Like [`Store::check`] for eventual limits: counts in the column of `me`, and puts the keys
-    /// in line for [`Store::drain_dirty`], or leaves them to [`Store::drain_far`].
+    /// in line for [`Store::drain_sync_queue`], or leaves them to [`Store::drain_lazy`].
     pub fn check_eventual(
         &self,
         counters: &[Counter],
         hits: Hits,
-        me: impl Into<Me>,
+        me: impl Into<LocalActor>,
         now: Timestamp,
     ) -> Verdicts {
-        self.decide(counters, Question { hits, now, way: Way::Eventual(me.into()) })
+        self.decide(
+            counters,
+            Question { hits, now, counting_mode: CountingMode::Eventual(me.into()) },
+        )
     }
 
     /// Number of shards.
@@ -177,7 +180,7 @@ impl Store {
     /// Forgets expired counters in the next `shards` shards, some hundred slots in each. Checks
     /// sweep what they use; this returns the memory of shards that nobody asks any more. For a
     /// timer in the background.
-    pub fn tend(&self, shards: usize, now: Timestamp) {
+    pub fn expire(&self, shards: usize, now: Timestamp) {
         let shards = shards.min(self.shards.len());
         let start = self.tend_from.fetch_add(shards, Ordering::Relaxed);
         for (_, shard) in self.shards_from(start).take(shards) {
@@ -195,21 +198,21 @@ impl Store {
     /// Takes the lock of a key's shard. What a search for the key reads is on its way meanwhile:
     /// where another core used the shard last, the lock itself is waited for.
     fn lock_for(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
-        let shard = self.shard(key.place);
+        let shard = self.shard(key.token);
         shard.fetch(key);
         shard.lock()
     }
 
     /// The shard of a place. The ring may use the upper bits of a place, so the lower ones pick:
     /// a node that owns an arc of the ring still uses all of its shards.
-    fn shard(&self, place: u64) -> &Padded {
-        let share = (place & u64::from(u32::MAX)) * self.shards.len() as u64;
+    fn shard(&self, token: u64) -> &Padded {
+        let share = (token & u64::from(u32::MAX)) * self.shards.len() as u64;
         let at = usize::try_from(share >> 32).unwrap_or(usize::MAX);
         &self.shards[at]
     }
 
     /// Drains the lines of shard after shard, at most `per_lock` keys under one lock, until `max`
-    /// keys are found; `drain` returns what [`dirty::Dirty::drain`] does. Starts at `from`, and
+    /// keys are found; `drain` returns what [`dirty::KeyQueue::drain`] does. Starts at `from`, and
     /// leaves there where to start next: where it had to stop, so that no shard starves.
     fn drain_shards(
         &self,

@@ -11,7 +11,7 @@ const KEYS_PER_SHARD: usize = 4_096;
 const KEYS_PER_SHARD_MIN: usize = 64;
 /// Fewest shards of a store that has the keys for it, so that threads seldom meet.
 const SHARDS_MIN: usize = 64;
-/// Most shards; each costs 256 bytes empty, and eight for each page it may have (`whereabouts.rs`).
+/// Most shards; each costs 256 bytes empty, and eight for each page it may have (`page_index.rs`).
 const SHARDS_MAX: usize = 65_536;
 
 /// What bounds a store.

@@ -13,9 +13,9 @@ use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::check::Counter;
+use super::counting_mode::CountingMode;
 use super::key::KeyHash;
 use super::shard::Shard;
-use super::way::Way;
 use crate::engine::{Retry, Verdict};
 use crate::quota::Quota;
 use crate::store::OnFull;
@@ -69,12 +69,12 @@ impl Overflow {
 }
 
 /// The counter that stands for all new keys limited as `counter` is.
-pub(super) fn shared_counter(counter: &Counter, way: Way) -> Counter {
+pub(super) fn shared_counter(counter: &Counter, counting_mode: CountingMode) -> Counter {
     let mut sip = SipHasher13::new();
     counter.quota.hash(&mut sip);
-    sip.write_u8(u8::from(way == Way::Strict));
+    sip.write_u8(u8::from(counting_mode == CountingMode::Strict));
     let hash = sip.finish128();
-    Counter { key: KeyHash { place: hash.h1, tag: hash.h2 }, quota: counter.quota }
+    Counter { key: KeyHash { token: hash.h1, tag: hash.h2 }, quota: counter.quota }
 }
 
 /// The answer to a new key that is refused.

@@ -91,8 +91,8 @@ impl Pages {
     pub(super) fn shift(&mut self, from: usize, to: usize) {
         if from != to {
             let slot = self.get_mut(from).map(std::mem::take).unwrap_or_default();
-            if let Some(place) = self.get_mut(to) {
-                *place = slot;
+            if let Some(token) = self.get_mut(to) {
+                *token = slot;
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Reading and moving whole counters: what replication, handoff and snapshots ride on.
 
 use super::Store;
-use super::eventual::Merged;
 use super::key::KeyHash;
 use super::shard::Shard;
 use super::slot::Slot;
+use super::sync_queue::Merged;
 use crate::engine::State;
 use crate::units::Timestamp;
 
@@ -13,7 +13,7 @@ const SCAN_SLOTS: usize = 1_024;
 
 /// A counter outside the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct StoredCounter {
     /// Its name.
     pub key: KeyHash,
     /// What was counted.
@@ -22,7 +22,7 @@ pub struct Counted {
     pub expires: Timestamp,
 }
 
-impl Counted {
+impl StoredCounter {
     fn of(slot: &Slot) -> Self {
         Self { key: slot.key, state: slot.state.clone(), expires: slot.stamp.expires() }
     }
@@ -49,7 +49,7 @@ impl Store {
         now: Timestamp,
         max: usize,
         wants: impl Fn(KeyHash) -> bool,
-        out: &mut Vec<Counted>,
+        out: &mut Vec<StoredCounter>,
     ) -> Option<Cursor> {
         self.step(from, max, out, |slot| wants(slot.key) && !slot.is_expired(now))
     }
@@ -72,17 +72,17 @@ impl Store {
     }
 
     /// One counter, unless it expired.
-    pub fn get(&self, key: KeyHash, now: Timestamp) -> Option<Counted> {
-        let shard = self.shard(key.place).lock();
+    pub fn get(&self, key: KeyHash, now: Timestamp) -> Option<StoredCounter> {
+        let shard = self.shard(key.token).lock();
         let slot = shard.table.find(key).filter(|slot| !slot.is_expired(now))?;
-        Some(Counted::of(slot))
+        Some(StoredCounter::of(slot))
     }
 
     /// Joins a counter from elsewhere into this store: after it, nothing that either side counted
     /// is forgotten. Does not put the key in line for its replicas: who hears of it next is the
     /// caller's to know, and a replica that passed on what it was told would never be done.
-    pub fn merge(&self, counted: Counted, now: Timestamp) -> Merged {
-        let shard = &mut *self.shard(counted.key.place).lock();
+    pub fn merge(&self, counted: StoredCounter, now: Timestamp) -> Merged {
+        let shard = &mut *self.shard(counted.key.token).lock();
         let now = shard.instant(now);
         shard.adopt(counted, now)
     }
@@ -93,7 +93,7 @@ impl Store {
         &self,
         from: Cursor,
         max: usize,
-        out: &mut Vec<Counted>,
+        out: &mut Vec<StoredCounter>,
         mut picks: impl FnMut(&mut Slot) -> bool,
     ) -> Option<Cursor> {
         let mut shard = self.shard_at(from.shard)?.lock();
@@ -106,7 +106,7 @@ impl Store {
             }
             seen = Some(slot.key);
             if picks(slot) {
-                out.push(Counted::of(slot));
+                out.push(StoredCounter::of(slot));
             }
         }
         if next.is_some() {
@@ -118,7 +118,7 @@ impl Store {
 
     /// Forgets a counter: another node has it now.
     pub fn remove(&self, key: KeyHash) -> Option<State> {
-        let shard = &mut *self.shard(key.place).lock();
+        let shard = &mut *self.shard(key.token).lock();
         let slot = shard.table.remove(key)?;
         shard.table.shrink();
         Some(slot.state)
@@ -127,28 +127,28 @@ impl Store {
 
 impl Shard {
     /// Joins a counter from elsewhere, which may be new here, into its slot.
-    pub(super) fn adopt(&mut self, counted: Counted, now: Timestamp) -> Merged {
-        let Counted { key, state, expires } = counted;
+    pub(super) fn adopt(&mut self, counted: StoredCounter, now: Timestamp) -> Merged {
+        let StoredCounter { key, state, expires } = counted;
         if expires <= now || matches!(state, State::Absent) {
             return Merged::Expired;
         }
-        if let Some((slot, lines)) = self.live_mut(key, now) {
+        if let Some((slot, queues)) = self.live_mut(key, now) {
             let before = slot.state.clone();
             slot.state.merge(state);
             slot.prolong(expires);
-            let news = slot.state != before;
-            if news {
-                lines.mark_unsaved(slot);
+            let priority = slot.state != before;
+            if priority {
+                queues.enqueue_snapshot(slot);
             }
-            return Merged::Joined { news };
+            return Merged::Joined { priority };
         }
         if !self.make_room(1, now) {
             self.counts.refused += 1;
             return Merged::Full;
         }
         let mut slot = Slot::new(key, state, expires);
-        self.lines.mark_unsaved(&mut slot);
+        self.queues.enqueue_snapshot(&mut slot);
         self.insert(slot);
-        Merged::Joined { news: true }
+        Merged::Joined { priority: true }
     }
 }

@@ -15,7 +15,7 @@
 //! knocks: that would turn a flood of junk keys into a way to reset a limited one.
 
 use super::key::KeyHash;
-use super::lines::Lines;
+use super::queues::Queues;
 use super::slot::Slot;
 use super::table::Table;
 use crate::engine::State;
@@ -47,7 +47,7 @@ pub(super) struct Shard {
     /// hits back may, and then it is kept as long as it would have been.
     quiet_until: Timestamp,
     pub(super) table: Table,
-    pub(super) lines: Lines,
+    pub(super) queues: Queues,
     pub(super) counts: Counts,
     /// Where the next sweep goes on.
     cursor: usize,
@@ -79,7 +79,7 @@ impl Shard {
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
             table: Table::new(keys_max),
-            lines: Lines::default(),
+            queues: Queues::default(),
             counts: Counts::default(),
             floor: Timestamp::EPOCH,
             cursor: 0,
@@ -101,13 +101,13 @@ impl Shard {
         &mut self,
         key: KeyHash,
         now: Timestamp,
-    ) -> Option<(&mut Slot, &mut Lines)> {
+    ) -> Option<(&mut Slot, &mut Queues)> {
         let slot = self.table.find_mut(key)?;
         if slot.is_expired(now) && !matches!(slot.state, State::Absent) {
             slot.state = State::Absent;
             self.floor = self.floor.max(slot.stamp.expires());
         }
-        Some((slot, &mut self.lines))
+        Some((slot, &mut self.queues))
     }
 
     /// The state of `key` as far as it still matters.
@@ -184,7 +184,7 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes() + self.lines.bytes()
+        self.table.bytes() + self.queues.bytes()
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     fn key(n: u64) -> KeyHash {
-        KeyHash { place: 0, tag: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+        KeyHash { token: 0, tag: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
 
     proptest! {

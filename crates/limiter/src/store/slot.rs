@@ -40,7 +40,7 @@ impl Slot {
 
 /// How soon a key's peers are to hear of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum News {
+pub(super) enum SyncPriority {
     /// They know.
     Nothing,
     /// Some time: it is far from its limit and stands in no line.
@@ -65,7 +65,7 @@ impl Stamp {
     pub(super) const UNSAVED: u64 = 0b1000;
 
     const FLAGS: u64 = 0b1111;
-    /// The bits that hold a [`News`], as its number.
+    /// The bits that hold a [`SyncPriority`], as its number.
     const NEWS: u64 = 0b0011;
 
     /// A stamp without flags.
@@ -83,17 +83,17 @@ impl Stamp {
         Self(Self::new(expires).0 | (self.0 & Self::FLAGS))
     }
 
-    pub(super) const fn news(self) -> News {
+    pub(super) const fn priority(self) -> SyncPriority {
         match self.0 & Self::NEWS {
-            0 => News::Nothing,
-            1 => News::Far,
-            2 => News::Calm,
-            _ => News::Urgent,
+            0 => SyncPriority::Nothing,
+            1 => SyncPriority::Far,
+            2 => SyncPriority::Calm,
+            _ => SyncPriority::Urgent,
         }
     }
 
-    pub(super) fn set_news(&mut self, news: News) {
-        self.0 = self.0 & !Self::NEWS | news as u64;
+    pub(super) fn set_priority(&mut self, priority: SyncPriority) {
+        self.0 = self.0 & !Self::NEWS | priority as u64;
     }
 
     pub(super) const fn has(self, flag: u64) -> bool {
@@ -134,13 +134,15 @@ mod tests {
     fn flags_survive_a_later_expiry_and_leave_the_instant_alone() {
         let mut stamp = Stamp::new(Timestamp::from_secs(10));
         stamp.raise(Stamp::TOUCHED);
-        stamp.set_news(News::Calm);
+        stamp.set_priority(SyncPriority::Calm);
         stamp = stamp.moved(Timestamp::from_secs(20));
         assert_eq!(stamp.expires(), Timestamp::from_secs(20));
-        for news in [News::Urgent, News::Far, News::Calm, News::Nothing] {
+        for priority in
+            [SyncPriority::Urgent, SyncPriority::Far, SyncPriority::Calm, SyncPriority::Nothing]
+        {
             assert!(stamp.has(Stamp::TOUCHED) && !stamp.has(Stamp::UNSAVED));
-            stamp.set_news(news);
-            assert_eq!(stamp.news(), news);
+            stamp.set_priority(priority);
+            assert_eq!(stamp.priority(), priority);
         }
         stamp.clear(Stamp::TOUCHED);
         assert_eq!(stamp, Stamp::new(Timestamp::from_secs(20)));

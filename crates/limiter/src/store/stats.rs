@@ -35,8 +35,8 @@ impl Store {
                 expired: sum.expired + shard.counts.expired,
                 overflowed: sum.overflowed + shard.counts.overflowed,
                 refused: sum.refused + shard.counts.refused,
-                dirty: sum.dirty + shard.lines.columns_len(),
-                changed: sum.changed + shard.lines.strict_len(),
+                dirty: sum.dirty + shard.queues.eventual_len(),
+                changed: sum.changed + shard.queues.strict_len(),
                 bytes: sum.bytes + shard.bytes(),
                 ..sum
             }

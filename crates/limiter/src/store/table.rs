@@ -25,9 +25,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::key::KeyHash;
+use super::page_index::PageIndex;
 use super::pages::Pages;
 use super::slot::Slot;
-use super::whereabouts::Whereabouts;
 
 /// Counters by key. Its owner bounds how many there are.
 ///
@@ -39,7 +39,7 @@ pub(super) struct Table {
     homes: usize,
     len: usize,
     moves: usize,
-    whereabouts: Arc<Whereabouts>,
+    page_index: Arc<PageIndex>,
 }
 
 impl Table {
@@ -48,12 +48,12 @@ impl Table {
 
     /// An empty table that will tell where its slots lie, as far as `keys_max` keys need.
     pub(super) fn new(keys_max: usize) -> Self {
-        Self { whereabouts: Arc::new(Whereabouts::new(keys_max)), ..Self::default() }
+        Self { page_index: Arc::new(PageIndex::new(keys_max)), ..Self::default() }
     }
 
     /// Where its slots lie, from now on.
-    pub(super) fn whereabouts(&self) -> Arc<Whereabouts> {
-        Arc::clone(&self.whereabouts)
+    pub(super) fn page_index(&self) -> Arc<PageIndex> {
+        Arc::clone(&self.page_index)
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -128,8 +128,8 @@ impl Table {
             self.tell();
         }
         let mut carried = slot;
-        for place in self.slots.range_mut(at..gap + 1) {
-            std::mem::swap(place, &mut carried);
+        for token in self.slots.range_mut(at..gap + 1) {
+            std::mem::swap(token, &mut carried);
         }
         self.len += 1;
     }
@@ -202,11 +202,11 @@ impl Table {
     /// remember; behind a vacant slot, though, there is none with a home before it.
     fn last_name_before(&self, at: usize) -> KeyHash {
         let tag = (((at as u128) << 64).saturating_sub(1)) / (self.homes.max(1) as u128);
-        KeyHash { place: u64::MAX, tag: u64::try_from(tag).unwrap_or(u64::MAX) }
+        KeyHash { token: u64::MAX, tag: u64::try_from(tag).unwrap_or(u64::MAX) }
     }
 
     fn tell(&self) {
-        self.whereabouts.tell(self.homes, &self.slots);
+        self.page_index.tell(self.homes, &self.slots);
     }
 }
 
@@ -219,7 +219,7 @@ pub(super) fn home(key: KeyHash, homes: usize) -> usize {
 
 /// The order of the table.
 const fn rank(key: KeyHash) -> (u64, u64) {
-    (key.tag, key.place)
+    (key.tag, key.token)
 }
 
 #[cfg(test)]
@@ -232,8 +232,8 @@ mod tests {
     use crate::engine::State;
     use crate::units::Timestamp;
 
-    fn slot(tag: u64, place: u64, nanos: u64) -> Slot {
-        Slot::new(KeyHash { place, tag }, State::Absent, Timestamp::from_nanos(nanos))
+    fn slot(tag: u64, token: u64, nanos: u64) -> Slot {
+        Slot::new(KeyHash { token, tag }, State::Absent, Timestamp::from_nanos(nanos))
     }
 
     fn check_invariants(table: &Table) {
@@ -265,9 +265,9 @@ mod tests {
         let tag =
             prop_oneof![0..40_u64, Just(u64::MAX / 2), u64::MAX - 40..=u64::MAX, any::<u64>()];
         let part = (0..100_usize, 0..80_usize);
-        (0..10_u8, tag, 0..3_u64, part).prop_map(|(kind, tag, place, part)| match kind {
-            0..=5 => Op::Put(tag, place),
-            6..=7 => Op::Remove(tag, place),
+        (0..10_u8, tag, 0..3_u64, part).prop_map(|(kind, tag, token, part)| match kind {
+            0..=5 => Op::Put(tag, token),
+            6..=7 => Op::Remove(tag, token),
             8 => Op::TakeOut(part.0, part.1, tag & 3),
             _ => Op::Shrink,
         })
@@ -282,17 +282,17 @@ mod tests {
             let mut model = BTreeMap::new();
             for (op, n) in ops.into_iter().zip(1_u64..) {
                 match op {
-                    Op::Put(tag, place) => {
-                        let key = KeyHash { place, tag };
-                        if model.insert((tag, place), n * 16).is_none() {
-                            table.insert(slot(tag, place, n * 16));
+                    Op::Put(tag, token) => {
+                        let key = KeyHash { token, tag };
+                        if model.insert((tag, token), n * 16).is_none() {
+                            table.insert(slot(tag, token, n * 16));
                         } else if let Some(found) = table.find_mut(key) {
-                            *found = slot(tag, place, n * 16);
+                            *found = slot(tag, token, n * 16);
                         }
                     }
-                    Op::Remove(tag, place) => {
-                        let removed = table.remove(KeyHash { place, tag });
-                        prop_assert_eq!(removed.is_some(), model.remove(&(tag, place)).is_some());
+                    Op::Remove(tag, token) => {
+                        let removed = table.remove(KeyHash { token, tag });
+                        prop_assert_eq!(removed.is_some(), model.remove(&(tag, token)).is_some());
                     }
                     Op::TakeOut(start, length, which) => {
                         let start = table.slots_len() * start / 100;
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn memory_returns_when_keys_leave() {
         let mut table = Table::default();
-        let key = |n: u64| KeyHash { place: n, tag: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
+        let key = |n: u64| KeyHash { token: n, tag: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
         (0..10_000).for_each(|n| table.insert(slot(key(n).tag, n, 8)));
         let full = table.bytes();
         for n in 100..10_000 {
@@ -380,7 +380,7 @@ mod tests {
             let tag = passing.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             table.insert(slot(tag, 7, 8));
             table.insert(slot(tag, 8, 8));
-            table.remove(KeyHash { place: 7, tag });
+            table.remove(KeyHash { token: 7, tag });
         });
         let found: Vec<u64> = found.into_iter().filter(|tag| steady.contains(tag)).collect();
         assert_eq!(found, steady);
@@ -391,7 +391,7 @@ mod tests {
         let mut table = Table::default();
         (0..2_000).for_each(|n| table.insert(slot(n * (u64::MAX / 2_000), 0, 8)));
         (1..1_999)
-            .for_each(|n| drop(table.remove(KeyHash { place: 0, tag: n * (u64::MAX / 2_000) })));
+            .for_each(|n| drop(table.remove(KeyHash { token: 0, tag: n * (u64::MAX / 2_000) })));
         assert_eq!(scan(&mut table, 2, |_| {}), [0, 1_999 * (u64::MAX / 2_000)]);
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     for (node, process) in
         world.nodes.iter().filter_map(|node| Some((node, node.process.as_ref()?)))
     {
-        if process.door.is_none() {
+        if process.listener.is_none() {
             found.push(format!("{} has not joined", node.id));
         }
     }
@@ -56,7 +56,7 @@ fn disagreement(case: &Case<'_, '_>, key: Key) -> Option<String> {
         let decided = looks.filter(|record| record.is_decided());
         decided.filter_map(|record| Some((record.node, record.outcome?.remaining))).collect()
     });
-    let asked = case.world.processes().filter(|process| process.door.is_some()).count();
+    let asked = case.world.processes().filter(|process| process.listener.is_some()).count();
     if answers.len() < asked {
         return Some(format!("{key} is decided for {answers:?} of {asked} nodes"));
     }

@@ -1,6 +1,6 @@
 //! Which situations the history shows.
 
-use tidegate::decide::Source;
+use tidegate::decide::VerdictSource;
 
 use super::Case;
 use crate::coverage::Situation;
@@ -11,13 +11,13 @@ pub(super) fn note(case: &mut Case<'_, '_>) {
     let crashes = &case.world.crashes;
     let (asks, by_policy, reached) = case.world.history.with(|records| {
         let by = |source| records.iter().filter(move |record| record.source() == Some(source));
-        let by_policy = by(Source::Policy).count() as u64;
+        let by_policy = by(VerdictSource::Policy).count() as u64;
         let is_refused = |record: &&Record| record.outcome.is_some_and(|o| !o.is_allowed);
         let mut reached = Vec::new();
         if by_policy > 0 {
             reached.push(Situation::PolicyAnswered);
         }
-        if by(Source::Owner).any(|record| is_refused(&record)) {
+        if by(VerdictSource::Owner).any(|record| is_refused(&record)) {
             reached.push(Situation::LimitReached);
         }
         if crashes.iter().any(|crash| has_survived(crash, records)) {

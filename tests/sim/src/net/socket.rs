@@ -12,7 +12,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, UdpPoller};
-use tidegate_cluster::seam::Net;
+use tidegate_cluster::environment::Net;
 use tokio::sync::mpsc;
 
 use super::card::{Card, Datagram};

@@ -13,7 +13,7 @@ use tidegate_limiter::store::KeyHasher;
 use tidegate_rules::book::Book;
 use turmoil::Sim;
 
-use crate::client::{CLIENTS, Door, Traffic};
+use crate::client::{CLIENTS, Listener, Traffic};
 use crate::clock::{NodeClock, Time};
 use crate::coverage::Situation;
 use crate::dice::Dice;
@@ -187,7 +187,7 @@ impl World<'_> {
 
     /// Whether the first `count` nodes have all joined.
     pub(crate) fn have_all_joined(&self, count: usize) -> bool {
-        self.processes().filter(|process| process.door.is_some()).count() == count
+        self.processes().filter(|process| process.listener.is_some()).count() == count
     }
 
     /// Processes that run.
@@ -263,9 +263,9 @@ impl World<'_> {
             Fault::Flood(is_flood) => self.traffic.flood.store(is_flood, Ordering::Relaxed),
             Fault::Burst { node } => {
                 if let Some(process) = &self.nodes[node].process
-                    && let Some(door) = &process.door
+                    && let Some(listener) = &process.listener
                 {
-                    process.spawn(door.clone().burst());
+                    process.spawn(listener.clone().burst());
                     self.bursting = Some((node, process.unsent()));
                 }
             }
@@ -281,10 +281,10 @@ impl World<'_> {
     pub(crate) fn ask_everywhere(&mut self, concerns: fn(Kind) -> bool, hits: i64) -> usize {
         let first = self.history.with(<[_]>::len);
         for process in self.processes() {
-            let Some(door) = process.door.clone() else { continue };
+            let Some(listener) = process.listener.clone() else { continue };
             process.spawn(async move {
                 for key in keys::checked().filter(|key| concerns(key.kind)) {
-                    door.ask(key, hits).await;
+                    listener.ask(key, hits).await;
                 }
             });
         }
@@ -293,13 +293,13 @@ impl World<'_> {
 
     /// Whether `node` would decide `key` if it were asked now.
     pub(crate) fn decides(&self, node: &Node, key: Key) -> bool {
-        node.process.as_ref().is_some_and(|process| process.decides(self.place(key)))
+        node.process.as_ref().is_some_and(|process| process.decides(self.token(key)))
     }
 
-    fn place(&self, key: Key) -> u64 {
+    fn token(&self, key: Key) -> u64 {
         let value = key.number.to_string();
         let entries = [Entry { key: key.kind.name(), value: &value }];
-        self.hasher.descriptor(DOMAIN, &entries).place()
+        self.hasher.descriptor(DOMAIN, &entries).token()
     }
 
     fn weather(&self, concerns: impl Fn(usize, usize) -> bool, change: impl Fn(&mut Link)) {
@@ -309,7 +309,7 @@ impl World<'_> {
     /// Lets clients in when a process has joined.
     fn open_if_joined(&mut self, index: usize) {
         let Some(process) = &self.nodes[index].process else { return };
-        if process.door.is_some() || process.is_leaving() || !process.has_joined() {
+        if process.listener.is_some() || process.is_leaving() || !process.has_joined() {
             return;
         }
         let (id, start) = (&self.nodes[index].id, self.nodes[index].starts);
@@ -322,8 +322,8 @@ impl World<'_> {
         let Some(process) = &mut self.nodes[index].process else { return };
         let core = process.core.clone();
         let closed = tokio_util::sync::CancellationToken::new();
-        let door = Door { core, node: index, history, traffic, closed };
-        process.open(door, dice.into_iter());
+        let listener = Listener { core, node: index, history, traffic, closed };
+        process.open(listener, dice.into_iter());
         if let Some(at) = self.crashed.iter().position(|crashed| *crashed == index) {
             self.crashed.swap_remove(at);
             self.report.reached.insert(Situation::RejoinedWithoutState);

@@ -24,7 +24,7 @@ impl Table {
         let pages = homes_pages(self.homes);
         if self.len == 0 {
             let moves = self.moves.wrapping_add(1);
-            *self = Self { whereabouts: self.whereabouts(), moves, ..Self::default() };
+            *self = Self { page_index: self.page_index(), moves, ..Self::default() };
             self.tell();
         } else if self.len * 2 < self.homes && pages > 1 {
             self.rebuild(pages - (pages / 4).max(1));

@@ -1,0 +1,87 @@
+//! Short lists on the wire, kept inline in memory.
+//!
+//! `SmallVec`'s own deserializer reserves what the sender claims, so that a frame of ten bytes
+//! could ask for all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smallvec::SmallVec;
+
+/// Most items of a short list: the most limits on one descriptor, doubled.
+pub const BOUNDED_VEC_MAX: usize = 16;
+
+pub(super) fn serialize<T, S>(items: &SmallVec<[T; 1]>, to: S) -> Result<S::Ok, S::Error>
+where
+    T: Serialize,
+    S: Serializer,
+{
+    to.collect_seq(items)
+}
+
+pub(super) fn deserialize<'de, T, D>(from: D) -> Result<SmallVec<[T; 1]>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    struct Few<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Few<T> {
+        type Value = SmallVec<[T; 1]>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {BOUNDED_VEC_MAX} items")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut items = SmallVec::new();
+            while let Some(item) = seq.next_element()? {
+                if items.len() == BOUNDED_VEC_MAX {
+                    return Err(A::Error::invalid_length(BOUNDED_VEC_MAX + 1, &self));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+
+    from.deserialize_seq(Few(PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::super::codec;
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Message {
+        #[serde(with = "super")]
+        items: SmallVec<[u8; 1]>,
+    }
+
+    fn round_trip(len: usize) -> Result<Message, codec::Error> {
+        let mut bytes = BytesMut::new();
+        codec::encode(&Message { items: SmallVec::from_elem(7, len) }, &mut bytes)?;
+        let frame = codec::split(&mut bytes)?.expect("a whole frame");
+        codec::decode(&frame)
+    }
+
+    #[test]
+    fn a_list_is_read_up_to_its_bound() {
+        assert_eq!(
+            round_trip(BOUNDED_VEC_MAX).expect("within the bound").items.len(),
+            BOUNDED_VEC_MAX
+        );
+        assert!(round_trip(BOUNDED_VEC_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn a_claim_of_a_huge_list_reserves_nothing() {
+        let claims_2_to_the_60 = [codec::VERSION, 253, 0, 0, 0, 0, 0, 0, 0, 16, 1];
+        assert!(codec::decode::<Message>(&claims_2_to_the_60).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! How long a connection is waited for.
+//!
+//! hyper's own header timeout runs from the end of one request to the end of the next header, so it
+//! would also cut a proxy's pooled connection that is merely idle. Here the two are apart:
+//!
+//! - a header that has **begun** must be complete within `header_timeout`, else the connection is
+//!   cut;
+//! - a connection with nothing in flight for `idle_timeout` is closed politely. Bytes that are no
+//!   request (pings, half a frame) do not count as use.
+//!
+//! *Driving it*: [`Timeouts::read`] for every byte that arrives, [`Timeouts::begin`] when a request
+//! is there (its guard lives as long as the response), and [`Timeouts::check`] at the instant that
+//! the last check named. A check never waits longer than `header_timeout`, so a header that begins
+//! right after it is still judged by the time it really began.
+//!
+//! *Cheap where it counts*: HTTP/2 connections carry thousands of requests a second, and each costs
+//! two additions. Whether there were any since the last check is all that a check needs to know, so
+//! idleness is known to one check, which is at most `header_timeout`, and no request reads a clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// What an HTTP/2 connection starts with (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The patience with one connection.
+#[derive(Debug)]
+pub(super) struct Timeouts {
+    header_timeout: Duration,
+    idle_timeout: Duration,
+    /// The preface came whole: headers are no longer judged.
+    is_http2: AtomicBool,
+    in_flight: AtomicUsize,
+    /// A request ended since the last check.
+    was_used: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the first byte of a header came that is not complete yet.
+    header_since: Option<Instant>,
+    idle_since: Instant,
+    protocol: Protocol,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Protocol {
+    /// So many bytes of the preface came, and nothing else.
+    Unclear(usize),
+    Http1,
+    /// Its headers are frames among others: only idleness is judged.
+    Http2,
+}
+
+/// What a check says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Check again then.
+    Wait(Instant),
+    /// A header took too long.
+    Cut,
+    /// Nothing was asked for long.
+    Close,
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    timeouts: Arc<Timeouts>,
+}
+
+impl Timeouts {
+    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration, now: Instant) -> Self {
+        let state = State { header_since: None, idle_since: now, protocol: Protocol::Unclear(0) };
+        Self {
+            header_timeout,
+            idle_timeout,
+            is_http2: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            was_used: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Whether [`Timeouts::read`] is to be called: not once the protocol is known to be HTTP/2.
+    pub(super) fn wants_bytes(&self) -> bool {
+        !self.is_http2.load(Ordering::Relaxed)
+    }
+
+    /// These bytes arrived.
+    pub(super) fn read(&self, bytes: &[u8], now: Instant) {
+        let mut state = self.state.lock();
+        if let Protocol::Unclear(seen) = state.protocol {
+            let n = bytes.len().min(PREFACE.len() - seen);
+            state.protocol = if bytes[..n] != PREFACE[seen..seen + n] {
+                Protocol::Http1
+            } else if seen + n == PREFACE.len() {
+                state.header_since = None;
+                self.is_http2.store(true, Ordering::Relaxed);
+                Protocol::Http2
+            } else {
+                Protocol::Unclear(seen + n)
+            };
+        }
+        let is_idle = self.in_flight.load(Ordering::Relaxed) == 0;
+        if state.protocol != Protocol::Http2 && is_idle && !bytes.is_empty() {
+            state.header_since.get_or_insert(now);
+        }
+    }
+
+    /// A request is there, header complete; it lasts until the guard is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> InFlight {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if self.wants_bytes() {
+            self.state.lock().header_since = None;
+        }
+        InFlight { timeouts: Arc::clone(self) }
+    }
+
+    /// Whether to go on waiting.
+    pub(super) fn check(&self, now: Instant) -> Next {
+        let mut state = self.state.lock();
+        let soon = now + self.header_timeout;
+        // In this order: a request that ends in between was seen in flight or is seen as use.
+        let is_used = self.in_flight.load(Ordering::Acquire) > 0;
+        if self.was_used.swap(false, Ordering::Relaxed) {
+            state.idle_since = now;
+        }
+        if is_used {
+            return Next::Wait(soon);
+        }
+        if let Some(since) = state.header_since {
+            let deadline = since + self.header_timeout;
+            return if now >= deadline { Next::Cut } else { Next::Wait(deadline) };
+        }
+        let deadline = state.idle_since + self.idle_timeout;
+        if now >= deadline { Next::Close } else { Next::Wait(deadline.min(soon)) }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.timeouts.was_used.store(true, Ordering::Relaxed);
+        self.timeouts.in_flight.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Duration = Duration::from_secs(5);
+    const IDLE: Duration = Duration::from_secs(75);
+
+    fn timeouts() -> (Arc<Timeouts>, Instant) {
+        let start = Instant::now();
+        (Arc::new(Timeouts::new(HEADER, IDLE, start)), start)
+    }
+
+    #[test]
+    fn a_header_is_judged_by_when_it_began() {
+        let (timeouts, start) = timeouts();
+        assert_eq!(timeouts.check(start), Next::Wait(start + HEADER));
+        let began = start + Duration::from_secs(2);
+        timeouts.read(b"G", began);
+        timeouts.read(b"ET / HTT", began + Duration::from_secs(3));
+        assert_eq!(timeouts.check(start + HEADER), Next::Wait(began + HEADER));
+        assert_eq!(timeouts.check(began + HEADER), Next::Cut);
+    }
+
+    #[test]
+    fn a_complete_header_is_no_longer_waited_for() {
+        let (timeouts, start) = timeouts();
+        timeouts.read(b"GET / HTTP/1.1\r\n\r\n", start);
+        let in_flight = timeouts.begin();
+        let late = start + IDLE * 10;
+        assert_eq!(timeouts.check(late), Next::Wait(late + HEADER));
+        // A body does not begin a header.
+        timeouts.read(b"body", late);
+        drop(in_flight);
+        assert_ne!(timeouts.check(Instant::now() + HEADER), Next::Cut);
+    }
+
+    #[test]
+    fn an_idle_connection_is_closed_and_not_cut() {
+        let (timeouts, start) = timeouts();
+        assert_eq!(timeouts.check(start + IDLE), Next::Close);
+        let almost = start + IDLE.saturating_sub(Duration::from_secs(1));
+        assert_eq!(timeouts.check(almost), Next::Wait(start + IDLE));
+    }
+
+    #[test]
+    fn pings_do_not_keep_an_http2_connection() {
+        let (timeouts, start) = timeouts();
+        timeouts.read(&PREFACE[..3], start);
+        timeouts.read(&PREFACE[3..], start);
+        timeouts.read(b"\0\0\x08\x06\0\0\0\0\0pingpong", start + IDLE / 2);
+        assert_ne!(timeouts.check(start + HEADER * 2), Next::Cut);
+        assert_eq!(timeouts.check(start + IDLE), Next::Close);
+    }
+
+    #[test]
+    fn half_a_preface_is_a_slow_header() {
+        let (timeouts, start) = timeouts();
+        timeouts.read(&PREFACE[..10], start);
+        assert_eq!(timeouts.check(start + HEADER), Next::Cut);
+    }
+}

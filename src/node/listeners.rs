@@ -1,0 +1,221 @@
+//! The addresses of a node: bound before anything else starts, so that a port in use is one clear
+//! line and not half a node; listened on only when the node knows who else owns keys.
+//!
+//! A node that answered while it joins would take itself for the owner of every key and hand out
+//! each limit a second time. Until then connections are refused, as by a node that is not there.
+//! The operator's doors, admin and debug, open at once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio_util::sync::CancellationToken;
+
+use super::core::Core;
+use super::inspect::View;
+use super::measured::Measured;
+use super::probes::NodeProbes;
+use crate::admin;
+use crate::config::{Config, UserError};
+use crate::front::bounds::Bounds;
+use crate::front::http::{HttpListener, router};
+use crate::front::resp;
+use crate::front::rls::{self, RlsServer};
+use crate::front::serve::{ListenerStats, Protocols, Wire, serve};
+use crate::front::tls::Tls;
+
+/// The bound addresses.
+pub(super) struct Listeners {
+    http: Option<TcpSocket>,
+    grpc: Option<TcpSocket>,
+    resp: Option<TcpSocket>,
+    admin: Option<TcpSocket>,
+    debug: Option<TcpSocket>,
+    /// How the gRPC door is spoken to.
+    grpc_tls: Option<Tls>,
+    stats: Stats,
+}
+
+/// What stands behind the doors.
+pub(super) struct Behind<'a> {
+    pub(super) core: &'a Core,
+    pub(super) probes: Arc<NodeProbes>,
+    pub(super) view: Arc<View>,
+    pub(super) grpc_health: &'a rls::Health,
+    /// What an operator drains the node with.
+    pub(super) drain: &'a CancellationToken,
+}
+
+/// What the doors count.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stats {
+    pub(super) http: Arc<ListenerStats>,
+    pub(super) grpc: Arc<ListenerStats>,
+    pub(super) resp: Arc<ListenerStats>,
+    pub(super) admin: Arc<ListenerStats>,
+    pub(super) debug: Arc<ListenerStats>,
+}
+
+impl Listeners {
+    /// Binds what the configuration names.
+    pub(super) fn bind(config: &Config, grpc_tls: Option<Tls>) -> Result<Self, UserError> {
+        Ok(Self {
+            grpc_tls,
+            http: bind("http.listen", config.http.listen)?,
+            grpc: bind("grpc.listen", config.grpc.listen)?,
+            resp: bind("resp.listen", config.resp.listen)?,
+            admin: bind("admin.listen", config.admin.listen)?,
+            debug: bind("debug.listen", config.debug.listen)?,
+            stats: Stats::default(),
+        })
+    }
+
+    /// Where the HTTP door will listen.
+    pub(super) fn http_addr(&self) -> Option<SocketAddr> {
+        addr(self.http.as_ref())
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        self.stats.clone()
+    }
+
+    /// One line for the log: what is where.
+    pub(super) fn describe(&self) -> String {
+        let grpc = if self.grpc_tls.is_some() { "grpc (TLS)" } else { "grpc" };
+        let named = [
+            ("http", &self.http),
+            (grpc, &self.grpc),
+            ("resp", &self.resp),
+            ("admin", &self.admin),
+            ("debug", &self.debug),
+        ];
+        let open = named
+            .into_iter()
+            .filter_map(|(name, listener)| Some(format!("{name} {}", addr(listener.as_ref())?)));
+        open.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Opens the operator's doors at once and the others after `joined`, serves until `drain`, then
+    /// finishes what is in flight.
+    pub(super) fn serve(
+        self,
+        config: &Config,
+        behind: Behind<'_>,
+        joined: CancellationToken,
+        drain: CancellationToken,
+    ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
+        let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
+        let bounds = Bounds::from(&config.limits);
+        let Self { http, grpc, resp, admin, debug, grpc_tls, stats } = self;
+        let metrics = probes.measures();
+        let decider = |listener: &crate::observe::metrics::Listener| {
+            Arc::new(Measured::new(core.decider.clone(), listener.clone()))
+        };
+
+        let http_router = router(HttpListener {
+            decide: decider(&metrics.http),
+            probes: probes.clone(),
+            bounds: bounds.clone(),
+            denied_status: config.http.denied_status,
+            auth: config.auth.clone(),
+            stats: stats.http.clone(),
+        });
+        let grpc_routes = rls::routes(
+            RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
+            grpc_health,
+        );
+        let resp_door =
+            resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), stats.resp.clone());
+        let source = probes.statistics();
+        let admin_router =
+            admin::router(admin::Listeners { inspect: view, probes, drain: on_demand.clone() });
+        let debug_router = admin::debug::router(admin::debug::Debug {
+            book: core.decider.parts().book.clone(),
+            statistics: move || source.read(),
+        });
+        async move {
+            let http = async {
+                if let Some(listener) = open_after("http.listen", http, &joined, &drain).await? {
+                    let (stats, drain) = (stats.http, drain.clone());
+                    serve(listener, http_router, Protocols::Http, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            let grpc = async {
+                if let Some(listener) = open_after("grpc.listen", grpc, &joined, &drain).await? {
+                    let (stats, drain) = (stats.grpc, drain.clone());
+                    let wire = Wire { protocols: Protocols::Grpc, tls: grpc_tls };
+                    serve(listener, grpc_routes, wire, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            let resp = async {
+                if let Some(listener) = open_after("resp.listen", resp, &joined, &drain).await? {
+                    let served = resp::serve(listener, resp_door, drain.clone()).await;
+                    served.map_err(|error| UserError::new(error.to_string(), RESP_FIX))?;
+                }
+                Ok(())
+            };
+            let at_once = CancellationToken::new();
+            at_once.cancel();
+            let admin = async {
+                if let Some(listener) = open_after("admin.listen", admin, &at_once, &drain).await? {
+                    let (stats, drain) = (stats.admin, drain.clone());
+                    serve(listener, admin_router, Protocols::Http, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            let debug = async {
+                if let Some(listener) = open_after("debug.listen", debug, &at_once, &drain).await? {
+                    let (stats, drain) = (stats.debug, drain.clone());
+                    serve(listener, debug_router, Protocols::Http, &bounds, stats, drain).await;
+                }
+                Ok(())
+            };
+            tokio::try_join!(http, grpc, resp, admin, debug).map(drop)
+        }
+    }
+}
+
+/// What to do when the door for clients of Redis fails.
+const RESP_FIX: &str = "let the system start more threads and open more files";
+
+/// Connections that wait to be accepted; the system's own bound (`net.core.somaxconn`) holds too.
+const BACKLOG: u32 = 1_024;
+
+pub(super) fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSocket>, UserError> {
+    let Some(addr) = addr else { return Ok(None) };
+    let bound = || {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // A restarted node must not wait for the connections of the one before.
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        Ok(socket)
+    };
+    bound().map(Some).map_err(|error| UserError::cannot_listen(key, addr, &error))
+}
+
+/// Listens once `joined` is cancelled; `None` when there is no such door, or the node drains
+/// before.
+pub(super) async fn open_after(
+    key: &str,
+    socket: Option<TcpSocket>,
+    joined: &CancellationToken,
+    drain: &CancellationToken,
+) -> Result<Option<TcpListener>, UserError> {
+    let Some(socket) = socket else { return Ok(None) };
+    tokio::select! {
+        biased;
+        () = joined.cancelled() => {}
+        () = drain.cancelled() => return Ok(None),
+    }
+    let addr = socket.local_addr();
+    socket.listen(BACKLOG).map(Some).map_err(|error| {
+        let addr = addr.unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+        UserError::cannot_listen(key, addr, &error)
+    })
+}
+
+fn addr(socket: Option<&TcpSocket>) -> Option<SocketAddr> {
+    socket.and_then(|socket| socket.local_addr().ok())
+}
