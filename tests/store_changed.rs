@@ -107,7 +107,7 @@ fn shares_columns_and_what_peers_sent_do_not_stand_in_line() {
     mine.check_eventual(&[eventual], Hits::ONE, ActorId::new(1), START);
     hit(&theirs, counter(2), 1);
     let told = theirs.get(counter(2).key, START).expect("it was just asked");
-    assert_eq!(mine.merge(told, START), Merged::Joined { news: true });
+    assert_eq!(mine.merge(told, START), Merged::Joined { priority: true });
     assert!(changed(&mine, 10).is_empty());
     let mut actor_counters = Vec::new();
     mine.drain_sync_queue(10, |key, _| actor_counters.push(key));

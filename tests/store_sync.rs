@@ -142,8 +142,8 @@ fn what_peers_counted_is_joined_and_decides_with() {
     let key = counter(1, 10).key;
     theirs.check_eventual(&[counter(1, 10)], Hits::new(8), PEER, START);
     let said = theirs.actor_counters(key).expect("it was just asked").wire();
-    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { news: true });
-    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { news: false });
+    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { priority: true });
+    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { priority: false });
     assert!(drained(&mine, 10).is_empty());
     assert!(!hit(&mine, counter(1, 10), 3, START));
     assert_eq!(drained(&mine, 10).len(), 1);
@@ -163,7 +163,7 @@ fn what_peers_counted_long_ago_takes_no_room() {
     assert_eq!(mine.stats().keys, 0);
     // Within the window after, it still matters.
     let sooner = START.plus(Span::from_secs(119));
-    assert_eq!(mine.merge_actor_counters(key, &said, sooner), Merged::Joined { news: true });
+    assert_eq!(mine.merge_actor_counters(key, &said, sooner), Merged::Joined { priority: true });
     mine.expire(1, later);
     assert_eq!(mine.stats().keys, 0);
 }

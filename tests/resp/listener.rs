@@ -76,13 +76,13 @@ pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Open {
     let setup = Setup { config: config.clone(), node, identity: None, book, http: None };
     let (core, _) = Core::build(setup, environment).await.unwrap();
     let decide: Arc<Decider> = Arc::new(core.decider.clone());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = socket.local_addr().unwrap();
     let stats = Arc::<ListenerStats>::default();
     let listener = Listener::new(&config, decide, Bounds::from(&config.limits), stats.clone());
     let drain = CancellationToken::new();
     let token = drain.clone();
-    let served = tokio::spawn(async move { serve(listener, listener, token).await.unwrap() });
+    let served = tokio::spawn(async move { serve(socket, listener, token).await.unwrap() });
     Open { addr, stats, _core: core, drain, served, clock }
 }
 
