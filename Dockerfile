@@ -4,11 +4,11 @@
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --bin tidegate
+RUN cargo build --profile dist --locked --bin tidegate
 
 FROM debian:bookworm-slim
 RUN useradd --system --no-create-home --shell /usr/sbin/nologin tidegate
-COPY --from=build /src/target/release/tidegate /usr/local/bin/tidegate
+COPY --from=build /src/target/dist/tidegate /usr/local/bin/tidegate
 # Under these names it is what envoyproxy/ratelimit's image has there, and reads its environment.
 RUN ln -s /usr/local/bin/tidegate /bin/ratelimit \
  && ln -s /usr/local/bin/tidegate /bin/ratelimit_config_check

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Gives back what expired counters leave behind, within seconds and page by page. The system's
-/// allocator keeps all of it.
+/// Returns the memory of expired counters to the system within seconds; glibc's allocator keeps it.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
