@@ -1,7 +1,7 @@
-//! The book in force, and how its loading went: what a source of rules feeds (a watched folder, a
-//! management server) and everybody else reads.
+//! The book in force and the status of its loading: written by a source of rules (a watched
+//! folder, a management server), read by everything else.
 //!
-//! **Invariant:** a load that makes no book changes nothing but the status.
+//! **Invariant:** a failed load changes nothing but the status.
 
 use std::sync::Arc;
 
@@ -12,27 +12,26 @@ use tokio::sync::watch;
 /// Most warnings of a load that are logged; all are in [`Book::warnings`].
 const WARNINGS_LOGGED_MAX: usize = 20;
 
-/// What others see of a source of rules. Cheap to clone; outlives the source's task.
+/// The read side of a source of rules. Cheap to clone; outlives the source's task.
 #[derive(Clone, Debug)]
 pub struct Handle {
     book: Arc<ArcSwap<Book>>,
     status: Arc<watch::Sender<Status>>,
 }
 
-/// How the loading went so far.
+/// The result of the loads so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Loads that made a book, the first one included.
+    /// Successful loads, including the first.
     pub loads_ok: u64,
-    /// Loads that made none.
+    /// Failed loads.
     pub loads_failed: u64,
-    /// Why the last load failed, or why no load is to be expected; `None` when the book is what the
-    /// source says.
+    /// Why the last load failed, or why no load is expected; `None` when the book is up to date.
     pub error: Option<Arc<str>>,
 }
 
 impl Handle {
-    /// In force is a book that no load made, such as an empty one.
+    /// Starts with `book`, which does not count as a load.
     pub fn new(book: Book) -> Self {
         Self {
             book: Arc::new(ArcSwap::from_pointee(book)),
@@ -40,32 +39,32 @@ impl Handle {
         }
     }
 
-    /// The book of this moment. A request takes one and keeps it.
+    /// The current book. A request takes it once.
     pub fn book(&self) -> Arc<Book> {
         self.book.load_full()
     }
 
-    /// The place where the book of the moment is found, for those who load it per request.
+    /// The cell of the current book, for callers that load it per request.
     pub fn cell(&self) -> Arc<ArcSwap<Book>> {
         Arc::clone(&self.book)
     }
 
-    /// How the loading went so far.
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
     }
 
-    /// Waits until the status is another than `seen`. Cancel-safe.
+    /// Waits until the status differs from `seen`. Cancel-safe.
     pub async fn changed_since(&self, seen: &Status) -> Status {
         let mut updates = self.status.subscribe();
         match updates.wait_for(|status| status != seen).await {
             Ok(status) => status.clone(),
-            // The sender is ours, so it is there as long as we are.
+            // Unreachable: the sender is a field of `self`.
             Err(_) => self.status(),
         }
     }
 
-    /// Ends a load: a book is in force from now on; an error changes nothing but the status.
+    /// Records the result of a load: a book replaces the current one; an error changes only the
+    /// status.
     pub fn settle(&self, outcome: Result<Book, String>) {
         match outcome {
             Ok(book) => {
@@ -77,7 +76,7 @@ impl Handle {
                 });
             }
             Err(error) => {
-                tracing::error!(%error, "load rules; the old rules stay in force");
+                tracing::error!(%error, "failed to load rules; the current rules stay in force");
                 self.status.send_modify(|status| {
                     status.loads_failed += 1;
                     status.error = Some(error.into());
@@ -86,7 +85,7 @@ impl Handle {
         }
     }
 
-    /// Says why no load is to be expected for now. The next good load takes it back.
+    /// Records why no load is expected for now. The next successful load clears it.
     pub fn cut_off(&self, why: String) {
         self.status.send_modify(|status| status.error = Some(why.into()));
     }

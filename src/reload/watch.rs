@@ -1,17 +1,16 @@
-//! Keeps the rule book as the folder is: the I/O edge of the rules, and the only file of them that
-//! knows tasks and file events.
+//! Reloads the rule book when its folder changes.
 //!
-//! Events of the file system wake it (usually within 200 ms of a change); where there are none, on
-//! network file systems or when the folder itself was replaced, it looks by itself every
-//! [`Options::poll`]. Either way it reads the whole folder and compares the bytes with what it read
-//! last, so nothing happens without a change. Links are followed while reading, so the swap of a
+//! Events of the file system trigger a reload (usually within 200 ms of a change). Where there are
+//! none, on network file systems or after the folder itself was replaced, the folder is polled every
+//! [`Options::poll`]. Either way the whole folder is read and its bytes are compared with those of
+//! the last read, so nothing happens without a change. Links are followed while reading, so the swap of a
 //! mounted `ConfigMap`'s `..data` is a change like any other.
 //!
-//! **Invariant:** a folder that makes no book (a mistake in a file, no access, no folder, no files
-//! left) changes nothing but the status: the node goes on with the book that it has.
+//! **Invariant:** a folder that cannot be loaded (an error in a file, no access, no folder, no files
+//! left) changes nothing but the status: the current book stays in force.
 //!
 //! ```text
-//! Watcher::start(options) ── first load, errors are the caller's ──► (Watcher, Handle)
+//! Watcher::start(options) ── first load, returns its error ──► (Watcher, Handle)
 //! Watcher::run(stop)      ── one task, until `stop` ──► swaps the book, publishes the status
 //! ```
 
@@ -37,8 +36,8 @@ pub struct Options {
     pub path: PathBuf,
     /// How its files are read.
     pub load: load::Options,
-    /// How long after an event the folder is read. Editors and `kubectl` change several things at
-    /// once; 100 ms let them finish.
+    /// Delay between an event and the read. Editors and `kubectl` change several files at once;
+    /// 100 ms let them finish.
     pub debounce: Duration,
     /// How often the folder is read without an event. With 1.5 s a change applies within 2 s even
     /// where no events come; reading costs some ten µs a file.
@@ -46,7 +45,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual times.
+    /// Options with the default times.
     pub fn new(path: impl Into<PathBuf>, load: load::Options) -> Self {
         let debounce = Duration::from_millis(100);
         Self { path: path.into(), load, debounce, poll: Duration::from_millis(1_500) }
@@ -58,13 +57,16 @@ impl Options {
 pub struct Watcher {
     options: Options,
     handle: Handle,
-    /// Of what was read last, good or bad.
+    /// Hash of what was read last, valid or not.
     digest: u128,
 }
 
 impl Watcher {
-    /// Loads the folder for the first time. Without a good book there is nothing to go on with, so
-    /// here an error is the caller's.
+    /// Loads the folder for the first time.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be loaded: there is no earlier book to keep.
     pub fn start(options: Options) -> Result<(Self, Handle), Error> {
         let sources = load::read(&options.path)?;
         let digest = digest(&sources);
@@ -74,8 +76,8 @@ impl Watcher {
         Ok((Self { options, handle: handle.clone(), digest }, handle))
     }
 
-    /// The same, but without a good book it goes on with none ([`Book::unloaded`]), and the first
-    /// that the folder makes is taken over like any other.
+    /// Like [`Watcher::start`], but a folder that cannot be loaded is not an error: the book is
+    /// [`Book::unloaded`] until a reload succeeds.
     pub fn start_anyway(options: Options) -> (Self, Handle) {
         let handle = Handle::new(Book::unloaded());
         let read = read_changed(&options.path, &options.load, &Book::default(), 0);
@@ -86,19 +88,19 @@ impl Watcher {
         (Self { options, handle: handle.clone(), digest }, handle)
     }
 
-    /// Watches until `stop` is cancelled. Not cancel-safe in itself; cancel the token.
+    /// Watches until `stop` is cancelled. Not cancel-safe; cancel the token.
     pub async fn run(mut self, stop: CancellationToken) {
         let (wake, mut woken) = mpsc::channel(1);
         let mut alarm = alarm(&self.options.path, wake.clone());
-        // What changed between the first load and the alarm raised no event.
+        // A change between the first load and the start of the watch raised no event.
         let mut is_due = true;
         while !stop.is_cancelled() {
             if is_due {
                 let Some(has_changed) = stop.run_until_cancelled(self.refresh()).await else {
                     return;
                 };
-                // A folder that was replaced is another folder to the file system. The new alarm is
-                // set before the old one goes, so that nothing happens unseen between them.
+                // A replaced folder is another folder to the file system. The new watch starts before the
+                // old one ends, so that no change is missed in between.
                 if has_changed || alarm.is_none() {
                     alarm = self::alarm(&self.options.path, wake.clone());
                 }
@@ -110,12 +112,12 @@ impl Watcher {
                     stop.run_until_cancelled(sleep(self.options.debounce)).await.is_some()
                 }
             };
-            // What came while the folder settled is covered by the read that follows.
+            // Events during the delay are covered by the read that follows.
             while woken.try_recv().is_ok() {}
         }
     }
 
-    /// Reads the folder and takes over what changed; says whether anything did.
+    /// Reads the folder and applies changes. Returns whether there were any.
     async fn refresh(&mut self) -> bool {
         let Options { path, load, .. } = self.options.clone();
         let current = self.handle.book();
@@ -138,7 +140,7 @@ impl Watcher {
     }
 }
 
-/// Reads and parses; `None` when the bytes, or the error, are those of the last time.
+/// Reads and parses; `None` when the bytes or the error are unchanged.
 fn read_changed(
     path: &Path,
     options: &load::Options,
@@ -146,8 +148,7 @@ fn read_changed(
     digest_before: u128,
 ) -> Option<(u128, Result<Book, Error>)> {
     let sources = match load::read(path) {
-        // Copying tools delete before they write: an empty folder is a moment more often than a
-        // wish.
+        // Copying tools delete before they write, so an empty folder is usually temporary.
         Ok(sources) if sources.is_empty() && current.domains().next().is_some() => Err(Error {
             file: path.display().to_string().into(),
             at: None,
@@ -186,27 +187,27 @@ fn digest(sources: &[Source]) -> u128 {
     sip.finish128().into()
 }
 
-/// Events of the file system, each a wake-up; the channel holds one, more would say the same.
-/// `None` when there are none to be had, which leaves the poll.
+/// Events of the file system as wake-ups; the channel holds one, since more carry no information.
+/// `None` when events are not available; polling remains.
 fn alarm(path: &Path, wake: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
     let ring = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| is_read(event.kind)) {
             return;
         }
-        // Full means that a wake-up is waiting already.
+        // Full means that a wake-up is already queued.
         let _ = wake.try_send(());
     };
     let mut alarm = notify::recommended_watcher(ring).ok()?;
     match alarm.watch(path, RecursiveMode::Recursive) {
         Ok(()) => Some(alarm),
         Err(error) => {
-            tracing::debug!(%error, path = %path.display(), "watch rules; polling instead");
+            tracing::debug!(%error, path = %path.display(), "cannot watch the rules folder; polling it instead");
             None
         }
     }
 }
 
-/// Whether something was only read, as we do ourselves.
+/// Whether something was only read, as the watcher itself does.
 fn is_read(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }

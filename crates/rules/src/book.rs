@@ -1,12 +1,13 @@
 //! The rule book: all rules of a folder, immutable, matched by descriptor.
 //!
-//! A request's entries walk down the domain's tree, one level an entry. On each level the exact
-//! value wins, else the first declared wildcard, else the bare key; there is no way back. The rule
-//! is the one where the entries end, so their number must be the rule's depth.
+//! The entries of a request select a path through the domain's tree, one level per entry. On each
+//! level the exact value matches first, then the first declared wildcard, then the bare key; there is
+//! no backtracking. The rule is the one at the end of the path, so a rule only matches requests with
+//! as many entries as the rule is deep.
 //!
 //! Example: with `a` limited, `a=x` without a limit, and `b` limited below `a`, the request
 //! (`a=y`, `b=1`) takes bare `a` and then `b`; (`a=x`, `b=1`) takes `a=x`, finds nothing below it
-//! and is not limited, although bare `a` would have led on. That is envoyproxy/ratelimit's walk
+//! and is not limited, although bare `a` has a match. That is envoyproxy/ratelimit's walk
 //! (`src/config/config_impl.go`, `GetLimit`), with one difference: keys and values are never
 //! joined, so (`a`, `b_c`) and (`a_b`, `c`) are two rules with two counters.
 
@@ -16,12 +17,13 @@ use std::sync::Arc;
 use tidegate_limiter::descriptor::Entry;
 
 use super::error::{Warning, Warnings};
+use super::explain::Match;
 use super::fingerprint;
 use super::level::{Branch, Level, Via};
 use super::naming::Found;
 pub use super::rule::Rule;
 
-/// An immutable set of rules. A request holds one for its whole life.
+/// An immutable set of rules. A request uses one book from beginning to end.
 #[derive(Clone, Debug)]
 pub struct Book {
     domains: BTreeMap<Box<str>, Level>,
@@ -31,26 +33,24 @@ pub struct Book {
 }
 
 impl Book {
-    /// A book of these domains.
     pub(super) fn new(domains: BTreeMap<Box<str>, Level>, warnings: Warnings) -> Self {
         let fingerprint = fingerprint::of(&domains);
         Self { domains, warnings, fingerprint, is_loaded: true }
     }
 
-    /// A book from before any rules were loaded: it limits nothing, and says so
-    /// ([`Book::is_loaded`]).
+    /// The book before any rules were loaded. It limits nothing, and [`Book::is_loaded`] is false.
     pub fn unloaded() -> Self {
         Self { is_loaded: false, ..Self::default() }
     }
 
-    /// Whether rules were ever loaded, be they none.
+    /// Whether rules were loaded, even if there were none.
     pub fn is_loaded(&self) -> bool {
         self.is_loaded
     }
 
-    /// The rule for a descriptor of a domain, if one matches, and what the request adds to it.
-    /// Allocates nothing, but for rules with a star in a key and for those that are named or
-    /// counted by the request ([`Found`]).
+    /// The rule for a descriptor of a domain, if one matches, with what the request adds to it.
+    /// Allocates only for rules with a star in a key and for rules whose name or counter depends on
+    /// the request ([`Found`]).
     pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Found<'_>> {
         let mut is_plain = true;
         let leaf = self.walk(domain, entries, |branch, via, entry| {
@@ -63,8 +63,15 @@ impl Book {
         self.explain(domain, entries).map(Found::from)
     }
 
-    /// Walks down the domain's tree, one level an entry, and tells `seen` of each step. Ends at the
-    /// branch where the entries end.
+    /// Like [`Book::find`], with the reasons.
+    pub fn explain(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Match<'_>> {
+        let mut taken = Vec::with_capacity(entries.len());
+        let leaf = self.walk(domain, entries, |branch, via, _| taken.push((branch, via)))?;
+        Some(Match::of(domain, entries, &taken, (leaf, leaf.rule.as_ref()?)))
+    }
+
+    /// Follows the entries through the domain's tree and calls `seen` for each step. Returns the
+    /// branch of the last entry.
     pub(super) fn walk<'b>(
         &'b self,
         domain: &str,
@@ -82,7 +89,7 @@ impl Book {
         leaf
     }
 
-    /// Whether any rules speak of a domain.
+    /// Whether a domain has rules.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
@@ -101,18 +108,18 @@ impl Book {
         rules.into_iter()
     }
 
-    /// What was accepted and does not do what its author may think.
+    /// What was accepted but has another effect than its author may expect.
     pub fn warnings(&self) -> &[Warning] {
         self.warnings.as_slice()
     }
 
-    /// A hash of everything the rules say: equal on two nodes exactly when their rules are. Names
-    /// of files, their order, comments and spelling do not count.
+    /// A hash of the content of the rules: equal on two nodes exactly when their rules are equal.
+    /// Names and order of files, comments and notation have no influence.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// Goes on with the statistics of the rules that the old book had by the same id.
+    /// Takes over the statistics of the rules with the same id in `old`.
     pub fn carry_stats(&mut self, old: &Self) {
         let by_id: HashMap<_, _> = old.rules().map(|rule| (&*rule.id, &rule.stats)).collect();
         for level in self.domains.values_mut() {

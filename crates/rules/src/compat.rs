@@ -1,5 +1,5 @@
 //! Whether rule files say nothing that envoyproxy/ratelimit would not take: for folders that both
-//! have to read while one takes the other's place.
+//! have to read while one takes the other's section.
 //!
 //! Everything that it refuses is refused here anyway. What remains are the keys of ours
 //! ([`keys::Key::is_envoy`] is false) and a list where it knows one limit alone.
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn what_only_we_know_is_named_with_its_place() {
-        for (text, place) in [
+        for (text, section) in [
             ("domain: d\ndescriptors:\n- key: k\n  on_unavailable: deny\n", "4:3: on_unavailable:"),
             (
                 "domain: d\ndescriptors:\n- key: k\n  descriptors:\n  - key: l\n    \
@@ -80,7 +80,7 @@ mod tests {
             ),
         ] {
             let error = says(text).expect(text);
-            assert!(error.starts_with(&format!("a.yaml:{place}")), "{error}");
+            assert!(error.starts_with(&format!("a.yaml:{section}")), "{error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! From the trees of the files to a rule book.
+//! Compiles the trees of rule files to a rule book.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::book::Book;
 use super::error::{Error, Reason, Warnings};
 use super::fields::Fields;
-use super::keys::Place;
+use super::keys::Section;
 use super::level::{Branch, Naming, Open};
 use super::limits;
 use super::metadata::{self, Metadata};
@@ -15,12 +15,12 @@ use super::shape;
 use super::yaml::{Mark, Node};
 use crate::Defaults;
 
-/// Longest domain, key, value or name. A front door takes no longer ones by default.
+/// Longest domain, key, value or name, in bytes. Listeners accept no longer ones by default.
 pub(super) const TEXT_BYTES_MAX: usize = 1024;
 /// Most descriptors of all files.
 pub(super) const DESCRIPTORS_MAX: usize = 500_000;
-/// Most bytes that the ids of all rules take. An id repeats the keys above it, so a small file
-/// could ask for a large book.
+/// Most bytes of the ids of all rules. An id repeats the keys above it, so a small file could
+/// otherwise produce a large book.
 pub(super) const ID_BYTES_MAX: usize = 64 << 20;
 /// Collects files into a book.
 pub(super) struct Compiler<'o> {
@@ -33,7 +33,7 @@ pub(super) struct Compiler<'o> {
 }
 
 impl<'o> Compiler<'o> {
-    /// Begins a book. `merge_domains` lets a domain be spread over files.
+    /// An empty book. `merge_domains` allows a domain in several files.
     pub(super) fn new(defaults: &'o Defaults, merge_domains: bool) -> Self {
         Self {
             defaults,
@@ -54,7 +54,7 @@ impl<'o> Compiler<'o> {
         if root.is_null() {
             return Err(no_domain(None));
         }
-        let fields = Fields::read(file, root, Place::File, &mut self.warnings)?;
+        let fields = Fields::read(file, root, Section::File, &mut self.warnings)?;
         let descriptors = fields.list("descriptors", "a list of descriptors")?;
         let domain = bounded(&fields, "domain")?;
         if domain.is_empty() {
@@ -69,12 +69,12 @@ impl<'o> Compiler<'o> {
         Ok(())
     }
 
-    /// Ends the book.
+    /// Completes the book.
     pub(super) fn finish(self) -> Book {
         let mut domains: BTreeMap<_, _> =
             self.domains.into_iter().map(|(name, level)| (name, level.seal())).collect();
         // Keys are structured, ids are not: (a, b_c) and (a_b, c) are two rules with the same
-        // natural id. The order is by key and value, so that all nodes number them alike.
+        // natural id. The order is by key and value, so that all nodes assign the same numbers.
         let mut taken = HashSet::new();
         for level in domains.values_mut() {
             level.rules_mut(&mut |rule| {
@@ -98,7 +98,7 @@ impl<'o> Compiler<'o> {
         level: &mut Open,
     ) -> Result<(), Error> {
         for node in nodes {
-            let fields = Fields::read(file, node, Place::Descriptor, &mut self.warnings)?;
+            let fields = Fields::read(file, node, Section::Descriptor, &mut self.warnings)?;
             let key = bounded(&fields, "key")?;
             if key.is_empty() {
                 return Err(fields.error("key", Reason::EmptyKey));
@@ -176,8 +176,8 @@ impl<'o> Compiler<'o> {
     }
 }
 
-/// What stands behind `metadata`. It is read even where it has no effect, so that what is wrong
-/// with it is told.
+/// The value of `metadata`. It is read even where it has no effect, so that errors in it are
+/// reported.
 fn metadata_of(fields: &Fields<'_>) -> Result<Option<Metadata>, Error> {
     match fields.node("metadata") {
         None => Ok(None),
@@ -185,7 +185,7 @@ fn metadata_of(fields: &Fields<'_>) -> Result<Option<Metadata>, Error> {
     }
 }
 
-/// A text no longer than a request could carry; empty when nothing is given.
+/// A text within [`TEXT_BYTES_MAX`]; empty when the key is missing.
 fn bounded<'a>(fields: &Fields<'a>, key: &'static str) -> Result<&'a str, Error> {
     let text = fields.text(key)?.unwrap_or_default();
     if text.len() > TEXT_BYTES_MAX {

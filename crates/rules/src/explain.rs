@@ -1,28 +1,27 @@
-//! Why a rule matched, step by step, and how envoyproxy/ratelimit names the match in its
+//! Why a rule matched, step by step, and the name of the match in envoyproxy/ratelimit's
 //! statistics.
 //!
-//! For people, for tests, and for requests that are named or counted by their values
-//! ([`Found`](super::Found)); the others need no more than the walk.
+//! Used for output, for tests, and for requests whose name or counter depends on their values
+//! ([`Found`](super::Found)).
 
 use std::sync::Arc;
 
 use tidegate_limiter::descriptor::Entry;
 
-use super::book::{Book, Rule};
 use super::level::{Branch, Via};
+use super::rule::Rule;
 
 /// A match, explained.
 #[derive(Clone, Debug)]
 pub struct Match<'b> {
-    /// The rule.
     pub rule: &'b Arc<Rule>,
-    /// One an entry, outermost first.
+    /// One per entry, outermost first.
     pub steps: Vec<Step<'b>>,
-    /// envoyproxy/ratelimit's statistics key for this very request: the rule's id, but for the keys
-    /// `detailed_metric`, `value_to_metric` and `share_threshold` and for wildcards in keys.
+    /// envoyproxy/ratelimit's statistics key for this request: the rule's id, except with
+    /// `detailed_metric`, `value_to_metric`, `share_threshold` or wildcards in keys.
     pub stats_key: String,
-    /// Whether the rule's metadata goes with the match. envoyproxy/ratelimit makes a rule that is
-    /// named by the request anew, and the new one has none.
+    /// Whether the rule's metadata is part of the match. envoyproxy/ratelimit creates a new rule,
+    /// without metadata, when the name depends on the request.
     pub keeps_metadata: bool,
 }
 
@@ -35,16 +34,18 @@ pub struct Step<'b> {
     pub value: &'b str,
     /// Why it matched.
     pub via: Via,
-    /// With `share_threshold`: the pattern that stands for all values that match it.
+    /// With `share_threshold`: the pattern that replaces the values that match it.
     pub shared: Option<String>,
 }
 
-impl Book {
-    /// Like [`Book::find`], with reasons.
-    pub fn explain(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Match<'_>> {
-        let mut taken = Vec::with_capacity(entries.len());
-        let leaf = self.walk(domain, entries, |branch, via, _| taken.push((branch, via)))?;
-        let rule = leaf.rule.as_ref()?;
+impl<'b> Match<'b> {
+    /// The match of `rule`, which belongs to `leaf`, the last of the branches `taken`.
+    pub(super) fn of(
+        domain: &str,
+        entries: &[Entry<'_>],
+        taken: &[(&'b Branch, Via)],
+        (leaf, rule): (&'b Branch, &'b Arc<Rule>),
+    ) -> Self {
         let steps: Vec<_> = taken
             .iter()
             .zip(entries)
@@ -60,7 +61,7 @@ impl Book {
         let is_shared = steps.iter().any(|step| step.shared.is_some());
         let mut stats_key = String::from(domain);
         let mut file_key = String::from(domain);
-        for ((step, &(branch, via)), entry) in steps.iter().zip(&taken).zip(entries) {
+        for ((step, &(branch, via)), entry) in steps.iter().zip(taken).zip(entries) {
             file_key.extend([".", &branch.key]);
             if !branch.value.is_empty() {
                 file_key.extend(["_", &branch.value]);
@@ -74,7 +75,7 @@ impl Book {
             };
             stats_key.push('.');
             stats_key.push_str(entry.key);
-            // Only the detailed name writes the separator of a value that is not there.
+            // Only the detailed name has a separator for a missing value.
             if !value.is_empty() || (leaf.naming.detailed && !is_shared) {
                 stats_key.push('_');
                 stats_key.push_str(&value);
@@ -82,12 +83,11 @@ impl Book {
         }
         let keeps_metadata =
             if leaf.naming.detailed { !leaf.children.is_empty() } else { stats_key == file_key };
-        Some(Match { rule, steps, stats_key, keeps_metadata })
+        Self { rule, steps, stats_key, keeps_metadata }
     }
 }
 
-/// The value part of a branch's pattern, seen from the request's key: the whole pattern when the
-/// key itself was matched by a star.
+/// The value part of a branch's pattern: the whole pattern when the key was matched by a star.
 fn pattern_of(branch: &Branch, entry: &Entry<'_>) -> String {
     if *branch.key == *entry.key {
         return branch.value.to_string();

@@ -1,7 +1,7 @@
 //! The keys of one mapping, read by name and by type.
 
 use super::error::{Error, Reason, Warning, Warnings};
-use super::keys::{self, Key, Place};
+use super::keys::{self, Key, Section};
 use super::yaml::{Kind, Mark, Meaning, Node, Scalar};
 
 /// A mapping of a rule file, each key once.
@@ -17,17 +17,17 @@ struct Field<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a mapping whose keys [`super::shape::check`] let pass.
+    /// Reads a mapping whose keys passed [`super::shape::check`].
     pub(super) fn read(
         file: &'a str,
         node: &'a Node,
-        place: Place,
+        section: Section,
         warnings: &mut Warnings,
     ) -> Result<Self, Error> {
         let mut this = Self { file, at: node.at, found: Vec::new() };
         let Kind::Map(pairs) = &node.kind else {
             let reason = Reason::Type { expected: "a mapping", found: node.describe().into() };
-            return Err(Error { file: file.into(), at: Some(node.at), key: place.key(), reason });
+            return Err(Error { file: file.into(), at: Some(node.at), key: section.key(), reason });
         };
         for (name, value) in pairs.iter() {
             let key = name.as_scalar().and_then(|scalar| keys::find(&scalar.text));
@@ -41,9 +41,9 @@ impl<'a> Fields<'a> {
                     text: text.into(),
                 });
             };
-            if !key.places.contains(&place) {
+            if !key.sections.contains(&section) {
                 if !key.is_envoy {
-                    let reason = Reason::Misplaced { key, place };
+                    let reason = Reason::Misplaced { key, section };
                     return Err(Error {
                         file: file.into(),
                         at: Some(name.at),
@@ -51,7 +51,7 @@ impl<'a> Fields<'a> {
                         reason,
                     });
                 }
-                warn(format!("has no effect in {place}; it belongs in {}", keys::places(key)));
+                warn(format!("has no effect in {section}; it belongs in {}", keys::sections(key)));
                 continue;
             }
             match this.found.iter_mut().find(|field| field.key.name == key.name) {
@@ -65,13 +65,13 @@ impl<'a> Fields<'a> {
         Ok(this)
     }
 
-    /// What stands behind a key; `None` when nothing does.
+    /// The value of a key; `None` when it is missing or null.
     pub(super) fn node(&self, key: &str) -> Option<&'a Node> {
         let field = self.found.iter().find(|field| field.key.name == key);
         field.map(|field| field.value).filter(|node| !node.is_null())
     }
 
-    /// Whether a key stands there, be it with nothing behind it.
+    /// Whether a key is present, even without a value.
     pub(super) fn is_given(&self, key: &str) -> bool {
         self.found.iter().any(|field| field.key.name == key)
     }
@@ -86,7 +86,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    /// A truth value; false when nothing is given.
+    /// A boolean; false when the key is missing.
     pub(super) fn flag(&self, key: &'static str) -> Result<bool, Error> {
         let Some(node) = self.node(key) else { return Ok(false) };
         match node.as_scalar().map(Scalar::meaning) {
@@ -139,17 +139,17 @@ impl<'a> Fields<'a> {
 
     /// An error at a key's value, or at the mapping when the key is missing.
     pub(super) fn error(&self, key: &'static str, reason: Reason) -> Error {
-        let at = Some(self.place(key));
+        let at = Some(self.section(key));
         Error { file: self.file.into(), at, key: Some(key), reason }
     }
 
-    /// A warning at the same place.
+    /// A warning at the same section.
     pub(super) fn warning(&self, key: &'static str, text: impl Into<Box<str>>) -> Warning {
-        let at = Some(self.place(key));
+        let at = Some(self.section(key));
         Warning { file: self.file.into(), at, key: Some(key), text: text.into() }
     }
 
-    fn place(&self, key: &str) -> Mark {
+    fn section(&self, key: &str) -> Mark {
         let field = self.found.iter().find(|field| field.key.name == key);
         field.map_or(self.at, |field| field.value.at)
     }

@@ -1,8 +1,8 @@
-//! One number for everything that a rule book says.
+//! A hash of the whole content of a rule book.
 //!
-//! SipHash-2-4 over a canonical form: sorted, lengths in front of texts, defaults filled in, the
-//! order of wildcards as declared because it decides. The key is fixed: the number tells nodes
-//! apart, it keeps no secret.
+//! SipHash-2-4 over a canonical form: sorted, texts prefixed with their length, defaults filled in,
+//! wildcards in the order of declaration because it affects matching. The key is fixed: the hash
+//! identifies rules and protects nothing.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -14,7 +14,7 @@ use super::level::{Branch, Level};
 use super::metadata::{Metadata, Value};
 use super::rule::Rule;
 
-/// Raised when the canonical form changes, so that two versions never agree by chance.
+/// Incremented when the canonical form changes, so that two versions never match by chance.
 const FORM: &str = "tidegate rules 3";
 
 /// The fingerprint of some domains.
@@ -60,7 +60,7 @@ impl Form {
         self.text(&rule.id);
         self.number(u64::from(rule.name.is_some()));
         self.text(rule.name.as_deref().unwrap_or_default());
-        // As numbers of the enums' declared order, which is their order on the wire too.
+        // The numbers of the enums' variants, as on the wire.
         self.number(rule.mode as u64);
         self.number(rule.scope as u64);
         self.number(rule.on_unavailable as u64);
@@ -98,7 +98,7 @@ impl Form {
         }
     }
 
-    /// A number says which kind of value follows.
+    /// Prefixed with a number for the kind of value.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Null => self.number(0),

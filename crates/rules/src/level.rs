@@ -1,4 +1,4 @@
-//! One level of a domain's tree of descriptors, and the step that an entry takes on it.
+//! One level of a domain's tree of descriptors, and how an entry selects a branch of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,53 +8,51 @@ use tidegate_limiter::descriptor::Entry;
 use super::pattern::Pattern;
 use super::rule::Rule;
 
-/// The descriptors that stand beside each other. Immutable once sealed.
+/// Sibling descriptors. Immutable once sealed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
-    /// Sorted by key, then value: the order of everything that is printed or hashed.
+    /// Sorted by key, then value: the order of output and of the fingerprint.
     branches: Vec<Branch>,
     /// Few keys, each with possibly many values.
     keys: BTreeMap<Box<str>, Keyed>,
-    /// Patterns with their branch, in the order of declaration: the first that matches wins.
+    /// Patterns with their branch, in the order of declaration: the first match is taken.
     patterns: Vec<(Pattern, usize)>,
 }
 
 /// One descriptor of a rule file.
 #[derive(Clone, Debug)]
 pub(super) struct Branch {
-    /// Its key.
     pub key: Box<str>,
     /// Its value; empty when it has none.
     pub value: Box<str>,
-    /// What applies when a request's entries end here.
+    /// Applies to requests whose last entry selects this branch.
     pub rule: Option<Arc<Rule>>,
-    /// What may follow.
     pub children: Level,
     /// How its hits are named in envoyproxy/ratelimit's statistics.
     pub naming: Naming,
 }
 
 impl Branch {
-    /// Whether an entry that took this branch is named and counted as the rule file says, whatever
-    /// the request's value is.
+    /// Whether name and counter of an entry on this branch are those of the rule file, regardless
+    /// of the request's value.
     pub(super) fn is_plain(&self, via: Via, entry: &Entry<'_>) -> bool {
         match via {
             Via::Value => true,
             Via::Key => !self.naming.value,
-            // A star in the key itself is named after the key of the request.
+            // Where the key has a star, the name uses the key of the request.
             Via::Pattern => !self.naming.value && !self.naming.shared && *self.key == *entry.key,
         }
     }
 }
 
-/// Flags that change how a match is named, not whether it matches.
+/// Flags that change the name or the counter of a match, not whether it matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Naming {
     /// `detailed_metric`: by all entries of the request.
     pub detailed: bool,
     /// `value_to_metric`: by the value of the request.
     pub value: bool,
-    /// `share_threshold`: all values that match the wildcard are one.
+    /// `share_threshold`: all values that match the wildcard share a counter.
     pub shared: bool,
 }
 
@@ -76,8 +74,8 @@ struct Keyed {
 }
 
 impl Level {
-    /// The branch that an entry takes: the exact value, else the first declared pattern, else the
-    /// bare key. Allocates only where a key has a star.
+    /// The branch for an entry: the exact value, else the first declared pattern, else the bare
+    /// key. Allocates only where a key has a star.
     pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(&Branch, Via)> {
         let keyed = self.keys.get(entry.key);
         let by_value = || keyed?.values.get(entry.value).map(|&at| (at, Via::Value));
@@ -95,7 +93,7 @@ impl Level {
         &self.branches
     }
 
-    /// Whether no descriptor stands here.
+    /// Whether there is no descriptor.
     pub(super) fn is_empty(&self) -> bool {
         self.branches.is_empty()
     }
@@ -113,7 +111,7 @@ impl Level {
         }
     }
 
-    /// The same to be changed, in the same order.
+    /// Like [`Level::rules`], mutable.
     pub(super) fn rules_mut(&mut self, change: &mut impl FnMut(&mut Rule)) {
         for branch in &mut self.branches {
             if let Some(rule) = &mut branch.rule {
@@ -124,7 +122,7 @@ impl Level {
     }
 }
 
-/// A level that still grows.
+/// A level under construction.
 #[derive(Debug, Default)]
 pub(super) struct Open {
     branches: BTreeMap<Name, Branch>,
@@ -135,12 +133,12 @@ pub(super) struct Open {
 type Name = (Box<str>, Box<str>);
 
 impl Open {
-    /// Whether a descriptor with this key and value is there.
+    /// Whether there is a descriptor with this key and value.
     pub(super) fn has(&self, key: &str, value: &str) -> bool {
         self.branches.contains_key(&(Box::from(key), Box::from(value)))
     }
 
-    /// Adds a descriptor that is not there yet.
+    /// Adds a new descriptor.
     pub(super) fn add(&mut self, branch: Branch) {
         let name = (branch.key.clone(), branch.value.clone());
         if let Some(pattern) = Pattern::new(&branch.key, &branch.value) {
@@ -149,10 +147,10 @@ impl Open {
         self.branches.insert(name, branch);
     }
 
-    /// Ends the growth.
+    /// Completes the level.
     pub(super) fn seal(self) -> Level {
         let mut level = Level::default();
-        let mut places = BTreeMap::new();
+        let mut positions = BTreeMap::new();
         for (at, (name, branch)) in self.branches.into_iter().enumerate() {
             let keyed = level.keys.entry(branch.key.clone()).or_default();
             if branch.value.is_empty() {
@@ -160,13 +158,13 @@ impl Open {
             } else {
                 keyed.values.insert(branch.value.clone(), at);
             }
-            places.insert(name, at);
+            positions.insert(name, at);
             level.branches.push(branch);
         }
         level.patterns = self
             .patterns
             .into_iter()
-            .filter_map(|(pattern, name)| Some((pattern, *places.get(&name)?)))
+            .filter_map(|(pattern, name)| Some((pattern, *positions.get(&name)?)))
             .collect();
         level
     }

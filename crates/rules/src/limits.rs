@@ -1,29 +1,28 @@
-//! `rate_limit`: one limit or a list of them, and who holds them.
+//! `rate_limit`: one limit or a list of them, and the policy that applies to them.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_limiter::policy::{Durability, Mode, OnUnavailable, Scope};
 use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, SUB_WINDOWS_MAX};
+use tidegate_limiter::units::Span;
 
-use super::calendar;
 use super::error::{Error, Reason, Warnings};
 use super::fields::Fields;
-use super::keys::Place;
+use super::keys::Section;
 use super::yaml::{Kind, Node};
 use crate::Defaults;
 
 /// Most limits of one rule. They are decided together under one lock.
 pub(super) const LIMITS_MAX: usize = 8;
 
-/// What `rate_limit` says, with what its descriptor says about policy.
+/// The limits of `rate_limit`, and the policy of its descriptor.
 #[derive(Debug)]
 pub(super) struct Limits {
     /// Empty means unlimited.
     pub quotas: SmallVec<[Quota; 1]>,
     /// The first name that is given.
     pub name: Option<Box<str>>,
-    /// Who decides.
     pub mode: Mode,
     /// Which nodes share a strict limit.
     pub scope: Scope,
@@ -53,7 +52,7 @@ pub(super) fn read<'a>(
     if mappings.is_empty() || mappings.len() > LIMITS_MAX {
         return Err(descriptor.error("rate_limit", Reason::LimitCount(mappings.len())));
     }
-    let read = |mapping: &'a Node| Fields::read(file, mapping, Place::RateLimit, warnings);
+    let read = |mapping: &'a Node| Fields::read(file, mapping, Section::RateLimit, warnings);
     let limits: Vec<Fields<'a>> = mappings.iter().map(read).collect::<Result<_, _>>()?;
 
     let sources: Vec<&Fields<'a>> = std::iter::once(descriptor).chain(&limits).collect();
@@ -81,7 +80,7 @@ pub(super) fn read<'a>(
     Ok(Some(Limits { quotas, name, mode, scope, on_unavailable, durability, replaces }))
 }
 
-/// Nothing is handed down the tree: what a descriptor says is for its own limit.
+/// Policy is not inherited: what a descriptor sets applies to its own limit only.
 fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
     for key in [
         "mode",
@@ -103,7 +102,7 @@ fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
     }
 }
 
-/// Who decides, as the descriptor or any of its limits says; they must not differ.
+/// The mode that the descriptor or any of its limits sets; they must not differ.
 fn policy(
     sources: &[&Fields<'_>],
     defaults: &Defaults,
@@ -128,8 +127,8 @@ fn policy(
     Ok((mode, scope, fallback.map_or(defaults.on_unavailable, |(fallback, _)| fallback)))
 }
 
-/// What an owner owes its replicas before it answers. Eventual limits have no owner that could
-/// wait.
+/// Whether the owner waits for a replica before it answers. Eventual limits have no owner that
+/// could wait.
 fn durability(sources: &[&Fields<'_>], mode: Mode) -> Result<Durability, Error> {
     const CHOICES: [(&str, Durability); 2] =
         [("async", Durability::Async), ("replicated", Durability::Replicated)];
@@ -169,7 +168,7 @@ fn read_quota(
     warnings: &mut Warnings,
 ) -> Result<Option<Quota>, Error> {
     let unit_name = limit.text("unit")?.unwrap_or_default();
-    let unit = calendar::unit(unit_name);
+    let unit = calendar_unit(unit_name);
     let window = limit.text("window")?;
     if limit.flag("unlimited")? {
         return match (unit, window) {
@@ -231,7 +230,7 @@ fn read_replaces<'a>(
     into: &mut Vec<Arc<str>>,
 ) -> Result<(), Error> {
     for node in limit.list("replaces", "a list of `- name: OTHER`")? {
-        let other = Fields::read(file, node, Place::Replaces, warnings)?;
+        let other = Fields::read(file, node, Section::Replaces, warnings)?;
         match other.text("name")?.unwrap_or_default() {
             "" => return Err(other.error("name", Reason::EmptyReplaces)),
             name if name == own_name => return Err(other.error("name", Reason::ReplacesItself)),
@@ -241,8 +240,8 @@ fn read_replaces<'a>(
     Ok(())
 }
 
-/// Whether two quotas of one descriptor count in the same counter: what the counter's name is made
-/// of is equal.
+/// Whether two quotas of one descriptor use the same counter: everything that the counter's key is
+/// made of is equal.
 fn share_a_counter(a: &Quota, b: &Quota) -> bool {
     (a.algorithm(), a.window(), a.queue().is_some())
         == (b.algorithm(), b.window(), b.queue().is_some())
@@ -252,7 +251,7 @@ fn window_key(limit: &Fields<'_>) -> &'static str {
     if limit.node("window").is_some() { "window" } else { "unit" }
 }
 
-/// The key whose value a quota refuses.
+/// The key whose value made the quota invalid.
 fn key_of(error: quota::Error, limit: &Fields<'_>) -> &'static str {
     match error {
         quota::Error::Window(_) => window_key(limit),
@@ -264,5 +263,38 @@ fn key_of(error: quota::Error, limit: &Fields<'_>) -> &'static str {
         | quota::Error::QueueWithBurst
         | quota::Error::Drain { .. } => "burst",
         quota::Error::LogTooLong(_) => "requests_per_unit",
+    }
+}
+
+/// The length of a calendar unit, in any case, as envoyproxy/ratelimit counts it: a month is 30
+/// days, a year 365. `None` for everything else, including its `unknown`.
+fn calendar_unit(name: &str) -> Option<Span> {
+    const DAY: u64 = 86_400;
+    const UNITS: [(&str, u64); 7] = [
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3_600),
+        ("day", DAY),
+        ("week", 7 * DAY),
+        ("month", 30 * DAY),
+        ("year", 365 * DAY),
+    ];
+    UNITS
+        .iter()
+        .find(|(unit, _)| unit.eq_ignore_ascii_case(name))
+        .map(|&(_, secs)| Span::from_secs(secs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calendar_units_are_envoys() {
+        assert_eq!(calendar_unit("MiNuTe"), Some(Span::from_secs(60)));
+        assert_eq!(calendar_unit("month"), Some(Span::from_secs(2_592_000)));
+        for name in ["", "seconds", "unknown", " minute"] {
+            assert_eq!(calendar_unit(name), None, "{name}");
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! From a folder of rule files to a rule book.
+//! Loads a rule book from a folder of rule files.
 //!
-//! [`parse`] is pure and takes the files as bytes; [`read`] is the only function that touches the
+//! [`parse`] is pure and takes the files as bytes; [`read`] is the only function that accesses the
 //! disk.
 
 use std::collections::HashSet;
@@ -21,10 +21,10 @@ pub const FOLDER_DEPTH_MAX: usize = 16;
 /// Most entries of a folder, rule files or not.
 pub const FOLDER_ENTRIES_MAX: usize = 20_000;
 
-/// What the files do not say themselves.
+/// Settings that are not part of the files.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What a rule means when it does not say.
+    /// Defaults of rules.
     pub defaults: Defaults,
     /// Whether a domain may be spread over several files. Their descriptors must differ.
     pub merge_domains: bool,
@@ -33,13 +33,17 @@ pub struct Options {
 /// A rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name in messages.
+    /// The name used in messages.
     pub name: String,
     /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// The book of some files, in their order, or the first thing that is wrong with them.
+/// The book of some files, in their order.
+///
+/// # Errors
+///
+/// The first error in the files.
 pub fn parse(sources: &[Source], options: &Options) -> Result<Book, Error> {
     let mut compiler = Compiler::new(&options.defaults, options.merge_domains);
     for Source { name, bytes } in sources {
@@ -54,8 +58,8 @@ pub fn parse(sources: &[Source], options: &Options) -> Result<Book, Error> {
     Ok(compiler.finish())
 }
 
-/// The book of trees that come from elsewhere, with the names they have in messages; by the same
-/// compiler, so that a rule means the same wherever it stands.
+/// The book of trees from another source, with their names in messages. It uses the same compiler
+/// as rule files, so a rule has the same meaning in both.
 pub fn assemble(trees: &[(String, Node)], options: &Options) -> Result<Book, Error> {
     let mut compiler = Compiler::new(&options.defaults, options.merge_domains);
     for (name, root) in trees {
@@ -64,7 +68,7 @@ pub fn assemble(trees: &[(String, Node)], options: &Options) -> Result<Book, Err
     Ok(compiler.finish())
 }
 
-/// Reads and parses in one go.
+/// Reads and parses a folder.
 pub fn load(path: &Path, options: &Options) -> Result<Book, Error> {
     parse(&read(path)?, options)
 }
@@ -72,8 +76,8 @@ pub fn load(path: &Path, options: &Options) -> Result<Book, Error> {
 /// The `.yaml` and `.yml` files in and below a folder, sorted by path; or the one file that `path`
 /// is.
 ///
-/// Names that begin with a dot are skipped: a mounted `ConfigMap` shows each file as a link into
-/// `..data`, and through the link it is read once. Links are followed; a folder that is reached
+/// Names that begin with a dot are skipped: in a mounted `ConfigMap` each file is a link into
+/// `..data`, and is read once, through that link. Links are followed; a folder that is reached
 /// twice is read once.
 pub fn read(path: &Path) -> Result<Vec<Source>, Error> {
     let mut walk = Walk { files: Vec::new(), folders_seen: HashSet::new(), entries_seen: 0 };
@@ -118,7 +122,7 @@ impl Walk {
         Ok(())
     }
 
-    /// What stands in a folder under names without a dot in front, sorted.
+    /// The entries of a folder whose names do not begin with a dot, sorted.
     fn entries(&mut self, folder: &Path) -> Result<Vec<PathBuf>, Error> {
         let mut paths = Vec::new();
         for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, &error))? {
@@ -136,7 +140,7 @@ impl Walk {
     }
 }
 
-/// Reads one byte more than the reader of YAML allows at most, so that it can refuse the file.
+/// Reads one byte more than the YAML reader allows, so that the YAML reader can reject the file.
 fn read_file(path: &Path) -> Result<Source, Error> {
     let most = Bounds::RULE_FILE.text_bytes_max as u64 + 1;
     let mut bytes = Vec::new();

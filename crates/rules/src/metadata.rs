@@ -1,8 +1,8 @@
-//! `metadata` of a rule: any YAML, handed on to Envoy as `google.protobuf.Struct`.
+//! `metadata` of a rule: any YAML, passed to Envoy as `google.protobuf.Struct`.
 //!
-//! A mapping is sorted by key, and a key that stands twice counts as last written. Numbers become
-//! doubles, for `Struct` knows no others: `{a: 1, b: 0x10, c: yes, d: [x, ~]}` is
-//! `{"a": 1.0, "b": 16.0, "c": true, "d": ["x", null]}`. A key that is no text is written as Go
+//! A mapping is sorted by key; of a repeated key the last value counts. Numbers become doubles, the
+//! only numbers of `Struct`: `{a: 1, b: 0x10, c: yes, d: [x, ~]}` is
+//! `{"a": 1.0, "b": 16.0, "c": true, "d": ["x", null]}`. A key that is not text is written as Go
 //! prints it (`1`, `true`, `<nil>`), except on the first level, where it stays as it was written.
 //!
 //! Source: envoyproxy/ratelimit, `src/config/config_impl.go`, `parseMetadata`.
@@ -12,27 +12,20 @@ use std::collections::BTreeMap;
 use super::error::Reason;
 use super::yaml::{Kind, Meaning, Node, Scalar};
 
-/// A mapping.
 pub type Metadata = BTreeMap<Box<str>, Value>;
 
-/// What `google.protobuf.Value` can hold.
+/// A value of `google.protobuf.Value`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing.
     Null,
-    /// A truth value.
     Bool(bool),
-    /// Any number.
     Number(f64),
-    /// A text.
     Text(Box<str>),
-    /// A list.
     List(Box<[Value]>),
-    /// A mapping.
     Map(Metadata),
 }
 
-/// Reads the mapping that stands behind `metadata`; `None` when it holds nothing.
+/// Reads the value of `metadata`; `None` when it is empty.
 ///
 /// Recursion is bounded by the depth that the YAML reader allows.
 pub(super) fn read(node: &Node) -> Result<Option<Metadata>, Reason> {
@@ -66,7 +59,7 @@ fn read_value(node: &Node) -> Result<Value, Reason> {
 }
 
 fn compound_key(key: &Node) -> Reason {
-    Reason::Metadata(format!("a key must be a text, and {} is none", key.describe()).into())
+    Reason::Metadata(format!("a key must be a string, not {}", key.describe()).into())
 }
 
 fn scalar_value(scalar: &Scalar) -> Value {

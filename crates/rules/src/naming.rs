@@ -1,8 +1,8 @@
 //! What a request adds to the rule that it matches: a name for the statistics, and patterns that
-//! stand in for its values in the counter's key.
+//! replace its values in the counter's key.
 //!
-//! Most rules need neither: their hits are counted under the rule's id, and each value has a
-//! counter of its own. With `share_threshold` all values that match a wildcard are one counter:
+//! Most rules need neither: their hits are counted under the rule's id, and each value has its
+//! own counter. With `share_threshold` all values that match a wildcard are one counter:
 //!
 //! ```text
 //! rule      (path, files/*), share_threshold      10 an hour
@@ -25,13 +25,12 @@ use super::rule::Rule;
 /// A rule as one request matched it.
 #[derive(Clone, Debug)]
 pub struct Found<'b> {
-    /// The rule.
     pub rule: &'b Arc<Rule>,
-    /// The name of its hits in the statistics, where that is not the rule's id.
+    /// The name of its hits in the statistics, where it differs from the rule's id.
     pub name: Option<Box<str>>,
-    /// What Envoy is told when the rule lets the request pass.
+    /// Sent to Envoy when the rule admits the request.
     pub metadata: Option<&'b Arc<Metadata>>,
-    /// One an entry: what stands for its value in the counter's key. Empty when no value is shared.
+    /// Per entry: what replaces its value in the counter's key. Empty when no value is shared.
     stand_ins: Box<[Option<Box<str>>]>,
 }
 
@@ -40,7 +39,7 @@ impl<'b> Found<'b> {
         Self { rule, name: None, metadata: rule.metadata.as_ref(), stand_ins: Box::default() }
     }
 
-    /// The entries that the counter is named after, if they are not the request's own.
+    /// The entries of the counter's key, if they are not the request's own.
     pub fn counted_as<'e>(&'e self, entries: &[Entry<'e>]) -> Option<Vec<Entry<'e>>> {
         if self.stand_ins.is_empty() {
             return None;

@@ -1,10 +1,10 @@
-//! Wildcards: a value, or a key, in which `*` stands for any text, also for none.
+//! Wildcards: a value or a key in which `*` matches any text, including none.
 //!
-//! A pattern is cut at its stars when it is loaded. `ab*ba` becomes `ab` and `ba`: the text has to
-//! begin with the first part, end with the last, hold those between in order, and no character
-//! serves two of them, so `aba` does not match. That is how envoyproxy/ratelimit matches, which
-//! sees key and value as one text `key_value`. Here they are two, except where the key itself has a
-//! star: then, as there, the pattern runs over `key_value`.
+//! A pattern is split at its stars when it is loaded. `ab*ba` becomes `ab` and `ba`: the text must
+//! begin with the first part, end with the last and contain the others in order, without overlap,
+//! so `aba` does not match. envoyproxy/ratelimit matches the same way, but over the joined text
+//! `key_value`. Here key and value are matched separately, except where the key itself has a star:
+//! then the pattern also runs over `key_value`.
 
 use tidegate_limiter::descriptor::Entry;
 
@@ -27,7 +27,7 @@ impl Pattern {
         value.contains('*').then(|| Self { key: Some(key.into()), parts: split(value) })
     }
 
-    /// Whether an entry of a request fits. Allocates only where the rule's key has a star.
+    /// Whether an entry of a request matches. Allocates only where the rule's key has a star.
     pub(super) fn matches(&self, entry: &Entry<'_>) -> bool {
         match &self.key {
             Some(key) => **key == *entry.key && self.fits(entry.value),
@@ -35,8 +35,8 @@ impl Pattern {
         }
     }
 
-    /// The ends first, then the parts between, each at the first place where it stands: if any
-    /// choice of places fits, that one does. Linear in the text.
+    /// The ends first, then each inner part at its first occurrence: if any choice of positions
+    /// matches, that one does. Linear in the text.
     fn fits(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else { return false };
         let inner = text.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last));

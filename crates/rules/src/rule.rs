@@ -1,4 +1,4 @@
-//! One rule: the limits of a descriptor and how they are to be held.
+//! One rule: the limits of a descriptor and the policy that applies to them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use super::metadata::Metadata;
 use crate::tally::{Tallies, Tally};
 pub use tidegate_limiter::policy::{Durability, Mode, OnUnavailable, Scope};
 
-/// What applies to the descriptors that match it.
+/// The limits and the policy of the descriptors that match it.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Names the rule in metrics, logs and answers: `domain.key_value.key`, as envoyproxy/ratelimit
@@ -19,31 +19,30 @@ pub struct Rule {
     pub id: Arc<str>,
     /// The `name` of the rule file, for people.
     pub name: Option<Arc<str>>,
-    /// All must pass; none is charged when one refuses. Empty means unlimited.
+    /// All must admit; none is charged when one refuses. Empty means unlimited.
     pub limits: SmallVec<[Quota; 1]>,
-    /// Who decides.
     pub mode: Mode,
     /// Which nodes share a strict limit.
     pub scope: Scope,
-    /// The answer while the owner is out of reach.
+    /// The answer while the owner is unreachable.
     pub on_unavailable: OnUnavailable,
     /// Whether the owner's answer waits for a replica.
     pub durability: Durability,
-    /// Counts and reports, never refuses.
+    /// Shadow mode: counts and reports, never refuses.
     pub shadow: bool,
     /// A request is over its quota rules only when all of them refuse it.
     pub quota_mode: bool,
-    /// The names of rules that do not apply to a request that this one applies to.
+    /// Names of rules that do not apply to a request to which this rule applies.
     pub replaces: Box<[Arc<str>]>,
-    /// What Envoy is told of a request that this rule let pass.
+    /// Sent to Envoy with a request that this rule admitted.
     pub metadata: Option<Arc<Metadata>>,
-    /// What this node did by this rule; survives a reload that keeps the id.
+    /// This node's statistics of the rule; kept by a reload that keeps the id.
     pub stats: Arc<RuleStats>,
 }
 
 impl Rule {
-    /// The rule of a limit that a request brings along: strict, with the usual policy, under a name
-    /// made of the request itself.
+    /// The rule of a limit that is part of a request: strict, with the default policy, and an id
+    /// made of the request.
     ///
     /// Example: `user=ann` and `path` without a value, in the domain `shop`, are
     /// `shop.user_ann.path`.
@@ -63,13 +62,13 @@ impl Rule {
         Self { limits: smallvec::smallvec![limit], ..Self::usual(id.into()) }
     }
 
-    /// What is to be said of all limits that clients name with their requests, whatever they are:
-    /// who decides them, and what is answered while the owner is out of reach.
+    /// The rule of all limits that clients pass with their requests (`CL.THROTTLE`): the mode, and
+    /// the answer while the owner is unreachable.
     pub fn of_clients(mode: Mode, on_unavailable: OnUnavailable) -> Self {
         Self { mode, on_unavailable, ..Self::usual("clients".into()) }
     }
 
-    /// A rule without limits, with what applies when nothing is said.
+    /// A rule without limits and with default policy.
     fn usual(id: Arc<str>) -> Self {
         Self {
             id,
@@ -88,29 +87,29 @@ impl Rule {
     }
 }
 
-/// What one node did by one rule, in hits. Read by the metrics, written by `decide`.
+/// Hits of one rule on one node. Read by the metrics.
 #[derive(Debug, Default)]
 pub struct RuleStats {
-    /// Hits that were let through.
+    /// Hits admitted.
     pub allowed: AtomicU64,
-    /// Hits that were refused.
+    /// Hits refused.
     pub denied: AtomicU64,
-    /// Hits that a shadow rule would have refused.
+    /// Hits that a rule in shadow mode would have refused.
     pub shadowed: AtomicU64,
-    /// Asks answered by `on_unavailable`.
+    /// Checks answered by `on_unavailable`.
     pub unavailable: AtomicU64,
     /// The tally under the rule's id, looked up once.
     tally: OnceLock<Arc<Tally>>,
 }
 
 impl RuleStats {
-    /// Adds `n` to one of the counters. Relaxed: they are statistics and order nothing.
+    /// Adds `n` to one of the counters. Relaxed: statistics need no ordering.
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The rule's tally in `tallies`, of which a process has one: it is looked up by `id` the first
-    /// time alone.
+    /// The rule's tally in `tallies`. It is looked up by `id` once, so a process must pass the same
+    /// `tallies` every time.
     pub fn tally(&self, tallies: &Tallies, id: &str) -> &Arc<Tally> {
         self.tally.get_or_init(|| tallies.of(id))
     }

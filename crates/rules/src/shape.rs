@@ -1,11 +1,11 @@
-//! The first look at a file, before anything is understood: every key is known, every list is one
-//! of mappings, every leaf is a text, an integer, a truth value or nothing.
+//! The structural check of a file, before its content is read: every key is known, every list
+//! contains mappings, every leaf is a text, an integer, a boolean or null.
 //!
-//! envoyproxy/ratelimit looks at its files in the same two steps, and what it refuses in the first
-//! it refuses before it says anything about the second.
+//! envoyproxy/ratelimit checks its files in the same two steps and reports errors of the first step
+//! before those of the second.
 
 use super::error::{Error, Reason};
-use super::keys::{self, Place};
+use super::keys::{self, Section};
 use super::yaml::{Kind, Mark, Meaning, Node};
 
 /// Checks a whole file.
@@ -17,11 +17,11 @@ pub(super) fn check(file: &str, root: &Node) -> Result<(), Error> {
         let reason = Reason::Type { expected: "a mapping", found: root.describe().into() };
         return Err(fault(file, root.at, None, reason));
     };
-    check_mapping(file, root, Some(Place::File))
+    check_mapping(file, root, Some(Section::File))
 }
 
 /// Checks a mapping. Recursion is bounded by the depth that the YAML reader allows.
-fn check_mapping(file: &str, node: &Node, place: Option<Place>) -> Result<(), Error> {
+fn check_mapping(file: &str, node: &Node, section: Option<Section>) -> Result<(), Error> {
     let Kind::Map(pairs) = &node.kind else {
         let found = if node.is_null() { "<nil>".into() } else { written(node) };
         return Err(fault(file, node.at, None, Reason::ListOf(found)));
@@ -32,10 +32,10 @@ fn check_mapping(file: &str, node: &Node, place: Option<Place>) -> Result<(), Er
             _ => return Err(fault(file, key.at, None, Reason::KeyType(written(key)))),
         };
         let Some(known) = keys::find(name) else {
-            let reason = Reason::UnknownKey { key: name.into(), place };
+            let reason = Reason::UnknownKey { key: name.into(), section };
             return Err(fault(file, key.at, None, reason));
         };
-        // Metadata is the author's own.
+        // The content of metadata is free.
         if known.name == "metadata" {
             continue;
         }
@@ -56,12 +56,12 @@ fn check_mapping(file: &str, node: &Node, place: Option<Place>) -> Result<(), Er
     Ok(())
 }
 
-/// What the mappings behind a key are.
-fn place_of(key: &str) -> Option<Place> {
+/// The kind of mapping that a key contains.
+fn place_of(key: &str) -> Option<Section> {
     match key {
-        "descriptors" => Some(Place::Descriptor),
-        "rate_limit" => Some(Place::RateLimit),
-        "replaces" => Some(Place::Replaces),
+        "descriptors" => Some(Section::Descriptor),
+        "rate_limit" => Some(Section::RateLimit),
+        "replaces" => Some(Section::Replaces),
         _ => None,
     }
 }

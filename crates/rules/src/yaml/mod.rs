@@ -1,17 +1,17 @@
 //! YAML text as a tree in which every node knows its line and column.
 //!
-//! Rule files are read as YAML 1.1 reads them (`yes` is a truth value, `0123` is octal), because
-//! the files that people bring were written for a YAML 1.1 reader. The difference only shows where
-//! a number or a truth value is asked for: a scalar keeps the text it was written as, so that
-//! `value: 0123` matches the request value `0123` and not `83`.
+//! Rule files are read as YAML 1.1 (`yes` is a boolean, `0123` is octal), because existing rule
+//! files were written for a YAML 1.1 reader. The difference only matters where a number or a boolean
+//! is expected: a scalar keeps its original text, so `value: 0123` matches the request value `0123`
+//! and not `83`.
 //!
 //! Only the first document of a file is read. Anchors, aliases and merge keys (`<<`) work; a key
-//! that stands beside a merge wins over the merged one wherever it stands, as the YAML merge type
-//! says.
+//! beside a merge takes precedence over the merged one regardless of their order, as the YAML merge
+//! type specifies.
 //!
-//! **Invariant:** no text makes the reader use more than a small multiple of the text's own size,
-//! nor recurse: see [`Bounds`]. What an alias stands for counts each time that it is used, so ten
-//! lines of nested aliases (a "billion laughs") are refused without being expanded.
+//! **Invariant:** no input makes the reader use more than a small multiple of the input's size, or
+//! recurse: see [`Bounds`]. The content of an alias counts each time the alias is used, so ten lines
+//! of nested aliases (a "billion laughs") are rejected without being expanded.
 
 mod scalar;
 mod tree;
@@ -31,7 +31,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Of a node that stands in no text. Messages leave it out.
+    /// A node that is not part of a text. Messages omit it.
     pub const NONE: Self = Self { line: 0, column: 0 };
 }
 
@@ -40,7 +40,6 @@ impl Mark {
 pub struct Node {
     /// Where it begins; for an alias, where the anchored node begins.
     pub at: Mark,
-    /// What it is.
     pub kind: Kind,
     weight: Weight,
 }
@@ -48,15 +47,14 @@ pub struct Node {
 /// The three shapes of YAML.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// A text, a number, a truth value or nothing.
+    /// A text, a number, a boolean or null.
     Scalar(Scalar),
-    /// A sequence.
     List(Arc<[Node]>),
-    /// A mapping in the order of the file, merges resolved. A key may stand twice: the last wins.
+    /// A mapping in file order, merges resolved. A key may occur twice: the last one counts.
     Map(Arc<[(Node, Node)]>),
 }
 
-/// How much a file may hold.
+/// The limits of one file.
 #[expect(clippy::struct_field_names, reason = "a bound is named after what it bounds, then max")]
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -71,7 +69,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// What a rule file gets: far above any file that people write, far below what hurts a node.
+    /// For rule files: far above any real file, far below what would harm a node.
     pub const RULE_FILE: Self = Self {
         text_bytes_max: 4 << 20,
         nodes_max: 1_000_000,
@@ -80,11 +78,11 @@ impl Bounds {
     };
 }
 
-/// Why a text is no tree.
+/// Why a text cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are no text.
+    /// The bytes are not UTF-8.
     #[error("the file is not UTF-8 text")]
     NotUtf8,
     /// The text is larger than [`Bounds::text_bytes_max`].
@@ -96,10 +94,10 @@ pub enum Error {
     /// [`Bounds::depth_max`] is exceeded.
     #[error("lists and mappings are nested more than {0} deep")]
     TooDeep(u32),
-    /// An alias stands inside the node that it refers to.
-    #[error("an alias stands inside the node that it refers to")]
+    /// An alias inside the node that it refers to.
+    #[error("an alias is inside the node that it refers to")]
     Cycle,
-    /// `<<` was given something else than a mapping or a list of mappings.
+    /// The value of `<<` is not a mapping or a list of mappings.
     #[error("`<<` takes a mapping or a list of mappings")]
     Merge,
     /// The text breaks YAML's grammar.
@@ -107,7 +105,7 @@ pub enum Error {
     Syntax(Box<str>),
 }
 
-/// What a node costs once its aliases are expanded.
+/// The size of a node after alias expansion.
 #[derive(Clone, Copy, Debug, Default)]
 struct Weight {
     nodes: u32,
@@ -116,7 +114,7 @@ struct Weight {
 }
 
 impl Node {
-    /// A node that stands in no text, such as a part of a message.
+    /// A node that is not part of a text, such as a field of a message.
     pub fn made(kind: Kind) -> Self {
         Self { at: Mark::NONE, kind, weight: Weight::default() }
     }
@@ -129,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Whether it stands for nothing: empty, `~` or `null`.
+    /// Whether it is null: empty, `~` or `null`.
     pub fn is_null(&self) -> bool {
         self.as_scalar().is_some_and(|scalar| scalar.meaning() == Meaning::Null)
     }

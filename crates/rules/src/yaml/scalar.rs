@@ -1,22 +1,21 @@
-//! What a scalar means where a number or a truth value is asked for.
+//! The value of a scalar where a number or a boolean is expected.
 //!
 //! The table is YAML 1.1's as the Go YAML library (v2) reads it: `1_000` is 1000, `0x10` is 16,
-//! `0123` is 83, `yes` and `on` are true, `1e3`, `.5` and `089` are numbers that are no integers,
-//! a date is text. Example: `089` begins like an octal number, is none, and so falls through to
-//! the decimal fractions, which the rule files refuse.
+//! `0123` is 83, `yes` and `on` are true, `1e3`, `.5` and `089` are numbers but not integers, a
+//! date is text. Example: `089` starts like an octal number but is not one, so it is read as a
+//! decimal fraction, which rule files reject.
 
 use std::sync::Arc;
 
-/// A leaf: the text that was written and how it was written.
+/// A leaf: its text, and whether it was quoted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scalar {
     /// The text, unquoted and unescaped, otherwise as written.
     pub text: Arc<str>,
-    /// Whether it is text whatever it looks like: quoted, a block, or tagged `!!str`.
+    /// Text regardless of its form: quoted, a block, or tagged `!!str`.
     pub is_text: bool,
 }
 
-/// What a scalar means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// Empty, `~` or `null`.
@@ -27,17 +26,15 @@ pub enum Meaning {
     Int(i64),
     /// A number that is no integer, or does not fit into 64 bits.
     OtherNumber,
-    /// Anything else.
     Text,
 }
 
 impl Scalar {
-    /// What it means.
     pub fn meaning(&self) -> Meaning {
         if self.is_text { Meaning::Text } else { meaning(&self.text) }
     }
 
-    /// The number that it is, as near as a double comes to it; not a number when it is none.
+    /// The nearest double; NaN when the scalar is not a number.
     pub fn number(&self) -> f64 {
         let (text, sign) = match self.text.strip_prefix('-') {
             Some(magnitude) => (magnitude, -1.0),
@@ -47,7 +44,7 @@ impl Scalar {
         if matches!(&*digits, ".inf" | ".Inf" | ".INF") {
             return sign * f64::INFINITY;
         }
-        #[expect(clippy::cast_precision_loss, reason = "a double is what was asked for")]
+        #[expect(clippy::cast_precision_loss, reason = "the caller asks for a double")]
         let whole = integer(&digits).map(|magnitude| magnitude as f64);
         sign * whole.or_else(|| digits.parse().ok()).unwrap_or(f64::NAN)
     }

@@ -1,4 +1,4 @@
-//! From the parser's events to a tree, with a stack of its own instead of recursion.
+//! Builds the tree from the parser's events, with an explicit stack instead of recursion.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use super::{Bounds, Error, Kind, Mark, Node, Scalar, Weight};
 
-/// The first document of a text; `None` when the text holds none.
+/// The first document of a text; `None` when the text has none.
 ///
 /// ```
 /// use tidegate_rules::yaml::{Bounds, Kind, parse};
@@ -91,7 +91,7 @@ impl Builder {
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), Error> {
-        // The parser knows the name as soon as the anchor begins; the node is here once it ended.
+        // The parser reports the name when the anchored node begins; the node exists once it has ended.
         let node = self.anchors.get(&anchor).cloned().ok_or(Error::Cycle)?;
         self.check_depth(node.weight.depth)?;
         self.spend(node.weight)?;
@@ -118,7 +118,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Gives a complete node to the collection that it stands in.
+    /// Adds a complete node to the collection that contains it.
     fn complete(&mut self, node: Node, anchor: usize) {
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
@@ -161,8 +161,8 @@ impl Builder {
     }
 }
 
-/// Puts what `<<` names in place of it. Of several merged mappings the first wins; a key of the
-/// mapping itself wins over all.
+/// Replaces `<<` with the mappings that it names. The first of several merged mappings takes
+/// precedence; a key of the mapping itself takes precedence over all of them.
 fn merged(pairs: Vec<(Node, Node)>) -> Result<Vec<(Node, Node)>, Error> {
     if !pairs.iter().any(|(key, _)| is_merge(key)) {
         return Ok(pairs);
