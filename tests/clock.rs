@@ -59,7 +59,7 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
     let environment = Environment { clock: clock.clone(), ..outside };
     let stop = CancellationToken::new();
-    tokio::spawn(right.clone().keep_right(stop.clone()));
+    tokio::spawn(right.clone().run(stop.clone()));
     assert!(clock.now().since(right.system()) > ALIKE, "it is ahead before it joins");
     let both = [seeds[0], second.core.joined.as_ref().expect("a mesh").mesh.advertise()];
     let late = Node::start_in(shape("n3", &both), environment, stop).await;

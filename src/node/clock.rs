@@ -1,18 +1,18 @@
-//! The decision clock: system time that never goes back and does not believe every jump.
+//! The decision clock: system time that never goes back and ignores implausible jumps.
 //!
-//! Windows are numbered by wall time, so a node has to follow its system clock; but a system clock
-//! may be set back, or ten years ahead for a minute, and neither may grant or refuse anybody's
-//! hits. The decision clock starts at the system's time and runs on the monotonic clock. Once a
-//! second it compares itself with the system:
+//! Windows are numbered by wall time, so a node has to follow its system clock. But a system clock
+//! may be set back, or ten years ahead for a minute, and neither may admit or refuse hits. The
+//! decision clock starts at the system's time and advances with the monotonic clock. Once a second
+//! it is compared with the system clock:
 //!
-//! - behind or ahead by little: it runs up to 10 % faster or slower until it is right again;
-//! - behind by more than a second, ten times in a row, by at most an hour: it steps forward (the
-//!   machine was suspended, or the clock was wrong when the node started);
-//! - anything else: it goes on as it is, which [`Discipline::error`] shows; a restart takes the
-//!   system's time.
+//! - a small difference: it runs up to 10 % faster or slower until the difference is gone;
+//! - behind by one second to one hour in ten comparisons in a row: it steps forward (the machine was
+//!   suspended, or the clock was wrong when the node started);
+//! - anything else: it continues unchanged, and [`Discipline::error`] shows the difference; a restart
+//!   takes the system's time.
 //!
-//! Example: the system clock is set back by 30 s. The decision clock runs at nine tenths of its
-//! speed for 300 s and is right again; no window began twice.
+//! Example: the system clock is set back by 30 s. The decision clock runs at 90 % speed for 300 s
+//! and is correct again; no window began twice.
 
 use tidegate_limiter::units::{Span, Timestamp};
 
@@ -21,36 +21,35 @@ use tidegate_limiter::units::{Span, Timestamp};
 /// Times on the monotonic clock are spans since the node's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Discipline {
-    /// When this state was made.
+    /// Creation of this state.
     base: Span,
-    /// What the decision clock said then.
+    /// The decision clock at `base`.
     time: Timestamp,
     /// Nanoseconds to gain (or lose, below zero) until the next comparison.
     correction: i64,
-    /// How far the system was ahead at the last comparison; negative: behind.
+    /// System clock minus decision clock at the last comparison, nanoseconds.
     error: i64,
-    /// Comparisons in a row that found the system far ahead.
+    /// Comparisons in a row with the system far ahead.
     far_ahead: u32,
 }
 
-/// How often the clocks are compared.
 pub(super) const COMPARE_INTERVAL: Span = Span::from_secs(1);
 /// The most that is gained or lost between two comparisons: a tenth.
 const CORRECTION_MAX: i64 = 100_000_000;
-/// From here on the clock would have to run for longer than ten seconds: a step is considered.
+/// Above this, slewing would take longer than ten seconds, so a step is considered.
 const STEP_MIN: i64 = 1_000_000_000;
-/// Beyond an hour the system clock is rather wrong than right.
+/// Above an hour the system clock is more likely wrong than right.
 const STEP_MAX: i64 = 3_600 * 1_000_000_000;
-/// A system clock that is ahead for so many comparisons means it.
-const STEP_PATIENCE: u32 = 10;
+/// A step requires this many comparisons in a row.
+const STEP_COMPARISONS: u32 = 10;
 
 impl Discipline {
-    /// A clock that says `system` at `monotonic`.
+    /// A clock with the time `system` at `monotonic`.
     pub(super) fn new(monotonic: Span, system: Timestamp) -> Self {
         Self { base: monotonic, time: system, correction: 0, error: 0, far_ahead: 0 }
     }
 
-    /// What the clock says at `monotonic`.
+    /// The time at `monotonic`.
     pub(super) fn now(&self, monotonic: Span) -> Timestamp {
         let elapsed = monotonic.as_nanos().saturating_sub(self.base.as_nanos());
         let spread = elapsed.min(COMPARE_INTERVAL.as_nanos());
@@ -60,19 +59,19 @@ impl Discipline {
         Timestamp::from_nanos(run.saturating_add_signed(gained))
     }
 
-    /// The clock after it was compared with the system's at `monotonic`. Continuous: it says the
-    /// same as before at that instant, unless it steps forward.
+    /// The clock after a comparison with the system clock at `monotonic`. Continuous at that
+    /// instant, unless it steps forward.
     pub(super) fn compared(&self, monotonic: Span, system: Timestamp) -> Self {
         let time = self.now(monotonic);
         let error = signed_difference(system, time);
         let is_far_ahead = (STEP_MIN..=STEP_MAX).contains(&error);
         let far_ahead = if is_far_ahead { self.far_ahead + 1 } else { 0 };
-        if far_ahead >= STEP_PATIENCE {
+        if far_ahead >= STEP_COMPARISONS {
             return Self { base: monotonic, time: system, correction: 0, error: 0, far_ahead: 0 };
         }
-        let is_believable = error.unsigned_abs() <= STEP_MAX.unsigned_abs();
+        let is_plausible = error.unsigned_abs() <= STEP_MAX.unsigned_abs();
         let correction =
-            if is_believable { error.clamp(-CORRECTION_MAX, CORRECTION_MAX) } else { 0 };
+            if is_plausible { error.clamp(-CORRECTION_MAX, CORRECTION_MAX) } else { 0 };
         Self { base: monotonic, time, correction, error, far_ahead }
     }
 

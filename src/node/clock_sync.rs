@@ -1,9 +1,8 @@
-//! Keeps the decision clock with the members' median ([`Skew`]).
+//! Keeps the decision clock at the members' median ([`Skew`]).
 //!
-//! While a node joins, a clock beyond the bound is set at once, backwards too: nothing was decided
-//! by it. That ends when the doors open, and a second after the first peer was measured, so that it
-//! ends for a node without doors too. From then on the clock is only steered, and goes where it is
-//! steered to as it follows any system clock, without ever going back.
+//! While a node joins, a clock beyond the bound is stepped at once, also backwards: no decision has
+//! used it. That ends when the listeners open, or a second after the first peer was measured. From
+//! then on the clock is only slewed and never goes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,43 +17,43 @@ use tokio_util::sync::CancellationToken;
 
 use super::skew::Skew;
 
-/// Between two looks at the peers' clocks: as often as they are pinged, so that a node that joins
-/// need not wait for this.
+/// Interval of comparisons with the peers' clocks: the ping interval, so that joining does not wait
+/// for it.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Looks at measured peers in which a joining node may still set its clock: by then it is connected
-/// to the members that its seeds know.
-const JOINING_LOOKS: u32 = 10;
+/// Comparisons with measured peers during which a joining node may still step its clock: by then it
+/// is connected to the members that its seeds know.
+const JOINING_COMPARISONS: u32 = 10;
 
-/// Keeps the decision clock with the members' median.
+/// Keeps the decision clock at the members' median.
 #[derive(Debug)]
 pub(super) struct ClockSync {
     clock: Arc<dyn Clock>,
     max: Span,
     skew: Mutex<Skew>,
-    /// How often the clocks of all peers that there were have been compared, up to
-    /// [`JOINING_LOOKS`].
-    looks: AtomicU32,
-    /// Something may have been decided by this clock.
+    /// Comparisons that included every peer, up to
+    /// [`JOINING_COMPARISONS`].
+    comparisons: AtomicU32,
+    /// A decision may have used this clock.
     in_use: AtomicBool,
 }
 
 impl ClockSync {
     pub(super) fn new(clock: Arc<dyn Clock>, max: Span) -> Self {
-        let (looks, in_use) = (AtomicU32::new(0), AtomicBool::new(false));
-        Self { clock, max, skew: Mutex::default(), looks, in_use }
+        let (comparisons, in_use) = (AtomicU32::new(0), AtomicBool::new(false));
+        Self { clock, max, skew: Mutex::default(), comparisons, in_use }
     }
 
-    /// How far this node is from the others.
+    /// The current offset from the other members.
     pub(super) fn skew(&self) -> Skew {
         *self.skew.lock()
     }
 
-    /// Whether the clock was held against the peers'.
+    /// Whether the clock was compared with the peers'.
     pub(super) fn has_compared(&self) -> bool {
-        self.looks.load(Ordering::Acquire) > 0
+        self.comparisons.load(Ordering::Acquire) > 0
     }
 
-    /// The doors open: from now on the clock is not set any more.
+    /// The listeners open: from now on the clock is only slewed.
     pub(super) fn put_in_use(&self) {
         self.in_use.store(true, Ordering::Release);
     }
@@ -76,11 +75,11 @@ impl ClockSync {
         }
     }
 
-    /// Takes note of the peers' offsets; `is_all` when that of no peer is missing.
+    /// Applies the peers' offsets; `is_all` when no peer's offset is missing.
     fn compare(&self, offsets: &[i64], is_all: bool) {
         let skew = Skew::of(offsets, self.max);
-        let looks = self.looks.load(Ordering::Acquire);
-        let is_joining = looks < JOINING_LOOKS && !self.in_use.load(Ordering::Acquire);
+        let comparisons = self.comparisons.load(Ordering::Acquire);
+        let is_joining = comparisons < JOINING_COMPARISONS && !self.in_use.load(Ordering::Acquire);
         if is_joining && is_all && skew.is_beyond {
             self.clock.set(skew.correction_ns());
         } else {
@@ -88,20 +87,20 @@ impl ClockSync {
         }
         let before = std::mem::replace(&mut *self.skew.lock(), skew);
         if before.is_beyond != skew.is_beyond {
-            tell(skew, self.max);
+            log_change(skew, self.max);
         }
-        // Behind the first look the node may join, so it comes when the clock is right.
-        if is_all && !offsets.is_empty() && looks < JOINING_LOOKS {
-            self.looks.store(looks + 1, Ordering::Release);
+        // The node may join after the first comparison, so it counts only now that the clock is right.
+        if is_all && !offsets.is_empty() && comparisons < JOINING_COMPARISONS {
+            self.comparisons.store(comparisons + 1, Ordering::Release);
         }
     }
 }
 
-fn tell(skew: Skew, max: Span) {
+fn log_change(skew: Skew, max: Span) {
     if skew.is_beyond {
         tracing::warn!(
             "this node's clock is {} ms from the members' median, more than cluster.max_skew \
-             ({max}); the median gives the time of windows. Set the clock right",
+             ({max}); windows follow the median. Correct the clock of this machine",
             -(skew.median_ns / 1_000_000)
         );
     } else {
@@ -119,14 +118,14 @@ mod tests {
 
     const S: i64 = 1_000_000_000;
 
-    /// Remembers what it was told last.
+    /// Records the last correction.
     #[derive(Debug, Default)]
-    struct Told {
+    struct Recorder {
         steered: AtomicI64,
         set: AtomicI64,
     }
 
-    impl Clock for Told {
+    impl Clock for Recorder {
         fn now(&self) -> Timestamp {
             Timestamp::EPOCH
         }
@@ -144,44 +143,44 @@ mod tests {
         }
     }
 
-    fn snapshot_task() -> (Arc<Told>, ClockSync) {
-        let told = Arc::new(Told::default());
+    fn clock_sync() -> (Arc<Recorder>, ClockSync) {
+        let told = Arc::new(Recorder::default());
         (told.clone(), ClockSync::new(told, Span::from_millis(500)))
     }
 
-    fn told(told: &Told) -> (i64, i64) {
+    fn recorded(told: &Recorder) -> (i64, i64) {
         (told.set.load(Ordering::Relaxed), told.steered.load(Ordering::Relaxed))
     }
 
     #[test]
     fn a_joining_node_sets_its_clock_as_it_meets_more_peers() {
-        let (clock, snapshot_task) = snapshot_task();
-        snapshot_task.compare(&[], true);
-        snapshot_task.compare(&[-30 * S], false);
-        assert_eq!((told(&clock), snapshot_task.has_compared()), ((0, 0), false));
-        snapshot_task.compare(&[-30 * S], true);
-        assert_eq!((told(&clock), snapshot_task.has_compared()), ((0, 0), true), "a pair");
-        snapshot_task.compare(&[-30 * S, -31 * S], true);
-        assert_eq!(told(&clock).0, -30 * S);
-        snapshot_task.compare(&[1, 1], true);
-        assert_eq!((told(&clock).1, snapshot_task.skew().is_beyond), (0, false));
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.compare(&[], true);
+        clock_sync.compare(&[-30 * S], false);
+        assert_eq!((recorded(&clock), clock_sync.has_compared()), ((0, 0), false));
+        clock_sync.compare(&[-30 * S], true);
+        assert_eq!((recorded(&clock), clock_sync.has_compared()), ((0, 0), true), "a pair");
+        clock_sync.compare(&[-30 * S, -31 * S], true);
+        assert_eq!(recorded(&clock).0, -30 * S);
+        clock_sync.compare(&[1, 1], true);
+        assert_eq!((recorded(&clock).1, clock_sync.skew().is_beyond), (0, false));
     }
 
     #[test]
     fn a_node_that_was_connected_for_a_second_only_steers() {
-        let (clock, snapshot_task) = snapshot_task();
-        for _ in 0..JOINING_LOOKS {
-            snapshot_task.compare(&[1, 1], true);
+        let (clock, clock_sync) = clock_sync();
+        for _ in 0..JOINING_COMPARISONS {
+            clock_sync.compare(&[1, 1], true);
         }
-        snapshot_task.compare(&[-31 * S, -31 * S], true);
-        assert_eq!(told(&clock), (0, -31 * S));
+        clock_sync.compare(&[-31 * S, -31 * S], true);
+        assert_eq!(recorded(&clock), (0, -31 * S));
     }
 
     #[test]
     fn a_clock_in_use_is_never_set() {
-        let (clock, snapshot_task) = snapshot_task();
-        snapshot_task.put_in_use();
-        snapshot_task.compare(&[-30 * S, -30 * S], true);
-        assert_eq!(told(&clock), (0, -30 * S));
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        clock_sync.compare(&[-30 * S, -30 * S], true);
+        assert_eq!(recorded(&clock), (0, -30 * S));
     }
 }

@@ -1,7 +1,8 @@
-//! A node without its doors: everything between a request and its verdict, and the way to peers.
+//! A node without its listeners: everything between a request and its verdict, and the connection to
+//! peers.
 //!
-//! It takes the outside through a [`Environment`], so that the same core runs in a process, in a test, and
-//! in a simulator.
+//! Time, randomness and sockets come from an [`Environment`], so that the same core runs in a
+//! process, in a test and in the simulator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,59 +35,54 @@ use crate::config::Config;
 use crate::decide::{Decider, Parts, Remote};
 use crate::storage::SnapshotTask;
 
-/// What a core is made from.
+/// What a core is built from.
 #[derive(Debug)]
 pub struct Setup {
     /// The validated configuration.
     pub config: Config,
     /// This node's id.
     pub node: NodeId,
-    /// What it proves itself with; `None` for a node that stands alone.
+    /// Its certificate and keys; `None` for a standalone node.
     pub identity: Option<Identity>,
-    /// The rules, swapped by whoever loads them.
+    /// The rules; replaced on a reload.
     pub book: Arc<ArcSwap<Book>>,
-    /// Where its HTTP door listens, for people.
+    /// Address of the HTTP listener, for display.
     pub http: Option<SocketAddr>,
 }
 
-/// A node without its doors.
+/// A node without its listeners.
 pub struct Core {
     /// The one path to a verdict.
     pub decider: Decider,
     /// The rings in force.
     pub topology: Arc<ArcSwap<Topology>>,
-    /// The way to peers; `None` for a node that stands alone.
+    /// The connection to peers; `None` for a standalone node.
     pub joined: Option<Joined>,
     /// Writes counts of long windows to disk; `None` without `storage.path`.
     pub(super) snapshot_task: Option<SnapshotTask>,
-    /// Holds the decision clock against the peers'.
+    /// Compares the decision clock with those of the peers.
     pub(super) time: Arc<ClockSync>,
     environment: Environment,
 }
 
-/// What [`Core::run`] takes, once.
+/// Consumed by [`Core::run`].
 pub struct Tasks(Option<mesh::Tasks>);
 
-/// The way to peers.
+/// The connection to peers.
 #[derive(Clone)]
 pub struct Joined {
-    /// Carries calls.
     pub mesh: Mesh,
-    /// Knows the members.
     pub gossip: Gossip,
-    /// Synchronises eventual keys.
     pub synchroniser: Synchroniser,
-    /// Keeps what this node owns.
     pub ownership_driver: Driver,
-    /// Keeps copies of strict keys.
     pub replicator: Replicator,
-    /// Cancelled when this node knows its fellow members and begins to own keys.
+    /// Cancelled when this node has joined and may own keys.
     pub is_member: CancellationToken,
-    /// What peers sent that was not taken.
+    /// Rejected messages of peers.
     pub(super) refused: Arc<PeerCounters>,
-    /// How often this node gossips.
+    /// Interval of gossip rounds.
     pub(super) gossip_interval: Duration,
-    /// Whether there is somebody to join; otherwise this is the first node of its cluster.
+    /// Whether seeds are configured; a node without seeds is the first of its cluster.
     pub(super) has_seeds: bool,
 }
 
@@ -94,17 +90,15 @@ pub struct Joined {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The mesh could not start.
     #[error(transparent)]
     Mesh(#[from] mesh::Error),
-    /// The system has no randomness to give.
-    #[error("read random bytes: {0}")]
+    #[error("failed to read random bytes: {0}")]
     Entropy(std::io::Error),
 }
 
-/// A task of the node ended that must not.
+/// A task ended that must run until shutdown.
 #[derive(Debug, thiserror::Error)]
-#[error("a task of the node failed, so the node ends: {0}")]
+#[error("a task of the node failed, so the node stops: {0}")]
 pub struct Failed(String);
 
 impl Failed {
@@ -113,19 +107,22 @@ impl Failed {
     }
 }
 
-/// How long a leaving node tries to hand over what it owns. Then it goes all the same, and its keys
-/// go on with what was replicated.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
-/// How often it looks whether it has.
+/// How long a draining node tries to hand over its ranges. After that it stops anyway, and its keys
+/// continue with the replicated counts.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const LEAVE_POLL: Duration = Duration::from_millis(10);
-/// How often some shards are swept in the background, and in how many steps all are. With the slots
-/// that a step looks at, all memory of counters that nobody asks is back within ten seconds.
-const TEND_INTERVAL: Duration = Duration::from_millis(20);
-const TEND_STEPS: usize = 50;
+/// Interval of background expiry, and the number of intervals in which every shard is visited. All
+/// memory of expired counters is returned within ten seconds.
+const EXPIRE_INTERVAL: Duration = Duration::from_millis(20);
+const EXPIRE_STEPS: usize = 50;
 
 impl Core {
-    /// Builds a node, with the counts that it has on disk. Nothing is sent or accepted until
+    /// Builds a node and loads its counts from disk. Nothing is sent or accepted until
     /// [`Core::run`].
+    ///
+    /// # Errors
+    ///
+    /// The mesh could not bind its socket, or the system has no randomness.
     pub async fn build(
         setup: Setup,
         environment: Environment,
@@ -145,7 +142,7 @@ impl Core {
         let own = own_view(&incarnation, &config);
         let alone = Topology::new(node, region.clone(), own, vnodes);
         let topology = Arc::new(ArcSwap::from_pointee(alone));
-        // Alone, all is its own; in a cluster nothing is, until the others have said so.
+        // A standalone node owns everything; a cluster node nothing, until a majority grants a lease.
         let ownership = match config.cluster.listen {
             Some(_) => Ownership::new(),
             None => Ownership::alone(),
@@ -273,10 +270,12 @@ impl Core {
         Ok((Arc::new(core), Tasks(tasks)))
     }
 
-    /// Runs the node until `stop`, then tells peers what they do not know yet and closes the mesh.
+    /// Runs the node until `stop`, then sends the remaining counters to peers and closes the mesh.
     ///
-    /// None of its tasks ends before `stop`; one that does has failed, and a node that goes on
-    /// without it would be wrong in silence: the error is the caller's to end the node with.
+    /// # Errors
+    ///
+    /// A task ended before `stop`. The caller must stop the node: without that task its answers
+    /// would be wrong without notice.
     pub async fn run(self: Arc<Self>, tasks: Tasks, stop: CancellationToken) -> Result<(), Failed> {
         let mut running = JoinSet::new();
         running.spawn(self.clone().expire(stop.clone()));
@@ -292,29 +291,32 @@ impl Core {
         while let Some(ended) = running.join_next().await {
             match ended {
                 Ok(()) if stop.is_cancelled() => {}
-                Ok(()) => return Err(Failed::new("it ended")),
+                Ok(()) => return Err(Failed::new("a task ended unexpectedly")),
                 Err(error) => return Err(Failed::new(error.to_string())),
             }
         }
         Ok(())
     }
 
-    /// Tells peers that this node leaves and hands over to them what it owns, counts and all: from
-    /// then on they decide its keys, and it asks them.
+    /// Announces that this node is draining and hands its ranges with their counts to peers. From
+    /// then on they decide its keys, and this node forwards to them.
     ///
-    /// What it could not hand over it goes on to decide; the last node of a region keeps all.
+    /// Ranges that could not be handed over stay here; the last node of a region keeps all.
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
         joined.gossip.tell(|node_metadata| node_metadata.state = MemberState::Draining);
-        // What the others do not know they cannot take: first the view, then the handover.
+        // Peers only accept ranges of a node that they know to be draining: first the view, then the
+        // handoff.
         joined.ownership_driver.hear(&joined.gossip.views().borrow());
         let handed_over = async {
             while !joined.ownership_driver.has_given_all() {
                 tokio::time::sleep(LEAVE_POLL).await;
             }
         };
-        if tokio::time::timeout(LEAVE_PATIENCE, handed_over).await.is_err() {
-            tracing::warn!("not everything was handed over in time");
+        if tokio::time::timeout(LEAVE_TIMEOUT, handed_over).await.is_err() {
+            tracing::warn!(
+                "not all ranges were handed over before the timeout; replicas take them over"
+            );
         }
     }
 
@@ -323,12 +325,12 @@ impl Core {
         self.time.skew()
     }
 
-    /// Ends when another node turns out to run under this node's id; never otherwise.
+    /// Completes when another node is found to use this node's id; otherwise never.
     pub async fn displaced(&self) {
         self.decider.parts().incarnation.displaced().await;
     }
 
-    /// Each loop is a task of its own, so that the end of any is noticed.
+    /// Each loop is a task of its own, so that the end of any one is noticed.
     fn spawn_joined(
         self: Arc<Self>,
         joined: Joined,
@@ -347,27 +349,27 @@ impl Core {
             clock: self.environment.clock.clone(),
             counters: refused,
         });
-        let (tenure_mesh, tenure_stop) = (mesh.clone(), stop.clone());
+        let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();
-        running.spawn(async move { ownership_driver.run(tenure_mesh, copies, tenure_stop).await });
-        // The last rounds of columns and states need the mesh, so the mesh stops after them.
-        let told = CancellationToken::new();
-        let (counts_mesh, stop, counts_told) = (mesh.clone(), stop.clone(), told.clone());
+        running.spawn(async move { ownership_driver.run(driver_mesh, copies, driver_stop).await });
+        // The last rounds of synchronisation and replication need the mesh, so the mesh stops after them.
+        let sent = CancellationToken::new();
+        let (counts_mesh, stop, counts_sent) = (mesh.clone(), stop.clone(), sent.clone());
         running.spawn(async move {
             let actor_counters = synchroniser.run(counts_mesh, stop.clone());
             tokio::join!(actor_counters, replicator.run(stop));
-            counts_told.cancel();
+            counts_sent.cancel();
         });
-        let gossip_told = told.clone();
-        running.spawn(async move { gossip.run(gossip_told).await });
-        running.spawn(async move { mesh.run(tasks, service, told).await });
+        let gossip_stop = sent.clone();
+        running.spawn(async move { gossip.run(gossip_stop).await });
+        running.spawn(async move { mesh.run(tasks, service, sent).await });
     }
 
-    /// Owns keys from the moment on that this node knows its fellow members and their time.
+    /// Lets this node own keys once it knows the members and their clocks.
     async fn join(self: Arc<Self>, joined: Joined, stop: CancellationToken) {
         tokio::select! {
             () = until_joined(&joined, &self.time) => {
-                // Before the first decision, not behind it.
+                // Must precede the first decision.
                 self.time.put_in_use();
                 joined.ownership_driver.open();
                 until_settled(&joined).await;
@@ -378,29 +380,29 @@ impl Core {
         stop.cancelled().await;
     }
 
-    /// Returns the memory of counters that nobody asks any more.
+    /// Returns the memory of expired counters.
     async fn expire(self: Arc<Self>, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(TEND_INTERVAL);
+        let mut ticks = tokio::time::interval(EXPIRE_INTERVAL);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
             let store = &self.decider.parts().store;
-            store.expire(store.shards().div_ceil(TEND_STEPS), self.environment.clock.now());
+            store.expire(store.shards().div_ceil(EXPIRE_STEPS), self.environment.clock.now());
         }
     }
 }
 
-/// Lets ownership follow gossip, and gossip tell who counts.
+/// Passes views from gossip to ownership, and the voter set from ownership to gossip.
 async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     let mut views = joined.gossip.views();
     let mut voter_set = joined.ownership_driver.voter_set();
     loop {
         let view = views.borrow_and_update().clone();
         joined.ownership_driver.hear(&view);
-        let told = voter_set.borrow_and_update().clone();
-        joined.gossip.tell(|node_metadata| node_metadata.voter_set = told);
+        let current = voter_set.borrow_and_update().clone();
+        joined.gossip.tell(|node_metadata| node_metadata.voter_set = current);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() { return },
@@ -409,7 +411,7 @@ async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     }
 }
 
-/// The view of a node that has not heard of others yet: itself.
+/// The view of a node before gossip: itself.
 fn own_view(incarnation: &Incarnation, config: &Config) -> View {
     View::new([Member {
         id: incarnation.node().clone(),
@@ -424,7 +426,7 @@ fn own_view(incarnation: &Incarnation, config: &Config) -> View {
     }])
 }
 
-/// Nobody shares the secret of a node that stands alone.
+/// A standalone node shares its secret with no other.
 fn fresh_secret(environment: &Environment) -> Result<[u8; 16], Error> {
     let mut secret = [0; 16];
     environment.entropy.fill(&mut secret).map_err(Error::Entropy)?;

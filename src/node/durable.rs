@@ -1,4 +1,4 @@
-//! The start of the node's file of counts: opened and read before anything is decided.
+//! Opens the node's snapshot file and loads it before the first decision.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use crate::config::Config;
 use crate::storage::disk::PathOnDisk;
 use crate::storage::{Origin, Secret, SnapshotTask, Snapshots};
 
-/// The file, and the secret that its keys are hashed under.
+/// The snapshot task, and the secret of the key hashes.
 pub(super) struct Durable {
     pub(super) snapshot_task: Option<SnapshotTask>,
     pub(super) secret: [u8; 16],
 }
 
-/// Whose secret a node hashes keys under.
+/// The secret of the key hashes.
 #[derive(Clone, Copy)]
 pub(super) enum Given {
-    /// The cluster's.
+    /// Shared by the cluster.
     Shared([u8; 16]),
-    /// This start's, for a node that stands alone.
+    /// Generated at this start, for a standalone node.
     Fresh([u8; 16]),
 }
 
-/// Reads the file of `storage.path` into `store`, if there is one. Whatever is wrong with it, the
-/// node starts.
+/// Loads the file of `storage.path` into `store`, if there is one. The node starts whatever is wrong
+/// with it.
 pub(super) async fn start(
     config: &Config,
     given: Given,

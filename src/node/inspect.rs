@@ -1,4 +1,4 @@
-//! How the cluster looks from this node, for `tidegate status`.
+//! The cluster as seen by this node, for `tidegate status`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::admin::report::{
 use crate::config::Config;
 use crate::observe::Health;
 
-/// Reads everything an operator may ask for.
+/// The data behind `/status` and `/owner`.
 pub(super) struct View {
     core: Arc<Core>,
     book: RuleBook,

@@ -1,10 +1,9 @@
-//! When a node knows enough of its cluster to own keys and to open its doors.
+//! When a node may own keys and open its listeners.
 //!
-//! A node has joined when it knows its fellow members: every peer that it is connected to is in its
-//! view, there is one, and the view has not changed for a moment. The first node of a cluster has
-//! nobody to wait for but those that may remember it; one whose seeds do not answer takes itself
-//! for the first after [`JOIN_PATIENCE`], because a limiter that never starts is worse than one
-//! that starts alone.
+//! A node has joined when it is connected to at least one peer, every connected peer is in its view,
+//! and the view has been stable for [`QUIET_ROUNDS`] gossip rounds. A node without seeds waits
+//! [`FIRST_ROUNDS`] for members that remember it from before a restart. A node whose seeds do not
+//! answer starts alone after [`JOIN_TIMEOUT`].
 
 use std::time::Duration;
 
@@ -13,12 +12,12 @@ use tokio::time::Instant;
 use super::clock_sync::ClockSync;
 use super::core::Joined;
 
-/// How often it is looked.
+/// Poll interval.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How long a node waits for a seed before it takes itself for the first of its cluster.
-const JOIN_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a node that joined waits for its keys before it opens its doors without them.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a node waits for a seed before it starts as the first of its cluster.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a joined node waits for its ranges before it opens its listeners without them.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Gossip rounds that a node without seeds waits for members that remember it from before its
 /// restart: a second at the default interval.
 const FIRST_ROUNDS: u32 = 5;
@@ -44,15 +43,15 @@ pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
         let is_complete = peers.iter().all(|peer| view.get(&peer.id).is_some());
         let is_quiet = quiet_since.elapsed() >= joined.gossip_interval * QUIET_ROUNDS;
         let has_company = !peers.is_empty() && is_complete && is_quiet && time.has_compared();
-        if has_company || is_first() || start.elapsed() >= JOIN_PATIENCE {
+        if has_company || is_first() || start.elapsed() >= JOIN_TIMEOUT {
             return;
         }
     }
 }
 
-/// Waits until the node that joined holds what is its own: doors that open before would send their
-/// first clients around. Without the others that may never be; then policies have to answer, and
-/// the doors open after [`SETTLE_PATIENCE`]. Cancel-safe.
+/// Waits until the joined node owns its ranges: listeners that open earlier would forward their
+/// first requests. Without a majority that never happens; then `on_unavailable` answers, and the
+/// listeners open after [`SETTLE_TIMEOUT`]. Cancel-safe.
 pub(super) async fn until_settled(joined: &Joined) {
     let settled = async {
         let mut ticks = tokio::time::interval(INTERVAL);
@@ -60,5 +59,5 @@ pub(super) async fn until_settled(joined: &Joined) {
             ticks.tick().await;
         }
     };
-    let _ = tokio::time::timeout(SETTLE_PATIENCE, settled).await;
+    let _ = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
 }

@@ -1,9 +1,9 @@
-//! The addresses of a node: bound before anything else starts, so that a port in use is one clear
-//! line and not half a node; listened on only when the node knows who else owns keys.
+//! The listeners of a node. All addresses are bound before anything else starts, so that a port in
+//! use is reported at once.
 //!
-//! A node that answered while it joins would take itself for the owner of every key and hand out
-//! each limit a second time. Until then connections are refused, as by a node that is not there.
-//! The operator's doors, admin and debug, open at once.
+//! Requests are accepted once the node has joined: before, it would consider itself the owner of
+//! every key and admit each limit a second time. Until then connections are refused. The admin and
+//! debug listeners open at once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,22 +31,22 @@ pub(super) struct Listeners {
     resp: Option<TcpSocket>,
     admin: Option<TcpSocket>,
     debug: Option<TcpSocket>,
-    /// How the gRPC door is spoken to.
+    /// TLS of the gRPC listener.
     grpc_tls: Option<Tls>,
     stats: Stats,
 }
 
-/// What stands behind the doors.
+/// What the listeners use.
 pub(super) struct Behind<'a> {
     pub(super) core: &'a Core,
     pub(super) probes: Arc<NodeProbes>,
     pub(super) view: Arc<View>,
     pub(super) grpc_health: &'a rls::Health,
-    /// What an operator drains the node with.
+    /// Cancelled by the operator to drain the node.
     pub(super) drain: &'a CancellationToken,
 }
 
-/// What the doors count.
+/// Statistics per listener.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stats {
     pub(super) http: Arc<ListenerStats>,
@@ -57,7 +57,7 @@ pub(super) struct Stats {
 }
 
 impl Listeners {
-    /// Binds what the configuration names.
+    /// Binds the configured addresses.
     pub(super) fn bind(config: &Config, grpc_tls: Option<Tls>) -> Result<Self, UserError> {
         Ok(Self {
             grpc_tls,
@@ -70,7 +70,7 @@ impl Listeners {
         })
     }
 
-    /// Where the HTTP door will listen.
+    /// The address of the HTTP listener.
     pub(super) fn http_addr(&self) -> Option<SocketAddr> {
         addr(self.http.as_ref())
     }
@@ -79,7 +79,7 @@ impl Listeners {
         self.stats.clone()
     }
 
-    /// One line for the log: what is where.
+    /// The listeners and their addresses in one line.
     pub(super) fn describe(&self) -> String {
         let grpc = if self.grpc_tls.is_some() { "grpc (TLS)" } else { "grpc" };
         let named = [
@@ -95,8 +95,8 @@ impl Listeners {
         open.collect::<Vec<_>>().join(", ")
     }
 
-    /// Opens the operator's doors at once and the others after `joined`, serves until `drain`, then
-    /// finishes what is in flight.
+    /// Opens admin and debug at once and the other listeners after `joined`, serves until `drain`,
+    /// then finishes requests in flight.
     pub(super) fn serve(
         self,
         config: &Config,
@@ -124,7 +124,7 @@ impl Listeners {
             RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
             grpc_health,
         );
-        let resp_door =
+        let resp_listener =
             resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), stats.resp.clone());
         let source = probes.statistics();
         let admin_router =
@@ -151,7 +151,7 @@ impl Listeners {
             };
             let resp = async {
                 if let Some(listener) = open_after("resp.listen", resp, &joined, &drain).await? {
-                    let served = resp::serve(listener, resp_door, drain.clone()).await;
+                    let served = resp::serve(listener, resp_listener, drain.clone()).await;
                     served.map_err(|error| UserError::new(error.to_string(), RESP_FIX))?;
                 }
                 Ok(())
@@ -177,17 +177,17 @@ impl Listeners {
     }
 }
 
-/// What to do when the door for clients of Redis fails.
-const RESP_FIX: &str = "let the system start more threads and open more files";
+/// Advice when the RESP listener fails.
+const RESP_FIX: &str = "raise the limits on threads and open files";
 
-/// Connections that wait to be accepted; the system's own bound (`net.core.somaxconn`) holds too.
+/// Connections waiting to be accepted; `net.core.somaxconn` applies too.
 const BACKLOG: u32 = 1_024;
 
 pub(super) fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSocket>, UserError> {
     let Some(addr) = addr else { return Ok(None) };
     let bound = || {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // A restarted node must not wait for the connections of the one before.
+        // A restarted node must not wait for the connections of its predecessor.
         socket.set_reuseaddr(true)?;
         socket.bind(addr)?;
         Ok(socket)
@@ -195,8 +195,8 @@ pub(super) fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSock
     bound().map(Some).map_err(|error| UserError::cannot_listen(key, addr, &error))
 }
 
-/// Listens once `joined` is cancelled; `None` when there is no such door, or the node drains
-/// before.
+/// Listens once `joined` is cancelled; `None` when there is no such listener, or the node drains
+/// first.
 pub(super) async fn open_after(
     key: &str,
     socket: Option<TcpSocket>,

@@ -1,4 +1,4 @@
-//! The decider as one door sees it: counted and timed under the door's name.
+//! The decider with the metrics of one listener.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::config::Envoy;
 use crate::decide::{Answer, CheckRequest, Decide, Decider, Demand, Throttle};
 use crate::observe::metrics::Listener;
 
-/// Decides, and notes for the metrics how it went and how long it took.
+/// Decides, and records outcome and duration in the listener's metrics.
 #[derive(Debug)]
 pub(super) struct Measured {
     decider: Decider,
@@ -49,7 +49,7 @@ impl Decide for Measured {
 }
 
 impl Throttle for Measured {
-    /// Two looks at the clock and one addition to each counter for all demands together.
+    /// Reads the clock twice and updates each counter once for the whole batch.
     async fn throttle(&self, demands: &[Demand<'_>], verdicts: &mut Vec<Verdict>) {
         let begun = verdicts.len();
         let start = self.clock.now();

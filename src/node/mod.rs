@@ -1,9 +1,9 @@
-//! A whole node: the only place that knows everything. It builds the parts, owns their tasks, reads
-//! the clocks and ends them in order.
+//! A whole node: builds all components, owns their tasks and stops them in order.
 //!
-//! The end, on a signal: readiness goes red and peers are told ([`Core::leave`]) while the doors
-//! still answer, so that neither a load balancer nor a peer sends anything here any more; then the
-//! doors finish what is in flight; then peers get the last columns; then the mesh closes.
+//! Shutdown on a signal: readiness turns red and peers are notified ([`Core::leave`]) while the
+//! listeners still answer, so that neither load balancers nor peers send new requests; then the
+//! listeners finish requests in flight; then the last counters are sent to peers; then the mesh
+//! closes.
 
 mod clock;
 mod clock_sync;
@@ -48,28 +48,30 @@ use crate::xds;
 pub use outside::{SystemClock, outside};
 pub use skew::{Skew, median_offset};
 
-/// Why a node ended, or did not start.
+/// Why a node stopped, or did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something the person who started it can put right.
+    /// A mistake that the operator can correct.
     #[error(transparent)]
     User(#[from] UserError),
-    /// The certificates.
     #[error(transparent)]
     Pki(#[from] pki::Error),
-    /// The rules.
     #[error("{0}")]
     Rules(#[from] tidegate_rules::error::Error),
-    /// What the rules are to come from.
+    /// The management server of the rules.
     #[error(transparent)]
     Xds(#[from] xds::Error),
-    /// A task that must not end did.
+    /// A task ended that must run until shutdown.
     #[error(transparent)]
     Failed(#[from] Failed),
 }
 
-/// Runs a node until `shutdown`, then drains it. `config` is validated.
+/// Runs a node until `shutdown`, then drains it. `config` must be validated.
+///
+/// # Errors
+///
+/// The node could not start, or a task failed.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
     let (environment, clock) = outside();
     let node = NodeId::new(&config.node.id)
@@ -103,13 +105,13 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     let view = Arc::new(View::new(core.clone(), book.clone(), health.clone(), &config));
     let grpc_health = crate::front::rls::Health::new().await;
 
-    // The clock, the rules and the core go on while the doors drain.
-    let (stop_doors, stop_node) = (CancellationToken::new(), CancellationToken::new());
+    // The clock, the rules and the core keep running while the listeners drain.
+    let (stop_listeners, stop_node) = (CancellationToken::new(), CancellationToken::new());
     let joined = CancellationToken::new();
     let mut tasks: JoinSet<Result<(), Failed>> = JoinSet::new();
     let stop = stop_node.clone();
     tasks.spawn(async {
-        clock.keep_right(stop).await;
+        clock.run(stop).await;
         Ok(())
     });
     tasks.spawn(book.clone().watch(stop_node.clone()));
@@ -120,7 +122,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
             Ok(())
         });
     }
-    tasks.spawn(tell_rule_book(core.clone(), book.clone(), stop_node.clone()));
+    tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
     tasks.spawn(Statsd::new(&config.stats, probes.statistics()).run(stop_node.clone()));
     tasks.spawn(prometheus.serve(&config.limits, probes.statistics(), stop_node.clone()));
@@ -136,7 +138,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     tasks.spawn(readiness.keep(stop_node.clone()));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
     let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
-    let mut serving = tokio::spawn(listeners.serve(&config, behind, joined, stop_doors.clone()));
+    let mut serving =
+        tokio::spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));
 
     let outcome = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
@@ -147,15 +150,15 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         ).into()),
         served = &mut serving => Err(match served {
             Ok(Err(error)) => error.into(),
-            Ok(Ok(())) => Failed::new("the doors closed").into(),
+            Ok(Ok(())) => Failed::new("the listeners closed").into(),
             Err(error) => Failed::new(error.to_string()).into(),
         }),
     };
-    health.red(DRAIN, "this node is leaving");
+    health.red(DRAIN, "this node is draining");
     if outcome.is_ok() {
         core.leave().await;
     }
-    stop_doors.cancel();
+    stop_listeners.cancel();
     if !serving.is_finished() {
         let _ = serving.await;
     }
@@ -165,23 +168,24 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     outcome
 }
 
-/// No task ends by itself; the first that does takes the node with it.
+/// No task ends by itself: the first one that does stops the node.
 async fn first_end(tasks: &mut JoinSet<Result<(), Failed>>) -> Failed {
     match tasks.join_next().await {
         Some(Ok(Err(failed))) => failed,
         Some(Err(error)) => Failed::new(error.to_string()),
-        Some(Ok(Ok(()))) | None => Failed::new("it ended".to_owned()),
+        Some(Ok(Ok(()))) | None => Failed::new("a task ended unexpectedly".to_owned()),
     }
 }
 
-/// Keeps peers informed which rules this node holds, and the statistics how loading them went.
-async fn tell_rule_book(
+/// Publishes the fingerprint of the rules in gossip, and the results of loading them in the
+/// statistics.
+async fn publish_rule_book(
     core: Arc<Core>,
     book: RuleBook,
     stop: CancellationToken,
 ) -> Result<(), Failed> {
     loop {
-        // Taken before the book is read, so that no load falls between.
+        // Read before the book, so that no load in between is missed.
         let seen = book.status();
         let fingerprint = book.cell().load().fingerprint();
         if let Some(joined) = &core.joined {

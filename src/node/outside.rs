@@ -1,4 +1,4 @@
-//! The real [`Environment`]: the system's clocks, randomness and sockets. The only place that reads them.
+//! The system's [`Environment`]: its clocks, randomness and sockets. No other code reads them.
 
 #![allow(clippy::disallowed_methods, reason = "this is the one place that reads the clocks")]
 
@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock::{COMPARE_INTERVAL, Discipline};
 
-/// The system's clock, disciplined.
+/// The decision clock of this process.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
     discipline: ArcSwap<Discipline>,
-    /// What is added to the system's clock before it is followed, nanoseconds.
+    /// Added to the system clock before the decision clock follows it, nanoseconds.
     correction_ns: AtomicI64,
 }
 
@@ -32,7 +32,7 @@ struct SystemEntropy;
 #[derive(Debug)]
 struct SystemNet;
 
-/// The real outside. The clock needs [`SystemClock::keep_right`] to be run.
+/// The environment of this process. The clock needs [`SystemClock::run`].
 pub fn outside() -> (Environment, Arc<SystemClock>) {
     let clock = Arc::new(SystemClock::new());
     let environment = Environment {
@@ -53,28 +53,27 @@ impl SystemClock {
         }
     }
 
-    /// Compares with the system's clock once a second until `stop`.
-    pub async fn keep_right(self: Arc<Self>, stop: CancellationToken) {
+    /// Compares the decision clock with the system clock once a second until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(COMPARE_INTERVAL.to_std());
-        // After a stall, comparisons in a burst would pass for ten seconds' evidence.
+        // After a stall, a burst of comparisons would count as ten seconds of evidence.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            // Anew when the clock was set meanwhile.
+            // Repeated when the clock was stepped in between.
             self.discipline.rcu(|clock| clock.compared(self.monotonic(), self.followed()));
         }
     }
 
-    /// How far what is followed, the system clock and its correction, is ahead of the decision
-    /// clock, nanoseconds.
+    /// Corrected system clock minus decision clock, nanoseconds.
     pub fn error(&self) -> i64 {
         self.discipline.load().error()
     }
 
-    /// The time that the decision clock is to tell.
+    /// The time that the decision clock follows.
     fn followed(&self) -> Timestamp {
         let correction_ns = self.correction_ns.load(Ordering::Relaxed);
         Timestamp::from_nanos(system_time().as_nanos().saturating_add_signed(correction_ns))

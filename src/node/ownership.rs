@@ -1,4 +1,4 @@
-//! What a node owns, in numbers and for people.
+//! Ownership in metrics and in the status report.
 
 use tidegate_limiter::policy::Scope;
 
@@ -8,7 +8,7 @@ use crate::admin::report::OwnershipReport;
 use crate::observe::names;
 use crate::observe::samples::Reading;
 
-/// The numbers; none of a node that stands alone.
+/// Metrics; none for a standalone node.
 pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
     let Some(joined) = &core.joined else { return };
     let ownership = &core.decider.parts().ownership;
@@ -19,46 +19,38 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
     readings.extend([
         gauge(
             names::LEASE,
-            "1 while a majority recognises this node, so that it may own keys",
+            "1 while this node has a lease from a majority and may own keys",
             i64::from(has_lease),
         ),
         gauge(
             names::RING_DECIDED_PPM,
-            "Parts per million of its region's ring that this node decides now",
+            "Share of its region's ring that this node decides, parts per million",
             i64::from(decides),
         ),
         gauge(
             names::EPOCH_NUMBER,
-            "Number of the epoch of its region's ring that this node stands at",
+            "Epoch number of its region's ring",
             signed(owned_ranges.epoch.number),
         ),
         gauge(
             names::MEMBERS_MISSED,
-            "Members that were lost without leaving and still count for the majority",
+            "Members that failed and still count as voters",
             signed(joined.ownership_driver.missed().len() as u64),
         ),
     ]);
     for (name, text, value) in [
-        (
-            names::LEASES_LOST,
-            "Times that no majority recognised this node any more",
-            &counters.leases_lost,
-        ),
+        (names::LEASES_LOST, "Leases that expired", &counters.leases_lost),
         (
             names::TENURES_BROKEN,
-            "Times that this node was recognised again and had to begin as a newcomer",
+            "Leases regained after an interruption, with all owned ranges dropped",
             &counters.leases_interrupted,
         ),
         (
             names::HANDOFF_COPIED,
-            "Counts copied to their owners before a handover",
+            "Counters copied to their next owner before a handoff",
             &counters.copied,
         ),
-        (
-            names::HANDOFF_FAILED,
-            "Steps of handovers that failed and were begun anew",
-            &counters.failed,
-        ),
+        (names::HANDOFF_FAILED, "Handoff steps that failed and were restarted", &counters.failed),
     ] {
         readings.push(counter(name, text, read(value)));
     }
@@ -67,13 +59,13 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
         ("taken", &counters.taken_over),
         ("refused", &counters.refused),
     ] {
-        let text = "Ranges of keys handed to another node and taken from one; releases refused";
+        let text = "Ranges handed to another node, received from one, and releases refused";
         let label = ("direction", direction);
         readings.push(labelled(names::HANDOFF_RANGES, text, label, read(value)));
     }
 }
 
-/// The report; none of a node that stands alone.
+/// The report; `None` for a standalone node.
 pub(super) fn report(core: &Core) -> Option<OwnershipReport> {
     let joined = core.joined.as_ref()?;
     let ownership = &core.decider.parts().ownership;

@@ -1,4 +1,4 @@
-//! What a node tells about itself: readiness, and the numbers its parts count.
+//! Readiness and metrics of a node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,7 +77,7 @@ impl NodeProbes {
             }
             readings.push(gauge(
                 names::CLOCK_ERROR_MS,
-                "How far the system clock, corrected, is ahead of the decision clock, milliseconds",
+                "Offset of the corrected system clock from the decision clock, milliseconds",
                 clock.error() / 1_000_000,
             ));
             if let Some(joined) = &core.joined {
@@ -88,12 +88,12 @@ impl NodeProbes {
         Self { health, metrics, statistics }
     }
 
-    /// What is told under the names of envoyproxy/ratelimit.
+    /// The statistics under the names of envoyproxy/ratelimit.
     pub(super) fn statistics(&self) -> VerdictSource {
         self.statistics.clone()
     }
 
-    /// What the doors count while they decide.
+    /// The metrics that listeners update.
     pub(super) fn measures(&self) -> &Metrics {
         &self.metrics
     }
@@ -113,24 +113,24 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
             readings.push(Reading { name, text, kind, label: Some(("door", listener)), value });
         }
     };
-    family(names::CONNECTIONS, "Connections open now, by door", Kind::Gauge, |listener| {
+    family(names::CONNECTIONS, "Open connections, by listener", Kind::Gauge, |listener| {
         listener.accepted.get().saturating_sub(listener.ended.get())
     });
     family(
         names::CONNECTIONS_ACCEPTED,
-        "Connections accepted, by door",
+        "Connections accepted, by listener",
         Kind::Counter,
         |listener| listener.accepted.get(),
     );
     family(
         names::CONNECTIONS_AT_BOUND,
-        "Times a door stopped accepting because it held limits.connections_max",
+        "Times a listener stopped accepting because limits.connections_max was reached",
         Kind::Counter,
         |listener| listener.full.get(),
     );
     family(
         names::CONNECTIONS_CUT,
-        "Connections that the door ended: slow, no TLS handshake, idle, or drained",
+        "Connections closed by the listener: slow, no TLS handshake, idle, or drained",
         Kind::Counter,
         |listener| {
             listener.slow.get()
@@ -141,13 +141,13 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
     );
     family(
         names::BAD_REQUESTS,
-        "Requests refused as malformed or out of bounds, by door",
+        "Requests refused as malformed or out of bounds, by listener",
         Kind::Counter,
         |listener| listener.refused.get(),
     );
     family(
         names::OVERRIDES_IGNORED,
-        "Descriptors that brought along a limit of their own, which does not apply",
+        "Descriptors with a limit override that was ignored",
         Kind::Counter,
         |listener| listener.overrides.get(),
     );
@@ -164,8 +164,8 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
     ] {
         readings.push(labelled(
             names::VERDICTS,
-            "Descriptors decided: here, by another owner, by its refusal that still holds, by \
-             on_unavailable, here for a peer",
+            "Descriptors decided: locally, by another owner, from the negative cache, by \
+             on_unavailable, for a peer",
             ("source", source),
             read(counter),
         ));
@@ -173,22 +173,22 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
     for (name, text, value) in [
         (
             names::NOT_OWNER,
-            "Asks of peers for keys that this node does not own",
+            "Forwarded checks received for keys that this node does not own",
             &counters.not_owner,
         ),
         (
             names::FORWARD_RETRIES,
-            "Asks after the first for one verdict: of another node, or of the same one again",
+            "Forwarding attempts after the first for one verdict",
             &counters.retried,
         ),
         (
             names::FORWARD_REPEATED,
-            "Checks of peers that came a second time and were not counted again",
+            "Duplicate forwarded checks, not counted again",
             &counters.repeated,
         ),
         (
             names::UNCONFIRMED,
-            "Hits that were counted, but confirmed by no replica in time",
+            "Hits counted but not confirmed by a replica in time",
             &counters.unconfirmed,
         ),
     ] {
@@ -199,7 +199,7 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
 fn rules(book: &RuleBook, readings: &mut Vec<Reading>) {
     let status = book.status();
     for (outcome, value) in [("ok", status.loads_ok), ("failed", status.loads_failed)] {
-        let text = "Loads of rules from the folder or the management server, by outcome";
+        let text = "Rule loads from the folder or the management server, by outcome";
         readings.push(labelled(names::RULE_LOADS, text, ("outcome", outcome), value));
     }
 }
@@ -208,15 +208,15 @@ fn store(core: &Core, readings: &mut Vec<Reading>) {
     let stats = core.decider.parts().store.stats();
     readings.extend([
         gauge(names::STORE_KEYS, "Counters in the store", signed(stats.keys as u64)),
-        gauge(names::STORE_BYTES, "Bytes the store holds", signed(stats.bytes as u64)),
+        gauge(names::STORE_BYTES, "Bytes used by the store", signed(stats.bytes as u64)),
         counter(
             names::STORE_EXPIRED,
-            "Counters that left the store because they no longer mattered",
+            "Counters removed from the store after expiry",
             stats.expired,
         ),
     ]);
     for (outcome, value) in [("shared", stats.overflowed), ("refused", stats.refused)] {
-        let text = "Asks for new keys in a full store, by what they got";
+        let text = "New keys in a full store, by outcome";
         readings.push(labelled(names::STORE_FULL, text, ("outcome", outcome), value));
     }
 }
@@ -232,10 +232,10 @@ fn storage(status: &Status, readings: &mut Vec<Reading>) {
         counter(names::STORAGE_WRITTEN, "Counters written to the file", status.written),
         counter(
             names::STORAGE_SKIPPED,
-            "Counters of the file that were not believed at the start, or found no room",
+            "Counters of the file that were invalid at startup or did not fit",
             status.skipped,
         ),
-        counter(names::STORAGE_FAILED, "Rounds that could not be written", status.failed),
+        counter(names::STORAGE_FAILED, "Snapshot rounds that failed", status.failed),
     ]);
 }
 
@@ -252,54 +252,58 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
     let replication = joined.replicator.counters();
 
     readings.extend([
-        gauge(names::MEMBERS, "Members, this node among them", signed(members.len() as u64)),
+        gauge(names::MEMBERS, "Members, including this node", signed(members.len() as u64)),
         gauge(
             names::RULE_BOOK_AGREES,
-            "1 while every member holds the same rules as this node",
+            "1 while every member has the same rules as this node",
             i64::from(agrees),
         ),
         gauge(
             names::CLOCK_OFFSET_MS,
-            "How far the farthest peer's clock is from this node's, milliseconds",
+            "Largest clock offset of a peer, milliseconds",
             signed(offset / 1_000_000),
         ),
         gauge(
             names::CLOCK_MEDIAN_MS,
-            "How far the members' median clock is ahead of this node's, milliseconds",
+            "Offset of the members' median clock from this node's, milliseconds",
             core.skew().median_ns / 1_000_000,
         ),
         gauge(
             names::CLOCK_SKEWED,
-            "1 while this node's clock is beyond cluster.max_skew of the members' median",
+            "1 while this node's clock differs from the members' median by more than cluster.max_skew",
             i64::from(core.skew().is_beyond),
         ),
-        gauge(names::MESH_PEERS_UP, "Peers that are connected now", signed(peers.len() as u64)),
+        gauge(names::MESH_PEERS_UP, "Connected peers", signed(peers.len() as u64)),
     ]);
     for (outcome, counter) in
         [("sent", &mesh.calls), ("timeout", &mesh.timeouts), ("unsent", &mesh.unsent)]
     {
-        let text = "Calls to peers: sent; of those, not answered in time; not sent at all";
+        let text = "Calls to peers: sent, timed out, not sent";
         readings.push(labelled(names::MESH_CALLS, text, ("outcome", outcome), read(counter)));
     }
     for (name, text, value) in [
         (names::MESH_ADMITTED, "Hellos of peers accepted", &mesh.admitted),
         (names::MESH_REFUSED, "Connections refused in handshake or hello", &mesh.refused),
-        (names::MESH_DIALS_FAILED, "Dials that found nobody", &mesh.dials_failed),
-        (names::MESH_DROPPED, "Notices dropped: full lane, or nobody there", &mesh.dropped),
+        (names::MESH_DIALS_FAILED, "Failed dials", &mesh.dials_failed),
+        (
+            names::MESH_DROPPED,
+            "One-way messages dropped: stream full or peer not connected",
+            &mesh.dropped,
+        ),
         (
             names::MESH_MALFORMED,
-            "Frames from peers that could not be read, or calls out of bounds",
+            "Malformed frames and out-of-bounds calls from peers",
             &joined.refused.malformed,
         ),
-        (names::STATES_REFUSED, "States of peers refused as implausible", &replication.refused),
+        (names::STATES_REFUSED, "Implausible states from peers, rejected", &replication.refused),
         (
             names::SYNC_FAILED,
-            "Messages of columns that were not answered and are sent again",
+            "Synchronisation messages without an answer; they are sent again",
             &sync.failed,
         ),
         (
             names::REPLICATION_FAILED,
-            "Messages of strict counts that were not answered and are sent again",
+            "Replication messages without an answer; they are sent again",
             &replication.failed,
         ),
     ] {
@@ -308,7 +312,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
     for (outcome, counter) in
         [("sent", &sync.sent), ("received", &sync.received), ("rejected", &sync.rejected)]
     {
-        let text = "Eventual keys told to peers, heard from peers, and of those refused";
+        let text = "Eventual keys sent to peers, received from peers, and rejected";
         readings.push(labelled(names::SYNC_KEYS, text, ("outcome", outcome), read(counter)));
     }
     copies(&joined.replicator, readings);
@@ -322,19 +326,19 @@ fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
         ("received", &counters.received),
         ("repaired", &counters.repaired),
     ] {
-        let text = "Strict keys sent to other nodes, taken from them, found to differ at a replica";
+        let text = "Strict keys sent to other nodes, received from them, repaired at a replica";
         readings.push(labelled(names::REPLICATION_KEYS, text, ("outcome", outcome), read(counter)));
     }
     for (outcome, counter) in
         [("confirmed", &counters.confirmed), ("unconfirmed", &counters.unconfirmed)]
     {
-        let text = "Counts that were to be confirmed by a replica before the answer";
+        let text = "Checks whose answer waited for a replica, by outcome";
         let label = ("outcome", outcome);
         readings.push(labelled(names::REPLICATION_CONFIRMS, text, label, read(counter)));
     }
     readings.push(gauge(
         names::REPLICATION_LAG_MS,
-        "How long the oldest change has waited for its copy, milliseconds",
+        "Age of the oldest change that is not replicated yet, milliseconds",
         signed(replicator.lag().as_millis_ceil()),
     ));
 }
@@ -356,7 +360,7 @@ pub(super) fn gauge(name: &'static str, text: &'static str, value: i64) -> Readi
     Reading { name, text, kind: Kind::Gauge, label: None, value }
 }
 
-/// Relaxed: statistics order nothing.
+/// Relaxed: statistics need no ordering.
 pub(super) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Whether this node may be sent traffic, and when its doors open.
+//! Whether this node may receive traffic, and when its listeners open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,33 +12,32 @@ use super::skew::Skew;
 use crate::front::rls;
 use crate::observe::Health;
 
-/// Membership is kept.
+/// The gossip task runs.
 pub(super) const GOSSIP: &str = "gossip";
-/// The other members are known.
+/// The node has joined.
 pub(super) const JOIN: &str = "join";
-/// A majority recognises the node, so that it may own keys.
+/// The node has a lease from a majority, so that it may own keys.
 pub(super) const QUORUM: &str = "quorum";
-/// There are rules to decide by.
+/// Rules are loaded.
 pub(super) const RULES: &str = "rules";
-/// The node is not about to leave.
+/// The node is not draining.
 pub(super) const DRAIN: &str = "drain";
 
-/// The clock is within `cluster.max_skew` of the members' median; asked for by
+/// The clock is within `cluster.max_skew` of the members' median; checked with
 /// `cluster.skew_unready`.
 const CLOCK: &str = "clock";
 
-/// How often readiness is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Keeps readiness as it is, for HTTP and gRPC alike.
+/// Updates readiness for HTTP and gRPC.
 pub(super) struct Readiness {
     pub(super) core: Arc<Core>,
     pub(super) rules: RuleBook,
     pub(super) health: Health,
     pub(super) grpc: rls::Health,
-    /// Cancelled when the node has joined, once and for good.
+    /// Cancelled when the node has joined.
     pub(super) joined: CancellationToken,
-    /// What listens where from then on, for the log.
+    /// The listeners and their addresses, for the log.
     pub(super) opens: String,
     /// Whether a clock beyond `cluster.max_skew` makes the node not ready.
     pub(super) skew_unready: bool,
@@ -58,15 +57,15 @@ impl Readiness {
                     if *joined.gossip.running().borrow() {
                         self.health.green(GOSSIP);
                     } else {
-                        self.health.red(GOSSIP, "membership is being rebuilt");
+                        self.health.red(GOSSIP, "gossip is restarting");
                     }
                     if joined.is_member.is_cancelled() {
                         self.joined.cancel();
                     }
                 }
             }
-            self.look_at_rules();
-            self.look_at_lease();
+            self.check_rules();
+            self.check_lease();
             if self.joined.is_cancelled() {
                 if self.health.green(JOIN) {
                     tracing::info!("listening on {}", self.opens);
@@ -75,7 +74,7 @@ impl Readiness {
                 self.health.red(JOIN, "the other members are not known yet");
             }
             if self.skew_unready {
-                self.look_at_clock();
+                self.check_clock();
             }
             self.grpc.set_serving(self.health.ready().is_ok()).await;
             tokio::select! {
@@ -85,7 +84,7 @@ impl Readiness {
         }
     }
 
-    fn look_at_rules(&self) {
+    fn check_rules(&self) {
         if let Some(what) = self.rules.lacks() {
             self.health.red(RULES, &*what);
         } else {
@@ -93,17 +92,18 @@ impl Readiness {
         }
     }
 
-    /// The smaller side of a split owns nothing. That others died makes no node red.
-    fn look_at_lease(&self) {
+    /// Red on the minority side of a partition. The failure of other nodes alone does not turn a node
+    /// red.
+    fn check_lease(&self) {
         let ownership = &self.core.decider.parts().ownership;
         if ownership.has_lease(Scope::Region) || !self.joined.is_cancelled() {
             self.health.green(QUORUM);
         } else {
-            self.health.red(QUORUM, "no majority of the known members recognises this node");
+            self.health.red(QUORUM, "no majority of the voters grants this node a lease");
         }
     }
 
-    fn look_at_clock(&self) {
+    fn check_clock(&self) {
         let Skew { median_ns, is_beyond } = self.core.skew();
         if is_beyond {
             let behind_ms = median_ns / 1_000_000;

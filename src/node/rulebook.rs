@@ -16,19 +16,19 @@ use crate::reload::current::{Handle, Status};
 use crate::reload::watch::{Options, Watcher};
 use crate::xds;
 
-/// Where the rules in force are found; cheap to clone.
+/// The rules in force; cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct RuleBook {
     cell: Arc<ArcSwap<Book>>,
     /// `None` when the rules are compiled in and never change.
     watched: Option<Handle>,
-    /// Taken by the one task that watches.
+    /// Taken by the task that watches.
     source: Arc<Mutex<Option<Source>>>,
-    /// Whether none at all is what somebody wants.
+    /// Whether an empty book is valid.
     may_be_empty: bool,
 }
 
-/// Where changes come from.
+/// The source of reloads.
 #[derive(Debug)]
 enum Source {
     Folder(Watcher),
@@ -42,7 +42,7 @@ impl RuleBook {
         let options = load::Options { defaults: config.defaults.clone(), merge_domains };
         if config.xds.server.is_some() {
             let (client, handle) = xds::Client::new(config.xds.clone(), options, entropy)?;
-            // A server that says that there are none is believed.
+            // A server may send an empty set of rules.
             return Ok(Self::of(&handle, Source::Server(Box::new(client)), true));
         }
         if config.rules.embedded {
@@ -74,28 +74,30 @@ impl RuleBook {
         }
     }
 
-    /// Why there is nothing to decide by, if so. Rules that limit nothing are a mistake, because
-    /// then every ask passes: that is no limiter. Whoever says that it is none is believed.
+    /// Why the node has no usable rules, if so. An empty book admits everything, so it counts as a
+    /// mistake unless the configuration allows it.
     pub(super) fn lacks(&self) -> Option<Arc<str>> {
         let book = self.cell.load();
         if !book.is_loaded() {
-            return Some(self.status().error.unwrap_or_else(|| "no rules were loaded yet".into()));
+            return Some(
+                self.status().error.unwrap_or_else(|| "no rules have been loaded yet".into()),
+            );
         }
         let is_missing = !self.may_be_empty && book.rules().next().is_none();
-        is_missing.then(|| "the rules folder holds no rule".into())
+        is_missing.then(|| "the rules folder contains no rule".into())
     }
 
-    /// The book of the moment.
+    /// The current book.
     pub(super) fn cell(&self) -> Arc<ArcSwap<Book>> {
         self.cell.clone()
     }
 
-    /// How loading went so far.
+    /// The result of the loads so far.
     pub(super) fn status(&self) -> Status {
         self.watched.as_ref().map(Handle::status).unwrap_or_default()
     }
 
-    /// Waits until loading went on since `seen`, well or badly. Cancel-safe.
+    /// Waits for a load after `seen`, successful or not. Cancel-safe.
     pub(super) async fn changed_since(&self, seen: &Status) {
         match &self.watched {
             Some(handle) => drop(handle.changed_since(seen).await),
@@ -103,7 +105,7 @@ impl RuleBook {
         }
     }
 
-    /// Follows what the rules come from until `stop`.
+    /// Reloads from the source until `stop`.
     pub(super) async fn watch(self, stop: CancellationToken) -> Result<(), Failed> {
         let source = self.source.lock().take();
         match source {

@@ -1,4 +1,4 @@
-//! What this node does for its peers.
+//! Answers the calls of peers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::decide::Decider;
 
-/// Answers peers' calls; every arm is short and never waits.
+/// Answers the calls of peers without blocking.
 pub(super) struct PeerService {
     pub(super) decider: Decider,
     pub(super) synchroniser: Synchroniser,
@@ -27,10 +27,10 @@ pub(super) struct PeerService {
     pub(super) counters: Arc<PeerCounters>,
 }
 
-/// What peers sent that was not taken; read by the metrics.
+/// Rejected messages of peers; read by the metrics.
 #[derive(Debug, Default)]
 pub(super) struct PeerCounters {
-    /// Frames that were none, or calls out of bounds.
+    /// Malformed frames, and calls out of bounds.
     pub(super) malformed: AtomicU64,
 }
 
@@ -68,15 +68,15 @@ impl Service for PeerService {
 
     fn malformed(&self, from: &NodeId) {
         self.counters.malformed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(peer = %from, "a peer sent something malformed");
+        tracing::warn!(peer = %from, "peer sent a malformed message");
     }
 }
 
 impl PeerService {
-    /// Decides a check; where its rule asks for it, the verdicts wait for a replica.
+    /// Decides a check; with durability `replicated` the verdicts wait for a replica.
     fn check(&self, from: &Peer, check: &Check) -> Answer {
-        let asker = (&from.id, from.generation);
-        let reply = self.noted(from, self.decider.decide_as_owner(asker, check));
+        let from_start = (&from.id, from.generation);
+        let reply = self.noted(from, self.decider.decide_as_owner(from_start, check));
         let (Reply::Verdicts(verdicts), Some(remote)) = (&reply, &self.decider.parts().remote)
         else {
             return Answer::Now(reply);
@@ -92,7 +92,7 @@ impl PeerService {
         }))
     }
 
-    /// Compares copies with their owner's digests, which takes a walk over the store.
+    /// Compares copies with their owner's digests, which scans the store.
     fn digests(&self, from: &Peer, told: Vec<Digest>) -> Answer {
         if !replicate::are_digests(&told) {
             return Answer::Now(self.noted(from, Reply::Malformed));

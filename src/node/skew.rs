@@ -1,8 +1,8 @@
-//! How far this node's clock is from the others', and what it does about it.
+//! The offset of this node's clock from the other members', and its correction.
 //!
-//! Windows are numbered by wall time. A node whose clock is off counts in other windows than its
-//! peers, and hands them counts that they must not believe. No clock of a cluster is known to be
-//! right, but most are: the median is off only if half of them are.
+//! Windows are numbered by wall time. A node with a wrong clock counts in other windows than its
+//! peers, and sends them counts that they must reject. No single clock of a cluster is known to be
+//! correct, but the median is wrong only if half of them are.
 //!
 //! ```text
 //! median      of the peers' offsets (theirs minus ours) and 0, our own
@@ -10,12 +10,12 @@
 //!             median           beyond it: the decision clock follows system + median
 //! ```
 //!
-//! Of an even number the middle one nearer to zero counts: two nodes that differ would otherwise
-//! take each other's time, and a pair in two halves never settle.
+//! Of an even number the middle value nearer to zero is used: otherwise two nodes that differ would
+//! adopt each other's time forever.
 //!
 //! Example: `max_skew` 500 ms, four peers at +30.0, +30.1, +29.9 and −200 s: sorted with our 0 that
-//! is −200, 0, 29.9, 30.0, 30.1. The median is 29.9 s, so this node is half a minute late, and the
-//! one at −200 s is somebody else's trouble.
+//! is −200, 0, 29.9, 30.0, 30.1. The median is 29.9 s, so this node is half a minute late; the
+//! clock at −200 s has no influence.
 
 use tidegate_limiter::units::Span;
 
@@ -24,7 +24,7 @@ use tidegate_limiter::units::Span;
 pub struct Skew {
     /// The median clock minus ours, nanoseconds.
     pub median_ns: i64,
-    /// Whether that is more than `cluster.max_skew`.
+    /// Whether its magnitude exceeds `cluster.max_skew`.
     pub is_beyond: bool,
 }
 

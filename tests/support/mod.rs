@@ -85,7 +85,7 @@ impl Node {
     pub async fn start(shape: Shape<'_>) -> Self {
         let (environment, clock) = node::outside();
         let stop = CancellationToken::new();
-        tokio::spawn(clock.keep_right(stop.clone()));
+        tokio::spawn(clock.run(stop.clone()));
         Self::start_in(shape, environment, stop).await
     }
 
@@ -93,7 +93,7 @@ impl Node {
     pub async fn start_behind(shape: Shape<'_>, listen: SocketAddr, advertise: SocketAddr) -> Self {
         let (environment, clock) = node::outside();
         let stop = CancellationToken::new();
-        tokio::spawn(clock.keep_right(stop.clone()));
+        tokio::spawn(clock.run(stop.clone()));
         Self::start_with(shape, environment, stop, |config| {
             config.cluster.listen = Some(listen);
             config.cluster.advertise = Some(advertise);
