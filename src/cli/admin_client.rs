@@ -1,9 +1,9 @@
-//! Which node a command asks: the same flag for every one that asks an operator's door.
+//! The `--url` flag of commands that use the admin listener of a node.
 
-/// Where the door is.
+/// The node to contact.
 #[derive(Debug, clap::Args)]
 pub(super) struct AdminDoor {
-    /// The admin door of a node
+    /// URL of a node's admin listener
     #[arg(
         long,
         value_name = "URL",
@@ -13,8 +13,8 @@ pub(super) struct AdminDoor {
     url: String,
 }
 
-/// What to do when something else answered.
-pub(super) const FIX: &str = "give the admin door ([admin] listen) of a tidegate node with --url";
+/// Advice when the answer is not from an admin listener.
+pub(super) const FIX: &str = "set --url to the admin listener ([admin] listen) of a tidegate node";
 
 impl AdminDoor {
     /// The URL of `path`, which begins with a slash.

@@ -11,36 +11,36 @@ use tidegate_limiter::units::{Span, Timestamp};
 use super::{Failure, Outcome};
 use crate::config::UserError;
 
-/// How long an authority is good: longer than the machines it lets in.
+/// Validity of an authority: longer than the life of the machines that use it.
 const AUTHORITY_DAYS: u32 = 3_650;
 
-/// Certificates are good from an hour ago, because the node's clock may be behind this machine's.
+/// Certificates are valid from an hour ago, because a node's clock may be behind this machine's.
 const CLOCK_SLACK: Span = Span::from_secs(3_600);
 
-/// Make the cluster's certificates.
+/// Create the cluster's certificates.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Make the cluster's authority and secret: ca.pem, ca.key, cluster.secret
+    /// Create the cluster's authority and secret: ca.pem, ca.key, cluster.secret
     #[command(after_help = INIT_EXAMPLES)]
     Init {
-        /// The folder for them; nothing in it is overwritten
+        /// Output folder; existing files are not overwritten
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Make a node's certificate and key: NAME.pem, NAME.key
+    /// Create a node's certificate and key: NAME.pem, NAME.key
     #[command(after_help = ISSUE_EXAMPLES)]
     Issue {
-        /// The folder that `ca init` filled
+        /// The folder created by `ca init`
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
         /// The node's id, as in [node] id
         #[arg(long, value_name = "NAME")]
         node: String,
-        /// How many days it is good
+        /// Validity in days
         #[arg(long, value_name = "N", default_value_t = 365,
               value_parser = value_parser!(u32).range(1..=3650))]
         days: u32,
-        /// Replace a certificate and key that are there
+        /// Replace an existing certificate and key
         #[arg(long)]
         renew: bool,
     },
@@ -76,17 +76,20 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<Outcome, Fai
     Ok(Outcome::Yes)
 }
 
-/// Makes an authority and a secret.
+/// Creates an authority and a secret.
 pub(super) fn init(dir: &Path) -> Result<(), Failure> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).map_err(|error| {
-        UserError::new(format!("make a secret: {error}"), "run it on a system with /dev/urandom")
+        UserError::new(
+            format!("failed to create a secret: {error}"),
+            "run it on a system with /dev/urandom",
+        )
     })?;
     pki::init(dir, validity(AUTHORITY_DAYS), secret)?;
     Ok(())
 }
 
-/// From a little before now for so many days.
+/// From an hour ago for `days` days.
 pub(super) fn validity(days: u32) -> Validity {
     let now = now();
     Validity {
@@ -96,7 +99,10 @@ pub(super) fn validity(days: u32) -> Validity {
 }
 
 /// The time on this machine.
-#[expect(clippy::disallowed_methods, reason = "a command of its own, in no node and no simulator")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command that runs outside a node and the simulator"
+)]
 pub(super) fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH.plus(Span::from(since_epoch))

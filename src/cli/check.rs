@@ -1,4 +1,4 @@
-//! `tidegate check`: ask a node one question, over its HTTP door.
+//! `tidegate check`: one check by the HTTP API of a node.
 
 use std::io::Write;
 
@@ -10,22 +10,22 @@ use super::table::Paint;
 use super::{Failure, Outcome, client, entry};
 use crate::config::UserError;
 
-/// Ask a node whether hits may pass, and charge them.
+/// Check a descriptor against its limits and charge the hits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The domain whose rules apply
+    /// Domain of the rules
     domain: String,
-    /// The descriptor's entries, outermost first
+    /// Entries of the descriptor, outermost first
     #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
     entries: Vec<(String, String)>,
-    /// How many hits to charge; 0 only looks
+    /// Hits to charge; 0 only reads the counters
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u32,
-    /// The HTTP door of a node
+    /// URL of a node's HTTP listener
     #[arg(long, value_name = "URL", env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
-    /// Answer with the node's own JSON
+    /// Print the node's JSON answer
     #[arg(long)]
     json: bool,
 }
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outc
     let url = format!("{}/v1/check", args.url.trim_end_matches('/'));
     let response = client::ask(Method::POST, &url, question(args).to_string())?;
     let body: Option<Value> = serde_json::from_slice(response.body()).ok();
-    // The status of a refusal is configurable, so the body tells.
+    // The status of a refusal is configurable, so the body decides.
     let code = body.as_ref().and_then(|body| body.get("overallCode")).and_then(Value::as_str);
     let outcome = match code {
         Some("OK") => Outcome::Yes,
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outc
 }
 
 /// The proto3-JSON form of Envoy's `RateLimitRequest`. Zero hits of the whole request mean one
-/// there, so a look is asked for in the descriptor, where zero means zero.
+/// there, so zero hits are set in the descriptor, where zero means zero.
 fn question(args: &Args) -> Value {
     let entries: Vec<Value> =
         args.entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
@@ -89,7 +89,7 @@ fn sentence(outcome: Outcome, response: &Response<Bytes>, paint: Paint) -> Strin
     if outcome == Outcome::No {
         parts.push(match header(header::RETRY_AFTER.as_str()) {
             Some(seconds) => format!("retry after {seconds}s"),
-            None => "never passes: it asks for more than the limit holds".to_owned(),
+            None => "never admitted: more hits than the limit".to_owned(),
         });
     }
     format!("{verdict}: {}", parts.join(", "))
@@ -100,8 +100,8 @@ fn unexpected(url: &str, response: &Response<Bytes>, body: Option<&Value>) -> Fa
     match body.and_then(|body| body.get("error")).and_then(Value::as_str) {
         Some(error) => UserError::new(format!("{url} answered {status}"), error).into(),
         None => UserError::new(
-            format!("{url} answered {status} with something else than a verdict"),
-            "give the HTTP door of a tidegate node with --url",
+            format!("{url} answered {status} without a verdict"),
+            "set --url to the HTTP listener of a tidegate node",
         )
         .into(),
     }
@@ -147,7 +147,7 @@ mod tests {
             (
                 Outcome::No,
                 &counts[..],
-                "denied: limit 10, remaining 3, never passes: it asks for more than the limit holds",
+                "denied: limit 10, remaining 3, never admitted: more hits than the limit",
             ),
             (Outcome::Yes, &[], "allowed: no limit applies"),
         ];

@@ -1,4 +1,4 @@
-//! A small HTTP client for commands that ask a node.
+//! A small HTTP client for commands that contact a node.
 
 use std::time::Duration;
 
@@ -14,13 +14,17 @@ use tokio::time::timeout;
 use super::Failure;
 use crate::config::UserError;
 
-/// How long a node may take to answer, all in all.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of the whole request.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Largest answer that is read; a status of a thousand members is far smaller.
+/// Largest answer in bytes; the status of a thousand members is far smaller.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Asks `url` and waits for the whole answer, whatever its status.
+/// Sends a request and returns the whole response, whatever its status.
+///
+/// # Errors
+///
+/// `url` is not a plain HTTP URL, or the node did not answer in time.
 pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
     let uri = parse(url)?;
     let request = Request::builder()
@@ -34,35 +38,35 @@ pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<By
         .build()
         .map_err(|error| no_answer(url, &error.to_string()))?;
     runtime.block_on(async {
-        match timeout(PATIENCE, exchange(&http(), request)).await {
+        match timeout(TIMEOUT, exchange(&http(), request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(problem)) => Err(no_answer(url, &problem)),
-            Err(_) => Err(no_answer(url, &format!("nothing came within {PATIENCE:?}"))),
+            Err(_) => Err(no_answer(url, &format!("no answer within {TIMEOUT:?}"))),
         }
     })
 }
 
-/// Only what a node speaks: plain HTTP with a host.
+/// Nodes only accept plain HTTP with a host.
 fn parse(url: &str) -> Result<Uri, Failure> {
     let uri = url.parse::<Uri>().ok();
     uri.filter(|uri| uri.scheme_str() == Some("http") && uri.host().is_some()).ok_or_else(|| {
         UserError::new(
             format!("{url}: not the URL of a node"),
-            "give --url as http://HOST:PORT, such as http://127.0.0.1:8080",
+            "set --url to http://HOST:PORT, such as http://127.0.0.1:8080",
         )
         .into()
     })
 }
 
-/// A client that keeps connections for further questions. Clones share them.
+/// A client with a connection pool that clones share.
 pub(super) type Http = Client<HttpConnector, Full<Bytes>>;
 
-/// A client without connections yet.
 pub(super) fn http() -> Http {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// Asks and waits, as long as it takes, for the whole answer; an error is what the system said.
+/// Sends a request and returns the whole response, without a timeout. The error is that of the
+/// system.
 pub(super) async fn exchange(
     http: &Http,
     request: Request<Full<Bytes>>,
@@ -74,21 +78,21 @@ pub(super) async fn exchange(
     Ok(Response::from_parts(head, body.to_bytes()))
 }
 
-/// What the system said, without the layers around it.
+/// The innermost error message.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
     let text = innermost.to_string();
-    // The system's number tells people nothing.
+    // The error number is of no use to people.
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
 fn no_answer(url: &str, problem: &str) -> Failure {
     UserError::new(
         format!("{url}: {problem}"),
-        "start a node with `tidegate serve`, or give the address of one with --url",
+        "start a node with `tidegate serve`, or set --url to the address of one",
     )
     .into()
 }

@@ -1,8 +1,8 @@
 //! `tidegate ratelimit-config-check`, and the binary under the name `ratelimit_config_check`: the
-//! flags, lines and exit codes of envoyproxy/ratelimit's own, for pipelines that call it.
+//! flags, output and exit codes of envoyproxy/ratelimit's checker, for pipelines that call it.
 //!
-//! One difference: names that begin with a dot are left out, so that a mounted `ConfigMap`, whose
-//! files stand in `..data` too, can be checked.
+//! One difference: names that begin with a dot are skipped, so that a mounted `ConfigMap`, whose
+//! files also appear in `..data`, can be checked.
 //!
 //! Source: envoyproxy/ratelimit, `src/config_check_cmd/main.go`.
 
@@ -16,7 +16,7 @@ use super::{Failure, Outcome};
 use crate::config::UserError;
 use crate::config::reference;
 
-/// Check a folder of rule files as envoyproxy/ratelimit's own checker does.
+/// Check a folder of rule files as envoyproxy/ratelimit's checker does.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
     }
 }
 
-/// What stands in the folder, sorted.
+/// The entries of the folder, sorted.
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -91,15 +91,15 @@ struct Flags {
     merge_domains: bool,
 }
 
-/// Reads flags as Go's package `flag` does: one dash or two, the value behind `=` or in the next
-/// argument, but for truth values behind `=` alone.
+/// Reads flags as Go's package `flag` does: one dash or two, the value after `=` or in the next
+/// argument; the value of a boolean only after `=`.
 fn flags(args: &[String]) -> Result<Flags, UserError> {
     let wrong = |what: String| UserError::new(what, "see --help");
     let mut flags = Flags::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let named = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'));
-        // Go stops at the first argument that is no flag, and at `--`.
+        // Go stops at the first argument that is not a flag, and at `--`.
         let Some(named) = named.filter(|named| !named.is_empty()) else { break };
         let (name, value) = match named.split_once('=') {
             Some((name, value)) => (name, Some(value)),

@@ -1,4 +1,4 @@
-//! `tidegate drain`: takes a node out of its cluster without losing a count.
+//! `tidegate drain`: removes a node from its cluster without losing a count.
 
 use std::io::Write;
 use std::thread::sleep;
@@ -10,16 +10,16 @@ use super::admin_client::{self, AdminDoor};
 use super::{Failure, Outcome, client};
 use crate::config::UserError;
 
-/// Let a node hand over what it owns and end, as SIGTERM does.
+/// Drain a node: it hands over its ranges and exits, as with SIGTERM.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
     listener: AdminDoor,
-    /// Do not wait until the node has ended
+    /// Do not wait until the node has exited
     #[arg(long)]
     no_wait: bool,
-    /// Longest wait, seconds
+    /// Timeout in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u32,
 }
@@ -32,7 +32,7 @@ Examples:
 The node goes on to answer while its peers take over its keys with their counts; its admin door
 closes last. The exit code is 1 when it is still there after the timeout.";
 
-/// How often it is looked whether the node is gone.
+/// Poll interval.
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
         writeln!(out, "draining")?;
         return Ok(Outcome::Yes);
     }
-    writeln!(out, "draining; waiting until the node has ended")?;
+    writeln!(out, "draining; waiting until the node has exited")?;
     out.flush()?;
     for _ in 0..args.timeout.saturating_mul(10) {
         if client::ask(Method::GET, &args.listener.at("/healthz"), String::new()).is_err() {
@@ -55,6 +55,6 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
         }
         sleep(POLL);
     }
-    writeln!(out, "still there after {} s; see `tidegate status`", args.timeout)?;
+    writeln!(out, "still running after {} s; see `tidegate status`", args.timeout)?;
     Ok(Outcome::No)
 }

@@ -1,4 +1,4 @@
-//! Why a command has no answer: one line on standard error, exit code 2.
+//! Why a command failed: one line on standard error, exit code 2.
 
 use std::io;
 
@@ -9,30 +9,25 @@ use crate::config::{self, UserError};
 use crate::node;
 use crate::observe::log;
 
-/// Why a command has no answer.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Something the person can put right.
+    /// A mistake that the user can correct.
     #[error(transparent)]
     User(#[from] UserError),
-    /// The configuration.
     #[error(transparent)]
     Config(#[from] config::Error),
-    /// Certificates.
     #[error(transparent)]
     Pki(#[from] pki::Error),
-    /// A node did not start, or could not go on.
+    /// The node did not start, or stopped.
     #[error(transparent)]
     Node(#[from] node::Error),
-    /// Rule files.
     #[error(transparent)]
     Rules(#[from] tidegate_rules::Error),
-    /// The log's filter.
     #[error(transparent)]
     Log(#[from] log::Error),
-    /// The answer could not be written.
-    #[error("write the answer: {0}; check where standard output goes")]
+    #[error("failed to write the output: {0}; check standard output")]
     Output(#[from] io::Error),
 }
 

@@ -1,8 +1,8 @@
-//! The command line: one file a sub-command.
+//! The command line: one file per sub-command.
 //!
-//! Answers go to standard output, where a script may read them, everything else to standard error.
-//! The exit code is 0 when it went well, 1 when the answer is no (a check that is refused, rules
-//! that do not hold), 2 when there is no answer, with one line that says what to do.
+//! Results go to standard output, everything else to standard error. The exit code is 0 on success,
+//! 1 when the result is negative (a refused check, invalid rules), 2 on failure, with one line that
+//! says what to do.
 
 mod admin_client;
 mod ca;
@@ -41,25 +41,25 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a node until it is told to stop (SIGTERM or Ctrl-C)
+    /// Run a node until SIGTERM or Ctrl-C
     Serve(serve::Args),
-    /// Run a node by envoyproxy/ratelimit's environment, on its ports
+    /// Run a node with envoyproxy/ratelimit's environment variables and ports
     Ratelimit(ratelimit::Args),
-    /// Ask a node whether hits may pass, and charge them
+    /// Check a descriptor against its limits and charge the hits
     Check(check::Args),
-    /// Look at rule files without running a node
+    /// Validate and test rule files without a node
     #[command(subcommand)]
     Rules(rules_command::Command),
-    /// Check rule files as envoyproxy/ratelimit's own checker does
+    /// Check rule files as envoyproxy/ratelimit's checker does
     RatelimitConfigCheck(config_check::Args),
-    /// Make the cluster's certificates
+    /// Create the cluster's certificates
     #[command(subcommand)]
     Ca(ca::Command),
-    /// Show members, regions, ring shares, rule books and clocks, or who owns a key
+    /// Show members, regions, ring shares, rules and clocks, or the owner of a key
     Status(status::Args),
-    /// Let a node hand over what it owns and end, as SIGTERM does
+    /// Drain a node: it hands over its ranges and exits
     Drain(drain::Args),
-    /// Start three nodes in two regions on this machine and show limits at work
+    /// Start three nodes in two regions on this machine and demonstrate limits
     Demo(demo::Args),
 }
 
@@ -76,7 +76,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(multi_call::arguments(args)) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are errors to clap too; it knows which stream each goes to.
+            // Help and version are errors to clap too; it selects the stream for each.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -90,7 +90,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     });
     match result {
         Ok(outcome) => outcome.into(),
-        // Whoever read our answer has read enough: `tidegate status | head -1` went well.
+        // A closed pipe is no failure: `tidegate status | head -1`.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
@@ -101,7 +101,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// `screen` is whether people are looking, so that colours make sense.
+/// `screen` is whether standard output is a terminal, so that colours are used.
 fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
     match command {
         Command::Serve(args) => serve::run(&args),
@@ -116,7 +116,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<Outco
     }
 }
 
-/// `KEY=VALUE`; the value may hold further `=`.
+/// `KEY=VALUE`; the value may contain `=`.
 fn entry(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),

@@ -1,11 +1,11 @@
-//! How a command ended that gave an answer.
+//! The result of a command that did not fail.
 
 use std::process::ExitCode;
 
-/// What the exit code says about an answer.
+/// The result, as the exit code expresses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Yes, or done: code 0.
+    /// Success or yes: code 0.
     Yes,
     /// No: code 1.
     No,

@@ -1,8 +1,8 @@
-//! `tidegate rules validate` and `tidegate rules test`: what is wrong with rule files, and which
-//! rule a request would meet. Neither needs a running node.
+//! `tidegate rules validate` and `tidegate rules test`: errors in rule files, and which rule applies
+//! to a request. Neither needs a running node.
 //!
-//! Both write to `out`, as text for people or as one JSON value for scripts, and answer whether all
-//! is well, which the caller turns into the exit code.
+//! Both write to `out`, as text or as one JSON value, and return whether the result is positive,
+//! which the caller turns into the exit code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,25 +17,22 @@ use tidegate_rules::compat;
 use tidegate_rules::load::{self, Options, Source};
 use tidegate_rules::{Error, Match, Step, Via, Warning};
 
-/// How the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Lines for people.
     Text,
-    /// One JSON value.
     Json,
 }
 
-/// Whose rule files they are to be.
+/// Which readers must accept the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Ours: all that envoyproxy/ratelimit knows, and more.
+    /// tidegate only.
     Ours,
-    /// Both: keys that are ours alone are mistakes.
+    /// envoyproxy/ratelimit too: keys that it does not accept are errors.
     Compatible,
 }
 
-/// Checks rule files, and the files below folders; true when they make a rule book.
+/// Checks rule files and the files below folders; true when they are valid.
 pub fn validate(
     paths: &[PathBuf],
     options: &Options,
@@ -51,8 +48,11 @@ pub fn validate(
     Ok(report.is_ok())
 }
 
-/// Says which rule of the files a request meets; true when it meets one. Files that make no rule
-/// book are the error's matter.
+/// Prints the rule that applies to a request; true when there is one.
+///
+/// # Errors
+///
+/// The files are not valid, or the output could not be written.
 pub fn test(
     path: &Path,
     options: &Options,
@@ -69,14 +69,11 @@ pub fn test(
     Ok(found.is_some())
 }
 
-/// Why a test could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TestError {
-    /// The rules make no book.
     #[error(transparent)]
     Rules(#[from] Error),
-    /// The answer cannot be written.
-    #[error("write the answer: {0}")]
+    #[error("failed to write the output: {0}")]
     Write(#[from] io::Error),
 }
 
@@ -141,12 +138,12 @@ impl Report {
         let files = count(self.files.len(), "file");
         let failed = self.files.iter().filter(|file| file.book.is_err()).count();
         let _ = match &self.book {
-            _ if failed > 0 => writeln!(text, "{files}, {failed} refused"),
+            _ if failed > 0 => writeln!(text, "{files}, {failed} invalid"),
             Ok(book) => {
                 let (rules, print) = (count(book.rules().count(), "rule"), book.fingerprint());
                 writeln!(text, "{files}, {rules}, fingerprint {print:016x}")
             }
-            Err(error) => writeln!(text, "{error}\n{files}, refused together"),
+            Err(error) => writeln!(text, "{error}\n{files}, invalid together"),
         };
         text
     }
@@ -207,8 +204,11 @@ fn test_text(
         text.push_str("no rule matches: the request is not limited\n");
         if !book.has_domain(domain) {
             let known: Vec<_> = book.domains().collect();
-            let _ =
-                writeln!(text, "no rules for domain '{domain}'; there are: {}", known.join(", "));
+            let _ = writeln!(
+                text,
+                "no rules for domain '{domain}'; domains with rules: {}",
+                known.join(", ")
+            );
         }
         return text;
     };
@@ -228,7 +228,7 @@ fn test_text(
     let (mode, scope, fallback) = policy(rule);
     let _ = writeln!(text, "  mode {mode}, scope {scope}, on_unavailable {fallback}");
     if rule.shadow {
-        text.push_str("  shadow_mode: everything passes\n");
+        text.push_str("  shadow_mode: everything is admitted\n");
     }
     text
 }
@@ -294,7 +294,7 @@ fn via(via: Via) -> &'static str {
     }
 }
 
-/// The three words that the rule file uses.
+/// The values as in a rule file.
 fn policy(rule: &Rule) -> (&'static str, &'static str, &'static str) {
     use tidegate_limiter::policy::{Mode, OnUnavailable, Scope};
     let mode = match rule.mode {

@@ -1,4 +1,4 @@
-//! The arguments of `tidegate rules`; what it does is in [`super::rules`].
+//! The arguments of `tidegate rules`; see [`super::rules`].
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,19 +10,19 @@ use tidegate_rules::load::Options;
 use super::rules::{self, Dialect, Format};
 use super::{Failure, Outcome, entry};
 
-/// Look at rule files without running a node.
+/// Validate and test rule files without a node.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Read rule files as a node would and report what is wrong
+    /// Read rule files as a node does and report errors
     #[command(after_help = VALIDATE_EXAMPLES)]
     Validate {
         /// Folders or files
         #[arg(default_value = "rules", value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// Refuse keys that envoyproxy/ratelimit does not know
+        /// Reject keys that envoyproxy/ratelimit does not accept
         #[arg(long)]
         strict_compat: bool,
-        /// Answer in JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -31,13 +31,13 @@ pub(super) enum Command {
     Test {
         /// The domain
         domain: String,
-        /// The descriptor's entries, outermost first
+        /// Entries of the descriptor, outermost first
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
         entries: Vec<(String, String)>,
         /// Folder of rule files, or one file
         #[arg(long, default_value = "rules", value_name = "PATH")]
         rules: PathBuf,
-        /// Answer in JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },

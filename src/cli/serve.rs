@@ -1,4 +1,4 @@
-//! `tidegate serve`: configuration in, a node until a signal.
+//! `tidegate serve`: runs a node until a signal.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -11,23 +11,23 @@ use crate::config::{self, Config, UserError};
 use crate::node;
 use crate::observe::log;
 
-/// Run a node until it is told to stop.
+/// Run a node until SIGTERM or Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The configuration file; without one, a single node on loopback with example rules
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Set a key of the configuration over file and environment
+    /// Set a configuration key; overrides file and environment
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
-    /// How much to log: a level, or module=level, ...
+    /// Log level, or module=level, ...
     #[arg(long, value_name = "FILTER", env = "TIDEGATE_LOG", default_value = "info")]
     log: String,
-    /// The form of the log
+    /// Log format
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
-    /// Drain when standard input ends: for a parent that holds the other end of a pipe
+    /// Drain when standard input ends, for a parent process that holds the other end of a pipe
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
 }
@@ -53,13 +53,13 @@ pub(super) fn run(args: &Args) -> Result<Outcome, Failure> {
     node(config, &log, args.until_stdin_closes, || ())
 }
 
-/// How much is logged and in which form.
+/// Level and format of the log.
 pub(super) struct Log {
     pub(super) filter: String,
     pub(super) format: LogFormat,
 }
 
-/// Runs a node until it is told to end. `begin` is called as soon as there is a log.
+/// Runs a node until shutdown. `begin` is called once the log is set up.
 pub(super) fn node(
     config: Config,
     log: &Log,
@@ -80,15 +80,24 @@ pub(super) fn node(
         builder.worker_threads(config.node.threads);
     }
     let runtime = builder.enable_all().build().map_err(|error| {
-        UserError::new(format!("start threads: {error}"), "raise the process limit (ulimit -u)")
+        UserError::new(
+            format!("failed to start threads: {error}"),
+            "raise the process limit (ulimit -u)",
+        )
     })?;
     runtime.block_on(async {
         let shutdown = shutdown::on_signal().map_err(|error| {
-            UserError::new(format!("listen for signals: {error}"), "raise `ulimit -n`")
+            UserError::new(
+                format!("failed to install signal handlers: {error}"),
+                "raise `ulimit -n`",
+            )
         })?;
         if until_stdin_closes {
             shutdown::when_stdin_closes(shutdown.clone()).map_err(|error| {
-                UserError::new(format!("watch standard input: {error}"), "raise `ulimit -u`")
+                UserError::new(
+                    format!("failed to watch standard input: {error}"),
+                    "raise `ulimit -u`",
+                )
             })?;
         }
         Ok::<_, Failure>(node::run(config, shutdown).await?)

@@ -1,4 +1,4 @@
-//! What ends a command that runs on.
+//! Shutdown by signals and by the end of standard input.
 
 use std::io;
 use std::thread;
@@ -6,11 +6,10 @@ use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first SIGTERM or Ctrl-C: the node then drains in order. Whoever
-/// asks a second time does not want to wait: the second signal ends the process at once, with the
-/// code that shells give a process that Ctrl-C ended.
+/// A token that is cancelled by the first SIGTERM or Ctrl-C: the node then drains. The second signal
+/// ends the process at once, with the exit code of a process ended by Ctrl-C.
 ///
-/// Needs to be called inside the runtime. The task it starts ends with the process.
+/// Must be called inside the runtime. Its task runs until the process ends.
 pub(super) fn on_signal() -> io::Result<CancellationToken> {
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -25,33 +24,33 @@ pub(super) fn on_signal() -> io::Result<CancellationToken> {
             }
         };
         let first = next().await;
-        tracing::info!(signal = first, "draining; a second signal ends at once");
+        tracing::info!(signal = first, "draining; a second signal exits at once");
         shutdown.cancel();
         let second = next().await;
-        tracing::warn!(signal = second, "ending at once");
+        tracing::warn!(signal = second, "exiting at once");
         std::process::exit(130);
     });
     Ok(token)
 }
 
-/// Cancels `token` when standard input ends. Whoever started this process holds the other end of a
-/// pipe and needs to do nothing: it closes with the process that held it, however that ends.
+/// Cancels `token` when standard input ends. The parent process holds the other end of a pipe, which
+/// closes when the parent ends for whatever reason.
 ///
-/// A thread of its own, and not the runtime's reader of standard input: a runtime does not end
-/// before its reader does, and this one may wait for ever.
+/// Uses a thread of its own instead of the runtime's reader of standard input: a runtime does not
+/// shut down before its reader returns, and this one may block forever.
 pub(super) fn when_stdin_closes(token: CancellationToken) -> io::Result<()> {
     thread::Builder::new().name("stdin".to_owned()).spawn(move || {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-        tracing::info!("draining; standard input has ended");
+        tracing::info!("standard input has ended; draining");
         token.cancel();
     })?;
     Ok(())
 }
 
-/// The name of the first signal that asks to end: Ctrl-C, SIGTERM, or the terminal that goes away.
-/// They are caught from now on; those after the first change nothing.
+/// The name of the first shutdown signal: Ctrl-C, SIGTERM, or a closed terminal. Signals are caught
+/// from now on; those after the first have no effect.
 ///
-/// Needs to be called inside the runtime.
+/// Must be called inside the runtime.
 pub(super) fn first_signal() -> io::Result<impl Future<Output = &'static str>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

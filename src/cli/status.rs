@@ -1,8 +1,9 @@
-//! `tidegate status`: the cluster as one node sees it.
+//! `tidegate status`: the cluster as seen by one node.
 
 use std::io::Write;
 
 use http::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -14,16 +15,16 @@ use crate::admin::report::{MemberReport, OwnershipReport, StorageReport};
 use crate::admin::{OwnerReport, StatusReport};
 use crate::config::UserError;
 
-/// Show members, regions, ring shares, rule books and clocks, or who owns a key.
+/// Show members, regions, ring shares, rules and clocks, or the owner of a key.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
     listener: AdminDoor,
-    /// Who owns this key? A domain, then the descriptor's entries, outermost first
+    /// Show the owner of a key: a domain, then the descriptor's entries, outermost first
     #[arg(long, num_args = 2.., value_names = ["DOMAIN", "KEY=VALUE"])]
     key: Option<Vec<String>>,
-    /// Answer in JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -64,26 +65,18 @@ fn fetch<T: DeserializeOwned>(url: &str) -> Result<T, Failure> {
 }
 
 fn query(domain: &str, entries: &[String]) -> Result<String, Failure> {
-    let mut pairs = vec![format!("domain={}", encode(domain))];
+    let mut pairs = vec![format!("domain={}", utf8_percent_encode(domain, RESERVED))];
     for pair in entries {
         let (key, value) = entry(pair)
             .map_err(|fix| UserError::new(format!("--key {domain}: {pair:?} is no entry"), fix))?;
+        let encode = |text| utf8_percent_encode(text, RESERVED);
         pairs.push(format!("{}={}", encode(&key), encode(&value)));
     }
     Ok(pairs.join("&"))
 }
 
-/// Percent-encodes everything but what RFC 3986 never reserves.
-fn encode(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        })
-        .collect()
-}
+/// Everything but the unreserved characters of RFC 3986 is encoded.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 fn write_json(out: &mut dyn Write, report: &impl Serialize) -> Result<(), Failure> {
     serde_json::to_writer_pretty(&mut *out, report).map_err(std::io::Error::from)?;
@@ -91,7 +84,7 @@ fn write_json(out: &mut dyn Write, report: &impl Serialize) -> Result<(), Failur
     Ok(())
 }
 
-// === for people ===
+// === text output ===
 
 fn write_status(out: &mut dyn Write, paint: Paint, report: &StatusReport) -> Result<(), Failure> {
     let node = &report.node;
@@ -115,20 +108,20 @@ fn write_status(out: &mut dyn Write, paint: Paint, report: &StatusReport) -> Res
     writeln!(out)?;
     let count = book.rules;
     let agreement = if book.agrees {
-        "all members that are up hold them".to_owned()
+        "the same on all members".to_owned()
     } else {
-        paint.red("some members hold others, marked !")
+        paint.red("different on the members marked !")
     };
     writeln!(out, "rules: {} ({count} rules), {agreement}", short(&book.fingerprint))?;
     if let Some(error) = &book.last_error {
-        writeln!(out, "{}", paint.red(&format!("rules folder not in force: {error}")))?;
+        writeln!(out, "{}", paint.red(&format!("the rules folder is not in force: {error}")))?;
     }
     let store = &report.store;
     write!(out, "store: {} of {} keys, {} kB", store.keys, store.keys_max, store.bytes / 1_000)?;
     if store.shared + store.refused > 0 {
         write!(
             out,
-            "; was full: {} new keys shared a bucket, {} were refused",
+            "; was full: {} new keys shared a counter, {} were refused",
             store.shared, store.refused
         )?;
     }
@@ -138,7 +131,7 @@ fn write_status(out: &mut dyn Write, paint: Paint, report: &StatusReport) -> Res
     }
     if report.clock.is_skewed {
         let text = format!(
-            "this node's clock is {} ms behind the members' median, which gives the time of windows",
+            "this node's clock is {} ms behind the members' median, which windows follow",
             report.clock.median_ms
         );
         writeln!(out, "{}", paint.red(&text))?;
@@ -161,11 +154,11 @@ fn write_ownership(
         decides * 100.0
     )?;
     if !has_lease {
-        let text = "no majority recognises this node: strict limits are answered by on_unavailable";
+        let text = "no lease from a majority: on_unavailable answers for strict limits";
         writeln!(out, "{}", paint.red(text))?;
     }
     if !missed.is_empty() {
-        let text = format!("missed, and still counted for the majority: {}", missed.join(", "));
+        let text = format!("failed, and still counted as voters: {}", missed.join(", "));
         writeln!(out, "{}", paint.red(&text))?;
     }
     Ok(())
@@ -181,18 +174,18 @@ fn write_storage(
         Some(seconds) => format!("up to date {} ago", duration(seconds)),
         None => "not written yet".to_owned(),
     };
-    write!(out, "storage: {path}, {keys} keys, {age}; {loaded} were read at the start")?;
+    write!(out, "storage: {path}, {keys} keys, {age}; {loaded} were loaded at startup")?;
     if skipped + failed > 0 {
-        write!(out, ", {skipped} left out; {failed} rounds failed")?;
+        write!(out, ", {skipped} skipped; {failed} rounds failed")?;
     }
     writeln!(out)?;
     if let Some(problem) = &storage.problem {
-        writeln!(out, "{}", paint.red(&format!("counts are not written: {problem}")))?;
+        writeln!(out, "{}", paint.red(&format!("snapshots are failing: {problem}")))?;
     }
     Ok(())
 }
 
-/// A member's cells, and whether its rules are not the answering node's.
+/// A member's cells, and whether its rules differ from those of the answering node.
 fn row(member: &MemberReport, ours: &str) -> ([String; 9], bool) {
     let unknown = || "?".to_owned();
     let differs = member.rule_book.as_ref().is_some_and(|theirs| theirs != ours);
@@ -215,9 +208,9 @@ fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> Result<(), Failure>
     match (&report.rule, &report.mode) {
         (Some(rule), Some(mode)) => {
             let scope = report.scope.as_ref().map_or(String::new(), |scope| format!(", {scope}"));
-            writeln!(out, "rule {rule} ({mode}{scope}), place {}", report.token)?;
+            writeln!(out, "rule {rule} ({mode}{scope}), token {}", report.token)?;
         }
-        _ => writeln!(out, "no rule matches, so nothing limits it; place {}", report.token)?,
+        _ => writeln!(out, "no rule matches, so it is not limited; token {}", report.token)?,
     }
     for owner in &report.owners {
         writeln!(out, "owner in {}: {}", owner.region, owner.node)?;
@@ -225,7 +218,7 @@ fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> Result<(), Failure>
     Ok(())
 }
 
-/// The first eight digits: enough to tell books apart by eye.
+/// The first eight digits are enough to compare by eye.
 fn short(fingerprint: &str) -> &str {
     fingerprint.get(..8).unwrap_or(fingerprint)
 }

@@ -1,38 +1,39 @@
-//! Text for people: columns that line up, and colour where a person looks.
+//! Aligned columns, and colour on a terminal.
 
 use std::io::{self, Write};
 
-/// Colours words, or not.
+use anstyle::{AnsiColor, Style};
+
+/// Adds colour, or not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paint {
     on: bool,
 }
 
 impl Paint {
-    /// Colours only on a screen: in a file or a pipe they would be rubbish.
+    /// Colours only on a terminal.
     pub(super) const fn new(screen: bool) -> Self {
         Self { on: screen }
     }
 
     pub(super) fn green(self, text: &str) -> String {
-        self.wrap("32", text)
+        self.style(AnsiColor::Green.on_default(), text)
     }
 
     pub(super) fn red(self, text: &str) -> String {
-        self.wrap("31", text)
+        self.style(AnsiColor::Red.on_default(), text)
     }
 
     pub(super) fn bold(self, text: &str) -> String {
-        self.wrap("1", text)
+        self.style(Style::new().bold(), text)
     }
 
-    fn wrap(self, code: &str, text: &str) -> String {
-        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    fn style(self, style: Style, text: &str) -> String {
+        if self.on { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
 
-/// Writes rows under a head, each column as wide as its widest cell. `alarming` says of a row
-/// whether it stands out.
+/// Writes rows under a head, each column as wide as its widest cell. Rows with `true` are red.
 pub(super) fn write<const N: usize>(
     out: &mut dyn Write,
     paint: Paint,
