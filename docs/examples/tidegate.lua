@@ -1,6 +1,6 @@
--- HAProxy asks tidegate before it passes a request on. Needs HAProxy 2.5 or later, built with Lua.
+-- Checks each request with tidegate before HAProxy passes it on. Needs HAProxy 2.5 or later with Lua.
 
--- The nodes' HTTP doors, asked in turn.
+-- HTTP listeners of the nodes, used in turn.
 local nodes = { "127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:8083" }
 local turn = 0
 
@@ -10,7 +10,7 @@ core.register_action("tidegate", { "http-req" }, function(txn)
         ["x-original-method"] = { txn.sf:method() },
         ["x-forwarded-for"] = { txn.sf:src() },
     }
-    -- A node that does not answer is not asked twice; when none answers, the request passes.
+    -- Each node is tried once. If none answers, the request passes.
     for _ = 1, #nodes do
         turn = turn % #nodes + 1
         local answer = core.httpclient():get({
