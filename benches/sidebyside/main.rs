@@ -1,10 +1,10 @@
-//! tidegate beside what one would take instead, on the same machine in the same run.
+//! tidegate beside its alternatives, on the same machine in the same run.
 //!
-//! `scripts/bench` builds all of it and starts this. Measurements are closed loops with the tools
-//! that others measure with, open loops at fixed rates, memory a key, and a duel about who admits
-//! what is right. Each is measured in turns, A B A B, and given as the median of the rounds with
-//! the least and the most. Client and servers share the machine's cores, so the processor time of
-//! both stands beside the rates. What is missed is called missed.
+//! `scripts/bench` builds everything and starts this program once per part. Measurements are closed
+//! loops with the usual tools, open loops at fixed rates, memory per key, and a duel on correctness.
+//! Targets are measured in turns, A B A B; a cell is the median of the rounds with minimum and
+//! maximum. Client and servers share the machine's cores, so the CPU time of both is given beside
+//! the rates. A bound that is not met is reported as missed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark has to read a clock")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -38,18 +38,21 @@ use measure::{Plan, cluster, expiry, grpc, holds, http, memory, open, resp, stor
 use peers::{empty_tonic, tidegate};
 use results::Results;
 
-/// A run that takes longer ends here, with all it started.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+/// A part that takes longer is ended, with every process it started.
+const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// What the arguments say.
+/// The parts, each a process of its own. Only `peers` needs throttlecrab and redis-cell.
+const PARTS: [&str; 5] = ["listeners", "cluster", "store", "expiry", "peers"];
+
+/// The command line.
 #[derive(Clone, Debug, Default)]
 struct Arguments {
     is_quick: bool,
     is_json: bool,
-    /// Makes the documents from what was measured last.
+    /// Renders the documents from the last measurements.
     is_render: bool,
-    /// The measurements that are run; empty: all, and the documents are written.
-    only: Vec<String>,
+    /// One of [`PARTS`]; all of them when empty.
+    parts: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -85,8 +88,8 @@ fn start() -> io::Result<()> {
     } else {
         println!("{}", render::document(&results));
     }
-    if arguments.only.is_empty() && !arguments.is_quick {
-        documents::keep(&results)?;
+    if !arguments.is_quick {
+        documents::keep(results)?;
     }
     Ok(())
 }
@@ -94,59 +97,60 @@ fn start() -> io::Result<()> {
 fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
     let begin = Instant::now();
     let plan = if arguments.is_quick { Plan::QUICK } else { Plan::FULL };
-    let wants =
-        |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
+    let has = |part: &str| {
+        arguments.parts.is_empty() || arguments.parts.iter().any(|wanted| wanted == part)
+    };
     let why = |error: io::Error| error.to_string();
     let mut results = Results { machine: machine::describe(), ..Results::default() };
-    say("starting the servers");
-    let node = tidegate::Setting::new(folder)?.start().map_err(why);
-    let peers = resp::peers(folder, &node);
     let tables = &mut results.tables;
-    if wants("resp") {
-        tables.push(resp::measure(&plan, &peers, 1));
-        tables.push(resp::measure(&plan, &peers, 16));
-    }
-    if wants("open") {
-        tables.push(open::measure(&plan, &peers));
-    }
-    if wants("grpc") {
-        let empty = empty_tonic::start(folder).map_err(why);
-        tables.push(grpc::measure(&plan, folder, &empty, &node, 1));
-        tables.push(grpc::measure(&plan, folder, &empty, &node, 16));
-    }
-    if wants("http") {
-        tables.push(http::measure(&plan, folder, &node));
-    }
-    if wants("cluster") {
-        // Three share two cores.
-        let setting = tidegate::Setting::new(folder)?.with("node.threads", 1);
-        let (nodes, apart) = (setting.start_cluster(), setting.start_apart());
-        let nodes = cluster::Nodes {
-            cluster: nodes.map_err(why),
-            apart: apart.map_err(why),
-            alone: node.clone().map(|node| vec![node]),
+    if has("listeners") || has("cluster") || has("peers") {
+        say("starting the servers");
+        let node = tidegate::Setting::new(folder)?.start().map_err(why);
+        let peers = if has("peers") {
+            resp::peers(folder, &node)
+        } else {
+            resp::baseline(folder, &node)
         };
-        tables.push(cluster::measure(&plan, &nodes, resp::peer(&peers, resp::INCR)));
-    }
-    if wants("duel") {
-        say("duel");
-        let scripts = resp::scripts(&peers);
-        let find = |name: &str| peers.iter().find(|peer| peer.name == name).cloned();
-        if let (Some(cell), Some(crab)) = (find(resp::CELL), find(resp::THROTTLECRAB)) {
-            results.duel = duel::run(duel::all(&scripts, &cell, &crab, &node));
+        if has("listeners") {
+            tables.push(resp::measure(&plan, &peers, "resp", 1));
+            tables.push(resp::measure(&plan, &peers, "resp", 16));
+            tables.push(open::measure(&plan, &peers));
+            let empty = empty_tonic::start(folder).map_err(why);
+            tables.push(grpc::measure(&plan, folder, &empty, &node, 1));
+            tables.push(grpc::measure(&plan, folder, &empty, &node, 16));
+            tables.push(http::measure(&plan, folder, &node));
+        }
+        if has("cluster") {
+            // Three nodes share two cores.
+            let setting = tidegate::Setting::new(folder)?.with("node.threads", 1);
+            let (nodes, apart) = (setting.start_cluster(), setting.start_apart());
+            let nodes = cluster::Nodes {
+                cluster: nodes.map_err(why),
+                apart: apart.map_err(why),
+                alone: node.clone().map(|node| vec![node]),
+            };
+            tables.push(cluster::measure(&plan, &nodes, resp::peer(&peers, resp::INCR)));
+        }
+        if has("peers") {
+            tables.push(resp::measure(&plan, &peers, "peers", 1));
+            tables.push(resp::measure(&plan, &peers, "peers", 16));
+            say("duel");
+            let scripts = resp::scripts(&peers);
+            let find = |name: &str| peers.iter().find(|peer| peer.name == name).cloned();
+            if let (Some(cell), Some(crab)) = (find(resp::CELL), find(resp::THROTTLECRAB)) {
+                results.duel = duel::run(duel::all(&scripts, &cell, &crab, &node));
+            }
         }
     }
-    drop((peers, node));
-    if wants("store") {
+    if has("store") {
         tables.push(store::measure(&plan)?);
-    }
-    if wants("memory") {
         tables.push(memory::measure(&plan, folder));
     }
-    if wants("expiry") {
+    if has("expiry") {
         tables.push(expiry::measure(&plan, folder));
     }
-    results.seconds = begin.elapsed().as_secs();
+    let took = begin.elapsed().as_secs();
+    results.seconds = PARTS.iter().filter(|part| has(part)).map(|part| ((*part).into(), took)).collect();
     results.holds = holds::all(&results);
     Ok(results)
 }
@@ -164,7 +168,11 @@ impl Arguments {
                 word if word.starts_with('-') => {
                     return Err(io::Error::other(format!("{word} is not known")));
                 }
-                part => arguments.only.push(part.to_owned()),
+                part if PARTS.contains(&part) => arguments.parts.push(part.to_owned()),
+                other => {
+                    let parts = PARTS.join(", ");
+                    return Err(io::Error::other(format!("{other}: the parts are {parts}")));
+                }
             }
         }
         Ok(arguments)

@@ -1,10 +1,10 @@
-//! Results as Markdown, and into the documents between their markers.
+//! Results as Markdown, between the markers of the document.
 
 use std::fmt::Write;
 
 use super::results::{Duelist, Hold, Results, Row, Spread, Table};
 
-/// What stands between these is written by `scripts/bench`.
+/// The text between these is written by `scripts/bench`.
 pub const BEGIN: &str = "<!-- measured -->";
 pub const END: &str = "<!-- /measured -->";
 
@@ -15,7 +15,9 @@ pub fn document(results: &Results) -> String {
     for (name, value) in &results.machine {
         line(&mut out, &[name, value]);
     }
-    let _ = writeln!(out, "| took | {} s without builds |", results.seconds);
+    for (part, seconds) in &results.seconds {
+        let _ = writeln!(out, "| part {part} | {seconds} s without builds |");
+    }
     out.push_str("\n### What must hold\n\n");
     out.push_str(&holds(&results.holds));
     for table in &results.tables {
@@ -29,32 +31,6 @@ pub fn document(results: &Results) -> String {
         out.push_str("\n### The duel\n\n");
         out.push_str(&duel(&results.duel));
     }
-    out
-}
-
-/// The measured part of the README: the first table, and what must hold.
-pub fn summary(results: &Results) -> String {
-    let mut out =
-        String::from("| target | -P 1 req/s (p99 ms) | -P 16 req/s (p99 ms) |\n|---|---|---|\n");
-    let rows = |id: &str| {
-        results.tables.iter().find(|table| table.id == id).map_or(&[][..], |table| &table.rows)
-    };
-    let deep = rows("resp-16");
-    for row in rows("resp-1") {
-        let cell = |row: Option<&Row>| {
-            let cells = row.map(|row| row.cells.as_slice()).unwrap_or_default();
-            match (cells.first().copied().flatten(), cells.get(2).copied().flatten()) {
-                (Some(rate), Some(p99)) => {
-                    format!("{} ({})", number(rate.median), number(p99.median))
-                }
-                _ => "not had".to_owned(),
-            }
-        };
-        let other = deep.iter().find(|other| other.name == row.name);
-        line(&mut out, &[&row.name, &cell(Some(row)), &cell(other)]);
-    }
-    out.push('\n');
-    out.push_str(&holds(&results.holds));
     out
 }
 
@@ -72,7 +48,7 @@ pub fn holds(holds: &[Hold]) -> String {
     out
 }
 
-/// One table: medians, and in parentheses the least and the most of the rounds.
+/// One table: medians, with minimum and maximum of the rounds in parentheses.
 pub fn table(table: &Table) -> String {
     let mut out = String::from("| ");
     for column in &table.columns {

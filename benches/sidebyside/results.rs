@@ -1,17 +1,20 @@
-//! What a run measured, as it is printed and kept.
+//! The results of a run, as printed and stored.
 //!
-//! `docs/benchmarks.json` holds one such document; a test makes the tables of `docs/benchmarks.md`
-//! and of the README from it again, and compares.
+//! `docs/benchmarks.json` holds the latest results of every part; `docs/benchmarks.md` is rendered
+//! from it.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A whole run.
+/// One or more parts.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Results {
-    /// What it ran on and with, in the order it is printed.
+    /// The machine and the versions of the tools, in the order of output.
     pub machine: Vec<(String, String)>,
-    /// How long it took, builds aside.
-    pub seconds: u64,
+    /// Duration of each part in seconds, without builds.
+    #[serde(default, rename = "parts")]
+    pub seconds: BTreeMap<String, u64>,
     pub tables: Vec<Table>,
     pub holds: Vec<Hold>,
     pub duel: Vec<Duelist>,
@@ -110,6 +113,21 @@ impl Row {
 }
 
 impl Results {
+    /// Adds the results of other parts; of a part in both, those of `newer` remain.
+    pub fn merge(&mut self, newer: Self) {
+        self.machine = newer.machine;
+        self.seconds.extend(newer.seconds);
+        for table in newer.tables {
+            match self.tables.iter_mut().find(|known| known.id == table.id) {
+                Some(known) => *known = table,
+                None => self.tables.push(table),
+            }
+        }
+        if !newer.duel.is_empty() {
+            self.duel = newer.duel;
+        }
+    }
+
     /// The median of a cell.
     pub fn median(&self, table: &str, row: &str, column: &str) -> Option<f64> {
         let table = self.tables.iter().find(|one| one.id == table)?;

@@ -17,7 +17,17 @@ pub const TIDEGATE: &str = "tidegate, CL.THROTTLE";
 pub const CELL: &str = "redis-cell, CL.THROTTLE";
 pub const THROTTLECRAB: &str = "throttlecrab";
 
-/// Starts all of them.
+/// Starts what every part compares with: redis without a limiter.
+pub fn baseline(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
+    let lean = redis::start(folder, Setting::Lean);
+    let own = node.clone().map_err(io::Error::other).and_then(|node| node.target(NEVER_REACHED));
+    checked(vec![
+        Peer::of(INCR, lean.map(|server| redis::incr(server, Setting::Lean))),
+        Peer::of(TIDEGATE, own),
+    ])
+}
+
+/// Starts all peers.
 pub fn peers(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
     let lean = redis::start(folder, Setting::Lean).map_err(|error| error.to_string());
     let lean = || lean.clone().map_err(io::Error::other);
@@ -41,6 +51,11 @@ pub fn peers(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
     peers.push(Peer::of(CELL, cell));
     peers.push(Peer::of(THROTTLECRAB, crab(throttlecrab::Setting::Default)));
     peers.push(Peer::of("throttlecrab, room for 1 M", crab(throttlecrab::Setting::Tuned)));
+    checked(peers)
+}
+
+/// Sends one request to each, and pauses those that use the CPU while idle.
+fn checked(mut peers: Vec<Peer>) -> Vec<Peer> {
     for peer in &mut peers {
         if let Ok(target) = &peer.target {
             if let Err(error) = answers(target) {
@@ -58,23 +73,28 @@ pub fn peer<'a>(peers: &'a [Peer], name: &str) -> Option<&'a Target> {
     peers.iter().find(|peer| peer.name == name)?.target.as_ref().ok()
 }
 
-/// A closed loop of 50 connections with so many commands under way on each.
-pub fn measure(plan: &Plan, peers: &[Peer], pipeline: u32) -> Table {
+/// A closed loop of 50 connections with `pipeline` commands in flight on each.
+///
+/// `id` is `resp` for tidegate and redis, `peers` for all.
+pub fn measure(plan: &Plan, peers: &[Peer], id: &str, pipeline: u32) -> Table {
     let about = format!(
-        "50 connections, {pipeline} command{} under way on each, 100,000 random keys; all servers \
+        "50 connections, {pipeline} command{} in flight on each, 100,000 random keys; all servers \
          run, those that are not measured idle. Latency is that of a whole pipeline.",
         if pipeline == 1 { "" } else { "s" }
     );
-    let title = format!("Redis protocol, closed loop, -P {pipeline}");
-    let mut table = table(&format!("resp-{pipeline}"), &title, &about, &COLUMNS);
-    for peer in peers {
+    let with = if id == "peers" { ", all peers" } else { "" };
+    let title = format!("Redis protocol, closed loop, -P {pipeline}{with}");
+    let mut table = table(&format!("{id}-{pipeline}"), &title, &about, &COLUMNS);
+    let is_measured = |peer: &&Peer| id == "peers" || [INCR, TIDEGATE].contains(&peer.name);
+    let peers = || peers.iter().filter(is_measured);
+    for peer in peers() {
         if let Ok(target) = &peer.target {
             let words = target.words().join(" ");
             let args = format!("-c 50 -r 100000 -P {pipeline} --precision 3 -n N");
             table.commands.push(format!("# {}\nredis-benchmark {args} {words}", peer.name));
         }
     }
-    let entrants = peers.iter().map(|peer| match &peer.target {
+    let entrants = peers().map(|peer| match &peer.target {
         Ok(target) => entrant(plan, peer.name, target, pipeline),
         Err(why) => Entrant::absent(peer.name, why),
     });
