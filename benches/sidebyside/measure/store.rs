@@ -14,7 +14,7 @@ use tidegate::decide::TOGETHER_MAX;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHasher, CounterKind, Options, SingleCheck, Store};
+use tidegate_limiter::store::{Counter, CounterKind, KeyHasher, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::{Entrant, Plan, interleave, table};

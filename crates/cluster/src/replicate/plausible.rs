@@ -28,7 +28,8 @@ pub fn is_plausible(key: KeyHash, state: &State, expires: Timestamp, now: Timest
         State::Tat(_) => ahead.plus(DRAIN_MAX).plus(Span::from_nanos(32)),
         _ => ahead.plus(WINDOW_MAX).plus(WINDOW_MAX),
     };
-    let is_of_time = state.last_update_from_expiry(expires).is_some_and(|seen| seen <= ahead.plus(ROUNDING));
+    let is_of_time =
+        state.last_update_from_expiry(expires).is_some_and(|seen| seen <= ahead.plus(ROUNDING));
     key.is_owned() && is_of_time && expires <= last
 }
 
