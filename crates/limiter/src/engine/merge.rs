@@ -40,7 +40,7 @@ impl State {
             (Self::SubWindows(slices), Self::SubWindows(other)) => slices.merge(*other),
             (Self::Log(log), Self::Log(other)) => log.merge(*other),
             (Self::ActorCounters(actor_counters), Self::ActorCounters(other)) => {
-                actor_counters.join(*other)
+                actor_counters.join(*other);
             }
             (mine, other) => {
                 if mine.form().cmp(&other.form()) == Ordering::Less {
