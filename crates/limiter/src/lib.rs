@@ -59,3 +59,8 @@ pub mod policy;
 pub mod quota;
 pub mod store;
 pub mod units;
+
+/// Compiles and runs the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -81,7 +81,7 @@ pub(super) fn verdict(
         retry: match allowed {
             true => Retry::Now,
             false if hits.charge() > limit => Retry::Never,
-            // Zero only where time saturates; a denied request is never told zero.
+            // Zero only where time saturates; a denied request never gets a zero wait.
             false => Retry::After(reset.max(Span::from_nanos(1))),
         },
         delay: Span::ZERO,

@@ -25,8 +25,8 @@
 //!
 //! # How to add an algorithm
 //!
-//! 1. [`Algorithm`](crate::quota::Algorithm): append a variant, its name, and an entry in `ALL`.
-//! 2. [`Quota::new`](crate::quota::Quota::new): validate the parts that it accepts.
+//! 1. [`Algorithm`]: append a variant, its name, and an entry in `ALL`.
+//! 2. [`Quota::new`]: validate the parts that it accepts.
 //! 3. `engine/<name>.rs`: `evaluate` (new state and verdict), with formula, example, bound, source.
 //! 4. [`decide`] and [`preview`] in this file: one arm each.
 //! 5. Only for a new form of state: append a [`State`] variant, then follow the compiler through

@@ -108,7 +108,7 @@ impl Slices<'_> {
         };
         let start = self.index.saturating_mul(self.slice_ns);
         let wait = Timestamp::from_nanos(start.saturating_add(ahead)).since(self.now);
-        // Zero only where slice numbers or time saturate; a denied request is never told zero.
+        // Zero only where slice numbers or time saturate; a denied request never gets a zero wait.
         Retry::After(wait.max(Span::from_nanos(1)))
     }
 

@@ -29,7 +29,7 @@
 //! # Bound
 //!
 //! A debt is at most 2⁶⁴ ns × 2³² ticks, a cost at most 2⁶³ hits × 2⁵⁵ ticks: both fit in a `u128`,
-//! and the usual ones in a `u64` ([`Ticks`]).
+//! and the usual ones in a `u64` (`Ticks`).
 //!
 //! # When a rule changes
 //!

@@ -162,7 +162,7 @@ fn all_nodes_together_hold_back_at_most_a_tenth_of_a_limit() {
             }
             let mut delta = None;
             store.drain_sync_queue(10, |_, actor_counters| {
-                delta = Some(actor_counters.delta_of(|actor| actor == me.actor))
+                delta = Some(actor_counters.delta_of(|actor| actor == me.actor));
             });
             if draw.below(20) == 0 {
                 let send = |_, actor_counters: &ActorCounters| {

@@ -43,7 +43,7 @@ fn a_changed_key_is_drained_once() {
     }
     let mut counted = Vec::new();
     store.drain_sync_queue(10, |key, actor_counters| {
-        counted.push((key, actor_counters.delta_of(|actor| actor == ME)))
+        counted.push((key, actor_counters.delta_of(|actor| actor == ME)));
     });
     assert_eq!(counted.len(), 1);
     assert_eq!(counted[0].0, counter(1, 100).key);
