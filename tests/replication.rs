@@ -20,7 +20,6 @@ use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
-use tidegate_ownership::route::Route;
 
 const RULES: &str = "
 domain: test
@@ -272,7 +271,7 @@ fn token(node: &Node, key: &str, value: &str) -> u64 {
 fn owned_by(node: &Node, key: &str, count: usize) -> Vec<String> {
     let topology = node.core.topology.load();
     let is_own =
-        |value: &String| topology.route(Scope::Region, token(node, key, value)) == Route::Local;
+        |value: &String| topology.owns(Scope::Region, token(node, key, value));
     (0..).map(|n: u32| n.to_string()).filter(is_own).take(count).collect()
 }
 

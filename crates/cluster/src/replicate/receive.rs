@@ -5,7 +5,7 @@ use tidegate_limiter::store::{KeyHash, Merged, StoredCounter};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::Member;
-use tidegate_ownership::route::{Route, Topology};
+use tidegate_ownership::route::Topology;
 
 use super::Replicator;
 use super::counters::count;
@@ -40,7 +40,7 @@ impl Replicator {
                 // What comes to its owner is priority for the owner's replicas; a replica passes
                 // nothing on.
                 Merged::Joined { priority: true }
-                    if topology.route(key.scope(), key.token) == Route::Local =>
+                    if topology.owns(key.scope(), key.token) =>
                 {
                     shared.store.enqueue_replication(key);
                 }
