@@ -270,8 +270,7 @@ fn token(node: &Node, key: &str, value: &str) -> u64 {
 /// Values whose keys `node` owns.
 fn owned_by(node: &Node, key: &str, count: usize) -> Vec<String> {
     let topology = node.core.topology.load();
-    let is_own =
-        |value: &String| topology.owns(Scope::Region, token(node, key, value));
+    let is_own = |value: &String| topology.owns(Scope::Region, token(node, key, value));
     (0..).map(|n: u32| n.to_string()).filter(is_own).take(count).collect()
 }
 

@@ -148,7 +148,7 @@ impl Core {
         // Alone, all is its own; in a cluster nothing is, until the others have said so.
         let ownership = match config.cluster.listen {
             Some(_) => Ownership::new(),
-            None => Ownership::alone(),
+            None => Ownership::standalone(),
         };
 
         let joined = match (identity, config.cluster.listen) {
@@ -305,11 +305,11 @@ impl Core {
     /// What it could not hand over it goes on to decide; the last node of a region keeps all.
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
-        joined.gossip.tell(|node_metadata| node_metadata.state = MemberState::Draining);
+        joined.gossip.publish(|node_metadata| node_metadata.state = MemberState::Draining);
         // What the others do not know they cannot take: first the view, then the handover.
-        joined.ownership_driver.hear(&joined.gossip.views().borrow());
+        joined.ownership_driver.view_changed(&joined.gossip.views().borrow());
         let handed_over = async {
-            while !joined.ownership_driver.has_given_all() {
+            while !joined.ownership_driver.has_transferred_all() {
                 tokio::time::sleep(LEAVE_POLL).await;
             }
         };
@@ -325,7 +325,7 @@ impl Core {
 
     /// Ends when another node turns out to run under this node's id; never otherwise.
     pub async fn displaced(&self) {
-        self.decider.parts().incarnation.displaced().await;
+        self.decider.parts().incarnation.duplicate_id().await;
     }
 
     /// Each loop is a task of its own, so that the end of any is noticed.
@@ -369,7 +369,7 @@ impl Core {
             () = until_joined(&joined, &self.time) => {
                 // Before the first decision, not behind it.
                 self.time.put_in_use();
-                joined.ownership_driver.open();
+                joined.ownership_driver.activate();
                 until_settled(&joined).await;
                 joined.is_member.cancel();
             }
@@ -398,9 +398,9 @@ async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     let mut voter_set = joined.ownership_driver.voter_set();
     loop {
         let view = views.borrow_and_update().clone();
-        joined.ownership_driver.hear(&view);
+        joined.ownership_driver.view_changed(&view);
         let told = voter_set.borrow_and_update().clone();
-        joined.gossip.tell(|node_metadata| node_metadata.voter_set = told);
+        joined.gossip.publish(|node_metadata| node_metadata.voter_set = told);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() { return },

@@ -39,9 +39,7 @@ impl Replicator {
             match shared.store.merge(StoredCounter { key, state, expires }, now) {
                 // What comes to its owner is priority for the owner's replicas; a replica passes
                 // nothing on.
-                Merged::Joined { priority: true }
-                    if topology.owns(key.scope(), key.token) =>
-                {
+                Merged::Joined { priority: true } if topology.owns(key.scope(), key.token) => {
                     shared.store.enqueue_replication(key);
                 }
                 Merged::Joined { .. } | Merged::Expired => {}
