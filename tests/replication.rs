@@ -240,7 +240,7 @@ async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
     let b = Node::start_behind(shape("b", &[]), port, relay.front).await;
     let reaches = a.core.joined.as_ref().unwrap().mesh.clone();
     eventually("both are up", PATIENCE, || {
-        reaches.want(relay.front);
+        reaches.request_dial(relay.front);
         reaches.peers().len() == 1
     })
     .await;

@@ -82,8 +82,7 @@ pub(crate) fn replaced(node: &Node, before: &Topology) {
 /// Sets what `node` decides, and whom it says that it handed everything to.
 pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
-    let owned_ranges =
-        OwnedRanges { decides, transferred: given, ..OwnedRanges::default() };
+    let owned_ranges = OwnedRanges { decides, transferred: given, ..OwnedRanges::default() };
     node.core.decider.parts().ownership.set_owned_ranges(Scope::Region, owned_ranges);
 }
 

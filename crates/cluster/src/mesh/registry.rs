@@ -134,12 +134,9 @@ impl Registry {
             return false;
         }
         let mut history = self.history.lock();
-        if history.dials.len() >= ENTRIES_MAX {
-            history.dials.clear();
-        }
         let now = Instant::now();
         let first = || Dial { retry_at: Some(now), pause: REDIAL_MIN };
-        let dial = history.dials.entry(addr).or_insert_with(first);
+        let dial = bounded(&mut history.dials).entry(addr).or_insert_with(first);
         let is_due = dial.retry_at.is_some_and(|at| now >= at);
         if is_due {
             dial.retry_at = None;
@@ -154,10 +151,7 @@ impl Registry {
             (DialOutcome::Answered(id), _) => {
                 history.dials.remove(&addr);
                 let mut next = Peers::clone(&self.peers.load());
-                if next.aliases.len() >= ENTRIES_MAX {
-                    next.aliases.clear();
-                }
-                next.aliases.insert(addr, id.clone());
+                bounded(&mut next.aliases).insert(addr, id.clone());
                 self.peers.store(Arc::new(next));
             }
             (DialOutcome::Failed, Some(dial)) => {
@@ -193,16 +187,19 @@ impl Peers {
 
 impl History {
     fn record(&mut self, peer: &Peer) {
-        if self.highest_seen.len() >= ENTRIES_MAX {
-            self.highest_seen.clear();
-        }
-        if self.ids.len() >= ENTRIES_MAX {
-            self.ids.clear();
-        }
-        self.ids.insert(peer.advertise, peer.id.clone());
-        let highest = self.highest_seen.entry(peer.id.clone()).or_insert(peer.generation);
+        bounded(&mut self.ids).insert(peer.advertise, peer.id.clone());
+        let highest =
+            bounded(&mut self.highest_seen).entry(peer.id.clone()).or_insert(peer.generation);
         *highest = peer.generation.max(*highest);
     }
+}
+
+/// Clears `map` when it is full.
+fn bounded<K, V>(map: &mut BTreeMap<K, V>) -> &mut BTreeMap<K, V> {
+    if map.len() >= ENTRIES_MAX {
+        map.clear();
+    }
+    map
 }
 
 /// Whether `existing` is kept in favour of `new`, a connection to the same node.
