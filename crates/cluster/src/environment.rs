@@ -1,8 +1,8 @@
 //! The three things a node takes from outside: time, randomness, sockets.
 //!
 //! A node is built from one [`Environment`]. The real one is made in `src/node/system.rs`, the only
-//! file that reads the system's clocks or asks the system for randomness. The simulator provides its
-//! own, and so runs whole nodes deterministically.
+//! file that reads the system's clocks or asks the system for randomness. The simulator provides
+//! its own, and so runs whole nodes deterministically.
 
 use std::fmt::Debug;
 use std::io;
@@ -32,8 +32,8 @@ pub trait Clock: Debug + Send + Sync {
     /// backwards.
     fn slew(&self, correction_ns: i64);
 
-    /// Sets [`Clock::now`] to the system clock plus `correction_ns` at once, also backwards. Only for
-    /// a node that has decided nothing yet.
+    /// Sets [`Clock::now`] to the system clock plus `correction_ns` at once, also backwards. Only
+    /// for a node that has decided nothing yet.
     fn step(&self, correction_ns: i64);
 }
 

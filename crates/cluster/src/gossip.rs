@@ -1,12 +1,12 @@
 //! Membership by gossip: chitchat over the mesh.
 //!
-//! chitchat's own UDP transport accepts every packet, so a stranger could add members. This transport
-//! sends its messages through the mesh, whose peers are authenticated. It carries a few short
-//! key-value pairs per node, never a counter.
+//! chitchat's own UDP transport accepts every packet, so a stranger could add members. This
+//! transport sends its messages through the mesh, whose peers are authenticated. It carries a few
+//! short key-value pairs per node, never a counter.
 //!
-//! chitchat runs as one task, which ends silently on a message that it cannot reconcile. The loop in
-//! [`Gossip::run`] logs that and restarts it under a new generation: peers hold versions of the old
-//! generation that a fresh start would contradict.
+//! chitchat runs as one task, which ends silently on a message that it cannot reconcile. The loop
+//! in [`Gossip::run`] logs that and restarts it under a new generation: peers hold versions of the
+//! old generation that a fresh start would contradict.
 
 mod node_metadata;
 
@@ -61,11 +61,6 @@ struct Shared {
     inbox: Mutex<Option<mpsc::Sender<(SocketAddr, ChitchatMessage)>>>,
 }
 
-struct Changes {
-    node_metadata: watch::Receiver<NodeMetadata>,
-    generation: watch::Receiver<Generation>,
-}
-
 /// Why [`Gossip::follow`] returned.
 #[derive(PartialEq, Eq)]
 enum Ended {
@@ -75,14 +70,15 @@ enum Ended {
     Requested,
 }
 
-/// Messages from peers that wait for chitchat. At the bound they are dropped, as datagrams would be.
+/// Messages from peers that wait for chitchat. At the bound they are dropped, as datagrams would
+/// be.
 const INBOX_MAX: usize = 256;
 /// The pause before chitchat is restarted.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often members that are not connected are dialed.
 const DIAL_INTERVAL: Duration = Duration::from_millis(250);
-/// A member whose messages arrive every `m` on average is dead after `6 m` without one: somewhat over
-/// a second at the default interval.
+/// A member whose messages arrive every `m` on average is dead after `6 m` without one: somewhat
+/// over a second at the default interval.
 const PHI_THRESHOLD: f64 = 6.0;
 /// Longer intervals are no samples: one pause must not slow down the failure detector.
 const SAMPLE_MAX: Duration = Duration::from_secs(2);
@@ -160,19 +156,20 @@ impl Gossip {
     async fn keep_running(&self, stop: &CancellationToken) {
         while !stop.is_cancelled() {
             // Subscribed before the start reads the values, so that no change is lost.
-            let changes = Changes {
-                node_metadata: self.shared.node_metadata.subscribe(),
-                generation: self.shared.incarnation.subscribe(),
-            };
+            let metadata = self.shared.node_metadata.subscribe();
+            let generation = self.shared.incarnation.subscribe();
             let mut has_failed = true;
             match self.start().await {
                 Ok(chitchat) => {
                     self.shared.running.send_replace(true);
-                    has_failed = self.follow(&chitchat, changes, stop).await == Ended::Failed;
+                    let ended = self.follow(&chitchat, metadata, generation, stop).await;
+                    has_failed = ended == Ended::Failed;
                     chitchat.abort();
                 }
                 Err(error) => {
-                    tracing::error!(%error, "failed to start gossip; membership is stale until a retry succeeds");
+                    tracing::error!(
+                        %error, "failed to start gossip; membership is stale until a retry succeeds"
+                    );
                 }
             }
             if stop.is_cancelled() {
@@ -217,10 +214,10 @@ impl Gossip {
     async fn follow(
         &self,
         chitchat: &ChitchatHandle,
-        changes: Changes,
+        mut node_metadata: watch::Receiver<NodeMetadata>,
+        mut generation: watch::Receiver<Generation>,
         stop: &CancellationToken,
     ) -> Ended {
-        let Changes { mut node_metadata, mut generation } = changes;
         let mut live = chitchat.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let mut dial = tokio::time::interval(DIAL_INTERVAL);
         let ended = chitchat.termination_watcher();
@@ -229,7 +226,7 @@ impl Gossip {
             tokio::select! {
                 () = stop.cancelled() => return Ended::Requested,
                 outcome = &mut ended => {
-                    tracing::error!(?outcome, "gossip task ended; restarting it under a new generation");
+                    tracing::error!(?outcome, "gossip task ended; restarting it");
                     return Ended::Failed;
                 }
                 _ = generation.changed() => {
@@ -237,8 +234,9 @@ impl Gossip {
                     return Ended::Requested;
                 }
                 Ok(()) = live.changed() => {
-                    let nodes = live.borrow_and_update().clone();
-                    self.replace_view(|_| nodes.iter().filter_map(|(id, state)| member(id, state)).collect());
+                    let live = live.borrow_and_update().clone();
+                    let members = live.iter().filter_map(|(id, state)| member(id, state));
+                    self.replace_view(|_| members.collect());
                 }
                 Ok(()) = node_metadata.changed() => {
                     let own = key_values(&node_metadata.borrow_and_update().clone());
@@ -253,8 +251,8 @@ impl Gossip {
         }
     }
 
-    /// Dials members that are not connected, and gossips with peers that are not members yet: nodes at
-    /// a seed's address, and nodes that dialed us.
+    /// Dials members that are not connected, and gossips with peers that are not members yet: nodes
+    /// at a seed's address, and nodes that dialed us.
     fn dial_members(&self, chitchat: &ChitchatHandle) {
         let shared = &self.shared;
         let view = shared.view.borrow().clone();

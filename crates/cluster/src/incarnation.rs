@@ -1,9 +1,9 @@
 //! This node's id and generation.
 //!
-//! The generation is bumped while the node runs when a peer has seen a higher one: the clock was set
-//! back between two starts of the node. If peers keep reporting higher generations, another node runs
-//! under the same id, and the two would bump their generations forever. After [`BUMPS_MAX`] bumps the
-//! node reports a duplicate id, and the operator has to resolve it.
+//! The generation is bumped while the node runs when a peer has seen a higher one: the clock was
+//! set back between two starts of the node. If peers keep reporting higher generations, another
+//! node runs under the same id, and the two would bump their generations forever. After
+//! [`BUMPS_MAX`] bumps the node reports a duplicate id, and the operator has to resolve it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,8 +13,8 @@ use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Bumps after which a duplicate id is more likely than a clock that was set back. One set-back clock
-/// needs a few, because each peer may have seen a different generation.
+/// Bumps after which a duplicate id is more likely than a clock that was set back. One set-back
+/// clock needs a few, because each peer may have seen a different generation.
 pub const BUMPS_MAX: u32 = 5;
 
 #[derive(Debug)]

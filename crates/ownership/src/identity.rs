@@ -1,8 +1,9 @@
 //! Node identity: a stable id, and a generation that grows at each start.
 //!
 //! The id places the node on the ring, so it survives restarts. Id and generation together are an
-//! *incarnation*, which names the *actor* whose entry of a G-counter the node increments: a restarted
-//! node has lost its counts, so it must not continue the entry of its previous incarnation.
+//! *incarnation*, which names the *actor* whose entry of a G-counter the node increments: a
+//! restarted node has lost its counts, so it must not continue the entry of its previous
+//! incarnation.
 
 use std::fmt;
 use std::hash::Hasher;

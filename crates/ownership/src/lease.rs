@@ -1,23 +1,24 @@
 //! The right to own ranges of a ring, granted by a quorum for a limited time.
 //!
 //! Each answered ping carries a grant of the voter. A grant is valid for the lease span from the
-//! moment the ping was *sent*. The voter granted it later than that and keeps its promise for a whole
-//! span, so it keeps it at least as long as this node relies on it.
+//! moment the ping was *sent*. The voter granted it later than that and keeps its promise for a
+//! whole span, so it keeps it at least as long as this node relies on it.
 //!
-//! A grant names the serial of this node's entry in the voter's membership table. The lease *records*
-//! the serials it relies on. As long as a quorum grants under recorded serials, no quorum has evicted
-//! this node in between, and the lease is [held](LeaseState::Held). When a quorum grants, but not
-//! under recorded serials, a quorum may have evicted this node in between and other nodes may own its
-//! ranges: the lease is [interrupted](LeaseState::Interrupted), and the node drops all it held.
+//! A grant names the serial of this node's entry in the voter's membership table. The lease
+//! *records* the serials it relies on. As long as a quorum grants under recorded serials, no quorum
+//! has evicted this node in between, and the lease is [held](LeaseState::Held). When a quorum
+//! grants, but not under recorded serials, a quorum may have evicted this node in between and other
+//! nodes may own its ranges: the lease is [interrupted](LeaseState::Interrupted), and the node
+//! drops all it held.
 //!
 //! A new serial that appears while the lease is held is recorded one span after it was first seen.
-//! Its voter had evicted this node before, and for one span another node may still count that voter's
-//! old epoch: `b` evicts `a`, and `c` learns of it; `b` recognises `a` again; `d` evicts `a`, and `c`
-//! learns of it, counts `b` and `d`, and claims. Had `a` replaced the grants of `d` by those of `b`
-//! at once, it would not have noticed.
+//! Its voter had evicted this node before, and for one span another node may still count that
+//! voter's old epoch: `b` evicts `a`, and `c` learns of it; `b` recognises `a` again; `d` evicts
+//! `a`, and `c` learns of it, counts `b` and `d`, and claims. Had `a` replaced the grants of `d` by
+//! those of `b` at once, it would not have noticed.
 //!
-//! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only the
-//! first. The lease is valid until 500 ms, because `a` and `b` are a quorum.
+//! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only
+//! the first. The lease is valid until 500 ms, because `a` and `b` are a quorum.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +70,8 @@ struct Grant {
 pub enum LeaseState {
     /// Valid until then, and without interruption since the renewal before.
     Held(Monotonic),
-    /// Valid until then, but other nodes may have taken over since it was last valid: everything held
-    /// under it must be dropped.
+    /// Valid until then, but other nodes may have taken over since it was last valid: everything
+    /// held under it must be dropped.
     Interrupted(Monotonic),
     /// Not valid: this node may own nothing.
     None,
@@ -288,8 +289,8 @@ mod tests {
         assert_eq!(both.renew(ms(960), &three()), LeaseState::Held(ms(1_300)));
     }
 
-    /// `a` evicted `b` and recognised it again. Nodes that saw the old epoch of `a` may count it for
-    /// one span, so `b` does not rely on the new serial before.
+    /// `a` evicted `b` and recognised it again. Nodes that saw the old epoch of `a` may count it
+    /// for one span, so `b` does not rely on the new serial before.
     #[test]
     fn a_new_serial_is_recorded_after_one_span() {
         let mut soon = b_of_three();

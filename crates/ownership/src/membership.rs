@@ -1,8 +1,8 @@
 //! Cluster membership as immutable values.
 //!
-//! Gossip delivers the metadata of incarnations (node id and generation); a [`View`] keeps the newest
-//! incarnation of each node, sorted by id, so two nodes that received the same metadata have equal
-//! views.
+//! Gossip delivers the metadata of incarnations (node id and generation); a [`View`] keeps the
+//! newest incarnation of each node, sorted by id, so two nodes that received the same metadata have
+//! equal views.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -138,8 +138,8 @@ impl View {
         self.members.iter().filter(|member| member.state == MemberState::Up)
     }
 
-    /// A fingerprint of the ring: equal on two nodes exactly when the same nodes own keys in the same
-    /// regions and zones, whatever their generations and addresses.
+    /// A fingerprint of the ring: equal on two nodes exactly when the same nodes own keys in the
+    /// same regions and zones, whatever their generations and addresses.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -1,11 +1,11 @@
 //! Majorities of voters.
 //!
-//! A quorum is more than half of the voters, or exactly half including the lowest id. Any two quorums
-//! of the same voters intersect: of two disjoint halves only one has the lowest id, and more than half
-//! intersects any half.
+//! A quorum is more than half of the voters, or exactly half including the lowest id. Any two
+//! quorums of the same voters intersect: of two disjoint halves only one has the lowest id, and
+//! more than half intersects any half.
 //!
-//! Example: of `a b c d`, `{b c d}` and `{a b}` are quorums, `{c d}` is not. Of `a b`, `{a}` is one:
-//! a pair survives the crash of its higher id.
+//! Example: of `a b c d`, `{b c d}` and `{a b}` are quorums, `{c d}` is not. Of `a b`, `{a}` is
+//! one: a pair survives the crash of its higher id.
 
 use serde::Deserialize;
 

@@ -1,8 +1,8 @@
 //! Sets of ring tokens, stored as ranges.
 //!
 //! What a node owns, holds, freezes and hands over are unions of arcs of the ring: some hundred
-//! ranges, whatever the number of keys. They are kept sorted, disjoint and merged, so equal sets are
-//! equal values and a lookup is a binary search.
+//! ranges, whatever the number of keys. They are kept sorted, disjoint and merged, so equal sets
+//! are equal values and a lookup is a binary search.
 //!
 //! Example: `{10..=19, 40..=49}` less `{15..=44}` is `{10..=14, 45..=49}`.
 

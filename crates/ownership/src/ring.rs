@@ -1,12 +1,13 @@
 //! Consistent hashing over virtual nodes, as an immutable table.
 //!
 //! The ring has 2^64 tokens. Each node has `vnodes` points on it; a key belongs to the node of the
-//! first point at or after the key's token. When a node joins, about 1/n of the keys move to it, and
-//! no key moves between two other nodes.
+//! first point at or after the key's token. When a node joins, about 1/n of the keys move to it,
+//! and no key moves between two other nodes.
 //!
-//! The points depend on node ids only; if they depended on addresses or generations, keys would move
-//! on a restart. The `hashring` crate places and sorts the points once per view. Lookups walk our
-//! sorted table, because the crate's replica lookup clones the ring and returns a node several times.
+//! The points depend on node ids only; if they depended on addresses or generations, keys would
+//! move on a restart. The `hashring` crate places and sorts the points once per view. Lookups walk
+//! our sorted table, because the crate's replica lookup clones the ring and returns a node several
+//! times.
 //!
 //! Source: Karger et al., "Consistent Hashing and Random Trees", STOC 1997; virtual nodes as in
 //! `DeCandia` et al., "Dynamo", SOSP 2007.

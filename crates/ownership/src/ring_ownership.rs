@@ -7,8 +7,8 @@
 //!   receiver refused the release for good, or when a quorum has evicted the receiver.
 //! - A claim needs a release from every other member under the current epoch, and a quorum at this
 //!   epoch.
-//! - A release under an epoch states "I hold nothing else of yours". It is sent only while no earlier
-//!   release is unacknowledged whose ranges could return.
+//! - A release under an epoch states "I hold nothing else of yours". It is sent only while no
+//!   earlier release is unacknowledged whose ranges could return.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,8 +98,8 @@ impl RingOwnership {
         self.enter_epoch(Epoch { number, name: self.members.fingerprint() });
     }
 
-    /// A peer reported its epoch. A number above [`Epoch::NUMBER_MAX`] is ignored: it would leave no
-    /// number for the next change.
+    /// A peer reported its epoch. A number above [`Epoch::NUMBER_MAX`] is ignored: it would leave
+    /// no number for the next change.
     pub fn observe_epoch(&mut self, epoch: Epoch) {
         if epoch.number <= self.epoch.number || epoch.number > Epoch::NUMBER_MAX {
             return;
@@ -151,8 +151,8 @@ impl RingOwnership {
         if is_member && epoch == self.epoch { HandoffReply::Ready } else { HandoffReply::Later }
     }
 
-    /// `peer` releases `ranges` to this node. Returns the reply to send; a repeated release gets the
-    /// same reply.
+    /// `peer` releases `ranges` to this node. Returns the reply to send; a repeated release gets
+    /// the same reply.
     pub fn release_received(
         &mut self,
         peer: &NodeId,
@@ -188,8 +188,8 @@ impl RingOwnership {
 
     // === steps and their outcomes ===
 
-    /// The next step of the transfer to `peer`; `None` while there is none or it has to wait. A step
-    /// that freezes or releases ranges has done so when this returns.
+    /// The next step of the transfer to `peer`; `None` while there is none or it has to wait. A
+    /// step that freezes or releases ranges has done so when this returns.
     pub fn next_step(&mut self, peer: &NodeId, now: Monotonic) -> Option<TransferStep> {
         if let Some(UnackedRelease { epoch, number, ranges, .. }) = self.unacked.get(peer) {
             let (epoch, number, ranges) = (*epoch, *number, ranges.clone());

@@ -1,7 +1,7 @@
 //! The rings that follow from a view, and the owner of each key on them.
 //!
-//! A [`Topology`] also keeps the rings that it replaced. While a range is handed over, the new owner
-//! does not decide it yet and the old owner still does; a request finds the old owner there.
+//! A [`Topology`] also keeps the rings that it replaced. While a range is handed over, the new
+//! owner does not decide it yet and the old owner still does; a request finds the old owner there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -37,8 +37,8 @@ struct Rings {
     global: Ring,
 }
 
-/// Replaced rings that a topology keeps. Two are needed when a node joins before the handover to the
-/// previous joiner is complete. Beyond it the oldest is dropped.
+/// Replaced rings that a topology keeps. Two are needed when a node joins before the handover to
+/// the previous joiner is complete. Beyond it the oldest is dropped.
 const PREVIOUS_MAX: usize = 2;
 /// Successors of an owner that may still hold its keys: after two joins at once it is the second.
 const SUCCESSORS: usize = 2;
@@ -136,8 +136,8 @@ impl Topology {
         self.rings.regions.keys().map(String::as_str)
     }
 
-    /// This node's integer share of `limit` among the known nodes, including lost ones. The shares of
-    /// all known nodes sum to `limit` exactly; the lowest ids get the remainder.
+    /// This node's integer share of `limit` among the known nodes, including lost ones. The shares
+    /// of all known nodes sum to `limit` exactly; the lowest ids get the remainder.
     ///
     /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together.
     pub fn share_of(&self, scope: Scope, limit: u32) -> u32 {

@@ -1,9 +1,9 @@
 //! The states, steps and replies of a range transfer to one member.
 //!
 //! ```text
-//! Pending --offer accepted--> Copying --> Copied --freeze--> Frozen --> Flushed --release--> Released
-//!    ^                                                          |          |
-//!    +------------------- flush failed -------------------------+----------+-- lease lost
+//! Pending --offer--> Copying --> Copied --freeze--> Frozen --> Flushed --release--> Released
+//!    ^                                                 |          |
+//!    +--------------- flush failed ---------------------+----------+ lease lost
 //! ```
 //!
 //! Each change of the epoch returns every transfer to `Pending`.

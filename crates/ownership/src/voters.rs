@@ -1,13 +1,13 @@
 //! Which nodes count for a quorum.
 //!
-//! The *voters* of a region are its members, and nodes that were lost without leaving, the latter for
-//! `cluster.forget_after`. A draining member is no voter: it has announced that it leaves.
+//! The *voters* of a region are its members, and nodes that were lost without leaving, the latter
+//! for `cluster.forget_after`. A draining member is no voter: it has announced that it leaves.
 //!
-//! A node becomes a voter only by a decision of the voters. A newcomer counts once a quorum without it
-//! has reached an epoch that includes it; from then on every node publishes it as a voter in gossip.
-//! So the minority side of a split may admit any number of newcomers and remains a minority. Only at
-//! the first boot of a cluster, when no reachable node has a voter set, a node bootstraps one from all
-//! members it sees.
+//! A node becomes a voter only by a decision of the voters. A newcomer counts once a quorum without
+//! it has reached an epoch that includes it; from then on every node publishes it as a voter in
+//! gossip. So the minority side of a split may admit any number of newcomers and remains a
+//! minority. Only at the first boot of a cluster, when no reachable node has a voter set, a node
+//! bootstraps one from all members it sees.
 //!
 //! Example: `a b c | d e`, and `f` and `g` join on the right side. They are recognised there but do
 //! not vote: `d e` are two of five.
@@ -55,8 +55,9 @@ impl Voters {
             let has_room = self.nodes.len() < MEMBERS_MAX;
             match self.nodes.get_mut(&voter.id) {
                 Some(node) => node.is_voter |= !node.is_leaving,
-                // A voter that was lost before this node started. A peer that still lists an unknown
-                // node as a live member is no reason to add it: the node may just have left.
+                // A voter that was lost before this node started. A peer that still lists an
+                // unknown node as a live member is no reason to add it: the node may just have
+                // left.
                 None if voter.lost_at.is_some() && has_room => {
                     let (region, lost_at) = (voter.region.clone(), voter.lost_at);
                     let node = Node { region, is_voter: true, is_leaving: false, lost_at };
@@ -84,8 +85,8 @@ impl Voters {
         }
     }
 
-    /// Makes the newcomers of `region` voters; call it when a quorum recognises them. Returns whether
-    /// there were any.
+    /// Makes the newcomers of `region` voters; call it when a quorum recognises them. Returns
+    /// whether there were any.
     pub fn admit(&mut self, region: &str) -> bool {
         let mut has_any = false;
         for node in self.nodes.values_mut() {

@@ -22,8 +22,8 @@ fn members(ids: &[&str]) -> RingMembers {
     RingMembers { entries, quorum: Quorum::Of(["a", "b", "c"].map(id).into()) }
 }
 
-/// `c` releases an arc to `a`, and the reply is lost. Before `c` repeats the release, `a` alone evicts
-/// `c` and recognises it again. A refusal would let `c` roll back ranges that `a` holds.
+/// `c` releases an arc to `a`, and the reply is lost. Before `c` repeats the release, `a` alone
+/// evicts `c` and recognises it again. A refusal would let `c` roll back ranges that `a` holds.
 #[test]
 fn an_accepted_release_is_never_refused_afterwards() {
     let mut a = RingOwnership::new(id("a"), LEASE);
@@ -39,8 +39,8 @@ fn an_accepted_release_is_never_refused_afterwards() {
     assert_eq!(*a.held(), arc(0));
 }
 
-/// A broken peer reports the highest possible number, with another name and with `a`'s own. Accepting
-/// it would leave no number for the next membership change.
+/// A broken peer reports the highest possible number, with another name and with `a`'s own.
+/// Accepting it would leave no number for the next membership change.
 #[test]
 fn an_impossible_epoch_number_is_ignored() {
     let mut a = RingOwnership::new(id("a"), LEASE);

@@ -1,9 +1,9 @@
 //! No two nodes decide one token at the same time: checked for every order of events of three nodes
 //! within stated bounds, and for long random walks beyond them.
 //!
-//! The state machines of `docs/adr/0001-who-owns-a-key.md` are driven as a node drives them. Time is
-//! counted in ticks that are common to all nodes, because the protocol compares spans of time and
-//! never instants of two nodes. Only answers to pings are delayed: a ping that arrives late is
+//! The state machines of `docs/adr/0001-who-owns-a-key.md` are driven as a node drives them. Time
+//! is counted in ticks that are common to all nodes, because the protocol compares spans of time
+//! and never instants of two nodes. Only answers to pings are delayed: a ping that arrives late is
 //! equivalent to a ping sent earlier, whose grant is valid for a shorter time. A paused node is one
 //! that no other node reaches.
 //!
@@ -121,7 +121,7 @@ fn no_order_of_events_gives_a_token_two_owners() {
         let model = Orders { initial_states: initial_states.into() };
         let checker = model.checker().threads(2).target_max_depth(depth + 1).spawn_bfs().join();
         eprintln!(
-            "{} unique states: all that {depth} events lead to from 5 initial states within {left:?}",
+            "{} unique states within {depth} events of 5 initial states and {left:?}",
             checker.unique_state_count()
         );
         checker.assert_no_discovery("one owner");

@@ -26,6 +26,7 @@ const KEY_ZONE: &str = "zone";
 const KEY_STATE: &str = "state";
 const KEY_RULE_BOOK: &str = "rule_book";
 const KEY_HTTP: &str = "http";
+/// The key is part of the wire format.
 const KEY_VOTER_SET: &str = "electorate";
 const STATE_UP: &str = "up";
 const STATE_DRAINING: &str = "draining";

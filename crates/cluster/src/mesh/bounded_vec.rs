@@ -1,7 +1,7 @@
 //! Short lists on the wire, stored inline in memory.
 //!
-//! The deserializer of `SmallVec` reserves the length that the sender claims, so a frame of ten bytes
-//! could claim all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
+//! The deserializer of `SmallVec` reserves the length that the sender claims, so a frame of ten
+//! bytes could claim all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
 
 use std::fmt;
 use std::marker::PhantomData;

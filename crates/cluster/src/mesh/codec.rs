@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Only this file uses bincode. It is pinned to 2.0.1 (3.0.0 does not compile, and the 2 line is
-//! unmaintained); the alternative is postcard, whose serde interface is the same three calls. Decoding
-//! always has a limit, because otherwise nine bytes that claim a long vector abort the process. Bytes
-//! left over behind the body are an error.
+//! unmaintained); the alternative is postcard, whose serde interface is the same three calls.
+//! Decoding always has a limit, because otherwise nine bytes that claim a long vector abort the
+//! process. Bytes left over behind the body are an error.
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
@@ -51,7 +51,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// [`Error::TooLarge`] beyond [`FRAME_BYTES_MAX`], [`Error::Body`] when `message` cannot be serialised.
+/// [`Error::TooLarge`] beyond [`FRAME_BYTES_MAX`], [`Error::Body`] when `message` cannot be
+/// serialised.
 pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error> {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH_BYTES]);

@@ -55,14 +55,14 @@ impl Mesh {
                 }
                 Some(ended) = connections.join_next() => {
                     if let Err(error) = ended {
-                        tracing::error!(%error, "a connection task panicked; please report this bug");
+                        tracing::error!(%error, "connection task panicked; report this bug");
                     }
                 }
             }
         }
         self.shared.endpoint.close(close_code::LEAVING, b"leaving");
-        // Peers that receive the close frame need not wait for their idle timeout; one that does not
-        // receive it must not delay the shutdown.
+        // Peers that receive the close frame need not wait for their idle timeout; one that does
+        // not receive it must not delay the shutdown.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.shared.endpoint.wait_idle()).await;
     }
 
@@ -157,8 +157,8 @@ impl Mesh {
         }
     }
 
-    /// Registers a peer with an accepted hello and runs its connection until it closes. `generation`
-    /// is the one that our hello carried.
+    /// Registers a peer with an accepted hello and runs its connection until it closes.
+    /// `generation` is the one that our hello carried.
     async fn establish(
         &self,
         connection: Connection,
@@ -189,10 +189,11 @@ impl Mesh {
                     return;
                 }
                 self.shared.counters.admitted.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(peer = %peer.id, generation = peer.generation.0, "peer connected");
+                let Generation(peer_generation) = peer.generation;
+                tracing::info!(peer = %peer.id, generation = peer_generation, "peer connected");
                 let _registered = Registered { registry: &self.shared.registry, peer: &peer };
                 connection::run(peer.clone(), queues, service, self.shared.clock.clone()).await;
-                tracing::info!(peer = %peer.id, generation = peer.generation.0, "peer disconnected");
+                tracing::info!(peer = %peer.id, generation = peer_generation, "peer disconnected");
             }
         }
     }

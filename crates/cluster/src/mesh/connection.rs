@@ -1,8 +1,8 @@
 //! The tasks of one connection: serving the peer's calls, writing ours, pings.
 //!
 //! Calls are handled in order, and the replies to all calls of one read leave in one write. A reply
-//! that depends on another node ([`ServiceReply::Deferred`]) does not delay those behind it: replies
-//! carry the number of their call, so their order does not matter.
+//! that depends on another node ([`ServiceReply::Deferred`]) does not delay those behind it:
+//! replies carry the number of their call, so their order does not matter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,8 +67,8 @@ pub(super) async fn run(
 
 // === pings ===
 
-/// Pings at a fixed interval and on request. A ping does not wait for the answer to the previous one,
-/// because the next answer may renew a lease.
+/// Pings at a fixed interval and on request. A ping does not wait for the answer to the previous
+/// one, because the next answer may renew a lease.
 async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Service>) {
     let mut ticks = tokio::time::interval(PING_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -125,7 +125,7 @@ async fn serve(
             Some(reply) = deferred.next() => codec::encode(&reply, &mut replies),
         };
         if let Err(error) = served {
-            tracing::warn!(peer = %peer.id, %error, "received a malformed frame; closed the stream");
+            tracing::warn!(peer = %peer.id, %error, "malformed frame; closed the stream");
             service.malformed(&peer.id);
             let _ = send.reset(close_code::MALFORMED);
             let _ = recv.stop(close_code::MALFORMED);

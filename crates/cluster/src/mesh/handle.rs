@@ -128,7 +128,8 @@ impl Mesh {
     ///
     /// # Errors
     ///
-    /// [`CallError`] when there is no reply; its variants say whether the call may have been applied.
+    /// [`CallError`] when there is no reply; its variants say whether the call may have been
+    /// applied.
     pub async fn call(
         &self,
         to: &NodeId,
@@ -143,8 +144,8 @@ impl Mesh {
         self.call_peer(&peer, stream, call, deadline).await
     }
 
-    /// Like [`Mesh::call`], over this connection only, so that the call reaches no other incarnation
-    /// of the node. Cancel-safe.
+    /// Like [`Mesh::call`], over this connection only, so that the call reaches no other
+    /// incarnation of the node. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -193,7 +194,8 @@ impl Mesh {
         }
     }
 
-    /// Requests a dial of `addr`, unless it is connected, being dialed, or in back-off. Never waits.
+    /// Requests a dial of `addr`, unless it is connected, being dialed, or in back-off. Never
+    /// waits.
     pub fn request_dial(&self, addr: SocketAddr) {
         if addr == self.shared.advertise || !self.shared.registry.start_dial(addr) {
             return;

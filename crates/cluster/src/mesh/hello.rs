@@ -1,8 +1,8 @@
 //! One exchange of hellos, before which a connection is not a peer.
 //!
-//! In TLS 1.3 a dialer is connected before the acceptor has verified its certificate, so a connection
-//! alone proves nothing. The dialer sends a [`Hello`], the acceptor checks it and answers with its own
-//! or with the reason for its refusal, and the dialer checks the answer.
+//! In TLS 1.3 a dialer is connected before the acceptor has verified its certificate, so a
+//! connection alone proves nothing. The dialer sends a [`Hello`], the acceptor checks it and
+//! answers with its own or with the reason for its refusal, and the dialer checks the answer.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The mesh: one mutually authenticated QUIC connection between every two nodes.
 //!
-//! One UDP port carries everything that nodes exchange: forwarded checks, per-actor counters, strict
-//! states, range transfers and gossip. [`Mesh`] is the handle; [`Mesh::run`] owns the tasks. The
-//! layers, each of which uses only those above it:
+//! One UDP port carries everything that nodes exchange: forwarded checks, per-actor counters,
+//! strict states, range transfers and gossip. [`Mesh`] is the handle; [`Mesh::run`] owns the tasks.
+//! The layers, each of which uses only those above it:
 //!
 //! | module | content |
 //! |---|---|
@@ -15,10 +15,10 @@
 //! | `connection` | the tasks of one connection: serve, write, ping |
 //! | `handle`, `connect` | the handle; accepting and dialing |
 //!
-//! Two nodes may dial each other at the same time. Both sides then keep the connection that the lower
-//! node id dialed, so they agree without a message; a newer incarnation of a peer always replaces an
-//! older one. A node whose generation grows while it runs closes its connections: its peers know it
-//! by the generation in its hello, and reject the counters of any other actor.
+//! Two nodes may dial each other at the same time. Both sides then keep the connection that the
+//! lower node id dialed, so they agree without a message; a newer incarnation of a peer always
+//! replaces an older one. A node whose generation grows while it runs closes its connections: its
+//! peers know it by the generation in its hello, and reject the counters of any other actor.
 //!
 //! **Invariant:** a peer is in the registry only after an accepted hello in both directions, so
 //! nothing that a stranger sends reaches [`Service`].

@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use super::rpc_stream::{CallQueue, LastSeen, RpcStream, StreamClass};
 use super::wire::Hello;
 
-/// A peer that sent nothing for so long gets no calls: a check fails over at once instead of waiting
-/// for its deadline. Up to three pings may be lost before that.
+/// A peer that sent nothing for so long gets no calls: a check fails over at once instead of
+/// waiting for its deadline. Up to three pings may be lost before that.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(350);
 /// A peer that sent nothing for so long is dialed again. QUIC retries an old connection at growing
 /// intervals, and its two ends may give it up seconds apart: a healed link must not wait for that.
@@ -98,7 +98,8 @@ impl Peer {
         self.rtt_ns.store(rtt, Ordering::Relaxed);
     }
 
-    /// Computes the offset from one exchange: sent and received by our clock, answered by the peer's.
+    /// Computes the offset from one exchange: sent and received by our clock, answered by the
+    /// peer's.
     ///
     /// As in NTP the peer is assumed to have read its clock halfway: `offset = answered − (sent +
     /// received) / 2`. The error is at most half the round trip.

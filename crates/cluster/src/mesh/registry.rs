@@ -61,8 +61,8 @@ pub(super) enum Admission {
     Surplus,
 }
 
-/// Entries of each map. At the bound the map is cleared, which loses the refusal of old incarnations
-/// and the back-off of dials.
+/// Entries of each map. At the bound the map is cleared, which loses the refusal of old
+/// incarnations and the back-off of dials.
 const ENTRIES_MAX: usize = 4_096;
 /// The pause after a failed dial, doubled each time up to [`REDIAL_MAX`].
 const REDIAL_MIN: Duration = Duration::from_millis(100);

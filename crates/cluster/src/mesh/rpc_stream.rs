@@ -1,9 +1,9 @@
 //! Calls and replies on one long-lived stream to a peer, many in flight.
 //!
-//! Calls wait in a bounded queue. The writer takes all waiting calls at once, up to [`BATCH_MAX`], and
-//! writes them together. The first call wakes it, and it yields once before it writes, so the calls of
-//! all requests that arrived together leave in one packet. Batches grow under load, and an idle stream
-//! adds no delay, because no timer is involved.
+//! Calls wait in a bounded queue. The writer takes all waiting calls at once, up to [`BATCH_MAX`],
+//! and writes them together. The first call wakes it, and it yields once before it writes, so the
+//! calls of all requests that arrived together leave in one packet. Batches grow under load, and an
+//! idle stream adds no delay, because no timer is involved.
 //!
 //! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check.
 
@@ -43,8 +43,8 @@ pub enum StreamClass {
 pub enum CallError {
     #[error("peer is not connected")]
     NotConnected,
-    /// Nothing was received from the peer for [`UNREACHABLE_AFTER`](super::UNREACHABLE_AFTER), so the
-    /// call was not sent.
+    /// Nothing was received from the peer for [`UNREACHABLE_AFTER`](super::UNREACHABLE_AFTER), so
+    /// the call was not sent.
     #[error("peer is unreachable")]
     Unreachable,
     /// [`IN_FLIGHT_MAX`] calls are waiting already; the call was not sent.
@@ -160,8 +160,8 @@ impl RpcStream {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut bytes = BytesMut::new();
         while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            // A woken task runs next, when one call is queued and others are about to be. One packet
-            // for each would cost more than one for all.
+            // A woken task runs next, when one call is queued and others are about to be. One
+            // packet for each would cost more than one for all.
             tokio::task::yield_now().await;
             while batch.len() < BATCH_MAX
                 && let Ok(call) = queue.try_recv()
@@ -181,8 +181,8 @@ impl RpcStream {
         }
     }
 
-    /// Drops calls whose callers gave up while they were queued. These requests got a fallback answer
-    /// already, so the owner must not count them too.
+    /// Drops calls whose callers gave up while they were queued. These requests got a fallback
+    /// answer already, so the owner must not count them too.
     fn drop_cancelled(&self, batch: &mut Vec<Numbered<Call>>) {
         let calls = self.pending.calls.lock();
         batch.retain(|call| call.id == 0 || calls.contains_key(&call.id));
@@ -194,7 +194,7 @@ impl RpcStream {
             last_seen.touch();
             buffer.extend_from_slice(&chunk.bytes);
             if let Err(error) = self.complete_whole_frames(&mut buffer) {
-                tracing::warn!(%error, "received a malformed reply; closed the connection");
+                tracing::warn!(%error, "malformed reply; closed the connection");
                 break;
             }
         }
@@ -212,8 +212,8 @@ impl RpcStream {
     }
 }
 
-/// On drop, fails all pending calls. The call queue is dropped before or together with it, so no call
-/// is added afterwards.
+/// On drop, fails all pending calls. The call queue is dropped before or together with it, so no
+/// call is added afterwards.
 struct FailPendingCalls<'a>(&'a PendingCalls);
 
 impl Drop for FailPendingCalls<'_> {

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::peer::Peer;
 use super::wire::{Call, Reply};
 
-/// Handles the calls of established peers. The methods run on the task that reads the peer's stream,
-/// so they must not block.
+/// Handles the calls of established peers. The methods run on the task that reads the peer's
+/// stream, so they must not block.
 pub trait Service: Send + Sync + 'static {
     fn handle_call(&self, from: &Peer, call: Call) -> ServiceReply;
 

@@ -2,8 +2,8 @@
 //!
 //! Every node certificate carries two names: the node's id, and
 //! [`MESH_NAME`](crate::pki::MESH_NAME). A dialer often has only an address (of a seed), so it
-//! verifies the mesh name with the stock verifier. The hello says which node answered, and is checked
-//! against the certificate.
+//! verifies the mesh name with the stock verifier. The hello says which node answered, and is
+//! checked against the certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,11 +82,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// The initial estimate of the round trip. QUIC's default of 333 ms would delay the first
 /// retransmission beyond the deadline of every forwarded check.
 const INITIAL_RTT: Duration = Duration::from_millis(10);
-/// Packets that are acknowledged together. With QUIC's default of two, nearly every packet of checks
-/// causes a packet of acknowledgements, though the replies that follow would carry them.
+/// Packets that are acknowledged together. With QUIC's default of two, nearly every packet of
+/// checks causes a packet of acknowledgements, though the replies that follow would carry them.
 const ACK_EVERY: u32 = 8;
-/// The longest delay of an acknowledgement. A lost last packet is retransmitted after the round trip
-/// plus this delay; QUIC's default of 25 ms is beyond the deadline of a forwarded check.
+/// The longest delay of an acknowledgement. A lost last packet is retransmitted after the round
+/// trip plus this delay; QUIC's default of 25 ms is beyond the deadline of a forwarded check.
 const ACK_DELAY: Duration = Duration::from_millis(4);
 
 fn transport() -> TransportConfig {

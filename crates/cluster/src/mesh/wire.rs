@@ -1,5 +1,6 @@
-//! The messages between peers. Variants are only ever appended: their order, and the order of fields,
-//! is the wire format. `tests/wire_compat.rs` holds it to the frames in `tests/golden_frames`.
+//! The messages between peers. Variants are only ever appended: their order, and the order of
+//! fields, is the wire format. `tests/wire_compat.rs` holds it to the frames in
+//! `tests/golden_frames`.
 
 use std::net::SocketAddr;
 
@@ -140,8 +141,8 @@ pub enum Reply {
         /// The receiver's epochs; `None` shortly after its start, while grants of its previous
         /// incarnation may still be valid.
         epochs: Option<Epochs>,
-        /// The lease grant: the serial of the sender in the receiver's membership table. `None` when
-        /// the sender is not recognised.
+        /// The lease grant: the serial of the sender in the receiver's membership table. `None`
+        /// when the sender is not recognised.
         grant: Option<u64>,
     },
     /// One verdict per counter.

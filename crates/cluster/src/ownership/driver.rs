@@ -1,6 +1,6 @@
-//! Drives the ownership state machines: reports gossip, pings, messages and time to them, carries out
-//! the transfer steps they return, and publishes the result, to decisions as [`Ownership`] and to
-//! everything else as a [`Topology`].
+//! Drives the ownership state machines: reports gossip, pings, messages and time to them, carries
+//! out the transfer steps they return, and publishes the result, to decisions as [`Ownership`] and
+//! to everything else as a [`Topology`].
 //!
 //! One lock guards all state machines. It is held for a computation, never across I/O. Every change
 //! ends in [`Driver::publish`] under the same lock, so decisions never see ranges that the state
@@ -56,7 +56,8 @@ pub struct Options {
 pub struct Counters {
     /// Times that a lease expired.
     pub leases_lost: AtomicU64,
-    /// Times that a lease was regained after an interruption, so that all owned ranges were dropped.
+    /// Times that a lease was regained after an interruption, so that all owned ranges were
+    /// dropped.
     pub leases_interrupted: AtomicU64,
     /// Ranges handed over to another node.
     pub handed_over: AtomicU64,
@@ -188,8 +189,8 @@ impl Driver {
         self.update_rings(machines);
     }
 
-    /// Lets this node report its epochs and claim ranges. To be called once it has learned the other
-    /// members.
+    /// Lets this node report its epochs and claim ranges. To be called once it has learned the
+    /// other members.
     pub fn activate(&self) {
         let machines = &mut *self.shared.machines.lock();
         machines.is_active = true;
@@ -213,7 +214,8 @@ impl Driver {
         OwnershipStatus { epochs: machines.epochs(), has_lease }
     }
 
-    /// `peer` sent a ping with its status. Returns this node's epochs and the lease grant for `peer`.
+    /// `peer` sent a ping with its status. Returns this node's epochs and the lease grant for
+    /// `peer`.
     pub fn ping_received(
         &self,
         peer: &Peer,

@@ -1,7 +1,7 @@
 //! A cluster as one value: the state machines of every node, and the messages in flight.
 //!
-//! The state machines are driven as a node drives them. Whether a message is delivered at once, late,
-//! twice or never is an argument of each event.
+//! The state machines are driven as a node drives them. Whether a message is delivered at once,
+//! late, twice or never is an argument of each event.
 
 use std::sync::Arc;
 

@@ -151,8 +151,8 @@ impl World {
         if world.cluster == self.cluster { self.clone() } else { world }
     }
 
-    /// Takes one step, or all steps up to one whose message may be delayed. Returns whether the delay
-    /// took place.
+    /// Takes one step, or all steps up to one whose message may be delayed. Returns whether the
+    /// delay took place.
     fn step(
         cluster: &mut Cluster,
         node: usize,
