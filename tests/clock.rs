@@ -30,12 +30,12 @@ impl Clock for Ahead {
         self.0.system().plus(OFF)
     }
 
-    fn steer(&self, correction_ns: i64) {
-        self.0.steer(correction_ns);
+    fn slew(&self, correction_ns: i64) {
+        self.0.slew(correction_ns);
     }
 
-    fn set(&self, correction_ns: i64) {
-        self.0.set(correction_ns);
+    fn step(&self, correction_ns: i64) {
+        self.0.step(correction_ns);
     }
 }
 

@@ -11,7 +11,7 @@ use support::{authority, eventually, identity};
 use tidegate::node::outside;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::wire::{Call, Reply};
-use tidegate_cluster::mesh::{self, Answer, Mesh, Peer, Service, StreamClass};
+use tidegate_cluster::mesh::{self, Mesh, Peer, Service, ServiceReply, StreamClass};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
@@ -31,12 +31,16 @@ struct Waiting {
 }
 
 impl Service for Waiting {
-    fn answer(&self, _: &Peer, call: Call) -> Answer {
+    fn handle_call(&self, _: &Peer, call: Call) -> ServiceReply {
         if let Call::Ping { .. } = call {
-            return Answer::Now(Reply::Pong { clock: Timestamp::EPOCH, epochs: None, grant: None });
+            return ServiceReply::Ready(Reply::Pong {
+                clock: Timestamp::EPOCH,
+                epochs: None,
+                grant: None,
+            });
         }
         let go = self.go.clone();
-        Answer::Later(Box::pin(async move {
+        ServiceReply::Deferred(Box::pin(async move {
             go.acquire().await.unwrap().forget();
             Reply::Done
         }))
@@ -50,7 +54,7 @@ impl Service for Waiting {
         OwnershipStatus::default()
     }
 
-    fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
+    fn pong_received(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
 }
 
 async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Mesh {
@@ -75,7 +79,7 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     let (authority, go) = (authority(), Arc::new(Semaphore::new(0)));
     let a = start(&authority, "a", &go).await;
     let b = start(&authority, "b", &go).await;
-    a.want(b.advertise());
+    a.request_dial(b.advertise());
     eventually("both are up", PATIENCE, || a.peers().len() == 1 && b.peers().len() == 1).await;
 
     let to = NodeId::new("b").unwrap();

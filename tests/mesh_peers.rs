@@ -17,7 +17,8 @@ use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, Reply};
 use tidegate_cluster::mesh::{
-    self, Answer, CallError, IN_FLIGHT_MAX, Mesh, Peer, Service, StreamClass, UNREACHABLE_AFTER,
+    self, CallError, IN_FLIGHT_MAX, Mesh, Peer, Service, ServiceReply, StreamClass,
+    UNREACHABLE_AFTER,
 };
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
@@ -46,8 +47,8 @@ async fn two_dials_at_once_leave_the_connection_of_the_lower_id() {
     let authority = authority();
     for _ in 0..10 {
         let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1).await);
-        a.mesh.want(b.mesh.advertise());
-        b.mesh.want(a.mesh.advertise());
+        a.mesh.request_dial(b.mesh.advertise());
+        b.mesh.request_dial(a.mesh.advertise());
         eventually("both keep the one that a dialed", PATIENCE, || {
             [&a, &b]
                 .iter()
@@ -97,7 +98,7 @@ async fn a_generation_that_grows_is_told_to_peers() {
     b.joins(&a).await;
     b.incarnation.renew();
     eventually("a knows the new start", PATIENCE, || {
-        b.mesh.want(a.mesh.advertise());
+        b.mesh.request_dial(a.mesh.advertise());
         a.generation_of("b") == Some(1_001)
     })
     .await;
@@ -128,12 +129,12 @@ async fn a_peer_that_never_answers_times_out_and_is_then_not_asked() {
     let to = NodeId::new("mute").unwrap();
     let deadline = Duration::from_millis(20);
     let answer = a.mesh.call(&to, StreamClass::Checks, PING, deadline).await;
-    assert!(matches!(answer, Err(CallError::Timeout | CallError::Silent)), "{answer:?}");
+    assert!(matches!(answer, Err(CallError::Timeout | CallError::Unreachable)), "{answer:?}");
     eventually("it is silent", PATIENCE, || a.mesh.peers()[0].is_unreachable()).await;
     let calls = || a.mesh.counters().calls.load(Ordering::Relaxed);
     let before = calls();
     let answer = a.mesh.call(&to, StreamClass::Checks, PING, PATIENCE).await;
-    assert_eq!((answer, calls()), (Err(CallError::Silent), before));
+    assert_eq!((answer, calls()), (Err(CallError::Unreachable), before));
 
     // It is heard again as soon as it says anything.
     let answer = exchange(&connection, &frame(&Numbered { id: 5, body: PING })).await.unwrap();
@@ -157,10 +158,10 @@ async fn a_full_lane_refuses_and_drops() {
     // Gossip is dropped once the stream takes no more: what waits is bounded by the queue.
     let dropped = || a.mesh.counters().dropped.load(Ordering::Relaxed);
     for _ in 0..IN_FLIGHT_MAX + 10 {
-        a.mesh.tell(stranger.addr(), vec![0; 60_000]);
+        a.mesh.send_gossip(stranger.addr(), vec![0; 60_000]);
     }
     eventually("gossip is dropped", PATIENCE, || {
-        a.mesh.tell(stranger.addr(), vec![0; 60_000]);
+        a.mesh.send_gossip(stranger.addr(), vec![0; 60_000]);
         dropped() > 0
     })
     .await;
@@ -349,7 +350,7 @@ impl Side {
     async fn joins(&self, other: &Self) {
         let (me, them) = (self.incarnation.node(), other.incarnation.node());
         eventually("both are up", PATIENCE, || {
-            self.mesh.want(other.mesh.advertise());
+            self.mesh.request_dial(other.mesh.advertise());
             let is_there = other.generation_of(me.as_str());
             self.generation_of(them.as_str()).is_some()
                 && is_there == Some(self.incarnation.generation().0)
@@ -386,11 +387,11 @@ impl Service for Counting {
         OwnershipStatus::default()
     }
 
-    fn ponged(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
+    fn pong_received(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
 
-    fn answer(&self, _: &Peer, _: Call) -> Answer {
+    fn handle_call(&self, _: &Peer, _: Call) -> ServiceReply {
         self.answered.fetch_add(1, Ordering::Relaxed);
-        Answer::Now(self.pong())
+        ServiceReply::Ready(self.pong())
     }
 
     fn malformed(&self, _: &NodeId) {

@@ -357,7 +357,7 @@ impl Honest {
         let seeds: Vec<_> = self.nodes.iter().map(Node::addr).collect();
         let shape = Shape { id: "c", region: "eu", seeds: &seeds, identity, rules: RULES, change };
         let stranger = Node::start(shape).await;
-        self.nodes[1].core.joined.as_ref().unwrap().mesh.want(stranger.addr());
+        self.nodes[1].core.joined.as_ref().unwrap().mesh.request_dial(stranger.addr());
         for turn in 0..40 {
             stranger.ask("eventual", &format!("mine-{turn}")).await;
         }

@@ -20,7 +20,6 @@ use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
-use tidegate_ownership::route::Route;
 
 const RULES: &str = "
 domain: test
@@ -241,7 +240,7 @@ async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
     let b = Node::start_behind(shape("b", &[]), port, relay.front).await;
     let reaches = a.core.joined.as_ref().unwrap().mesh.clone();
     eventually("both are up", PATIENCE, || {
-        reaches.want(relay.front);
+        reaches.request_dial(relay.front);
         reaches.peers().len() == 1
     })
     .await;
@@ -271,8 +270,7 @@ fn token(node: &Node, key: &str, value: &str) -> u64 {
 /// Values whose keys `node` owns.
 fn owned_by(node: &Node, key: &str, count: usize) -> Vec<String> {
     let topology = node.core.topology.load();
-    let is_own =
-        |value: &String| topology.route(Scope::Region, token(node, key, value)) == Route::Local;
+    let is_own = |value: &String| topology.owns(Scope::Region, token(node, key, value));
     (0..).map(|n: u32| n.to_string()).filter(is_own).take(count).collect()
 }
 

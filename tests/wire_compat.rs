@@ -168,11 +168,11 @@ fn hellos() -> Vec<(&'static str, Hello)> {
         advertise: ([10, 0, 0, 7], 7600).into(),
         secret: 0x0123_4567_89ab_cdef,
         clock: NOW,
-        met: None,
+        highest_seen: None,
     };
     let again = Hello {
         advertise: "[2001:db8::7]:7600".parse().expect("an address"),
-        met: Some(Generation(7)),
+        highest_seen: Some(Generation(7)),
         ..first.clone()
     };
     vec![("first", first), ("again", again)]
@@ -333,7 +333,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("unconfirmed", Reply::Unconfirmed),
         ("handoff_ready", Reply::Handoff(HandoffReply::Ready)),
         ("handoff_later", Reply::Handoff(HandoffReply::Later)),
-        ("handoff_taken", Reply::Handoff(HandoffReply::Taken)),
+        ("handoff_taken", Reply::Handoff(HandoffReply::Accepted)),
         ("handoff_refused", Reply::Handoff(HandoffReply::Refused)),
         ("differing", Reply::Differing(vec![0, 4_095])),
         ("columns", Reply::ActorCounters(vec![SyncEntry { key: KEY, actor_counters: delta() }])),

@@ -16,10 +16,10 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_cluster::mesh::wire::{Call, Handoff, HandoffStep};
-use tidegate_ownership::HandoffReply;
 use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
 use tidegate_ownership::{
-    Epoch, Members, Monotonic, Place, Quorum, RecordedGrant, Ring, LeaseState, Step,
+    Epoch, HandoffReply, LeaseState, Monotonic, Quorum, RecordedGrant, RingMember, RingMembers,
+    RingOwnership, TransferStep,
 };
 use tidegate_limiter::units::Span;
 use tidegate_fuzz::wire;
@@ -118,14 +118,14 @@ enum Number {
 enum Answer {
     Ready,
     Later,
-    Taken,
+    Accepted,
     Refused,
 }
 
 // === to whom ===
 
 struct Node {
-    ring: Ring,
+    ring: RingOwnership,
     now: Monotonic,
     /// What it released at any time.
     let_go: Ranges,
@@ -136,20 +136,20 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let (let_go, released) = (Ranges::EMPTY, BTreeSet::new());
-        Self { ring: Ring::new(id(ME), LEASE), now: Monotonic::EPOCH, let_go, released }
+        Self { ring: RingOwnershipOwnership::new(id(ME), LEASE), now: Monotonic::START, let_go, released }
     }
 
     fn meets(&mut self, event: Event) {
-        let (before, epoch) = (self.ring.holds().clone(), self.ring.epoch());
+        let (before, epoch) = (self.ring.held().clone(), self.ring.epoch());
         let may_gain = self.happens(event);
         let now_at = self.ring.epoch();
         assert!(now_at.number >= epoch.number, "{epoch:?} before {now_at:?}");
         if now_at != epoch {
             self.released.clear();
         }
-        let gained = self.ring.holds().without(&before);
+        let gained = self.ring.held().without(&before);
         assert!(gained.without(&may_gain).is_empty(), "{gained:?} of {may_gain:?}");
-        assert!(self.ring.decides().without(self.ring.holds()).is_empty());
+        assert!(self.ring.decides().without(self.ring.held()).is_empty());
     }
 
     /// Returns what the node may hold from then on that it did not hold before.
@@ -161,39 +161,39 @@ impl Node {
                 return self.tick();
             }
             Event::Follow(circle) => ring.follow(circle.members()),
-            Event::Met(told) => ring.met(told.of(ring)),
+            Event::Met(told) => ring.observe_epoch(told.of(ring)),
             Event::Ponged { peer, quarters_ago, epoch, serial } => {
                 let epoch = epoch.map(|told| told.of(ring));
                 let recognised = serial.map(|serial| RecordedGrant {
                     generation: Generation(1),
                     serial: serial.number(),
                 });
-                ring.ponged(&peer.id(), now.minus(quarter(quarters_ago)), epoch, recognised);
+                ring.pong_received(&peer.id(), now.minus(quarter(quarters_ago)), epoch, recognised);
             }
             Event::Offered { peer, epoch } => {
-                ring.offered(&peer.id(), epoch.of(ring));
+                ring.offer_received(&peer.id(), epoch.of(ring));
             }
             Event::Released { peer, generation, epoch, number, arcs } => {
                 let (peer, ranges) = (peer.id(), of_arcs(|arc| arcs & 1 << arc != 0));
                 let (generation, epoch) = (Generation(generation.number()), epoch.of(ring));
-                let reply = ring.released(&peer, generation, epoch, number.of(), &ranges);
-                let again = ring.released(&peer, generation, epoch, number.of(), &ranges);
+                let reply = ring.release_received(&peer, generation, epoch, number.of(), &ranges);
+                let again = ring.release_received(&peer, generation, epoch, number.of(), &ranges);
                 assert_eq!(reply, again, "a doubled release is answered alike");
-                if reply == HandoffReply::Taken {
+                if reply == HandoffReply::Accepted {
                     self.released.insert(peer);
                     return ranges.shared_with(&ring.members().arcs(&id(ME)));
                 }
             }
             Event::Works { peer } => self.works(&peer.id()),
             Event::OfferAnswered { peer, epoch, reply } => {
-                ring.offer_answered(&peer.id(), epoch.of(ring), reply.of());
+                ring.offer_replied(&peer.id(), epoch.of(ring), reply.of());
             }
             Event::Copied { peer, epoch } => ring.copied(&peer.id(), epoch.of(ring)),
             Event::Flushed { peer, epoch, is_done } => {
                 ring.flushed(&peer.id(), epoch.of(ring), is_done);
             }
             Event::ReleaseAnswered { peer, number, reply } => {
-                ring.release_answered(&peer.id(), number.of(), reply.of());
+                ring.release_replied(&peer.id(), number.of(), reply.of());
                 return self.let_go.clone();
             }
         }
@@ -205,7 +205,7 @@ impl Node {
         self.ring.tick(self.now);
         let others = self.ring.members().entries.keys().filter(|peer| **peer != id(ME));
         let all_released = { others }.all(|peer| self.released.contains(peer));
-        let has_lease = self.ring.lease_state() != LeaseState::Nothing;
+        let has_lease = self.ring.lease_state() != LeaseState::None;
         if all_released && has_lease && self.ring.is_agreed(self.now) {
             self.let_go.with(&self.ring.members().arcs(&id(ME)))
         } else {
@@ -214,32 +214,32 @@ impl Node {
     }
 
     fn works(&mut self, peer: &NodeId) {
-        let before = self.ring.holds().clone();
-        let step = self.ring.next(peer, self.now);
-        if let Some(Step::Release { ranges, .. }) = step {
-            assert!(before.without(self.ring.holds()).without(&ranges).is_empty());
+        let before = self.ring.held().clone();
+        let step = self.ring.next_step(peer, self.now);
+        if let Some(TransferStep::Release { ranges, .. }) = step {
+            assert!(before.without(self.ring.held()).without(&ranges).is_empty());
             self.let_go = self.let_go.with(&ranges);
         }
     }
 }
 
 impl Circle {
-    fn members(&self) -> Members {
+    fn members(&self) -> RingMembers {
         let token = |(at, seat): (usize, &Option<Small>)| {
             let generation = Generation(seat.as_ref()?.number());
             let arcs = of_arcs(|arc| self.owners[arc] as usize == at);
-            Some((id(at), Place { generation, arcs }))
+            Some((id(at), RingMember { generation, arcs }))
         };
         let quorum = match &self.known {
             Some(known) => Quorum::Of((0..NODES.len()).filter(|at| known[*at]).map(id).collect()),
-            None => Quorum::Everyone,
+            None => Quorum::NotRequired,
         };
-        Members { entries: self.entries.iter().enumerate().filter_map(token).collect(), quorum }
+        RingMembers { entries: self.entries.iter().enumerate().filter_map(token).collect(), quorum }
     }
 }
 
 impl Told {
-    fn of(&self, ring: &Ring) -> Epoch {
+    fn of(&self, ring: &RingOwnership) -> Epoch {
         match *self {
             Self::Ours => ring.epoch(),
             Self::OurNameAt(number) => Epoch { number, ..ring.epoch() },
@@ -274,7 +274,7 @@ impl Answer {
         match self {
             Self::Ready => HandoffReply::Ready,
             Self::Later => HandoffReply::Later,
-            Self::Taken => HandoffReply::Taken,
+            Self::Accepted => HandoffReply::Accepted,
             Self::Refused => HandoffReply::Refused,
         }
     }

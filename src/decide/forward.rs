@@ -62,7 +62,7 @@ impl Decider {
         let remote = parts.remote.as_ref().ok_or(NoVerdict::Unavailable)?;
         let token = check.counters.first().ok_or(NoVerdict::Unavailable)?.key.token;
         let deadline = Instant::now() + remote.deadline(check.scope);
-        let handed_to = || parts.ownership.holder(check.scope, token);
+        let handed_to = || parts.ownership.transferred_to(check.scope, token);
 
         let mut routing_attempts = RoutingAttempts::new(check.scope, token);
         routing_attempts.not_here(&parts.topology.load(), handed_to());
@@ -160,7 +160,7 @@ async fn ask(remote: &Remote, peer: &Peer, check: &Check, deadline: Instant) -> 
             Heard::Failed(NoVerdict::Unavailable)
         }
         Err(CallError::NotConnected) => Heard::Absent,
-        Err(CallError::Silent | CallError::Busy) => Heard::Deaf,
+        Err(CallError::Unreachable | CallError::Busy) => Heard::Deaf,
         Err(CallError::Closed) => Heard::Unknown,
         Err(CallError::Timeout | CallError::Declined) => Heard::Failed(NoVerdict::Unavailable),
     }

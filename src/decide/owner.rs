@@ -45,7 +45,7 @@ impl Decider {
                 counters.not_owner.fetch_add(1, Ordering::Relaxed);
                 let ownership = &self.parts().ownership;
                 let epoch = ownership.owned_ranges(check.scope).epoch;
-                Reply::NotOwner { epoch, holder: ownership.holder(check.scope, token) }
+                Reply::NotOwner { epoch, holder: ownership.transferred_to(check.scope, token) }
             }
         }
     }

@@ -94,7 +94,7 @@ impl RoutingAttempts {
             return self.ask(&named);
         }
         let owner = topology.owner(self.scope, self.token);
-        let before = topology.owners_before(self.scope, self.token);
+        let before = topology.previous_owners(self.scope, self.token);
         let behind = topology.successors(self.scope, self.token);
         let mut all = owner.into_iter().chain(before).chain(behind);
         if let Some(id) = all.find(|id| !self.asked.contains(id)) {

@@ -81,9 +81,9 @@ impl ClockSync {
         let comparisons = self.comparisons.load(Ordering::Acquire);
         let is_joining = comparisons < JOINING_COMPARISONS && !self.in_use.load(Ordering::Acquire);
         if is_joining && is_all && skew.is_beyond {
-            self.clock.set(skew.correction_ns());
+            self.clock.step(skew.correction_ns());
         } else {
-            self.clock.steer(skew.correction_ns());
+            self.clock.slew(skew.correction_ns());
         }
         let before = std::mem::replace(&mut *self.skew.lock(), skew);
         if before.is_beyond != skew.is_beyond {
@@ -134,11 +134,11 @@ mod tests {
             Timestamp::EPOCH
         }
 
-        fn steer(&self, correction_ns: i64) {
+        fn slew(&self, correction_ns: i64) {
             self.steered.store(correction_ns, Ordering::Relaxed);
         }
 
-        fn set(&self, correction_ns: i64) {
+        fn step(&self, correction_ns: i64) {
             self.set.store(correction_ns, Ordering::Relaxed);
         }
     }

@@ -145,7 +145,7 @@ impl Core {
         // A standalone node owns everything; a cluster node nothing, until a majority grants a lease.
         let ownership = match config.cluster.listen {
             Some(_) => Ownership::new(),
-            None => Ownership::alone(),
+            None => Ownership::standalone(),
         };
 
         let joined = match (identity, config.cluster.listen) {
@@ -304,12 +304,12 @@ impl Core {
     /// Ranges that could not be handed over stay here; the last node of a region keeps all.
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
-        joined.gossip.tell(|node_metadata| node_metadata.state = MemberState::Draining);
+        joined.gossip.publish(|node_metadata| node_metadata.state = MemberState::Draining);
         // Peers only accept ranges of a node that they know to be draining: first the view, then the
         // handoff.
-        joined.ownership_driver.hear(&joined.gossip.views().borrow());
+        joined.ownership_driver.view_changed(&joined.gossip.views().borrow());
         let handed_over = async {
-            while !joined.ownership_driver.has_given_all() {
+            while !joined.ownership_driver.has_transferred_all() {
                 tokio::time::sleep(LEAVE_POLL).await;
             }
         };
@@ -327,7 +327,7 @@ impl Core {
 
     /// Completes when another node is found to use this node's id; otherwise never.
     pub async fn displaced(&self) {
-        self.decider.parts().incarnation.displaced().await;
+        self.decider.parts().incarnation.duplicate_id().await;
     }
 
     /// Each loop is a task of its own, so that the end of any one is noticed.
@@ -371,7 +371,7 @@ impl Core {
             () = until_joined(&joined, &self.time) => {
                 // Must precede the first decision.
                 self.time.put_in_use();
-                joined.ownership_driver.open();
+                joined.ownership_driver.activate();
                 until_settled(&joined).await;
                 joined.is_member.cancel();
             }
@@ -400,9 +400,9 @@ async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     let mut voter_set = joined.ownership_driver.voter_set();
     loop {
         let view = views.borrow_and_update().clone();
-        joined.ownership_driver.hear(&view);
+        joined.ownership_driver.view_changed(&view);
         let current = voter_set.borrow_and_update().clone();
-        joined.gossip.tell(|node_metadata| node_metadata.voter_set = current);
+        joined.gossip.publish(|node_metadata| node_metadata.voter_set = current);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() { return },

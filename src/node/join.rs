@@ -55,7 +55,7 @@ pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
 pub(super) async fn until_settled(joined: &Joined) {
     let settled = async {
         let mut ticks = tokio::time::interval(INTERVAL);
-        while !joined.ownership_driver.has_settled() {
+        while !joined.ownership_driver.is_settled() {
             ticks.tick().await;
         }
     };

@@ -93,12 +93,12 @@ impl Clock for SystemClock {
         system_time()
     }
 
-    fn steer(&self, correction_ns: i64) {
+    fn slew(&self, correction_ns: i64) {
         self.correction_ns.store(correction_ns, Ordering::Relaxed);
     }
 
-    fn set(&self, correction_ns: i64) {
-        self.steer(correction_ns);
+    fn step(&self, correction_ns: i64) {
+        self.slew(correction_ns);
         let clock = Discipline::new(self.monotonic(), self.followed());
         self.discipline.store(Arc::new(clock));
     }

@@ -35,7 +35,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
         gauge(
             names::MEMBERS_MISSED,
             "Members that failed and still count as voters",
-            signed(joined.ownership_driver.missed().len() as u64),
+            signed(joined.ownership_driver.lost_voters().len() as u64),
         ),
     ]);
     for (name, text, value) in [
@@ -77,6 +77,6 @@ pub(super) fn report(core: &Core) -> Option<OwnershipReport> {
         epoch_number: owned_ranges.epoch.number,
         epoch_name: format!("{:016x}", owned_ranges.epoch.name),
         decides: f64::from(decides) / 1_000_000.0,
-        missed: joined.ownership_driver.missed().iter().map(ToString::to_string).collect(),
+        missed: joined.ownership_driver.lost_voters().iter().map(ToString::to_string).collect(),
     })
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::gossip::Gossip;
 use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply};
-use tidegate_cluster::mesh::{Answer, Peer, Service};
+use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::ownership::Driver;
 use tidegate_cluster::replicate::{self, Replicator};
 use tidegate_cluster::sync::Synchroniser;
@@ -35,13 +35,15 @@ pub(super) struct PeerCounters {
 }
 
 impl Service for PeerService {
-    fn answer(&self, from: &Peer, call: Call) -> Answer {
+    fn handle_call(&self, from: &Peer, call: Call) -> ServiceReply {
         let reply = match call {
             Call::Ping { ownership_status, .. } => {
-                let (epochs, grant) = self.ownership_driver.pinged(from, ownership_status);
+                let (epochs, grant) = self.ownership_driver.ping_received(from, ownership_status);
                 Reply::Pong { clock: self.clock.system(), epochs, grant }
             }
-            Call::Handoff(handoff) => Reply::Handoff(self.ownership_driver.answer(from, handoff)),
+            Call::Handoff(handoff) => {
+                Reply::Handoff(self.ownership_driver.handoff_received(from, handoff))
+            }
             Call::Digests(told) => return self.digests(from, told),
             Call::Refunded { token } => {
                 self.decider.refunded(token);
@@ -55,15 +57,21 @@ impl Service for PeerService {
                 Reply::Done
             }
         };
-        Answer::Now(self.noted(from, reply))
+        ServiceReply::Ready(self.noted(from, reply))
     }
 
     fn ownership_status(&self, peer: &Peer) -> OwnershipStatus {
         self.ownership_driver.ownership_status(peer)
     }
 
-    fn ponged(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>) {
-        self.ownership_driver.ponged(from, sent, epochs, grant);
+    fn pong_received(
+        &self,
+        from: &Peer,
+        sent: Instant,
+        epochs: Option<Epochs>,
+        grant: Option<u64>,
+    ) {
+        self.ownership_driver.pong_received(from, sent, epochs, grant);
     }
 
     fn malformed(&self, from: &NodeId) {
@@ -74,31 +82,31 @@ impl Service for PeerService {
 
 impl PeerService {
     /// Decides a check; with durability `replicated` the verdicts wait for a replica.
-    fn check(&self, from: &Peer, check: &Check) -> Answer {
+    fn check(&self, from: &Peer, check: &Check) -> ServiceReply {
         let from_start = (&from.id, from.generation);
         let reply = self.noted(from, self.decider.decide_as_owner(from_start, check));
         let (Reply::Verdicts(verdicts), Some(remote)) = (&reply, &self.decider.parts().remote)
         else {
-            return Answer::Now(reply);
+            return ServiceReply::Ready(reply);
         };
         if !replicate::is_owed(check.durability, check.hits, verdicts) {
-            return Answer::Now(reply);
+            return ServiceReply::Ready(reply);
         }
         let within = remote.deadline(check.scope);
         let (decider, check, verdicts) = (self.decider.clone(), check.clone(), verdicts.clone());
-        Answer::Later(Box::pin(async move {
+        ServiceReply::Deferred(Box::pin(async move {
             let is_confirmed = decider.is_confirmed(&check, &verdicts, within).await;
             if is_confirmed { Reply::Verdicts(verdicts) } else { Reply::Unconfirmed }
         }))
     }
 
     /// Compares copies with their owner's digests, which scans the store.
-    fn digests(&self, from: &Peer, told: Vec<Digest>) -> Answer {
+    fn digests(&self, from: &Peer, told: Vec<Digest>) -> ServiceReply {
         if !replicate::are_digests(&told) {
-            return Answer::Now(self.noted(from, Reply::Malformed));
+            return ServiceReply::Ready(self.noted(from, Reply::Malformed));
         }
         let (replicator, from) = (self.replicator.clone(), from.id.clone());
-        Answer::Later(Box::pin(async move { replicator.digests(&from, told).await }))
+        ServiceReply::Deferred(Box::pin(async move { replicator.digests(&from, told).await }))
     }
 
     fn noted(&self, from: &Peer, reply: Reply) -> Reply {

@@ -82,8 +82,8 @@ pub(crate) fn replaced(node: &Node, before: &Topology) {
 /// Sets what `node` decides, and whom it says that it handed everything to.
 pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
-    let owned_ranges = OwnedRanges { decides, given, ..OwnedRanges::default() };
-    node.core.decider.parts().ownership.hold(Scope::Region, owned_ranges);
+    let owned_ranges = OwnedRanges { decides, transferred: given, ..OwnedRanges::default() };
+    node.core.decider.parts().ownership.set_owned_ranges(Scope::Region, owned_ranges);
 }
 
 /// A check as a node would forward it.

@@ -51,9 +51,9 @@ impl Clock for SetClock {
         self.now()
     }
 
-    fn steer(&self, _correction_ns: i64) {}
+    fn slew(&self, _correction_ns: i64) {}
 
-    fn set(&self, _correction_ns: i64) {}
+    fn step(&self, _correction_ns: i64) {}
 }
 
 impl Node {

@@ -220,7 +220,7 @@ pub async fn cluster_under(
 pub async fn settled(nodes: &[&Node]) {
     let has_settled = |node: &&Node| {
         let joined = node.core.joined.as_ref().expect("in a cluster");
-        joined.is_member.is_cancelled() && joined.ownership_driver.has_settled()
+        joined.is_member.is_cancelled() && joined.ownership_driver.is_settled()
     };
     let timeouts = Duration::from_secs(20);
     eventually("all hold what is theirs", timeouts, || nodes.iter().all(has_settled)).await;

@@ -64,7 +64,7 @@ impl Stranger {
             advertise: self.addr(),
             secret,
             clock: Timestamp::EPOCH,
-            met: None,
+            highest_seen: None,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The three things a node takes from the outside world: time, randomness, sockets.
+//! The three things a node takes from outside: time, randomness, sockets.
 //!
-//! A node is built from one [`Environment`]. The real one is made in `node.rs` and is the only place that
-//! reads a clock or asks the system for randomness; a simulator brings its own and runs whole nodes
-//! deterministically. Nothing below `node.rs` reaches around it.
+//! A node is built from one [`Environment`]. The real one is made in `src/node/system.rs`, the only
+//! file that reads the system's clocks or asks the system for randomness. The simulator provides
+//! its own, and so runs whole nodes deterministically.
 
 use std::fmt::Debug;
 use std::io;
@@ -12,49 +12,48 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tidegate_limiter::units::Timestamp;
 
-/// Everything a node takes from outside.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Tells the time.
     pub clock: Arc<dyn Clock>,
-    /// Makes random bytes.
     pub entropy: Arc<dyn Entropy>,
-    /// Opens sockets.
     pub net: Arc<dyn Net>,
 }
 
 /// The node's decision clock.
 pub trait Clock: Debug + Send + Sync {
-    /// Now. Never goes backwards between two calls, whatever the system clock does, but by
-    /// [`Clock::set`].
+    /// Wall-clock time. Never runs backwards, whatever the system clock does, except by
+    /// [`Clock::step`].
     fn now(&self) -> Timestamp;
 
-    /// What the system clock says, uncorrected: what peers compare in their hello.
+    /// The system clock, uncorrected: what peers exchange to measure their offsets.
     fn system(&self) -> Timestamp;
 
-    /// From now on [`Clock::now`] is to follow the system clock plus `correction_ns`, and to get
-    /// there without going back.
-    fn steer(&self, correction_ns: i64);
+    /// Makes [`Clock::now`] approach the system clock plus `correction_ns`, without running
+    /// backwards.
+    fn slew(&self, correction_ns: i64);
 
-    /// Likewise, but at once and backwards too: for a node that has decided nothing yet.
-    fn set(&self, correction_ns: i64);
+    /// Sets [`Clock::now`] to the system clock plus `correction_ns` at once, also backwards. Only
+    /// for a node that has decided nothing yet.
+    fn step(&self, correction_ns: i64);
 }
 
 /// A source of random bytes.
 pub trait Entropy: Debug + Send + Sync {
-    /// Fills `bytes`. Fails only when the system has no randomness to give.
+    /// # Errors
+    ///
+    /// Fails only when the system has no randomness.
     fn fill(&self, bytes: &mut [u8]) -> io::Result<()>;
 }
 
-/// Sockets for the mesh and the runtime that drives its timers.
+/// Sockets for the mesh, and the runtime that drives their timers.
 #[async_trait]
 pub trait Net: Debug + Send + Sync {
-    /// Binds the mesh's one UDP socket.
+    /// Binds the UDP socket of the mesh.
     async fn bind_udp(&self, addr: SocketAddr) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>;
 
-    /// The timers and tasks that quinn runs on.
+    /// The timers and tasks of quinn.
     fn quinn_runtime(&self) -> Arc<dyn quinn::Runtime>;
 
-    /// Looks up the addresses that `host:port` stands for. May take seconds.
+    /// Resolves `host:port`. May take seconds.
     async fn resolve(&self, host_port: &str) -> io::Result<Vec<SocketAddr>>;
 }

@@ -1,4 +1,19 @@
-//! The cluster: who is a member, who owns a key, and how nodes talk.
+//! The cluster of equal peers: the I/O around `tidegate-ownership`, and the exchange of counts.
+//!
+//! This crate decides no request. It publishes which keys this node may decide, as
+//! [`ownership::Ownership`] and a shared topology, and carries calls, counters and states between
+//! nodes.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`environment`] | what a node takes from outside: time, randomness, sockets |
+//! | [`incarnation`] | this node's id and generation |
+//! | [`pki`] | the cluster's certificate authority and node certificates |
+//! | [`mesh`] | QUIC connections, the wire format, calls |
+//! | [`gossip`] | membership: who is alive, and each node's metadata |
+//! | [`ownership`] | drives the ownership state machines |
+//! | [`replicate`] | copies of strict states on other nodes, and their repair |
+//! | [`sync`] | exchange of per-actor counters of eventual rules |
 
 pub mod environment;
 pub mod gossip;

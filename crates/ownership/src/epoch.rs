@@ -1,42 +1,42 @@
-//! The name of a ring at a time.
+//! A version of a ring's membership, as two nodes compare it.
 
 use serde::{Deserialize, Serialize};
 
-/// Which members a node recognises on one ring, as a value that two nodes can compare.
+/// A version of one ring.
 ///
-/// Equal exactly when both recognise the same members, know the same ones, and count alike. Ordered
-/// by number: the newer epoch is the greater one.
+/// Two nodes' epochs are equal exactly when both recognise the same members and count the same
+/// voters. Epochs are ordered by number; the newer one is greater.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Epoch {
-    /// Grows whenever the roll changes, and is never lower than one met at a peer.
+    /// Incremented by each membership change, and never lower than the highest seen at a peer.
     pub number: u64,
-    /// Fingerprint of the members recognised and known.
+    /// Fingerprint of the recognised members and the voters
+    /// ([`RingMembers::fingerprint`](crate::RingMembers::fingerprint)).
     pub name: u64,
 }
 
 impl Epoch {
-    /// Highest number that is believed of a peer. An honest one counts the changes of a roll; at
-    /// one a nanosecond it would be here after 292 years. As many numbers are left above it, so
-    /// that whoever believed it can go on counting.
+    /// Highest number that is accepted from a peer. An honest number counts membership changes; at
+    /// one change per nanosecond it would take 292 years to get here. The same range is left above
+    /// it, so that a node that accepted this number can still count on.
     pub const NUMBER_MAX: u64 = u64::MAX / 2;
 }
 
-/// A node's epochs, one a ring.
+/// A node's epochs, one per ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epochs {
-    /// Of its region's ring.
+    /// Of the ring of the node's own region.
     pub region: Epoch,
     /// Of the ring over all regions.
     pub global: Epoch,
 }
 
-/// Where a node stands, as its pings tell.
+/// The ownership state of a node that its pings carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OwnershipStatus {
-    /// Its epochs.
     pub epochs: Epochs,
-    /// Whether a quorum of its region recognises it.
+    /// Whether the sender holds the lease of its region's ring.
     pub has_lease: bool,
 }

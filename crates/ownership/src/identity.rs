@@ -1,8 +1,9 @@
-//! Who a node is: a stable id, and a generation that grows at each start.
+//! Node identity: a stable id, and a generation that grows at each start.
 //!
-//! Ids move keys on the ring, so they survive restarts; generations tell a node from its own past.
-//! A node that lost its memory must not write into the column it wrote before: the two together
-//! name the column (the *actor*).
+//! The id places the node on the ring, so it survives restarts. Id and generation together are an
+//! *incarnation*, which names the *actor* whose entry of a G-counter the node increments: a
+//! restarted node has lost its counts, so it must not continue the entry of its previous
+//! incarnation.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -12,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use tidegate_limiter::engine::ActorId;
 
-/// A node's stable name: a DNS label, because it is also the name in its certificate.
+use crate::name::is_label_or_number;
+
+/// A node's stable name: a DNS label, because the node's certificate carries it.
 ///
 /// ```
 /// use tidegate_ownership::identity::NodeId;
@@ -24,36 +27,32 @@ use tidegate_limiter::engine::ActorId;
 #[serde(try_from = "String", into = "String")]
 pub struct NodeId(Arc<str>);
 
-/// A text that is no node id.
+/// A text that is not a node id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no node id: use 1 to 63 lower-case letters, digits and '-', with no '-' at either end"
+    "{0:?} is not a node id: use 1 to 63 lower-case letters, digits and '-', with no '-' at either end"
 )]
 pub struct InvalidNodeId(pub String);
 
 impl NodeId {
-    /// Validates `id`.
+    /// # Errors
+    ///
+    /// [`InvalidNodeId`] when `id` is not a DNS label.
     pub fn new(id: &str) -> Result<Self, InvalidNodeId> {
-        let label = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-        let valid = (1..=63).contains(&id.len())
-            && id.bytes().all(label)
-            && !id.starts_with('-')
-            && !id.ends_with('-');
-        if valid { Ok(Self(id.into())) } else { Err(InvalidNodeId(id.to_owned())) }
+        if is_label_or_number(id) { Ok(Self(id.into())) } else { Err(InvalidNodeId(id.to_owned())) }
     }
 
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Which start of a node this is: the wall clock's milliseconds at the start, or one more than the
-/// highest that a peer remembers, whichever is later.
+/// The incarnation number of a node: the wall clock at its start in milliseconds, or one more than
+/// the highest generation that a peer has seen of this node, whichever is higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Generation(pub u64);
 
-/// The column that `node` writes in its `generation`.
+/// The actor of the per-actor counters that `node` increments in its `generation`.
 pub fn node_actor(node: &NodeId, generation: Generation) -> ActorId {
     let mut sip = SipHasher13::new_with_key(b"tidegate n actor");
     sip.write(node.as_str().as_bytes());
@@ -61,15 +60,15 @@ pub fn node_actor(node: &NodeId, generation: Generation) -> ActorId {
     ActorId::new(sip.finish() & !REGION_BIT)
 }
 
-/// The column that a whole region has on the link to other regions.
+/// The actor that stands for a whole region in synchronisation between regions.
 pub fn region_actor(region: &str) -> ActorId {
     let mut sip = SipHasher13::new_with_key(b"tidegate r actor");
     sip.write(region.as_bytes());
     ActorId::new(sip.finish() | REGION_BIT)
 }
 
-/// Whether a column is a node's; otherwise it is a region's. Told by the column itself, so that it
-/// stays true when the node or the region is gone.
+/// Whether `actor` is a node; otherwise it is a region. The id itself carries this, so it can be
+/// answered for nodes and regions that are gone.
 pub fn is_node(actor: ActorId) -> bool {
     actor.get() & REGION_BIT == 0
 }
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_writes_another_column() {
+    fn a_restart_is_another_actor() {
         let id = NodeId::new("n1").expect("valid");
         assert_ne!(node_actor(&id, Generation(1)), node_actor(&id, Generation(2)));
         assert_ne!(region_actor("eu"), region_actor("us"));

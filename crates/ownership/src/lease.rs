@@ -1,215 +1,231 @@
-//! The right to own, as a majority gives it, for a while.
+//! The right to own ranges of a ring, granted by a quorum for a limited time.
 //!
-//! A grant counts for the lease's span from the moment that the ping it answers was *sent*: whoever
-//! granted it did so later, and holds its promise at least as long as the lease is believed.
+//! Each answered ping carries a grant of the voter. A grant is valid for the lease span from the
+//! moment the ping was *sent*. The voter granted it later than that and keeps its promise for a
+//! whole span, so it keeps it at least as long as this node relies on it.
 //!
-//! A grant names the serial under which the voter recognises this node. While a quorum grants under
-//! the serials that were noted, no quorum can have struck this node off in between. When a quorum
-//! grants again, but not under those, one may have: all that was held is lost.
+//! A grant names the serial of this node's entry in the voter's membership table. The lease
+//! *records* the serials it relies on. As long as a quorum grants under recorded serials, no quorum
+//! has evicted this node in between, and the lease is [held](LeaseState::Held). When a quorum
+//! grants, but not under recorded serials, a quorum may have evicted this node in between and other
+//! nodes may own its ranges: the lease is [interrupted](LeaseState::Interrupted), and the node
+//! drops all it held.
 //!
-//! A serial that is new while the tenure is whole is noted one span after it was first seen. Its
-//! voter had struck this node off before, and for a span from then on somebody may still count it
-//! among those who say so: `b` strikes `a` off and tells `c`; `b` recognises `a` again; `d` strikes
-//! `a` off and tells `c`, which now claims. Had `a` replaced the grants of `d` by those of `b`
-//! at once, it would not have noticed.
+//! A new serial that appears while the lease is held is recorded one span after it was first seen.
+//! Its voter had evicted this node before, and for one span another node may still count that
+//! voter's old epoch: `b` evicts `a`, and `c` learns of it; `b` recognises `a` again; `d` evicts
+//! `a`, and `c` learns of it, counts `b` and `d`, and claims. Had `a` replaced the grants of `d` by
+//! those of `b` at once, it would not have noticed.
 //!
 //! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only
-//! the first. The lease runs to 500 ms: `a` and `b` are enough.
+//! the first. The lease is valid until 500 ms, because `a` and `b` are a quorum.
 
 use std::collections::BTreeMap;
 
-use tidegate_limiter::units::Span;
+use tidegate_limiter::units::{Monotonic, Span};
 
-use super::Monotonic;
-use super::quorum::Quorum;
 use crate::identity::{Generation, NodeId};
+use crate::quorum::Quorum;
 
 const JUST_AFTER: Span = Span::from_nanos(1);
 
-/// What a voter's recognition of this node is known by.
+/// The entry of this node in a voter's membership table, as identified by a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordedGrant {
-    /// Which start of the voter.
+    /// The incarnation of the voter.
     pub generation: Generation,
-    /// Since which change of its roll.
+    /// The serial of the entry.
     pub serial: u64,
 }
 
-/// The grants of all voters.
+/// The lease of one ring.
+///
+/// Input: [`Lease::grant_received`] for each answered ping. Timeout: [`Lease::renew`], after each
+/// input and every few milliseconds. There is no output to drain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     me: NodeId,
     span: Span,
+    /// The latest grant of each voter.
     grants: BTreeMap<NodeId, Grant>,
-    /// Under what each voter recognised this node while the tenure was whole.
-    noted: BTreeMap<NodeId, RecordedGrant>,
-    /// Other serials than those noted, and when each was first seen.
-    seen: BTreeMap<NodeId, (RecordedGrant, Monotonic)>,
-    /// From when on each known member is counted.
-    counts_from: BTreeMap<NodeId, Monotonic>,
-    /// When it was looked at first.
-    begun: Option<Monotonic>,
-    /// Until when it ran when it was last renewed, and who counted then.
-    last_run: Option<(Monotonic, Quorum)>,
-    /// When it was looked at last.
-    renewed: Monotonic,
+    /// The grants that this lease relies on.
+    recorded: BTreeMap<NodeId, RecordedGrant>,
+    /// New serials that are not recorded yet, and when each was first seen.
+    unrecorded: BTreeMap<NodeId, (RecordedGrant, Monotonic)>,
+    /// From when on each voter counts.
+    votes_from: BTreeMap<NodeId, Monotonic>,
+    first_renewal: Option<Monotonic>,
+    last_renewal: Monotonic,
+    /// The end of the lease as of the last successful renewal, and the voters at that time.
+    valid_until: Option<(Monotonic, Quorum)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grant {
-    sent: Monotonic,
-    recognised: RecordedGrant,
+    ping_sent: Monotonic,
+    entry: RecordedGrant,
 }
 
-/// How this node stands with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
-    /// It may own until then, and has been able to without a break.
-    Whole(Monotonic),
-    /// It may own until then, but lost what it held.
-    Broken(Monotonic),
-    /// It may own nothing.
-    Nothing,
+    /// Valid until then, and without interruption since the renewal before.
+    Held(Monotonic),
+    /// Valid until then, but other nodes may have taken over since it was last valid: everything
+    /// held under it must be dropped.
+    Interrupted(Monotonic),
+    /// Not valid: this node may own nothing.
+    None,
+}
+
+impl LeaseState {
+    /// The end of the lease; [`Monotonic::START`] when it is not valid.
+    pub fn until(self) -> Monotonic {
+        match self {
+            Self::Held(until) | Self::Interrupted(until) => until,
+            Self::None => Monotonic::START,
+        }
+    }
 }
 
 impl Lease {
-    /// A lease of `me` that nobody has granted anything of.
+    /// A lease of `me` without any grant; each grant is valid for `span`.
     pub fn new(me: NodeId, span: Span) -> Self {
-        let (grants, noted, seen, counts_from) = Default::default();
+        let (grants, recorded, unrecorded, votes_from) = Default::default();
         Self {
             me,
             span,
             grants,
-            noted,
-            seen,
-            counts_from,
-            begun: None,
-            last_run: None,
-            renewed: Monotonic::EPOCH,
+            recorded,
+            unrecorded,
+            votes_from,
+            first_renewal: None,
+            last_renewal: Monotonic::START,
+            valid_until: None,
         }
     }
 
-    /// How long a grant counts.
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// `voter` recognised this node in its answer to a ping of `sent`.
-    pub fn granted(&mut self, voter: &NodeId, sent: Monotonic, recognised: RecordedGrant) {
-        let is_older = self.grants.get(voter).is_some_and(|grant| grant.sent > sent);
+    /// `voter` answered the ping that was sent at `ping_sent` with a grant.
+    pub fn grant_received(&mut self, voter: &NodeId, ping_sent: Monotonic, entry: RecordedGrant) {
+        let is_older = self.grants.get(voter).is_some_and(|grant| grant.ping_sent > ping_sent);
         if !is_older {
-            self.grants.insert(voter.clone(), Grant { sent, recognised });
+            self.grants.insert(voter.clone(), Grant { ping_sent, entry });
         }
     }
 
-    /// Where this node stands at `now`. A voter that became known while this node was whole counts
-    /// when it can be relied on, or has had the time to grant.
+    /// Recomputes the lease at `now` for the voters in `quorum`. A voter that was added while the
+    /// lease was held counts once its grant is recorded, or once it has had a span to send one.
     pub fn renew(&mut self, now: Monotonic, quorum: &Quorum) -> LeaseState {
-        self.follow(now, quorum);
-        let counts = self.counting(quorum, now);
-        // A newcomer is noted before it counts, as long as those who counted until now are enough.
-        let counted = self.counting(quorum, self.renewed);
-        self.renewed = now;
-        if counted.is_met(|id| self.is_intact_after(id, now)) {
-            self.note_what_lasts(now);
+        self.follow_voters(now, quorum);
+        let voters = self.voters_at(quorum, now);
+        // A new voter's grant is recorded before it counts, if the previous voters suffice.
+        let previous_voters = self.voters_at(quorum, self.last_renewal);
+        self.last_renewal = now;
+        if previous_voters.is_met(|id| self.has_recorded_grant(id, now)) {
+            self.record_settled_grants(now);
         }
-        let is_whole = !self.has_lapsed_under_others(now, quorum)
-            && counts.is_met(|id| self.is_intact_after(id, now));
-        if !is_whole && !counts.is_met(|id| self.is_fresh_after(id, now)) {
-            return LeaseState::Nothing;
+        let is_held = !self.has_expired_under_other_voters(now, quorum)
+            && voters.is_met(|id| self.has_recorded_grant(id, now));
+        if !is_held && !voters.is_met(|id| self.has_grant(id, now)) {
+            return LeaseState::None;
         }
-        if is_whole {
-            self.note_what_lasts(now);
+        if is_held {
+            self.record_settled_grants(now);
         } else {
-            self.note_all(now);
+            self.record_all_grants(now);
         }
-        // It runs until so many grants have run out, or so many more voters count, that the rest is
-        // no quorum any more.
-        let ends = self.grants.values().map(|grant| grant.sent.plus(self.span));
-        let grows = self.counts_from.values().copied();
-        let changes = ends.chain(grows).filter(|at| now < *at);
-        let lasts = |at| self.counting(quorum, at).is_met(|id| self.will_be_intact_after(id, at));
-        let until = changes.filter(|at| !lasts(*at)).min().unwrap_or(Monotonic::NEVER);
-        self.last_run = Some((until, quorum.clone()));
-        if is_whole { LeaseState::Whole(until) } else { LeaseState::Broken(until) }
+        // The lease ends at the first moment at which so many grants have expired, or so many more
+        // voters count, that the remaining grants are no quorum.
+        let expiries = self.grants.values().map(|grant| grant.ping_sent.plus(self.span));
+        let additions = self.votes_from.values().copied();
+        let is_valid =
+            |at| self.voters_at(quorum, at).is_met(|id| self.will_have_recorded_grant(id, at));
+        let changes = expiries.chain(additions).filter(|at| now < *at);
+        let until = changes.filter(|at| !is_valid(*at)).min().unwrap_or(Monotonic::NEVER);
+        self.valid_until = Some((until, quorum.clone()));
+        if is_held { LeaseState::Held(until) } else { LeaseState::Interrupted(until) }
     }
 
-    /// Those of `quorum` that count at `at`.
-    fn counting(&self, quorum: &Quorum, at: Monotonic) -> Quorum {
-        let from = |id: &NodeId| self.counts_from.get(id).copied().unwrap_or(at);
-        quorum.only(|id| *id == self.me || at >= from(id))
+    /// The voters of `quorum` that count at `at`.
+    fn voters_at(&self, quorum: &Quorum, at: Monotonic) -> Quorum {
+        let from = |id: &NodeId| self.votes_from.get(id).copied().unwrap_or(at);
+        quorum.filtered(|id| *id == self.me || at >= from(id))
     }
 
-    /// Whether it ran out since, and others count now. While it had run out, a quorum of those who
-    /// counted may have struck this node off, and need not meet a quorum of those who count now:
-    /// `b c` of `a b c`, then `b` leaves, and `a` is a quorum of `a c`.
-    fn has_lapsed_under_others(&self, now: Monotonic, quorum: &Quorum) -> bool {
-        self.last_run.as_ref().is_some_and(|(until, then)| now >= *until && then != quorum)
+    /// Whether the lease has expired and the voters are others now. While it was expired, a quorum
+    /// of the old voters may have evicted this node without intersecting a quorum of the new ones:
+    /// `b c` of `a b c`; then `b` leaves, and `a` is a quorum of `a c`.
+    fn has_expired_under_other_voters(&self, now: Monotonic, quorum: &Quorum) -> bool {
+        self.valid_until.as_ref().is_some_and(|(until, then)| now >= *until && then != quorum)
     }
 
-    /// Whether what `id` granted counts after `at`.
-    fn is_fresh_after(&self, id: &NodeId, at: Monotonic) -> bool {
-        *id == self.me || self.grants.get(id).is_some_and(|grant| at < grant.sent.plus(self.span))
+    /// Whether the grant of `id` is still valid just after `at`.
+    fn has_grant(&self, id: &NodeId, at: Monotonic) -> bool {
+        *id == self.me
+            || self.grants.get(id).is_some_and(|grant| at < grant.ping_sent.plus(self.span))
     }
 
-    /// Whether it does, and is under the serial that was noted.
-    fn is_intact_after(&self, id: &NodeId, at: Monotonic) -> bool {
-        let granted = self.grants.get(id).map(|grant| grant.recognised);
-        let is_noted = *id == self.me || granted.is_some_and(|it| self.noted.get(id) == Some(&it));
-        is_noted && self.is_fresh_after(id, at)
+    /// Whether it is, and is the recorded one.
+    fn has_recorded_grant(&self, id: &NodeId, at: Monotonic) -> bool {
+        let entry = self.grants.get(id).map(|grant| grant.entry);
+        let is_recorded =
+            *id == self.me || (entry.is_some() && self.recorded.get(id) == entry.as_ref());
+        is_recorded && self.has_grant(id, at)
     }
 
-    /// Whether it will, if this lease lasts until `at` and nothing else is heard of `id`.
-    fn will_be_intact_after(&self, id: &NodeId, at: Monotonic) -> bool {
-        let granted = self.grants.get(id).map(|grant| grant.recognised);
-        let will_be_noted = self.seen.get(id).is_some_and(|(recognised, since)| {
-            granted == Some(*recognised) && at > since.plus(self.span)
+    /// Whether it will be, if this lease lasts until `at` and `id` sends nothing else.
+    fn will_have_recorded_grant(&self, id: &NodeId, at: Monotonic) -> bool {
+        let entry = self.grants.get(id).map(|grant| grant.entry);
+        let will_be_recorded = self.unrecorded.get(id).is_some_and(|(unrecorded, since)| {
+            entry == Some(*unrecorded) && at > since.plus(self.span)
         });
-        self.is_intact_after(id, at) || (will_be_noted && self.is_fresh_after(id, at))
+        self.has_recorded_grant(id, at) || (will_be_recorded && self.has_grant(id, at))
     }
 
-    /// The tenure begins: nothing is held that anybody could have taken.
-    fn note_all(&mut self, now: Monotonic) {
-        self.seen.clear();
-        let fresh = self.grants.iter().filter(|(_, grant)| now < grant.sent.plus(self.span));
-        self.noted = fresh.map(|(id, grant)| (id.clone(), grant.recognised)).collect();
+    /// A new lease begins: nothing is held that another node could have taken.
+    fn record_all_grants(&mut self, now: Monotonic) {
+        self.unrecorded.clear();
+        let valid = self.grants.iter().filter(|(_, grant)| now < grant.ping_sent.plus(self.span));
+        self.recorded = valid.map(|(id, grant)| (id.clone(), grant.entry)).collect();
     }
 
-    /// The tenure goes on: other serials are noted when nobody counts the strike before them any
-    /// more.
-    fn note_what_lasts(&mut self, now: Monotonic) {
-        for (id, Grant { sent, recognised }) in &self.grants {
-            if now >= sent.plus(self.span) || self.noted.get(id) == Some(recognised) {
+    /// The lease continues: records new serials that were first seen a span ago.
+    fn record_settled_grants(&mut self, now: Monotonic) {
+        for (id, Grant { ping_sent, entry }) in &self.grants {
+            if now >= ping_sent.plus(self.span) || self.recorded.get(id) == Some(entry) {
                 continue;
             }
-            let (before, since) = *self.seen.entry(id.clone()).or_insert((*recognised, now));
-            if before != *recognised {
-                self.seen.insert(id.clone(), (*recognised, now));
+            let (seen, since) = *self.unrecorded.entry(id.clone()).or_insert((*entry, now));
+            if seen != *entry {
+                self.unrecorded.insert(id.clone(), (*entry, now));
             } else if now >= since.plus(self.span) {
-                self.seen.remove(id);
-                self.noted.insert(id.clone(), *recognised);
-            } else if let Some(from) = self.counts_from.get_mut(id)
+                self.unrecorded.remove(id);
+                self.recorded.insert(id.clone(), *entry);
+            } else if let Some(from) = self.votes_from.get_mut(id)
                 && now < *from
             {
-                // It would count as one that cannot be relied on; afterwards it is noted.
+                // Otherwise it would count before its grant is recorded.
                 *from = since.plus(self.span).plus(JUST_AFTER);
             }
         }
     }
 
-    /// Remembers from when on voters count, and forgets those that do not any more.
-    fn follow(&mut self, now: Monotonic, quorum: &Quorum) {
-        let Quorum::Of(known) = quorum else { return };
-        // A node that just started has nothing to lose while it waits for a quorum of all.
-        let begun = *self.begun.get_or_insert(now);
-        let from = if now < begun.plus(self.span) { now } else { now.plus(self.span) };
-        let counts = |id: &NodeId| quorum.counts(id);
-        self.counts_from.retain(|id, _| counts(id));
-        self.noted.retain(|id, _| counts(id));
-        self.seen.retain(|id, _| counts(id));
-        self.grants.retain(|id, grant| counts(id) || now < grant.sent.plus(self.span));
-        for id in known {
-            self.counts_from.entry(id.clone()).or_insert(from);
+    /// Sets from when on new voters count, and drops the state of former ones.
+    fn follow_voters(&mut self, now: Monotonic, quorum: &Quorum) {
+        let Quorum::Of(voters) = quorum else { return };
+        // A node that has just started holds nothing, so it may wait for a quorum of all voters.
+        let first = *self.first_renewal.get_or_insert(now);
+        let from = if now < first.plus(self.span) { now } else { now.plus(self.span) };
+        let is_voter = |id: &NodeId| quorum.has_voter(id);
+        self.votes_from.retain(|id, _| is_voter(id));
+        self.recorded.retain(|id, _| is_voter(id));
+        self.unrecorded.retain(|id, _| is_voter(id));
+        self.grants.retain(|id, grant| is_voter(id) || now < grant.ping_sent.plus(self.span));
+        for id in voters {
+            self.votes_from.entry(id.clone()).or_insert(from);
         }
     }
 }
@@ -236,129 +252,133 @@ mod tests {
         Quorum::Of(vec![id("a"), id("b"), id("c")])
     }
 
-    /// `b` of three, recognised by all from the beginning.
+    /// The lease of `b` of three, with grants of all from the beginning.
     fn b_of_three() -> Lease {
         let mut lease = Lease::new(id("b"), SPAN);
         for voter in ["a", "c"] {
-            lease.granted(&id(voter), ms(0), of(1));
+            lease.grant_received(&id(voter), ms(0), of(1));
         }
-        assert_eq!(lease.renew(ms(0), &three()), LeaseState::Broken(ms(400)), "it is new");
-        assert_eq!(lease.renew(ms(0), &three()), LeaseState::Whole(ms(400)));
+        assert_eq!(
+            lease.renew(ms(0), &three()),
+            LeaseState::Interrupted(ms(400)),
+            "nothing was recorded"
+        );
+        assert_eq!(lease.renew(ms(0), &three()), LeaseState::Held(ms(400)));
         lease
     }
 
     #[test]
-    fn a_lease_runs_from_the_ping_that_the_deciding_grant_answered() {
+    fn a_lease_starts_at_the_ping_of_its_oldest_needed_grant() {
         let mut lease = b_of_three();
-        lease.granted(&id("a"), ms(100), of(1));
-        assert_eq!(lease.renew(ms(150), &three()), LeaseState::Whole(ms(500)));
-        assert_eq!(lease.renew(ms(499), &three()), LeaseState::Whole(ms(500)));
-        assert_eq!(lease.renew(ms(500), &three()), LeaseState::Nothing);
+        lease.grant_received(&id("a"), ms(100), of(1));
+        assert_eq!(lease.renew(ms(150), &three()), LeaseState::Held(ms(500)));
+        assert_eq!(lease.renew(ms(499), &three()), LeaseState::Held(ms(500)));
+        assert_eq!(lease.renew(ms(500), &three()), LeaseState::None);
     }
 
     #[test]
-    fn what_was_held_is_lost_only_when_a_quorum_may_have_struck_off() {
+    fn a_lease_is_interrupted_only_when_a_quorum_may_have_evicted() {
         let mut one = b_of_three();
-        one.granted(&id("a"), ms(300), of(9));
-        one.granted(&id("c"), ms(300), of(1));
-        assert_eq!(one.renew(ms(450), &three()), LeaseState::Whole(ms(700)));
+        one.grant_received(&id("a"), ms(300), of(9));
+        one.grant_received(&id("c"), ms(300), of(1));
+        assert_eq!(one.renew(ms(450), &three()), LeaseState::Held(ms(700)));
         let mut both = b_of_three();
-        both.granted(&id("a"), ms(900), of(9));
-        both.granted(&id("c"), ms(900), of(9));
-        assert_eq!(both.renew(ms(950), &three()), LeaseState::Broken(ms(1_300)));
-        assert_eq!(both.renew(ms(960), &three()), LeaseState::Whole(ms(1_300)));
+        both.grant_received(&id("a"), ms(900), of(9));
+        both.grant_received(&id("c"), ms(900), of(9));
+        assert_eq!(both.renew(ms(950), &three()), LeaseState::Interrupted(ms(1_300)));
+        assert_eq!(both.renew(ms(960), &three()), LeaseState::Held(ms(1_300)));
     }
 
-    /// `a` struck `b` off and recognised it again. Whoever heard of the strike may count `a` for a
-    /// span, so `b` does not rely on it before.
+    /// `a` evicted `b` and recognised it again. Nodes that saw the old epoch of `a` may count it
+    /// for one span, so `b` does not rely on the new serial before.
     #[test]
-    fn another_serial_is_relied_on_when_the_strike_before_it_counts_no_more() {
+    fn a_new_serial_is_recorded_after_one_span() {
         let mut soon = b_of_three();
         for sent in [300, 600] {
-            soon.granted(&id("a"), ms(sent), of(9));
-            soon.granted(&id("c"), ms(300), of(1));
-            assert_eq!(soon.renew(ms(sent), &three()), LeaseState::Whole(ms(700)));
+            soon.grant_received(&id("a"), ms(sent), of(9));
+            soon.grant_received(&id("c"), ms(300), of(1));
+            assert_eq!(soon.renew(ms(sent), &three()), LeaseState::Held(ms(700)));
         }
-        assert_eq!(soon.renew(ms(700), &three()), LeaseState::Broken(ms(1_000)));
+        assert_eq!(soon.renew(ms(700), &three()), LeaseState::Interrupted(ms(1_000)));
         let mut late = b_of_three();
         for sent in [300, 600, 700] {
-            late.granted(&id("a"), ms(sent), of(9));
-            late.granted(&id("c"), ms(sent.min(600)), of(1));
-            assert!(matches!(late.renew(ms(sent), &three()), LeaseState::Whole(_)));
+            late.grant_received(&id("a"), ms(sent), of(9));
+            late.grant_received(&id("c"), ms(sent.min(600)), of(1));
+            assert!(matches!(late.renew(ms(sent), &three()), LeaseState::Held(_)));
         }
-        assert_eq!(late.renew(ms(1_000), &three()), LeaseState::Whole(ms(1_100)));
+        assert_eq!(late.renew(ms(1_000), &three()), LeaseState::Held(ms(1_100)));
     }
 
     #[test]
-    fn a_quorum_of_fewer_does_not_mend_what_ran_out_under_more() {
+    fn a_lease_that_expired_is_interrupted_when_the_voters_are_others() {
         let mut lease = Lease::new(id("a"), SPAN);
         let three = three();
         for voter in ["b", "c"] {
-            lease.granted(&id(voter), ms(0), of(1));
+            lease.grant_received(&id(voter), ms(0), of(1));
         }
-        assert_eq!(lease.renew(ms(0), &three), LeaseState::Broken(ms(400)));
-        assert_eq!(lease.renew(ms(500), &three), LeaseState::Nothing);
+        assert_eq!(lease.renew(ms(0), &three), LeaseState::Interrupted(ms(400)));
+        assert_eq!(lease.renew(ms(500), &three), LeaseState::None);
         let two = Quorum::Of(vec![id("a"), id("c")]);
-        assert!(matches!(lease.renew(ms(600), &two), LeaseState::Broken(_)), "b left meanwhile");
-        assert!(matches!(lease.renew(ms(620), &two), LeaseState::Whole(_)));
+        assert!(matches!(lease.renew(ms(600), &two), LeaseState::Interrupted(_)), "b has left");
+        assert!(matches!(lease.renew(ms(620), &two), LeaseState::Held(_)));
     }
 
-    /// Two nodes may have struck it off without a grant to wait for.
+    /// Two voters may have evicted it without waiting for a grant to expire.
     #[test]
-    fn a_node_that_just_started_needs_a_quorum_of_all_it_knows() {
+    fn a_node_that_just_started_needs_a_quorum_of_all_voters() {
         let mut lease = Lease::new(id("a"), SPAN);
-        assert_eq!(lease.renew(ms(0), &three()), LeaseState::Nothing);
-        lease.granted(&id("c"), ms(10), of(1));
-        assert_eq!(lease.renew(ms(20), &three()), LeaseState::Broken(ms(410)));
+        assert_eq!(lease.renew(ms(0), &three()), LeaseState::None);
+        lease.grant_received(&id("c"), ms(10), of(1));
+        assert_eq!(lease.renew(ms(20), &three()), LeaseState::Interrupted(ms(410)));
     }
 
     #[test]
-    fn a_newcomer_counts_when_it_can_be_relied_on_or_is_late() {
+    fn a_new_voter_counts_once_its_grant_is_recorded_or_overdue() {
         let alone = Quorum::Of(vec![id("b")]);
         let pair = Quorum::Of(vec![id("a"), id("b")]);
         let mut lease = Lease::new(id("b"), SPAN);
-        assert_eq!(lease.renew(ms(0), &alone), LeaseState::Whole(Monotonic::NEVER));
-        assert_eq!(lease.renew(ms(500), &pair), LeaseState::Whole(ms(900)));
-        lease.granted(&id("a"), ms(520), of(1));
-        assert_eq!(lease.renew(ms(530), &pair), LeaseState::Whole(ms(930).plus(JUST_AFTER)));
-        lease.granted(&id("a"), ms(920), of(1));
-        assert_eq!(lease.renew(ms(930), &pair), LeaseState::Whole(ms(1_320)));
-        let mut unheard = Lease::new(id("b"), SPAN);
-        unheard.renew(ms(0), &alone);
-        unheard.renew(ms(500), &pair);
-        assert_eq!(unheard.renew(ms(900), &pair), LeaseState::Nothing);
+        assert_eq!(lease.renew(ms(0), &alone), LeaseState::Held(Monotonic::NEVER));
+        assert_eq!(lease.renew(ms(500), &pair), LeaseState::Held(ms(900)));
+        lease.grant_received(&id("a"), ms(520), of(1));
+        assert_eq!(lease.renew(ms(530), &pair), LeaseState::Held(ms(930).plus(JUST_AFTER)));
+        lease.grant_received(&id("a"), ms(920), of(1));
+        assert_eq!(lease.renew(ms(930), &pair), LeaseState::Held(ms(1_320)));
+        let mut silent = Lease::new(id("b"), SPAN);
+        silent.renew(ms(0), &alone);
+        silent.renew(ms(500), &pair);
+        assert_eq!(silent.renew(ms(900), &pair), LeaseState::None);
     }
 
-    /// What is believed between two renewals must not end just because another one counts.
+    /// The end that was computed at a renewal must not be cut because another voter counts.
     #[test]
-    fn a_newcomer_that_is_not_needed_cuts_no_lease_short() {
+    fn a_new_voter_that_is_not_needed_does_not_shorten_the_lease() {
         let pair = Quorum::Of(vec![id("a"), id("b")]);
         let mut lease = Lease::new(id("b"), SPAN);
-        lease.granted(&id("a"), ms(0), of(1));
+        lease.grant_received(&id("a"), ms(0), of(1));
         lease.renew(ms(0), &pair);
         for sent in [300, 600] {
-            lease.granted(&id("a"), ms(sent), of(1));
-            assert_eq!(lease.renew(ms(sent), &three()), LeaseState::Whole(ms(sent + 400)));
+            lease.grant_received(&id("a"), ms(sent), of(1));
+            assert_eq!(lease.renew(ms(sent), &three()), LeaseState::Held(ms(sent + 400)));
         }
     }
 
-    /// From when on `a` counts nobody is a quorum without it; it is noted just before.
+    /// Once `a` counts, there is no quorum without it; its grant is recorded just before.
     #[test]
-    fn nor_does_one_that_is_needed_and_noted_in_time() {
+    fn nor_does_a_needed_voter_whose_grant_is_recorded_in_time() {
         let (alone, pair) = (Quorum::Of(vec![id("b")]), Quorum::Of(vec![id("a"), id("b")]));
         let mut lease = Lease::new(id("b"), SPAN);
         lease.renew(ms(0), &alone);
-        lease.granted(&id("a"), ms(490), of(1));
+        lease.grant_received(&id("a"), ms(490), of(1));
         lease.renew(ms(500), &pair);
         for sent in [800, 1_100] {
-            lease.granted(&id("a"), ms(sent), of(1));
-            assert_eq!(lease.renew(ms(sent), &pair), LeaseState::Whole(ms(sent + 400)));
+            lease.grant_received(&id("a"), ms(sent), of(1));
+            assert_eq!(lease.renew(ms(sent), &pair), LeaseState::Held(ms(sent + 400)));
         }
     }
 
     #[test]
-    fn without_a_quorum_rule_nobody_is_asked() {
+    fn without_a_quorum_rule_the_lease_is_always_held() {
         let mut lease = Lease::new(id("b"), SPAN);
-        assert_eq!(lease.renew(ms(0), &Quorum::Everyone), LeaseState::Whole(Monotonic::NEVER));
+        assert_eq!(lease.renew(ms(0), &Quorum::NotRequired), LeaseState::Held(Monotonic::NEVER));
     }
 }

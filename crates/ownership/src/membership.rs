@@ -1,7 +1,8 @@
-//! Who is a member right now, as one immutable value.
+//! Cluster membership as immutable values.
 //!
-//! Gossip delivers facts about incarnations (node id and generation); a [`View`] keeps the newest
-//! incarnation of each node, sorted by id, so that two nodes with the same facts hold equal views.
+//! Gossip delivers the metadata of incarnations (node id and generation); a [`View`] keeps the
+//! newest incarnation of each node, sorted by id, so two nodes that received the same metadata have
+//! equal views.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -10,97 +11,111 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-use super::identity::{Generation, NodeId};
-use super::voters::VoterSet;
+use tidegate_limiter::units::Timestamp;
 
-/// What a node says about itself in gossip.
+use crate::identity::{Generation, NodeId};
+
+/// A member, as it publishes itself in gossip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Stable name.
     pub id: NodeId,
-    /// Which start of it.
     pub generation: Generation,
-    /// Where its mesh is reached.
+    /// The advertised mesh address (UDP).
     pub addr: SocketAddr,
     /// Nodes of one region share strict limits.
     pub region: String,
-    /// Replicas go to another zone where there is one.
+    /// Replicas are placed in another zone where there is one.
     pub zone: String,
-    /// Whether it takes keys.
     pub state: MemberState,
-    /// Fingerprint of the rule book it holds.
+    /// Fingerprint of the rule book it uses.
     pub rule_book: u64,
-    /// Where its HTTP door listens, for people.
+    /// Its HTTP listener, for operators.
     pub http: Option<SocketAddr>,
-    /// Who counts for a majority, in its eyes.
+    /// The voters that it counts.
     pub voter_set: VoterSet,
 }
 
-/// What a member is ready for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
     /// Owns keys.
     Up,
-    /// Still answers, owns nothing any more: it is about to leave.
+    /// Owns no keys and still answers calls: it is about to leave.
     Draining,
 }
 
-/// The members, sorted by id; immutable.
+/// The voters that a member counts, as it publishes them in gossip.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VoterSet {
+    pub voters: Vec<Voter>,
+}
+
+/// A node that counts for a quorum of its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Voter {
+    pub id: NodeId,
+    pub region: String,
+    /// When the node was lost, by the wall clock of the member that lost it; `None` while it is a
+    /// member.
+    pub lost_at: Option<Timestamp>,
+}
+
+/// The live members, sorted by id; immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     members: Vec<Member>,
     epoch: u64,
 }
 
-/// The most members a view holds. Beyond it the highest ids are left out, on every node alike, and
-/// the caller counts them.
+/// The most members in a view. Beyond it the highest ids are left out, alike on every node.
 pub const MEMBERS_MAX: usize = 1_024;
 
-/// The nodes that a share of a limit is set aside for, each with its region: the members, and those
-/// that are away but neither left nor were forgotten. Sorted by id; immutable.
+/// The nodes among which a limit is divided while owners are unreachable, with their regions: the
+/// members, and nodes that were lost without leaving and are not yet forgotten. Sorted by id;
+/// immutable.
 ///
-/// A side of a split cluster sees its own members only. If it shared a limit among them, the sides
-/// would hand it out once each; shared among the known, they hand out parts of one limit.
+/// Each side of a split cluster sees only its own members. If it divided a limit among those, every
+/// side would grant the whole limit; divided among the known members, all sides together grant it
+/// once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownMembers {
     nodes: Vec<(NodeId, String)>,
 }
 
 impl KnownMembers {
-    /// These nodes; of two with one id the later region counts. Beyond [`MEMBERS_MAX`] the highest
-    /// ids are left out, on every node alike.
+    /// For an id that occurs twice the later region is kept. Beyond [`MEMBERS_MAX`] the highest ids
+    /// are left out, alike on every node.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, String)>) -> Self {
         let by_id: BTreeMap<NodeId, String> = nodes.into_iter().collect();
         Self { nodes: by_id.into_iter().take(MEMBERS_MAX).collect() }
     }
 
-    /// Those that own keys in `view`.
+    /// The members that own keys in `view`.
     pub fn of(view: &View) -> Self {
         Self::new(view.owners().map(|member| (member.id.clone(), member.region.clone())))
     }
 
-    /// What is in either; where both name a node, the region that `self` says.
+    /// The union; where both contain a node, its region is taken from `self`.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self::new(other.nodes.into_iter().chain(self.nodes))
     }
 
-    /// All of them with their regions, sorted by id.
+    /// Ids with regions, sorted by id.
     pub fn nodes(&self) -> &[(NodeId, String)] {
         &self.nodes
     }
 }
 
 impl View {
-    /// The view of `node_metadata`: the highest generation of each node.
-    pub fn new(node_metadata: impl IntoIterator<Item = Member>) -> Self {
+    /// The newest incarnation of each node in `members`.
+    pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
         let mut newest: BTreeMap<NodeId, Member> = BTreeMap::new();
-        for fact in node_metadata {
+        for member in members {
             let is_newer =
-                newest.get(&fact.id).is_none_or(|known| known.generation < fact.generation);
+                newest.get(&member.id).is_none_or(|other| other.generation < member.generation);
             if is_newer {
-                newest.insert(fact.id.clone(), fact);
+                newest.insert(member.id.clone(), member);
             }
         }
         let members: Vec<Member> = newest.into_values().take(MEMBERS_MAX).collect();
@@ -108,24 +123,23 @@ impl View {
         Self { members, epoch }
     }
 
-    /// All members, sorted by id.
+    /// Sorted by id.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// The member of that id.
     pub fn get(&self, id: &NodeId) -> Option<&Member> {
         let index = self.members.binary_search_by(|member| member.id.cmp(id)).ok()?;
         self.members.get(index)
     }
 
-    /// Those that own keys, sorted by id.
+    /// The members that own keys, sorted by id.
     pub fn owners(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.state == MemberState::Up)
     }
 
-    /// Equal on two nodes exactly when the same nodes own keys in the same regions, whatever their
-    /// generations and addresses: the name of a ring.
+    /// A fingerprint of the ring: equal on two nodes exactly when the same nodes own keys in the
+    /// same regions and zones, whatever their generations and addresses.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -161,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_incarnation_is_seen() {
+    fn a_view_keeps_the_newest_incarnation() {
         let view = View::new([
             member("b", 1, MemberState::Up),
             member("a", 7, MemberState::Up),
@@ -172,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_names_the_ring_and_nothing_else() {
+    fn the_epoch_depends_on_the_ring_only() {
         let one = View::new([member("a", 1, MemberState::Up), member("b", 1, MemberState::Up)]);
         let restarted =
             View::new([member("b", 9, MemberState::Up), member("a", 1, MemberState::Up)]);

@@ -1,115 +1,111 @@
-//! Whom this node recognises, and whom it knows.
+//! The members that this node recognises.
 //!
-//! Gossip tells who is alive; the roll follows it at once when somebody comes, and late when
-//! somebody goes: a member that gossip gave up gets no more grants, and is struck off when the last
-//! one it got has run out. So whoever is off the roll of a quorum has no lease.
+//! Gossip reports which nodes are alive. The table adds a member as soon as gossip reports it, and
+//! removes one late: a member that gossip gave up gets no further lease grants, and is *evicted*
+//! once the last grant it got has expired. So a node that a quorum has evicted holds no lease.
 //!
-//! Example, lease 400 ms: `b` pinged last at 0 and died. Gossip gives it up at 950 ms; its grant
-//! ran out at 400 ms, so it is struck off at once. Had it pinged at 900 ms, behind a cut that lets
-//! only its own datagrams through, it would go at 1,300 ms.
+//! Example, lease 400 ms: `b` sent its last ping at 0 and crashed. Gossip gives it up at 950 ms;
+//! its grant expired at 400 ms, so it is evicted at once. Had it pinged at 900 ms, behind a one-way
+//! partition that lets only its own packets through, it would be evicted at 1,300 ms.
 
 use std::collections::BTreeMap;
 
-use tidegate_limiter::units::Span;
+use tidegate_limiter::units::{Monotonic, Span};
 
-use super::Monotonic;
 use crate::identity::{Generation, NodeId};
 
-/// What gossip says of a live member.
+/// A live member, as reported by gossip.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LiveMember {
-    /// Its id.
     pub id: NodeId,
-    /// Which start of it.
     pub generation: Generation,
-    /// Whether it takes keys; false while it drains.
+    /// Whether it owns keys; false while it drains.
     pub is_up: bool,
 }
 
-/// The members this node recognises, itself among them.
+/// The members that this node recognises, including itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MembershipTable {
     me: NodeId,
     lease: Span,
     entries: BTreeMap<NodeId, TableEntry>,
-    /// Grows with every new seat.
-    serial: u64,
+    /// The serial of the newest entry.
+    last_serial: u64,
 }
 
-/// A member on the roll.
+/// A recognised member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableEntry {
-    /// Which start of it.
     pub generation: Generation,
-    /// Whether it takes keys; false while it drains.
+    /// Whether it owns keys; false while it drains.
     pub is_up: bool,
-    /// Under what it is recognised.
+    /// Differs between two entries of one node, so a member can detect that it was evicted and
+    /// added again in between.
     serial: u64,
-    /// When it last got a grant.
-    granted: Option<Monotonic>,
-    /// Whether gossip has given it up: no more grants.
+    last_grant: Option<Monotonic>,
+    /// Gossip has given the member up: it gets no grants until gossip reports it again.
     is_withheld: bool,
 }
 
 impl MembershipTable {
-    /// The roll of `me`, empty.
+    /// An empty table of node `me`; each grant is valid for `lease`.
     pub fn new(me: NodeId, lease: Span) -> Self {
-        Self { me, lease, entries: BTreeMap::new(), serial: 0 }
+        Self { me, lease, entries: BTreeMap::new(), last_serial: 0 }
     }
 
-    /// Takes in who is alive. Returns whether the roll changed.
-    pub fn hear(&mut self, now: Monotonic, alive: &[LiveMember]) -> bool {
+    /// Replaces the set of live members. Returns whether the table changed.
+    pub fn update(&mut self, now: Monotonic, alive: &[LiveMember]) -> bool {
         let mut has_changed = false;
         for LiveMember { id, generation, is_up } in alive {
             match self.entries.get_mut(id) {
-                Some(seat) if seat.generation == *generation => {
-                    has_changed |= seat.is_up != *is_up;
-                    (seat.is_up, seat.is_withheld) = (*is_up, false);
+                Some(entry) if entry.generation == *generation => {
+                    has_changed |= entry.is_up != *is_up;
+                    (entry.is_up, entry.is_withheld) = (*is_up, false);
                 }
-                // An older start than the one that is recognised is dead.
-                Some(seat) if seat.generation > *generation => {}
+                // Late gossip about an incarnation that was replaced by the recognised one.
+                Some(entry) if entry.generation > *generation => {}
                 _ => {
-                    self.serial += 1;
-                    let seat = TableEntry {
+                    self.last_serial += 1;
+                    let entry = TableEntry {
                         generation: *generation,
                         is_up: *is_up,
-                        serial: self.serial,
-                        granted: None,
+                        serial: self.last_serial,
+                        last_grant: None,
                         is_withheld: false,
                     };
-                    self.entries.insert(id.clone(), seat);
+                    self.entries.insert(id.clone(), entry);
                     has_changed = true;
                 }
             }
         }
-        for (id, seat) in &mut self.entries {
-            seat.is_withheld |= *id != self.me && !alive.iter().any(|alive| alive.id == *id);
+        for (id, entry) in &mut self.entries {
+            entry.is_withheld |= *id != self.me && !alive.iter().any(|alive| alive.id == *id);
         }
         self.evict(now) || has_changed
     }
 
-    /// Strikes off those that gossip gave up and whose last grant has run out. Returns whether
-    /// there were any.
+    /// Removes members that gossip gave up and whose last grant has expired. Returns whether there
+    /// were any.
     pub fn evict(&mut self, now: Monotonic) -> bool {
         let before = self.entries.len();
         let lease = self.lease;
-        self.entries.retain(|_, seat| {
-            !seat.is_withheld || seat.granted.is_some_and(|granted| now < granted.plus(lease))
+        self.entries.retain(|_, entry| {
+            !entry.is_withheld || entry.last_grant.is_some_and(|at| now < at.plus(lease))
         });
         self.entries.len() < before
     }
 
-    /// Answers a ping of `peer`: under what it is recognised, if it is.
+    /// The lease grant that answers a ping of `peer`: the serial of its entry, or `None` when this
+    /// incarnation is not recognised.
     pub fn grant(&mut self, now: Monotonic, peer: &NodeId, generation: Generation) -> Option<u64> {
-        let seat = self.entries.get_mut(peer)?;
-        if seat.generation != generation || seat.is_withheld {
+        let entry = self.entries.get_mut(peer)?;
+        if entry.generation != generation || entry.is_withheld {
             return None;
         }
-        seat.granted = Some(now);
-        Some(seat.serial)
+        entry.last_grant = Some(now);
+        Some(entry.serial)
     }
 
-    /// Everybody on it, sorted by id.
     pub fn entries(&self) -> &BTreeMap<NodeId, TableEntry> {
         &self.entries
     }
@@ -133,15 +129,15 @@ mod tests {
 
     fn table() -> MembershipTable {
         let mut table = MembershipTable::new(id("a"), Span::from_millis(400));
-        assert!(table.hear(ms(0), &[alive("a", 1), alive("b", 1)]));
+        assert!(table.update(ms(0), &[alive("a", 1), alive("b", 1)]));
         table
     }
 
     #[test]
-    fn a_member_is_struck_off_when_its_last_grant_has_run_out() {
+    fn a_member_is_evicted_when_its_last_grant_has_expired() {
         let mut table = table();
         assert_eq!(table.grant(ms(900), &id("b"), Generation(1)), Some(2));
-        assert!(!table.hear(ms(950), &[alive("a", 1)]));
+        assert!(!table.update(ms(950), &[alive("a", 1)]));
         assert_eq!(table.grant(ms(960), &id("b"), Generation(1)), None, "withheld");
         assert!(!table.evict(ms(1_299)));
         assert!(table.evict(ms(1_300)));
@@ -149,24 +145,28 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_comes_back_in_time_was_never_gone() {
+    fn a_member_that_returns_before_its_grant_expires_keeps_its_serial() {
         let mut table = table();
         assert_eq!(table.grant(ms(900), &id("b"), Generation(1)), Some(2));
-        table.hear(ms(950), &[alive("a", 1)]);
-        assert!(!table.hear(ms(1_000), &[alive("a", 1), alive("b", 1)]));
+        table.update(ms(950), &[alive("a", 1)]);
+        assert!(!table.update(ms(1_000), &[alive("a", 1), alive("b", 1)]));
         assert_eq!(table.grant(ms(1_010), &id("b"), Generation(1)), Some(2));
     }
 
     #[test]
-    fn a_member_that_comes_back_late_or_anew_is_recognised_under_another_serial() {
+    fn a_member_that_returns_late_or_restarted_gets_a_new_serial() {
         let mut late = table();
-        assert!(late.hear(ms(900), &[alive("a", 1)]));
-        assert!(late.hear(ms(1_000), &[alive("a", 1), alive("b", 1)]));
+        assert!(late.update(ms(900), &[alive("a", 1)]));
+        assert!(late.update(ms(1_000), &[alive("a", 1), alive("b", 1)]));
         assert_eq!(late.grant(ms(1_010), &id("b"), Generation(1)), Some(3));
-        let mut anew = table();
-        assert!(anew.hear(ms(900), &[alive("a", 1), alive("b", 2)]));
-        assert_eq!(anew.grant(ms(910), &id("b"), Generation(1)), None, "the old start is dead");
-        assert_eq!(anew.grant(ms(910), &id("b"), Generation(2)), Some(3));
-        assert!(!anew.hear(ms(920), &[alive("a", 1), alive("b", 1)]), "late gossip");
+        let mut restarted = table();
+        assert!(restarted.update(ms(900), &[alive("a", 1), alive("b", 2)]));
+        assert_eq!(
+            restarted.grant(ms(910), &id("b"), Generation(1)),
+            None,
+            "a replaced incarnation"
+        );
+        assert_eq!(restarted.grant(ms(910), &id("b"), Generation(2)), Some(3));
+        assert!(!restarted.update(ms(920), &[alive("a", 1), alive("b", 1)]), "late gossip");
     }
 }

@@ -1,13 +1,13 @@
-//! The names that people give to nodes, regions, zones and clusters.
+//! Valid names of nodes, regions, zones and clusters.
 //!
-//! Node ids, regions and zones are DNS labels: they become certificate names, metric labels and
-//! ring positions, and one spelling a name is what keeps those three the same thing.
+//! Node ids, regions and zones are lower-case DNS labels, because the same text is a certificate
+//! name, a metric label and the input of the ring's hash.
 
-/// Longest name of any kind, as DNS has it.
+/// Longest name of any kind: the limit of a DNS label.
 pub const NAME_MAX: usize = 63;
 
 /// Whether `name` can be a node id, a region or a zone: 1 to 63 of `a-z`, `0-9`, `-`, at least one
-/// of them a letter (an all-digit name is no certificate name), and no `-` at either end.
+/// of them a letter (an all-digit name is not a valid certificate name), and no `-` at either end.
 ///
 /// ```
 /// use tidegate_ownership::name::is_label;
@@ -17,13 +17,18 @@ pub const NAME_MAX: usize = 63;
 /// assert!(!is_label("-edge"));
 /// ```
 pub fn is_label(name: &str) -> bool {
-    let fits = (1..=NAME_MAX).contains(&name.len());
-    let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-    let lettered = name.bytes().any(|b| b.is_ascii_lowercase());
-    fits && plain && lettered && !name.starts_with('-') && !name.ends_with('-')
+    is_label_or_number(name) && name.bytes().any(|b| b.is_ascii_lowercase())
 }
 
-/// Whether `name` can be a cluster's name: 1 to 63 letters, digits, `-`, `_` and `.`.
+/// Like [`is_label`], and also true of names made of digits only.
+pub(crate) fn is_label_or_number(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// Whether `name` can be a cluster name: 1 to 63 of `A-Z`, `a-z`, `0-9`, `-`, `_`, `.`.
 pub fn is_cluster_name(name: &str) -> bool {
     let fits = (1..=NAME_MAX).contains(&name.len());
     fits && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))

@@ -1,57 +1,57 @@
-//! How many are enough.
+//! Majorities of voters.
 //!
-//! More than half of the known members, or exactly half if the lowest id is among them. Two quorums
-//! of the same members always meet: two halves of one split cannot both have the lowest id, and
-//! more than half meets any half.
+//! A quorum is more than half of the voters, or exactly half including the lowest id. Any two
+//! quorums of the same voters intersect: of two disjoint halves only one has the lowest id, and
+//! more than half intersects any half.
 //!
-//! Example: of `a b c d`, `{b c d}` and `{a b}` are quorums, `{c d}` is none. Of `a b`, `{a}` is
-//! one: a pair survives the death of its higher id.
+//! Example: of `a b c d`, `{b c d}` and `{a b}` are quorums, `{c d}` is not. Of `a b`, `{a}` is
+//! one: a pair survives the crash of its higher id.
 
 use serde::Deserialize;
 
 use crate::identity::NodeId;
 
-/// Who counts.
+/// The voters of which a majority is needed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Quorum {
-    /// A majority of these, sorted by id.
+    /// A majority of these nodes, sorted by id.
     Of(Vec<NodeId>),
-    /// Nobody needs anybody: `cluster.quorum = "none"`.
-    Everyone,
+    /// Always met: `cluster.quorum = "none"`.
+    NotRequired,
 }
 
 impl Quorum {
-    /// Whether those for whom `votes` is true are enough. Of nobody, nobody is enough.
+    /// Whether the voters for which `votes` is true are a quorum.
     pub fn is_met(&self, votes: impl Fn(&NodeId) -> bool) -> bool {
-        let Self::Of(known) = self else { return true };
-        let for_it = known.iter().filter(|id| votes(id)).count();
-        match (2 * for_it).cmp(&known.len()) {
+        let Self::Of(voters) = self else { return true };
+        let in_favour = voters.iter().filter(|id| votes(id)).count();
+        match (2 * in_favour).cmp(&voters.len()) {
             std::cmp::Ordering::Greater => true,
-            std::cmp::Ordering::Equal => known.first().is_none_or(votes),
+            std::cmp::Ordering::Equal => voters.first().is_none_or(votes),
             std::cmp::Ordering::Less => false,
         }
     }
 
-    /// Whether `id` is asked at all.
-    pub fn counts(&self, id: &NodeId) -> bool {
-        matches!(self, Self::Of(known) if known.binary_search(id).is_ok())
+    /// Whether `id` is a voter.
+    pub fn has_voter(&self, id: &NodeId) -> bool {
+        matches!(self, Self::Of(voters) if voters.binary_search(id).is_ok())
     }
 
-    /// The same without those that `counts` leaves out.
+    /// The same rule with only those voters for which `keep` is true.
     #[must_use]
-    pub fn only(&self, counts: impl Fn(&NodeId) -> bool) -> Self {
+    pub fn filtered(&self, keep: impl Fn(&NodeId) -> bool) -> Self {
         match self {
-            Self::Of(known) => Self::Of(known.iter().filter(|id| counts(id)).cloned().collect()),
-            Self::Everyone => Self::Everyone,
+            Self::Of(voters) => Self::Of(voters.iter().filter(|id| keep(id)).cloned().collect()),
+            Self::NotRequired => Self::NotRequired,
         }
     }
 }
 
-/// Who may own keys while the cluster is split.
+/// Which side of a split cluster may own keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QuorumRule {
-    /// The side with more than half of the known members, or half with the lowest id among them.
+    /// The side with more than half of the voters, or half including the lowest id.
     #[default]
     Majority,
     /// Every side.
@@ -64,20 +64,20 @@ mod tests {
 
     use super::*;
 
-    fn known(count: usize) -> Vec<NodeId> {
+    fn voters(count: usize) -> Vec<NodeId> {
         let ids = ["a", "b", "c", "d", "e", "f"];
         ids[..count].iter().map(|id| NodeId::new(id).expect("a valid id")).collect()
     }
 
-    /// The members whose bit is set in `votes`.
+    /// Bit n of `votes` is the vote of voter n.
     fn is_met(count: usize, votes: u8) -> bool {
-        let known = known(count);
-        let bit = |id: &NodeId| known.iter().position(|known| known == id).expect("known");
-        Quorum::Of(known.clone()).is_met(|id| votes & 1 << bit(id) != 0)
+        let voters = voters(count);
+        let bit = |id: &NodeId| voters.iter().position(|voter| voter == id).expect("a voter");
+        Quorum::Of(voters.clone()).is_met(|id| votes & 1 << bit(id) != 0)
     }
 
     #[test]
-    fn half_is_enough_with_the_lowest_id() {
+    fn half_is_a_quorum_with_the_lowest_id_only() {
         assert!(is_met(2, 0b01) && !is_met(2, 0b10));
         assert!(is_met(4, 0b0011) && !is_met(4, 0b1100) && is_met(4, 0b1110));
         assert!(is_met(3, 0b110) && !is_met(3, 0b001));
@@ -89,7 +89,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn two_quorums_always_meet(count in 1_usize..=6, one: u8, other: u8) {
+        fn two_quorums_always_intersect(count in 1_usize..=6, one: u8, other: u8) {
             let all = (1 << count) - 1;
             if is_met(count, one) && is_met(count, other) {
                 prop_assert_ne!(one & other & all, 0);

@@ -1,49 +1,46 @@
-//! Sets of places on the circle, as ranges.
+//! Sets of ring tokens, stored as ranges.
 //!
 //! What a node owns, holds, freezes and hands over are unions of arcs of the ring: some hundred
-//! ranges, whatever the number of keys. They are kept sorted, disjoint and as few as possible, so
-//! that equal sets are equal values and a lookup is a binary search.
+//! ranges, whatever the number of keys. They are kept sorted, disjoint and merged, so equal sets
+//! are equal values and a lookup is a binary search.
 //!
 //! Example: `{10..=19, 40..=49}` less `{15..=44}` is `{10..=14, 45..=49}`.
 
 use serde::{Deserialize, Serialize};
 
-/// A set of places.
+/// A set of tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Range>", into = "Vec<Range>")]
 pub struct Ranges {
-    /// Ascending; between two lies at least one place that is in neither.
+    /// Ascending; between two ranges lies at least one token that is in neither.
     ranges: Vec<Range>,
 }
 
-/// The places `first..=last`; never empty.
+/// The tokens `first..=last`; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Range {
-    /// The lowest place in it.
     pub first: u64,
-    /// The highest place in it.
     pub last: u64,
 }
 
-/// Most ranges that a peer may send: every vnode of the largest cluster, with room.
+/// The most ranges that are accepted from a peer: more than the vnodes of the largest cluster.
 pub const RANGES_MAX: usize = 16_384;
 
-/// A list of ranges that is none.
+/// A list that is not a valid set of ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// More than [`RANGES_MAX`].
     #[error("{0} ranges are more than {RANGES_MAX}; the sender is broken")]
     TooMany(usize),
-    /// Out of order, overlapping, touching, or upside down.
+    /// Out of order, overlapping or adjacent, or one has `first > last`.
     #[error("the ranges do not ascend; the sender is broken")]
     Order,
 }
 
 impl Ranges {
-    /// No place.
     pub const EMPTY: Self = Self { ranges: Vec::new() };
 
-    /// The whole circle.
+    /// The whole ring.
     pub fn all() -> Self {
         Self { ranges: vec![Range { first: 0, last: u64::MAX }] }
     }
@@ -65,29 +62,27 @@ impl Ranges {
         Self { ranges }
     }
 
-    /// Whether `token` is in it.
     pub fn contains(&self, token: u64) -> bool {
         let at = self.ranges.partition_point(|range| range.last < token);
         self.ranges.get(at).is_some_and(|range| range.first <= token)
     }
 
-    /// Whether it holds no place.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The ranges, ascending.
+    /// In ascending order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Range> + '_ {
         self.ranges.iter().copied()
     }
 
-    /// What is in either.
+    /// The union.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         Self::of(self.iter().chain(other.iter()))
     }
 
-    /// What is in both.
+    /// The intersection.
     #[must_use]
     pub fn shared_with(&self, other: &Self) -> Self {
         let (mut mine, mut theirs) = (self.iter().peekable(), other.iter().peekable());
@@ -106,13 +101,13 @@ impl Ranges {
         Self { ranges }
     }
 
-    /// What is in this one and not in `other`.
+    /// The tokens of this set that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         self.shared_with(&other.complement())
     }
 
-    /// Parts per million of the circle.
+    /// The share of the ring in parts per million.
     pub fn share_ppm(&self) -> u32 {
         let tokens: u128 = self.iter().map(|range| u128::from(range.last - range.first) + 1).sum();
         u32::try_from((tokens * 1_000_000) >> 64).unwrap_or(1_000_000)
@@ -141,11 +136,11 @@ impl TryFrom<Vec<Range>> for Ranges {
         if ranges.len() > RANGES_MAX {
             return Err(Invalid::TooMany(ranges.len()));
         }
-        let is_right = |range: &Range| range.first <= range.last;
-        let ascend = ranges
+        let is_valid = |range: &Range| range.first <= range.last;
+        let is_ascending = ranges
             .windows(2)
             .all(|two| two[0].last.checked_add(1).is_some_and(|next| next < two[1].first));
-        if ascend && ranges.iter().all(is_right) {
+        if is_ascending && ranges.iter().all(is_valid) {
             Ok(Self { ranges })
         } else {
             Err(Invalid::Order)
@@ -165,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Small circles, so that ranges meet; the ends of the real one are in it.
+    /// Few distinct ends, so that ranges overlap; the ends of the whole ring are among them.
     fn ranges() -> impl Strategy<Value = Ranges> {
         let end = prop_oneof![0_u64..12, Just(u64::MAX - 1), Just(u64::MAX)];
         let range = (end.clone(), end).prop_map(|(a, b)| Range { first: a.min(b), last: a.max(b) });
@@ -176,7 +171,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn sets_of_ranges_are_sets_of_places(a in ranges(), b in ranges()) {
+        fn set_operations_are_those_of_sets_of_tokens(a in ranges(), b in ranges()) {
             for token in (0..16).chain(u64::MAX - 3..=u64::MAX) {
                 let (in_a, in_b) = (a.contains(token), b.contains(token));
                 prop_assert_eq!(a.with(&b).contains(token), in_a || in_b);
@@ -189,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_of_ranges_is_refused() {
+    fn invalid_lists_of_ranges_are_refused() {
         let range = |first, last| Range { first, last };
         for wrong in [
             vec![range(2, 1)],
@@ -205,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_circle_is_a_million_parts_of_itself() {
+    fn shares_are_parts_per_million() {
         assert_eq!((Ranges::all().share_ppm(), Ranges::EMPTY.share_ppm()), (1_000_000, 0));
     }
 }

@@ -1,12 +1,13 @@
-//! Who owns a key: consistent hashing over virtual nodes, as an immutable table.
+//! Consistent hashing over virtual nodes, as an immutable table.
 //!
-//! Each node stands on a circle of 2^64 points at `vnodes` places; a key belongs to the first point
-//! at or after its own. When a node joins, it takes about 1/n of the keys and no key moves between
-//! two others.
+//! The ring has 2^64 tokens. Each node has `vnodes` points on it; a key belongs to the node of the
+//! first point at or after the key's token. When a node joins, about 1/n of the keys move to it,
+//! and no key moves between two other nodes.
 //!
-//! Only node ids place the points. An address or a generation in them would move keys on a restart.
-//! The `hashring` crate places and sorts the points once per view; lookups walk the frozen table,
-//! because the crate's own replica lookup clones the ring and returns one node several times.
+//! The points depend on node ids only; if they depended on addresses or generations, keys would
+//! move on a restart. The `hashring` crate places and sorts the points once per view. Lookups walk
+//! our sorted table, because the crate's replica lookup clones the ring and returns a node several
+//! times.
 //!
 //! Source: Karger et al., "Consistent Hashing and Random Trees", STOC 1997; virtual nodes as in
 //! `DeCandia` et al., "Dynamo", SOSP 2007.
@@ -15,20 +16,20 @@ use std::hash::{BuildHasher, Hash, Hasher};
 
 use hashring::{DefaultHashBuilder, HashRing};
 
-use super::identity::NodeId;
-use super::membership::Member;
-use super::ranges::{Range, Ranges};
+use crate::identity::NodeId;
+use crate::membership::Member;
+use crate::ranges::{Range, Ranges};
 
-/// An immutable ring.
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
-    nodes: Box<[Place]>,
-    /// Sorted by point; the second part indexes `nodes`.
+    /// Sorted by id.
+    nodes: Box<[RingNode]>,
+    /// Sorted tokens; the second part indexes `nodes`.
     points: Box<[(u64, u16)]>,
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct RingNode {
     id: NodeId,
     zone: String,
 }
@@ -36,9 +37,9 @@ struct Place {
 impl Ring {
     /// The ring of `members`, each with `vnodes` points. The order of `members` does not matter.
     pub fn new<'a>(members: impl IntoIterator<Item = &'a Member>, vnodes: u32) -> Self {
-        let mut nodes: Vec<Place> = members
+        let mut nodes: Vec<RingNode> = members
             .into_iter()
-            .map(|member| Place { id: member.id.clone(), zone: member.zone.clone() })
+            .map(|member| RingNode { id: member.id.clone(), zone: member.zone.clone() })
             .collect();
         nodes.sort_by(|a, b| a.id.cmp(&b.id));
         nodes.dedup_by(|a, b| a.id == b.id);
@@ -56,21 +57,21 @@ impl Ring {
             .into_iter()
             .map(|vnode| (DefaultHashBuilder.hash_one(&vnode), vnode.index))
             .collect();
-        // Two vnodes on one point (once in 2^64) must have one order on every node.
+        // Two vnodes on one token (once in 2^64) must have the same order on every node.
         points.sort_unstable();
         Self { nodes: nodes.into(), points: points.into() }
     }
 
-    /// The owner of the key at `token`; `None` on an empty ring.
+    /// `None` on an empty ring.
     pub fn owner(&self, token: u64) -> Option<&NodeId> {
         self.walk(token).next().map(|node| &node.id)
     }
 
-    /// Owner first, then up to `count` other nodes that follow it on the ring. Nodes of zones not
-    /// yet taken come before nodes of zones that are, so that a lost zone takes one copy with it.
+    /// The owner, then up to `count` other nodes that follow it on the ring. Nodes of zones not yet
+    /// chosen come first, so that losing a zone loses one copy.
     pub fn replicas(&self, token: u64, count: usize) -> Vec<&NodeId> {
-        let wanted = count.saturating_add(1).min(self.nodes.len());
-        let mut distinct: Vec<&Place> = Vec::with_capacity(self.nodes.len());
+        let needed = count.saturating_add(1).min(self.nodes.len());
+        let mut distinct: Vec<&RingNode> = Vec::with_capacity(self.nodes.len());
         for node in self.walk(token) {
             if distinct.iter().all(|seen| seen.id != node.id) {
                 distinct.push(node);
@@ -79,27 +80,22 @@ impl Ring {
                 break;
             }
         }
-        let mut taken: Vec<&Place> = Vec::with_capacity(wanted);
-        while taken.len() < wanted {
-            let next = distinct
-                .iter()
-                .position(|node| taken.iter().all(|chosen| chosen.zone != node.zone))
-                .or(if distinct.is_empty() { None } else { Some(0) });
-            match next {
-                Some(index) => taken.push(distinct.remove(index)),
-                None => break,
-            }
+        let mut chosen: Vec<&RingNode> = Vec::with_capacity(needed);
+        while chosen.len() < needed && !distinct.is_empty() {
+            let is_new_zone = |node: &&RingNode| chosen.iter().all(|one| one.zone != node.zone);
+            let index = distinct.iter().position(is_new_zone).unwrap_or(0);
+            chosen.push(distinct.remove(index));
         }
-        taken.into_iter().map(|node| &node.id).collect()
+        chosen.into_iter().map(|node| &node.id).collect()
     }
 
-    /// The next `count` nodes behind the owner, each once. When the owner just came, the first of
+    /// The `count` distinct nodes that follow the owner. If the owner has just joined, the first of
     /// them owned its keys before.
     pub fn successors(&self, token: u64, count: usize) -> Vec<&NodeId> {
-        let wanted = count.saturating_add(1).min(self.nodes.len());
-        let mut found: Vec<&NodeId> = Vec::with_capacity(wanted);
+        let needed = count.saturating_add(1).min(self.nodes.len());
+        let mut found: Vec<&NodeId> = Vec::with_capacity(needed);
         for node in self.walk(token) {
-            if found.len() == wanted {
+            if found.len() == needed {
                 break;
             }
             if !found.contains(&&node.id) {
@@ -109,40 +105,40 @@ impl Ring {
         found.split_off(found.len().min(1))
     }
 
-    /// Which stretch of the circle `token` lies on: all places of one have the same owner and
+    /// The index of the arc that contains `token`. All tokens of an arc have the same owner and
     /// replicas.
     pub fn arc(&self, token: u64) -> usize {
         let after = self.points.partition_point(|(point, _)| *point < token);
         if after == self.points.len() { 0 } else { after }
     }
 
-    /// Node ids on the ring, sorted.
+    /// Sorted by id.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeId> {
         self.nodes.iter().map(|node| &node.id)
     }
 
-    /// The places that `id` owns.
+    /// The tokens that `id` owns.
     pub fn arcs(&self, id: &NodeId) -> Ranges {
-        let is_its = |index: &u16| self.nodes[usize::from(*index)].id == *id;
+        let is_own = |index: &u16| self.nodes[usize::from(*index)].id == *id;
         let first = |position: usize| match position {
             0 => 0,
             _ => self.points[position - 1].0.saturating_add(1),
         };
-        let own = self.points.iter().enumerate().filter(|(_, (_, index))| is_its(index));
+        let own = self.points.iter().enumerate().filter(|(_, (_, index))| is_own(index));
         let arcs = own.map(|(position, (last, _))| Range { first: first(position), last: *last });
-        // Behind the last point the circle goes on to the first one.
-        let wrapped = self.points.first().zip(self.points.last()).filter(|(low, _)| is_its(&low.1));
+        // Tokens after the last point belong to the first one.
+        let wrapped = self.points.first().zip(self.points.last()).filter(|(low, _)| is_own(&low.1));
         let wrapped = wrapped.and_then(|(_, (last, _))| last.checked_add(1));
         Ranges::of(arcs.chain(wrapped.map(|first| Range { first, last: u64::MAX })))
     }
 
-    /// Parts per million of the circle that `id` owns; what a person reads in `tidegate status`.
+    /// The share of the ring that `id` owns, in parts per million.
     pub fn share_ppm(&self, id: &NodeId) -> u32 {
         self.arcs(id).share_ppm()
     }
 
-    /// The nodes of the points at and after `token`, once around the circle.
-    fn walk(&self, token: u64) -> impl Iterator<Item = &Place> {
+    /// The nodes of the points from `token` on, once around the ring.
+    fn walk(&self, token: u64) -> impl Iterator<Item = &RingNode> {
         let start = self.points.partition_point(|(point, _)| *point < token);
         let (before, after) = self.points.split_at(start);
         after.iter().chain(before).map(|(_, index)| &self.nodes[usize::from(*index)])
@@ -157,7 +153,7 @@ struct Vnode {
 }
 
 impl Hash for Vnode {
-    /// Byte by byte, so that no standard library release ever moves a key.
+    /// Byte by byte, so that no release of the standard library moves a key.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(self.id.as_str().as_bytes());
         state.write(&[0]);
@@ -192,7 +188,7 @@ mod tests {
         Ring::new(&ids.iter().map(|id| member(id, "a")).collect::<Vec<_>>(), 128)
     }
 
-    /// 10,000 places, spread evenly.
+    /// 10,000 tokens, spread evenly.
     fn tokens() -> impl Iterator<Item = u64> {
         (0..10_000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

@@ -1,81 +1,83 @@
-//! What this node holds on one ring, and how ranges change hands: the machine itself.
+//! What this node holds on one ring, and how ranges change hands.
 //!
-//! It is told what happens (the roll changed, a pong came, an offer was answered) and says what to
-//! do next ([`Ring::next`]). It reads no clock and sends nothing, so that a test can walk every
-//! order of events.
+//! **Invariant:** of all nodes with a valid lease, no two hold the same token. It rests on three
+//! rules:
 //!
-//! **Invariant:** of nodes with a valid lease, no two hold one place. What keeps it:
-//!
-//! - A range leaves [`Ring::holds`] when its release is sent and comes back only when the receiver
-//!   refused it for ever, or is off the roll of a quorum.
-//! - A claim waits for a release of every member of the roll under the present epoch, and for a
-//!   quorum that tells this epoch.
-//! - "I hold nothing of yours" is said under an epoch only while nothing is on its way that might
-//!   come back as part of it.
+//! - A range leaves [`RingOwnership::held`] when its release is sent. It returns only when the
+//!   receiver refused the release for good, or when a quorum has evicted the receiver.
+//! - A claim needs a release from every other member under the current epoch, and a quorum at this
+//!   epoch.
+//! - A release under an epoch states "I hold nothing else of yours". It is sent only while no
+//!   earlier release is unacknowledged whose ranges could return.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_limiter::units::Span;
+use tidegate_limiter::units::{Monotonic, Span};
 
-use super::lease::{Lease, LeaseState, RecordedGrant};
-use super::members::Members;
-use super::transfer::{HandoffReply, Step, Transfer, UnackedRelease};
+use crate::epoch::Epoch;
 use crate::identity::{Generation, NodeId};
+use crate::lease::{Lease, LeaseState, RecordedGrant};
 use crate::ranges::Ranges;
-use crate::{Epoch, Monotonic};
+use crate::ring_members::RingMembers;
+use crate::transfer::{HandoffReply, Transfer, TransferStep, UnackedRelease};
 
-/// One node's part of one ring.
+/// The state machine of one node on one ring.
+///
+/// Inputs are the methods under "inputs" and the outcomes of steps; [`RingOwnership::next_step`]
+/// drains; [`RingOwnership::tick`] is the timeout. Between a step and the report of its outcome, no
+/// second step for the same member may be carried out; every input is allowed at any time, and an
+/// outcome that arrives after the epoch changed is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Ring {
+pub struct RingOwnership {
     me: NodeId,
     epoch: Epoch,
-    /// The highest number met at a peer of another mind.
-    floor: u64,
-    members: Members,
+    /// The highest epoch number seen at a peer whose epoch has another name.
+    highest_seen: u64,
+    members: RingMembers,
     lease: Lease,
     lease_state: LeaseState,
-    /// Where the others stood when they last answered a ping, and when that was sent.
-    told: BTreeMap<NodeId, (Epoch, Monotonic)>,
+    /// The epoch in each peer's last answer to a ping, and when that ping was sent.
+    peer_epochs: BTreeMap<NodeId, (Epoch, Monotonic)>,
     held: Ranges,
     transfers: BTreeMap<NodeId, Transfer>,
-    pending: BTreeMap<NodeId, UnackedRelease>,
-    /// Places of others whose states they may not have.
+    unacked: BTreeMap<NodeId, UnackedRelease>,
+    /// Ranges of other members whose states these members may not have.
     uncopied: BTreeMap<NodeId, Ranges>,
-    /// The number of the last release to each.
-    numbers: BTreeMap<NodeId, u64>,
-    /// Who released to this node under the present epoch.
-    released: BTreeSet<NodeId>,
-    /// The last release of each and its answer.
-    answers: BTreeMap<NodeId, (Generation, u64, HandoffReply)>,
-    given: BTreeMap<NodeId, Ranges>,
+    /// The number of the last release to each member.
+    release_numbers: BTreeMap<NodeId, u64>,
+    /// The members that released to this node under the current epoch.
+    released_by: BTreeSet<NodeId>,
+    /// The last release of each node, and our reply.
+    replies: BTreeMap<NodeId, (Generation, u64, HandoffReply)>,
+    transferred: BTreeMap<NodeId, Ranges>,
 }
 
-impl Ring {
-    /// The part of `me`, which holds nothing and recognises nobody.
+impl RingOwnership {
+    /// Node `me`, which holds nothing and recognises no member; `lease` is the validity of a grant.
     pub fn new(me: NodeId, lease: Span) -> Self {
         Self {
             lease: Lease::new(me.clone(), lease),
             me,
             epoch: Epoch::default(),
-            floor: 0,
-            members: Members::none(),
-            lease_state: LeaseState::Nothing,
-            told: BTreeMap::new(),
+            highest_seen: 0,
+            members: RingMembers::none(),
+            lease_state: LeaseState::None,
+            peer_epochs: BTreeMap::new(),
             held: Ranges::EMPTY,
             transfers: BTreeMap::new(),
-            pending: BTreeMap::new(),
+            unacked: BTreeMap::new(),
             uncopied: BTreeMap::new(),
-            numbers: BTreeMap::new(),
-            released: BTreeSet::new(),
-            answers: BTreeMap::new(),
-            given: BTreeMap::new(),
+            release_numbers: BTreeMap::new(),
+            released_by: BTreeSet::new(),
+            replies: BTreeMap::new(),
+            transferred: BTreeMap::new(),
         }
     }
 
-    // === what happens ===
+    // === inputs ===
 
-    /// The roll, or who counts, is another.
-    pub fn follow(&mut self, members: Members) {
+    /// The membership table or the voters changed. Starts a new epoch if that changes this ring.
+    pub fn follow(&mut self, members: RingMembers) {
         if members == self.members {
             return;
         }
@@ -83,74 +85,75 @@ impl Ring {
         let members = &self.members;
         self.uncopied.retain(|id, _| members.entries.contains_key(id));
         for id in members.entries.keys().filter(|id| **id != self.me) {
-            let known = self.uncopied.remove(id).unwrap_or_default();
-            let arcs = members.arcs(id);
-            let uncopied = known.shared_with(&arcs).with(&members.gained(id, &before));
-            self.uncopied.insert(id.clone(), uncopied);
+            let uncopied = self.uncopied.remove(id).unwrap_or_default();
+            let uncopied = uncopied.shared_with(&members.arcs(id));
+            self.uncopied.insert(id.clone(), uncopied.with(&members.gained(id, &before)));
         }
-        self.given.retain(|id, _| members.entries.contains_key(id));
-        // Who is off the roll of this node alone may still hold what it sent, and ask again.
-        self.answers.retain(|id, _| members.entries.contains_key(id) || members.quorum.counts(id));
-        self.told.retain(|id, _| members.entries.contains_key(id));
-        let number = self.epoch.number.max(self.floor) + 1;
-        self.advance(Epoch { number, name: self.members.name() });
+        self.transferred.retain(|id, _| members.entries.contains_key(id));
+        // A voter that only this node has evicted may still hold what it released, and repeat it.
+        self.replies
+            .retain(|id, _| members.entries.contains_key(id) || members.quorum.has_voter(id));
+        self.peer_epochs.retain(|id, _| members.entries.contains_key(id));
+        let number = self.next_epoch_number();
+        self.enter_epoch(Epoch { number, name: self.members.fingerprint() });
     }
 
-    /// A peer stands at `epoch`. A number that no honest peer tells changes nothing: there would be
-    /// none above it for the next change.
-    pub fn met(&mut self, epoch: Epoch) {
+    /// A peer reported its epoch. A number above [`Epoch::NUMBER_MAX`] is ignored: it would leave
+    /// no number for the next change.
+    pub fn observe_epoch(&mut self, epoch: Epoch) {
         if epoch.number <= self.epoch.number || epoch.number > Epoch::NUMBER_MAX {
             return;
         }
         if epoch.name == self.epoch.name {
-            self.advance(epoch);
+            self.enter_epoch(epoch);
         } else {
-            self.floor = self.floor.max(epoch.number);
+            self.highest_seen = self.highest_seen.max(epoch.number);
         }
     }
 
-    /// `peer` answered a ping that was sent at `sent`.
-    pub fn ponged(
+    /// `peer` answered the ping that was sent at `ping_sent`.
+    pub fn pong_received(
         &mut self,
         peer: &NodeId,
-        sent: Monotonic,
+        ping_sent: Monotonic,
         epoch: Option<Epoch>,
         grant: Option<RecordedGrant>,
     ) {
         if let Some(epoch) = epoch {
-            let is_older = self.told.get(peer).is_some_and(|(_, at)| *at > sent);
+            let is_older = self.peer_epochs.get(peer).is_some_and(|(_, at)| *at > ping_sent);
             if self.members.entries.contains_key(peer) && !is_older {
-                self.told.insert(peer.clone(), (epoch, sent));
+                self.peer_epochs.insert(peer.clone(), (epoch, ping_sent));
             }
-            self.met(epoch);
+            self.observe_epoch(epoch);
         }
-        if let Some(recognised) = grant {
-            self.lease.granted(peer, sent, recognised);
+        if let Some(grant) = grant {
+            self.lease.grant_received(peer, ping_sent, grant);
         }
     }
 
-    /// Time passed: the lease is renewed or lost, what is ownerless is claimed. For every pong and
-    /// every few milliseconds.
+    /// Renews or loses the lease, and claims ranges without a holder. To be called after each pong
+    /// and every few milliseconds.
     pub fn tick(&mut self, now: Monotonic) {
         self.lease_state = self.lease.renew(now, &self.members.quorum);
-        if let LeaseState::Broken(_) = self.lease_state {
-            self.lose_tenure();
+        if let LeaseState::Interrupted(_) = self.lease_state {
+            self.step_down();
         }
         if self.is_agreed(now) {
-            self.thaw();
+            self.roll_back();
             self.claim();
         }
     }
 
-    /// `peer` offers under `epoch`.
-    pub fn offered(&mut self, peer: &NodeId, epoch: Epoch) -> HandoffReply {
-        self.met(epoch);
-        let is_known = self.members.entries.contains_key(peer);
-        if is_known && epoch == self.epoch { HandoffReply::Ready } else { HandoffReply::Later }
+    /// `peer` offers its states under `epoch`. Returns the reply to send.
+    pub fn offer_received(&mut self, peer: &NodeId, epoch: Epoch) -> HandoffReply {
+        self.observe_epoch(epoch);
+        let is_member = self.members.entries.contains_key(peer);
+        if is_member && epoch == self.epoch { HandoffReply::Ready } else { HandoffReply::Later }
     }
 
-    /// `peer` releases `ranges` to this node.
-    pub fn released(
+    /// `peer` releases `ranges` to this node. Returns the reply to send; a repeated release gets
+    /// the same reply.
+    pub fn release_received(
         &mut self,
         peer: &NodeId,
         generation: Generation,
@@ -158,260 +161,254 @@ impl Ring {
         number: u64,
         ranges: &Ranges,
     ) -> HandoffReply {
-        if let Some((from, last, answer)) = self.answers.get(peer)
-            && *from == generation
+        if let Some((of, last, reply)) = self.replies.get(peer)
+            && *of == generation
             && number <= *last
         {
-            // An older one was answered before its successor was sent.
-            return if number == *last { *answer } else { HandoffReply::Refused };
+            // An older release got its reply before its successor was sent.
+            return if number == *last { *reply } else { HandoffReply::Refused };
         }
-        let is_seated =
-            self.members.entries.get(peer).is_some_and(|seat| seat.generation == generation);
-        let is_mine = ranges.without(&self.members.arcs(&self.me)).is_empty();
-        if !is_seated {
+        if !self.members.has(peer, generation) {
             return HandoffReply::Later;
         }
-        let answer = if epoch == self.epoch && is_mine {
+        let are_own = ranges.without(&self.members.arcs(&self.me)).is_empty();
+        let reply = if epoch == self.epoch && are_own {
             self.held = self.held.with(ranges);
-            for given in self.given.values_mut() {
-                *given = given.without(ranges);
+            for transferred in self.transferred.values_mut() {
+                *transferred = transferred.without(ranges);
             }
-            self.released.insert(peer.clone());
-            HandoffReply::Taken
+            self.released_by.insert(peer.clone());
+            HandoffReply::Accepted
         } else {
             HandoffReply::Refused
         };
-        self.answers.insert(peer.clone(), (generation, number, answer));
-        answer
+        self.replies.insert(peer.clone(), (generation, number, reply));
+        reply
     }
 
-    // === what to do ===
+    // === steps and their outcomes ===
 
-    /// The next thing to do for `peer`; `None` while there is nothing, or something stands in the
-    /// way. A step that freezes ranges takes effect here and now.
-    pub fn next(&mut self, peer: &NodeId, now: Monotonic) -> Option<Step> {
-        if let Some(UnackedRelease { epoch, number, ranges, .. }) = self.pending.get(peer) {
-            return Some(Step::Release { epoch: *epoch, number: *number, ranges: ranges.clone() });
+    /// The next step of the transfer to `peer`; `None` while there is none or it has to wait. A
+    /// step that freezes or releases ranges has done so when this returns.
+    pub fn next_step(&mut self, peer: &NodeId, now: Monotonic) -> Option<TransferStep> {
+        if let Some(UnackedRelease { epoch, number, ranges, .. }) = self.unacked.get(peer) {
+            let (epoch, number, ranges) = (*epoch, *number, ranges.clone());
+            return Some(TransferStep::Release { epoch, number, ranges });
         }
         let arcs = self.members.entries.get(peer)?.arcs.clone();
-        let uncopied = self.uncopied.get(peer).cloned().unwrap_or_default();
         let ranges = self.held.shared_with(&arcs);
         match self.transfers.get(peer)? {
-            Transfer::Due => Some(Step::Offer(self.epoch)),
-            Transfer::Copying => Some(Step::Copy { follows: ranges, copies: uncopied }),
+            Transfer::Pending => Some(TransferStep::Offer(self.epoch)),
+            Transfer::Copying => {
+                let copies = self.uncopied.get(peer).cloned().unwrap_or_default();
+                Some(TransferStep::Copy { follows: ranges, copies })
+            }
             Transfer::Copied => {
-                let may_come_back =
-                    self.pending.values().any(|sent| !sent.ranges.shared_with(&arcs).is_empty());
-                let has_lease = ranges.is_empty() || self.may_own(now);
-                if may_come_back || !has_lease {
+                let mut unacked = self.unacked.values();
+                let may_return = unacked.any(|sent| !sent.ranges.shared_with(&arcs).is_empty());
+                if may_return || !(ranges.is_empty() || self.has_lease(now)) {
                     return None;
                 }
                 self.transfers.insert(peer.clone(), Transfer::Frozen(ranges));
-                Some(Step::Flush)
+                Some(TransferStep::Flush)
             }
-            Transfer::Frozen(_) => Some(Step::Flush),
+            Transfer::Frozen(_) => Some(TransferStep::Flush),
             Transfer::Flushed(ranges) => {
                 let ranges = ranges.clone();
-                if !ranges.is_empty() && !self.may_own(now) {
-                    self.transfers.insert(peer.clone(), Transfer::Due);
+                if !ranges.is_empty() && !self.has_lease(now) {
+                    self.transfers.insert(peer.clone(), Transfer::Pending);
                     return None;
                 }
                 Some(self.release(peer, ranges))
             }
-            Transfer::Paid => None,
+            Transfer::Released => None,
         }
     }
 
-    /// `peer` answered an offer under `epoch`.
-    pub fn offer_answered(&mut self, peer: &NodeId, epoch: Epoch, reply: HandoffReply) {
+    /// `peer` replied to an offer under `epoch`.
+    pub fn offer_replied(&mut self, peer: &NodeId, epoch: Epoch, reply: HandoffReply) {
         if reply == HandoffReply::Ready {
-            self.move_on(peer, epoch, |debt| match debt {
-                Transfer::Due => Transfer::Copying,
-                further => further,
+            self.advance_transfer(peer, epoch, |transfer| match transfer {
+                Transfer::Pending => Transfer::Copying,
+                other => other,
             });
         }
     }
 
-    /// Everything that [`Step::Copy`] named was sent to `peer` and answered.
+    /// [`TransferStep::Copy`] is done: `peer` confirmed all states.
     pub fn copied(&mut self, peer: &NodeId, epoch: Epoch) {
-        self.move_on(peer, epoch, |debt| match debt {
+        self.advance_transfer(peer, epoch, |transfer| match transfer {
             Transfer::Copying => Transfer::Copied,
             other => other,
         });
     }
 
-    /// [`Step::Flush`] was done, or could not be: then the ranges thaw and it begins anew.
+    /// [`TransferStep::Flush`] is done or failed. After a failure the ranges are decided here again
+    /// and the transfer restarts.
     pub fn flushed(&mut self, peer: &NodeId, epoch: Epoch, is_done: bool) {
-        self.move_on(peer, epoch, |debt| match debt {
+        self.advance_transfer(peer, epoch, |transfer| match transfer {
             Transfer::Frozen(ranges) if is_done => Transfer::Flushed(ranges),
-            Transfer::Frozen(_) => Transfer::Due,
+            Transfer::Frozen(_) => Transfer::Pending,
             other => other,
         });
     }
 
-    /// `peer` answered the release of this number.
-    pub fn release_answered(&mut self, peer: &NodeId, number: u64, reply: HandoffReply) {
-        let is_it = self.pending.get(peer).is_some_and(|sent| sent.number == number);
-        let is_final = matches!(reply, HandoffReply::Taken | HandoffReply::Refused);
-        if !is_it || !is_final {
+    /// `peer` replied to the release with this number.
+    pub fn release_replied(&mut self, peer: &NodeId, number: u64, reply: HandoffReply) {
+        let is_current = self.unacked.get(peer).is_some_and(|sent| sent.number == number);
+        let is_final = matches!(reply, HandoffReply::Accepted | HandoffReply::Refused);
+        if !is_current || !is_final {
             return;
         }
-        let Some(sent) = self.pending.remove(peer) else { return };
+        let Some(sent) = self.unacked.remove(peer) else { return };
         if reply == HandoffReply::Refused {
             self.held = self.held.with(&sent.ranges);
             return;
         }
         if sent.epoch == self.epoch {
-            self.transfers.insert(peer.clone(), Transfer::Paid);
+            self.transfers.insert(peer.clone(), Transfer::Released);
             self.uncopied.insert(peer.clone(), Ranges::EMPTY);
         }
         if !sent.ranges.is_empty() && self.members.entries.contains_key(peer) {
-            let given = self.given.entry(peer.clone()).or_default();
-            // What came back meanwhile is here, not there.
-            *given = given.with(&sent.ranges).without(&self.held);
+            let transferred = self.transferred.entry(peer.clone()).or_default();
+            // Ranges that returned in the meantime are held here.
+            *transferred = transferred.with(&sent.ranges).without(&self.held);
         }
     }
 
-    // === how it stands ===
+    // === state ===
 
-    /// Where this node stands.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// How it stands with the others.
+    /// As of the last [`RingOwnership::tick`].
     pub fn lease_state(&self) -> LeaseState {
         self.lease_state
     }
 
-    /// All that it holds, frozen or not.
-    pub fn holds(&self) -> &Ranges {
+    /// All ranges held, including frozen ones.
+    pub fn held(&self) -> &Ranges {
         &self.held
     }
 
-    /// What it decides while it has a lease.
+    /// The ranges that this node decides while it has a lease: held and not frozen.
     pub fn decides(&self) -> Ranges {
-        self.transfers.values().fold(self.held.clone(), |decides, debt| match debt {
+        self.transfers.values().fold(self.held.clone(), |decides, transfer| match transfer {
             Transfer::Frozen(ranges) | Transfer::Flushed(ranges) => decides.without(ranges),
             _ => decides,
         })
     }
 
-    /// What it gave away, and to whom.
-    pub fn given(&self) -> &BTreeMap<NodeId, Ranges> {
-        &self.given
+    /// The ranges that were handed over, by receiver.
+    pub fn transferred(&self) -> &BTreeMap<NodeId, Ranges> {
+        &self.transferred
     }
 
-    /// Who is on the ring, and what is whose.
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &RingMembers {
         &self.members
     }
 
-    /// Whether everybody has got what this node owed, and nothing is left here.
-    pub fn has_given_all(&self) -> bool {
-        self.held.is_empty()
-            && self.pending.is_empty()
-            && self.transfers.values().all(|debt| *debt == Transfer::Paid)
+    /// Whether this node holds nothing and every transfer is complete.
+    pub fn has_transferred_all(&self) -> bool {
+        self.held.is_empty() && self.are_transfers_complete()
     }
 
-    /// Whether this node holds what is its own, and everybody has got what it owed.
+    /// Whether this node holds all ranges it owns and every transfer is complete.
     pub fn is_settled(&self) -> bool {
-        self.members.arcs(&self.me).without(&self.held).is_empty()
-            && self.pending.is_empty()
-            && self.transfers.values().all(|debt| *debt == Transfer::Paid)
+        self.members.arcs(&self.me).without(&self.held).is_empty() && self.are_transfers_complete()
     }
 
-    /// Whether a quorum stood at this epoch within the lease.
+    /// Whether a quorum reported this epoch within the lease span.
     pub fn is_agreed(&self, now: Monotonic) -> bool {
         let span = self.lease.span();
         self.members.quorum.is_met(|id| {
+            let reported = self.peer_epochs.get(id);
             *id == self.me
-                || self
-                    .told
-                    .get(id)
-                    .is_some_and(|(epoch, sent)| *epoch == self.epoch && now < sent.plus(span))
+                || reported.is_some_and(|(epoch, at)| *epoch == self.epoch && now < at.plus(span))
         })
     }
 
-    // === inside ===
+    // === transitions ===
 
-    fn may_own(&self, now: Monotonic) -> bool {
-        match self.lease_state {
-            LeaseState::Whole(until) | LeaseState::Broken(until) => now < until,
-            LeaseState::Nothing => false,
-        }
+    fn are_transfers_complete(&self) -> bool {
+        self.unacked.is_empty()
+            && self.transfers.values().all(|transfer| *transfer == Transfer::Released)
     }
 
-    fn advance(&mut self, epoch: Epoch) {
+    fn has_lease(&self, now: Monotonic) -> bool {
+        now < self.lease_state.until()
+    }
+
+    fn next_epoch_number(&self) -> u64 {
+        self.epoch.number.max(self.highest_seen) + 1
+    }
+
+    fn enter_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
-        self.released.clear();
+        self.released_by.clear();
         let others = self.members.entries.keys().filter(|id| **id != self.me);
-        self.transfers = others.map(|id| (id.clone(), Transfer::Due)).collect();
+        self.transfers = others.map(|id| (id.clone(), Transfer::Pending)).collect();
     }
 
-    fn move_on(&mut self, peer: &NodeId, epoch: Epoch, next: impl FnOnce(Transfer) -> Transfer) {
-        if epoch != self.epoch {
-            return;
-        }
-        if let Some(debt) = self.transfers.get_mut(peer) {
-            *debt = next(std::mem::take(debt));
+    fn advance_transfer(
+        &mut self,
+        peer: &NodeId,
+        epoch: Epoch,
+        next: impl FnOnce(Transfer) -> Transfer,
+    ) {
+        if epoch == self.epoch
+            && let Some(transfer) = self.transfers.get_mut(peer)
+        {
+            *transfer = next(std::mem::take(transfer));
         }
     }
 
-    fn release(&mut self, peer: &NodeId, ranges: Ranges) -> Step {
-        let number = self.numbers.entry(peer.clone()).or_default();
+    fn release(&mut self, peer: &NodeId, ranges: Ranges) -> TransferStep {
+        let number = self.release_numbers.entry(peer.clone()).or_default();
         *number += 1;
-        let number = *number;
+        let (number, epoch) = (*number, self.epoch);
         self.held = self.held.without(&ranges);
-        let epoch = self.epoch;
-        let generation =
-            self.members.entries.get(peer).map_or(Generation(0), |seat| seat.generation);
+        let member = self.members.entries.get(peer);
+        let generation = member.map_or(Generation(0), |member| member.generation);
         let sent = UnackedRelease { generation, epoch, number, ranges: ranges.clone() };
-        self.pending.insert(peer.clone(), sent);
-        // A refusal begins anew.
-        self.transfers.insert(peer.clone(), Transfer::Due);
-        Step::Release { epoch, number, ranges }
+        self.unacked.insert(peer.clone(), sent);
+        // The state after a refusal.
+        self.transfers.insert(peer.clone(), Transfer::Pending);
+        TransferStep::Release { epoch, number, ranges }
     }
 
-    /// What was on its way to a member that a quorum does not recognise any more is here again.
-    fn thaw(&mut self) {
-        let members = &self.members;
-        let is_gone = |id: &NodeId, sent: &UnackedRelease| {
-            members.entries.get(id).is_none_or(|seat| seat.generation != sent.generation)
-        };
-        let gone: Vec<NodeId> = self
-            .pending
-            .iter()
-            .filter(|(id, sent)| is_gone(id, sent))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in gone {
-            if let Some(sent) = self.pending.remove(&id) {
-                self.held = self.held.with(&sent.ranges);
+    /// Takes back releases whose receivers have been evicted by a quorum.
+    fn roll_back(&mut self) {
+        let (members, held) = (&self.members, &mut self.held);
+        self.unacked.retain(|id, sent| {
+            let is_member = members.has(id, sent.generation);
+            if !is_member {
+                *held = held.with(&sent.ranges);
             }
-        }
+            is_member
+        });
     }
 
-    /// Takes what is this node's own and nobody holds.
+    /// Takes the ranges that this node owns, if no other member can hold a part of them.
     fn claim(&mut self) {
-        let has_lease = !matches!(self.lease_state, LeaseState::Nothing);
-        let all_released = self.transfers.keys().all(|id| self.released.contains(id));
-        if has_lease && all_released {
+        let have_all_released = self.transfers.keys().all(|id| self.released_by.contains(id));
+        if self.lease_state != LeaseState::None && have_all_released {
             let own = self.members.arcs(&self.me);
-            for given in self.given.values_mut() {
-                *given = given.without(&own);
+            for transferred in self.transferred.values_mut() {
+                *transferred = transferred.without(&own);
             }
             self.held = self.held.with(&own);
         }
     }
 
-    /// Others may hold what was held here; this node begins as a newcomer, under an epoch under
-    /// which everybody says anew what is whose.
-    fn lose_tenure(&mut self) {
+    /// Drops everything, because other nodes may hold it. The new epoch number makes every member
+    /// release again.
+    fn step_down(&mut self) {
         self.held = Ranges::EMPTY;
-        self.pending.clear();
-        self.given.clear();
-        let number = self.epoch.number.max(self.floor) + 1;
-        self.advance(Epoch { number, ..self.epoch });
+        self.unacked.clear();
+        self.transferred.clear();
+        let number = self.next_epoch_number();
+        self.enter_epoch(Epoch { number, ..self.epoch });
     }
 }

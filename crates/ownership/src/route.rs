@@ -1,7 +1,7 @@
-//! Where a strict key is decided, as a value that the caller matches once.
+//! The rings that follow from a view, and the owner of each key on them.
 //!
-//! A topology remembers the rings that it took the place of. While a range changes hands, its new
-//! owner does not decide yet and its old one still does; whoever asks finds the old one there.
+//! A [`Topology`] also keeps the rings that it replaced. While a range is handed over, the new
+//! owner does not decide it yet and the old owner still does; a request finds the old owner there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,56 +9,42 @@ use std::sync::Arc;
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::policy::Scope;
 
-use super::identity::{NodeId, node_actor, region_actor};
-use super::membership::{KnownMembers, MemberState, View};
-use super::ring::Ring;
+use crate::identity::{NodeId, node_actor, region_actor};
+use crate::membership::{KnownMembers, MemberState, View};
+use crate::ring::Ring;
 
-/// Everything that follows from a view: the rings. Immutable; a request holds one.
+/// A view and its rings. Immutable; each request uses one throughout.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// This node.
     pub me: NodeId,
-    /// The region it is in.
+    /// This node's region.
     pub region: String,
-    /// The members it follows from.
     pub view: View,
     rings: Arc<Rings>,
-    /// The rings that were in force before, the latest first; at most [`BEFORE_MAX`].
-    before: VecDeque<Arc<Rings>>,
-    /// Whom limits are shared among while owners are out of reach.
+    /// The rings that were replaced, newest first; at most [`PREVIOUS_MAX`].
+    previous: VecDeque<Arc<Rings>>,
+    /// The nodes among which limits are divided while owners are unreachable.
     known: KnownMembers,
-    /// The columns of all members and regions.
-    spoken_for: BTreeSet<ActorId>,
+    /// The actors of all members and regions.
+    actors: BTreeSet<ActorId>,
 }
 
 /// The rings of one view.
 #[derive(Debug)]
 struct Rings {
-    /// One ring a region.
     regions: BTreeMap<String, Ring>,
-    /// One ring over all regions.
     global: Ring,
 }
 
-/// Replaced rings that a topology remembers. A join that follows a join before the first handover
-/// is over needs two; the oldest goes.
-const BEFORE_MAX: usize = 2;
-/// Nodes behind an owner that may hold its keys still: after two joins at once it is the second.
+/// Replaced rings that a topology keeps. Two are needed when a node joins before the handover to
+/// the previous joiner is complete. Beyond it the oldest is dropped.
+const PREVIOUS_MAX: usize = 2;
+/// Successors of an owner that may still hold its keys: after two joins at once it is the second.
 const SUCCESSORS: usize = 2;
 
-/// Where a key is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route<'a> {
-    /// Here: this node owns it.
-    Local,
-    /// At this peer.
-    Forward(&'a NodeId),
-    /// Nowhere: the ring is empty, because every node of it drains.
-    Nobody,
-}
-
 impl Topology {
-    /// The rings of `view` as `me` in `region` sees them.
+    /// The rings of `view` as seen by `me` in `region`.
     pub fn new(me: NodeId, region: String, view: View, vnodes: u32) -> Self {
         let mut by_region: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for member in view.owners() {
@@ -68,82 +54,74 @@ impl Topology {
             .into_iter()
             .map(|(region, members)| (region, Ring::new(members, vnodes)))
             .collect();
-        let global = Ring::new(view.owners(), vnodes);
-        let members = view.members().iter();
-        let spoken_for = members
-            .flat_map(|member| {
-                [node_actor(&member.id, member.generation), region_actor(&member.region)]
-            })
-            .collect();
-        let rings = Arc::new(Rings { regions, global });
-        let known = KnownMembers::of(&view);
-        Self { me, region, view, rings, before: VecDeque::new(), known, spoken_for }
+        let rings = Arc::new(Rings { regions, global: Ring::new(view.owners(), vnodes) });
+        let actors = view.members().iter().flat_map(|member| {
+            [node_actor(&member.id, member.generation), region_actor(&member.region)]
+        });
+        let (actors, known) = (actors.collect(), KnownMembers::of(&view));
+        Self { me, region, view, rings, previous: VecDeque::new(), known, actors }
     }
 
-    /// This topology, as the one that takes the place of `replaced`: it remembers its rings.
+    /// This topology, keeping the rings of `replaced`.
     #[must_use]
     pub fn after(mut self, replaced: &Self) -> Self {
-        self.before.clone_from(&replaced.before);
+        self.previous.clone_from(&replaced.previous);
         if self.view.epoch() != replaced.view.epoch() {
-            self.before.push_front(replaced.rings.clone());
-            self.before.truncate(BEFORE_MAX);
+            self.previous.push_front(replaced.rings.clone());
+            self.previous.truncate(PREVIOUS_MAX);
         }
         self
     }
 
-    /// This topology with shares set aside for `known` nodes too, besides those that own keys.
+    /// This topology, dividing limits among `known` nodes in addition to those that own keys.
     #[must_use]
     pub fn with_known(mut self, known: KnownMembers) -> Self {
         self.known = KnownMembers::of(&self.view).with(known);
         self
     }
 
-    /// Where the key at `token` of a strict rule is decided.
-    pub fn route(&self, scope: Scope, token: u64) -> Route<'_> {
-        match self.owner(scope, token) {
-            Some(owner) if *owner == self.me => Route::Local,
-            Some(owner) => Route::Forward(owner),
-            None => Route::Nobody,
-        }
-    }
-
-    /// The owner of the key at `token` of a strict rule.
+    /// The owner of the strict key at `token`; `None` when every node of the ring drains.
     pub fn owner(&self, scope: Scope, token: u64) -> Option<&NodeId> {
-        self.rings.owner(scope, &self.region, token)
+        self.ring(scope)?.owner(token)
     }
 
-    /// Who owned that key by the rings that were in force before, the latest first.
-    pub fn owners_before(&self, scope: Scope, token: u64) -> impl Iterator<Item = &NodeId> {
-        self.before.iter().filter_map(move |rings| rings.owner(scope, &self.region, token))
+    /// Whether this node owns the strict key at `token`.
+    pub fn owns(&self, scope: Scope, token: u64) -> bool {
+        self.owner(scope, token) == Some(&self.me)
     }
 
-    /// The next nodes behind the owner on the ring in force. One that came holds nothing at first,
-    /// and the first node behind it holds what becomes its own; a node that just came itself knows
-    /// no ring before.
+    /// The owners of that key on the replaced rings, newest first.
+    pub fn previous_owners(&self, scope: Scope, token: u64) -> impl Iterator<Item = &NodeId> {
+        self.previous.iter().filter_map(move |rings| rings.ring(scope, &self.region)?.owner(token))
+    }
+
+    /// The nodes after the owner on the current ring. A node that has just joined holds nothing at
+    /// first, and the first node after it holds the ranges that it owns now. A node that has just
+    /// started itself has no replaced ring to look this up on.
     pub fn successors(&self, scope: Scope, token: u64) -> Vec<&NodeId> {
-        let ring = match scope {
-            Scope::Region => self.region_ring(&self.region),
-            Scope::Global => Some(self.global_ring()),
-        };
-        ring.map(|ring| ring.successors(token, SUCCESSORS)).unwrap_or_default()
+        self.ring(scope).map(|ring| ring.successors(token, SUCCESSORS)).unwrap_or_default()
     }
 
-    /// Whether this node drains: it owns nothing any more, though peers may not have heard yet.
+    /// Whether this node drains. It owns nothing then, though peers may not have learned it yet.
     pub fn is_leaving(&self) -> bool {
         self.view.get(&self.me).is_some_and(|me| me.state == MemberState::Draining)
     }
 
-    /// The owner of the key at `token` in one region.
+    /// The owner in `region` of the key at `token`.
     pub fn region_owner(&self, region: &str, token: u64) -> Option<&NodeId> {
-        self.rings.regions.get(region).and_then(|ring| ring.owner(token))
+        self.region_ring(region)?.owner(token)
     }
 
-    /// Whether a member or a region that is there tells of this column itself.
-    pub fn is_spoken_for(&self, actor: ActorId) -> bool {
-        self.spoken_for.contains(&actor)
+    /// Whether `actor` is a present member or region, which is authoritative for its own counters.
+    pub fn has_actor(&self, actor: ActorId) -> bool {
+        self.actors.contains(&actor)
     }
 
-    /// The ring of one region, if it has one.
+    /// The ring that strict keys of `scope` are decided on.
+    pub fn ring(&self, scope: Scope) -> Option<&Ring> {
+        self.rings.ring(scope, &self.region)
+    }
+
     pub fn region_ring(&self, region: &str) -> Option<&Ring> {
         self.rings.regions.get(region)
     }
@@ -153,15 +131,15 @@ impl Topology {
         &self.rings.global
     }
 
-    /// Names of all regions that own keys, sorted.
+    /// The regions whose nodes own keys, sorted.
     pub fn regions(&self) -> impl Iterator<Item = &str> {
         self.rings.regions.keys().map(String::as_str)
     }
 
-    /// This node's whole-number share of `limit` among the known nodes that share it, the dead ones
-    /// included: the shares of all sum to `limit` exactly, the lowest ids get what does not divide.
+    /// This node's integer share of `limit` among the known nodes, including lost ones. The shares
+    /// of all known nodes sum to `limit` exactly; the lowest ids get the remainder.
     ///
-    /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others hand out 6 together.
+    /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together.
     pub fn share_of(&self, scope: Scope, limit: u32) -> u32 {
         let sharing = self.known.nodes().iter().filter(|(_, region)| match scope {
             Scope::Region => *region == self.region,
@@ -174,18 +152,18 @@ impl Topology {
             }
             count = count.saturating_add(1);
         }
-        // A node that has left the ring is one more than the shares were made for: it takes what it
-        // would have had, so that its last clients are not turned away.
+        // A node that has left the ring is not among the known. It takes one share more than the
+        // limit was divided into, so that its last clients are not denied.
         let Some(rank) = rank else { return limit / count.saturating_add(1) };
         limit / count + u32::from(rank < limit % count)
     }
 }
 
 impl Rings {
-    fn owner(&self, scope: Scope, region: &str, token: u64) -> Option<&NodeId> {
+    fn ring(&self, scope: Scope, region: &str) -> Option<&Ring> {
         match scope {
-            Scope::Region => self.regions.get(region)?.owner(token),
-            Scope::Global => self.global.owner(token),
+            Scope::Region => self.regions.get(region),
+            Scope::Global => Some(&self.global),
         }
     }
 }
@@ -226,7 +204,7 @@ mod tests {
         for token in (0..1_000u64).map(|n| n << 54) {
             let owners: Vec<_> = all.iter().map(|t| t.region_owner("eu", token)).collect();
             assert!(owners.iter().all(|owner| *owner == owners[0]));
-            let local = all.iter().filter(|t| t.route(Scope::Region, token) == Route::Local);
+            let local = all.iter().filter(|t| t.owns(Scope::Region, token));
             assert_eq!(local.count(), 1);
         }
     }
@@ -236,8 +214,8 @@ mod tests {
         let members = vec![member("a", "eu", MemberState::Up), member("b", "us", MemberState::Up)];
         let a = topology("a", "eu", members);
         let tokens: Vec<u64> = (0..64u64).map(|n| n << 58).collect();
-        assert!(tokens.iter().all(|&token| a.route(Scope::Region, token) == Route::Local));
-        assert!(tokens.iter().any(|&token| a.route(Scope::Global, token) != Route::Local));
+        assert!(tokens.iter().all(|&token| a.owns(Scope::Region, token)));
+        assert!(tokens.iter().any(|&token| !a.owns(Scope::Global, token)));
     }
 
     #[test]
@@ -246,9 +224,9 @@ mod tests {
             vec![member("a", "eu", MemberState::Draining), member("b", "eu", MemberState::Up)];
         let a = topology("a", "eu", members);
         let b = NodeId::new("b").expect("id");
-        assert_eq!(a.route(Scope::Region, 7), Route::Forward(&b));
+        assert_eq!(a.owner(Scope::Region, 7), Some(&b));
         let alone = topology("a", "eu", vec![member("a", "eu", MemberState::Draining)]);
-        assert_eq!(alone.route(Scope::Region, 7), Route::Nobody);
+        assert_eq!(alone.owner(Scope::Region, 7), None);
     }
 
     #[test]
@@ -266,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topology_remembers_the_owners_of_the_rings_before_it() {
+    fn a_topology_keeps_the_owners_on_replaced_rings() {
         let members = |ids: &[&str]| -> Vec<_> {
             ids.iter().map(|id| member(id, "eu", MemberState::Up)).collect()
         };
@@ -277,22 +255,22 @@ mod tests {
         let four = topology("a", "eu", members(&["a", "b", "c", "d"])).after(&three);
         for token in (0..64u64).map(|n| n << 58) {
             let owner = |topology: &Topology| topology.owner(Scope::Region, token).cloned();
-            let before: Vec<_> = three.owners_before(Scope::Region, token).cloned().collect();
+            let before: Vec<_> = three.previous_owners(Scope::Region, token).cloned().collect();
             assert_eq!(before, [owner(&two), owner(&alone)].map(|id| id.expect("an owner")));
-            let before: Vec<_> = four.owners_before(Scope::Region, token).cloned().collect();
+            let before: Vec<_> = four.previous_owners(Scope::Region, token).cloned().collect();
             assert_eq!(before, [owner(&three), owner(&two)].map(|id| id.expect("an owner")));
         }
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
-        /// However the known members are split: each node sees its side only, and all of them
-        /// together hand out no more than one limit; all of it when nobody is dead.
+        /// However the known members are split, and though each node sees only its own side, their
+        /// shares sum to no more than one limit, and to all of it when no node is dead.
         #[test]
         fn the_shares_of_all_sides_sum_to_one_limit(
             sides in proptest::collection::vec(0_u8..4, 1..12), limit: u32,
         ) {
-            // Side 0 is dead: known, and nobody asks there.
+            // Side 0 is dead: known, and grants nothing.
             let nodes: Vec<_> =
                 sides.iter().enumerate().map(|(n, side)| (format!("n{n}"), *side)).collect();
             let known = |id: &String| (NodeId::new(id).expect("id"), "eu".to_owned());

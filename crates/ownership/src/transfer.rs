@@ -1,74 +1,76 @@
-//! What this node owes another under the present epoch, and what is on its way.
+//! The states, steps and replies of a range transfer to one member.
+//!
+//! ```text
+//! Pending --offer--> Copying --> Copied --freeze--> Frozen --> Flushed --release--> Released
+//!    ^                                                 |          |
+//!    +--------------- flush failed ---------------------+----------+ lease lost
+//! ```
+//!
+//! Each change of the epoch returns every transfer to `Pending`.
 
 use serde::{Deserialize, Serialize};
 
-use crate::Epoch;
+use crate::epoch::Epoch;
 use crate::identity::Generation;
 use crate::ranges::Ranges;
 
-/// How far a debt to one member has come.
+/// The progress of the transfer to one member under the current epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Transfer {
-    /// To be offered.
+    /// Not yet offered, or the offer was not accepted.
     #[default]
-    Due,
-    /// It said that it stands at our epoch; states are being copied.
+    Pending,
+    /// The member is at our epoch; states are being copied to it.
     Copying,
-    /// Copied; to be released as soon as nothing stands in the way.
+    /// All states are copied; the ranges are released once nothing else may return to them.
     Copied,
-    /// These ranges are frozen; what changed last is being flushed.
+    /// These ranges are frozen; the last changes are being flushed.
     Frozen(Ranges),
-    /// Flushed; to be released.
+    /// Frozen and flushed; the release is to be sent.
     Flushed(Ranges),
-    /// It answered that it took what it was owed.
-    Paid,
+    /// The member accepted the release.
+    Released,
 }
 
-/// A release that was not answered yet. Either side may hold its ranges, so neither decides them
-/// here.
+/// A release without a reply. Either side may hold its ranges, so this node decides none of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct UnackedRelease {
+    /// The incarnation of the receiver.
     pub(super) generation: Generation,
     pub(super) epoch: Epoch,
     pub(super) number: u64,
     pub(super) ranges: Ranges,
 }
 
-/// The next thing to do for one member; [`super::Ring`] says what follows.
+/// What the driver has to do next for one member; the outcome is reported to
+/// [`RingOwnership`](crate::RingOwnership).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum TransferStep {
     /// Send an offer under this epoch.
     Offer(Epoch),
-    /// Let the member hear every change of `follows` from now on, and send it every state at
-    /// `copies`.
+    /// Subscribe the member to every change of `follows` from now on, and send it all states in
+    /// `follows` and `copies`.
     Copy {
-        /// What may change while it is copied.
+        /// Ranges that this node still decides, so their states may change during the copy.
         follows: Ranges,
-        /// What it may not have.
+        /// Ranges of the member whose states it may not have.
         copies: Ranges,
     },
-    /// Wait until no decision is under way in the frozen ranges, then send what changed last.
+    /// Wait until no decision is in progress in the frozen ranges, then send the last changes.
     Flush,
     /// Send a release.
-    Release {
-        /// Under this epoch.
-        epoch: Epoch,
-        /// Its number.
-        number: u64,
-        /// What changes hands.
-        ranges: Ranges,
-    },
+    Release { epoch: Epoch, number: u64, ranges: Ranges },
 }
 
-/// What the receiver of an offer or of a release answers.
+/// The reply to an offer or a release. The order of the variants is the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HandoffReply {
-    /// Send it.
+    /// The receiver is at the sender's epoch: copy the states, then release.
     Ready,
-    /// The receiver stands at another epoch: offer again soon.
+    /// The receiver is at another epoch, or does not recognise the sender: retry soon.
     Later,
-    /// The receiver holds the ranges.
-    Taken,
-    /// The receiver stood at another epoch and will never take them by this release.
+    /// The receiver holds the released ranges.
+    Accepted,
+    /// The receiver was at another epoch and will never accept this release.
     Refused,
 }

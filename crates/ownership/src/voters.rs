@@ -1,115 +1,117 @@
-//! Whom this node knows, and who of them counts.
+//! Which nodes count for a quorum.
 //!
-//! Who counts for a quorum, and shares limits, is the *electorate*: members that are there, and
-//! members that were lost without leaving, for `cluster.forget_after`. A member that drains does
-//! not count any more: it has said that it goes.
+//! The *voters* of a region are its members, and nodes that were lost without leaving, the latter
+//! for `cluster.forget_after`. A draining member is no voter: it has announced that it leaves.
 //!
-//! Nobody joins the electorate but through it. A newcomer counts once a quorum without it stands at
-//! an epoch with it, and from then on every node tells so in gossip. A side of a split that is no
-//! quorum can so take in as many newcomers as it likes: it stays none. Only a node that meets
-//! nobody who knows of an electorate, at the first boot of a cluster, founds one of all it sees.
+//! A node becomes a voter only by a decision of the voters. A newcomer counts once a quorum without
+//! it has reached an epoch that includes it; from then on every node publishes it as a voter in
+//! gossip. So the minority side of a split may admit any number of newcomers and remains a
+//! minority. Only at the first boot of a cluster, when no reachable node has a voter set, a node
+//! bootstraps one from all members it sees.
 //!
-//! Example: `a b c | d e`, and `f` and `g` join the right side. They are recognised there, and do
-//! not count: `d e` are two of five.
+//! Example: `a b c | d e`, and `f` and `g` join on the right side. They are recognised there but do
+//! not vote: `d e` are two of five.
 
 use std::collections::BTreeMap;
 
 use tidegate_limiter::units::{Span, Timestamp};
 
-use super::MembershipTable;
 use crate::identity::NodeId;
-use crate::membership::{KnownMembers, MEMBERS_MAX, View};
+use crate::membership::{KnownMembers, MEMBERS_MAX, View, Voter, VoterSet};
+use crate::membership_table::MembershipTable;
 
-/// Who counts, as a member tells it in gossip.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VoterSet {
-    /// Id, region, and when it was lost, if it was, by the wall clock of whoever lost it.
-    pub members: Vec<(NodeId, String, Option<Timestamp>)>,
-}
-
-/// Everybody this node knows.
+/// The voters, and the newcomers that are not yet voters.
 #[derive(Debug, Default)]
 pub struct Voters {
-    members: BTreeMap<NodeId, FormerMember>,
+    nodes: BTreeMap<NodeId, Node>,
 }
 
 #[derive(Debug)]
-struct FormerMember {
+struct Node {
     region: String,
-    counts: bool,
-    /// It has said that it goes.
+    is_voter: bool,
     is_leaving: bool,
-    lost: Option<Timestamp>,
+    lost_at: Option<Timestamp>,
 }
 
 impl Voters {
-    /// Follows the roll and what others tell.
-    pub fn follow(&mut self, table: &MembershipTable, view: &View, now: Timestamp, forget: Span) {
-        for (id, seat) in table.entries() {
+    /// Takes in the membership table and the voter sets that the members of `view` publish. Nodes
+    /// lost longer ago than `forget_after` are dropped.
+    pub fn update(
+        &mut self,
+        table: &MembershipTable,
+        view: &View,
+        now: Timestamp,
+        forget_after: Span,
+    ) {
+        for (id, entry) in table.entries() {
             let Some(member) = view.get(id) else { continue };
-            let counts = self.members.get(id).is_some_and(|past| past.counts);
-            let (region, is_leaving) = (member.region.clone(), !seat.is_up);
-            // Whoever leaves and comes back is a newcomer.
-            let counts = counts && !is_leaving;
-            self.members
-                .insert(id.clone(), FormerMember { region, counts, is_leaving, lost: None });
+            let (region, is_leaving) = (member.region.clone(), !entry.is_up);
+            // A node that leaves and returns is a newcomer.
+            let is_voter = !is_leaving && self.nodes.get(id).is_some_and(|node| node.is_voter);
+            self.nodes.insert(id.clone(), Node { region, is_voter, is_leaving, lost_at: None });
         }
-        let told = view.members().iter().flat_map(|member| &member.voter_set.members);
-        for (id, region, lost) in told {
-            let has_room = self.members.len() < MEMBERS_MAX;
-            match self.members.get_mut(id) {
-                Some(past) => past.counts |= !past.is_leaving,
-                // Somebody whom this node never met. That a peer still sees it is no reason: it may
-                // just have left.
-                None if lost.is_some() && has_room => {
-                    let (region, lost) = (region.clone(), *lost);
-                    let past = FormerMember { region, counts: true, is_leaving: false, lost };
-                    self.members.insert(id.clone(), past);
+        for voter in view.members().iter().flat_map(|member| &member.voter_set.voters) {
+            let has_room = self.nodes.len() < MEMBERS_MAX;
+            match self.nodes.get_mut(&voter.id) {
+                Some(node) => node.is_voter |= !node.is_leaving,
+                // A voter that was lost before this node started. A peer that still lists an
+                // unknown node as a live member is no reason to add it: the node may just have
+                // left.
+                None if voter.lost_at.is_some() && has_room => {
+                    let (region, lost_at) = (voter.region.clone(), voter.lost_at);
+                    let node = Node { region, is_voter: true, is_leaving: false, lost_at };
+                    self.nodes.insert(voter.id.clone(), node);
                 }
                 None => {}
             }
         }
-        for (id, past) in &mut self.members {
-            if !table.entries().contains_key(id) && past.lost.is_none() {
-                past.lost = Some(now);
+        for (id, node) in &mut self.nodes {
+            if !table.entries().contains_key(id) {
+                node.lost_at.get_or_insert(now);
             }
         }
-        self.members.retain(|_, past| match past.lost {
-            Some(lost) => past.counts && !past.is_leaving && now < lost.plus(forget),
+        self.nodes.retain(|_, node| match node.lost_at {
+            Some(at) => node.is_voter && !node.is_leaving && now < at.plus(forget_after),
             None => true,
         });
     }
 
-    /// Nobody told of an electorate of `region`: all that are there and up are its first members.
-    pub fn found(&mut self, region: &str) {
-        let has_one = self.members.values().any(|past| past.counts && past.region == region);
-        if !has_one {
+    /// Makes all members of `region` voters, unless it has voters already. For the first boot of a
+    /// cluster.
+    pub fn bootstrap(&mut self, region: &str) {
+        if !self.nodes.values().any(|node| node.is_voter && node.region == region) {
             self.admit(region);
         }
     }
 
-    /// Newcomers of `region` count from now on: a quorum recognises them. Returns whether there
-    /// were any.
+    /// Makes the newcomers of `region` voters; call it when a quorum recognises them. Returns
+    /// whether there were any.
     pub fn admit(&mut self, region: &str) -> bool {
-        let is_new =
-            |past: &&mut FormerMember| !past.counts && !past.is_leaving && past.region == region;
-        let mut newcomers = self.members.values_mut().filter(is_new).peekable();
-        let has_any = newcomers.peek().is_some();
-        newcomers.for_each(|past| past.counts = true);
+        let mut has_any = false;
+        for node in self.nodes.values_mut() {
+            if !node.is_voter && !node.is_leaving && node.region == region {
+                (node.is_voter, has_any) = (true, true);
+            }
+        }
         has_any
     }
 
-    /// What this node tells of it.
+    /// The voter set that this node publishes.
     pub fn voter_set(&self) -> VoterSet {
-        let counts = self.members.iter().filter(|(_, past)| past.counts);
-        let told = counts.map(|(id, past)| (id.clone(), past.region.clone(), past.lost));
-        VoterSet { members: told.collect() }
+        let voter = |(id, node): (&NodeId, &Node)| Voter {
+            id: id.clone(),
+            region: node.region.clone(),
+            lost_at: node.lost_at,
+        };
+        let voters = self.nodes.iter().filter(|(_, node)| node.is_voter);
+        VoterSet { voters: voters.map(voter).collect() }
     }
 
-    /// Who counts, with their regions, sorted by id.
-    pub fn known(&self) -> KnownMembers {
-        let counts = self.members.iter().filter(|(_, past)| past.counts);
-        KnownMembers::new(counts.map(|(id, past)| (id.clone(), past.region.clone())))
+    /// The voters with their regions, sorted by id.
+    pub fn known_members(&self) -> KnownMembers {
+        let voters = self.nodes.iter().filter(|(_, node)| node.is_voter);
+        KnownMembers::new(voters.map(|(id, node)| (id.clone(), node.region.clone())))
     }
 }
 
@@ -126,10 +128,12 @@ mod tests {
         NodeId::new(id).expect("a valid id")
     }
 
-    /// A member that tells of `voter_set`, each with whether it was lost.
-    fn member(node: &str, state: MemberState, voter_set: &[(&str, bool)]) -> Member {
-        let told = |(node, lost): &(&str, bool)| {
-            (id(node), "eu".to_owned(), lost.then_some(Timestamp::from_secs(1_000)))
+    /// A member that publishes these voters, each with whether it is lost.
+    fn member(node: &str, state: MemberState, voters: &[(&str, bool)]) -> Member {
+        let voter = |(node, is_lost): &(&str, bool)| Voter {
+            id: id(node),
+            region: "eu".to_owned(),
+            lost_at: is_lost.then_some(Timestamp::from_secs(1_000)),
         };
         Member {
             id: id(node),
@@ -140,23 +144,23 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
-            voter_set: VoterSet { members: voter_set.iter().map(told).collect() },
+            voter_set: VoterSet { voters: voters.iter().map(voter).collect() },
         }
     }
 
-    struct Node {
+    struct Fixture {
         table: MembershipTable,
-        known: Voters,
+        voters: Voters,
     }
 
-    impl Node {
+    impl Fixture {
         fn new() -> Self {
             let table = MembershipTable::new(id("a"), Span::from_millis(1));
-            Self { table, known: Voters::default() }
+            Self { table, voters: Voters::default() }
         }
 
-        /// Hears at second `now` that these are there; returns who counts.
-        fn hears(&mut self, now: u64, members: Vec<Member>) -> Vec<String> {
+        /// Takes in at second `now` that these are alive; returns the voters.
+        fn update(&mut self, now: u64, members: Vec<Member>) -> Vec<String> {
             let view = View::new(members);
             let alive = |member: &Member| LiveMember {
                 id: member.id.clone(),
@@ -164,13 +168,13 @@ mod tests {
                 is_up: member.state == MemberState::Up,
             };
             let alive: Vec<LiveMember> = view.members().iter().map(alive).collect();
-            self.table.hear(Monotonic::from_secs(now), &alive);
-            self.known.follow(&self.table, &view, Timestamp::from_secs(now), FORGET);
-            self.counted()
+            self.table.update(Monotonic::from_secs(now), &alive);
+            self.voters.update(&self.table, &view, Timestamp::from_secs(now), FORGET);
+            self.ids()
         }
 
-        fn counted(&self) -> Vec<String> {
-            self.known.known().nodes().iter().map(|(id, _)| id.to_string()).collect()
+        fn ids(&self) -> Vec<String> {
+            self.voters.known_members().nodes().iter().map(|(id, _)| id.to_string()).collect()
         }
     }
 
@@ -179,38 +183,38 @@ mod tests {
     }
 
     #[test]
-    fn the_first_nodes_found_an_electorate_and_later_ones_are_admitted() {
-        let mut a = Node::new();
-        assert!(a.hears(1, vec![up("a"), up("b")]).is_empty(), "nobody has said so");
-        a.known.found("eu");
-        assert_eq!(a.counted(), ["a", "b"]);
-        assert_eq!(a.hears(2, vec![up("a"), up("b"), up("c")]), ["a", "b"]);
-        a.known.found("eu");
-        assert_eq!(a.counted(), ["a", "b"], "there is one already");
-        assert!(a.known.admit("eu") && !a.known.admit("eu"));
-        assert_eq!(a.counted(), ["a", "b", "c"]);
+    fn the_first_members_are_voters_and_later_ones_are_admitted() {
+        let mut a = Fixture::new();
+        assert!(a.update(1, vec![up("a"), up("b")]).is_empty(), "not bootstrapped");
+        a.voters.bootstrap("eu");
+        assert_eq!(a.ids(), ["a", "b"]);
+        assert_eq!(a.update(2, vec![up("a"), up("b"), up("c")]), ["a", "b"]);
+        a.voters.bootstrap("eu");
+        assert_eq!(a.ids(), ["a", "b"], "there are voters already");
+        assert!(a.voters.admit("eu") && !a.voters.admit("eu"));
+        assert_eq!(a.ids(), ["a", "b", "c"]);
     }
 
     #[test]
-    fn a_newcomer_learns_who_counts_the_lost_ones_too() {
-        let mut a = Node::new();
+    fn a_newcomer_takes_over_the_voters_including_lost_ones() {
+        let mut a = Fixture::new();
         let b = member("b", MemberState::Up, &[("b", false), ("c", true), ("x", false)]);
-        assert_eq!(a.hears(1_001, vec![up("a"), b.clone()]), ["b", "c"]);
-        a.known.found("eu");
-        assert_eq!(a.counted(), ["b", "c"], "it does not count itself");
+        assert_eq!(a.update(1_001, vec![up("a"), b.clone()]), ["b", "c"]);
+        a.voters.bootstrap("eu");
+        assert_eq!(a.ids(), ["b", "c"], "a newcomer does not count itself");
         let b = member("b", MemberState::Up, &[("a", false), ("b", false), ("c", true)]);
-        assert_eq!(a.hears(1_002, vec![up("a"), b]), ["a", "b", "c"]);
+        assert_eq!(a.update(1_002, vec![up("a"), b]), ["a", "b", "c"]);
     }
 
     #[test]
-    fn who_leaves_counts_no_more_and_who_is_lost_counts_for_a_while() {
-        let mut a = Node::new();
-        a.hears(1, vec![up("a"), up("b"), up("c")]);
-        a.known.found("eu");
+    fn a_leaving_voter_is_dropped_and_a_lost_one_counts_until_it_is_forgotten() {
+        let mut a = Fixture::new();
+        a.update(1, vec![up("a"), up("b"), up("c")]);
+        a.voters.bootstrap("eu");
         let draining = member("b", MemberState::Draining, &[]);
-        assert_eq!(a.hears(2, vec![up("a"), draining, up("c")]), ["a", "c"]);
-        assert_eq!(a.hears(3, vec![up("a")]), ["a", "c"], "c was lost");
-        assert_eq!(a.hears(3_602, vec![up("a")]), ["a", "c"]);
-        assert_eq!(a.hears(3_603, vec![up("a")]), ["a"]);
+        assert_eq!(a.update(2, vec![up("a"), draining, up("c")]), ["a", "c"]);
+        assert_eq!(a.update(3, vec![up("a")]), ["a", "c"], "c was lost");
+        assert_eq!(a.update(3_602, vec![up("a")]), ["a", "c"]);
+        assert_eq!(a.update(3_603, vec![up("a")]), ["a"]);
     }
 }

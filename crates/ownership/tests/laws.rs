@@ -1,10 +1,9 @@
-//! Orders of events that would lead to two owners of one place, told step by step.
+//! Orders of events that once led to two owners of one token, step by step.
 
 use tidegate_limiter::units::Span;
-use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
-use tidegate_ownership::{Epoch, Members, Place, Quorum, Ring};
+use tidegate_ownership::{Epoch, HandoffReply, Quorum, RingMember, RingMembers, RingOwnership};
 
 const LEASE: Span = Span::from_millis(400);
 
@@ -16,46 +15,47 @@ fn arc(first: u64) -> Ranges {
     Ranges::of([Range { first, last: first + 9 }])
 }
 
-/// A ring of these, each with an arc of its own; `a b c` are known.
-fn members(entries: &[&str]) -> Members {
-    let token = |at: usize| Place { generation: Generation(1), arcs: arc(100 * at as u64) };
-    let entries = entries.iter().enumerate().map(|(at, seat)| (id(seat), token(at))).collect();
-    Members { entries, quorum: Quorum::Of(["a", "b", "c"].map(id).into()) }
+/// A ring of these members, each with its own arc; the voters are `a b c`.
+fn members(ids: &[&str]) -> RingMembers {
+    let member = |at: usize| RingMember { generation: Generation(1), arcs: arc(100 * at as u64) };
+    let entries = ids.iter().enumerate().map(|(at, one)| (id(one), member(at))).collect();
+    RingMembers { entries, quorum: Quorum::Of(["a", "b", "c"].map(id).into()) }
 }
 
-/// `c` released an arc to `a` and missed the answer. Before it asks again, `a` alone strikes it off
-/// and finds it back. A refusal would let `c` thaw what `a` holds.
+/// `c` releases an arc to `a`, and the reply is lost. Before `c` repeats the release, `a` alone
+/// evicts `c` and recognises it again. A refusal would let `c` roll back ranges that `a` holds.
 #[test]
-fn a_release_that_was_taken_is_never_refused_afterwards() {
-    let mut a = Ring::new(id("a"), LEASE);
+fn an_accepted_release_is_never_refused_afterwards() {
+    let mut a = RingOwnership::new(id("a"), LEASE);
     a.follow(members(&["a", "b", "c"]));
     let epoch = a.epoch();
-    let release = |a: &mut Ring| a.released(&id("c"), Generation(1), epoch, 1, &arc(0));
-    assert_eq!(release(&mut a), HandoffReply::Taken);
+    let release =
+        |a: &mut RingOwnership| a.release_received(&id("c"), Generation(1), epoch, 1, &arc(0));
+    assert_eq!(release(&mut a), HandoffReply::Accepted);
     a.follow(members(&["a", "b"]));
-    assert_eq!(release(&mut a), HandoffReply::Taken, "while it is off the roll");
+    assert_eq!(release(&mut a), HandoffReply::Accepted, "while it is evicted");
     a.follow(members(&["a", "b", "c"]));
-    assert_eq!(release(&mut a), HandoffReply::Taken, "when it is back");
-    assert_eq!(*a.holds(), arc(0));
+    assert_eq!(release(&mut a), HandoffReply::Accepted, "when it is recognised again");
+    assert_eq!(*a.held(), arc(0));
 }
 
-/// A broken peer tells the last number there is, with another's name and with `a`'s own. There
-/// would be no epoch after it, and the next change of the roll would be no change.
+/// A broken peer reports the highest possible number, with another name and with `a`'s own.
+/// Accepting it would leave no number for the next membership change.
 #[test]
-fn an_epoch_that_no_honest_peer_tells_leaves_room_for_the_next() {
-    let mut a = Ring::new(id("a"), LEASE);
+fn an_impossible_epoch_number_is_ignored() {
+    let mut a = RingOwnership::new(id("a"), LEASE);
     a.follow(members(&["a", "b"]));
     for name in [7, a.epoch().name] {
         for number in [u64::MAX, Epoch::NUMBER_MAX + 1] {
             let before = a.epoch();
-            a.met(Epoch { number, name });
+            a.observe_epoch(Epoch { number, name });
             assert_eq!(a.epoch(), before);
         }
     }
     for number in [9, Epoch::NUMBER_MAX] {
-        a.met(Epoch { number, name: 7 });
+        a.observe_epoch(Epoch { number, name: 7 });
         a.follow(members(&["a", "b", "c"]));
         a.follow(members(&["a", "b"]));
-        assert_eq!(a.epoch().number, number + 2, "an honest number, or one hardly so, is outgrown");
+        assert_eq!(a.epoch().number, number + 2, "the highest accepted number is exceeded");
     }
 }

@@ -84,12 +84,12 @@ impl Clock for NodeClock {
         self.off(&self.system_ahead)
     }
 
-    fn steer(&self, correction_ns: i64) {
+    fn slew(&self, correction_ns: i64) {
         self.correction.store(correction_ns, Ordering::Relaxed);
     }
 
-    fn set(&self, correction_ns: i64) {
-        self.steer(correction_ns);
+    fn step(&self, correction_ns: i64) {
+        self.slew(correction_ns);
         let system = self.system_ahead.load(Ordering::Relaxed);
         self.decision_ahead.store(system + correction_ns, Ordering::Relaxed);
     }

@@ -1,19 +1,33 @@
-//! What a member says about itself, as chitchat keeps it: short texts under short names.
+//! The metadata of a node, as key-value pairs in chitchat.
+
+use std::net::SocketAddr;
 
 use chitchat::{ChitchatId, NodeState};
 use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_ownership::VoterSet;
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::membership::{MEMBERS_MAX, Member, MemberState};
+use tidegate_ownership::membership::{MEMBERS_MAX, Member, MemberState, Voter, VoterSet};
 
-use super::NodeMetadata;
+/// What a node publishes about itself; the rest of a [`Member`] follows from its identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeMetadata {
+    pub region: String,
+    pub zone: String,
+    pub state: MemberState,
+    /// Fingerprint of its rule book.
+    pub rule_book: u64,
+    /// Its HTTP listener.
+    pub http: Option<SocketAddr>,
+    /// The voters that it counts.
+    pub voter_set: VoterSet,
+}
 
 const KEY_REGION: &str = "region";
 const KEY_ZONE: &str = "zone";
 const KEY_STATE: &str = "state";
 const KEY_RULE_BOOK: &str = "rule_book";
 const KEY_HTTP: &str = "http";
-const KEY_ELECTORATE: &str = "electorate";
+/// The key is part of the wire format.
+const KEY_VOTER_SET: &str = "electorate";
 const STATE_UP: &str = "up";
 const STATE_DRAINING: &str = "draining";
 
@@ -28,17 +42,17 @@ pub(super) fn key_values(node_metadata: &NodeMetadata) -> Vec<(String, String)> 
         (KEY_ZONE, node_metadata.zone.clone()),
         (KEY_RULE_BOOK, format!("{:016x}", node_metadata.rule_book)),
         (KEY_HTTP, http),
-        (KEY_ELECTORATE, write_electorate(&node_metadata.voter_set)),
-        // Last: a member whose state is known has told everything.
+        (KEY_VOTER_SET, format_voter_set(&node_metadata.voter_set)),
+        // Last: a member whose state has arrived is complete.
         (KEY_STATE, state.to_owned()),
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .into()
 }
 
-/// The member that a live node's facts describe; `None` while they are incomplete.
-pub(super) fn member(id: &ChitchatId, node_metadata: &NodeState) -> Option<Member> {
-    let state = match node_metadata.get(KEY_STATE)? {
+/// The member that the pairs of a live node describe; `None` while they are incomplete.
+pub(super) fn member(id: &ChitchatId, pairs: &NodeState) -> Option<Member> {
+    let state = match pairs.get(KEY_STATE)? {
         STATE_UP => MemberState::Up,
         STATE_DRAINING => MemberState::Draining,
         _ => return None,
@@ -47,36 +61,36 @@ pub(super) fn member(id: &ChitchatId, node_metadata: &NodeState) -> Option<Membe
         id: NodeId::new(&id.node_id).ok()?,
         generation: Generation(id.generation_id),
         addr: id.gossip_advertise_addr,
-        region: node_metadata.get(KEY_REGION)?.to_owned(),
-        zone: node_metadata.get(KEY_ZONE)?.to_owned(),
+        region: pairs.get(KEY_REGION)?.to_owned(),
+        zone: pairs.get(KEY_ZONE)?.to_owned(),
         state,
-        rule_book: u64::from_str_radix(node_metadata.get(KEY_RULE_BOOK)?, 16).ok()?,
-        http: node_metadata.get(KEY_HTTP).and_then(|addr| addr.parse().ok()),
-        voter_set: node_metadata.get(KEY_ELECTORATE).map(read_electorate).unwrap_or_default(),
+        rule_book: u64::from_str_radix(pairs.get(KEY_RULE_BOOK)?, 16).ok()?,
+        http: pairs.get(KEY_HTTP).and_then(|addr| addr.parse().ok()),
+        voter_set: pairs.get(KEY_VOTER_SET).map(parse_voter_set).unwrap_or_default(),
     })
 }
 
-/// `id/region` of each, with `/milliseconds` behind it if it was lost, and spaces between.
-fn write_electorate(voter_set: &VoterSet) -> String {
-    let one = |(id, region, lost): &(NodeId, String, Option<Timestamp>)| match lost {
-        Some(lost) => format!("{id}/{region}/{}", lost.as_nanos() / 1_000_000),
+/// `id/region` of each voter, followed by `/milliseconds` if it is lost, separated by spaces.
+fn format_voter_set(voter_set: &VoterSet) -> String {
+    let voter = |Voter { id, region, lost_at }: &Voter| match lost_at {
+        Some(at) => format!("{id}/{region}/{}", at.as_nanos() / 1_000_000),
         None => format!("{id}/{region}"),
     };
-    voter_set.members.iter().map(one).collect::<Vec<_>>().join(" ")
+    voter_set.voters.iter().map(voter).collect::<Vec<_>>().join(" ")
 }
 
-/// What is not of that form is left out.
-fn read_electorate(text: &str) -> VoterSet {
-    let one = |word: &str| {
+/// Words that are not of that form are skipped.
+fn parse_voter_set(text: &str) -> VoterSet {
+    let voter = |word: &str| {
         let mut parts = word.split('/');
-        let (id, region, lost) = (parts.next()?, parts.next()?, parts.next());
-        let lost = match lost {
+        let (id, region) = (NodeId::new(parts.next()?).ok()?, NodeId::new(parts.next()?).ok()?);
+        let lost_at = match parts.next() {
             Some(ms) => Some(Timestamp::EPOCH.plus(Span::from_millis(ms.parse().ok()?))),
             None => None,
         };
-        Some((NodeId::new(id).ok()?, NodeId::new(region).ok()?.as_str().to_owned(), lost))
+        Some(Voter { id, region: region.into(), lost_at })
     };
-    VoterSet { members: text.split(' ').filter_map(one).take(MEMBERS_MAX).collect() }
+    VoterSet { voters: text.split(' ').filter_map(voter).take(MEMBERS_MAX).collect() }
 }
 
 #[cfg(test)]
@@ -84,15 +98,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_counts_is_read_as_it_was_written() {
-        let id = |id: &str| NodeId::new(id).expect("a valid id");
-        let at = |ms| Some(Timestamp::EPOCH.plus(Span::from_millis(ms)));
-        let members = vec![(id("a"), "eu".to_owned(), at(5)), (id("b-1"), "us".to_owned(), None)];
-        let voter_set = VoterSet { members };
-        assert_eq!(read_electorate(&write_electorate(&voter_set)), voter_set);
-        assert_eq!(read_electorate(""), VoterSet::default());
-        let partly = read_electorate("a/eu/5 B!/eu/5 c//5 d/eu/x e/eu f");
-        let ids: Vec<_> = partly.members.iter().map(|(id, ..)| id.as_str()).collect();
+    fn a_voter_set_is_parsed_as_it_was_formatted() {
+        let voter = |id: &str, region: &str, lost_at| Voter {
+            id: NodeId::new(id).expect("a valid id"),
+            region: region.to_owned(),
+            lost_at,
+        };
+        let lost_at = Some(Timestamp::EPOCH.plus(Span::from_millis(5)));
+        let voters = vec![voter("a", "eu", lost_at), voter("b-1", "us", None)];
+        let voter_set = VoterSet { voters };
+        assert_eq!(parse_voter_set(&format_voter_set(&voter_set)), voter_set);
+        assert_eq!(parse_voter_set(""), VoterSet::default());
+        let partly = parse_voter_set("a/eu/5 B!/eu/5 c//5 d/eu/x e/eu f");
+        let ids: Vec<_> = partly.voters.iter().map(|voter| voter.id.as_str()).collect();
         assert_eq!(ids, ["a", "e"]);
     }
 }

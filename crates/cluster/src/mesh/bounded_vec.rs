@@ -1,7 +1,7 @@
-//! Short lists on the wire, kept inline in memory.
+//! Short lists on the wire, stored inline in memory.
 //!
-//! `SmallVec`'s own deserializer reserves what the sender claims, so that a frame of ten bytes
-//! could ask for all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
+//! The deserializer of `SmallVec` reserves the length that the sender claims, so a frame of ten
+//! bytes could claim all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-/// Most items of a short list: the most limits on one descriptor, doubled.
+/// The most items of a list: twice the most limits of one descriptor.
 pub const BOUNDED_VEC_MAX: usize = 16;
 
 pub(super) fn serialize<T, S>(items: &SmallVec<[T; 1]>, to: S) -> Result<S::Ok, S::Error>
@@ -26,9 +26,9 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    struct Few<T>(PhantomData<T>);
+    struct BoundedVec<T>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Few<T> {
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for BoundedVec<T> {
         type Value = SmallVec<[T; 1]>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +47,7 @@ where
         }
     }
 
-    from.deserialize_seq(Few(PhantomData))
+    from.deserialize_seq(BoundedVec(PhantomData))
 }
 
 #[cfg(test)]

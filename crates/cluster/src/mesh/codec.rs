@@ -7,38 +7,36 @@
 //! +-----------------+-----------+------------------------+
 //! ```
 //!
-//! This is the only file that knows bincode. It is pinned to 2.0.1 (3.0.0 does not compile, and the
-//! 2 line is unmaintained); the exit is postcard, whose serde interface is the same three calls.
-//! Decoding always has a limit, because nine bytes that claim a long vector abort a process
-//! otherwise, and bytes left over behind the body are an error.
+//! Only this file uses bincode. It is pinned to 2.0.1 (3.0.0 does not compile, and the 2 line is
+//! unmaintained); the alternative is postcard, whose serde interface is the same three calls.
+//! Decoding always has a limit, because otherwise nine bytes that claim a long vector abort the
+//! process. Bytes left over behind the body are an error.
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The version every frame starts with. A peer of another version is refused in the hello, so that
-/// a frame of another version is an error and not a case.
+/// The version of every frame. A peer with another version is refused in the hello, so later frames
+/// of another version are errors.
 pub const VERSION: u8 = 3;
 
-/// Largest frame, version and body. At the bound: refused, and the stream is closed.
+/// The largest frame, version and body. A larger one is rejected, and its stream is closed.
 pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Why bytes are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Longer than [`FRAME_BYTES_MAX`].
     #[error("frame of {0} bytes is larger than {FRAME_BYTES_MAX}")]
     TooLarge(usize),
-    /// A frame without even a version.
+    /// There is no version byte.
     #[error("frame is empty")]
     Empty,
-    /// A version that this node does not speak.
     #[error("frame version {0}, expected {VERSION}")]
     Version(u8),
-    /// The body is not what was expected.
+    /// The body is not a message of the expected type.
     #[error("frame body: {0}")]
     Body(String),
     /// The stream ended inside a frame.
@@ -49,7 +47,12 @@ pub enum Error {
     Trailing(usize),
 }
 
-/// Appends `message` to `out` as one frame. On an error `out` is as it was.
+/// Appends `message` to `out` as one frame. On an error `out` is unchanged.
+///
+/// # Errors
+///
+/// [`Error::TooLarge`] beyond [`FRAME_BYTES_MAX`], [`Error::Body`] when `message` cannot be
+/// serialised.
 pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error> {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -74,7 +77,12 @@ pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error
     }
 }
 
-/// Takes the first whole frame off `buffer`, without its length; `None` when it is not all there.
+/// Removes the first whole frame from `buffer` and returns it without its length; `None` when it is
+/// incomplete.
+///
+/// # Errors
+///
+/// [`Error::TooLarge`] when its length is beyond [`FRAME_BYTES_MAX`].
 pub fn split(buffer: &mut BytesMut) -> Result<Option<Bytes>, Error> {
     let Some(prefix) = buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = u32::from_le_bytes(*prefix) as usize;
@@ -88,7 +96,11 @@ pub fn split(buffer: &mut BytesMut) -> Result<Option<Bytes>, Error> {
     Ok(Some(buffer.split_to(length).freeze()))
 }
 
-/// Reads the message in a frame that [`split`] returned.
+/// Decodes the message in a frame that [`split`] returned.
+///
+/// # Errors
+///
+/// Any [`Error`] but [`Error::TooLarge`] and [`Error::Truncated`].
 pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, Error> {
     let (&version, body) = frame.split_first().ok_or(Error::Empty)?;
     if version != VERSION {
@@ -119,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_in_pieces_is_read_once_it_is_whole() {
+    fn a_frame_in_pieces_is_returned_once_it_is_complete() {
         let whole = frame(&(7, vec![1, 2, 3]));
         let mut buffer = BytesMut::new();
         for (index, byte) in whole.iter().enumerate() {
@@ -132,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_length_is_refused_before_anything_is_reserved() {
+    fn a_huge_length_is_rejected_before_memory_is_reserved() {
         let mut buffer = BytesMut::from(&u32::MAX.to_le_bytes()[..]);
         assert!(matches!(split(&mut buffer), Err(Error::TooLarge(_))));
     }
@@ -144,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn trailing_bytes_and_other_versions_are_refused() {
+    fn trailing_bytes_and_other_versions_are_rejected() {
         let mut body = frame(&(7, vec![]))[LENGTH_BYTES..].to_vec();
         body.push(0);
         assert!(matches!(decode::<(u64, Vec<u8>)>(&body), Err(Error::Trailing(1))));
@@ -156,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_too_large_leaves_the_buffer_as_it_was() {
+    fn a_message_too_large_leaves_the_buffer_unchanged() {
         let mut out = frame(&(1, vec![]));
         let before = out.clone();
         assert!(encode(&(1u64, vec![0u8; FRAME_BYTES_MAX + 1]), &mut out).is_err());

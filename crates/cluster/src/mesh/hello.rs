@@ -1,8 +1,8 @@
-//! Who is on the other end: one exchange of hellos before a peer counts as up.
+//! One exchange of hellos, before which a connection is not a peer.
 //!
-//! In TLS 1.3 a dialer sees "connected" before the acceptor has looked at its certificate, so a
-//! connection alone proves nothing. The dialer says [`Hello`], the acceptor checks it and answers
-//! with its own or with the reason of its refusal, the dialer checks that.
+//! In TLS 1.3 a dialer is connected before the acceptor has verified its certificate, so a
+//! connection alone proves nothing. The dialer sends a [`Hello`], the acceptor checks it and
+//! answers with its own or with the reason for its refusal, and the dialer checks the answer.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::codec;
 use super::wire::{Hello, HelloReply, Refusal};
 use crate::pki;
 
-/// The longest that the exchange may take; a stranger holds no more than that.
+/// The longest that the exchange may take, and thus that a stranger occupies a connection.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// A hello is some hundred bytes.
+/// A hello has about a hundred bytes.
 const HELLO_BYTES_MAX: usize = 2_048;
 /// Longest cluster or region name in a hello.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Why there is no peer.
+/// Why a connection did not become a peer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The connection broke or timed out.
     #[error("{0}")]
     Connection(String),
-    /// The other side is not one of us, or not now.
+    /// This node refuses the other side.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// The other side refuses us.
+    /// The other side refuses this node.
     #[error("refused by the peer: {0}")]
     RefusedByPeer(Refusal),
 }
@@ -42,11 +42,11 @@ pub enum Error {
 pub(super) struct Expected {
     /// Our own hello.
     pub(super) own: Hello,
-    /// The highest generation met of the node that is about to be checked.
-    pub(super) met: Option<Generation>,
+    /// The highest generation seen of the node that is to be checked.
+    pub(super) highest_seen: Option<Generation>,
 }
 
-/// Says hello on a connection that we dialed. `expect` is asked once the peer's name is known.
+/// Sends the hello on a connection that we dialed. `expect` is called with the peer's id.
 pub(super) async fn dial(
     connection: &Connection,
     own: Hello,
@@ -66,7 +66,7 @@ pub(super) async fn dial(
     timed(exchange).await
 }
 
-/// Waits for the hello on a connection that we accepted and answers it.
+/// Receives the hello on a connection that we accepted, and answers it.
 pub(super) async fn accept(
     connection: &Connection,
     expect: impl FnOnce(&NodeId) -> Expected,
@@ -77,13 +77,16 @@ pub(super) async fn accept(
         let expected = expect(&hello.node);
         let outcome = check(&hello, &expected, connection);
         let reply = match &outcome {
-            Ok(()) => HelloReply::Welcome(Hello { met: expected.met, ..expected.own }),
+            Ok(()) => {
+                let highest_seen = expected.highest_seen;
+                HelloReply::Welcome(Hello { highest_seen, ..expected.own })
+            }
             Err(refusal) => HelloReply::Refused(refusal.clone()),
         };
         send.write_all(&frame(&reply)?).await.map_err(broken)?;
         send.finish().map_err(broken)?;
         if outcome.is_err() {
-            // The refusal must arrive before the connection is closed behind it.
+            // The refusal must arrive before the connection is closed.
             let _ = send.stopped().await;
         }
         outcome?;
@@ -93,7 +96,7 @@ pub(super) async fn accept(
 }
 
 fn check(hello: &Hello, expected: &Expected, connection: &Connection) -> Result<(), Refusal> {
-    check_words(hello, expected)?;
+    check_fields(hello, expected)?;
     let named = connection
         .peer_identity()
         .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
@@ -103,11 +106,11 @@ fn check(hello: &Hello, expected: &Expected, connection: &Connection) -> Result<
     if !named {
         return Err(Refusal::Name(hello.node.clone()));
     }
-    // Last, because it tells of the node that the hello names.
+    // Last, because the answer discloses the generation of the named node.
     check_generation(hello, expected)
 }
 
-fn check_words(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
+fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     let own = &expected.own;
     if hello.cluster.len() > NAME_BYTES_MAX || hello.region.len() > NAME_BYTES_MAX {
         return Err(Refusal::Malformed);
@@ -125,8 +128,8 @@ fn check_words(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
 }
 
 fn check_generation(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
-    match expected.met {
-        Some(met) if met > hello.generation => Err(Refusal::Generation(met)),
+    match expected.highest_seen {
+        Some(highest) if highest > hello.generation => Err(Refusal::Generation(highest)),
         _ => Ok(()),
     }
 }
@@ -170,13 +173,13 @@ mod tests {
             advertise: ([127, 0, 0, 1], 1).into(),
             secret: 9,
             clock: Timestamp::EPOCH,
-            met: None,
+            highest_seen: None,
         }
     }
 
     #[test]
-    fn a_hello_is_held_to_cluster_secret_and_generation() {
-        let expected = Expected { own: hello("a"), met: Some(Generation(5)) };
+    fn a_hello_is_checked_for_cluster_secret_and_generation() {
+        let expected = Expected { own: hello("a"), highest_seen: Some(Generation(5)) };
         let cases = [
             (hello("b"), Ok(())),
             (Hello { cluster: "d".into(), ..hello("b") }, Err(Refusal::Cluster("c".into()))),
@@ -189,7 +192,7 @@ mod tests {
             (Hello { region: "x".repeat(256), ..hello("b") }, Err(Refusal::Malformed)),
         ];
         for (hello, outcome) in cases {
-            let checked = check_words(&hello, &expected);
+            let checked = check_fields(&hello, &expected);
             let checked = checked.and_then(|()| check_generation(&hello, &expected));
             assert_eq!(checked, outcome);
         }

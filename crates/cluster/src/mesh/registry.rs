@@ -1,4 +1,4 @@
-//! The table of peers, and what is remembered about addresses that were dialed.
+//! The table of peers, and the back-off of dialed addresses.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,64 +12,61 @@ use tokio::time::Instant;
 
 use super::peer::Peer;
 
-/// Readers take a snapshot without a lock; changes are rare.
+/// Readers load a snapshot without a lock; changes are rare.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     peers: ArcSwap<Peers>,
-    memory: Mutex<Memory>,
+    history: Mutex<History>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Peers {
     by_id: BTreeMap<NodeId, Arc<Peer>>,
     by_addr: BTreeMap<SocketAddr, Arc<Peer>>,
-    /// Addresses that were dialed (a seed's, say) and the node that answered, which may advertise
-    /// another one.
+    /// Dialed addresses, such as those of seeds, and the nodes that answered there; these may
+    /// advertise other addresses.
     aliases: BTreeMap<SocketAddr, NodeId>,
 }
 
 #[derive(Debug, Default)]
-struct Memory {
-    /// The highest generation met of each node.
-    met: BTreeMap<NodeId, Generation>,
-    /// Which node answered last at an address.
+struct History {
+    highest_seen: BTreeMap<NodeId, Generation>,
+    /// The node that last answered at an address.
     ids: BTreeMap<SocketAddr, NodeId>,
     dials: BTreeMap<SocketAddr, Dial>,
 }
 
-/// A dial that is under way or failed; one that succeeded is forgotten.
+/// A dial that is in progress or failed.
 #[derive(Debug)]
 struct Dial {
-    /// When to try again; `None` while it is under way.
-    again: Option<Instant>,
+    /// The end of the back-off; `None` while the dial is in progress.
+    retry_at: Option<Instant>,
     /// The pause after the next failure.
     pause: Duration,
 }
 
-/// What became of a dial.
-pub(super) enum Dialed<'a> {
-    /// This node answered.
+pub(super) enum DialOutcome<'a> {
+    /// This node answered and was accepted.
     Answered(&'a NodeId),
-    /// Nobody did, or not one of us.
+    /// No answer, or the hello was refused.
     Failed,
-    /// We did ourselves: a seed list usually names every node.
+    /// This node reached itself: a seed list usually contains every node.
     Own,
 }
 
-/// What became of a new connection.
 pub(super) enum Admission {
-    /// It is the connection to that peer; an older one is to be closed.
+    /// The connection is in use; the replaced one is to be closed.
     Admitted { replaced: Option<Arc<Peer>> },
-    /// There is a better one already.
+    /// The existing connection to the peer is kept.
     Surplus,
 }
 
-/// Nodes and addresses that are remembered. At the bound the whole memory of them is dropped: what
-/// is lost is only the refusal of old starts and the pauses between dials.
-const MEMORY_MAX: usize = 4_096;
+/// Entries of each map. At the bound the map is cleared, which loses the refusal of old
+/// incarnations and the back-off of dials.
+const ENTRIES_MAX: usize = 4_096;
 /// The pause after a failed dial, doubled each time up to [`REDIAL_MAX`].
 const REDIAL_MIN: Duration = Duration::from_millis(100);
-/// A healed link is found after at most this.
+/// A healed link is dialed after at most this.
 const REDIAL_MAX: Duration = Duration::from_secs(1);
 /// The pause after a dial that reached this node itself.
 const REDIAL_OWN: Duration = Duration::from_secs(3_600);
@@ -87,27 +84,27 @@ impl Registry {
         self.peers.load().by_id.values().cloned().collect()
     }
 
-    /// The highest generation met of `id`.
-    pub(super) fn met(&self, id: &NodeId) -> Option<Generation> {
-        self.memory.lock().met.get(id).copied()
+    /// The highest generation seen of `id`.
+    pub(super) fn highest_seen(&self, id: &NodeId) -> Option<Generation> {
+        self.history.lock().highest_seen.get(id).copied()
     }
 
-    /// The highest generation met of the node that answered last at `addr`.
-    pub(super) fn met_at(&self, addr: SocketAddr) -> Option<Generation> {
-        let memory = self.memory.lock();
-        memory.ids.get(&addr).and_then(|id| memory.met.get(id)).copied()
+    /// The highest generation seen of the node that last answered at `addr`.
+    pub(super) fn highest_seen_at(&self, addr: SocketAddr) -> Option<Generation> {
+        let history = self.history.lock();
+        history.ids.get(&addr).and_then(|id| history.highest_seen.get(id)).copied()
     }
 
-    /// Takes `peer` in, unless the connection to it that is there already is to be kept.
+    /// Adds `peer`, unless the existing connection to the same node is kept.
     pub(super) fn admit(&self, peer: Arc<Peer>) -> Admission {
-        // The lock serialises changes; readers never wait for it.
-        let mut memory = self.memory.lock();
+        // The lock serialises changes; readers do not take it.
+        let mut history = self.history.lock();
         let current = self.peers.load_full();
         let existing = current.by_id.get(&peer.id);
         if existing.is_some_and(|existing| keeps(existing, &peer)) {
             return Admission::Surplus;
         }
-        memory.remember(&peer);
+        history.record(&peer);
         let replaced = existing.cloned();
         let mut next = Peers::clone(&current);
         if let Some(old) = &replaced {
@@ -119,56 +116,49 @@ impl Registry {
         Admission::Admitted { replaced }
     }
 
-    /// Takes `peer` out, unless another connection to it has taken its place.
+    /// Removes `peer`, unless another connection has replaced it.
     pub(super) fn remove(&self, peer: &Arc<Peer>) {
-        let _serialised = self.memory.lock();
+        let _serialised = self.history.lock();
         let current = self.peers.load_full();
         let mut next = Peers::clone(&current);
-        if next.by_id.get(&peer.id).is_some_and(|there| Arc::ptr_eq(there, peer)) {
+        if next.by_id.get(&peer.id).is_some_and(|current| Arc::ptr_eq(current, peer)) {
             next.by_id.remove(&peer.id);
         }
         next.forget_addr(peer);
         self.peers.store(Arc::new(next));
     }
 
-    /// Whether to dial `addr` now; if so, it counts as being dialed until [`Registry::dial_ended`].
-    pub(super) fn may_dial(&self, addr: SocketAddr) -> bool {
+    /// Whether to dial `addr` now; if so, the dial is in progress until [`Registry::dial_ended`].
+    pub(super) fn start_dial(&self, addr: SocketAddr) -> bool {
         if self.peers.load().at(addr).is_some_and(|peer| !peer.is_lost()) {
             return false;
         }
-        let mut memory = self.memory.lock();
-        if memory.dials.len() >= MEMORY_MAX {
-            memory.dials.clear();
+        let mut history = self.history.lock();
+        let now = Instant::now();
+        let first = || Dial { retry_at: Some(now), pause: REDIAL_MIN };
+        let dial = bounded(&mut history.dials).entry(addr).or_insert_with(first);
+        let is_due = dial.retry_at.is_some_and(|at| now >= at);
+        if is_due {
+            dial.retry_at = None;
         }
-        let dial = memory
-            .dials
-            .entry(addr)
-            .or_insert_with(|| Dial { again: Some(Instant::now()), pause: REDIAL_MIN });
-        let may = dial.again.is_some_and(|again| Instant::now() >= again);
-        if may {
-            dial.again = None;
-        }
-        may
+        is_due
     }
 
-    /// Ends the dial that [`Registry::may_dial`] began.
-    pub(super) fn dial_ended(&self, addr: SocketAddr, outcome: Dialed<'_>) {
-        let mut memory = self.memory.lock();
-        match (outcome, memory.dials.get_mut(&addr)) {
-            (Dialed::Answered(id), _) => {
-                memory.dials.remove(&addr);
+    /// Ends the dial that [`Registry::start_dial`] began.
+    pub(super) fn dial_ended(&self, addr: SocketAddr, outcome: DialOutcome<'_>) {
+        let mut history = self.history.lock();
+        match (outcome, history.dials.get_mut(&addr)) {
+            (DialOutcome::Answered(id), _) => {
+                history.dials.remove(&addr);
                 let mut next = Peers::clone(&self.peers.load());
-                if next.aliases.len() >= MEMORY_MAX {
-                    next.aliases.clear();
-                }
-                next.aliases.insert(addr, id.clone());
+                bounded(&mut next.aliases).insert(addr, id.clone());
                 self.peers.store(Arc::new(next));
             }
-            (Dialed::Failed, Some(dial)) => {
-                dial.again = Some(Instant::now() + dial.pause);
+            (DialOutcome::Failed, Some(dial)) => {
+                dial.retry_at = Some(Instant::now() + dial.pause);
                 dial.pause = (dial.pause * 2).min(REDIAL_MAX);
             }
-            (Dialed::Own, Some(dial)) => dial.again = Some(Instant::now() + REDIAL_OWN),
+            (DialOutcome::Own, Some(dial)) => dial.retry_at = Some(Instant::now() + REDIAL_OWN),
             (_, None) => {}
         }
     }
@@ -177,9 +167,9 @@ impl Registry {
 // === impl Peers ===
 
 impl Peers {
-    /// Addresses of `peer` lead nowhere any more; they may be another's next.
+    /// Removes the addresses of `peer`; another node may use them next.
     fn forget_addr(&mut self, peer: &Arc<Peer>) {
-        if self.by_addr.get(&peer.advertise).is_some_and(|there| Arc::ptr_eq(there, peer)) {
+        if self.by_addr.get(&peer.advertise).is_some_and(|current| Arc::ptr_eq(current, peer)) {
             self.by_addr.remove(&peer.advertise);
         }
         if !self.by_id.contains_key(&peer.id) {
@@ -193,23 +183,26 @@ impl Peers {
     }
 }
 
-// === impl Memory ===
+// === impl History ===
 
-impl Memory {
-    fn remember(&mut self, peer: &Peer) {
-        if self.met.len() >= MEMORY_MAX {
-            self.met.clear();
-        }
-        if self.ids.len() >= MEMORY_MAX {
-            self.ids.clear();
-        }
-        self.ids.insert(peer.advertise, peer.id.clone());
-        let met = self.met.entry(peer.id.clone()).or_insert(peer.generation);
-        *met = peer.generation.max(*met);
+impl History {
+    fn record(&mut self, peer: &Peer) {
+        bounded(&mut self.ids).insert(peer.advertise, peer.id.clone());
+        let highest =
+            bounded(&mut self.highest_seen).entry(peer.id.clone()).or_insert(peer.generation);
+        *highest = peer.generation.max(*highest);
     }
 }
 
-/// Whether `existing` stays in place of `new`, a connection to the same node.
+/// Clears `map` when it is full.
+fn bounded<K, V>(map: &mut BTreeMap<K, V>) -> &mut BTreeMap<K, V> {
+    if map.len() >= ENTRIES_MAX {
+        map.clear();
+    }
+    map
+}
+
+/// Whether `existing` is kept in favour of `new`, a connection to the same node.
 fn keeps(existing: &Peer, new: &Peer) -> bool {
     if existing.generation != new.generation {
         return existing.generation > new.generation;

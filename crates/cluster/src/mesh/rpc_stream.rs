@@ -1,11 +1,11 @@
-//! One long-lived stream of calls to a peer, many in flight.
+//! Calls and replies on one long-lived stream to a peer, many in flight.
 //!
-//! Calls wait in a bounded queue. Whenever the writer is free it takes all that wait, up to
-//! [`BATCH_MAX`], and writes them at once. The first one wakes it, and it lets every other task
-//! that is ready go first: the calls of all requests that came together leave in one packet. Under
-//! load batches grow by themselves, and an idle lane adds no delay, because no timer is involved.
+//! Calls wait in a bounded queue. The writer takes all waiting calls at once, up to [`BATCH_MAX`],
+//! and writes them together. The first call wakes it, and it yields once before it writes, so the
+//! calls of all requests that arrived together leave in one packet. Batches grow under load, and an
+//! idle stream adds no delay, because no timer is involved.
 //!
-//! A peer has two lanes, so that a large synchronisation never stands in front of a check.
+//! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,43 +16,75 @@ use bytes::BytesMut;
 use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::codec;
-use super::peer::LastSeen;
 use super::wire::{Call, Numbered, Reply};
 
-/// Calls of one lane that wait to be written or answered. At the bound: refused as
+/// Calls of one stream that wait to be written or answered. At the bound a call is rejected with
 /// [`CallError::Busy`].
 pub const IN_FLIGHT_MAX: usize = 4_096;
-/// Calls that one write takes.
+/// Calls per write.
 const BATCH_MAX: usize = 256;
-/// What one read takes off the stream.
+/// Bytes per read.
 pub(super) const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// Why a call has no answer.
+/// The stream of a peer that a call uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamClass {
+    /// Small and urgent: checks and pings.
+    Checks,
+    /// Large and not urgent: counters, states, range transfers, gossip.
+    Bulk,
+}
+
+/// Why a call has no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// There is no connection to the peer.
     #[error("peer is not connected")]
     NotConnected,
-    /// Nothing was heard from the peer for so long that a call would only wait.
-    #[error("peer is silent")]
-    Silent,
-    /// Too many calls wait already.
-    #[error("too many calls to the peer wait")]
+    /// Nothing was received from the peer for [`UNREACHABLE_AFTER`](super::UNREACHABLE_AFTER), so
+    /// the call was not sent.
+    #[error("peer is unreachable")]
+    Unreachable,
+    /// [`IN_FLIGHT_MAX`] calls are waiting already; the call was not sent.
+    #[error("too many calls to the peer are waiting")]
     Busy,
-    /// The deadline passed.
+    /// The call may have been applied.
     #[error("peer did not answer in time")]
     Timeout,
-    /// The peer answered that it cannot do it now.
-    #[error("peer cannot do it now")]
+    /// The peer answered that it cannot handle the call now.
+    #[error("peer declined the call")]
     Declined,
-    /// The connection closed while the call was in flight.
+    /// The connection closed while the call was in flight; it may have been applied.
     #[error("connection to the peer closed")]
     Closed,
 }
 
-/// The sending end of a lane; cheap to clone.
+/// When something was last received from a peer; shared by the tasks that read from it.
+#[derive(Clone, Debug)]
+pub(super) struct LastSeen {
+    start: Instant,
+    last_ns: Arc<AtomicU64>,
+}
+
+impl LastSeen {
+    pub(super) fn now() -> Self {
+        Self { start: Instant::now(), last_ns: Arc::default() }
+    }
+
+    pub(super) fn touch(&self) {
+        let since_start = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last_ns.store(since_start, Ordering::Relaxed);
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        let last = Duration::from_nanos(self.last_ns.load(Ordering::Relaxed));
+        self.start.elapsed().saturating_sub(last)
+    }
+}
+
+/// The sending end of a stream; cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct RpcStream {
     queue: mpsc::Sender<Numbered<Call>>,
@@ -65,20 +97,21 @@ struct PendingCalls {
     calls: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
 }
 
-/// The receiving end of a lane's queue, to be written to a stream.
-pub(super) type Outbox = mpsc::Receiver<Numbered<Call>>;
+/// The calls that wait to be written to a stream.
+pub(super) type CallQueue = mpsc::Receiver<Numbered<Call>>;
 
 impl RpcStream {
-    pub(super) fn new() -> (Self, Outbox) {
-        let (queue, outbox) = mpsc::channel(IN_FLIGHT_MAX);
-        // Number 0 is for messages that want no reply.
-        (Self { queue, pending: Arc::default(), next: Arc::new(AtomicU64::new(1)) }, outbox)
+    pub(super) fn new() -> (Self, CallQueue) {
+        let (sender, queue) = mpsc::channel(IN_FLIGHT_MAX);
+        // Number 0 is for calls without a reply.
+        let next = Arc::new(AtomicU64::new(1));
+        (Self { queue: sender, pending: Arc::default(), next }, queue)
     }
 
     /// Sends `call` and waits for its reply until `deadline` from now.
     ///
-    /// Cancel-safe: a caller that goes away leaves nothing behind, though the peer may still
-    /// receive and apply the call.
+    /// Cancel-safe: a cancelled call leaves nothing behind, though the peer may still receive and
+    /// apply it.
     pub(super) async fn call(&self, call: Call, deadline: Duration) -> Result<Reply, CallError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
@@ -89,7 +122,7 @@ impl RpcStream {
             }
             calls.insert(id, answer);
         }
-        let _forget = Forget { pending: &self.pending, id };
+        let _forget = ForgetCall { pending: &self.pending, id };
         self.queue.try_send(Numbered { id, body: call }).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => CallError::Busy,
             mpsc::error::TrySendError::Closed(_) => CallError::NotConnected,
@@ -101,45 +134,44 @@ impl RpcStream {
         }
     }
 
-    /// Sends `call` without waiting for anything; dropped when the queue is full, as a datagram
-    /// would be. Returns whether it was queued.
-    pub(super) fn tell(&self, call: Call) -> bool {
+    /// Queues `call`, which gets no reply. Drops it when the queue is full, as a datagram would be.
+    /// Returns whether it was queued.
+    pub(super) fn notify(&self, call: Call) -> bool {
         self.queue.try_send(Numbered { id: 0, body: call }).is_ok()
     }
 
-    /// Writes what waits in `outbox` and hands replies to their callers, until the stream ends or
-    /// breaks in either direction. Callers still waiting then are told that it closed.
+    /// Writes the calls of `queue` and hands replies to their callers, until the stream ends in
+    /// either direction. Calls that are still waiting then fail with [`CallError::Closed`].
     pub(super) async fn run(
         self,
-        outbox: Outbox,
+        queue: CallQueue,
         (send, recv): (SendStream, RecvStream),
         last_seen: LastSeen,
     ) {
-        // Also when this task is ended from outside: whoever waits must not wait for the deadline.
-        let _release = Release(&self.pending);
+        // On drop, so that it also happens when this task is aborted.
+        let _fail = FailPendingCalls(&self.pending);
         tokio::select! {
-            () = self.write_calls(outbox, send) => {}
+            () = self.write_calls(queue, send) => {}
             () = self.read_replies(recv, last_seen) => {}
         }
     }
 
-    /// Writes what waits in `outbox` to `stream`, until the lane or the stream is gone.
-    async fn write_calls(&self, mut outbox: Outbox, mut stream: SendStream) {
+    async fn write_calls(&self, mut queue: CallQueue, mut stream: SendStream) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut bytes = BytesMut::new();
-        while outbox.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            // A woken task runs next, with one call and others about to come: a packet for each
-            // would cost more than all of them together.
+        while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            // A woken task runs next, when one call is queued and others are about to be. One
+            // packet for each would cost more than one for all.
             tokio::task::yield_now().await;
             while batch.len() < BATCH_MAX
-                && let Ok(call) = outbox.try_recv()
+                && let Ok(call) = queue.try_recv()
             {
                 batch.push(call);
             }
-            self.forget_unwanted(&mut batch);
+            self.drop_cancelled(&mut batch);
             for call in batch.drain(..) {
                 if let Err(error) = codec::encode(&call, &mut bytes) {
-                    tracing::error!(%error, "encode a call to a peer");
+                    tracing::error!(%error, "failed to encode a call; its caller will time out");
                 }
             }
             if stream.write_all(&bytes).await.is_err() {
@@ -149,9 +181,9 @@ impl RpcStream {
         }
     }
 
-    /// Drops the calls whose callers gave up while they waited. These have been answered by policy:
-    /// the owner must not count them again.
-    fn forget_unwanted(&self, batch: &mut Vec<Numbered<Call>>) {
+    /// Drops calls whose callers gave up while they were queued. These requests got a fallback
+    /// answer already, so the owner must not count them too.
+    fn drop_cancelled(&self, batch: &mut Vec<Numbered<Call>>) {
         let calls = self.pending.calls.lock();
         batch.retain(|call| call.id == 0 || calls.contains_key(&call.id));
     }
@@ -159,10 +191,10 @@ impl RpcStream {
     async fn read_replies(&self, mut stream: RecvStream, last_seen: LastSeen) {
         let mut buffer = BytesMut::new();
         while let Ok(Some(chunk)) = stream.read_chunk(READ_BYTES_MAX, true).await {
-            last_seen.now();
+            last_seen.touch();
             buffer.extend_from_slice(&chunk.bytes);
             if let Err(error) = self.complete_whole_frames(&mut buffer) {
-                tracing::warn!(%error, "close a connection with a malformed reply");
+                tracing::warn!(%error, "malformed reply; closed the connection");
                 break;
             }
         }
@@ -171,7 +203,7 @@ impl RpcStream {
     fn complete_whole_frames(&self, buffer: &mut BytesMut) -> Result<(), codec::Error> {
         while let Some(frame) = codec::split(buffer)? {
             let Numbered { id, body } = codec::decode::<Numbered<Reply>>(&frame)?;
-            // A caller that gave up is no longer there; its reply is dropped.
+            // The reply to a call that was cancelled is dropped.
             if let Some(answer) = self.pending.calls.lock().remove(&id) {
                 let _ = answer.send(body);
             }
@@ -180,23 +212,23 @@ impl RpcStream {
     }
 }
 
-/// Tells all callers that the lane closed. The lane's outbox is dropped before or with it, so no
-/// call comes behind.
-struct Release<'a>(&'a PendingCalls);
+/// On drop, fails all pending calls. The call queue is dropped before or together with it, so no
+/// call is added afterwards.
+struct FailPendingCalls<'a>(&'a PendingCalls);
 
-impl Drop for Release<'_> {
+impl Drop for FailPendingCalls<'_> {
     fn drop(&mut self) {
         self.0.calls.lock().clear();
     }
 }
 
-/// Forgets a call when its caller is done with it, however that came.
-struct Forget<'a> {
+/// On drop, removes a call from the pending ones, whether it got a reply or was cancelled.
+struct ForgetCall<'a> {
     pending: &'a PendingCalls,
     id: u64,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for ForgetCall<'_> {
     fn drop(&mut self) {
         self.pending.calls.lock().remove(&self.id);
     }
@@ -214,18 +246,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_lane_refuses_at_once() {
-        let (stream, _outbox) = RpcStream::new();
+    async fn a_full_queue_rejects_at_once() {
+        let (stream, _queue) = RpcStream::new();
         for _ in 0..IN_FLIGHT_MAX {
-            assert!(stream.tell(ping()));
+            assert!(stream.notify(ping()));
         }
-        assert!(!stream.tell(ping()));
+        assert!(!stream.notify(ping()));
         assert_eq!(stream.call(ping(), Duration::from_secs(60)).await, Err(CallError::Busy));
     }
 
     #[tokio::test]
     async fn a_call_that_timed_out_is_forgotten() {
-        let (stream, _outbox) = RpcStream::new();
+        let (stream, _queue) = RpcStream::new();
         let answer = stream.call(ping(), Duration::from_millis(1)).await;
         assert_eq!(answer, Err(CallError::Timeout));
         assert!(stream.pending.calls.lock().is_empty());
@@ -233,12 +265,12 @@ mod tests {
 
     #[tokio::test]
     async fn replies_find_their_callers_in_any_order() {
-        let (stream, mut outbox) = RpcStream::new();
+        let (stream, mut queue) = RpcStream::new();
         let deadline = Duration::from_secs(60);
         let (first, second, ()) =
             tokio::join!(stream.call(ping(), deadline), stream.call(ping(), deadline), async {
                 let mut replies = BytesMut::new();
-                let ids = [outbox.recv().await, outbox.recv().await]
+                let ids = [queue.recv().await, queue.recv().await]
                     .map(|call| call.expect("a call was sent").id);
                 for id in ids.into_iter().rev() {
                     let body = Reply::Differing(vec![u16::try_from(id).expect("small")]);

@@ -1,9 +1,9 @@
-//! Who may speak on the mesh: mutual TLS 1.3 under the cluster's own certificate authority.
+//! Mutual TLS 1.3 under the cluster's own certificate authority, and the QUIC transport settings.
 //!
-//! Every node certificate carries two names: the node's id, and the mesh's
-//! ([`MESH_NAME`](crate::pki::MESH_NAME)). A dialer often knows
-//! only an address (a seed), so it verifies the common name with the stock verifier; which node
-//! answered is told by the hello and held against the certificate there.
+//! Every node certificate carries two names: the node's id, and
+//! [`MESH_NAME`](crate::pki::MESH_NAME). A dialer often has only an address (of a seed), so it
+//! verifies the mesh name with the stock verifier. The hello says which node answered, and is
+//! checked against the certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,19 @@ use rustls::server::WebPkiClientVerifier;
 
 use crate::pki::Identity;
 
-/// Tells our protocol from any other on the same port.
+/// Identifies the protocol; a peer with another one fails the handshake.
 const ALPN: &[u8] = b"tidegate/1";
 
-/// The credentials do not work together.
+/// The certificates and the key do not fit together.
 #[derive(Debug, thiserror::Error)]
-#[error("set up TLS for the mesh: {0}")]
+#[error("failed to set up TLS for the mesh: {0}")]
 pub struct Error(String);
 
-/// Makes quinn's configurations for both directions.
+/// The configurations of quinn for both directions.
+///
+/// # Errors
+///
+/// [`Error`] when the certificates and the key do not fit together.
 pub fn configure(identity: &Identity) -> Result<(quinn::ServerConfig, quinn::ClientConfig), Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = identity.roots.clone();
@@ -37,7 +41,7 @@ pub fn configure(identity: &Identity) -> Result<(quinn::ServerConfig, quinn::Cli
         .with_single_cert(identity.chain.clone(), identity.key.clone_key())
         .map_err(error)?;
     server.alpn_protocols = vec![ALPN.to_vec()];
-    // A resumed session would outlive the certificate that it was opened with.
+    // A resumed session could outlive its certificate.
     server.send_tls13_tickets = 0;
 
     let mut client = rustls::ClientConfig::builder_with_provider(provider)
@@ -54,7 +58,7 @@ pub fn configure(identity: &Identity) -> Result<(quinn::ServerConfig, quinn::Cli
         QuicServerConfig::try_from(server).map_err(error)?,
     ));
     server.transport_config(transport.clone());
-    // Peers have fixed addresses; a changed one is a new connection, which the hello identifies.
+    // Peers have fixed addresses; a new address needs a new connection with its own hello.
     server.migration(false);
     server.max_incoming(INCOMING_MAX);
     let mut client =
@@ -63,26 +67,26 @@ pub fn configure(identity: &Identity) -> Result<(quinn::ServerConfig, quinn::Cli
     Ok((server, client))
 }
 
-/// Handshakes that may wait to be accepted; more are dropped by quinn.
+/// Handshakes that wait to be accepted. Beyond it quinn drops them.
 const INCOMING_MAX: usize = 64;
-/// Streams a peer may open: hello, checks, bulk, and room for later lanes.
+/// Streams that a peer may open: hello, checks, bulk, and room for future ones.
 const STREAMS_MAX: u32 = 8;
-/// Bytes one stream may have in flight towards us: one largest frame and some.
+/// Bytes in flight towards us on one stream: more than the largest frame.
 const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
-/// Bytes one peer may have in flight towards us.
+/// Bytes in flight towards us from one peer.
 const PEER_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// A connection that is silent for this long is gone. Membership does not wait for it.
+/// A connection without packets for this long is closed. Failure detection does not depend on it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Below the idle timeout by enough to lose two in a row.
+/// So far below the idle timeout that two in a row may be lost.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// The first guess of the round trip. QUIC's 333 ms would delay the first retransmission beyond
-/// every deadline that a forwarded check has.
+/// The initial estimate of the round trip. QUIC's default of 333 ms would delay the first
+/// retransmission beyond the deadline of every forwarded check.
 const INITIAL_RTT: Duration = Duration::from_millis(10);
-/// Packets that are acknowledged together. QUIC's own two make a packet of acknowledgements for
-/// nearly every packet of checks, though the answers that follow would carry them.
+/// Packets that are acknowledged together. With QUIC's default of two, nearly every packet of
+/// checks causes a packet of acknowledgements, though the replies that follow would carry them.
 const ACK_EVERY: u32 = 8;
-/// The longest that an acknowledgement is held back. A lost last packet is sent again after the
-/// round trip and this; QUIC's own 25 ms are beyond the deadline of a forwarded check.
+/// The longest delay of an acknowledgement. A lost last packet is retransmitted after the round
+/// trip plus this delay; QUIC's default of 25 ms is beyond the deadline of a forwarded check.
 const ACK_DELAY: Duration = Duration::from_millis(4);
 
 fn transport() -> TransportConfig {

@@ -1,4 +1,6 @@
-//! What peers say to each other. Enums only append: their order is the wire format.
+//! The messages between peers. Variants are only ever appended: their order, and the order of
+//! fields, is the wire format. `tests/wire_compat.rs` holds it to the frames in
+//! `tests/golden_frames`.
 
 use std::net::SocketAddr;
 
@@ -14,238 +16,245 @@ use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus};
 
 use super::bounded_vec;
 
-/// The first message on a connection, from the dialer; the acceptor answers with a
-/// [`HelloReply`]. A peer is up only after both.
+/// The most entries in one [`Sync`]. The sender splits; a receiver refuses more.
+pub const SYNC_ENTRIES_MAX: usize = 256;
+/// The most entries in one [`Call::States`].
+pub const STATE_ENTRIES_MAX: usize = 1_024;
+/// The most entries in one [`Call::Digests`].
+pub const DIGESTS_MAX: usize = 1_024;
+
+/// The application error codes of closed connections and reset streams.
+pub(super) mod close_code {
+    use quinn::VarInt;
+
+    /// The node shuts down.
+    pub(in super::super) const LEAVING: VarInt = VarInt::from_u32(0);
+    /// The stream carried bytes that are not a valid frame.
+    pub(in super::super) const MALFORMED: VarInt = VarInt::from_u32(1);
+    /// The hello was refused.
+    pub(in super::super) const REFUSED: VarInt = VarInt::from_u32(2);
+    /// Another connection between the two nodes is kept.
+    pub(in super::super) const REPLACED: VarInt = VarInt::from_u32(3);
+    /// One of the connection's streams ended.
+    pub(in super::super) const STREAM_FAILED: VarInt = VarInt::from_u32(4);
+    /// The node has bumped its generation, so its hello is outdated.
+    pub(in super::super) const NEW_GENERATION: VarInt = VarInt::from_u32(5);
+}
+
+// === hello ===
+
+/// The first message on a connection, sent by the dialer. The acceptor answers with a
+/// [`HelloReply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Name of the cluster; another name is refused.
+    /// A peer of a cluster with another name is refused.
     pub cluster: String,
     /// The sender; must be a name in its certificate.
     pub node: NodeId,
-    /// Which start of the sender.
     pub generation: Generation,
-    /// The region the sender is in.
     pub region: String,
-    /// Where the sender's mesh is reached; gossip knows it by this address.
+    /// The sender's mesh address, by which gossip identifies it.
     pub advertise: SocketAddr,
-    /// Tells a shared key secret from another one without telling it.
+    /// Fingerprint of the sender's key secret; the secret itself is never sent.
     pub secret: u64,
-    /// The sender's system clock, for the offset.
+    /// The sender's system clock, for the first estimate of the offset.
     pub clock: Timestamp,
-    /// The highest generation of the receiver that the sender has met, if any: a receiver whose
-    /// clock was set back learns here that its generation is old.
-    pub met: Option<Generation>,
+    /// The highest generation of the receiver that the sender has seen. A receiver whose clock was
+    /// set back before its start bumps its generation beyond it.
+    pub highest_seen: Option<Generation>,
 }
 
 /// The answer to a [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HelloReply {
-    /// Up.
     Welcome(Hello),
-    /// Not up; the connection is closed behind it.
+    /// The connection is closed afterwards.
     Refused(Refusal),
 }
 
 /// Why a peer is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    /// The other side belongs to a cluster of another name.
+    /// The cluster name of the refusing side.
     #[error("it belongs to cluster {0:?}; give both the same cluster.name")]
     Cluster(String),
-    /// The certificate does not name the node that the hello names.
+    /// The certificate does not contain the node id of the hello.
     #[error(
         "its certificate is not for node id {0}; issue one with `tidegate ca issue --node {0}`"
     )]
     Name(NodeId),
-    /// The key secrets differ.
     #[error("its key secret (tls.secret) is another; copy the same file to all nodes")]
     Secret,
-    /// A newer start of the same node was met already.
-    #[error("a newer start of it was met (generation {})", .0.0)]
+    /// The refusing side has seen this higher generation of the node.
+    #[error("a newer start of it was seen (generation {})", .0.0)]
     Generation(Generation),
-    /// A node that calls itself.
+    /// A node dialed itself, or two nodes have the same id.
     #[error("it has this node's own id; give every node its own node.id")]
     Own,
-    /// A message that is not a hello, or one that is out of bounds.
+    /// The message is not a hello, or is out of bounds.
     #[error("its hello is malformed")]
     Malformed,
 }
 
-/// A numbered message; replies carry the number of their call. Number 0 wants no reply.
+// === calls and replies ===
+
+/// A call or a reply. A reply carries the number of its call. A call with number 0 gets no reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbered<T> {
-    /// The call's number on its stream.
+    /// Unique among the calls of a stream.
     pub id: u64,
-    /// The message.
     pub body: T,
 }
 
-/// What one peer asks another.
+/// A request to a peer, or a message without a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Are you there, and what time is it?
+    /// Round-trip probe with the sender's clock. It requests a lease grant.
     Ping {
         /// The sender's system clock.
         clock: Timestamp,
-        /// Where the sender stands.
         ownership_status: OwnershipStatus,
     },
-    /// Decide this; you own it.
+    /// Decide hits on strict counters that the receiver owns.
     Check(Check),
-    /// Join these columns.
+    /// Merge per-actor counters.
     Sync(Sync),
-    /// Join these strict states: replication and handoff.
+    /// Merge states of strict counters: replication and range transfer. At most
+    /// [`STATE_ENTRIES_MAX`].
     States(Vec<StateEntry>),
-    /// A chitchat message; wants no reply of the mesh.
+    /// A chitchat message. No reply.
     Gossip(Vec<u8>),
-    /// A range of keys changes hands.
+    /// A step of a range transfer.
     Handoff(Handoff),
-    /// These are my counts of which you hold copies, in short; at most [`DIGESTS_MAX`].
+    /// Digests of the sender's states that the receiver replicates. At most [`DIGESTS_MAX`].
     Digests(Vec<Digest>),
-    /// Hits were given back to the counters at this place: forget that they are over their limit.
-    /// Wants no reply.
-    Refunded {
-        /// Of the counters.
-        token: u64,
-    },
+    /// Hits were refunded to counters at this token: drop them from the negative cache. No reply.
+    Refunded { token: u64 },
 }
 
-/// The answer to a [`Call`].
+/// The reply to a [`Call`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Here I am.
     Pong {
         /// The receiver's system clock.
         clock: Timestamp,
-        /// Where the receiver stands; `None` while it only just started.
+        /// The receiver's epochs; `None` shortly after its start, while grants of its previous
+        /// incarnation may still be valid.
         epochs: Option<Epochs>,
-        /// The receiver recognises the sender, since the roll change of this number.
+        /// The lease grant: the serial of the sender in the receiver's membership table. `None`
+        /// when the sender is not recognised.
         grant: Option<u64>,
     },
-    /// One verdict a counter.
+    /// One verdict per counter.
     Verdicts(#[serde(with = "bounded_vec")] SmallVec<[Verdict; 1]>),
-    /// The receiver does not hold the key. It counted nothing.
+    /// The receiver does not decide the key. No hits were counted.
     NotOwner {
-        /// Where the receiver stands.
+        /// The receiver's epoch.
         epoch: Epoch,
-        /// Whom it handed the key to, if it did.
+        /// The node that the receiver handed the key's range to.
         holder: Option<NodeId>,
     },
-    /// What the receiver knows of the keys it was sent.
+    /// The receiver's per-actor counters of the keys in a [`Sync`].
     ActorCounters(Vec<SyncEntry>),
-    /// Done, nothing to tell.
+    /// The call was applied.
     Done,
     /// The call is malformed or out of bounds.
     Malformed,
-    /// Decided and counted, but no replica confirmed the count in time. To [`Call::States`]: looked
-    /// at, but not all of it was kept.
+    /// To [`Call::Check`]: decided and counted, but no replica confirmed in time. To
+    /// [`Call::States`]: not all entries were kept.
     Unconfirmed,
-    /// The answer to a [`Handoff`].
     Handoff(HandoffReply),
-    /// The buckets of a [`Call::Digests`] in which the receiver's copies differ.
+    /// The buckets of a [`Call::Digests`] in which the receiver's states differ.
     Differing(Vec<u16>),
 }
 
-/// Limits of one descriptor, to be decided together by their owner.
+/// Limits of one descriptor, decided as one unit by their owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// Unique among the checks of one start of the asker: the owner applies it once, however often
-    /// it comes.
+    /// Unique among the checks of one incarnation of the sender. The owner applies repeated checks
+    /// once.
     pub id: u64,
-    /// Which ring the asker routed by.
+    /// The ring that the sender used for routing.
     pub scope: Scope,
-    /// All counters share their place; at most [`bounded_vec::BOUNDED_VEC_MAX`].
+    /// All counters have the same token. At most [`bounded_vec::BOUNDED_VEC_MAX`].
     #[serde(with = "bounded_vec")]
     pub counters: SmallVec<[Counter; 1]>,
-    /// What is taken from each.
+    /// The hits taken from each counter.
     pub hits: Hits,
-    /// Whether the answer waits for a replica.
+    /// Whether the reply waits for a replica.
     pub durability: Durability,
 }
 
-/// One step of a handoff; see `docs/adr/0001-who-owns-a-key.md`.
+/// A step of a range transfer; see `docs/adr/0001-who-owns-a-key.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handoff {
-    /// On which ring.
+    /// The ring.
     pub scope: Scope,
-    /// Under which epoch of it.
+    /// The sender's epoch of that ring.
     pub epoch: Epoch,
-    /// What the sender does.
     pub step: HandoffStep,
 }
 
-/// What the sender of a [`Handoff`] does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HandoffStep {
-    /// It would send what it has of the receiver's keys. Answered by
-    /// [`HandoffReply::Ready`] or [`HandoffReply::Later`].
+    /// The sender offers its states of the receiver's keys. Replies: [`HandoffReply::Ready`],
+    /// [`HandoffReply::Later`].
     Offer,
-    /// It holds nothing any more that is the receiver's under this epoch; these ranges were, and
-    /// are the receiver's from now on. Answered by [`HandoffReply::Taken`] or
-    /// [`HandoffReply::Refused`].
+    /// The receiver holds these ranges from now on, and the sender holds nothing else that the
+    /// receiver owns under this epoch. Replies: [`HandoffReply::Accepted`],
+    /// [`HandoffReply::Refused`], [`HandoffReply::Later`].
     Release {
-        /// One more than that of the sender's last release to this receiver.
+        /// One more than the sender's previous release to this receiver.
         number: u64,
-        /// What changes hands; often nothing.
+        /// Often empty.
         ranges: Ranges,
     },
 }
 
-/// The counts of one bucket of places, in short.
+/// The digest of the states in one bucket of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
-    /// The upper bits of the places.
+    /// The upper 12 bits of the tokens.
     pub bucket: u16,
-    /// A sum over keys and states; the order does not matter.
+    /// A sum over keys and states, independent of their order.
     pub sum: u64,
 }
 
-/// Columns of some keys.
+/// Per-actor counters of some keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sync {
-    /// In which capacity the sender speaks.
     pub role: SyncRole,
-    /// A key is near its limit: pass it on at once.
+    /// A key is near its limit: forward the counters at once.
     pub urgent: bool,
     /// At most [`SYNC_ENTRIES_MAX`].
     pub entries: Vec<SyncEntry>,
 }
 
-/// In which capacity the sender of columns speaks; decides which columns are accepted.
+/// The capacity in which a node sends counters. It determines for which actors the sender is
+/// authoritative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SyncRole {
-    /// A node tells the key's owner its own column, and wants all columns back.
+    /// A node sends its own counter to the key's owner, and gets the counters of all actors back.
     Node,
-    /// The key's owner tells a node what the others counted.
+    /// The key's owner sends the counters of all other actors to a node.
     Owner,
-    /// The key's owner in one region tells the one in another its region's column, and wants the
-    /// other region's back.
+    /// The key's owner in one region sends its region's counter to the owner in another region, and
+    /// gets that region's counter back.
     Region,
 }
 
-/// The columns of one key.
+/// The per-actor counters of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncEntry {
-    /// The counter.
     pub key: KeyHash,
-    /// Its columns.
     pub actor_counters: Delta,
 }
 
 /// The state of one strict counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateEntry {
-    /// The counter.
     pub key: KeyHash,
-    /// What it counted.
     pub state: State,
-    /// From then on it equals absent.
+    /// From then on the state is equivalent to an absent one.
     pub expires: Timestamp,
 }
-
-/// Most entries in one [`Sync`]. The sender splits; a receiver that is sent more refuses.
-pub const SYNC_ENTRIES_MAX: usize = 256;
-/// Most entries in one [`Call::States`].
-pub const STATE_ENTRIES_MAX: usize = 1_024;
-/// Most entries in one [`Call::Digests`].
-pub const DIGESTS_MAX: usize = 1_024;

@@ -1,57 +1,74 @@
-//! Runs the machines: tells them what gossip, pings and peers say, does what they ask for, and
-//! publishes what follows, to the decisions as a [`Ownership`] and to everybody as a [`Topology`].
+//! Drives the ownership state machines: reports gossip, pings, messages and time to them, carries
+//! out the transfer steps they return, and publishes the result, to decisions as [`Ownership`] and
+//! to everything else as a [`Topology`].
 //!
-//! One lock guards the machines. It is held for the time of a computation, never over a message.
-
-mod counters;
-mod follow;
-mod steps;
+//! One lock guards all state machines. It is held for a computation, never across I/O. Every change
+//! ends in [`Driver::publish`] under the same lock, so decisions never see ranges that the state
+//! machines have frozen or released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::{KeyHash, Store};
+use tidegate_limiter::units::{Monotonic, Span};
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::membership::{KnownMembers, Member, MemberState, View};
+use tidegate_ownership::membership_table::TableEntry;
+use tidegate_ownership::route::Topology;
+use tidegate_ownership::{
+    Epoch, Epochs, HandoffReply, LeaseState, LiveMember, MembershipTable, OwnershipStatus, Quorum,
+    QuorumRule, RecordedGrant, RingMember, RingMembers, RingOwnership, TransferStep, VoterSet,
+    Voters,
+};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use self::counters::Counters;
-use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::Store;
-use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_ownership::QuorumRule;
-use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::membership::{KnownMembers, View};
-use tidegate_ownership::route::Topology;
-use tidegate_ownership::{
-    Epochs, HandoffReply, LeaseState, MembershipTable, Monotonic, OwnershipStatus, RecordedGrant,
-    Ring, VoterSet, Voters,
-};
-
-use self::counters::count;
-use super::{OwnedRanges, Ownership};
+use super::handle::{OwnedRanges, Ownership};
 use crate::environment::Clock;
 use crate::incarnation::Incarnation;
-use crate::mesh::wire::{Handoff, HandoffStep};
-use crate::mesh::{Mesh, Peer};
+use crate::mesh::wire::{Call, Handoff, HandoffStep, Reply};
+use crate::mesh::{Mesh, Peer, StreamClass};
 use crate::replicate::Replicator;
 
-/// How ownership is to be kept; all but the region the same on every node.
+/// All but the region must be the same on every node.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The region this node is in.
+    /// The region of this node.
     pub region: String,
-    /// Virtual nodes of a member.
+    /// Virtual nodes per member.
     pub vnodes: u32,
-    /// How long a grant counts.
+    /// How long a lease grant is valid.
     pub lease: Span,
-    /// Whether a majority is needed.
     pub quorum: QuorumRule,
-    /// How long a lost member counts.
+    /// How long a lost member remains a voter.
     pub forget_after: Span,
+}
+
+/// Events since the start, for the metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Times that a lease expired.
+    pub leases_lost: AtomicU64,
+    /// Times that a lease was regained after an interruption, so that all owned ranges were
+    /// dropped.
+    pub leases_interrupted: AtomicU64,
+    /// Ranges handed over to another node.
+    pub handed_over: AtomicU64,
+    /// Ranges accepted from another node.
+    pub taken_over: AtomicU64,
+    /// States copied to their owners before a handover.
+    pub copied: AtomicU64,
+    /// Transfer steps that failed and were retried.
+    pub failed: AtomicU64,
+    /// Releases of other nodes that were not accepted.
+    pub refused: AtomicU64,
 }
 
 /// Keeps what this node owns; cheap to clone.
@@ -69,9 +86,8 @@ struct Shared {
     store: Arc<Store>,
     clock: Arc<dyn Clock>,
     machines: Mutex<Machines>,
-    /// Something changed: look what is to be done.
+    /// Wakes [`Driver::run`] to look for steps.
     wake: Notify,
-    /// Who counts, for the others to hear.
     voter_set: watch::Sender<VoterSet>,
     counters: Counters,
 }
@@ -80,40 +96,48 @@ struct Shared {
 struct Machines {
     table: MembershipTable,
     voters: Voters,
-    region: Ring,
-    global: Ring,
-    /// What gossip says, and what it said last of those that it gave up and that are still on the
-    /// roll.
+    region: RingState,
+    global: RingState,
+    /// The live members according to gossip.
     view: View,
+    /// The members of the table, also those that gossip has given up.
     recognised: View,
-    /// Whether this node has joined: before it, it tells no epoch and claims nothing.
-    is_open: bool,
-    /// Steps that are being carried out.
-    busy: BTreeSet<(bool, NodeId)>,
-    /// Members that hear every change of ranges which are to be theirs.
-    following: BTreeSet<(bool, NodeId)>,
-    /// Peers that are heard and do not hear: recognised by nobody, and our pings to them stay
-    /// unanswered.
-    deaf: BTreeSet<(NodeId, Generation)>,
-    /// Pings to each start of a peer since it last answered one.
+    /// Before this node is active it reports no epoch and claims nothing.
+    is_active: bool,
+    /// One-way partitioned peers: their packets arrive here, ours do not arrive there.
+    partitioned: BTreeSet<(NodeId, Generation)>,
+    /// Pings sent to each peer since its last answer.
     unanswered: BTreeMap<NodeId, (Generation, u32)>,
-    /// What was published last, in the order of [`RINGS`].
-    published: [OwnedRanges; 2],
 }
 
-/// How often the machines are looked at when nothing happens.
-const TICK: Duration = Duration::from_millis(20);
-/// A peer that nobody recognises gets no grant when so many pings to it in a row stay unanswered.
-const UNGRANTED_AFTER: u32 = 4;
-/// And counts as lost after so many, which take a second.
-const DEAF_AFTER: u32 = 10;
-/// The pause after a step that came to nothing.
-const STEP_PAUSE: Duration = Duration::from_millis(10);
+#[derive(Debug)]
+struct RingState {
+    machine: RingOwnership,
+    /// Members for which a step is in progress.
+    busy: BTreeSet<NodeId>,
+    /// Members that are subscribed to the changes of ranges they are going to hold.
+    subscribed: BTreeSet<NodeId>,
+    published: OwnedRanges,
+}
 
 const RINGS: [Scope; 2] = [Scope::Region, Scope::Global];
 
+/// How often the state machines are ticked when there are no events.
+const TICK: Duration = Duration::from_millis(20);
+/// A peer without a lease gets no grant after so many unanswered pings to it in a row.
+const WITHHOLD_AFTER_PINGS: u32 = 4;
+/// It is treated as failed after so many, which take a second.
+const PARTITIONED_AFTER_PINGS: u32 = 10;
+/// The pause after a failed step.
+const STEP_PAUSE: Duration = Duration::from_millis(10);
+/// Timeout of a transfer message; then it is sent again.
+const MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long ranges may stay frozen while their last changes are sent; then the transfer restarts.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
 impl Driver {
-    /// A driver of a node that knows itself only. It changes `ownership` and `topology` from then on.
+    /// A node that recognises only itself. The driver is the only writer of `ownership` and
+    /// `topology` from now on.
     pub fn new(
         options: Options,
         incarnation: Arc<Incarnation>,
@@ -123,7 +147,12 @@ impl Driver {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let me = incarnation.node().clone();
-        let ring = || Ring::new(me.clone(), options.lease);
+        let ring = || RingState {
+            machine: RingOwnership::new(me.clone(), options.lease),
+            busy: BTreeSet::new(),
+            subscribed: BTreeSet::new(),
+            published: OwnedRanges::default(),
+        };
         let machines = Machines {
             table: MembershipTable::new(me.clone(), options.lease),
             voters: Voters::default(),
@@ -131,12 +160,9 @@ impl Driver {
             global: ring(),
             view: View::default(),
             recognised: View::default(),
-            is_open: false,
-            busy: BTreeSet::new(),
-            following: BTreeSet::new(),
-            deaf: BTreeSet::new(),
+            is_active: false,
+            partitioned: BTreeSet::new(),
             unanswered: BTreeMap::new(),
-            published: Default::default(),
         };
         let shared = Shared {
             options,
@@ -153,36 +179,33 @@ impl Driver {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Takes in what gossip says.
-    pub fn hear(&self, view: &View) {
+    // === inputs ===
+
+    /// Gossip reported new live members or metadata.
+    pub fn view_changed(&self, view: &View) {
         let machines = &mut *self.shared.machines.lock();
         machines.view = view.clone();
-        self.call_the_roll(machines);
-        self.follow_roll(machines);
+        self.update_table(machines);
+        self.update_rings(machines);
     }
 
-    /// Who counts for a majority; the others are to be told.
-    pub fn voter_set(&self) -> watch::Receiver<VoterSet> {
-        self.shared.voter_set.subscribe()
-    }
-
-    /// From now on this node tells its epochs and takes what is its own. Call it once it knows its
-    /// fellow members.
-    pub fn open(&self) {
+    /// Lets this node report its epochs and claim ranges. To be called once it has learned the
+    /// other members.
+    pub fn activate(&self) {
         let machines = &mut *self.shared.machines.lock();
-        machines.is_open = true;
-        machines.voters.found(&self.shared.options.region);
-        self.follow_roll(machines);
+        machines.is_active = true;
+        machines.voters.bootstrap(&self.shared.options.region);
+        self.update_rings(machines);
     }
 
-    /// Where this node stands, for a ping to `peer`.
+    /// The ownership status for a ping to `peer`, which is counted as unanswered from now on.
     pub fn ownership_status(&self, peer: &Peer) -> OwnershipStatus {
         let machines = &mut *self.shared.machines.lock();
-        let begun = (peer.generation, 0);
-        let (of, unanswered) = machines.unanswered.entry(peer.id.clone()).or_insert(begun);
-        // What a start left unanswered because it died is not held against the next one.
+        let none = (peer.generation, 0);
+        let (of, unanswered) = machines.unanswered.entry(peer.id.clone()).or_insert(none);
+        // Pings that a crashed incarnation did not answer do not count for its successor.
         if *of < peer.generation {
-            (*of, *unanswered) = begun;
+            (*of, *unanswered) = none;
         }
         if *of == peer.generation {
             *unanswered = unanswered.saturating_add(1);
@@ -191,129 +214,152 @@ impl Driver {
         OwnershipStatus { epochs: machines.epochs(), has_lease }
     }
 
-    /// Answers a ping of `peer`, and where it stands: where this node stands, and a grant.
-    pub fn pinged(
+    /// `peer` sent a ping with its status. Returns this node's epochs and the lease grant for
+    /// `peer`.
+    pub fn ping_received(
         &self,
         peer: &Peer,
-        ownership_status: OwnershipStatus,
+        status: OwnershipStatus,
     ) -> (Option<Epochs>, Option<u64>) {
         let now = self.shared.ownership.monotonic();
         let machines = &mut *self.shared.machines.lock();
-        machines.region.met(ownership_status.epochs.region);
-        machines.global.met(ownership_status.epochs.global);
-        // One that nobody recognises and that does not hear us is behind a cut that lets only its
-        // own datagrams through. What it is granted never arrives; it would only stay on the roll.
-        let counted = machines.unanswered.get(&peer.id);
-        let counted = counted.filter(|(of, _)| *of == peer.generation);
-        let unanswered = counted.map_or(0, |(_, unanswered)| *unanswered);
-        let hears = ownership_status.has_lease || unanswered < UNGRANTED_AFTER;
-        let start = (peer.id.clone(), peer.generation);
-        if !ownership_status.has_lease && unanswered >= DEAF_AFTER && machines.deaf.insert(start) {
-            tracing::warn!(peer = %peer.id, "it is heard and does not hear: taken for lost");
-            self.call_the_roll(machines);
-            self.follow_roll(machines);
+        machines.region.machine.observe_epoch(status.epochs.region);
+        machines.global.machine.observe_epoch(status.epochs.global);
+        // A peer that has no lease and answers no ping is behind a one-way partition. Grants do not
+        // reach it; they would only keep it in the membership table.
+        let unanswered = match machines.unanswered.get(&peer.id) {
+            Some((of, unanswered)) if *of == peer.generation && !status.has_lease => *unanswered,
+            _ => 0,
+        };
+        let incarnation = (peer.id.clone(), peer.generation);
+        if unanswered >= PARTITIONED_AFTER_PINGS && machines.partitioned.insert(incarnation) {
+            tracing::warn!(
+                peer = %peer.id,
+                "one-way partition: peer does not receive our packets; treating it as failed"
+            );
+            self.update_table(machines);
+            self.update_rings(machines);
         }
-        let grant = if hears { machines.table.grant(now, &peer.id, peer.generation) } else { None };
-        // What an earlier start of this node granted may still be believed.
-        let remembers = now.since(Monotonic::EPOCH) >= self.shared.options.lease;
-        let told = (machines.is_open && remembers).then(|| machines.epochs());
-        (told, grant)
+        let grant = if unanswered < WITHHOLD_AFTER_PINGS {
+            machines.table.grant(now, &peer.id, peer.generation)
+        } else {
+            None
+        };
+        // Grants of this node's previous incarnation may still be valid.
+        let is_settled = now.since(Monotonic::START) >= self.shared.options.lease;
+        let epochs = (machines.is_active && is_settled).then(|| machines.epochs());
+        (epochs, grant)
     }
 
     /// `peer` answered the ping that was sent at `sent`.
-    pub fn ponged(&self, peer: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>) {
+    pub fn pong_received(
+        &self,
+        peer: &Peer,
+        sent: Instant,
+        epochs: Option<Epochs>,
+        grant: Option<u64>,
+    ) {
         let sent = self.shared.ownership.monotonic_at(sent);
         let machines = &mut *self.shared.machines.lock();
-        let recognised = grant.map(|serial| RecordedGrant { generation: peer.generation, serial });
+        let grant = grant.map(|serial| RecordedGrant { generation: peer.generation, serial });
         machines.unanswered.insert(peer.id.clone(), (peer.generation, 0));
-        if machines.deaf.remove(&(peer.id.clone(), peer.generation)) {
-            self.call_the_roll(machines);
-            self.follow_roll(machines);
+        if machines.partitioned.remove(&(peer.id.clone(), peer.generation)) {
+            self.update_table(machines);
+            self.update_rings(machines);
         }
         let before = machines.epochs();
-        machines.region.ponged(&peer.id, sent, epochs.map(|at| at.region), recognised);
-        machines.global.ponged(&peer.id, sent, epochs.map(|at| at.global), recognised);
+        let (region, global) = (&mut machines.region.machine, &mut machines.global.machine);
+        region.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.region), grant);
+        global.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.global), grant);
         self.tick(machines);
         if machines.epochs() != before {
             self.shared.wake.notify_one();
         }
     }
 
-    /// A peer hands something over.
-    pub fn answer(&self, peer: &Peer, handoff: Handoff) -> HandoffReply {
+    /// `peer` sent a step of a range transfer to this node. Returns the reply.
+    pub fn handoff_received(&self, peer: &Peer, handoff: Handoff) -> HandoffReply {
         let machines = &mut *self.shared.machines.lock();
-        if !machines.is_open {
+        if !machines.is_active {
             return HandoffReply::Later;
         }
-        let ring = machines.ring_mut(handoff.scope);
-        let before = ring.epoch();
+        let ring = &mut machines.ring_mut(handoff.scope).machine;
+        let (before, counters) = (ring.epoch(), &self.shared.counters);
         let reply = match handoff.step {
-            HandoffStep::Offer => ring.offered(&peer.id, handoff.epoch),
+            HandoffStep::Offer => ring.offer_received(&peer.id, handoff.epoch),
             HandoffStep::Release { number, ranges } => {
-                let reply =
-                    ring.released(&peer.id, peer.generation, handoff.epoch, number, &ranges);
-                match reply {
-                    HandoffReply::Taken => {
-                        count(&self.shared.counters.taken_over, ranges.iter().len() as u64);
-                    }
-                    _ => count(&self.shared.counters.refused, 1),
+                let (generation, epoch) = (peer.generation, handoff.epoch);
+                let reply = ring.release_received(&peer.id, generation, epoch, number, &ranges);
+                if reply == HandoffReply::Accepted {
+                    count(&counters.taken_over, ranges.iter().len() as u64);
+                } else {
+                    count(&counters.refused, 1);
                 }
                 reply
             }
         };
-        if ring.epoch() != before || reply == HandoffReply::Taken {
+        if ring.epoch() != before || reply == HandoffReply::Accepted {
             self.tick(machines);
             self.shared.wake.notify_one();
         }
         reply
     }
 
-    /// Whether this node has given away everything it held, or has nobody to give it to.
-    pub fn has_given_all(&self) -> bool {
+    // === state ===
+
+    /// The voter set for gossip.
+    pub fn voter_set(&self) -> watch::Receiver<VoterSet> {
+        self.shared.voter_set.subscribe()
+    }
+
+    /// Whether this node has handed over everything it held, or there is no member to take it.
+    pub fn has_transferred_all(&self) -> bool {
         let machines = self.shared.machines.lock();
         RINGS.into_iter().all(|scope| {
-            let ring = machines.ring(scope);
-            let has_heir = ring.members().entries.values().any(|token| !token.arcs.is_empty());
-            !has_heir || ring.has_given_all()
+            let ring = &machines.ring(scope).machine;
+            let mut members = ring.members().entries.values();
+            ring.has_transferred_all() || members.all(|member| member.arcs.is_empty())
         })
     }
 
-    /// Whether this node holds all that is its own, and nobody waits for anything of it.
-    pub fn has_settled(&self) -> bool {
+    /// Whether this node holds all ranges it owns and every transfer is complete.
+    pub fn is_settled(&self) -> bool {
         let machines = self.shared.machines.lock();
-        RINGS.into_iter().all(|scope| machines.ring(scope).is_settled())
+        RINGS.into_iter().all(|scope| machines.ring(scope).machine.is_settled())
     }
 
-    /// Members that were lost without leaving and still count.
-    pub fn missed(&self) -> Vec<NodeId> {
-        let voter_set = self.shared.machines.lock().voters.voter_set();
-        let lost = |(id, _, lost): (NodeId, String, Option<Timestamp>)| lost.map(|_| id);
-        voter_set.members.into_iter().filter_map(lost).collect()
+    /// Members that were lost without leaving and are still voters.
+    pub fn lost_voters(&self) -> Vec<NodeId> {
+        let voters = self.shared.machines.lock().voters.voter_set().voters;
+        let lost = voters.into_iter().filter(|voter| voter.lost_at.is_some());
+        lost.map(|voter| voter.id).collect()
     }
 
-    /// Everybody who counts for a quorum and for shares.
-    pub fn known(&self) -> KnownMembers {
-        self.shared.machines.lock().voters.known()
+    /// The nodes that count for a quorum and for shares of a limit.
+    pub fn known_members(&self) -> KnownMembers {
+        self.shared.machines.lock().voters.known_members()
     }
 
-    /// What happened since the start.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// Does what the machines ask for, until `stop`. The tasks of handovers end with it.
+    // === loop ===
+
+    /// Ticks the state machines and carries out transfer steps until `stop`, which also aborts the
+    /// steps in progress.
     pub async fn run(&self, mesh: Mesh, replicator: Replicator, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut steps = JoinSet::new();
-        let mut told = Epochs::default();
+        let mut pinged_epochs = Epochs::default();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
                 () = self.shared.wake.notified() => {}
                 Some(ended) = steps.join_next() => match ended {
-                    // The peer would wait for ever for what was not done; the node has to end.
+                    // The state machine would wait forever for the outcome of the step.
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     _ => {}
                 },
@@ -321,17 +367,17 @@ impl Driver {
             let (due, epochs, gone) = {
                 let machines = &mut *self.shared.machines.lock();
                 if machines.table.evict(self.shared.ownership.monotonic()) {
-                    self.follow_roll(machines);
+                    self.update_rings(machines);
                 }
                 self.tick(machines);
-                (self.take_steps(machines), machines.epochs(), machines.take_gone())
+                (self.take_steps(machines), machines.epochs(), machines.take_unsubscribed())
             };
             for (scope, peer) in gone {
                 replicator.unsubscribe(scope, &peer);
             }
-            if epochs != told {
-                // Who stands where decides what is claimed when: do not wait for the next ping.
-                told = epochs;
+            if epochs != pinged_epochs {
+                // Claims depend on the peers' epochs; the next regular ping would delay them.
+                pinged_epochs = epochs;
                 mesh.ping_now();
             }
             for (scope, peer, epoch, step) in due {
@@ -343,87 +389,278 @@ impl Driver {
                         count(&this.shared.counters.failed, 1);
                         tokio::time::sleep(STEP_PAUSE).await;
                     }
-                    let is_region = scope == Scope::Region;
-                    this.shared.machines.lock().busy.remove(&(is_region, peer));
+                    this.shared.machines.lock().ring_mut(scope).busy.remove(&peer);
                 });
             }
         }
     }
 
-    /// Time passed.
+    /// The next step for each member without a step in progress.
+    fn take_steps(&self, machines: &mut Machines) -> Vec<(Scope, NodeId, Epoch, TransferStep)> {
+        let mut due = Vec::new();
+        if !machines.is_active {
+            return due;
+        }
+        let now = self.shared.ownership.monotonic();
+        for scope in RINGS {
+            let ring = machines.ring_mut(scope);
+            let peers: Vec<NodeId> = ring.machine.members().entries.keys().cloned().collect();
+            for peer in peers {
+                if ring.busy.contains(&peer) {
+                    continue;
+                }
+                if let Some(step) = ring.machine.next_step(&peer, now) {
+                    ring.busy.insert(peer.clone());
+                    due.push((scope, peer, ring.machine.epoch(), step));
+                }
+            }
+        }
+        // A step may have frozen ranges.
+        self.publish(machines);
+        due
+    }
+
+    /// Carries out one step and reports its outcome. Returns whether it succeeded.
+    async fn carry_out(
+        &self,
+        scope: Scope,
+        peer: &NodeId,
+        epoch: Epoch,
+        step: TransferStep,
+        mesh: &Mesh,
+        replicator: &Replicator,
+    ) -> bool {
+        let send = async |epoch, step| {
+            let call = Call::Handoff(Handoff { scope, epoch, step });
+            match mesh.call(peer, StreamClass::Bulk, call, MESSAGE_TIMEOUT).await {
+                Ok(Reply::Handoff(reply)) => Some(reply),
+                Ok(_) | Err(_) => None,
+            }
+        };
+        match step {
+            TransferStep::Offer(epoch) => {
+                let Some(reply) = send(epoch, HandoffStep::Offer).await else { return false };
+                self.report(scope, |ring| ring.machine.offer_replied(peer, epoch, reply));
+                reply == HandoffReply::Ready
+            }
+            TransferStep::Copy { follows, copies } => {
+                self.shared.machines.lock().ring_mut(scope).subscribed.insert(peer.clone());
+                replicator.follow(scope, peer.clone(), follows.clone());
+                let ranges = follows.with(&copies);
+                let is_included = |key: KeyHash| {
+                    key.is_owned() && key.scope() == scope && ranges.contains(key.token)
+                };
+                if !ranges.is_empty() {
+                    let Ok(copied) = replicator.copy(peer, is_included).await else { return false };
+                    count(&self.shared.counters.copied, copied);
+                }
+                self.report(scope, |ring| ring.machine.copied(peer, epoch));
+                true
+            }
+            TransferStep::Flush => {
+                // After the barrier every decision made before the freeze is in the send queue.
+                self.shared.store.barrier();
+                let flushed = tokio::time::timeout(FLUSH_TIMEOUT, replicator.flush(peer)).await;
+                let is_done = matches!(flushed, Ok(Ok(())));
+                self.report(scope, |ring| ring.machine.flushed(peer, epoch, is_done));
+                is_done
+            }
+            TransferStep::Release { epoch, number, ranges } => {
+                let range_count = ranges.iter().len() as u64;
+                let release = HandoffStep::Release { number, ranges };
+                let Some(reply) = send(epoch, release).await else { return false };
+                let is_accepted = reply == HandoffReply::Accepted;
+                self.report(scope, |ring| ring.machine.release_replied(peer, number, reply));
+                if is_accepted {
+                    replicator.unsubscribe(scope, peer);
+                    self.shared.machines.lock().ring_mut(scope).subscribed.remove(peer);
+                    count(&self.shared.counters.handed_over, range_count);
+                }
+                is_accepted
+            }
+        }
+    }
+
+    fn report(&self, scope: Scope, outcome: impl FnOnce(&mut RingState)) {
+        let machines = &mut *self.shared.machines.lock();
+        outcome(machines.ring_mut(scope));
+        self.publish(machines);
+        self.shared.wake.notify_one();
+    }
+
+    // === updates ===
+
+    /// Applies the view to the membership table, without one-way partitioned peers.
+    fn update_table(&self, machines: &mut Machines) {
+        let incarnation = |member: &Member| (member.id.clone(), member.generation);
+        let is_alive = |member: &&Member| !machines.partitioned.contains(&incarnation(member));
+        let live = |member: &Member| LiveMember {
+            id: member.id.clone(),
+            generation: member.generation,
+            is_up: member.state == MemberState::Up,
+        };
+        let live: Vec<LiveMember> =
+            machines.view.members().iter().filter(is_alive).map(live).collect();
+        machines.table.update(self.shared.ownership.monotonic(), &live);
+    }
+
+    /// Applies the membership table and the voters to the rings and the topology.
+    fn update_rings(&self, machines: &mut Machines) {
+        let shared = &self.shared;
+        let Options { region, vnodes, forget_after, .. } = &shared.options;
+        let (table, view) = (&machines.table, &machines.view);
+        machines.voters.update(table, view, shared.clock.system(), *forget_after);
+        let metadata = |(id, entry): (&NodeId, &TableEntry)| {
+            // Gossip drops members that the table still recognises.
+            let member = view.get(id).or_else(|| machines.recognised.get(id))?;
+            (member.generation == entry.generation).then(|| member.clone())
+        };
+        let recognised = View::new(table.entries().iter().filter_map(metadata));
+        machines
+            .unanswered
+            .retain(|id, _| table.entries().contains_key(id) || view.get(id).is_some());
+        machines.partitioned.retain(|(id, _)| view.get(id).is_some());
+        let known = machines.voters.known_members();
+        let me = shared.incarnation.node().clone();
+        let topology = Topology::new(me, region.clone(), recognised.clone(), *vnodes)
+            .with_known(known.clone())
+            .after(&shared.topology.load());
+        for scope in RINGS {
+            let members = self.ring_members(scope, &topology, &known);
+            machines.ring_mut(scope).machine.follow(members);
+        }
+        let voter_set = machines.voters.voter_set();
+        shared.voter_set.send_if_modified(|published| {
+            let is_new = *published != voter_set;
+            *published = voter_set;
+            is_new
+        });
+        machines.recognised = recognised;
+        shared.topology.store(Arc::new(topology));
+        self.publish(machines);
+        shared.wake.notify_one();
+    }
+
+    fn ring_members(&self, scope: Scope, topology: &Topology, known: &KnownMembers) -> RingMembers {
+        let is_on_ring =
+            |region: &str| scope == Scope::Global || region == self.shared.options.region;
+        let ring = topology.ring(scope);
+        let members = topology.view.members().iter().filter(|member| is_on_ring(&member.region));
+        let entries = members.map(|member| {
+            let arcs = ring.map(|ring| ring.arcs(&member.id)).unwrap_or_default();
+            (member.id.clone(), RingMember { generation: member.generation, arcs })
+        });
+        let voters = known.nodes().iter().filter(|(_, region)| is_on_ring(region));
+        let quorum = match self.shared.options.quorum {
+            QuorumRule::Majority => Quorum::Of(voters.map(|(id, _)| id.clone()).collect()),
+            QuorumRule::None => Quorum::NotRequired,
+        };
+        RingMembers { entries: entries.collect(), quorum }
+    }
+
+    /// Renews or loses the leases, and admits newcomers as voters.
     fn tick(&self, machines: &mut Machines) {
-        if !machines.is_open {
+        if !machines.is_active {
             return;
         }
         let now = self.shared.ownership.monotonic();
         for scope in RINGS {
-            let before = machines.ring(scope).lease_state();
-            // The first lease of a start breaks nothing.
-            let had = !machines.ring(scope).holds().is_empty();
-            machines.ring_mut(scope).tick(now);
-            let counters = &self.shared.counters;
-            match (before, machines.ring(scope).lease_state()) {
-                (LeaseState::Whole(_) | LeaseState::Broken(_), LeaseState::Nothing) => {
-                    count(&counters.leases_lost, 1);
-                    tracing::warn!(?scope, "no majority recognises this node: it owns nothing");
-                }
-                (_, LeaseState::Broken(_)) if had => {
-                    count(&counters.leases_interrupted, 1);
-                    tracing::warn!(
-                        ?scope,
-                        "recognised anew: what was owned before is not any more"
-                    );
-                }
-                (LeaseState::Nothing, LeaseState::Whole(_) | LeaseState::Broken(_)) => {
-                    tracing::info!(?scope, "a majority recognises this node");
-                }
-                _ => {}
-            }
+            let ring = &mut machines.ring_mut(scope).machine;
+            let before = ring.lease_state();
+            // The first lease after a start interrupts nothing.
+            let has_held = !ring.held().is_empty();
+            ring.tick(now);
+            self.log_lease(scope, before, ring.lease_state(), has_held);
         }
-        // Newcomers count as soon as a quorum without them stands at an epoch with them.
-        let is_recognised = !matches!(machines.region.lease_state(), LeaseState::Nothing);
-        if is_recognised
-            && machines.region.is_agreed(now)
+        // A newcomer becomes a voter once a quorum without it is at an epoch that includes it.
+        let region = &machines.region.machine;
+        if region.lease_state() != LeaseState::None
+            && region.is_agreed(now)
             && machines.voters.admit(&self.shared.options.region)
         {
-            self.follow_roll(machines);
+            self.update_rings(machines);
         }
         self.publish(machines);
+    }
+
+    fn log_lease(&self, scope: Scope, before: LeaseState, after: LeaseState, has_held: bool) {
+        let counters = &self.shared.counters;
+        match (before, after) {
+            (LeaseState::Held(_) | LeaseState::Interrupted(_), LeaseState::None) => {
+                count(&counters.leases_lost, 1);
+                tracing::warn!(?scope, "lease lost: no quorum recognises this node");
+            }
+            (_, LeaseState::Interrupted(_)) if has_held => {
+                count(&counters.leases_interrupted, 1);
+                tracing::warn!(
+                    ?scope,
+                    "lease regained after an interruption; dropped all owned ranges"
+                );
+            }
+            (LeaseState::None, LeaseState::Held(_) | LeaseState::Interrupted(_)) => {
+                tracing::info!(?scope, "lease acquired: a quorum recognises this node");
+            }
+            _ => {}
+        }
+    }
+
+    /// Publishes leases and ranges to the decisions.
+    fn publish(&self, machines: &mut Machines) {
+        for scope in RINGS {
+            let ring = machines.ring_mut(scope);
+            let transferred = ring.machine.transferred().iter();
+            let owned_ranges = OwnedRanges {
+                epoch: ring.machine.epoch(),
+                decides: ring.machine.decides(),
+                transferred: transferred.map(|(to, ranges)| (ranges.clone(), to.clone())).collect(),
+            };
+            self.shared.ownership.set_lease(scope, ring.machine.lease_state().until());
+            if ring.published != owned_ranges {
+                ring.published = owned_ranges.clone();
+                self.shared.ownership.set_owned_ranges(scope, owned_ranges);
+            }
+        }
     }
 }
 
 impl Machines {
-    fn ring(&self, scope: Scope) -> &Ring {
+    fn ring(&self, scope: Scope) -> &RingState {
         match scope {
             Scope::Region => &self.region,
             Scope::Global => &self.global,
         }
     }
 
-    fn ring_mut(&mut self, scope: Scope) -> &mut Ring {
+    fn ring_mut(&mut self, scope: Scope) -> &mut RingState {
         match scope {
             Scope::Region => &mut self.region,
             Scope::Global => &mut self.global,
         }
     }
 
-    /// Followers that are on the ring no more: what waits for them would wait for ever.
-    fn take_gone(&mut self) -> Vec<(Scope, NodeId)> {
-        let (region, global) = (&self.region.members().entries, &self.global.members().entries);
-        let is_gone = |(is_region, id): &(bool, NodeId)| {
-            !(if *is_region { region } else { global }).contains_key(id)
-        };
-        let gone: Vec<_> = self.following.iter().filter(|it| is_gone(it)).cloned().collect();
-        let scope = |is_region| if is_region { Scope::Region } else { Scope::Global };
-        gone.into_iter()
-            .map(|it| {
-                self.following.remove(&it);
-                (scope(it.0), it.1)
-            })
-            .collect()
+    /// Removes subscribed members that have left their ring: their transfers never complete.
+    fn take_unsubscribed(&mut self) -> Vec<(Scope, NodeId)> {
+        let mut gone = Vec::new();
+        for scope in RINGS {
+            let RingState { machine, subscribed, .. } = self.ring_mut(scope);
+            let members = &machine.members().entries;
+            subscribed.retain(|id| {
+                let is_member = members.contains_key(id);
+                if !is_member {
+                    gone.push((scope, id.clone()));
+                }
+                is_member
+            });
+        }
+        gone
     }
 
     fn epochs(&self) -> Epochs {
-        Epochs { region: self.region.epoch(), global: self.global.epoch() }
+        Epochs { region: self.region.machine.epoch(), global: self.global.machine.epoch() }
     }
+}
+
+/// Relaxed: statistics order nothing.
+fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
 }

@@ -1,4 +1,9 @@
-//! What this node owns: the state machines of ownership, driven by gossip, pings and time.
+//! What this node owns: drives the state machines of `tidegate-ownership` with gossip, pings,
+//! messages and time.
+//!
+//! [`Driver`] does the I/O; [`Ownership`] is what each strict decision reads. A lease is lost in
+//! `Driver::tick`; a range stops being decided here when `Driver::publish` stores the new
+//! [`OwnedRanges`].
 
 pub mod driver;
 mod handle;

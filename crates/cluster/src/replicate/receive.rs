@@ -5,7 +5,7 @@ use tidegate_limiter::store::{KeyHash, MergeOutcome, StoredCounter};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::Member;
-use tidegate_ownership::route::{Route, Topology};
+use tidegate_ownership::route::Topology;
 
 use super::Replicator;
 use super::counters::count;
@@ -39,9 +39,7 @@ impl Replicator {
             match shared.store.merge(StoredCounter { key, state, expires }, now) {
                 // What comes to its owner is priority for the owner's replicas; a replica passes
                 // nothing on.
-                MergeOutcome::Merged { changed: true }
-                    if topology.route(key.scope(), key.token) == Route::Local =>
-                {
+                MergeOutcome::Merged { changed: true } if topology.owns(key.scope(), key.token) => {
                     shared.store.enqueue_replication(key);
                 }
                 MergeOutcome::Merged { .. } | MergeOutcome::Expired => {}

@@ -74,7 +74,7 @@ impl ActorAuthority<'_> {
             SyncRole::Owner | SyncRole::Node if actor == self.own_actor => false,
             SyncRole::Owner => true,
             SyncRole::Node => {
-                let is_kept = actor == self.peer_actor || !topology.is_spoken_for(actor);
+                let is_kept = actor == self.peer_actor || !topology.has_actor(actor);
                 is_cut |= !is_kept;
                 is_kept
             }

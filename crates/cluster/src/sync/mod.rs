@@ -253,7 +253,7 @@ impl Synchroniser {
         let has_other_regions = topology.regions().any(|region| region != topology.region);
         let mut batches = Batches::default();
         let mut postponed = Vec::new();
-        let is_acked = |actor| actor == own || !topology.is_spoken_for(actor);
+        let is_acked = |actor| actor == own || !topology.has_actor(actor);
         drain(&mut |key: KeyHash, actor_counters: &ActorCounters| {
             match topology.region_owner(&topology.region, key.token) {
                 Some(owner) if *owner == topology.me => {

@@ -1,70 +1,69 @@
-//! A cluster as one value: the machines of every node, and what is on its way between them.
+//! A cluster as one value: the state machines of every node, and the messages in flight.
 //!
-//! The machines are driven as the node drives them. What the network does to a message is decided by
-//! whoever moves the cluster: answered at once, late, twice or never.
+//! The state machines are driven as a node drives them. Whether a message is delivered at once,
+//! late, twice or never is an argument of each event.
 
 use std::sync::Arc;
 
 use tidegate_limiter::units::Span;
-use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
-    Epoch, LeaseState, LiveMember, Members, MembershipTable, Monotonic, Place, Quorum,
-    RecordedGrant, Ring, Step,
+    Epoch, HandoffReply, LiveMember, MembershipTable, Monotonic, Quorum, RecordedGrant, RingMember,
+    RingMembers, RingOwnership, TransferStep,
 };
 
-/// How many ticks a grant counts.
+/// Ticks for which a grant is valid.
 pub(crate) const LEASE: u64 = 2;
 
-/// All nodes, and the network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cluster {
     pub(crate) now: u64,
     pub(crate) arcs: usize,
     pub(crate) nodes: Vec<Node>,
-    /// In no order: any may arrive next.
+    /// Unordered: any may arrive next.
     pub(crate) flying: Vec<Flight>,
-    /// Whether a release came back refused, and its ranges thawed.
-    pub(crate) has_thawed: bool,
+    /// Whether any release was refused, so that its ranges returned.
+    pub(crate) has_rolled_back: bool,
 }
 
-/// One member; its machines are gone while it is down.
+/// One member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) generation: u64,
+    /// `None` while it is down.
     pub(crate) machines: Option<Arc<Machines>>,
 }
 
-/// What one node remembers.
+/// The state of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Machines {
     pub(crate) table: MembershipTable,
-    pub(crate) ring: Ring,
-    born: u64,
-    /// What gossip told it of each.
-    pub(crate) view: Vec<Option<Fact>>,
+    pub(crate) ring: RingOwnership,
+    started_at: u64,
+    /// What gossip last reported of each node.
+    pub(crate) view: Vec<Option<Metadata>>,
 }
 
-/// A live member, as gossip tells of it.
+/// A live member, as reported by gossip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Fact {
+pub(crate) struct Metadata {
     pub(crate) generation: u64,
     pub(crate) is_up: bool,
 }
 
 /// What the network does to one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum CountingMode {
-    /// Asked and answered at once.
-    Clear,
-    /// What was asked arrives later.
-    AskLate,
-    /// The answer arrives later, or never.
-    AnswerLate,
+pub(crate) enum Delivery {
+    /// Request and reply arrive at once.
+    Immediate,
+    /// The request arrives later.
+    RequestDelayed,
+    /// The reply arrives later, or never.
+    ReplyDelayed,
 }
 
-/// A message that may arrive now, later, or twice. An answer finds only the start that asked.
+/// A message in flight. A reply reaches only the incarnation that sent the request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Flight {
     Pong { from: usize, to: usize, to_generation: u64, pong: Pong },
@@ -82,48 +81,53 @@ pub(crate) struct Pong {
 }
 
 impl Cluster {
-    /// `nodes` nodes that all start now and know all, on a circle of so many arcs.
+    /// `nodes` nodes that start now and recognise each other, on a ring of `arcs` arcs.
     pub(crate) fn start(nodes: usize, arcs: usize) -> Self {
         let down = Node { generation: 0, machines: None };
-        let mut cluster =
-            Self { now: 10, arcs, nodes: vec![down; nodes], flying: Vec::new(), has_thawed: false };
+        let mut cluster = Self {
+            now: 10,
+            arcs,
+            nodes: vec![down; nodes],
+            flying: Vec::new(),
+            has_rolled_back: false,
+        };
         for node in 0..nodes {
             cluster.rejoin(node);
         }
         for node in 0..nodes {
             for other in 0..nodes {
-                cluster.hear(node, other, cluster.fact(other));
+                cluster.gossip(node, other, cluster.metadata(other));
             }
         }
         cluster
     }
 
-    /// The same, some time after everybody got what is its own.
+    /// The same, after every node has claimed its arcs.
     pub(crate) fn settled(nodes: usize, arcs: usize) -> Self {
         let mut cluster = Self::start(nodes, arcs);
         cluster.settle();
         cluster
     }
 
-    /// Lets time pass without a fault, until everybody has what it should have.
+    /// Lets time pass without faults until every node decides its arcs.
     pub(crate) fn settle(&mut self) {
         self.flying.clear();
         for _ in 0..6 * LEASE {
             self.pass(|_, _| true);
             for (node, other) in self.pairs() {
                 if self.is_up(node) {
-                    self.hear(node, other, self.fact(other));
+                    self.gossip(node, other, self.metadata(other));
                 }
             }
             for _ in 0..6 {
                 for (node, other) in self.pairs() {
-                    self.work(node, other, CountingMode::Clear);
+                    self.step(node, other, Delivery::Immediate);
                 }
             }
         }
     }
 
-    /// A tick: grants run out, seats are struck off, and those that reach each other ping.
+    /// A tick: grants expire, members are evicted, and pairs that reach each other ping.
     pub(crate) fn pass(&mut self, reach: impl Fn(usize, usize) -> bool) {
         self.now += 1;
         for node in 0..self.nodes.len() {
@@ -131,7 +135,7 @@ impl Cluster {
         }
         for (node, other) in self.pairs() {
             if reach(node, other) {
-                self.ping(node, other, CountingMode::Clear);
+                self.ping(node, other, Delivery::Immediate);
             }
         }
         for node in 0..self.nodes.len() {
@@ -139,55 +143,53 @@ impl Cluster {
         }
     }
 
-    /// Time passes, and nobody does anything.
+    /// A tick without any activity.
     pub(crate) fn wait(&mut self) {
         self.now += 1;
     }
 
-    /// Loses all that `node` remembers.
     pub(crate) fn crash(&mut self, node: usize) {
         self.nodes[node].machines = None;
     }
 
-    /// Starts `node` anew; it hears who is alive.
+    /// Restarts `node`, which learns all live members.
     pub(crate) fn rejoin(&mut self, node: usize) {
         let generation = self.nodes[node].generation + 1;
         let (me, now) = (id(node), monotonic(self.now));
         let machines = Machines {
             table: MembershipTable::new(me.clone(), LEASE_SPAN),
-            ring: Ring::new(me, LEASE_SPAN),
-            born: self.now,
-            view: self.node_metadata(),
+            ring: RingOwnership::new(me, LEASE_SPAN),
+            started_at: self.now,
+            view: self.all_metadata(),
         };
         self.nodes[node] = Node { generation, machines: Some(Arc::new(machines)) };
-        let fact = self.fact(node);
+        let metadata = self.metadata(node);
         self.change(node, |machines, all| {
-            machines.view[node] = fact;
-            machines.listen(now, all);
+            machines.view[node] = metadata;
+            machines.update_table(now, all);
         });
     }
 
-    /// Begins to leave.
     pub(crate) fn drain(&mut self, node: usize) {
         let now = monotonic(self.now);
         self.change(node, |machines, all| {
-            if let Some(fact) = &mut machines.view[node] {
-                fact.is_up = false;
+            if let Some(metadata) = &mut machines.view[node] {
+                metadata.is_up = false;
             }
-            machines.listen(now, all);
+            machines.update_table(now, all);
         });
     }
 
-    /// Gossip tells `node` of `other`: how it lives, or that it is dead.
-    pub(crate) fn hear(&mut self, node: usize, other: usize, fact: Option<Fact>) {
+    /// Gossip reports `other` to `node`; `None` if it is dead.
+    pub(crate) fn gossip(&mut self, node: usize, other: usize, metadata: Option<Metadata>) {
         let now = monotonic(self.now);
         self.change(node, |machines, all| {
-            machines.view[other] = fact;
-            machines.listen(now, all);
+            machines.view[other] = metadata;
+            machines.update_table(now, all);
         });
     }
 
-    /// `node` strikes off whose last grant has run out.
+    /// `node` evicts members whose last grant has expired.
     pub(crate) fn evict(&mut self, node: usize) {
         let now = monotonic(self.now);
         self.change(node, |machines, all| {
@@ -197,102 +199,100 @@ impl Cluster {
         });
     }
 
-    /// `node` looks at its lease, and at what is ownerless.
+    /// `node` renews its lease and claims ranges.
     pub(crate) fn tick(&mut self, node: usize) {
         let now = monotonic(self.now);
         self.change(node, |machines, _| machines.ring.tick(now));
     }
 
-    /// `node` pings `other`.
-    pub(crate) fn ping(&mut self, node: usize, other: usize, way: CountingMode) {
+    pub(crate) fn ping(&mut self, node: usize, other: usize, delivery: Delivery) {
         let (now, generation) = (self.now, self.nodes[node].generation);
-        let Some(epoch) = self.ring(node).map(Ring::epoch) else { return };
+        let Some(epoch) = self.ring(node).map(RingOwnership::epoch) else { return };
         let granting = Generation(self.nodes[other].generation);
         let Some(pong) = self.change(other, |machines, _| {
-            machines.ring.met(epoch);
+            machines.ring.observe_epoch(epoch);
             let serial = machines.table.grant(monotonic(now), &id(node), Generation(generation));
             Pong {
                 sent: monotonic(now),
-                epoch: (now - machines.born >= LEASE).then(|| machines.ring.epoch()),
+                epoch: (now - machines.started_at >= LEASE).then(|| machines.ring.epoch()),
                 grant: serial.map(|serial| RecordedGrant { generation: granting, serial }),
             }
         }) else {
             return;
         };
         let flight = Flight::Pong { from: other, to: node, to_generation: generation, pong };
-        self.answer(flight, way);
+        self.reply(flight, delivery);
     }
 
-    /// `node` does the next thing it owes `other`. Returns whether there was one.
-    pub(crate) fn work(&mut self, node: usize, other: usize, way: CountingMode) -> bool {
+    /// `node` takes the next step of its transfer to `other`. Returns whether there was one.
+    pub(crate) fn step(&mut self, node: usize, other: usize, delivery: Delivery) -> bool {
         let (now, generation) = (monotonic(self.now), self.nodes[node].generation);
-        let step = self.change(node, |machines, _| machines.ring.next(&id(other), now)).flatten();
-        let Some(epoch) = self.ring(node).map(Ring::epoch) else { return false };
+        let step =
+            self.change(node, |machines, _| machines.ring.next_step(&id(other), now)).flatten();
+        let Some(epoch) = self.ring(node).map(RingOwnership::epoch) else { return false };
         let ours = (node, generation);
         match step {
             None => return false,
-            Some(Step::Offer(epoch)) => {
-                let Some(reply) =
-                    self.change(other, |machines, _| machines.ring.offered(&id(node), epoch))
+            Some(TransferStep::Offer(epoch)) => {
+                let Some(reply) = self
+                    .change(other, |machines, _| machines.ring.offer_received(&id(node), epoch))
                 else {
                     return true;
                 };
                 let (to, to_generation) = ours;
-                self.answer(Flight::Ready { from: other, to, to_generation, epoch, reply }, way);
+                self.reply(
+                    Flight::Ready { from: other, to, to_generation, epoch, reply },
+                    delivery,
+                );
             }
-            Some(Step::Copy { .. }) => {
+            Some(TransferStep::Copy { .. }) => {
                 self.change(node, |machines, _| machines.ring.copied(&id(other), epoch));
             }
-            Some(Step::Flush) => {
-                let is_done = way == CountingMode::Clear;
+            Some(TransferStep::Flush) => {
+                let is_done = delivery == Delivery::Immediate;
                 self.change(node, |machines, _| machines.ring.flushed(&id(other), epoch, is_done));
             }
-            Some(Step::Release { epoch, number, ranges }) => {
+            Some(TransferStep::Release { epoch, number, ranges }) => {
                 let (from, to) = (node, other);
                 let flight = Flight::Release { from, generation, to, epoch, number, ranges };
-                if way == CountingMode::AskLate {
+                if delivery == Delivery::RequestDelayed {
                     self.send(flight);
                 } else {
-                    self.arrive(flight, way);
+                    self.arrive(flight, delivery);
                 }
             }
         }
         true
     }
 
-    /// The message at this index of those in flight arrives, or one of two equal ones does.
+    /// Delivers the message at this index; if it stays, it can be delivered again.
     pub(crate) fn deliver(&mut self, index: usize, stays: bool) {
         let flight = if stays { self.flying[index].clone() } else { self.flying.remove(index) };
-        self.arrive(flight, CountingMode::Clear);
+        self.arrive(flight, Delivery::Immediate);
     }
 
-    // === what it looks like ===
+    // === state ===
 
-    /// The nodes that may decide the keys of this arc now.
+    /// The nodes that decide the keys of this arc now.
     pub(crate) fn deciders(&self, arc: usize) -> Vec<usize> {
         let decides = |node: &usize| {
-            self.may_own(*node)
+            self.has_lease(*node)
                 && self.ring(*node).is_some_and(|ring| ring.decides().contains(token(arc)))
         };
         (0..self.nodes.len()).filter(decides).collect()
     }
 
-    /// Whether `node` has a lease that counts now.
-    pub(crate) fn may_own(&self, node: usize) -> bool {
-        match self.ring(node).map(Ring::lease_state) {
-            Some(LeaseState::Whole(until) | LeaseState::Broken(until)) => {
-                monotonic(self.now) < until
-            }
-            Some(LeaseState::Nothing) | None => false,
-        }
+    pub(crate) fn has_lease(&self, node: usize) -> bool {
+        let lease_state = self.ring(node).map(RingOwnership::lease_state);
+        lease_state.is_some_and(|state| monotonic(self.now) < state.until())
     }
 
-    /// Whose arc it is while the nodes of which this is true are up.
+    /// The owner of `arc` while the nodes for which `is_up` is true are up.
     pub(crate) fn owner(&self, arc: usize, is_up: impl Fn(usize) -> bool) -> Option<usize> {
         owner(self.nodes.len(), arc, is_up)
     }
 
-    pub(crate) fn ring(&self, node: usize) -> Option<&Ring> {
+    pub(crate) fn ring(&self, node: usize) -> Option<&RingOwnership> {
         self.nodes[node].machines.as_deref().map(|machines| &machines.ring)
     }
 
@@ -300,23 +300,23 @@ impl Cluster {
         self.nodes[node].machines.is_some()
     }
 
-    /// What gossip would tell of `node` if it told the truth.
-    pub(crate) fn fact(&self, node: usize) -> Option<Fact> {
+    /// The metadata that `node` publishes.
+    pub(crate) fn metadata(&self, node: usize) -> Option<Metadata> {
         let machines = self.nodes[node].machines.as_deref()?;
         let is_up = machines.view[node].is_none_or(|own| own.is_up);
-        Some(Fact { generation: self.nodes[node].generation, is_up })
+        Some(Metadata { generation: self.nodes[node].generation, is_up })
     }
 
-    /// Every ordered pair of two nodes.
+    /// All ordered pairs of distinct nodes.
     pub(crate) fn pairs(&self) -> Vec<(usize, usize)> {
         let all = 0..self.nodes.len();
         all.clone().flat_map(|a| all.clone().map(move |b| (a, b))).filter(|(a, b)| a != b).collect()
     }
 
-    // === inside ===
+    // === deliveries ===
 
-    fn node_metadata(&self) -> Vec<Option<Fact>> {
-        (0..self.nodes.len()).map(|node| self.fact(node)).collect()
+    fn all_metadata(&self) -> Vec<Option<Metadata>> {
+        (0..self.nodes.len()).map(|node| self.metadata(node)).collect()
     }
 
     fn change<T>(
@@ -329,54 +329,58 @@ impl Cluster {
         Some(by(Arc::make_mut(machines), all))
     }
 
-    fn answer(&mut self, flight: Flight, way: CountingMode) {
-        match way {
-            CountingMode::Clear => self.arrive(flight, CountingMode::Clear),
-            CountingMode::AskLate | CountingMode::AnswerLate => self.send(flight),
+    fn reply(&mut self, flight: Flight, delivery: Delivery) {
+        match delivery {
+            Delivery::Immediate => self.arrive(flight, Delivery::Immediate),
+            Delivery::RequestDelayed | Delivery::ReplyDelayed => self.send(flight),
         }
     }
 
     fn send(&mut self, flight: Flight) {
         self.flying.push(flight);
-        // The order of those in flight means nothing: equal networks are to be equal values.
+        // Equal sets of messages have to be equal values.
         self.flying.sort_by_cached_key(|flight| format!("{flight:?}"));
     }
 
-    fn arrive(&mut self, flight: Flight, answer: CountingMode) {
+    fn arrive(&mut self, flight: Flight, reply_delivery: Delivery) {
         let now = monotonic(self.now);
-        let is_asker = |node: usize, generation| self.nodes[node].generation == generation;
+        let is_current = |node: usize, generation| self.nodes[node].generation == generation;
         match flight {
-            Flight::Pong { from, to, to_generation, pong } if is_asker(to, to_generation) => {
+            Flight::Pong { from, to, to_generation, pong } if is_current(to, to_generation) => {
                 self.change(to, |machines, _| {
-                    machines.ring.ponged(&id(from), pong.sent, pong.epoch, pong.grant);
+                    machines.ring.pong_received(&id(from), pong.sent, pong.epoch, pong.grant);
                     machines.ring.tick(now);
                 });
             }
             Flight::Ready { from, to, to_generation, epoch, reply }
-                if is_asker(to, to_generation) =>
+                if is_current(to, to_generation) =>
             {
                 self.change(to, |machines, _| {
-                    machines.ring.offer_answered(&id(from), epoch, reply);
+                    machines.ring.offer_replied(&id(from), epoch, reply);
                 });
             }
             Flight::Release { from, generation, to, epoch, number, ranges } => {
                 let reply = self.change(to, |machines, _| {
                     let from = (&id(from), Generation(generation));
-                    let reply = machines.ring.released(from.0, from.1, epoch, number, &ranges);
+                    let reply =
+                        machines.ring.release_received(from.0, from.1, epoch, number, &ranges);
                     machines.ring.tick(now);
                     reply
                 });
                 let Some(reply) = reply else { return };
                 let (from, to) = (to, from);
                 let to_generation = generation;
-                self.answer(Flight::Released { from, to, to_generation, number, reply }, answer);
+                self.reply(
+                    Flight::Released { from, to, to_generation, number, reply },
+                    reply_delivery,
+                );
             }
             Flight::Released { from, to, to_generation, number, reply }
-                if is_asker(to, to_generation) =>
+                if is_current(to, to_generation) =>
             {
-                self.has_thawed |= reply == HandoffReply::Refused;
+                self.has_rolled_back |= reply == HandoffReply::Refused;
                 self.change(to, |machines, _| {
-                    machines.ring.release_answered(&id(from), number, reply);
+                    machines.ring.release_replied(&id(from), number, reply);
                 });
             }
             _ => {}
@@ -385,37 +389,37 @@ impl Cluster {
 }
 
 impl Machines {
-    /// Takes in what gossip tells.
-    fn listen(&mut self, now: Monotonic, all: (usize, usize)) {
+    /// Applies the view to the membership table.
+    fn update_table(&mut self, now: Monotonic, all: (usize, usize)) {
         let alive: Vec<LiveMember> = self
             .view
             .iter()
             .enumerate()
-            .filter_map(|(node, fact)| fact.map(|fact| (node, fact)))
-            .map(|(node, fact)| LiveMember {
+            .filter_map(|(node, metadata)| metadata.map(|metadata| (node, metadata)))
+            .map(|(node, metadata)| LiveMember {
                 id: id(node),
-                generation: Generation(fact.generation),
-                is_up: fact.is_up,
+                generation: Generation(metadata.generation),
+                is_up: metadata.is_up,
             })
             .collect();
-        if self.table.hear(now, &alive) {
+        if self.table.update(now, &alive) {
             self.follow(all);
         }
     }
 
-    /// Tells the ring who is on the roll, and what is whose.
+    /// Applies the membership table to the ring.
     fn follow(&mut self, (nodes, arcs): (usize, usize)) {
         let entries = self.table.entries();
-        let is_up = |node: usize| entries.get(&id(node)).is_some_and(|seat| seat.is_up);
-        let tokens = (0..nodes).filter_map(|node| {
-            let seat = entries.get(&id(node))?;
+        let is_up = |node: usize| entries.get(&id(node)).is_some_and(|entry| entry.is_up);
+        let members = (0..nodes).filter_map(|node| {
+            let entry = entries.get(&id(node))?;
             let own = (0..arcs).filter(|arc| owner(nodes, *arc, is_up) == Some(node));
             let arcs = Ranges::of(own.map(|arc| Range { first: token(arc), last: token(arc) }));
-            Some((id(node), Place { generation: seat.generation, arcs }))
+            Some((id(node), RingMember { generation: entry.generation, arcs }))
         });
-        let entries = tokens.collect();
+        let entries = members.collect();
         let quorum = Quorum::Of((0..nodes).map(id).collect());
-        self.ring.follow(Members { entries, quorum });
+        self.ring.follow(RingMembers { entries, quorum });
     }
 }
 
@@ -430,12 +434,12 @@ pub(crate) fn id(node: usize) -> NodeId {
     NodeId::new(NAMES[node]).expect("a valid id")
 }
 
-/// The only place of an arc; arcs do not touch, so that none is taken for two.
+/// The only token of an arc. Arcs are not adjacent, so that they are not merged.
 fn token(arc: usize) -> u64 {
     10 * arc as u64
 }
 
-/// Consistent, as the ring is: the first of an order of its own that is up.
+/// Consistent, as the ring is: the first node that is up in the arc's own order.
 fn owner(nodes: usize, arc: usize, is_up: impl Fn(usize) -> bool) -> Option<usize> {
     let step = if (arc / nodes).is_multiple_of(2) { 1 } else { nodes - 1 };
     (0..nodes).map(|turn| (arc + turn * step) % nodes).find(|node| is_up(*node))

@@ -1,64 +1,68 @@
-//! What may happen to a cluster next, within bounds.
+//! The possible next events of a cluster, within bounds.
 
-use super::cluster::{Cluster, CountingMode, Flight};
+use super::cluster::{Cluster, Delivery, Flight};
 
-/// How much of each fault is left.
+/// How many faults of each kind are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bounds {
-    /// Ticks of time; a lease is two.
+    /// Ticks of time; a lease lasts two.
     pub(crate) ticks: u8,
-    /// Times gossip gives up a node that is alive.
-    pub(crate) lies: u8,
-    /// Ticks in which not everybody reaches everybody.
+    /// Times that gossip reports a live node as dead.
+    pub(crate) false_alarms: u8,
+    /// Ticks in which some pairs do not reach each other.
     pub(crate) cuts: u8,
-    /// Crashes, each with the loss of all memory.
+    /// Crashes; a crashed node loses its state.
     pub(crate) crashes: u8,
-    /// Nodes that begin to leave.
+    /// Nodes that start to drain.
     pub(crate) drains: u8,
-    /// Messages that arrive later than they might, or never.
+    /// Messages that are delayed or lost.
     pub(crate) late: u8,
-    /// Messages that arrive twice.
+    /// Messages that are delivered twice.
     pub(crate) doubled: u8,
-    /// Pings out of turn.
+    /// Pings between two ticks.
     pub(crate) pings: u8,
-    /// Whether each step of a handover is one of its own, or only its beginning and its end.
+    /// Whether each step of a transfer is an event of its own, or only the start and the end.
     pub(crate) is_fine: bool,
 }
 
-/// A cluster, and what may still go wrong.
+/// A cluster, and the faults that are left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) left: Bounds,
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Move {
-    /// A tick; the pairs whose bit is set do not reach each other.
-    Pass { cut: u32 },
-    /// Gossip tells the first the truth about the second.
-    Hear(usize, usize),
-    /// Gossip tells the first that the second is dead, which lives.
-    Lie(usize, usize),
+    /// A tick; pairs whose bit is set do not reach each other.
+    Pass {
+        cut: u32,
+    },
+    /// Gossip delivers the metadata of the second node to the first.
+    Gossip(usize, usize),
+    /// Gossip reports the second node, which is alive, as dead to the first.
+    FalseAlarm(usize, usize),
     /// The first pings the second.
-    Ping(usize, usize, CountingMode),
-    /// The first does what it owes the second.
-    Work(usize, usize, CountingMode),
-    /// A message arrives; it may do so again.
-    Deliver { index: usize, stays: bool },
-    /// Loses its memory.
+    Ping(usize, usize, Delivery),
+    /// The first takes the next step of its transfer to the second.
+    Step(usize, usize, Delivery),
+    /// A message arrives; if it stays, it may arrive again.
+    Deliver {
+        index: usize,
+        stays: bool,
+    },
     Crash(usize),
-    /// Starts again.
+    /// A crashed node restarts.
     Rejoin(usize),
-    /// Begins to leave.
+    /// A node starts to drain.
     Drain(usize),
 }
 
-const LATE: [CountingMode; 2] = [CountingMode::AskLate, CountingMode::AnswerLate];
+const LATE: [Delivery; 2] = [Delivery::RequestDelayed, Delivery::ReplyDelayed];
 
 impl World {
-    /// All that may happen next.
+    /// All possible next events.
     pub(crate) fn moves(&self) -> Vec<Move> {
         let (cluster, left) = (&self.cluster, self.left);
         let mut moves = Vec::new();
@@ -70,20 +74,20 @@ impl World {
         let up = |node: &usize| cluster.is_up(*node);
         for (node, other) in cluster.pairs() {
             let Some(machines) = &cluster.nodes[node].machines else { continue };
-            if machines.view[other] != cluster.fact(other) {
-                moves.push(Move::Hear(node, other));
-            } else if left.lies > 0 && machines.view[other].is_some() {
-                moves.push(Move::Lie(node, other));
+            if machines.view[other] != cluster.metadata(other) {
+                moves.push(Move::Gossip(node, other));
+            } else if left.false_alarms > 0 && machines.view[other].is_some() {
+                moves.push(Move::FalseAlarm(node, other));
             }
             if left.pings > 0 && cluster.is_up(other) {
-                moves.push(Move::Ping(node, other, CountingMode::Clear));
+                moves.push(Move::Ping(node, other, Delivery::Immediate));
                 if left.late > 0 {
-                    moves.push(Move::Ping(node, other, CountingMode::AnswerLate));
+                    moves.push(Move::Ping(node, other, Delivery::ReplyDelayed));
                 }
             }
-            moves.push(Move::Work(node, other, CountingMode::Clear));
+            moves.push(Move::Step(node, other, Delivery::Immediate));
             if left.late > 0 {
-                moves.extend(LATE.map(|way| Move::Work(node, other, way)));
+                moves.extend(LATE.map(|delivery| Move::Step(node, other, delivery)));
             }
         }
         for index in 0..cluster.flying.len() {
@@ -103,7 +107,7 @@ impl World {
         moves
     }
 
-    /// What follows from a move; the same world if nothing does.
+    /// The world after a move; the same world if the move has no effect.
     pub(crate) fn after(&self, next: Move) -> Self {
         let mut world = self.clone();
         let Self { cluster, left } = &mut world;
@@ -114,21 +118,21 @@ impl World {
                 let nodes = cluster.nodes.len();
                 cluster.pass(|a, b| cut & 1 << pair(nodes, a, b) == 0);
             }
-            Move::Hear(node, other) => cluster.hear(node, other, cluster.fact(other)),
-            Move::Lie(node, other) => {
-                left.lies -= 1;
-                cluster.hear(node, other, None);
+            Move::Gossip(node, other) => cluster.gossip(node, other, cluster.metadata(other)),
+            Move::FalseAlarm(node, other) => {
+                left.false_alarms -= 1;
+                cluster.gossip(node, other, None);
             }
-            Move::Ping(node, other, way) => {
+            Move::Ping(node, other, delivery) => {
                 left.pings -= 1;
-                left.late -= u8::from(way != CountingMode::Clear);
-                cluster.ping(node, other, way);
+                left.late -= u8::from(delivery != Delivery::Immediate);
+                cluster.ping(node, other, delivery);
             }
-            Move::Work(node, other, way) => {
-                if !Self::work(cluster, node, other, way, left.is_fine) {
+            Move::Step(node, other, delivery) => {
+                if !Self::step(cluster, node, other, delivery, left.is_fine) {
                     return self.clone();
                 }
-                left.late -= u8::from(way != CountingMode::Clear);
+                left.late -= u8::from(delivery != Delivery::Immediate);
             }
             Move::Deliver { index, stays } => {
                 left.doubled -= u8::from(stays);
@@ -147,24 +151,25 @@ impl World {
         if world.cluster == self.cluster { self.clone() } else { world }
     }
 
-    /// One step, or all up to one that the network may spoil. Returns whether the fault happened.
-    fn work(
+    /// Takes one step, or all steps up to one whose message may be delayed. Returns whether the
+    /// delay took place.
+    fn step(
         cluster: &mut Cluster,
         node: usize,
         other: usize,
-        way: CountingMode,
+        delivery: Delivery,
         is_fine: bool,
     ) -> bool {
         if is_fine {
-            return cluster.work(node, other, way);
+            return cluster.step(node, other, delivery);
         }
-        let is_late = way != CountingMode::Clear;
+        let is_late = delivery != Delivery::Immediate;
         for _ in 0..6 {
             let flying = cluster.flying.len();
             let before = cluster.clone();
-            // All but the release goes well: what else fails has changed nothing.
+            // Only releases are delayed: a failure of any other step changes no state.
             let mut tried = before.clone();
-            let has_worked = tried.work(node, other, way);
+            let has_stepped = tried.step(node, other, delivery);
             let is_release = matches!(
                 tried.flying.iter().find(|flight| !before.flying.contains(flight)),
                 Some(Flight::Release { .. } | Flight::Released { .. })
@@ -173,7 +178,7 @@ impl World {
                 *cluster = tried;
                 return true;
             }
-            if !has_worked || !cluster.work(node, other, CountingMode::Clear) || *cluster == before
+            if !has_stepped || !cluster.step(node, other, Delivery::Immediate) || *cluster == before
             {
                 return !is_late;
             }
@@ -182,7 +187,7 @@ impl World {
     }
 }
 
-/// The number of a pair, whoever is named first.
+/// The number of an unordered pair.
 fn pair(nodes: usize, a: usize, b: usize) -> usize {
     let (low, high) = (a.min(b), a.max(b));
     low * nodes - low * (low + 1) / 2 + high - low - 1

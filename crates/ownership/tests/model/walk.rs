@@ -1,19 +1,19 @@
-//! A long random walk through what may happen to a cluster.
+//! Long random walks through the events of a cluster.
 //!
-//! Each seed also draws how often each kind of thing happens: a walk in which answers are lost most
-//! of the time, or nobody ever crashes, gets to places that an even mixture hardly ever sees.
+//! Each seed also draws the frequency of each kind of event: a walk that loses most answers, or in
+//! which no node crashes, reaches states that an even mixture rarely reaches.
 
-use super::cluster::{Cluster, CountingMode, LEASE};
+use super::cluster::{Cluster, Delivery, LEASE};
 
-/// Moves a cluster at random; the same seed walks the same way.
+/// Moves a cluster at random; the same seed walks the same path.
 pub(crate) struct Walk {
     pub(crate) cluster: Cluster,
-    /// What was done, for whoever has to find out why.
+    /// The events so far, for the failure message.
     pub(crate) steps: Vec<String>,
-    /// Who reaches whom; changes now and then.
+    /// Which ordered pairs reach each other.
     reach: Vec<bool>,
     weights: [usize; KINDS.len()],
-    /// Of so many exchanges, one is answered at once.
+    /// One of so many exchanges is answered at once.
     late: usize,
     random: u64,
 }
@@ -23,11 +23,11 @@ enum Kind {
     Wait,
     Pass,
     Ping,
-    Work,
+    Step,
     Tick,
-    StrikeOff,
-    Hear,
-    Lie,
+    Evict,
+    Gossip,
+    FalseAlarm,
     Deliver,
     Lose,
     Crash,
@@ -37,16 +37,16 @@ enum Kind {
     Heal,
 }
 
-/// Each kind, and how often it happens in a walk of average temper.
+/// Each kind with its average frequency.
 const KINDS: [(Kind, usize); 15] = [
     (Kind::Wait, 8),
     (Kind::Pass, 8),
     (Kind::Ping, 40),
-    (Kind::Work, 80),
+    (Kind::Step, 80),
     (Kind::Tick, 16),
-    (Kind::StrikeOff, 12),
-    (Kind::Hear, 20),
-    (Kind::Lie, 4),
+    (Kind::Evict, 12),
+    (Kind::Gossip, 20),
+    (Kind::FalseAlarm, 4),
     (Kind::Deliver, 20),
     (Kind::Lose, 1),
     (Kind::Crash, 1),
@@ -56,11 +56,10 @@ const KINDS: [(Kind, usize); 15] = [
     (Kind::Heal, 2),
 ];
 
-/// Messages in flight; of more, the one that was sent first is lost.
+/// Messages in flight; beyond it the oldest is lost.
 const FLYING_MAX: usize = 6;
 
 impl Walk {
-    /// Through the orders that follow from `seed`.
     pub(crate) fn new(cluster: Cluster, seed: u64) -> Self {
         let reach = vec![true; cluster.nodes.len() * cluster.nodes.len()];
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -76,15 +75,15 @@ impl Walk {
         walk
     }
 
-    /// One thing happens, if it can.
+    /// One random event, if it is possible.
     pub(crate) fn step(&mut self) {
         let nodes = self.cluster.nodes.len();
         let node = self.below(nodes);
         let other = (node + 1 + self.below(nodes - 1)) % nodes;
-        let way = match self.below(2 * self.late) {
-            0 | 1 => CountingMode::Clear,
-            turn if turn % 2 == 0 => CountingMode::AskLate,
-            _ => CountingMode::AnswerLate,
+        let delivery = match self.below(2 * self.late) {
+            0 | 1 => Delivery::Immediate,
+            turn if turn % 2 == 0 => Delivery::RequestDelayed,
+            _ => Delivery::ReplyDelayed,
         };
         let does_reach = self.reach[node * nodes + other];
         let is_up = self.cluster.is_up(node);
@@ -96,14 +95,14 @@ impl Walk {
                 let reach = self.reach.clone();
                 self.cluster.pass(|a, b| reach[a * nodes + b]);
             }
-            Kind::Ping if does_reach => self.cluster.ping(node, other, way),
-            Kind::Work if does_reach => {
-                self.cluster.work(node, other, way);
+            Kind::Ping if does_reach => self.cluster.ping(node, other, delivery),
+            Kind::Step if does_reach => {
+                self.cluster.step(node, other, delivery);
             }
             Kind::Tick => self.cluster.tick(node),
-            Kind::StrikeOff => self.cluster.evict(node),
-            Kind::Hear => self.cluster.hear(node, other, self.cluster.fact(other)),
-            Kind::Lie => self.cluster.hear(node, other, None),
+            Kind::Evict => self.cluster.evict(node),
+            Kind::Gossip => self.cluster.gossip(node, other, self.cluster.metadata(other)),
+            Kind::FalseAlarm => self.cluster.gossip(node, other, None),
             Kind::Deliver if !self.cluster.flying.is_empty() => {
                 let index = self.below(self.cluster.flying.len());
                 let stays = self.below(3) == 0;
@@ -124,11 +123,12 @@ impl Walk {
         if self.cluster.flying.len() > FLYING_MAX {
             self.cluster.flying.remove(0);
         }
-        self.steps.push(format!("{}: {kind:?} {node} {other} {way:?} {detail}", self.cluster.now));
+        self.steps
+            .push(format!("{}: {kind:?} {node} {other} {delivery:?} {detail}", self.cluster.now));
     }
 
-    /// Starts whoever is down, and waits.
-    pub(crate) fn calm_down(&mut self) {
+    /// Restarts all crashed nodes, and lets the cluster settle.
+    pub(crate) fn heal_all(&mut self) {
         for node in 0..self.cluster.nodes.len() {
             if !self.cluster.is_up(node) {
                 self.cluster.rejoin(node);

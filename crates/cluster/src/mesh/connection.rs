@@ -1,0 +1,165 @@
+//! The tasks of one connection: serving the peer's calls, writing ours, pings.
+//!
+//! Calls are handled in order, and the replies to all calls of one read leave in one write. A reply
+//! that depends on another node ([`ServiceReply::Deferred`]) does not delay those behind it:
+//! replies carry the number of their call, so their order does not matter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use quinn::{RecvStream, SendStream};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::codec;
+use super::peer::{CallQueues, Peer, UNREACHABLE_AFTER};
+use super::rpc_stream::READ_BYTES_MAX;
+use super::service::{Service, ServiceReply};
+use super::wire::{Call, Numbered, Reply, close_code};
+use crate::environment::Clock;
+
+/// How often a peer is pinged.
+pub const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// Pings in flight to one peer. At the bound no further ping is sent.
+const PINGS_MAX: usize = 8;
+/// Deferred replies of one stream. At the bound a call is answered [`Reply::Unconfirmed`] at once:
+/// its hits are counted, but it does not wait for a replica.
+const DEFERRED_MAX: usize = 1_024;
+const CHECKS_PRIORITY: i32 = 1;
+const BULK_PRIORITY: i32 = 0;
+
+/// Runs the connection to `peer` until it closes.
+pub(super) async fn run(
+    peer: Arc<Peer>,
+    queues: CallQueues,
+    service: Arc<dyn Service>,
+    clock: Arc<dyn Clock>,
+) {
+    // Dropping the set ends every task of this connection.
+    let mut tasks = JoinSet::new();
+    let streams = [
+        (peer.checks.clone(), queues.checks, CHECKS_PRIORITY),
+        (peer.bulk.clone(), queues.bulk, BULK_PRIORITY),
+    ];
+    for (stream, queue, priority) in streams {
+        let (connection, last_seen) = (peer.connection.clone(), peer.last_seen.clone());
+        tasks.spawn(async move {
+            if let Ok((send, recv)) = connection.open_bi().await {
+                let _ = send.set_priority(priority);
+                stream.run(queue, (send, recv), last_seen).await;
+            }
+            // With one stream left the peer would seem reachable and miss half of the calls. A new
+            // connection has both streams.
+            connection.close(close_code::STREAM_FAILED, b"a stream failed");
+        });
+    }
+    tasks.spawn(send_pings(peer.clone(), clock, service.clone()));
+    while let Ok((send, recv)) = peer.connection.accept_bi().await {
+        tasks.spawn(serve(peer.clone(), service.clone(), send, recv));
+        // Reaps finished streams; quinn bounds how many are open.
+        while tasks.try_join_next().is_some() {}
+    }
+}
+
+// === pings ===
+
+/// Pings at a fixed interval and on request. A ping does not wait for the answer to the previous
+/// one, because the next answer may renew a lease.
+async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Service>) {
+    let mut ticks = tokio::time::interval(PING_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut in_flight = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = peer.ping_requested() => {}
+            Some(()) = in_flight.next() => continue,
+        }
+        if in_flight.len() < PINGS_MAX {
+            in_flight.push(ping(&peer, &*clock, &*service));
+        }
+    }
+}
+
+async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
+    let (clock_sent, sent) = (clock.system(), Instant::now());
+    let call = Call::Ping { clock: clock_sent, ownership_status: service.ownership_status(peer) };
+    let reply = peer.checks.call(call, UNREACHABLE_AFTER).await;
+    if let Ok(Reply::Pong { clock: answered, epochs, grant }) = reply {
+        peer.record_round_trip(sent.elapsed());
+        peer.record_clock_offset(clock_sent, answered, clock.system());
+        service.pong_received(peer, sent, epochs, grant);
+    }
+}
+
+// === serving ===
+
+type DeferredReplies = FuturesUnordered<BoxFuture<'static, Numbered<Reply>>>;
+
+/// Handles the calls of `peer` on one stream, until the stream ends.
+async fn serve(
+    peer: Arc<Peer>,
+    service: Arc<dyn Service>,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) {
+    let mut calls = BytesMut::new();
+    let mut replies = BytesMut::new();
+    let mut deferred = DeferredReplies::new();
+    loop {
+        // Both branches are cancel-safe.
+        let served = tokio::select! {
+            chunk = recv.read_chunk(READ_BYTES_MAX, true) => match chunk {
+                Ok(Some(chunk)) => {
+                    peer.last_seen.touch();
+                    calls.extend_from_slice(&chunk.bytes);
+                    handle_whole_frames(&peer, &*service, &mut calls, &mut replies, &mut deferred)
+                }
+                Ok(None) if !calls.is_empty() => Err(codec::Error::Truncated(calls.len())),
+                Ok(None) | Err(_) => return,
+            },
+            Some(reply) = deferred.next() => codec::encode(&reply, &mut replies),
+        };
+        if let Err(error) = served {
+            tracing::warn!(peer = %peer.id, %error, "malformed frame; closed the stream");
+            service.malformed(&peer.id);
+            let _ = send.reset(close_code::MALFORMED);
+            let _ = recv.stop(close_code::MALFORMED);
+            return;
+        }
+        if !replies.is_empty() && send.write_all(&replies).await.is_err() {
+            return;
+        }
+        replies.clear();
+    }
+}
+
+fn handle_whole_frames(
+    peer: &Peer,
+    service: &dyn Service,
+    calls: &mut BytesMut,
+    replies: &mut BytesMut,
+    deferred: &mut DeferredReplies,
+) -> Result<(), codec::Error> {
+    while let Some(frame) = codec::split(calls)? {
+        let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame)?;
+        let reply = match service.handle_call(peer, body) {
+            ServiceReply::Ready(reply) => reply,
+            ServiceReply::Deferred(_) if deferred.len() >= DEFERRED_MAX => Reply::Unconfirmed,
+            ServiceReply::Deferred(reply) => {
+                if id != 0 {
+                    deferred.push(Box::pin(async move { Numbered { id, body: reply.await } }));
+                }
+                continue;
+            }
+        };
+        if id != 0 {
+            codec::encode(&Numbered { id, body: reply }, replies)?;
+        }
+    }
+    Ok(())
+}
