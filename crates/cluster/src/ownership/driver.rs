@@ -37,7 +37,7 @@ use crate::environment::Clock;
 use crate::incarnation::Incarnation;
 use crate::mesh::wire::{Handoff, HandoffStep};
 use crate::mesh::{Mesh, Peer};
-use crate::replicate::Replicator;
+use crate::replication::Replicator;
 
 /// How ownership is to be kept; all but the region the same on every node.
 #[derive(Clone, Debug)]

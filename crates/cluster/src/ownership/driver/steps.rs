@@ -11,7 +11,7 @@ use super::counters::count;
 use super::{Driver, Machines, RINGS};
 use crate::mesh::wire::{Call, Handoff, HandoffStep, Reply};
 use crate::mesh::{Mesh, StreamClass};
-use crate::replicate::Replicator;
+use crate::replication::Replicator;
 
 /// How long one message of a handover may take; then it is sent again.
 const MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -74,7 +74,7 @@ impl Driver {
             Step::Copy { follows, copies } => {
                 let following = (scope == Scope::Region, peer.clone());
                 self.shared.machines.lock().following.insert(following);
-                replicator.follow(scope, peer.clone(), follows.clone());
+                replicator.subscribe(scope, peer.clone(), follows.clone());
                 let tokens = follows.with(&copies);
                 let wants = |key: KeyHash| {
                     key.is_owned() && key.scope() == scope && tokens.contains(key.token)
