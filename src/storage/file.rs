@@ -39,32 +39,32 @@ const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 const COUNTS: TableDefinition<'_, [u8; KEY_BYTES], &[u8]> = TableDefinition::new("counts");
 
 /// An open file.
-pub struct File {
+pub(super) struct File {
     db: Database,
 }
 
-pub struct Opened {
-    pub file: File,
+pub(super) struct Opened {
+    pub(super) file: File,
     /// The secret under which its keys are hashed.
-    pub secret: Secret,
+    pub(super) secret: Secret,
     /// Whether the file was created.
-    pub is_new: bool,
+    pub(super) is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub(super) struct Written {
     /// Counters in the file after the write.
-    pub keys: u64,
+    pub(super) keys: u64,
     /// Counters written.
-    pub changes: u64,
+    pub(super) changes: u64,
 }
 
 /// One step of a sweep for expired counters.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Expired {
-    pub keys: Vec<KeyHash>,
+pub(super) struct Expired {
+    pub(super) keys: Vec<KeyHash>,
     /// Where to continue; `None` at the end.
-    pub next: Option<KeyHash>,
+    pub(super) next: Option<KeyHash>,
 }
 
 impl File {
@@ -75,7 +75,7 @@ impl File {
     /// # Errors
     ///
     /// Any [`Error`].
-    pub fn open(disk: &dyn Disk, origin: &Origin) -> Result<Opened, Error> {
+    pub(super) fn open(disk: &dyn Disk, origin: &Origin) -> Result<Opened, Error> {
         guarded(|| {
             let mut builder = Builder::new();
             builder.set_cache_size(CACHE_BYTES);
@@ -95,7 +95,7 @@ impl File {
     /// # Errors
     ///
     /// If a page cannot be read; `each` has been called with what comes before it.
-    pub fn read(
+    pub(super) fn read(
         &self,
         mut each: impl FnMut(Result<StoredCounter, record::Error>),
     ) -> Result<(), Error> {
@@ -117,7 +117,7 @@ impl File {
     ///
     /// If the transaction fails. The file then holds what it held before, and must be opened again,
     /// because redb accepts no other write.
-    pub fn write(
+    pub(super) fn write(
         &self,
         expired: &[KeyHash],
         changes: impl Iterator<Item = StoredCounter>,
@@ -149,7 +149,7 @@ impl File {
     /// # Errors
     ///
     /// If a page cannot be read.
-    pub fn expired(
+    pub(super) fn expired(
         &self,
         after: Option<KeyHash>,
         now: Timestamp,
@@ -253,7 +253,7 @@ fn create(db: &Database, origin: &Origin) -> Result<(), Error> {
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub(super) enum Error {
     /// The file is of another cluster, secret or format.
     #[error("the file is {0}")]
     Foreign(String),
@@ -270,7 +270,7 @@ pub enum Error {
 impl Error {
     /// Whether the next start would find the file in the same state, so that it has to be set
     /// aside.
-    pub fn is_permanent(&self) -> bool {
+    pub(super) fn is_permanent(&self) -> bool {
         matches!(self, Self::Foreign(_) | Self::Damaged(_))
     }
 }

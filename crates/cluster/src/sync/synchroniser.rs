@@ -146,7 +146,7 @@ impl Synchroniser {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         regions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut messages = JoinSet::new();
-        let mut known = members(&shared.topology.load());
+        let mut previous = members(&shared.topology.load());
         shared.lazy_sync.set_topology(&shared.topology.load());
         loop {
             let urgent = tokio::select! {
@@ -161,8 +161,8 @@ impl Synchroniser {
             };
             let topology = shared.topology.load_full();
             let members = members(&topology);
-            if members != known {
-                known = members;
+            if members != previous {
+                previous = members;
                 shared.lazy_sync.set_topology(&topology);
                 self.enqueue_all().await;
             }
