@@ -76,7 +76,7 @@ fn may_hold(member: &Member, key: KeyHash, topology: &Topology) -> bool {
     }
 }
 
-/// Whether an honest node whose clock is at most [`AHEAD_MAX`] ahead could send this state at `now`.
+/// Whether an honest node whose clock is at most five seconds ahead could send this state at `now`.
 /// Per-actor counters are not replicated: synchronisation checks their actors.
 pub fn is_plausible(key: KeyHash, state: &State, expires: Timestamp, now: Timestamp) -> bool {
     let ahead = now.plus(AHEAD_MAX);

@@ -123,7 +123,7 @@ impl Replicator {
     }
 
     /// Sends changes every interval and compares digests with replicas, until `stop`. Then sends
-    /// what is left, for at most [`FINAL_ROUND_TIMEOUT`].
+    /// what is left, for at most half a second.
     pub async fn run(&self, stop: CancellationToken) {
         let mut rounds = tokio::time::interval(self.shared.options.interval);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);

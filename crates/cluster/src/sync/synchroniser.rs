@@ -138,7 +138,7 @@ impl Synchroniser {
     }
 
     /// Sends changes every interval and whenever a key is near its limit, until `stop`. Then sends
-    /// what is left, for at most [`FINAL_ROUND_TIMEOUT`].
+    /// what is left, for at most half a second.
     pub async fn run(&self, mesh: Mesh, stop: CancellationToken) {
         let shared = &self.shared;
         let mut rounds = tokio::time::interval(shared.options.interval);
