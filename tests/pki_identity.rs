@@ -147,7 +147,7 @@ fn a_file_that_is_missing_or_holds_something_else_is_named() {
         let renew = if command.contains("issue") { " --renew" } else { "" };
         assert_eq!(
             pki.refusal("n1", NOW),
-            format!("{name}: holds no {what}; make it anew with `{command}{renew}`"),
+            format!("{name}: contains no {what}; create it again with `{command}{renew}`"),
         );
         fs::remove_file(pki.dir().join(name)).unwrap();
         assert_eq!(
@@ -199,7 +199,7 @@ fn a_name_that_is_no_node_id_is_refused() {
     let pki = Pki::new();
     for name in ["../n1", "N1", "a.b", "7", ""] {
         let error = pki::issue(pki.dir(), name, validity(), Overwrite::Never).unwrap_err();
-        assert!(error.to_string().contains("is no node id; use 1 to 63"), "{error}");
+        assert!(error.to_string().contains("is not a node id; use 1 to 63"), "{error}");
     }
 }
 

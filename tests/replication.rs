@@ -11,7 +11,7 @@ use support::{Node, Shape, authority, cluster, eventually, identity, settled};
 use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
 use tidegate_cluster::mesh::wire::{Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
-use tidegate_cluster::replicate::Replicator;
+use tidegate_cluster::replication::Replicator;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::State;
 use tidegate_limiter::policy::Scope;
@@ -151,7 +151,7 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
         a.ask("plain", value).await;
     }
     assert_eq!(replicator.flush(&to).await, Ok(()), "it follows nothing");
-    replicator.follow(Scope::Region, to.clone(), Ranges::all());
+    replicator.subscribe(Scope::Region, to.clone(), Ranges::all());
     let wanted: Vec<u64> = values[..20].iter().map(|value| token(&a, "plain", value)).collect();
     let copied = replicator.copy(&to, |key| wanted.contains(&key.token)).await;
     assert_eq!(copied, Ok(20));
@@ -199,19 +199,19 @@ async fn states_that_no_honest_member_tells_are_refused_and_counted() {
         (id("b"), entry(share, 0)),
         (id("c"), entry(owned, 0)),
     ] {
-        assert_eq!(a.join(&from, vec![entry.clone()]), Reply::Unconfirmed, "{from}: {entry:?}");
+        assert_eq!(a.receive(&from, vec![entry.clone()]), Reply::Unconfirmed, "{from}: {entry:?}");
     }
     let later = Reply::Handoff(HandoffReply::Later);
-    assert_eq!(a.join(&id("d"), vec![entry(global, 0)]), later, "no member");
+    assert_eq!(a.receive(&id("d"), vec![entry(global, 0)]), later, "no member");
     assert_eq!(read(&a.counters().refused), 7);
     assert!(all(&nodes[0]).is_empty());
     let many = vec![entry(owned, 0); STATE_ENTRIES_MAX + 1];
-    assert_eq!(a.join(&id("b"), many), Reply::Malformed);
+    assert_eq!(a.receive(&id("b"), many), Reply::Malformed);
     let outside = vec![Digest { bucket: 4_096, sum: 1 }];
-    assert_eq!(a.digests(&id("b"), outside).await, Reply::Malformed);
+    assert_eq!(a.compare_digests(&id("b"), outside).await, Reply::Malformed);
 
-    assert_eq!(a.join(&id("b"), vec![entry(owned, 0)]), Reply::Done);
-    assert_eq!(a.join(&id("c"), vec![entry(global, 0)]), Reply::Done);
+    assert_eq!(a.receive(&id("b"), vec![entry(owned, 0)]), Reply::Done);
+    assert_eq!(a.receive(&id("c"), vec![entry(global, 0)]), Reply::Done);
     assert_eq!(all(&nodes[0]).len(), 2);
 }
 

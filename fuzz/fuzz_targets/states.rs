@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tidegate_cluster::mesh::wire::{Call, StateEntry};
-use tidegate_cluster::replicate::is_plausible;
+use tidegate_cluster::replication::is_plausible;
 use tidegate_limiter::engine::State;
 use tidegate_limiter::store::{StoredCounter, MergeOutcome};
 use tidegate_fuzz::{NOW, asks, wire};

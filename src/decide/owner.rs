@@ -10,7 +10,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
-use tidegate_cluster::replicate;
+use tidegate_cluster::replication;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
@@ -59,7 +59,7 @@ impl Decider {
     /// replica, hits that were refused or given back.
     pub async fn is_confirmed(&self, check: &Check, verdicts: &Verdicts, within: Duration) -> bool {
         let Some(remote) = &self.parts().remote else { return true };
-        if !replicate::is_owed(check.durability, check.hits, verdicts) {
+        if !replication::awaits_confirm(check.durability, check.hits, verdicts) {
             return true;
         }
         let keys: SmallVec<[KeyHash; 1]> =

@@ -9,7 +9,7 @@ use tidegate_cluster::environment::Clock;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Ownership;
-use tidegate_cluster::replicate::Replicator;
+use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHasher, Store};

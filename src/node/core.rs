@@ -15,7 +15,7 @@ use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::{self, Mesh};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::Identity;
-use tidegate_cluster::replicate::{self, Replicator};
+use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_ownership::VoterSet;
@@ -206,7 +206,7 @@ impl Core {
                 );
                 let cluster = &config.cluster;
                 let replicator = Replicator::new(
-                    replicate::Options {
+                    replication::Options {
                         interval: Duration::from_millis(cluster.replication_interval_ms),
                         replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
                     },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_cluster::replicate::Replicator;
+use tidegate_cluster::replication::Replicator;
 
 use super::core::{Core, Joined};
 use super::listeners::Stats;

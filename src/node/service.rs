@@ -8,7 +8,7 @@ use tidegate_cluster::gossip::Gossip;
 use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply};
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::ownership::Driver;
-use tidegate_cluster::replicate::{self, Replicator};
+use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{Epochs, OwnershipStatus};
@@ -50,8 +50,8 @@ impl Service for PeerService {
                 Reply::Done
             }
             Call::Check(check) => return self.check(from, &check),
-            Call::Sync(sync) => self.synchroniser.answer(from, sync),
-            Call::States(entries) => self.replicator.join(&from.id, entries),
+            Call::Sync(sync) => self.synchroniser.receive(from, sync),
+            Call::States(entries) => self.replicator.receive(&from.id, entries),
             Call::Gossip(bytes) => {
                 self.gossip.deliver(from.advertise, &bytes);
                 Reply::Done
@@ -89,7 +89,7 @@ impl PeerService {
         else {
             return ServiceReply::Ready(reply);
         };
-        if !replicate::is_owed(check.durability, check.hits, verdicts) {
+        if !replication::awaits_confirm(check.durability, check.hits, verdicts) {
             return ServiceReply::Ready(reply);
         }
         let within = remote.deadline(check.scope);
@@ -102,11 +102,11 @@ impl PeerService {
 
     /// Compares copies with their owner's digests, which scans the store.
     fn digests(&self, from: &Peer, told: Vec<Digest>) -> ServiceReply {
-        if !replicate::are_digests(&told) {
+        if !replication::are_valid_digests(&told) {
             return ServiceReply::Ready(self.noted(from, Reply::Malformed));
         }
         let (replicator, from) = (self.replicator.clone(), from.id.clone());
-        ServiceReply::Deferred(Box::pin(async move { replicator.digests(&from, told).await }))
+        ServiceReply::Deferred(Box::pin(async move { replicator.compare_digests(&from, told).await }))
     }
 
     fn noted(&self, from: &Peer, reply: Reply) -> Reply {

@@ -1,4 +1,4 @@
-//! Where the file lies: the joint between what is written and what it is written to.
+//! The location of the storage file: a path, or memory in tests.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -10,19 +10,26 @@ use std::path::{Path, PathBuf};
 use redb::{Builder, Database, DatabaseError};
 use tidegate_limiter::units::Timestamp;
 
-/// Most files that are kept aside; the oldest goes for the next. A disk that tears every file must
-/// not fill up with them.
+/// Most files that are kept aside; the oldest is deleted for the next. A disk that damages every
+/// file must not fill up with them.
 pub const ASIDE_MAX: usize = 3;
 
-/// Where the file lies.
 pub trait Disk: Debug + Send + Sync {
-    /// Opens the file, or makes an empty one.
+    /// Opens the file, or creates an empty one.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened, is in use, or is not a database.
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError>;
 
-    /// Takes the file out of the way without losing it, and says where it is. Nobody has it open.
+    /// Moves the file out of the way and returns its new path. The file must be closed.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be renamed, or an older one cannot be deleted.
     fn set_aside(&self, now: Timestamp) -> io::Result<PathBuf>;
 
-    /// Where it lies, for people.
+    /// For logs and status.
     fn path(&self) -> &Path;
 }
 
@@ -33,19 +40,18 @@ pub struct PathOnDisk {
 }
 
 impl PathOnDisk {
-    /// The file at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// What the names of files that were set aside begin with.
+    /// The prefix of the names of files that were set aside.
     fn aside_prefix(&self) -> OsString {
         let mut prefix = self.path.file_name().unwrap_or_default().to_owned();
         prefix.push(".aside-");
         prefix
     }
 
-    /// Files that were set aside before, oldest first.
+    /// The files that were set aside before, oldest first.
     fn asides(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let prefix = self.aside_prefix();
         let prefix = prefix.to_string_lossy();
@@ -65,11 +71,11 @@ impl PathOnDisk {
 impl Disk for PathOnDisk {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         let mut options = OpenOptions::new();
-        // A node that stands alone keeps its secret in it.
+        // The file of a standalone node contains its secret.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&self.path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no regular file").into());
+            return Err(io::Error::other("not a regular file").into());
         }
         builder.create_file(file)
     }

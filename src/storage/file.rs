@@ -1,19 +1,20 @@
-//! The file of counts: a redb database with two tables.
+//! The storage file: a redb database with two tables.
 //!
 //! | table | key | value |
 //! |---|---|---|
 //! | `about` | `format`, `cluster`, `node`, `secret` | see [`Origin`] |
-//! | `counts` | 16 bytes, place and tag | see [`record`] |
+//! | `counts` | 16 bytes, token and tag | see [`record`] |
 //!
-//! **Durable.** One write is one transaction, and it is on the disk (`fdatasync`) when
-//! [`File::write`] returns. redb writes beside what is in force and then turns one page, so a crash
-//! at any instant leaves the last whole write.
+//! **Durable.** One write is one transaction, and is on the disk (`fdatasync`) when [`File::write`]
+//! returns. redb is copy-on-write, so a crash at any instant leaves the last complete write.
 //!
-//! **Checked twice.** redb sums its pages, and [`File::open`] has it check all of them; every value
-//! has a sum of its own, so that a count is either the one that was written or none.
+//! **Checked twice.** redb has checksums of its pages, and [`File::open`] verifies all of them; every
+//! value has a checksum of its own, so that a counter is either read as it was written or not at
+//! all.
 //!
-//! Everything here waits for a disk: it belongs on a thread that may.
+//! Everything here blocks on the disk: call it on a thread that may block.
 
+use std::io;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,73 +26,76 @@ use tidegate_limiter::store::{KeyHash, StoredCounter};
 use tidegate_limiter::units::Timestamp;
 
 use super::disk::Disk;
-use super::error::Error;
 use super::origin::{Origin, Secret};
 use super::record::{self, KEY_BYTES};
 
-/// The version of the layout: which tables there are and what is in them.
+/// The version of the layout: the tables and their contents. A file of another format is set aside.
 const FORMAT: &[u8] = b"tidegate counts 1";
 
-/// Memory for pages. A round writes what changed and reads little, so more would not help.
+/// Memory for pages. A round writes changes and reads little, so more would not help.
 const CACHE_BYTES: usize = 16 * 1024 * 1024;
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 const COUNTS: TableDefinition<'_, [u8; KEY_BYTES], &[u8]> = TableDefinition::new("counts");
 
 /// An open file.
-pub struct File {
+pub(super) struct File {
     db: Database,
 }
 
-/// What opening gives.
-pub struct Opened {
-    /// The file.
-    pub file: File,
-    /// What its keys are hashed under.
-    pub secret: Secret,
-    /// Whether it holds nothing yet.
-    pub is_new: bool,
+pub(super) struct Opened {
+    pub(super) file: File,
+    /// The secret under which its keys are hashed.
+    pub(super) secret: Secret,
+    /// Whether the file was created.
+    pub(super) is_new: bool,
 }
 
-/// What a write left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// Counters that the file holds.
-    pub keys: u64,
-    /// Counters that were written.
-    pub changes: u64,
+pub(super) struct Written {
+    /// Counters in the file after the write.
+    pub(super) keys: u64,
+    /// Counters written.
+    pub(super) changes: u64,
 }
 
-/// A stretch of a walk over the file for what expired.
+/// One step of a sweep for expired counters.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Expired {
-    /// What may go.
-    pub keys: Vec<KeyHash>,
-    /// Where to go on; `None` at the end.
-    pub next: Option<KeyHash>,
+pub(super) struct Expired {
+    pub(super) keys: Vec<KeyHash>,
+    /// Where to continue; `None` at the end.
+    pub(super) next: Option<KeyHash>,
 }
 
 impl File {
-    /// Opens the file on `disk`, or begins a new one.
+    /// Opens the file on `disk`, or creates one.
     ///
-    /// Repairs what a crash left unfinished, and reads every page once: some 0.1 s for 100 MB.
-    pub fn open(disk: &dyn Disk, origin: &Origin) -> Result<Opened, Error> {
+    /// Repairs what a crash left incomplete, and reads every page once: some 0.1 s for 100 MB.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`].
+    pub(super) fn open(disk: &dyn Disk, origin: &Origin) -> Result<Opened, Error> {
         guarded(|| {
             let mut builder = Builder::new();
             builder.set_cache_size(CACHE_BYTES);
             let mut db = disk.open(&builder).map_err(redb::Error::from)?;
             db.check_integrity().map_err(redb::Error::from)?;
-            let claimed = claim(&db, origin)?;
-            if claimed.is_none() {
-                introduce(&db, origin)?;
+            let found = check_origin(&db, origin)?;
+            if found.is_none() {
+                create(&db, origin)?;
             }
-            let secret = claimed.unwrap_or_else(|| origin.secret.settled());
-            Ok(Opened { file: Self { db }, secret, is_new: claimed.is_none() })
+            let secret = found.unwrap_or_else(|| origin.secret.after_create());
+            Ok(Opened { file: Self { db }, secret, is_new: found.is_none() })
         })
     }
 
-    /// Hands every counter to `each`, or why it is none. Fails where the file ends to be readable.
-    pub fn read(
+    /// Calls `each` with every counter, or with the reason why its bytes are not one.
+    ///
+    /// # Errors
+    ///
+    /// If a page cannot be read; `each` has been called with what comes before it.
+    pub(super) fn read(
         &self,
         mut each: impl FnMut(Result<StoredCounter, record::Error>),
     ) -> Result<(), Error> {
@@ -106,13 +110,16 @@ impl File {
         guarded(|| Ok(read()?))
     }
 
-    /// Forgets `gone`, then keeps `changes`, in one transaction: after an error it is as if nothing
-    /// was asked. Then the file is to be opened anew, because redb takes no further write.
+    /// Removes `expired`, then writes `changes`, in one transaction. A counter larger than any that a
+    /// node keeps is skipped, so that one key does not block the others.
     ///
-    /// A counter larger than any that a node keeps is left out: one key must not hold up the rest.
-    pub fn write(
+    /// # Errors
+    ///
+    /// If the transaction fails. The file then holds what it held before, and must be opened again,
+    /// because redb accepts no other write.
+    pub(super) fn write(
         &self,
-        gone: &[KeyHash],
+        expired: &[KeyHash],
         changes: impl Iterator<Item = StoredCounter>,
     ) -> Result<Written, Error> {
         let write = || -> Result<Written, redb::Error> {
@@ -120,12 +127,12 @@ impl File {
             let mut written = Written { keys: 0, changes: 0 };
             {
                 let mut table = transaction.open_table(COUNTS)?;
-                for key in gone {
+                for key in expired {
                     table.remove(record::encode_key(*key))?;
                 }
-                for counted in changes {
-                    if let Ok(value) = record::encode(&counted) {
-                        table.insert(record::encode_key(counted.key), &*value)?;
+                for counter in changes {
+                    if let Ok(value) = record::encode(&counter) {
+                        table.insert(record::encode_key(counter.key), &*value)?;
                         written.changes += 1;
                     }
                 }
@@ -137,74 +144,71 @@ impl File {
         guarded(|| Ok(write()?))
     }
 
-    /// How many counters it holds.
-    pub fn keys(&self) -> Result<u64, Error> {
-        let count =
-            || -> Result<u64, redb::Error> { Ok(self.db.begin_read()?.open_table(COUNTS)?.len()?) };
-        guarded(|| Ok(count()?))
-    }
-
-    /// Looks at `max` counters from behind `after` on for those that expired by `now`.
-    pub fn expired(
+    /// Checks up to `max` counters after the key `after` for those that have expired by `now`.
+    ///
+    /// # Errors
+    ///
+    /// If a page cannot be read.
+    pub(super) fn expired(
         &self,
         after: Option<KeyHash>,
         now: Timestamp,
         max: usize,
     ) -> Result<Expired, Error> {
-        let look = || -> Result<Expired, redb::Error> {
+        let check = || -> Result<Expired, redb::Error> {
             let table = self.db.begin_read()?.open_table(COUNTS)?;
             let from = after.map_or(Unbounded, |key| Excluded(record::encode_key(key)));
             let mut found = Expired::default();
-            for (looked, entry) in table.range::<[u8; KEY_BYTES]>((from, Unbounded))?.enumerate() {
+            for (checked, entry) in table.range::<[u8; KEY_BYTES]>((from, Unbounded))?.enumerate() {
                 let (key, value) = entry?;
                 let key = record::decode_key(key.value());
-                // What has no expiry is no value: every start would skip it.
+                // A value without an expiry is malformed: every start would skip it.
                 if record::expires_in(value.value()).is_none_or(|expires| expires <= now) {
                     found.keys.push(key);
                 }
-                if looked + 1 >= max {
+                if checked + 1 >= max {
                     found.next = Some(key);
                     break;
                 }
             }
             Ok(found)
         };
-        guarded(|| Ok(look()?))
+        guarded(|| Ok(check()?))
     }
 }
 
-/// redb holds its own invariants by panicking. A file whose bytes break one is torn, and no reason
-/// for a node to end.
+/// Turns a panic into an error: redb asserts its invariants, and a damaged file that breaks one must
+/// not end the node.
 fn guarded<T>(access: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(access))
-        .unwrap_or_else(|_| Err(Error::Torn("its pages contradict each other".to_owned())))
+        .unwrap_or_else(|_| Err(Error::Damaged("its pages are inconsistent".to_owned())))
 }
 
-/// Reads whose file it is; `None` when it is new.
-fn claim(db: &Database, origin: &Origin) -> Result<Option<Secret>, Error> {
-    let Some(About { format, cluster, secret }) = about(db)? else { return Ok(None) };
+/// The secret to use with the file; `None` if it is new.
+fn check_origin(db: &Database, origin: &Origin) -> Result<Option<Secret>, Error> {
+    let Some(About { format, cluster, secret }) = read_about(db)? else { return Ok(None) };
     if format != FORMAT {
-        return Err(Error::Foreign("of another tidegate's format".to_owned()));
+        return Err(Error::Foreign("of another version's format".to_owned()));
     }
     if cluster != origin.cluster.as_bytes() {
         let theirs = String::from_utf8_lossy(&cluster);
         return Err(Error::Foreign(format!("of cluster {theirs:?}, not {:?}", origin.cluster)));
     }
-    match origin.secret.agree(&secret) {
+    match origin.secret.after_open(&secret) {
         None => Err(Error::Foreign("of another cluster secret".to_owned())),
-        agreed => Ok(agreed),
+        secret => Ok(secret),
     }
 }
 
-/// What a file says of itself.
+/// The contents of the table `about`. A missing entry is empty, which matches no origin.
 struct About {
     format: Vec<u8>,
     cluster: Vec<u8>,
     secret: Vec<u8>,
 }
 
-/// `None` when the file is new. A part that is missing reads as empty, and is nobody's.
-fn about(db: &Database) -> Result<Option<About>, Error> {
+/// `None` if the file is new.
+fn read_about(db: &Database) -> Result<Option<About>, Error> {
     let read = || -> Result<Option<About>, redb::Error> {
         let transaction = db.begin_read()?;
         let tables: Vec<String> =
@@ -213,22 +217,22 @@ fn about(db: &Database) -> Result<Option<About>, Error> {
             return Ok(None);
         }
         let table = transaction.open_table(ABOUT)?;
-        // Both tables are made by one transaction.
+        // One transaction creates both tables.
         transaction.open_table(COUNTS)?;
-        let part = |name: &str| -> Result<Vec<u8>, redb::Error> {
+        let entry = |name: &str| -> Result<Vec<u8>, redb::Error> {
             Ok(table.get(name)?.map(|bytes| bytes.value().to_vec()).unwrap_or_default())
         };
         Ok(Some(About {
-            format: part("format")?,
-            cluster: part("cluster")?,
-            secret: part("secret")?,
+            format: entry("format")?,
+            cluster: entry("cluster")?,
+            secret: entry("secret")?,
         }))
     };
     Ok(read()?)
 }
 
-/// Writes into a new file whose it is.
-fn introduce(db: &Database, origin: &Origin) -> Result<(), Error> {
+/// Creates the tables of a new file.
+fn create(db: &Database, origin: &Origin) -> Result<(), Error> {
     let write = || -> Result<(), redb::Error> {
         let transaction = db.begin_write()?;
         {
@@ -236,10 +240,63 @@ fn introduce(db: &Database, origin: &Origin) -> Result<(), Error> {
             about.insert("format", FORMAT)?;
             about.insert("cluster", origin.cluster.as_bytes())?;
             about.insert("node", origin.node.as_bytes())?;
-            about.insert("secret", &*origin.secret.written())?;
+            about.insert("secret", &*origin.secret.to_bytes())?;
             transaction.open_table(COUNTS)?;
         }
         Ok(transaction.commit()?)
     };
     Ok(write()?)
+}
+
+// === Error ===
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum Error {
+    /// The file is of another cluster, secret or format.
+    #[error("the file is {0}")]
+    Foreign(String),
+    /// Its bytes are not those that were written.
+    #[error("the file is damaged: {0}")]
+    Damaged(String),
+    #[error("another process uses the file; give every node a storage.path of its own")]
+    InUse,
+    /// No folder, no permission, no space, no disk.
+    #[error("{0}")]
+    Io(io::Error),
+}
+
+impl Error {
+    /// Whether the next start would find the file in the same state, so that it has to be set
+    /// aside.
+    pub(super) fn is_permanent(&self) -> bool {
+        matches!(self, Self::Foreign(_) | Self::Damaged(_))
+    }
+}
+
+impl From<redb::Error> for Error {
+    fn from(error: redb::Error) -> Self {
+        use io::ErrorKind::{InvalidData, UnexpectedEof};
+        match error {
+            redb::Error::DatabaseAlreadyOpen => Self::InUse,
+            // A file that is no database, or is truncated.
+            redb::Error::Io(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
+                Self::Damaged(error.to_string())
+            }
+            redb::Error::Io(error) => Self::Io(error),
+            redb::Error::PreviousIo | redb::Error::DatabaseClosed => {
+                Self::Io(io::Error::other("an earlier write failed"))
+            }
+            redb::Error::UpgradeRequired(version) => {
+                Self::Foreign(format!("of redb's file format {version}"))
+            }
+            redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TableIsNotMultimap(_)
+            | redb::Error::TypeDefinitionChanged { .. }
+            | redb::Error::TableDoesNotExist(_) => Self::Foreign("another program's".to_owned()),
+            other => Self::Damaged(other.to_string()),
+        }
+    }
 }

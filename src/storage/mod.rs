@@ -1,46 +1,34 @@
-//! Counts of long windows on disk, so that they outlive a restart of the whole cluster.
+//! Counters of long windows on disk, so that they survive a restart of the whole cluster.
 //!
-//! # Idea
+//! Replicas keep a counter while one of its holders lives. A week's quota should also survive the
+//! day on which all of them are switched off. So every node writes the counters of windows of an
+//! hour and longer, its own and the copies it holds, to one file every few seconds, and reads them
+//! at start-up before it decides anything. States merge by `max`, so what several nodes read from
+//! disk and what others have in memory combine in any order, and nothing counts twice.
 //!
-//! Replicas keep a count alive while one of its holders lives. A week's quota should also outlive
-//! the day on which all of them are switched off. So every node writes the counters that it holds,
-//! its own and copies, of windows of an hour and longer to one file, every few seconds; and reads
-//! them before it decides anything. States join by `max`, so what several nodes had on disk, and
-//! what living ones have in memory, come together in any order, and nothing counts twice.
-//!
-//! # What it promises
-//!
-//! What a round wrote is on the disk before the round ends. A crash of everything gives back at
-//! most what was counted in the last `storage.interval` and the time that a round takes:
+//! **Guarantee.** What a round wrote is on the disk when the round ends. A crash of all nodes gives
+//! back at most the hits counted in one `storage.interval` and the duration of a round:
 //!
 //! ```text
 //! given back ≤ hits counted in (interval + round)        3 s and some milliseconds by default
 //! ```
 //!
-//! Example: a weekly quota of 10,000 of which 6,000 were used when the power failed, at ten a
-//! second: it starts again between 5,970 and 6,000, never at 0.
+//! Example: a weekly quota of 10,000 of which 6,000 were used at a power failure, at ten a second:
+//! it restarts between 5,970 and 6,000, never at 0.
 //!
-//! # Bound
+//! **Bound.** The file holds a counter until it expires: at most `limits.keys_max`, and those that
+//! other nodes have taken over meanwhile. 60 to 80 bytes each, and 16 more per hit of a log.
 //!
-//! The file holds a counter until it expires: at most `limits.keys_max`, and what other nodes took
-//! over meanwhile. 60 to 80 bytes each, a log 16 a hit more.
-//!
-//! - `record` is a counter as bytes, `origin` whose they are: pure.
-//! - `file` is redb, `disk` where it lies.
-//! - `snapshots` is what is done with it, `snapshot_task` when.
+//! - `record` is the encoding of one counter, `origin` says whose counters a file holds: both pure.
+//! - `file` is the redb database, `disk` its location.
+//! - `round` is what one round takes from the store, `snapshots` runs the rounds.
 
-mod changes;
 pub mod disk;
-pub mod error;
-pub mod file;
-pub mod origin;
+mod file;
+mod origin;
 pub mod record;
-mod snapshot_task;
+mod round;
 mod snapshots;
-mod status;
 
-pub use error::Error;
 pub use origin::{Origin, Secret};
-pub use snapshot_task::SnapshotTask;
-pub use snapshots::Snapshots;
-pub use status::Status;
+pub use snapshots::{SnapshotTask, Snapshots, Status};

@@ -1,34 +1,33 @@
-//! Whose counts a file holds.
+//! The origin of a file's counters.
 //!
-//! Keys are hashes under the cluster's secret, so counts of another cluster or another secret mean
-//! nothing here: they would lie in the store until they expire and answer nobody. A file says in
-//! front where it comes from, and a foreign one is not read.
+//! Keys are hashed under the cluster's secret, so counters of another secret would fill the store
+//! until they expire and never match a request. A file names its origin, and is not read if that is
+//! another one.
 
 use std::fmt;
 
-/// Where a file has to come from to be read.
+/// The origin that a file must have to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Name of the cluster.
+    /// The name of the cluster.
     pub cluster: String,
-    /// The node that writes it. For people: counts may be read by another node, which joins them to
-    /// its own and hands them to their owners.
+    /// The node that writes the file. Informative: another node may read it, which merges the
+    /// counters and hands them off to their owners.
     pub node: String,
-    /// What its keys are hashed under.
     pub secret: Secret,
 }
 
-/// What keys are hashed under.
+/// The secret under which keys are hashed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Secret {
-    /// The cluster's secret, which the file only names: [`fingerprint`] of it.
+    /// The cluster's secret. The file contains its [`fingerprint`] alone.
     ///
     /// [`fingerprint`]: tidegate_limiter::store::KeyHasher::fingerprint
     Shared(u64),
-    /// The secret of a node that stands alone. Nobody else keeps it, so it is in the file: else
-    /// the counts in it would be under keys that no later start finds.
+    /// The secret of a standalone node. Stored in the file, because it exists nowhere else and a
+    /// later start would not find the file's keys without it.
     Own([u8; 16]),
-    /// What a lone node that just started would take, unless the file has a secret.
+    /// The secret that a standalone node uses unless the file contains one.
     Fresh([u8; 16]),
 }
 
@@ -44,27 +43,27 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// What the file says of it.
-    pub(super) fn written(&self) -> Vec<u8> {
+    /// The bytes stored in the file.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Shared(fingerprint) => fingerprint.to_be_bytes().to_vec(),
             Self::Own(secret) | Self::Fresh(secret) => secret.to_vec(),
         }
     }
 
-    /// The secret that holds for a file that was just begun with this one.
-    pub(super) fn settled(self) -> Self {
+    /// The secret in use after a file was created with this one.
+    pub(super) fn after_create(self) -> Self {
         match self {
             Self::Fresh(secret) => Self::Own(secret),
-            settled => settled,
+            other => other,
         }
     }
 
-    /// The secret that holds for a file that says `written`; `None` when it is another's.
-    pub(super) fn agree(&self, written: &[u8]) -> Option<Self> {
+    /// The secret in use with a file that contains `stored`; `None` if it is another one.
+    pub(super) fn after_open(&self, stored: &[u8]) -> Option<Self> {
         match self {
-            Self::Shared(_) | Self::Own(_) => (self.written() == written).then_some(*self),
-            Self::Fresh(_) => written.try_into().ok().map(Self::Own),
+            Self::Shared(_) | Self::Own(_) => (self.to_bytes() == stored).then_some(*self),
+            Self::Fresh(_) => stored.try_into().ok().map(Self::Own),
         }
     }
 }
@@ -74,21 +73,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_that_is_known_has_to_be_the_files() {
+    fn a_known_secret_must_match_the_file() {
         let (shared, own) = (Secret::Shared(7), Secret::Own([1; 16]));
         for secret in [shared, own] {
-            assert_eq!(secret.agree(&secret.written()), Some(secret));
+            assert_eq!(secret.after_open(&secret.to_bytes()), Some(secret));
             for other in [Secret::Shared(8), Secret::Own([2; 16])] {
-                assert_eq!(secret.agree(&other.written()), None);
+                assert_eq!(secret.after_open(&other.to_bytes()), None);
             }
         }
     }
 
     #[test]
-    fn a_lone_node_takes_over_the_secret_of_its_last_start() {
+    fn a_standalone_node_uses_the_secret_of_its_last_start() {
         let (fresh, before) = (Secret::Fresh([1; 16]), Secret::Own([2; 16]));
-        assert_eq!(fresh.agree(&before.written()), Some(before));
-        assert_eq!(fresh.settled().agree(&fresh.written()), Some(Secret::Own([1; 16])));
-        assert_eq!(fresh.agree(&Secret::Shared(7).written()), None, "a cluster's file");
+        assert_eq!(fresh.after_open(&before.to_bytes()), Some(before));
+        assert_eq!(fresh.after_create().after_open(&fresh.to_bytes()), Some(Secret::Own([1; 16])));
+        assert_eq!(fresh.after_open(&Secret::Shared(7).to_bytes()), None, "a cluster's file");
     }
 }

@@ -1,16 +1,23 @@
-//! One counter as bytes on disk.
+//! The encoding of one counter on disk.
 //!
 //! ```text
-//! key    place: u64, BE │ tag: u64, BE                                      16 bytes
-//! value  version: u8 │ expires: u64, BE │ state: postcard │ sum: u64, BE     at most 4 MiB
+//! key        token: u64, BE │ tag: u64, BE                                               16 bytes
+//! value      version: u8 │ expires: u64, BE │ state: postcard │ extension │ sum: u64, BE
+//! extension  absent, or length: u32, BE │ that many bytes
 //! ```
 //!
-//! The sum is SipHash-1-3 of key and value under a fixed key: it finds what a disk or an editor did
-//! to the bytes, and a value that lies under another's key. It is no protection against somebody
-//! who means it; whoever can write the file could as well change the rules.
+//! **Growth.** A later version appends its fields to the extension, in the order of their
+//! introduction, and keeps [`VERSION`]. A reader takes the fields that it knows and ignores the
+//! rest. This version knows none and writes no extension, so a record without one is the same bytes
+//! as in every earlier version. A change that old readers must not ignore needs a new [`VERSION`].
+//! See `docs/adr/0041-disk-codec.md`.
 //!
-//! What decodes was once encoded by a node. Whether it may still be believed (a clock that was
-//! wrong then) is [`StoredCounter::is_plausible`](State::is_plausible)'s question.
+//! **Checksum.** SipHash-1-3 of key and value under a fixed key. It detects damage, and a value
+//! under the wrong key. It does not protect against an attacker: whoever can write the file can
+//! also change the rules.
+//!
+//! A value that decodes was once encoded by a node. Whether its times are credible, or were counted
+//! by a wrong clock, is checked by [`State::is_plausible`].
 //!
 //! Example: 7 hits of window 20,454, key (1, 8), expiring at day 20,455:
 //! `01 │ 1886c0e67f490000 │ 01 e69f01 07 │ cacfb4ce8c133d47`. 22 bytes, and the key.
@@ -22,61 +29,62 @@ use tidegate_limiter::engine::State;
 use tidegate_limiter::store::{KeyHash, StoredCounter};
 use tidegate_limiter::units::Timestamp;
 
-/// The version that values are written in. A reader knows this one alone: a file that holds another
-/// says so in front, and is set aside as a whole.
+/// The version of the encoding. Values of any other version are skipped.
 pub const VERSION: u8 = 1;
 
-/// Longest value. A column set of every slice and every column that may be kept takes some 2 MiB.
+/// Longest value. Per-actor counters of every actor in every sub-window take some 2 MiB.
 pub const VALUE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
 
 const EXPIRES_AT: usize = 1;
 const STATE_AT: usize = EXPIRES_AT + size_of::<u64>();
+const EXTENSION_LENGTH_BYTES: usize = size_of::<u32>();
 const SUM_BYTES: usize = size_of::<u64>();
 
-/// Names the use: the same bytes hashed elsewhere do not fit here.
+/// Distinct from the keys of other hashes, so that their sums never match.
 const SUM_KEY: [u8; 16] = *b"tidegate counts\x01";
 
-/// Why bytes are no counter.
+/// Why a value cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Too short for a value, or longer than [`VALUE_BYTES_MAX`].
-    #[error("a value of {0} bytes is none; the file was written by something else")]
+    /// Too short for a value, longer than [`VALUE_BYTES_MAX`], or with an extension of another
+    /// length than it states.
+    #[error("a value cannot have {0} bytes; another program wrote the file")]
     Length(usize),
-    /// A version that this node does not read.
     #[error("value version {0}, expected {VERSION}; a newer tidegate wrote it")]
     Version(u8),
-    /// The bytes are not those that were written, or lie under another key.
-    #[error("the checksum does not fit; the disk or somebody changed the file")]
+    /// The bytes were changed, or belong to another key.
+    #[error("the checksum does not match; the file was changed or is damaged")]
     Sum,
-    /// The state is none, although the checksum fits.
-    #[error("the state cannot be read: {0}; a broken tidegate wrote it")]
+    /// The checksum matches, but the state cannot be decoded.
+    #[error("the state cannot be decoded: {0}; a defective tidegate wrote it")]
     State(postcard::Error),
 }
 
-/// The bytes of a key; they sort as keys do.
+/// The bytes of a key, which sort as keys do.
 pub fn encode_key(key: KeyHash) -> [u8; KEY_BYTES] {
     ((u128::from(key.token) << 64) | u128::from(key.tag)).to_be_bytes()
 }
 
-/// The key of these bytes. Any 16 bytes are one.
+/// The key of these bytes. Any 16 bytes are a key.
+#[allow(clippy::cast_possible_truncation, reason = "the lower half is the tag")]
 pub fn decode_key(bytes: [u8; KEY_BYTES]) -> KeyHash {
-    let [p0, p1, p2, p3, p4, p5, p6, p7, t0, t1, t2, t3, t4, t5, t6, t7] = bytes;
-    KeyHash {
-        token: u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7]),
-        tag: u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
-    }
+    let key = u128::from_be_bytes(bytes);
+    KeyHash { token: (key >> 64) as u64, tag: key as u64 }
 }
 
-/// The value of a counter. Fails only when the state is larger than any that a node keeps.
-pub fn encode(counted: &StoredCounter) -> Result<Vec<u8>, Error> {
+/// The value of a counter.
+///
+/// # Errors
+///
+/// [`Error::Length`] if the value is longer than [`VALUE_BYTES_MAX`]: no state that a node keeps is.
+pub fn encode(counter: &StoredCounter) -> Result<Vec<u8>, Error> {
     let mut value = vec![VERSION];
-    value.extend_from_slice(&counted.expires.as_nanos().to_be_bytes());
-    let mut value = postcard::to_extend(&counted.state, value).map_err(Error::State)?;
-    let sum = sum(&encode_key(counted.key), &value);
+    value.extend_from_slice(&counter.expires.as_nanos().to_be_bytes());
+    let mut value = postcard::to_extend(&counter.state, value).map_err(Error::State)?;
+    let sum = sum(&encode_key(counter.key), &value);
     value.extend_from_slice(&sum.to_be_bytes());
     if value.len() > VALUE_BYTES_MAX {
         return Err(Error::Length(value.len()));
@@ -85,30 +93,45 @@ pub fn encode(counted: &StoredCounter) -> Result<Vec<u8>, Error> {
 }
 
 /// The counter under `key`.
+///
+/// # Errors
+///
+/// If the value was not written by [`encode`] for this key, or by a later version of it.
 pub fn decode(key: [u8; KEY_BYTES], value: &[u8]) -> Result<StoredCounter, Error> {
-    let no_value = Error::Length(value.len());
+    let wrong_length = Error::Length(value.len());
     if value.len() > VALUE_BYTES_MAX {
-        return Err(no_value);
+        return Err(wrong_length);
     }
-    let Some((rest, written)) = value.split_last_chunk::<SUM_BYTES>() else { return Err(no_value) };
-    if sum(&key, rest) != u64::from_be_bytes(*written) {
+    let Some((body, written)) = value.split_last_chunk::<SUM_BYTES>() else {
+        return Err(wrong_length);
+    };
+    if sum(&key, body) != u64::from_be_bytes(*written) {
         return Err(Error::Sum);
     }
-    let (Some(&version), Some(expires)) = (rest.first(), expires_in(rest)) else {
-        return Err(no_value);
+    let (Some(&version), Some(expires)) = (body.first(), expires_in(body)) else {
+        return Err(wrong_length);
     };
     if version != VERSION {
         return Err(Error::Version(version));
     }
-    let (state, behind) =
-        postcard::take_from_bytes::<State>(&rest[STATE_AT..]).map_err(Error::State)?;
-    if !behind.is_empty() {
-        return Err(Error::Length(value.len()));
+    let (state, extension) =
+        postcard::take_from_bytes::<State>(&body[STATE_AT..]).map_err(Error::State)?;
+    if !is_extension(extension) {
+        return Err(wrong_length);
     }
     Ok(StoredCounter { key: decode_key(key), state, expires })
 }
 
-/// When a value expires, without a look at its state or its sum: cheap, for a sweep.
+/// Whether the bytes after the state are none or a length-prefixed extension.
+fn is_extension(bytes: &[u8]) -> bool {
+    let length_and_fields = bytes.split_first_chunk::<EXTENSION_LENGTH_BYTES>();
+    bytes.is_empty()
+        || length_and_fields.is_some_and(|(length, fields)| {
+            usize::try_from(u32::from_be_bytes(*length)) == Ok(fields.len())
+        })
+}
+
+/// When a value expires, without decoding its state or checking its sum: cheap, for a sweep.
 pub fn expires_in(value: &[u8]) -> Option<Timestamp> {
     let bytes = value.get(EXPIRES_AT..STATE_AT)?.first_chunk()?;
     Some(Timestamp::from_nanos(u64::from_be_bytes(*bytes)))
@@ -124,7 +147,7 @@ fn sum(key: &[u8; KEY_BYTES], value: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tidegate_limiter::engine::{ActorId, Tat, decide, decide_eventual};
+    use tidegate_limiter::engine::{ActorId, decide, decide_eventual};
     use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
     use tidegate_limiter::units::{Hits, Span};
 
@@ -132,11 +155,12 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 
-    fn counted(state: State, expires: Timestamp) -> StoredCounter {
+    fn counter(state: State, expires: Timestamp) -> StoredCounter {
         StoredCounter { key: KeyHash { token: 1, tag: 8 }, state, expires }
     }
 
-    fn counts() -> Vec<StoredCounter> {
+    /// A counter of every kind of state.
+    fn counters() -> Vec<StoredCounter> {
         let quota = |algorithm, sub_windows| {
             let parts = QuotaParts {
                 algorithm,
@@ -171,33 +195,55 @@ mod tests {
         }
         let expires = actor_counters.expires_at(&strict[2]);
         states.push((actor_counters, expires));
-        states.into_iter().map(|(state, expires)| counted(state, expires)).collect()
+        states.into_iter().map(|(state, expires)| counter(state, expires)).collect()
     }
 
     #[test]
-    fn every_kind_of_state_comes_back_as_it_was() {
-        for counted in counts() {
-            let value = encode(&counted).expect("encodes");
-            assert_eq!(expires_in(&value), Some(counted.expires));
-            assert_eq!(decode(encode_key(counted.key), &value), Ok(counted));
+    fn every_kind_of_state_is_decoded_as_encoded() {
+        for counter in counters() {
+            let value = encode(&counter).expect("encodes");
+            assert_eq!(expires_in(&value), Some(counter.expires));
+            assert_eq!(decode(encode_key(counter.key), &value), Ok(counter));
         }
     }
 
-    /// A file of an older tidegate is read by this one: these bytes never change.
+    /// The golden records were written before records had an extension area.
     #[test]
-    fn values_are_written_as_they_were_released() {
-        let day = 86_400;
-        let window = counted(
-            State::FixedWindow { index: 20_454, used: 7 },
-            Timestamp::from_secs(20_455 * day),
-        );
-        let bucket = counted(State::Tat(Tat::new(NOW.as_nanos(), 6)), NOW);
-        let hex = |counted| {
-            let value = encode(counted).expect("encodes");
-            value.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"))
-        };
-        assert_eq!(hex(&window), "011886c0e67f49000001e69f0107cacfb4ce8c133d47");
-        assert_eq!(hex(&bucket), "0118867251edfa0000038080e8ef9eca9cc3180645933aad583c268b");
+    fn records_of_version_1_are_read_and_written_as_released() {
+        let golden = include_str!("../../tests/golden_records/v1.txt");
+        let mut expected = counters().into_iter();
+        for line in golden.lines().filter(|line| !line.starts_with('#')) {
+            let [name, key, value] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("not three words: {line}");
+            };
+            let key = unhex(key).try_into().expect("16 bytes");
+            let counter = expected.next().expect("a counter for every record");
+            assert_eq!(decode(key, &unhex(value)).as_ref(), Ok(&counter), "{name}");
+            assert_eq!(encode(&counter).expect("encodes"), unhex(value), "{name}");
+        }
+        assert_eq!(expected.next(), None);
+    }
+
+    fn unhex(digits: &str) -> Vec<u8> {
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+        (0..digits.len()).step_by(2).map(byte).collect()
+    }
+
+    #[test]
+    fn an_extension_of_a_later_version_is_ignored() {
+        for counter in counters() {
+            let key = encode_key(counter.key);
+            let value = encode(&counter).expect("encodes");
+            let body = &value[..value.len() - SUM_BYTES];
+            let extended = |extension: &[u8]| {
+                let body = [body, extension].concat();
+                decode(key, &[&body[..], &sum(&key, &body).to_be_bytes()].concat())
+            };
+            assert_eq!(extended(&[0, 0, 0, 3, 1, 2, 3]), Ok(counter));
+            for wrong in [&[0][..], &[0, 0, 0, 4, 1, 2, 3], &[0, 0, 0, 2, 1, 2, 3], &[0xff; 4]] {
+                assert!(matches!(extended(wrong), Err(Error::Length(_))), "{wrong:?}");
+            }
+        }
     }
 
     #[test]
@@ -209,16 +255,16 @@ mod tests {
     }
 
     #[test]
-    fn a_value_under_another_key_is_refused() {
-        let value = encode(&counts()[0]).expect("encodes");
+    fn a_value_under_another_key_is_an_error() {
+        let value = encode(&counters()[0]).expect("encodes");
         assert_eq!(decode([7; KEY_BYTES], &value), Err(Error::Sum));
     }
 
     #[test]
-    fn versions_and_lengths_that_no_node_writes_are_refused() {
+    fn unknown_versions_and_wrong_lengths_are_errors() {
         let key = encode_key(KeyHash { token: 1, tag: 8 });
         let with_sum = |body: &[u8]| [body, &sum(&key, body).to_be_bytes()].concat();
-        let body = encode(&counts()[0]).expect("encodes");
+        let body = encode(&counters()[0]).expect("encodes");
         let body = &body[..body.len() - SUM_BYTES];
         let newer = [&[VERSION + 1], &body[1..]].concat();
         assert_eq!(decode(key, &with_sum(&newer)), Err(Error::Version(VERSION + 1)));
@@ -229,10 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_is_not_believed() {
+    fn a_claimed_length_reserves_no_memory() {
         let key = encode_key(KeyHash { token: 1, tag: 8 });
         for kind in [4, 5, 6] {
-            // A boxed state whose list claims 2⁶³ entries.
+            // A boxed state with a list that claims 2⁶³ entries.
             let mut body = [&[VERSION][..], &[0; 8], &[kind, 1, 1]].concat();
             body.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
             let value = [&body[..], &sum(&key, &body).to_be_bytes()].concat();
@@ -244,14 +290,14 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn a_changed_byte_is_never_a_wrong_count(
+        fn a_changed_byte_is_an_error(
             which: prop::sample::Index,
             at: prop::sample::Index,
             flip in 1_u8..,
         ) {
-            let all = counts();
-            let counted = which.get(&all);
-            let (key, mut value) = (encode_key(counted.key), encode(counted).expect("encodes"));
+            let all = counters();
+            let counter = which.get(&all);
+            let (key, mut value) = (encode_key(counter.key), encode(counter).expect("encodes"));
             let at = at.index(value.len());
             value[at] ^= flip;
             prop_assert_eq!(decode(key, &value), Err(Error::Sum));

@@ -1,37 +1,115 @@
-//! Counts of long windows, kept on disk while the node runs.
+//! The rounds that keep counters of long windows on disk while the node runs.
 //!
-//! One [`Snapshots`] a node. [`open`](Snapshots::open) and [`load`](Snapshots::load) come first,
-//! before the node decides anything; then [`round`](Snapshots::round) every `storage.interval`, and
-//! once more at the end. All of them wait for the disk: `snapshot_task` calls them from a thread that may.
+//! [`Snapshots::open`] and [`Snapshots::load`] come first, before the node decides anything; then
+//! [`Snapshots::round`] every `storage.interval`, and until everything is written at the end. All
+//! of them block on the disk; [`SnapshotTask`] runs the rounds on a thread that may block.
 //!
-//! | what is wrong | what happens |
+//! | problem | effect, each with a log line |
 //! |---|---|
-//! | file torn, or another's | set aside, a new one is begun; a line |
-//! | in use, no folder, no permission, at the start | the node runs without; a line |
-//! | disk full, I/O error, while it runs | keys stay unsaved, each round tries again; a line |
-//! | one count does not fit its sum, or is not plausible | that one is skipped and counted |
+//! | file damaged, or of another cluster | set aside, and a new file is created |
+//! | at start-up: in use, no folder, no permission | the node runs without storage |
+//! | later: disk full, I/O error | changed keys stay queued, and every round tries again |
+//! | one counter is damaged or implausible | it is skipped and counted |
 //!
-//! None of it stops a node: it would answer for its limits without the file, only forget them with
-//! the last of its replicas.
+//! None of them stops the node: it decides correctly without the file, and only loses its counters
+//! with the last of its replicas.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::{fmt, mem};
 
 use parking_lot::Mutex;
-use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store};
-use tidegate_limiter::units::Timestamp;
+use tidegate_cluster::environment::Clock;
+use tidegate_limiter::store::{Cursor, KeyHash, Merged, Store};
+use tidegate_limiter::units::{Span, Timestamp};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
 
-use super::changes::{Changes, Which};
 use super::disk::Disk;
-use super::error::Error;
-use super::file::{Expired, File, Opened, Written};
+use super::file::{Error, Expired, File, Opened, Written};
 use super::origin::{Origin, Secret};
-use super::status::Status;
+use super::round::{Round, Selection};
 
-/// Counters of the file that a round looks at for expiry: a million in some twelve minutes at the
-/// default interval, at a cost that no round notices.
+/// Counters of the file that a round checks for expiry: a million takes some twelve minutes at the
+/// default interval, and a round is not measurably longer.
 const SWEEP_KEYS: usize = 4_096;
 
-/// Counts of long windows, kept on disk.
+/// Runs a round every interval.
+#[derive(Clone, Debug)]
+pub struct SnapshotTask {
+    pub snapshots: Arc<Snapshots>,
+    pub store: Arc<Store>,
+    pub clock: Arc<dyn Clock>,
+    pub interval: Span,
+}
+
+impl SnapshotTask {
+    /// Runs rounds until `stop`, then until everything is written. Stop it after the last decision.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut ticks = interval(self.interval.to_std());
+        // The round after a slow one writes what was missed.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                _ = ticks.tick() => {}
+            }
+            self.round().await;
+        }
+        while self.round().await {}
+    }
+
+    /// One round on a thread that may block. Returns whether there is more to write.
+    async fn round(&self) -> bool {
+        let Self { snapshots, store, clock, .. } = self.clone();
+        let round = tokio::task::spawn_blocking(move || snapshots.round(&store, clock.now()));
+        // Fails only while the runtime shuts down.
+        round.await.unwrap_or(false)
+    }
+}
+
+/// The state of the storage, for status and metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    pub path: PathBuf,
+    /// Why counters are not written; `None` while they are.
+    pub problem: Option<String>,
+    /// When the last round began that is on the disk, by the decision clock.
+    pub written_at: Option<Timestamp>,
+    /// Counters in the file.
+    pub keys: u64,
+    /// Counters read at start-up and merged.
+    pub loaded: u64,
+    /// Counters read at start-up that were damaged or implausible, or did not fit.
+    pub skipped: u64,
+    /// Counters written since the start.
+    pub written: u64,
+    /// Rounds after which the file was up to date.
+    pub rounds: u64,
+    /// Rounds that failed.
+    pub failed: u64,
+}
+
+impl Status {
+    /// Sets the problem, and logs it if it begins or ends: a full disk is one line, not one per
+    /// round.
+    fn set_problem(&mut self, problem: Option<String>) {
+        let path = self.path.display();
+        match (&self.problem, &problem) {
+            (None, Some(problem)) => tracing::error!(
+                "failed to write counters of long windows to {path}: {problem}; they stay in \
+                 memory, and every round tries again until that is fixed"
+            ),
+            (Some(_), None) => {
+                tracing::info!("counters of long windows are written to {path} again");
+            }
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        self.problem = problem;
+    }
+}
+
+/// Counters of long windows, kept on disk.
 #[derive(Debug)]
 pub struct Snapshots {
     disk: Box<dyn Disk>,
@@ -44,34 +122,35 @@ pub struct Snapshots {
 #[derive(Default)]
 struct Progress {
     access: Access,
-    /// Where the walk over the store goes on.
+    /// Where the scan of the store continues.
     from: Cursor,
-    /// Whether that walk takes every long key. Set while the file may lack what memory has.
+    /// Whether that scan takes every long key. Set while the file may lack what memory has.
     all: bool,
-    /// Where the walk over the file for what expired goes on.
+    /// Where the sweep of the file for expired counters continues.
     swept: Option<KeyHash>,
 }
 
 #[derive(Default)]
 enum Access {
-    /// In use by somebody else, or not there, since the start. Tried no more: what it holds would
-    /// have had to be read first.
+    /// Could not be opened at start-up, and is not tried again: what the file holds would have had
+    /// to be read first.
     #[default]
     Never,
-    /// To be opened by the next round: a write failed, and redb takes no further one.
+    /// To be opened by the next round: a write failed, after which redb accepts no other.
     Lost,
     Open(File),
 }
 
 impl Snapshots {
-    /// Opens the file on `disk`, or begins a new one. Whatever is wrong with it, there is a
-    /// [`Snapshots`] afterwards; its [`status`](Self::status) says whether it writes.
+    /// Opens the file on `disk`, or creates one. Never fails: [`Snapshots::status`] has the problem,
+    /// if any.
     ///
-    /// Returns the secret that the counts are under, `origin`'s unless the file has a lone node's.
+    /// Returns the secret under which the keys are hashed: the origin's, unless the file contains
+    /// that of a standalone node.
     pub fn open(disk: Box<dyn Disk>, mut origin: Origin, now: Timestamp) -> (Self, Secret) {
         let mut status = Status { path: disk.path().to_owned(), ..Status::default() };
         let mut progress = Progress::default();
-        match open_or_begin(&*disk, &origin, now) {
+        match open_or_create(&*disk, &origin, now) {
             Ok(Opened { file, secret, .. }) => {
                 origin.secret = secret;
                 progress.access = Access::Open(file);
@@ -79,8 +158,9 @@ impl Snapshots {
             Err(error) => {
                 let path = status.path.display();
                 tracing::error!(
-                    "{path}: {error}; this node runs without storage: what long windows counted \
-                     will not outlive the cluster. Put it right and start the node again"
+                    "failed to open {path}: {error}; this node runs without storage: its counters \
+                     of long windows do not survive a stop of the whole cluster. Fix the cause \
+                     and restart the node"
                 );
                 status.problem = Some(error.to_string());
             }
@@ -89,101 +169,102 @@ impl Snapshots {
         (Self { disk, origin, progress, status }, secret)
     }
 
-    /// Joins what the file holds into `store`, and has `store` note from then on what changes.
+    /// Merges the file's counters into `store`, which from then on queues changed keys for the
+    /// rounds.
     pub fn load(&self, store: &Store, now: Timestamp) {
         let mut progress = self.progress.lock();
         let Access::Open(file) = &progress.access else { return };
         let (mut keys, mut loaded, mut skipped) = (0, 0, 0);
-        let read = file.read(|counted| {
+        let read = file.read(|counter| {
             keys += 1;
-            let merged = counted.ok().filter(|counted| {
-                counted.key.is_long()
-                    && counted.key.is_eventual() == counted.state.actor_counters().is_some()
-                    && counted.state.is_plausible(counted.expires, now)
+            let plausible = counter.ok().filter(|counter| {
+                counter.key.is_long()
+                    && counter.key.is_eventual() == counter.state.actor_counters().is_some()
+                    && counter.state.is_plausible(counter.expires, now)
             });
-            match merged.map(|counted| store.merge(counted, now)) {
-                Some(MergeOutcome::Merged { .. }) => loaded += 1,
-                Some(MergeOutcome::Expired) => {}
-                Some(MergeOutcome::Full | MergeOutcome::WrongForm) | None => skipped += 1,
+            match plausible.map(|counter| store.merge(counter, now)) {
+                Some(Merged::Joined { .. }) => loaded += 1,
+                Some(Merged::Expired) => {}
+                Some(Merged::Full | Merged::Foreign) | None => skipped += 1,
             }
         });
         if let Err(error) = read {
-            // What was read so far is sound; the next file gets it from memory.
+            // What was read so far is valid; the next file gets it from memory.
             progress.access = Access::Lost;
-            tracing::warn!("{}: {error}", self.disk.path().display());
+            tracing::warn!("failed to read all of {}: {error}", self.disk.path().display());
         }
         store.set_snapshotted(true);
         let mut status = self.status.lock();
         (status.loaded, status.skipped, status.keys) = (loaded, skipped, keys);
         let path = status.path.display();
         if skipped == 0 {
-            tracing::info!("{loaded} counts of long windows were read from {path}");
+            tracing::info!("loaded {loaded} counters of long windows from {path}");
         } else {
             tracing::warn!(
-                "{loaded} counts of long windows were read from {path}; {skipped} were left out, \
-                 because they are damaged, of a clock that was wrong, or find no room"
+                "loaded {loaded} counters of long windows from {path}; skipped {skipped} that are \
+                 damaged, were counted by a wrong clock, or do not fit"
             );
         }
     }
 
-    /// Writes what changed since the last round, and forgets some of what expired. Returns whether
-    /// there is more to write: a round is bounded.
+    /// Writes the counters that changed since the last round, and removes some expired ones.
+    /// Returns whether there is more to write: a round is bounded.
     pub fn round(&self, store: &Store, now: Timestamp) -> bool {
         let mut progress = self.progress.lock();
         if matches!(progress.access, Access::Never) {
             return false;
         }
-        let outcome = self.write(&mut progress, store, now);
+        let result = self.write(&mut progress, store, now);
         let mut status = self.status.lock();
-        match outcome {
-            Ok(round) => {
-                if let Some(written) = round.written {
+        match result {
+            Ok((written, has_more)) => {
+                if let Some(written) = written {
                     status.written += written.changes;
                     status.keys = written.keys;
                 }
                 status.rounds += 1;
                 status.written_at = Some(now);
-                status.turn(None);
-                round.more
+                status.set_problem(None);
+                has_more
             }
             Err(error) => {
                 status.failed += 1;
-                status.turn(Some(error.to_string()));
+                status.set_problem(Some(error.to_string()));
                 false
             }
         }
     }
 
-    /// How it stands.
     pub fn status(&self) -> Status {
         self.status.lock().clone()
     }
 
+    /// Returns what was written, if anything, and whether the round stopped at its bound.
     fn write(
         &self,
         progress: &mut Progress,
         store: &Store,
         now: Timestamp,
-    ) -> Result<Round, Error> {
+    ) -> Result<(Option<Written>, bool), Error> {
         // Taken out: a file whose write failed, or panicked, is not used again.
         let file = match mem::replace(&mut progress.access, Access::Lost) {
             Access::Open(file) => file,
             Access::Never | Access::Lost => {
-                let opened = open_or_begin(&*self.disk, &self.origin, now)?;
-                let Opened { file, is_new, .. } = opened;
+                let Opened { file, is_new, .. } = open_or_create(&*self.disk, &self.origin, now)?;
                 if is_new {
                     (progress.all, progress.from, progress.swept) = (true, Cursor::default(), None);
                 }
                 file
             }
         };
-        let Expired { keys: gone, next: swept } = file.expired(progress.swept, now, SWEEP_KEYS)?;
-        let which = if progress.all { Which::All } else { Which::Unsaved };
-        let mut changes = Changes::new(store, which, progress.from, now);
-        let mut first = changes.by_ref().peekable();
-        let is_idle = gone.is_empty() && first.peek().is_none();
-        let written = if is_idle { Ok(None) } else { file.write(&gone, first).map(Some) };
-        let (taken, next) = changes.end();
+        let Expired { keys: expired, next: swept } =
+            file.expired(progress.swept, now, SWEEP_KEYS)?;
+        let selection = if progress.all { Selection::All } else { Selection::Changed };
+        let mut round = Round::new(store, selection, progress.from, now);
+        let mut changes = round.by_ref().peekable();
+        let is_idle = expired.is_empty() && changes.peek().is_none();
+        let written = if is_idle { Ok(None) } else { file.write(&expired, changes).map(Some) };
+        let (taken, next) = round.end();
         if written.is_err() {
             for key in taken {
                 store.enqueue_snapshot(key);
@@ -193,36 +274,28 @@ impl Snapshots {
         progress.access = Access::Open(file);
         progress.swept = swept;
         progress.from = next.unwrap_or_default();
-        // Behind a walk over everything comes what changed during it.
-        let more = next.is_some() || progress.all;
+        // After a scan of everything come the keys that changed meanwhile.
+        let has_more = next.is_some() || progress.all;
         progress.all &= next.is_some();
-        Ok(Round { written, more })
+        Ok((written, has_more))
     }
 }
 
-/// What a round did.
-struct Round {
-    /// `None` when there was nothing to write.
-    written: Option<Written>,
-    /// Whether it stopped at its bound.
-    more: bool,
-}
-
-/// Opens the file. One that is torn or another's goes out of the way of a new one.
-fn open_or_begin(disk: &dyn Disk, origin: &Origin, now: Timestamp) -> Result<Opened, Error> {
+/// Opens the file. A damaged one, or another cluster's, is set aside and replaced by a new one.
+fn open_or_create(disk: &dyn Disk, origin: &Origin, now: Timestamp) -> Result<Opened, Error> {
     match File::open(disk, origin) {
-        Err(error) if error.is_of_the_file() => {
+        Err(error) if error.is_permanent() => {
             let aside = disk.set_aside(now).map_err(Error::Io)?;
             let opened = File::open(disk, origin)?;
             tracing::warn!(
-                "{}: {error}; it was set aside as {} and a new one was begun, so the counts in it \
-                 do not count",
+                "{}: {error}; the file was set aside as {} and its counters are not used; a new \
+                 file was created",
                 disk.path().display(),
                 aside.display()
             );
             Ok(opened)
         }
-        outcome => outcome,
+        result => result,
     }
 }
 

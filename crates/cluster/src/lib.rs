@@ -21,5 +21,5 @@ pub mod incarnation;
 pub mod mesh;
 pub mod ownership;
 pub mod pki;
-pub mod replicate;
+pub mod replication;
 pub mod sync;

@@ -107,52 +107,6 @@ impl Monotonic {
     }
 }
 
-/// An instant on a monotonic clock: nanoseconds since an arbitrary start within the process.
-///
-/// Lease arithmetic and timeouts use it, because it never jumps and never runs backwards. Two values
-/// compare only within one process, so it is never sent, stored or converted to a [`Timestamp`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Monotonic(u64);
-
-impl Monotonic {
-    /// The start of the clock.
-    pub const START: Self = Self(0);
-    /// An instant that is never reached.
-    pub const NEVER: Self = Self(u64::MAX);
-
-    /// The instant `nanos` nanoseconds after the start of the clock.
-    pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
-    }
-
-    /// The instant `secs` seconds after the start of the clock, saturating.
-    pub const fn from_secs(secs: u64) -> Self {
-        Self(secs.saturating_mul(NANOS_PER_SEC))
-    }
-
-    /// Nanoseconds since the start of the clock.
-    pub const fn as_nanos(self) -> u64 {
-        self.0
-    }
-
-    /// This instant moved `span` later, saturating at [`Monotonic::NEVER`].
-    #[must_use]
-    pub const fn plus(self, span: Span) -> Self {
-        Self(self.0.saturating_add(span.0))
-    }
-
-    /// This instant moved `span` earlier, saturating at [`Monotonic::START`].
-    #[must_use]
-    pub const fn minus(self, span: Span) -> Self {
-        Self(self.0.saturating_sub(span.0))
-    }
-
-    /// How long after `earlier` this instant is; zero when it is not after it.
-    pub const fn since(self, earlier: Self) -> Span {
-        Span(self.0.saturating_sub(earlier.0))
-    }
-}
-
 /// A duration in nanoseconds.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

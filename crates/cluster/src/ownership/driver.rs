@@ -35,7 +35,7 @@ use crate::environment::Clock;
 use crate::incarnation::Incarnation;
 use crate::mesh::wire::{Call, Handoff, HandoffStep, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
-use crate::replicate::Replicator;
+use crate::replication::Replicator;
 
 /// All but the region must be the same on every node.
 #[derive(Clone, Debug)]
@@ -445,7 +445,7 @@ impl Driver {
             }
             TransferStep::Copy { follows, copies } => {
                 self.shared.machines.lock().ring_mut(scope).subscribed.insert(peer.clone());
-                replicator.follow(scope, peer.clone(), follows.clone());
+                replicator.subscribe(scope, peer.clone(), follows.clone());
                 let ranges = follows.with(&copies);
                 let is_included = |key: KeyHash| {
                     key.is_owned() && key.scope() == scope && ranges.contains(key.token)

@@ -1,50 +1,51 @@
-//! The certificate authority of a cluster. Text in, text out: no disk, no clock.
+//! The certificate authority of a cluster. PEM text in and out, without files or a clock.
 //!
-//! `now` is an argument here as everywhere; only the keys themselves come from the system's
-//! randomness, inside rcgen.
+//! Private keys come from the system's randomness, inside rcgen.
 
 use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ED25519, date_time_ymd,
+    KeyUsagePurpose, PKCS_ED25519,
 };
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::name::is_label;
+use time::OffsetDateTime;
 
-use super::{Error, MESH_NAME};
+use super::error::Error;
+use super::name::MESH_NAME;
 
-/// The subject of every authority made here. It is constant so that an authority can be taken up
-/// again from its key alone; which authority signed is told by the key, not by the name.
+/// The subject of every authority. It is constant, so that an authority can be restored from its
+/// key alone. Authorities are told apart by their keys, not by this name.
 const SUBJECT: &str = "tidegate cluster authority";
 
-/// From when to when a certificate is good.
+/// The validity period of a certificate, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Not before.
     pub not_before: Timestamp,
-    /// Not after.
     pub not_after: Timestamp,
 }
 
-/// A certificate authority: what `ca.pem` and `ca.key` hold.
+/// A certificate authority: the contents of `ca.pem` and `ca.key`.
 #[derive(Debug)]
 pub struct Authority {
     cert_pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A node's certificate and key.
+/// A node's certificate and its private key.
 #[derive(Clone)]
 pub struct Issued {
-    /// The certificate.
     pub cert_pem: String,
-    /// Its private key.
     pub key_pem: String,
 }
 
 impl Authority {
-    /// Makes a new authority.
+    /// Creates an authority with a new key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Generate`] if the system has no randomness.
     pub fn generate(validity: Validity) -> Result<Self, Error> {
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
         let params = params(validity);
@@ -52,25 +53,34 @@ impl Authority {
         Ok(Self { cert_pem, issuer: Issuer::new(params, key) })
     }
 
-    /// Takes up an authority from what [`Authority::cert_pem`] and [`Authority::key_pem`] gave.
+    /// Restores an authority from [`Authority::cert_pem`] and [`Authority::key_pem`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Generate`] if `key_pem` is not a private key.
     pub fn from_pem(cert_pem: &str, key_pem: &str) -> Result<Self, Error> {
         let key = KeyPair::from_pem(key_pem)?;
-        // Dates are not used for signing; those of the authority stand in its own certificate.
+        // Signing does not use these dates; the authority's own are in `cert_pem`.
         let validity = Validity { not_before: Timestamp::EPOCH, not_after: Timestamp::EPOCH };
         Ok(Self { cert_pem: cert_pem.to_owned(), issuer: Issuer::new(params(validity), key) })
     }
 
-    /// The certificate, for every node.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
 
-    /// The private key, for nobody.
+    /// The private key. Whoever has it can add nodes to the cluster.
     pub fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// Makes a key and a certificate for `node`: both names, good for both ends of a connection.
+    /// Creates a key and a certificate for `node`, valid as client and as server, with `node` and
+    /// [`MESH_NAME`] as names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NodeName`] if `node` is not a node id, [`Error::Generate`] if the certificate could
+    /// not be created.
     pub fn issue(&self, node: &str, validity: Validity) -> Result<Issued, Error> {
         if !is_label(node) {
             return Err(Error::NodeName(node.to_owned()));
@@ -98,8 +108,8 @@ fn params(validity: Validity) -> CertificateParams {
 }
 
 fn set_dates(params: &mut CertificateParams, validity: Validity) {
-    let epoch = date_time_ymd(1970, 1, 1);
-    // A `Timestamp` ends in 2554, far inside what a certificate can say.
-    params.not_before = epoch + Duration::from_secs(validity.not_before.as_secs());
-    params.not_after = epoch + Duration::from_secs(validity.not_after.as_secs());
+    // A `Timestamp` ends in 2554; certificates and `OffsetDateTime` reach to 9999.
+    let date = |at: Timestamp| OffsetDateTime::UNIX_EPOCH + Duration::from_secs(at.as_secs());
+    params.not_before = date(validity.not_before);
+    params.not_after = date(validity.not_after);
 }

@@ -1,149 +1,107 @@
-//! What can be wrong with certificates and their files. Every text is one line: the file, what is
-//! wrong with it, what to do.
+//! Errors of certificates and their files. Every text is one line: the file, what is wrong with it,
+//! what to do.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::MESH_NAME;
+use super::name::MESH_NAME;
 
-/// Why certificates were not made or not accepted.
+/// Why a certificate was not created or not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// `[tls]` lacks one of its four files.
+    /// One of the four files of `[tls]` is not configured.
     #[error("tls.{key}: not set, and the mesh needs it; set it in cluster.toml")]
-    NotSet {
-        /// The key under `[tls]`.
-        key: &'static str,
-    },
-    /// A file is not there.
+    NotSet { key: &'static str },
+    /// A file does not exist.
     #[error("{}: no such file; make it with `{command}`", path.display())]
     Missing {
-        /// The file.
         path: PathBuf,
-        /// What makes it.
+        /// Creates the file.
         command: String,
     },
     /// A file cannot be read.
     #[error("{}: {source}; let the user that runs the node read it", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A file cannot be written.
-    #[error("{}: {source}; choose a folder that can be written with --dir", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error("{}: {source}; choose a writable folder with --dir", path.display())]
+    Write { path: PathBuf, source: io::Error },
     /// A file would be overwritten.
     #[error("{}: already there; {fix}", path.display())]
     Exists {
-        /// The file.
         path: PathBuf,
-        /// What to do if that was meant.
+        /// What to do if it should be replaced.
         fix: &'static str,
     },
-    /// A secret file is open to every user of the machine.
+    /// A secret file is accessible to users outside its owner and group.
     #[error("{path}: others can read it; run `chmod 600 {path}`", path = path.display())]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file does not hold what it should.
-    #[error("{}: holds no {what}; make it anew with `{command}`", path.display())]
+    Exposed { path: PathBuf },
+    /// A file does not contain what it should.
+    #[error("{}: contains no {what}; create it again with `{command}`", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// What was expected in it.
         what: &'static str,
-        /// What makes it.
         command: String,
     },
-    /// The certificate's time is over.
+    /// The certificate has expired.
     #[error(
         "{}: the certificate of node {node} expired on {date}; renew it with `{command}`",
         path.display()
     )]
     Expired {
-        /// The certificate's file.
         path: PathBuf,
-        /// Whose it is.
         node: String,
-        /// Its last day.
+        /// The UTC date of its last second.
         date: String,
-        /// What renews it.
         command: String,
     },
-    /// The certificate's time has not come.
+    /// The certificate is not valid yet.
     #[error(
         "{}: the certificate of node {node} is not valid before {date}; set this machine's clock, \
          or renew it with `{command}`",
         path.display()
     )]
     NotYetValid {
-        /// The certificate's file.
         path: PathBuf,
-        /// Whose it is.
         node: String,
-        /// Its first day.
+        /// The UTC date of its first second.
         date: String,
-        /// What renews it.
         command: String,
     },
-    /// The certificate was not signed by the cluster's authority, or not for this use.
+    /// The certificate was not signed by the cluster's authority, or is not valid for this use.
     #[error(
         "{}: not a node certificate of the authority in {} ({reason}); issue it with that \
          authority's `{command}`",
         path.display(), authority.display()
     )]
-    Foreign {
-        /// The certificate's file.
-        path: PathBuf,
-        /// The authority's file.
-        authority: PathBuf,
-        /// What the verifier said.
-        reason: String,
-        /// What issues one.
-        command: String,
-    },
-    /// The certificate lacks a name.
+    Foreign { path: PathBuf, authority: PathBuf, reason: String, command: String },
+    /// The certificate lacks a required name.
     #[error(
         "{}: does not carry the name {name} (it needs the node id and {MESH_NAME}); issue one with \
          `{command}`, or set TIDEGATE_NODE__ID to the certificate's name",
         path.display()
     )]
     WrongName {
-        /// The certificate's file.
         path: PathBuf,
-        /// The name it lacks.
+        /// The missing name.
         name: String,
-        /// What issues one.
         command: String,
     },
-    /// Certificate and key do not belong together.
+    /// The private key is not the certificate's.
     #[error(
         "{}: not the key of {}; copy both from one `{command}`",
         key.display(), cert.display()
     )]
-    KeyMismatch {
-        /// The key's file.
-        key: PathBuf,
-        /// The certificate's file.
-        cert: PathBuf,
-        /// What makes a pair.
-        command: String,
-    },
-    /// The name given is no node id.
+    KeyMismatch { key: PathBuf, cert: PathBuf, command: String },
+    /// The given name is not a node id.
     #[error(
-        "{0:?} is no node id; use 1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end"
+        "{0:?} is not a node id; use 1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end"
     )]
     NodeName(String),
-    /// A certificate could not be made.
-    #[error("make a certificate: {0}; check that ca.key is the one that `tidegate ca init` made")]
+    /// A certificate could not be created.
+    #[error(
+        "failed to create a certificate: {0}; check that ca.key is the file that `tidegate ca init` created"
+    )]
     Generate(#[from] rcgen::Error),
 }

@@ -1,44 +1,51 @@
-//! The files of `tidegate ca`: written once, secrets for their owner alone.
+//! The files of `tidegate ca`: written completely or not at all, secrets readable by their owner
+//! alone.
 
-use std::fmt::Write as _;
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::identity::{read_secret_text, read_text};
-use super::{Authority, Error, Validity, verify};
+use super::authority::{Authority, Validity};
+use super::error::Error;
+use super::verify;
 
-/// The authority's certificate, in the folder that `ca init` fills.
+/// The authority's certificate.
 pub const AUTHORITY_CERT: &str = "ca.pem";
 /// The authority's private key.
 pub const AUTHORITY_KEY: &str = "ca.key";
-/// The secret that key hashes are made under.
+/// The secret under which keys are hashed: 32 hexadecimal digits.
 pub const CLUSTER_SECRET: &str = "cluster.secret";
+
+/// Largest file of certificates, keys or secrets that is read; a chain has some thousand bytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
 
-/// Whether files of the same name may be replaced.
+/// Whether existing files may be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
-    /// They are left alone, and that is an error.
+    /// An existing file is an error.
     Never,
-    /// They are replaced: a certificate is renewed.
+    /// An existing file is replaced, to renew a certificate.
     Renew,
 }
 
-/// Where a node's certificate and key were written.
+/// Where a node's certificate and private key were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuedFiles {
-    /// The certificate.
     pub cert: PathBuf,
-    /// Its private key.
     pub key: PathBuf,
 }
 
-/// Makes an authority and a cluster secret in `dir`. Nothing is ever overwritten: a new authority
-/// under the old one's name would lock every node out.
+/// Creates an authority and a cluster secret in `dir`. Never overwrites: nodes with certificates of
+/// the old authority could not connect to nodes that trust a new one.
+///
+/// # Errors
+///
+/// [`Error::Exists`] if one of the files exists, [`Error::Write`] if one cannot be written,
+/// [`Error::Generate`] if the system has no randomness.
 pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Error> {
     let paths = [AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET].map(|name| dir.join(name));
     if let Some(path) = paths.iter().find(|path| path.exists()) {
@@ -50,13 +57,20 @@ pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Erro
     let authority = Authority::generate(validity)?;
     fs::create_dir_all(dir).map_err(|source| Error::Write { path: dir.to_owned(), source })?;
     let [cert, key, secret_path] = paths;
-    // The certificate goes last: where it stands, the other two stand too.
+    // The certificate is written last: if it exists, so do the other two.
     write(&key, &authority.key_pem(), SECRET, Overwrite::Never)?;
-    write(&secret_path, &hex(secret), SECRET, Overwrite::Never)?;
+    write(&secret_path, &format!("{}\n", hex::encode(secret)), SECRET, Overwrite::Never)?;
     write(&cert, authority.cert_pem(), PUBLIC, Overwrite::Never)
 }
 
-/// Makes a certificate and a key for `node`, signed by the authority in `dir`, beside it.
+/// Creates a private key and a certificate for `node` in `dir`, signed by the authority there.
+///
+/// # Errors
+///
+/// [`Error::Missing`], [`Error::Read`] or [`Error::Exposed`] if the authority's files cannot be
+/// used, [`Error::KeyMismatch`] if they do not belong together, [`Error::NodeName`] if `node` is
+/// not a node id, [`Error::Exists`] if the node has files already and `overwrite` is
+/// [`Overwrite::Never`], [`Error::Write`] if they cannot be written.
 pub fn issue(
     dir: &Path,
     node: &str,
@@ -72,7 +86,7 @@ pub fn issue(
 
     let files =
         IssuedFiles { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) };
-    // A foreign key would sign well, and every peer would refuse the certificate.
+    // A key of another authority signs without an error, but every peer refuses the certificate.
     if !verify::is_issued_by(&cert_pem, &issued.cert_pem, node, validity) {
         return Err(Error::KeyMismatch {
             key: dir.join(AUTHORITY_KEY),
@@ -94,34 +108,60 @@ pub fn issue(
     Ok(files)
 }
 
-/// Writes a whole file or none: under another name first, then moved to its place.
+/// Writes the file completely or not at all: under a temporary name first, then moved into place.
 fn write(path: &Path, text: &str, mode: u32, overwrite: Overwrite) -> Result<(), Error> {
     let attempt = || -> io::Result<()> {
         let mut draft = path.as_os_str().to_owned();
         draft.push(".new");
         let draft = PathBuf::from(draft);
-        // What a run that was cut short left behind.
+        // Left behind by an interrupted run.
         let _ = fs::remove_file(&draft);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
         file.write_all(text.as_bytes())?;
-        // The mode given to `open` is narrowed by the umask, which may hide `ca.pem` from the node.
+        // The umask narrows the mode given to `open`, so that the node might not read `ca.pem`.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()?;
         match overwrite {
             Overwrite::Renew => fs::rename(&draft, path),
-            // A link, unlike a rename, fails where something stands already.
+            // Unlike a rename, a link fails if the name exists.
             Overwrite::Never => fs::hard_link(&draft, path).and_then(|()| fs::remove_file(&draft)),
         }
     };
     attempt().map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
-fn hex(bytes: [u8; 16]) -> String {
-    let mut text = bytes.iter().fold(String::with_capacity(33), |mut text, byte| {
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    });
-    text.push('\n');
-    text
+/// Reads a text file of at most [`FILE_BYTES_MAX`]. `create` is the command that creates it, for
+/// the error.
+pub(super) fn read_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
+    read(&open(path, create)?, path)
+}
+
+/// Like [`read_text`], and refuses a file that users other than owner and group can access. The
+/// mode is that of the open file, so that the file checked is the file read.
+pub(super) fn read_secret_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
+    let file = open(path, create)?;
+    let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
+    if metadata.permissions().mode() & 0o007 != 0 {
+        return Err(Error::Exposed { path: path.to_owned() });
+    }
+    read(&file, path)
+}
+
+fn open(path: &Path, create: impl Fn() -> String) -> Result<File, Error> {
+    File::open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => Error::Missing { path: path.to_owned(), command: create() },
+        _ => unreadable(path, source),
+    })
+}
+
+fn read(file: &File, path: &Path) -> Result<String, Error> {
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(|source| unreadable(path, source))?;
+    Ok(text)
+}
+
+fn unreadable(path: &Path, source: io::Error) -> Error {
+    Error::Read { path: path.to_owned(), source }
 }

@@ -1,9 +1,6 @@
-//! What a node proves itself with, read once at its start and refused if peers would refuse it.
+//! What a node authenticates with, loaded once at start-up and refused if peers would refuse it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,39 +8,61 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use serde::Deserialize;
 use tidegate_limiter::units::Timestamp;
 
-use super::Error;
-use super::Tls;
+use super::error::Error;
+use super::files::{read_secret_text, read_text};
 use super::verify::{Subject, anchors, certificates, issue_command};
 
-/// Largest file of certificates, keys or secrets that is read; a chain is some thousand bytes.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// `[tls]`: the node's certificate for the mesh. All four are required if `cluster.listen` is set,
+/// none otherwise. `tidegate ca init` and `tidegate ca issue` create them. Paths are relative to the
+/// configuration file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The cluster's certificate authority (PEM). Every certificate that it signed may join: give
+    /// the cluster an authority of its own, not the company's.
+    pub ca: Option<PathBuf>,
+    /// This node's certificate chain (PEM), its own certificate first. Names: the node id and
+    /// `mesh.tidegate`.
+    pub cert: Option<PathBuf>,
+    /// This node's private key (PEM). A file that others can read is refused.
+    pub key: Option<PathBuf>,
+    /// The secret under which keys are hashed: 32 hexadecimal digits, the same on all nodes. A file
+    /// that others can read is refused, because the secret allows to choose keys of one owner.
+    pub secret: Option<PathBuf>,
+}
 
-/// A node's certificate, key and secret, and the authority it trusts. Its `Debug` tells no secret.
+/// A node's certificate, key and secret, and the authority it trusts. `Debug` prints no secret.
 pub struct Identity {
-    /// The node's id, which the certificate carries.
+    /// The node id, which the certificate names.
     pub node: String,
-    /// Whose certificates are accepted from peers.
+    /// The authority that peers' certificates are verified against.
     pub roots: Arc<RootCertStore>,
-    /// The node's certificate, then what stands between it and the authority.
+    /// The node's certificate, then the intermediate ones.
     pub chain: Vec<CertificateDer<'static>>,
     /// The certificate's private key.
     pub key: PrivateKeyDer<'static>,
-    /// What key hashes are made under; see [`tidegate_limiter::store::key::KeyHasher`].
+    /// The key of all key hashes; see [`tidegate_limiter::store::key::KeyHasher`].
     pub secret: [u8; 16],
-    /// When peers begin to refuse the certificate.
+    /// When the certificate expires: peers refuse it from then on.
     pub expires: Timestamp,
 }
 
-/// Reads the four files of `[tls]` and checks them as peers will at `now`.
+/// Reads the four files of `[tls]` and verifies them as a peer does at `now`.
+///
+/// # Errors
+///
+/// The first thing a peer would refuse, or the first file that cannot be used: any [`Error`] but
+/// those of writing.
 pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
     let ca = required(tls.ca.as_ref(), "ca")?;
     let cert = required(tls.cert.as_ref(), "cert")?;
     let key = required(tls.key.as_ref(), "key")?;
-    let secret = required(tls.secret.as_ref(), "secret")?;
+    let secret_path = required(tls.secret.as_ref(), "secret")?;
 
-    let init = || match secret.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+    let init = || match secret_path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         Some(dir) => format!("tidegate ca init --dir {}", dir.display()),
         None => "tidegate ca init --dir .".to_owned(),
     };
@@ -58,8 +77,9 @@ pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
         .ok_or_else(|| malformed(cert, "certificate", reissue()))?;
     let private_key = PrivateKeyDer::from_pem_slice(read_secret_text(key, issue)?.as_bytes())
         .map_err(|_| malformed(key, "private key", reissue()))?;
-    let secret = unhex(read_secret_text(secret, init)?.trim())
-        .ok_or_else(|| malformed(secret, "32 hexadecimal digits", init()))?;
+    let mut secret = [0; 16];
+    hex::decode_to_slice(read_secret_text(secret_path, init)?.trim(), &mut secret)
+        .map_err(|_| malformed(secret_path, "32 hexadecimal digits", init()))?;
 
     let subject = Subject { node, path: cert, authority: ca, anchors: &anchors, chain: &chain };
     let expires = subject.verify(now)?;
@@ -105,58 +125,10 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Reads a text file of ours, bounded.
-pub(super) fn read_text(path: &Path, make: impl Fn() -> String) -> Result<String, Error> {
-    read(&open(path, make)?, path)
-}
-
-/// Reads a text file that nobody but its owner and group may read. The question is put to the open
-/// file, so that what was checked is what is read.
-pub(super) fn read_secret_text(path: &Path, make: impl Fn() -> String) -> Result<String, Error> {
-    let file = open(path, make)?;
-    let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
-    if metadata.permissions().mode() & 0o007 != 0 {
-        return Err(Error::Exposed { path: path.to_owned() });
-    }
-    read(&file, path)
-}
-
-fn open(path: &Path, make: impl Fn() -> String) -> Result<File, Error> {
-    File::open(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => Error::Missing { path: path.to_owned(), command: make() },
-        _ => unreadable(path, source),
-    })
-}
-
-fn read(file: &File, path: &Path) -> Result<String, Error> {
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(|source| unreadable(path, source))?;
-    Ok(text)
-}
-
 fn required<'a>(path: Option<&'a PathBuf>, key: &'static str) -> Result<&'a Path, Error> {
     path.map(PathBuf::as_path).ok_or(Error::NotSet { key })
 }
 
-fn unreadable(path: &Path, source: io::Error) -> Error {
-    Error::Read { path: path.to_owned(), source }
-}
-
 fn malformed(path: &Path, what: &'static str, command: String) -> Error {
     Error::Malformed { path: path.to_owned(), what, command }
-}
-
-fn unhex(text: &str) -> Option<[u8; 16]> {
-    if text.len() != 32 || !text.is_ascii() {
-        return None;
-    }
-    let mut bytes = [0; 16];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let pair = std::str::from_utf8(pair).ok()?;
-        // `from_str_radix` takes a sign, which is no digit.
-        *byte = u8::from_str_radix(pair, 16).ok().filter(|_| !pair.starts_with('+'))?;
-    }
-    Some(bytes)
 }

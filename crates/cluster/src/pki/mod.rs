@@ -1,24 +1,26 @@
-//! The cluster's certificates: made by `tidegate ca`, read by a node at its start.
+//! The cluster's certificates: created by `tidegate ca`, loaded by a node at start-up.
 //!
-//! A cluster has an authority of its own. Whoever it signed may join, so its key stays off the
-//! nodes. Every node certificate carries two DNS names: the node's id, and [`MESH_NAME`], which is
-//! the same for all. Peers dial an address, not a node they know, so they ask for the common name
-//! with rustls' stock verifier; the hello that follows then holds the id the peer claims against
-//! its certificate with [`names`].
+//! A cluster has its own certificate authority. Every certificate that it signed may join, so its
+//! key is kept off the nodes. A node certificate carries two DNS names: the node id, and
+//! [`MESH_NAME`], which is the same in all of them. Peers dial an address without knowing the node
+//! id behind it, so rustls' stock verifier checks the common name; the hello that follows compares
+//! the claimed node id with the certificate by [`names`].
 //!
-//! Three files come from `ca init`: `ca.pem` (give it to every node), `ca.key` (keep it away from
-//! them) and `cluster.secret` (give it to every node; key hashes are made under it). Two come from
-//! `ca issue --node NAME`: `NAME.pem` and `NAME.key`.
+//! | file | created by | belongs on |
+//! |---|---|---|
+//! | `ca.pem` | `ca init` | every node |
+//! | `ca.key` | `ca init` | no node |
+//! | `cluster.secret` | `ca init` | every node; the key of all key hashes |
+//! | `NAME.pem`, `NAME.key` | `ca issue --node NAME` | node NAME |
 //!
 //! Keys are Ed25519: small, fast to sign with, and deterministic, so that a simulated handshake has
-//! the same bytes on every run.
+//! the same bytes in every run.
 
 mod authority;
-mod date;
 mod error;
 mod files;
 mod identity;
-mod tls;
+mod name;
 mod verify;
 
 pub use authority::{Authority, Issued, Validity};
@@ -26,9 +28,5 @@ pub use error::Error;
 pub use files::{
     AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, init, issue,
 };
-pub use identity::{Identity, load};
-pub use tls::Tls;
-pub use verify::names;
-
-/// The name that every node certificate carries and that peers dial by.
-pub const MESH_NAME: &str = "mesh.tidegate";
+pub use identity::{Identity, Tls, load};
+pub use name::{MESH_NAME, names};

@@ -1,25 +1,19 @@
-//! Holding a certificate against its authority at a given time, as a peer will.
+//! Verifies a certificate against its authority at a given time, as a peer does.
 
 use std::path::Path;
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use tidegate_limiter::units::Timestamp;
+use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::date::date;
-use super::{Error, MESH_NAME, Validity};
+use super::authority::Validity;
+use super::error::Error;
+use super::name::{MESH_NAME, names};
 
-/// Whether the certificate carries `name`: what the hello asks about the id a peer claims.
-pub fn names(cert: &CertificateDer<'_>, name: &str) -> bool {
-    let (Ok(cert), Ok(name)) = (EndEntityCert::try_from(cert), ServerName::try_from(name)) else {
-        return false;
-    };
-    cert.verify_is_valid_for_subject_name(&name).is_ok()
-}
-
-/// What is verified, and where it stands for the error's text.
+/// What is verified; the paths are for errors alone.
 pub(super) struct Subject<'a> {
     pub(super) node: &'a str,
     pub(super) path: &'a Path,
@@ -30,7 +24,7 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Verifies chain, dates, usage and names at `now`; returns when the certificate ends.
+    /// Verifies chain, dates, usage and names at `now`. Returns when the certificate expires.
     pub(super) fn verify(&self, now: Timestamp) -> Result<Timestamp, Error> {
         let Some((first, intermediates)) = self.chain.split_first() else {
             return Err(self.foreign(&"it is empty"));
@@ -61,8 +55,8 @@ impl Subject<'_> {
                 });
             }
         }
-        // webpki tells the last day only of a certificate that is past it, so it is asked about a
-        // time when all are.
+        // webpki reports the end of an expired certificate alone, so verify at a time when every
+        // certificate has expired.
         Ok(match at(Timestamp::NEVER, KeyUsage::server_auth()) {
             Err(webpki::Error::CertExpired { not_after, .. }) => {
                 Timestamp::from_secs(not_after.as_secs())
@@ -73,7 +67,7 @@ impl Subject<'_> {
 
     fn refusal(&self, error: &webpki::Error) -> Error {
         let (path, node) = (self.path.to_owned(), self.node.to_owned());
-        let day = |time: &UnixTime| date(Timestamp::from_secs(time.as_secs()));
+        let day = |time: &UnixTime| utc_date(Timestamp::from_secs(time.as_secs()));
         match error {
             webpki::Error::CertExpired { not_after, .. } => {
                 Error::Expired { path, node, date: day(not_after), command: self.command(true) }
@@ -102,7 +96,7 @@ impl Subject<'_> {
     }
 }
 
-/// The command that makes a certificate for `node` beside the authority's file.
+/// The command that creates a certificate for `node` in the folder of the authority's file.
 pub(super) fn issue_command(authority: &Path, node: &str, renew: bool) -> String {
     let dir = authority.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or_else(|| Path::new("."));
@@ -110,19 +104,19 @@ pub(super) fn issue_command(authority: &Path, node: &str, renew: bool) -> String
     format!("tidegate ca issue --dir {} --node {node}{renew}", dir.display())
 }
 
-/// All certificates of a PEM text.
+/// All certificates of a PEM text. `None` if there is none or one is malformed.
 pub(super) fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let certs: Vec<_> =
         CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().ok()?;
     (!certs.is_empty()).then_some(certs)
 }
 
-/// The trust anchors that some authorities' certificates make.
+/// The trust anchors of these authorities. `None` if one is malformed.
 pub(super) fn anchors(certs: &[CertificateDer<'_>]) -> Option<Vec<TrustAnchor<'static>>> {
     certs.iter().map(|cert| anchor_from_trusted_cert(cert).ok().map(|a| a.to_owned())).collect()
 }
 
-/// Whether `cert_pem` is a good certificate of the authority for `node` from its first second on.
+/// Whether peers that trust the authority accept `cert_pem` as `node`'s at `validity.not_before`.
 pub(super) fn is_issued_by(
     authority_pem: &str,
     cert_pem: &str,
@@ -134,9 +128,32 @@ pub(super) fn is_issued_by(
     else {
         return false;
     };
-    // The paths would only be named in an error, which is not looked at.
+    // The paths are for the error's text, which is not used.
     let nowhere = Path::new("");
     let subject =
         Subject { node, path: nowhere, authority: nowhere, anchors: &anchors, chain: &chain };
     subject.verify(validity.not_before).is_ok()
+}
+
+/// The UTC date, as in `2026-11-20`.
+fn utc_date(at: Timestamp) -> String {
+    (OffsetDateTime::UNIX_EPOCH + Duration::from_secs(at.as_secs())).date().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_have_four_two_and_two_digits() {
+        for (secs, text) in [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (1_767_225_599, "2025-12-31"),
+            (1_767_225_600, "2026-01-01"),
+        ] {
+            assert_eq!(utc_date(Timestamp::from_secs(secs)), text);
+        }
+        assert_eq!(utc_date(Timestamp::NEVER), "2554-07-21");
+    }
 }

@@ -1,13 +1,14 @@
-//! What a peer may speak for.
+//! The actors for which a peer is authoritative.
 //!
-//! | says | is taken from it |
+//! | sender | counters accepted from it |
 //! |---|---|
-//! | a node of this region | its own column, and those of nodes and regions that are gone |
-//! | the key's owner in this region | all columns but ours, which is ours alone to write |
-//! | the key's owner in another region | the column of its region |
+//! | a node of this region | its own, and those of nodes and regions that are gone |
+//! | the key's owner in this region | all but this node's, of which this node is the only writer |
+//! | the key's owner in another region | the counter of its region |
 //!
-//! Two nodes hold different views for a moment whenever somebody comes or goes. What a peer may not
-//! say in our view but may in its own is *disputed*: it is not taken, and the peer says it again.
+//! The views of two nodes differ for a moment whenever a member joins or leaves. Counters for which
+//! the peer may be authoritative in its view but is not in this node's are *disputed*: they are not
+//! merged, and the peer sends them again.
 
 use tidegate_limiter::engine::delta::ACTORS_MAX;
 use tidegate_limiter::engine::delta::Bounds;
@@ -19,7 +20,7 @@ use tidegate_ownership::route::Topology;
 
 use crate::mesh::wire::SyncRole;
 
-/// The peer that sent some columns, and who we are.
+/// The peer that sent some counters, and this node's actor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActorAuthority<'a> {
     pub(super) own_actor: ActorId,
@@ -28,26 +29,26 @@ pub(super) struct ActorAuthority<'a> {
     pub(super) peer_region: &'a str,
 }
 
-/// What may be taken of what a peer said.
+/// Which of the counters that a peer sent may be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accepted {
-    /// All of it.
+    /// All of them.
     Whole,
-    /// What is left of it; the rest is not its to say in our view.
+    /// Those that are left; the others are disputed.
     Part,
-    /// There is nothing in it; it may be a question.
+    /// There are none; the message may only request a reply.
     Nothing,
-    /// Not its to say in our view, which may be the older one.
+    /// None: the peer is not authoritative in this node's view, which may be the older one.
     Disputed,
-    /// Not its to say in any view, or implausible.
+    /// None: the peer is not authoritative in any view, or the counters are implausible.
     Refused,
 }
 
-/// How far ahead of ours a peer's window may be: clocks differ, and a message takes time.
+/// How far ahead of this node's window a peer's may be: clocks differ.
 const AHEAD_MAX: Span = Span::from_secs(5);
 
 impl ActorAuthority<'_> {
-    /// Cuts `actor_counters` down to those that the peer may speak for.
+    /// Removes from `actor_counters` those for which the peer is not authoritative.
     pub(super) fn accept(
         &self,
         actor_counters: &mut Delta,
@@ -57,9 +58,9 @@ impl ActorAuthority<'_> {
         now: Timestamp,
     ) -> Accepted {
         let bounds = Bounds { now, ahead_max: AHEAD_MAX, actors_max: ACTORS_MAX };
-        let is_neighbour = self.peer_region == topology.region;
-        let is_out_of_place = is_neighbour == (role == SyncRole::Region);
-        if is_out_of_place || actor_counters.validate(&bounds).is_err() {
+        let is_same_region = self.peer_region == topology.region;
+        let is_wrong_role = is_same_region == (role == SyncRole::Region);
+        if is_wrong_role || actor_counters.validate(&bounds).is_err() {
             return Accepted::Refused;
         }
         let owner = topology.region_owner(self.peer_region, key.token);
@@ -67,10 +68,10 @@ impl ActorAuthority<'_> {
             return Accepted::Disputed;
         }
         let mut is_cut = false;
-        let theirs = region_actor(self.peer_region);
+        let peer_region = region_actor(self.peer_region);
         actor_counters.retain_actors(|actor| match role {
-            SyncRole::Region => actor == theirs,
-            // An echo of our own column may be older than it is.
+            SyncRole::Region => actor == peer_region,
+            // The peer's copy of this node's counter may be older than the counter.
             SyncRole::Owner | SyncRole::Node if actor == self.own_actor => false,
             SyncRole::Owner => true,
             SyncRole::Node => {
@@ -126,7 +127,7 @@ mod tests {
         Topology::new(id("a"), "eu".into(), View::new(members), 64)
     }
 
-    fn said(index: u64, actors: &[ActorId]) -> Delta {
+    fn delta(index: u64, actors: &[ActorId]) -> Delta {
         let used = VClock { dots: actors.iter().map(|actor| (*actor, 5)).collect() };
         let bucket = DeltaSlice { index, used, refunded: VClock::new() };
         Delta { slice_ns: 60_000_000_000, slices_kept: 2, slices: vec![bucket] }
@@ -136,7 +137,7 @@ mod tests {
         peer: &str,
         region: &str,
         role: SyncRole,
-        mut said: Delta,
+        mut delta: Delta,
     ) -> (Accepted, Vec<ActorId>) {
         let peer_id = id(peer);
         let actor_authority = ActorAuthority {
@@ -145,16 +146,16 @@ mod tests {
             peer_actor: actor(peer, 2),
             peer_region: region,
         };
-        let accepted = actor_authority.accept(&mut said, role, KEY, &topology(), NOW);
-        let left = said.slices.iter().flat_map(|bucket| bucket.used.dots.keys().copied());
+        let accepted = actor_authority.accept(&mut delta, role, KEY, &topology(), NOW);
+        let left = delta.slices.iter().flat_map(|slice| slice.used.dots.keys().copied());
         (accepted, left.collect())
     }
 
     #[test]
-    fn a_node_speaks_for_itself_and_for_those_that_are_gone() {
+    fn a_node_is_authoritative_for_itself_and_for_actors_that_are_gone() {
         let (own, gone, living) = (actor("b", 2), actor("c", 1), actor("c", 2));
         let region_gone = region_actor("ap");
-        for (said_of, outcome, left) in [
+        for (actors, outcome, left) in [
             (vec![own], Accepted::Whole, vec![own]),
             (vec![own, gone], Accepted::Whole, vec![own, gone]),
             (vec![own, region_gone], Accepted::Whole, vec![own, region_gone]),
@@ -164,39 +165,40 @@ mod tests {
             (vec![own, actor("a", 2)], Accepted::Whole, vec![own]),
             (vec![actor("a", 2)], Accepted::Nothing, vec![]),
         ] {
-            let (accepted, mut is_left) = accept("b", "eu", SyncRole::Node, said(10, &said_of));
-            is_left.sort_by_key(|actor| left.iter().position(|wanted| wanted == actor));
-            assert_eq!((accepted, is_left), (outcome, left), "{said_of:?}");
+            let (accepted, mut accepted_actors) =
+                accept("b", "eu", SyncRole::Node, delta(10, &actors));
+            accepted_actors.sort_by_key(|actor| left.iter().position(|it| it == actor));
+            assert_eq!((accepted, accepted_actors), (outcome, left), "{actors:?}");
         }
     }
 
     #[test]
-    fn an_owner_speaks_for_all_but_us_and_only_of_its_keys() {
+    fn an_owner_is_authoritative_for_all_other_actors_of_its_keys_alone() {
         let topology = topology();
         let owner = topology.region_owner("eu", KEY.token).expect("an owner").to_string();
         let others = ["a", "b", "c"].into_iter().find(|node| *node != owner).expect("another");
-        let words = said(10, &[actor("a", 2), actor("b", 2), actor("c", 1)]);
-        let (accepted, left) = accept(&owner, "eu", SyncRole::Owner, words.clone());
+        let counters = delta(10, &[actor("a", 2), actor("b", 2), actor("c", 1)]);
+        let (accepted, left) = accept(&owner, "eu", SyncRole::Owner, counters.clone());
         assert_eq!((accepted, left.len()), (Accepted::Whole, 2));
         assert!(!left.contains(&actor("a", 2)));
-        assert_eq!(accept(others, "eu", SyncRole::Owner, words).0, Accepted::Disputed);
+        assert_eq!(accept(others, "eu", SyncRole::Owner, counters).0, Accepted::Disputed);
     }
 
     #[test]
-    fn a_region_speaks_with_its_one_column() {
+    fn another_regions_owner_is_authoritative_for_its_region_alone() {
         let us = region_actor("us");
-        let words = said(10, &[us, region_actor("ap"), actor("x", 2)]);
-        assert_eq!(accept("x", "us", SyncRole::Region, words), (Accepted::Whole, vec![us]));
-        let nothing = said(10, &[actor("x", 2)]);
+        let counters = delta(10, &[us, region_actor("ap"), actor("x", 2)]);
+        assert_eq!(accept("x", "us", SyncRole::Region, counters), (Accepted::Whole, vec![us]));
+        let nothing = delta(10, &[actor("x", 2)]);
         assert_eq!(accept("x", "us", SyncRole::Region, nothing).0, Accepted::Nothing);
     }
 
     #[test]
-    fn what_is_out_of_place_or_implausible_is_refused() {
+    fn wrong_roles_and_implausible_counters_are_refused() {
         let own = [actor("b", 2)];
-        assert_eq!(accept("b", "eu", SyncRole::Region, said(10, &own)).0, Accepted::Refused);
-        assert_eq!(accept("x", "us", SyncRole::Node, said(10, &own)).0, Accepted::Refused);
-        assert_eq!(accept("x", "us", SyncRole::Owner, said(10, &own)).0, Accepted::Refused);
-        assert_eq!(accept("b", "eu", SyncRole::Node, said(11, &own)).0, Accepted::Refused);
+        assert_eq!(accept("b", "eu", SyncRole::Region, delta(10, &own)).0, Accepted::Refused);
+        assert_eq!(accept("x", "us", SyncRole::Node, delta(10, &own)).0, Accepted::Refused);
+        assert_eq!(accept("x", "us", SyncRole::Owner, delta(10, &own)).0, Accepted::Refused);
+        assert_eq!(accept("b", "eu", SyncRole::Node, delta(11, &own)).0, Accepted::Refused);
     }
 }

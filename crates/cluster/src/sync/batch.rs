@@ -1,4 +1,4 @@
-//! What is told to one peer in one message, cut to what a frame holds.
+//! The entries of each message, up to the size of a frame.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use tidegate_ownership::identity::NodeId;
 
 use crate::mesh::wire::{SYNC_ENTRIES_MAX, SyncEntry, SyncRole};
 
-/// Most columns in one message, by [`Delta::weight`]. A column takes at most 14 bytes, so a message
-/// fills at most half a frame.
+/// Most per-actor counters in one message, by [`Delta::weight`]. One takes at most 14 bytes, so a
+/// message fills at most half a frame.
 pub(super) const ACTORS_PER_MESSAGE_MAX: usize = 32_768;
 
-/// What is to be told to one peer in one message.
+/// One message to one peer.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) to: NodeId,
@@ -20,7 +20,7 @@ pub(super) struct Batch {
     pub(super) entries: Vec<SyncEntry>,
 }
 
-/// What is to be told to all peers in one round.
+/// The messages of one round.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     entries: BTreeMap<(NodeId, SyncRole), Vec<SyncEntry>>,
@@ -38,14 +38,15 @@ impl Batches {
         entries.push(SyncEntry { key, actor_counters });
     }
 
-    /// Messages of at most [`SYNC_ENTRIES_MAX`] entries and [`ACTORS_PER_MESSAGE_MAX`] columns.
+    /// Splits the entries for each peer into messages of at most [`SYNC_ENTRIES_MAX`] entries and
+    /// [`ACTORS_PER_MESSAGE_MAX`] counters.
     pub(super) fn split(self) -> Vec<Batch> {
         let mut batches: Vec<Batch> = Vec::new();
         for ((to, role), entries) in self.entries {
             let mut room = 0;
             let mut open: Option<Batch> = None;
             for mut entry in entries {
-                // Only a key that a thousand starts counted in dozens of slices is that large.
+                // Only a key with a thousand actors and dozens of sub-windows is that large.
                 entry.actor_counters.keep_newest(ACTORS_PER_MESSAGE_MAX);
                 let weight = entry.actor_counters.weight();
                 let fits = |batch: &Batch| batch.entries.len() < SYNC_ENTRIES_MAX && weight <= room;
@@ -75,33 +76,34 @@ mod tests {
     use crate::mesh::codec;
     use crate::mesh::wire::{Call, Numbered, Sync};
 
-    /// The largest that can be said of a key by so many nodes in so many slices.
-    fn delta(nodes: u64, slices: u8) -> Delta {
-        let actors = || (0..nodes).map(|n| (ActorId::new(u64::MAX - n), ACTOR_COUNT_MAX)).collect();
-        let clock = || VClock { dots: actors() };
-        let bucket = |n| DeltaSlice { index: u64::MAX - n, used: clock(), refunded: clock() };
-        let buckets = (0..u64::from(slices)).map(bucket).collect();
-        Delta { slice_ns: u64::MAX, slices_kept: slices, slices: buckets }
+    /// The largest counters of that many actors in that many buckets.
+    fn delta(actors: u64, buckets: u8) -> Delta {
+        let counters =
+            || (0..actors).map(|n| (ActorId::new(u64::MAX - n), ACTOR_COUNT_MAX)).collect();
+        let clock = || VClock { dots: counters() };
+        let slice = |n| DeltaSlice { index: u64::MAX - n, used: clock(), refunded: clock() };
+        let all = (0..u64::from(buckets)).map(slice).collect();
+        Delta { slice_ns: u64::MAX, slices_kept: buckets, slices: all }
     }
 
     #[test]
-    fn messages_fit_a_frame_and_leave_no_key_out() {
-        for (nodes, slices, keys) in [(1, 2, 1_000), (40, 61, 256), (1_024, 61, 2)] {
+    fn messages_fit_into_a_frame_and_carry_every_key() {
+        for (actors, buckets, keys) in [(1, 2, 1_000), (40, 61, 256), (1_024, 61, 2)] {
             let mut batches = Batches::default();
             let to = NodeId::new("b").expect("valid id");
             for tag in 0..keys {
                 let key = KeyHash { token: u64::MAX, tag };
-                batches.add(&to, SyncRole::Owner, key, delta(nodes, slices));
+                batches.add(&to, SyncRole::Owner, key, delta(actors, buckets));
             }
-            let mut told = Vec::new();
+            let mut sent = Vec::new();
             for batch in batches.split() {
-                told.extend(batch.keys().map(|key| key.tag));
+                sent.extend(batch.keys().map(|key| key.tag));
                 assert!(batch.entries.len() <= SYNC_ENTRIES_MAX);
                 let sync = Sync { role: batch.role, urgent: true, entries: batch.entries };
                 let call = Numbered { id: u64::MAX, body: Call::Sync(sync) };
                 codec::encode(&call, &mut BytesMut::new()).expect("fits a frame");
             }
-            assert_eq!(told, (0..keys).collect::<Vec<_>>());
+            assert_eq!(sent, (0..keys).collect::<Vec<_>>());
         }
     }
 }

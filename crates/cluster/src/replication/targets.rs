@@ -1,13 +1,13 @@
-//! Who holds copies of a key: the next nodes on its ring, in other zones where there are any.
+//! The nodes that hold copies of a key: the next ones on its ring, in other zones if there are any.
 //!
-//! A peer that is silent or not connected is passed over for the next one, so that a replica that
-//! died leaves no key without a copy while gossip has not noticed. Without that, one more crash
-//! within a second would lose what was counted.
+//! An unreachable peer is skipped for the next one, so that a dead replica leaves no key without a
+//! copy until gossip detects the failure. Otherwise one more crash within that second would lose
+//! counts.
 //!
-//! **Example.** Ring a (zone 1), b (zone 1), c (zone 2), one replica: the owner a copies to c;
-//! while c is silent to b.
+//! **Example.** Ring a (zone 1), b (zone 1), c (zone 2), one replica: the owner a copies to c, and
+//! to b while c is unreachable.
 //!
-//! **Bound:** one remembered answer for each stretch of the rings, members × vnodes of them.
+//! **Bound:** one cached list per arc of the rings, of which there are members × vnodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,18 +19,19 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
 
-/// Who holds copies of what, by one view of the cluster; immutable but for what it remembers.
+/// The replicas of every key for one topology and one set of reachable peers. Immutable but for its
+/// caches.
 #[derive(Debug)]
 pub(super) struct Targets {
     topology: Arc<Topology>,
     reachable: BTreeSet<NodeId>,
     replicas: usize,
-    to_tell: Memo,
-    by_ring: Memo,
+    reachable_cache: Cache,
+    ring_cache: Cache,
 }
 
-/// Answers by ring and stretch of it.
-type Memo = Mutex<BTreeMap<(bool, usize), Arc<[NodeId]>>>;
+/// Lists by ring (whether it is the global one) and arc.
+type Cache = Mutex<BTreeMap<(bool, usize), Arc<[NodeId]>>>;
 
 impl Targets {
     pub(super) fn new(
@@ -38,41 +39,41 @@ impl Targets {
         reachable: BTreeSet<NodeId>,
         replicas: usize,
     ) -> Self {
-        Self { topology, reachable, replicas, to_tell: Memo::default(), by_ring: Memo::default() }
+        let (reachable_cache, ring_cache) = (Cache::default(), Cache::default());
+        Self { topology, reachable, replicas, reachable_cache, ring_cache }
     }
 
-    /// Whether it is what these say.
-    pub(super) fn is_of(&self, topology: &Arc<Topology>, reachable: &BTreeSet<NodeId>) -> bool {
+    /// Whether these targets are still current.
+    pub(super) fn is_for(&self, topology: &Arc<Topology>, reachable: &BTreeSet<NodeId>) -> bool {
         Arc::ptr_eq(&self.topology, topology) && self.reachable == *reachable
     }
 
-    /// Whom this node tells of a key that it decides: the first reachable others on the ring, be
-    /// this node its owner or about to hand it over.
-    pub(super) fn of(&self, key: KeyHash) -> Arc<[NodeId]> {
-        self.remember(&self.to_tell, key, |ring| {
+    /// The nodes to which this node copies a key that it decides: the first reachable others on the
+    /// ring, whether this node is the owner or about to hand the key off.
+    pub(super) fn replicas(&self, key: KeyHash) -> Arc<[NodeId]> {
+        self.cached(&self.reachable_cache, key, |ring| {
             self.others(ring, key).take(self.replicas).cloned().collect()
         })
     }
 
-    /// Whom this node asks to confirm a key that it decides: those that it tells, and at least one,
-    /// also where no copies are kept.
-    pub(super) fn to_confirm(&self, key: KeyHash) -> Arc<[NodeId]> {
+    /// The nodes that may confirm a copy: the replicas, or the next node if no copies are kept.
+    pub(super) fn confirming(&self, key: KeyHash) -> Arc<[NodeId]> {
         if self.replicas > 0 {
-            return self.of(key);
+            return self.replicas(key);
         }
         let Some(ring) = self.ring(key.scope()) else { return Arc::default() };
         self.others(ring, key).take(1).cloned().collect()
     }
 
-    /// The key's owner by the ring, and behind it those that hold copies while all are well. Nodes
-    /// with equal views answer alike.
+    /// The key's owner by the ring, then its replicas if all nodes are reachable. Equal on all nodes
+    /// with the same view.
     pub(super) fn by_ring(&self, key: KeyHash) -> Arc<[NodeId]> {
-        self.remember(&self.by_ring, key, |ring| {
+        self.cached(&self.ring_cache, key, |ring| {
             ring.replicas(key.token, self.replicas).into_iter().cloned().collect()
         })
     }
 
-    /// Whether there is any other node on the key's ring.
+    /// Whether the key's ring has any node beside this one.
     pub(super) fn has_others(&self, key: KeyHash) -> bool {
         self.ring(key.scope()).is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))
     }
@@ -81,7 +82,7 @@ impl Targets {
         self.reachable.contains(id)
     }
 
-    /// Whether nobody can be reached.
+    /// Whether no peer is reachable.
     pub(super) fn is_alone(&self) -> bool {
         self.reachable.is_empty()
     }
@@ -90,18 +91,18 @@ impl Targets {
         &self.topology.me
     }
 
-    fn remember(
+    fn cached(
         &self,
-        memo: &Memo,
+        cache: &Cache,
         key: KeyHash,
-        answer: impl FnOnce(&Ring) -> Arc<[NodeId]>,
+        list: impl FnOnce(&Ring) -> Arc<[NodeId]>,
     ) -> Arc<[NodeId]> {
         let Some(ring) = self.ring(key.scope()) else { return Arc::default() };
-        let stretch = (key.scope() == Scope::Global, ring.arc(key.token));
-        memo.lock().entry(stretch).or_insert_with(|| answer(ring)).clone()
+        let arc = (key.scope() == Scope::Global, ring.arc(key.token));
+        cache.lock().entry(arc).or_insert_with(|| list(ring)).clone()
     }
 
-    /// The reachable others on the ring, those that should hold a copy first.
+    /// The reachable other nodes on the ring, in the order in which they should hold copies.
     fn others<'a>(&self, ring: &'a Ring, key: KeyHash) -> impl Iterator<Item = &'a NodeId> {
         let all = ring.replicas(key.token, ring.nodes().len()).into_iter();
         all.filter(|id| **id != self.topology.me && self.is_reachable(id))
@@ -127,11 +128,11 @@ mod tests {
         NodeId::new(id).expect("a valid id")
     }
 
-    /// Of node `me` in a cluster of (id, region, zone).
+    /// The targets of node `me` in a cluster of (id, region, zone).
     fn targets(
         me: &str,
         nodes: &[(&str, &str, &str)],
-        silent: &[&str],
+        unreachable: &[&str],
         replicas: usize,
     ) -> Targets {
         let member = |(node, region, zone): &(&str, &str, &str)| Member {
@@ -147,7 +148,7 @@ mod tests {
         };
         let view = View::new(nodes.iter().map(member));
         let region = view.get(&id(me)).expect("a member").region.clone();
-        let reachable = nodes.iter().map(|node| node.0).filter(|node| !silent.contains(node));
+        let reachable = nodes.iter().map(|node| node.0).filter(|node| !unreachable.contains(node));
         let reachable = reachable.filter(|node| *node != me).map(id).collect();
         Targets::new(Arc::new(Topology::new(id(me), region, view, 64)), reachable, replicas)
     }
@@ -160,23 +161,26 @@ mod tests {
     const THREE: [(&str, &str, &str); 3] = [("a", "eu", "1"), ("b", "eu", "1"), ("c", "eu", "2")];
 
     #[test]
-    fn a_copy_is_in_another_zone_while_that_zone_is_there() {
-        let well = targets("a", &THREE, &[], 1);
-        assert!(keys().all(|key| *well.of(key) == [id("c")] || well.by_ring(key)[0] != id("a")));
-        let silent = targets("a", &THREE, &["c"], 1);
-        assert!(keys().all(|key| *silent.of(key) == [id("b")]));
-        assert!(keys().all(|key| targets("a", &THREE, &["b", "c"], 1).of(key).is_empty()));
+    fn a_copy_is_in_another_zone_while_that_zone_is_reachable() {
+        let all = targets("a", &THREE, &[], 1);
+        assert!(
+            keys().all(|key| *all.replicas(key) == [id("c")] || all.by_ring(key)[0] != id("a"))
+        );
+        let without_c = targets("a", &THREE, &["c"], 1);
+        assert!(keys().all(|key| *without_c.replicas(key) == [id("b")]));
+        assert!(keys().all(|key| targets("a", &THREE, &["b", "c"], 1).replicas(key).is_empty()));
     }
 
     #[test]
-    fn nobody_is_told_twice_and_a_node_never_tells_itself() {
+    fn replicas_are_distinct_and_never_the_node_itself() {
         let all = targets("a", &THREE, &[], 3);
         for key in keys() {
-            let told: BTreeSet<_> = all.of(key).iter().cloned().collect();
-            assert_eq!(told, BTreeSet::from([id("b"), id("c")]));
+            let mut replicas = all.replicas(key).to_vec();
+            replicas.sort();
+            assert_eq!(replicas, [id("b"), id("c")]);
         }
         let none = targets("a", &THREE, &[], 0);
-        assert!(keys().all(|key| none.of(key).is_empty() && none.has_others(key)));
+        assert!(keys().all(|key| none.replicas(key).is_empty() && none.has_others(key)));
     }
 
     #[test]
@@ -184,17 +188,17 @@ mod tests {
         let nodes = [("a", "eu", "1"), ("b", "eu", "1"), ("c", "us", "2")];
         let targets = targets("a", &nodes, &[], 1);
         for key in keys() {
-            assert_eq!(*targets.of(key), [id("b")]);
+            assert_eq!(*targets.replicas(key), [id("b")]);
         }
         let global = keys().map(|key| KeyHash { tag: key.tag | GLOBAL, ..key });
-        assert!(global.into_iter().any(|key| *targets.of(key) == [id("c")]));
+        assert!(global.into_iter().any(|key| *targets.replicas(key) == [id("c")]));
         let alone = [("a", "eu", "1"), ("c", "us", "2")];
         let alone = self::targets("a", &alone, &[], 1);
-        assert!(keys().all(|key| alone.of(key).is_empty() && !alone.has_others(key)));
+        assert!(keys().all(|key| alone.replicas(key).is_empty() && !alone.has_others(key)));
     }
 
     #[test]
-    fn who_should_hold_a_copy_does_not_depend_on_who_asks() {
+    fn all_nodes_compute_the_same_replicas() {
         let all: Vec<_> = ["a", "b", "c"].map(|me| targets(me, &THREE, &[], 1)).into();
         for key in keys() {
             assert!(all.iter().all(|one| one.by_ring(key) == all[0].by_ring(key)));

@@ -1,4 +1,4 @@
-//! `durability: replicated`: an answer waits for one copy.
+//! `durability: replicated`: a verdict waits for one copy of its counters.
 
 use std::time::Duration;
 
@@ -10,48 +10,42 @@ use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::Hits;
 use tidegate_ownership::identity::NodeId;
 
-use super::Replicator;
 use super::batch::Batch;
-use super::counters::count;
+use super::replicator::{Replicator, count};
 use crate::mesh::StreamClass;
 use crate::mesh::wire::{Call, Reply};
 
-/// Whether these verdicts wait for [`Replicator::confirm`]: something was counted that a crash must
-/// not forget. A peek counts nothing, and neither does an ask of which a limit refused.
-pub fn is_owed(durability: Durability, hits: Hits, verdicts: &[Verdict]) -> bool {
+/// Whether these verdicts wait for [`Replicator::confirm`]: something was counted. A peek counts
+/// nothing, and neither does a check that one of its limits denied.
+pub fn awaits_confirm(durability: Durability, hits: Hits, verdicts: &[Verdict]) -> bool {
     durability == Durability::Replicated
         && hits != Hits::PEEK
         && verdicts.iter().all(|verdict| verdict.allowed)
 }
 
 impl Replicator {
-    /// Sends the present states of these keys, the counters of one check, to their replicas at
-    /// once, and waits until the first of them holds all. True at once when the ring has no other
-    /// node; false when none of them answers within `deadline`.
+    /// Sends the current states of these keys, the counters of one check, to their replicas, and
+    /// waits until one replica holds all of them. Returns true at once if the ring has no other
+    /// node, and false if no replica confirms within `deadline`.
     pub async fn confirm(&self, keys: &[KeyHash], deadline: Duration) -> bool {
         let Some(first) = keys.first() else { return true };
         let targets = self.targets();
         if !targets.has_others(*first) {
             return true;
         }
-        let is_confirmed = self.ask_replicas(keys, &targets.to_confirm(*first), deadline).await;
+        let is_confirmed = self.confirm_by(keys, &targets.confirming(*first), deadline).await;
         let counters = &self.shared.counters;
         count(if is_confirmed { &counters.confirmed } else { &counters.unconfirmed }, 1);
         is_confirmed
     }
 
-    async fn ask_replicas(
-        &self,
-        keys: &[KeyHash],
-        replicas: &[NodeId],
-        deadline: Duration,
-    ) -> bool {
+    async fn confirm_by(&self, keys: &[KeyHash], replicas: &[NodeId], deadline: Duration) -> bool {
         let shared = &self.shared;
         let now = shared.clock.now();
         let mut batch = Batch::default();
-        for counted in keys.iter().filter_map(|key| shared.store.get(*key, now)) {
-            if batch.add(counted).is_err() {
-                // More than a message holds: eight logs of ten thousand hits on one descriptor.
+        for counter in keys.iter().filter_map(|key| shared.store.get(*key, now)) {
+            if batch.add(counter).is_err() {
+                // More than a message can hold: eight logs of ten thousand hits on one descriptor.
                 return false;
             }
         }
@@ -60,13 +54,13 @@ impl Replicator {
             return true;
         }
         count(&shared.counters.sent, (entries.len() * replicas.len()) as u64);
-        let ask = |to| {
+        let call = |to| {
             let call = Call::States(entries.clone());
             shared.mesh.call(to, StreamClass::Checks, call, deadline)
         };
-        let mut answers: FuturesUnordered<_> = replicas.iter().map(ask).collect();
-        while let Some(answer) = answers.next().await {
-            if answer == Ok(Reply::Done) {
+        let mut replies: FuturesUnordered<_> = replicas.iter().map(call).collect();
+        while let Some(reply) = replies.next().await {
+            if reply == Ok(Reply::Done) {
                 return true;
             }
         }
@@ -83,16 +77,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_counted_waits_for_a_copy() {
+    fn only_counted_hits_wait_for_a_copy() {
         let quota = Quota::simple(Algorithm::Gcra, 1, Span::from_secs(60)).expect("valid");
         let (mut state, now) = (State::Absent, Timestamp::from_secs(9));
-        let mut ask = |hits| decide(&mut state, &quota, Hits::new(hits), now);
-        let (allowed, refused) = (ask(1), ask(1));
+        let mut check = |hits| decide(&mut state, &quota, Hits::new(hits), now);
+        let (allowed, denied) = (check(1), check(1));
         let durable = Durability::Replicated;
-        assert!(is_owed(durable, Hits::ONE, &[allowed]));
-        assert!(is_owed(durable, Hits::new(-1), &[allowed]));
-        assert!(!is_owed(durable, Hits::ONE, &[allowed, refused]));
-        assert!(!is_owed(durable, Hits::PEEK, &[allowed]));
-        assert!(!is_owed(Durability::Async, Hits::ONE, &[allowed]));
+        assert!(awaits_confirm(durable, Hits::ONE, &[allowed]));
+        assert!(awaits_confirm(durable, Hits::new(-1), &[allowed]));
+        assert!(!awaits_confirm(durable, Hits::ONE, &[allowed, denied]));
+        assert!(!awaits_confirm(durable, Hits::PEEK, &[allowed]));
+        assert!(!awaits_confirm(Durability::Async, Hits::ONE, &[allowed]));
     }
 }

@@ -1,14 +1,13 @@
-//! One message of states, filled to what a frame holds.
+//! The states of one message, up to the size of a frame.
 
 use tidegate_limiter::store::StoredCounter;
 
 use crate::mesh::wire::{STATE_ENTRIES_MAX, StateEntry};
 
 /// Most bytes of states in one message: half a frame. The largest state, a log of ten thousand
-/// hits, weighs 140 KB, so every state fits into an empty message.
+/// hits, weighs 140 KB, so every state fits into an empty batch.
 const WEIGHT_MAX: usize = 512 * 1024;
 
-/// States for one message.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<StateEntry>,
@@ -16,13 +15,13 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Adds a state; gives it back when there is no room.
-    pub(super) fn add(&mut self, counted: StoredCounter) -> Result<(), StoredCounter> {
-        let weight = self.weight + counted.state.encoded_bytes_max() + size_of::<StateEntry>();
+    /// Adds a state, or returns it if there is no room.
+    pub(super) fn add(&mut self, counter: StoredCounter) -> Result<(), StoredCounter> {
+        let weight = self.weight + counter.state.encoded_bytes_max() + size_of::<StateEntry>();
         if self.is_full() || (weight > WEIGHT_MAX && !self.entries.is_empty()) {
-            return Err(counted);
+            return Err(counter);
         }
-        let StoredCounter { key, state, expires } = counted;
+        let StoredCounter { key, state, expires } = counter;
         self.entries.push(StateEntry { key, state, expires });
         self.weight = weight;
         Ok(())
@@ -53,15 +52,15 @@ mod tests {
     use crate::mesh::codec;
     use crate::mesh::wire::{Call, Numbered};
 
-    fn counted(state: &State) -> StoredCounter {
+    fn counter(state: &State) -> StoredCounter {
         let key = KeyHash { token: u64::MAX, tag: u64::MAX };
         StoredCounter { key, state: state.clone(), expires: Timestamp::NEVER }
     }
 
-    /// How many of `state` fit; the message must fit a frame.
+    /// How many of `state` fit into a batch, which must fit into a frame.
     fn fill(state: &State) -> usize {
         let mut batch = Batch::default();
-        while batch.add(counted(state)).is_ok() {}
+        while batch.add(counter(state)).is_ok() {}
         let len = batch.len();
         let call = Numbered { id: u64::MAX, body: Call::States(batch.into_entries()) };
         codec::encode(&call, &mut BytesMut::new()).expect("fits a frame");
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_message_fits_a_frame_whatever_it_holds() {
+    fn a_full_batch_fits_into_a_frame_for_any_state() {
         assert_eq!(fill(&State::Tat(Tat::new(u64::MAX, u32::MAX))), STATE_ENTRIES_MAX);
         let quota = Quota::simple(Algorithm::SlidingWindowLog, LOG_LIMIT_MAX, Span::from_secs(60));
         let (quota, mut log) = (quota.expect("a valid quota"), State::Absent);

@@ -1,0 +1,165 @@
+//! Anti-entropy: owners compare digests with their replicas and send the keys that differ.
+//!
+//! A round takes a digest snapshot, exchanges digests with each replica, and scans the store for
+//! this node's keys in the differing buckets, which it puts into the replication queue. From there
+//! they are sent like every change, within the same bounds. A round begins every few seconds, and at
+//! once when the topology or the set of reachable peers changes.
+//!
+//! A bucket with a key that changes all the time always differs. **Bound:** a round sends at most
+//! [`REPAIR_KEYS_MAX`] keys. The next one resumes the scan after the last of them, so that busy
+//! keys do not starve lost ones, and begins as soon as a new snapshot may be taken.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limiter::store::{Cursor, KeyHash};
+use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::identity::NodeId;
+
+use super::digest::{DigestSnapshot, are_valid_digests, bucket, fingerprint};
+use super::replicator::{Replicator, count};
+use super::targets::Targets;
+use crate::mesh::StreamClass;
+use crate::mesh::wire::{Call, DIGESTS_MAX, Digest, Reply};
+
+/// The pause after a round that sent every key that differed.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Most keys that one round sends again.
+const REPAIR_KEYS_MAX: usize = 65_536;
+/// How long a peer may take for its reply: it may have to scan its store.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a snapshot is reused, so that the digests of all peers cost one scan. A peer can cause
+/// one scan in that time.
+const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(2);
+
+impl Replicator {
+    /// Replies to a peer's digests with the buckets in which this node's copies of its keys differ.
+    pub async fn compare_digests(&self, from: &NodeId, digests: Vec<Digest>) -> Reply {
+        if !are_valid_digests(&digests) {
+            return Reply::Malformed;
+        }
+        let snapshot = self.digest_snapshot(Timestamp::EPOCH).await;
+        let held = snapshot.held.get(from).cloned().unwrap_or_default();
+        Reply::Differing(held.differing(&digests))
+    }
+
+    /// Runs rounds, one at a time. Never returns.
+    pub(super) async fn run_anti_entropy(&self) {
+        let mut resume = Cursor::default();
+        // Nodes that start at the same time do not scan at the same time.
+        tokio::time::sleep(self.initial_delay()).await;
+        loop {
+            let is_complete = self.repair(&mut resume).await;
+            tokio::time::sleep(SNAPSHOT_MAX_AGE).await;
+            if is_complete {
+                let changed = self.shared.targets_changed.notified();
+                let _ = tokio::time::timeout(INTERVAL, changed).await;
+            }
+        }
+    }
+
+    /// One round. Returns whether every replica replied and every differing key was queued.
+    async fn repair(&self, resume: &mut Cursor) -> bool {
+        let targets = self.targets();
+        if targets.is_alone() {
+            return true;
+        }
+        let snapshot = self.digest_snapshot(self.shared.clock.now()).await;
+        let mut is_complete = true;
+        let mut differing: BTreeSet<(NodeId, u16)> = BTreeSet::new();
+        for (replica, sums) in snapshot.owned.iter().filter(|(id, _)| targets.is_reachable(id)) {
+            for digests in sums.digests().chunks(DIGESTS_MAX) {
+                let call = Call::Digests(digests.to_vec());
+                let mesh = &self.shared.mesh;
+                match mesh.call(replica, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
+                    Ok(Reply::Differing(buckets)) => {
+                        differing.extend(buckets.into_iter().map(|b| (replica.clone(), b)));
+                    }
+                    // The next round compares them again.
+                    Ok(_) | Err(_) => is_complete = false,
+                }
+            }
+        }
+        if differing.is_empty() {
+            return is_complete;
+        }
+        self.enqueue_differing(&targets, &differing, resume).await && is_complete
+    }
+
+    /// Queues this node's keys in the differing buckets. Returns whether one scan, from the first
+    /// key to the last, queued all of them.
+    async fn enqueue_differing(
+        &self,
+        targets: &Targets,
+        differing: &BTreeSet<(NodeId, u16)>,
+        resume: &mut Cursor,
+    ) -> bool {
+        let shared = &self.shared;
+        let differs = |key: KeyHash| {
+            let by_ring = targets.by_ring(key);
+            by_ring.split_first().is_some_and(|(owner, replicas)| {
+                owner == targets.me()
+                    && replicas.iter().any(|id| differing.contains(&(id.clone(), bucket(key))))
+            })
+        };
+        let begin = *resume;
+        let (mut keys, mut queued) = (Vec::new(), 0);
+        let mut from = Some(begin);
+        while let Some(cursor) = from.filter(|_| queued < REPAIR_KEYS_MAX) {
+            let now = shared.clock.now();
+            from = shared.store.visit(cursor, now, KeyHash::is_owned, |key, _, _| keys.push(key));
+            for key in keys.drain(..).filter(|key| differs(*key)) {
+                shared.store.enqueue_replication(key);
+                queued += 1;
+            }
+            tokio::task::yield_now().await;
+        }
+        count(&shared.counters.repaired, queued as u64);
+        *resume = from.unwrap_or_default();
+        shared.wake.notify_one();
+        begin == Cursor::default() && from.is_none()
+    }
+
+    /// A snapshot that is at most [`SNAPSHOT_MAX_AGE`] old and not older than `since`.
+    async fn digest_snapshot(&self, since: Timestamp) -> Arc<DigestSnapshot> {
+        let mut latest = self.shared.digest_snapshot.lock().await;
+        let now = self.shared.clock.now();
+        let is_current = |snapshot: &&Arc<DigestSnapshot>| {
+            snapshot.taken >= since && now.since(snapshot.taken) < Span::from(SNAPSHOT_MAX_AGE)
+        };
+        if let Some(snapshot) = latest.as_ref().filter(is_current) {
+            return snapshot.clone();
+        }
+        let snapshot = Arc::new(self.take_digest_snapshot(now).await);
+        *latest = Some(snapshot.clone());
+        snapshot
+    }
+
+    async fn take_digest_snapshot(&self, now: Timestamp) -> DigestSnapshot {
+        let store = &self.shared.store;
+        let targets = self.targets();
+        let mut snapshot = DigestSnapshot::new(now);
+        let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
+        while let Some(cursor) = from {
+            from = store.visit(cursor, now, KeyHash::is_owned, |key, state, expires| {
+                found.push((key, fingerprint(key, state, expires)));
+            });
+            for (key, fingerprint) in found.drain(..) {
+                snapshot.add(&targets, key, fingerprint);
+            }
+            tokio::task::yield_now().await;
+        }
+        snapshot
+    }
+
+    /// A part of the interval that depends on the node id alone.
+    fn initial_delay(&self) -> Duration {
+        let id = self.shared.topology.load().me.clone();
+        let sum = id
+            .as_str()
+            .bytes()
+            .fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        INTERVAL / 64 * (sum % 64)
+    }
+}

@@ -1,0 +1,187 @@
+//! The replicator's state, and the loop that sends changes at an interval.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_limiter::store::Store;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::route::Topology;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::digest::DigestSnapshot;
+use super::send_queue::SendQueue;
+use super::subscribers::Subscribers;
+use super::targets::Targets;
+use crate::environment::Clock;
+use crate::mesh::Mesh;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How often changes are sent.
+    pub interval: Duration,
+    /// Number of nodes beside the owner that hold a copy of each key.
+    pub replicas: usize,
+}
+
+/// Keeps copies of this node's strict keys on other nodes, and holds copies of theirs. Cheap to
+/// clone.
+#[derive(Clone, Debug)]
+pub struct Replicator {
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) store: Arc<Store>,
+    pub(super) topology: Arc<ArcSwap<Topology>>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) mesh: Mesh,
+    pub(super) counters: Counters,
+    /// Locked before the store's shards, never after.
+    pub(super) send_queues: Mutex<BTreeMap<NodeId, SendQueue>>,
+    pub(super) subscribers: Mutex<Subscribers>,
+    /// The targets for the current topology and the reachable peers.
+    targets: ArcSwap<Targets>,
+    /// Held while the replication queue is drained, so that a concurrent `flush` finds every key
+    /// either there or in a send queue.
+    pub(super) collecting: Mutex<()>,
+    /// Wakes the loop before the interval ends.
+    pub(super) wake: Notify,
+    /// Notified when a message was acknowledged or failed.
+    pub(super) acked: Notify,
+    /// Notified when the topology or the set of reachable peers changed: copies may be missing.
+    pub(super) targets_changed: Notify,
+    /// The latest digest snapshot. Locked while one is taken, so that concurrent callers share it.
+    pub(super) digest_snapshot: tokio::sync::Mutex<Option<Arc<DigestSnapshot>>>,
+}
+
+/// Statistics since the start, for the metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// States sent to peers.
+    pub sent: AtomicU64,
+    /// States received from peers and merged.
+    pub received: AtomicU64,
+    /// States received from peers and refused: the peer may not hold the key, or the state is
+    /// implausible.
+    pub refused: AtomicU64,
+    /// Messages that failed; their keys are sent again.
+    pub failed: AtomicU64,
+    /// States queued again because a replica's digest differed.
+    pub repaired: AtomicU64,
+    /// Checks whose counters a replica confirmed before the verdict was returned.
+    pub confirmed: AtomicU64,
+    /// Checks whose counters no replica confirmed in time.
+    pub unconfirmed: AtomicU64,
+}
+
+/// Relaxed: statistics order nothing.
+pub(super) fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// How long a node that leaves goes on sending what it counted last.
+const FINAL_ROUND_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Replicator {
+    /// Creates a replicator of `store`. It sends nothing until [`Replicator::run`].
+    pub fn new(
+        options: Options,
+        store: Arc<Store>,
+        topology: Arc<ArcSwap<Topology>>,
+        clock: Arc<dyn Clock>,
+        mesh: Mesh,
+    ) -> Self {
+        store.set_replicated(options.replicas > 0);
+        let targets = Targets::new(topology.load_full(), BTreeSet::new(), options.replicas);
+        let shared = Shared {
+            options,
+            store,
+            topology,
+            clock,
+            mesh,
+            counters: Counters::default(),
+            send_queues: Mutex::default(),
+            subscribers: Mutex::default(),
+            targets: ArcSwap::from_pointee(targets),
+            collecting: Mutex::default(),
+            wake: Notify::new(),
+            acked: Notify::new(),
+            targets_changed: Notify::new(),
+            digest_snapshot: tokio::sync::Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Sends changes every interval and compares digests with replicas, until `stop`. Then sends
+    /// what is left, for at most half a second.
+    pub async fn run(&self, stop: CancellationToken) {
+        let mut rounds = tokio::time::interval(self.shared.options.interval);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut messages = JoinSet::new();
+        // Dropping the set at the end aborts the task.
+        let mut anti_entropy = JoinSet::new();
+        if self.shared.options.replicas > 0 {
+            let this = self.clone();
+            anti_entropy.spawn(async move { this.run_anti_entropy().await });
+        }
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                _ = rounds.tick() => {}
+                () = self.shared.wake.notified() => {}
+                Some(_) = messages.join_next() => continue,
+            }
+            self.collect();
+            self.send(&mut messages);
+        }
+        let final_round = async {
+            while !self.collect().is_complete() {
+                self.send(&mut messages);
+                while messages.join_next().await.is_some() {}
+                tokio::task::yield_now().await;
+            }
+            while messages.join_next().await.is_some() {}
+            self.send(&mut messages);
+            while messages.join_next().await.is_some() {}
+        };
+        let _ = tokio::time::timeout(FINAL_ROUND_TIMEOUT, final_round).await;
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// How long the oldest change has waited for its copy.
+    pub fn lag(&self) -> Span {
+        let send_queues = self.shared.send_queues.lock();
+        let oldest = send_queues.values().filter_map(SendQueue::oldest).min();
+        oldest.map_or(Span::ZERO, |since| self.shared.clock.now().since(since))
+    }
+
+    /// The targets for the current topology and the peers that are reachable now.
+    pub(super) fn targets(&self) -> Arc<Targets> {
+        let shared = &self.shared;
+        let topology = shared.topology.load_full();
+        let peers = shared.mesh.peers().into_iter();
+        let reachable = peers.filter(|peer| !peer.is_unreachable()).map(|peer| peer.id.clone());
+        let reachable: BTreeSet<NodeId> = reachable.collect();
+        let current = shared.targets.load_full();
+        if current.is_for(&topology, &reachable) {
+            return current;
+        }
+        let next = Arc::new(Targets::new(topology, reachable, shared.options.replicas));
+        shared.targets.store(next.clone());
+        shared.targets_changed.notify_one();
+        next
+    }
+}

@@ -1,0 +1,139 @@
+//! The receiving side: per-actor counters that a peer sent, in a message or in a reply.
+
+use std::collections::BTreeSet;
+
+use tidegate_limiter::engine::{ActorId, Delta};
+use tidegate_limiter::store::{KeyHash, MergeOutcome};
+use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::identity::{NodeId, node_actor};
+
+use super::actor_authority::{Accepted, ActorAuthority};
+use super::batch::ACTORS_PER_MESSAGE_MAX;
+use super::synchroniser::{Synchroniser, count};
+use crate::mesh::Peer;
+use crate::mesh::wire::{Reply, SYNC_ENTRIES_MAX, Sync, SyncEntry, SyncRole};
+
+impl Synchroniser {
+    /// Merges counters that a peer sent. The reply to a node or to another region's owner has an
+    /// entry for every key except those that the peer is to send again.
+    pub fn receive(&self, from: &Peer, sync: Sync) -> Reply {
+        let shared = &self.shared;
+        if sync.entries.len() > SYNC_ENTRIES_MAX {
+            return Reply::Malformed;
+        }
+        let topology = shared.topology.load();
+        let now = shared.clock.now();
+        let actor_authority = ActorAuthority {
+            own_actor: shared.incarnation.actor(),
+            peer: &from.id,
+            peer_actor: node_actor(&from.id, from.generation),
+            peer_region: &from.region,
+        };
+        let mut replies = Vec::new();
+        let mut room = ACTORS_PER_MESSAGE_MAX;
+        let mut has_changed = false;
+        for mut entry in sync.entries {
+            count(&shared.counters.received, 1);
+            let key = entry.key;
+            let accepted =
+                actor_authority.accept(&mut entry.actor_counters, sync.role, key, &topology, now);
+            if matches!(accepted, Accepted::Nothing | Accepted::Refused | Accepted::Disputed) {
+                count(&shared.counters.rejected, u64::from(accepted != Accepted::Nothing));
+            } else if self.merge(&entry, now) && sync.role != SyncRole::Owner {
+                // The owner forwards what nodes and other regions send; a node forwards nothing.
+                if sync.urgent {
+                    shared.store.enqueue_urgent_sync(key);
+                } else {
+                    shared.store.enqueue_sync(key);
+                }
+                has_changed = true;
+            }
+            let known = match accepted {
+                _ if sync.role == SyncRole::Owner => continue,
+                // Left out of the reply, so that the peer sends it again when the views agree.
+                Accepted::Part | Accepted::Disputed => continue,
+                // Named in the reply: it would be refused the second time as well.
+                Accepted::Refused => None,
+                Accepted::Whole | Accepted::Nothing => {
+                    self.known_counters(key, sync.role, actor_authority.peer_actor)
+                }
+            };
+            let actor_counters = match known {
+                Some(known) if known.weight() <= room => known,
+                Some(_) => {
+                    // Does not fit: this node's next round sends it.
+                    shared.store.enqueue_sync(key);
+                    entry.actor_counters.without_slices()
+                }
+                None => entry.actor_counters.without_slices(),
+            };
+            room -= actor_counters.weight();
+            replies.push(SyncEntry { key, actor_counters });
+        }
+        if sync.urgent && has_changed {
+            self.hurry();
+        }
+        match sync.role {
+            SyncRole::Owner => Reply::Done,
+            SyncRole::Node | SyncRole::Region => Reply::ActorCounters(replies),
+        }
+    }
+
+    /// Merges an owner's reply to a message about `sent` keys. Keys that it does not name were not
+    /// accepted and are sent again.
+    pub(super) fn receive_reply(
+        &self,
+        to: &NodeId,
+        role: SyncRole,
+        mut sent: BTreeSet<KeyHash>,
+        entries: Vec<SyncEntry>,
+    ) {
+        let shared = &self.shared;
+        let topology = shared.topology.load();
+        let Some(peer) = topology.view.get(to) else { return self.enqueue_again(sent, role) };
+        let now = shared.clock.now();
+        let actor_authority = ActorAuthority {
+            own_actor: shared.incarnation.actor(),
+            peer: to,
+            peer_actor: node_actor(to, peer.generation),
+            peer_region: &peer.region,
+        };
+        // The reply to a push comes from the owner, that to a region exchange from the other region.
+        let peer_role = match role {
+            SyncRole::Node | SyncRole::Owner => SyncRole::Owner,
+            SyncRole::Region => SyncRole::Region,
+        };
+        for mut entry in entries {
+            let (key, counters) = (entry.key, &mut entry.actor_counters);
+            let accepted = if sent.remove(&key) {
+                actor_authority.accept(counters, peer_role, key, &topology, now)
+            } else {
+                Accepted::Refused
+            };
+            match accepted {
+                Accepted::Whole | Accepted::Part => {
+                    if self.merge(&entry, now) && role == SyncRole::Region {
+                        shared.store.enqueue_sync(key);
+                    }
+                }
+                Accepted::Nothing => {}
+                Accepted::Disputed | Accepted::Refused => count(&shared.counters.rejected, 1),
+            }
+        }
+        self.enqueue_again(sent, role);
+    }
+
+    /// Merges accepted counters into the store. Returns whether they changed it.
+    fn merge(&self, entry: &SyncEntry, now: Timestamp) -> bool {
+        let merged = self.shared.store.merge_actor_counters(entry.key, &entry.actor_counters, now);
+        merged == MergeOutcome::Merged { changed: true }
+    }
+
+    /// The counters of a key without the peer's own, of which the peer is the only writer.
+    fn known_counters(&self, key: KeyHash, role: SyncRole, peer: ActorId) -> Option<Delta> {
+        self.shared.store.read_actor_counters(key, |actor_counters| match role {
+            SyncRole::Region => self.region_counter(actor_counters),
+            SyncRole::Node | SyncRole::Owner => actor_counters.delta_of(|actor| actor != peer),
+        })
+    }
+}

@@ -1,0 +1,374 @@
+//! The synchroniser's state, its rounds, and the sending side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};
+use tidegate_limiter::store::{BackgroundScan, Cursor, KeyHash, Store};
+use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
+use tidegate_ownership::membership::Member;
+use tidegate_ownership::route::Topology;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::batch::{Batch, Batches};
+use super::lazy_sync::LazySync;
+use super::region_queue::RegionQueue;
+use crate::environment::Clock;
+use crate::incarnation::Incarnation;
+use crate::mesh::wire::{Call, Reply, Sync, SyncRole};
+use crate::mesh::{Mesh, StreamClass};
+
+/// How often counters are sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Inside the region.
+    pub interval: Duration,
+    /// Between regions.
+    pub region_interval: Duration,
+}
+
+/// Synchronises the eventual keys of a store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Synchroniser {
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    options: Options,
+    pub(super) store: Arc<Store>,
+    pub(super) topology: Arc<ArcSwap<Topology>>,
+    pub(super) incarnation: Arc<Incarnation>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) counters: Counters,
+    lazy_sync: LazySync,
+    /// Owned keys that changed since the last region exchange.
+    region_queue: Mutex<RegionQueue>,
+    /// Peers with messages in flight; they are sent no others.
+    in_flight: Mutex<BTreeMap<NodeId, InFlight>>,
+    /// Wakes the loop before the interval ends.
+    urgent: Notify,
+}
+
+/// The messages to a peer that have no reply yet.
+#[derive(Debug, Default)]
+struct InFlight {
+    messages: usize,
+    /// A key near its limit was held back meanwhile: the next round begins with the reply.
+    is_urgent: bool,
+}
+
+/// The epoch of the view, and its members with their generations. When it changes, a peer may have
+/// none of this node's counters.
+type Members = (u64, Vec<(NodeId, Generation)>);
+
+/// Statistics since the start, for the metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Keys sent to peers.
+    pub sent: AtomicU64,
+    /// Keys received from peers.
+    pub received: AtomicU64,
+    /// Received keys that were refused: the peer is not authoritative for the actors, or the
+    /// counters are implausible.
+    pub rejected: AtomicU64,
+    /// Messages that failed; their keys are sent again.
+    pub failed: AtomicU64,
+}
+
+/// Relaxed: statistics order nothing.
+pub(super) fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Keys that one round takes from the store, or from the region queue; the rest waits for the next.
+const ROUND_KEYS_MAX: usize = 16_384;
+/// Keys that one step of a scan of the store takes.
+const SCAN_KEYS: usize = 1_024;
+/// How long a message waits for its reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a node that leaves goes on sending what it counted last.
+const FINAL_ROUND_TIMEOUT: Duration = Duration::from_millis(500);
+/// The shortest time between two rounds if keys near their limit make them urgent.
+const ROUND_PAUSE: Duration = Duration::from_millis(4);
+
+impl Synchroniser {
+    /// Creates a synchroniser of `store`. It sends nothing until [`Synchroniser::run`].
+    pub fn new(
+        options: Options,
+        store: Arc<Store>,
+        topology: Arc<ArcSwap<Topology>>,
+        incarnation: Arc<Incarnation>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let shared = Shared {
+            options,
+            store,
+            topology,
+            incarnation,
+            clock,
+            counters: Counters::default(),
+            lazy_sync: LazySync::new(options.interval),
+            region_queue: Mutex::default(),
+            in_flight: Mutex::default(),
+            urgent: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Requests a round at once, because a key is near its limit. Does not block.
+    pub fn hurry(&self) {
+        self.shared.urgent.notify_one();
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// See [`LocalActor::slack_divisor`](tidegate_limiter::store::LocalActor).
+    pub fn slack_divisor(&self) -> u32 {
+        self.shared.lazy_sync.slack_divisor()
+    }
+
+    /// Sends changes every interval and whenever a key is near its limit, until `stop`. Then sends
+    /// what is left, for at most half a second.
+    pub async fn run(&self, mesh: Mesh, stop: CancellationToken) {
+        let shared = &self.shared;
+        let mut rounds = tokio::time::interval(shared.options.interval);
+        let mut regions = tokio::time::interval(shared.options.region_interval);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        regions.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut messages = JoinSet::new();
+        let mut previous = members(&shared.topology.load());
+        shared.lazy_sync.set_topology(&shared.topology.load());
+        loop {
+            let urgent = tokio::select! {
+                () = stop.cancelled() => break,
+                _ = rounds.tick() => false,
+                () = shared.urgent.notified() => true,
+                _ = regions.tick() => {
+                    self.send(self.region_round(), false, &mesh, &mut messages);
+                    continue;
+                }
+                Some(_) = messages.join_next() => continue,
+            };
+            let topology = shared.topology.load_full();
+            let members = members(&topology);
+            if members != previous {
+                previous = members;
+                shared.lazy_sync.set_topology(&topology);
+                self.enqueue_all().await;
+            }
+            self.send(self.round(&topology, urgent), urgent, &mesh, &mut messages);
+            if urgent {
+                tokio::time::sleep(ROUND_PAUSE).await;
+            }
+        }
+        self.run_final_round(&mesh, messages).await;
+    }
+
+    /// Sends everything that peers have not been sent. Waits for the replies between the steps,
+    /// because a peer with a message in flight would be sent no other.
+    async fn run_final_round(&self, mesh: &Mesh, mut messages: JoinSet<()>) {
+        let shared = &self.shared;
+        shared.lazy_sync.disable();
+        let final_round = async {
+            let topology = shared.topology.load_full();
+            while messages.join_next().await.is_some() {}
+            self.send(self.round(&topology, false), true, mesh, &mut messages);
+            let (mut scan, mut has_more) = (BackgroundScan::default(), true);
+            while has_more {
+                while messages.join_next().await.is_some() {}
+                let batches = self.collect(&topology, |take| {
+                    let now = shared.clock.now();
+                    let drained = shared.store.drain_lazy(&mut scan, 1, ROUND_KEYS_MAX, now, take);
+                    has_more = drained >= ROUND_KEYS_MAX;
+                });
+                self.send(batches, true, mesh, &mut messages);
+            }
+            while messages.join_next().await.is_some() {}
+            self.send(self.region_round(), true, mesh, &mut messages);
+            while messages.join_next().await.is_some() {}
+        };
+        let _ = tokio::time::timeout(FINAL_ROUND_TIMEOUT, final_round).await;
+    }
+
+    /// Queues every eventual key. Scans the store in bounded steps and yields between them.
+    async fn enqueue_all(&self) {
+        let store = &self.shared.store;
+        let now = self.shared.clock.now();
+        let mut found = Vec::new();
+        let mut from = Some(Cursor::default());
+        while let Some(cursor) = from {
+            from = store.scan(cursor, now, SCAN_KEYS, |_| true, &mut found);
+            for counter in found.drain(..) {
+                if counter.state.actor_counters().is_some() {
+                    store.enqueue_sync(counter.key);
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+// === rounds: what is sent to whom ===
+
+impl Synchroniser {
+    /// The changes for the peers in this region. An urgent round takes only keys near their limit,
+    /// so that one busy key does not hurry all others.
+    fn round(&self, topology: &Topology, urgent: bool) -> Vec<Batch> {
+        let shared = &self.shared;
+        self.collect(topology, |take| {
+            if urgent {
+                shared.store.drain_urgent_sync(ROUND_KEYS_MAX, take);
+            } else {
+                shared.store.drain_sync_queue(ROUND_KEYS_MAX, &mut *take);
+                shared.lazy_sync.drain(&shared.store, ROUND_KEYS_MAX, shared.clock.now(), take);
+            }
+        })
+    }
+
+    /// Sorts the keys that `drain` hands over into messages to the peers in this region. An owned
+    /// key is also queued for the region exchange.
+    fn collect(
+        &self,
+        topology: &Topology,
+        drain: impl FnOnce(&mut dyn FnMut(KeyHash, &ActorCounters)),
+    ) -> Vec<Batch> {
+        let own = self.shared.incarnation.actor();
+        let nodes: BTreeMap<ActorId, &NodeId> = topology
+            .view
+            .members()
+            .iter()
+            .filter(|member| member.region == topology.region && member.id != topology.me)
+            .map(|member| (node_actor(&member.id, member.generation), &member.id))
+            .collect();
+        let has_other_regions = topology.regions().any(|region| region != topology.region);
+        let mut batches = Batches::default();
+        let mut postponed = Vec::new();
+        let is_pushed = |actor| actor == own || !topology.has_actor(actor);
+        drain(&mut |key: KeyHash, actor_counters: &ActorCounters| {
+            match topology.region_owner(&topology.region, key.token) {
+                Some(owner) if *owner == topology.me => {
+                    for actor in actor_counters.actors() {
+                        let Some(node) = nodes.get(&actor) else { continue };
+                        // A node is the only writer of its own counter.
+                        let others = actor_counters.delta_of(|it| it != actor);
+                        if !others.is_empty() {
+                            batches.add(node, SyncRole::Owner, key, others);
+                        }
+                    }
+                    if has_other_regions && !self.shared.region_queue.lock().add(key) {
+                        postponed.push(key);
+                    }
+                }
+                Some(owner) => {
+                    batches.add(owner, SyncRole::Node, key, actor_counters.delta_of(is_pushed));
+                }
+                None => {}
+            }
+        });
+        for key in postponed {
+            self.shared.store.enqueue_sync(key);
+        }
+        batches.split()
+    }
+
+    /// The changes in this region since the last exchange, for the owners in the other regions.
+    fn region_round(&self) -> Vec<Batch> {
+        let shared = &self.shared;
+        let topology = shared.topology.load();
+        let keys = shared.region_queue.lock().take(ROUND_KEYS_MAX);
+        let mut batches = Batches::default();
+        for key in keys {
+            let counter = shared.store.read_actor_counters(key, |it| self.region_counter(it));
+            let Some(counter) = counter.filter(|counter| !counter.is_empty()) else { continue };
+            for region in topology.regions().filter(|region| *region != topology.region) {
+                if let Some(owner) = topology.region_owner(region, key.token) {
+                    batches.add(owner, SyncRole::Region, key, counter.clone());
+                }
+            }
+        }
+        batches.split()
+    }
+
+    /// One counter for this whole region.
+    pub(super) fn region_counter(&self, actor_counters: &ActorCounters) -> Delta {
+        let topology = self.shared.topology.load();
+        actor_counters.region_view(region_actor(&topology.region), is_node)
+    }
+}
+
+// === messages and their replies ===
+
+impl Synchroniser {
+    /// Sends each batch in a task of its own. Keys for a peer that already had a message in flight
+    /// are queued again.
+    fn send(&self, batches: Vec<Batch>, urgent: bool, mesh: &Mesh, messages: &mut JoinSet<()>) {
+        let mut in_flight = self.shared.in_flight.lock();
+        let busy: BTreeSet<NodeId> = in_flight.keys().cloned().collect();
+        for batch in batches {
+            let peer = in_flight.entry(batch.to.clone()).or_default();
+            if busy.contains(&batch.to) {
+                peer.is_urgent |= urgent;
+                self.enqueue_again(batch.keys(), batch.role);
+                continue;
+            }
+            peer.messages += 1;
+            let (this, mesh) = (self.clone(), mesh.clone());
+            messages.spawn(async move { this.send_batch(batch, urgent, mesh).await });
+        }
+    }
+
+    async fn send_batch(self, batch: Batch, urgent: bool, mesh: Mesh) {
+        let keys: BTreeSet<KeyHash> = batch.keys().collect();
+        let Batch { to, role, entries } = batch;
+        count(&self.shared.counters.sent, keys.len() as u64);
+        let call = Call::Sync(Sync { role, urgent, entries });
+        match mesh.call(&to, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
+            Ok(Reply::ActorCounters(entries)) => self.receive_reply(&to, role, keys, entries),
+            Ok(Reply::Done) => {}
+            Ok(_) | Err(_) => {
+                count(&self.shared.counters.failed, 1);
+                self.enqueue_again(keys, role);
+            }
+        }
+        if self.end_message(&to) {
+            self.hurry();
+        }
+    }
+
+    /// Counts one message to `peer` as ended. Returns whether it was the last in flight and urgent
+    /// keys were held back meanwhile.
+    fn end_message(&self, peer: &NodeId) -> bool {
+        let mut in_flight = self.shared.in_flight.lock();
+        let Some(messages) = in_flight.get_mut(peer) else { return false };
+        messages.messages = messages.messages.saturating_sub(1);
+        if messages.messages > 0 {
+            return false;
+        }
+        in_flight.remove(peer).is_some_and(|messages| messages.is_urgent)
+    }
+
+    pub(super) fn enqueue_again(&self, keys: impl IntoIterator<Item = KeyHash>, role: SyncRole) {
+        for key in keys {
+            // A key that the region queue has no room for goes through another round.
+            let is_queued = role == SyncRole::Region && self.shared.region_queue.lock().add(key);
+            if !is_queued {
+                self.shared.store.enqueue_sync(key);
+            }
+        }
+    }
+}
+
+fn members(topology: &Topology) -> Members {
+    let member = |member: &Member| (member.id.clone(), member.generation);
+    (topology.view.epoch(), topology.view.members().iter().map(member).collect())
+}
