@@ -38,7 +38,7 @@ use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::units::Span;
 use tidegate_rules::rule::Rule;
 
-use crate::decide::{Answer, Status};
+use crate::decide::{CheckResponse, Status};
 
 /// Hits per window of the most restrictive limit.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -62,7 +62,7 @@ pub const ITEMS_MAX: usize = 16;
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// Writes the headers that speak for `answer` into `headers`.
-pub fn headers(answer: &Answer, headers: &mut HeaderMap) {
+pub fn headers(answer: &CheckResponse, headers: &mut HeaderMap) {
     if let Some(verdict) = most_restrictive(answer) {
         headers.insert(LIMIT, verdict.limit.into());
         headers.insert(REMAINING, verdict.remaining.into());
@@ -94,7 +94,7 @@ pub fn headers(answer: &Answer, headers: &mut HeaderMap) {
 }
 
 /// How long an admitted request has to wait before it passes: the longest of its queues.
-pub fn delay(answer: &Answer) -> Span {
+pub fn delay(answer: &CheckResponse) -> Span {
     if !answer.allowed {
         return Span::ZERO;
     }
@@ -102,7 +102,7 @@ pub fn delay(answer: &Answer) -> Span {
 }
 
 /// The verdict that speaks for the whole answer.
-pub fn most_restrictive(answer: &Answer) -> Option<&Verdict> {
+pub fn most_restrictive(answer: &CheckResponse) -> Option<&Verdict> {
     let waits = |status: &Status, verdict: &Verdict| match verdict.retry {
         _ if status.allowed => Span::ZERO,
         Retry::Now => Span::ZERO,
@@ -126,7 +126,7 @@ pub fn most_restrictive(answer: &Answer) -> Option<&Verdict> {
 }
 
 /// `RateLimit-Policy` and `RateLimit`.
-fn structured_fields(answer: &Answer) -> (String, String) {
+fn structured_fields(answer: &CheckResponse) -> (String, String) {
     let (mut policy, mut current) = (String::new(), String::new());
     for (rule, index, verdict) in verdicts(answer).take(ITEMS_MAX) {
         let window = rule.limits.get(index).map(tidegate_limiter::quota::Quota::window);
@@ -150,7 +150,7 @@ fn structured_fields(answer: &Answer) -> (String, String) {
 }
 
 /// Every verdict that is not a shadow's, with its rule and its place in the rule.
-fn verdicts(answer: &Answer) -> impl Iterator<Item = (&Rule, usize, &Verdict)> {
+fn verdicts(answer: &CheckResponse) -> impl Iterator<Item = (&Rule, usize, &Verdict)> {
     answer
         .statuses
         .iter()

@@ -109,7 +109,7 @@ impl Listeners {
         let Self { http, grpc, resp, admin, debug, grpc_tls, stats } = self;
         let metrics = probes.measures();
         let decider = |listener: &crate::observe::metrics::Listener| {
-            Arc::new(Measured::new(core.decider.clone(), listener.clone()))
+            Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
         };
 
         let http_router = router(HttpListener {
@@ -130,7 +130,7 @@ impl Listeners {
         let admin_router =
             admin::router(admin::Listeners { inspect: view, probes, drain: on_demand.clone() });
         let debug_router = admin::debug::router(admin::debug::Debug {
-            book: core.decider.parts().book.clone(),
+            book: core.book.clone(),
             statistics: move || source.read(),
         });
         async move {

@@ -187,7 +187,7 @@ async fn tell_rule_book(
         if let Some(joined) = &core.joined {
             joined.gossip.tell(|node_metadata| node_metadata.rule_book = fingerprint);
         }
-        let service = &core.decider.parts().tallies.service;
+        let service = &core.tallies.service;
         service.config_load_success.store(seen.loads_ok, Ordering::Relaxed);
         service.config_load_error.store(seen.loads_failed, Ordering::Relaxed);
         tokio::select! {

@@ -95,7 +95,7 @@ impl Readiness {
 
     /// The smaller side of a split owns nothing. That others died makes no node red.
     fn look_at_lease(&self) {
-        let ownership = &self.core.decider.parts().ownership;
+        let ownership = &self.core.ownership;
         if ownership.has_lease(Scope::Region) || !self.joined.is_cancelled() {
             self.health.green(QUORUM);
         } else {

@@ -75,21 +75,13 @@ impl Service for PeerService {
 impl PeerService {
     /// Decides a check; where its rule asks for it, the verdicts wait for a replica.
     fn check(&self, from: &Peer, check: &Check) -> Answer {
-        let asker = (&from.id, from.generation);
-        let reply = self.noted(from, self.decider.decide_as_owner(asker, check));
-        let (Reply::Verdicts(verdicts), Some(remote)) = (&reply, &self.decider.parts().remote)
-        else {
-            return Answer::Now(reply);
-        };
-        if !replicate::is_owed(check.durability, check.hits, verdicts) {
-            return Answer::Now(reply);
+        let sender = (&from.id, from.generation);
+        let reply = self.noted(from, self.decider.decide_for_peer(sender, check));
+        let Reply::Verdicts(verdicts) = &reply else { return Answer::Now(reply) };
+        match self.decider.confirmation(check, verdicts) {
+            Some(confirmed) => Answer::Later(Box::pin(confirmed)),
+            None => Answer::Now(reply),
         }
-        let within = remote.deadline(check.scope);
-        let (decider, check, verdicts) = (self.decider.clone(), check.clone(), verdicts.clone());
-        Answer::Later(Box::pin(async move {
-            let is_confirmed = decider.is_confirmed(&check, &verdicts, within).await;
-            if is_confirmed { Reply::Verdicts(verdicts) } else { Reply::Unconfirmed }
-        }))
     }
 
     /// Compares copies with their owner's digests, which takes a walk over the store.

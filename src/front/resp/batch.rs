@@ -16,7 +16,7 @@ use super::limit::{Named, five};
 use super::read::{Limits, Read, Words, read};
 use super::reply::Replies;
 use super::session::{Credentials, Next, Session};
-use crate::decide::{CheckRequest, Demand, Throttle};
+use crate::decide::{CheckRequest, Throttle, ThrottleRequest};
 use crate::front::bounds::Bounds;
 use crate::front::serve::ListenerStats;
 
@@ -35,7 +35,7 @@ pub(super) struct Shared<D> {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Empty between batches: its lifetime means nothing then.
-    demands: Vec<Demand<'static>>,
+    demands: Vec<ThrottleRequest<'static>>,
     verdicts: Vec<Verdict>,
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn run<D: Throttle>(
 struct Batch<'a, 'b, D> {
     shared: &'b Shared<D>,
     /// Gathered, not decided yet.
-    demands: Vec<Demand<'a>>,
+    demands: Vec<ThrottleRequest<'a>>,
     verdicts: Vec<Verdict>,
     replies: &'b mut Replies,
     /// The limit of the command before: most clients name one limit over and over.
@@ -147,7 +147,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
         match admitted {
             Ok(Command::Throttle { key, named, quantity }) => match self.quota(key, named) {
                 Ok(quota) => {
-                    self.demands.push(Demand { key, quota, hits: quantity });
+                    self.demands.push(ThrottleRequest { key, quota, hits: quantity });
                     return Next::GoOn;
                 }
                 Err(error) => {
@@ -250,7 +250,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
 /// The same room for demands of another lifetime: collecting from a `Vec` of the same layout keeps
 /// its allocation.
 #[allow(clippy::unnecessary_filter_map, reason = "`filter` would keep the lifetime")]
-fn emptied<'a>(mut demands: Vec<Demand<'_>>) -> Vec<Demand<'a>> {
+fn emptied<'a>(mut demands: Vec<ThrottleRequest<'_>>) -> Vec<ThrottleRequest<'a>> {
     demands.clear();
     demands.into_iter().filter_map(|_| None).collect()
 }
