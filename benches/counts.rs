@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use bytes::BytesMut;
 use tidegate::front::resp::command::{Command, command};
-use tidegate::front::resp::limit::five;
+use tidegate::front::resp::limit::reply;
 use tidegate::front::resp::read::{Limits, Read, Words, read};
 use tidegate::front::resp::reply::Replies;
 use tidegate_cluster::mesh::codec;
@@ -135,7 +135,7 @@ fn pipeline_of_throttles() {
                 |_| true,
                 |verdict| {
                     let verdict = verdict.expect("permitted");
-                    replies.five(five(verdict.allowed, verdict.limit, &verdict));
+                    replies.throttle(reply(verdict.allowed, verdict.limit, &verdict));
                 },
             );
             black_box(replies.bytes());

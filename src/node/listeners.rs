@@ -21,7 +21,7 @@ use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::resp;
 use crate::front::rls::{self, RlsServer};
-use crate::front::serve::{ListenerStats, Protocols, Wire, serve};
+use crate::front::serve::{ListenerStats, Protocols, Transport, serve};
 use crate::front::tls::Tls;
 
 /// The bound addresses.
@@ -144,7 +144,7 @@ impl Listeners {
             let grpc = async {
                 if let Some(listener) = open_after("grpc.listen", grpc, &joined, &drain).await? {
                     let (stats, drain) = (stats.grpc, drain.clone());
-                    let wire = Wire { protocols: Protocols::Grpc, tls: grpc_tls };
+                    let wire = Transport { protocols: Protocols::Grpc, tls: grpc_tls };
                     serve(listener, grpc_routes, wire, &bounds, stats, drain).await;
                 }
                 Ok(())

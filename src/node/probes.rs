@@ -134,7 +134,7 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
         Kind::Counter,
         |listener| {
             listener.slow.get()
-                + listener.unshaken.get()
+                + listener.handshake_failed.get()
                 + listener.idle.get()
                 + listener.dropped.get()
         },

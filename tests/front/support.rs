@@ -12,7 +12,7 @@ use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::{HttpListener, router};
 use tidegate::front::rls::{Health, RlsServer, routes};
-use tidegate::front::serve::{ListenerStats, Protocols, Wire, serve};
+use tidegate::front::serve::{ListenerStats, Protocols, Transport, serve};
 use tidegate::front::tls::Tls;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
@@ -253,7 +253,7 @@ pub(crate) async fn grpc_door_with(
     let served = {
         let (stats, drain) = (Arc::clone(&stats), drain.clone());
         tokio::spawn(async move {
-            let wire = Wire { protocols: Protocols::Grpc, tls };
+            let wire = Transport { protocols: Protocols::Grpc, tls };
             serve(listener, service, wire, &bounds, stats, drain).await;
         })
     };
