@@ -122,11 +122,11 @@ fn pipeline_of_throttles() {
             let (mut words, mut at) = (Words::new(), 0);
             while let Ok(Read::Command(length)) = read(&bytes[at..], &limits, &mut words) {
                 at += length;
-                let Ok(Command::Throttle { key, named, quantity: hits }) = command(&mut words)
+                let Ok(Command::Throttle { key, limit, quantity: hits }) = command(&mut words)
                 else {
                     continue;
                 };
-                let quota = named.quota(Mode::Strict).expect("a limit");
+                let quota = limit.quota(Mode::Strict).expect("a limit");
                 asks.push(SingleCheck { counter: bench.bare_of(key, quota), hits });
             }
             bench.store.check_batch_if(

@@ -12,7 +12,7 @@
 //! some peeks would refuse         these are charged, as their window counts what it refuses;
 //!                                 the others answer from the peek
 //! no peek would refuse            all are charged
-//!   … and one refuses after all   another request came between: the others are refunded
+//!   … and one refuses after all   another request was admitted between: the others are refunded
 //! ```
 //!
 //! **Worked example.** 20 a minute and 10 an hour, both checked by each request. At the eleventh the
@@ -158,8 +158,8 @@ impl Decider {
         now: Timestamp,
     ) {
         self.decide_round(checks, decided, round, now).await;
-        // Two equal descriptors in one request may refuse each other: then no other request came
-        // between, and nothing is refunded.
+        // Two equal descriptors in one request may refuse each other: then no other request was
+        // admitted between, and nothing is refunded.
         let is_unique =
             |check: &PlannedCheck| checks.iter().filter(|it| it.key() == check.key()).count() == 1;
         let was_overtaken = checks.iter().zip(decided.iter()).any(|(check, decided)| {

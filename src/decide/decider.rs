@@ -97,7 +97,7 @@ pub(super) struct Shared {
     without_envoy: Envoy,
 }
 
-/// How verdicts came about since the start, in descriptors; read by the metrics.
+/// Verdicts by source since the start, in descriptors; read by the metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Decided here for a client of this node.
@@ -157,7 +157,6 @@ impl Decider {
         Self { shared: Arc::new(shared) }
     }
 
-    /// How verdicts came about.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
@@ -181,10 +180,7 @@ impl Decide for Decider {
         let mut decided = decided.into_iter();
         let status = |plan: Option<PlannedCheck>| match plan {
             Some(check) if check.has_limits() => match decided.next() {
-                Some((verdicts, source)) => {
-                    let ratio = options.envoy.near_limit_ratio;
-                    Status::decided(check, verdicts, source, tallies, ratio)
-                }
+                Some(decided) => self.status(check, decided),
                 None => Status::unlimited(None),
             },
             plan => Status::unlimited(plan.map(|check| check.rule)),

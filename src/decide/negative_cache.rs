@@ -1,6 +1,6 @@
 //! Refusals that still hold: a key that is over its limit costs no forward.
 //!
-//! An owner that refuses says when the same hits may pass. Until then the node that forwarded the
+//! A refusal contains the time after which the same hits may pass. Until then the node that forwarded the
 //! check refuses as many hits or more by itself.
 //!
 //! **Contents.** On the forwarding node, for strict checks: the counters with their quotas, the

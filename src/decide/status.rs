@@ -7,23 +7,18 @@
 
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::Algorithm;
-use tidegate_limiter::store::Verdicts;
 use tidegate_rules::rule::RuleStats;
-use tidegate_rules::tally::{Outcome, Tallies};
+use tidegate_rules::tally::Outcome;
 
 use super::check::{Status, VerdictSource};
+use super::decider::{Decided, Decider, Shared};
 use super::plan::PlannedCheck;
 
-impl Status {
+impl Decider {
     /// The status of a check that was decided, counted in the statistics of its rule.
-    pub(super) fn decided(
-        check: PlannedCheck,
-        verdicts: Verdicts,
-        source: VerdictSource,
-        tallies: &Tallies,
-        near_limit_ratio: f32,
-    ) -> Self {
+    pub(super) fn status(&self, check: PlannedCheck, decided: Decided) -> Status {
         let (rule, hits) = (&check.rule, check.hits);
+        let (verdicts, source) = decided;
         let is_within = is_within(&verdicts);
         let counter = match (is_within, rule.shadow) {
             (true, _) => &rule.stats.allowed,
@@ -37,16 +32,29 @@ impl Status {
             && let Some(verdict) = verdicts.get(index)
             && hits.refund() == 0
         {
-            let is_fixed = rule
-                .limits
-                .get(index)
-                .is_some_and(|limit| limit.algorithm() == Algorithm::FixedWindow);
+            let is_fixed =
+                rule.limits.get(index).is_some_and(|it| it.algorithm() == Algorithm::FixedWindow);
             let is_exact = is_fixed && source != VerdictSource::Fallback;
             let (after, outcome) = counter_after(verdict, hits.charge(), is_exact, source);
-            count(&check, verdict.limit, after, outcome, tallies, near_limit_ratio);
+            self.tally(&check, verdict.limit, after, outcome);
         }
         let PlannedCheck { rule, metadata, .. } = check;
-        Self { rule: Some(rule), allowed, verdicts, leading, source, metadata }
+        Status { rule: Some(rule), allowed, verdicts, leading, source, metadata }
+    }
+
+    /// Counts as envoyproxy/ratelimit does, under the name that it uses.
+    fn tally(&self, check: &PlannedCheck, limit: u32, after: u64, outcome: Outcome) {
+        let Shared { rules, options, .. } = &*self.shared;
+        let (rule, hits) = (&check.rule, check.hits.charge());
+        let named;
+        let tally = match &check.tally_name {
+            None => rule.stats.tally(&rules.tallies, &rule.id),
+            Some(name) => {
+                named = rules.tallies.of(name);
+                &named
+            }
+        };
+        tally.count(limit, after, hits, outcome, rule.shadow, options.envoy.near_limit_ratio);
     }
 }
 
@@ -86,25 +94,4 @@ fn counter_after(
     let is_cached = source == VerdictSource::NegativeCache;
     let outcome = if is_cached { Outcome::OverFromMemory } else { Outcome::Over };
     (limit.saturating_add(excess), outcome)
-}
-
-/// Counts as envoyproxy/ratelimit does, under the name that it uses.
-fn count(
-    check: &PlannedCheck,
-    limit: u32,
-    after: u64,
-    outcome: Outcome,
-    tallies: &Tallies,
-    near_limit_ratio: f32,
-) {
-    let (rule, hits) = (&check.rule, check.hits.charge());
-    let named;
-    let tally = match &check.tally_name {
-        None => rule.stats.tally(tallies, &rule.id),
-        Some(name) => {
-            named = tallies.of(name);
-            &named
-        }
-    };
-    tally.count(limit, after, hits, outcome, rule.shadow, near_limit_ratio);
 }

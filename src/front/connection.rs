@@ -52,44 +52,35 @@ pub enum Protocols {
     Grpc,
 }
 
-/// A service that a listener runs for every request, with its response body `B`.
-pub trait HttpService<B>:
+/// A service that a listener runs for every request.
+pub trait HttpService:
     tower::Service<
         Request<Incoming>,
-        Response = Response<B>,
+        Response = Response<Self::Body>,
         Error = Infallible,
         Future: Send + 'static,
     > + Clone
     + Send
     + 'static
 {
+    type Body: ResponseBody;
 }
 
-impl<S, B> HttpService<B> for S where
-    S: tower::Service<
-            Request<Incoming>,
-            Response = Response<B>,
-            Error = Infallible,
-            Future: Send + 'static,
-        > + Clone
-        + Send
-        + 'static
+impl<S, B: ResponseBody> HttpService for S
+where
+    S: tower::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send + 'static,
 {
+    type Body = B;
 }
 
 /// The body of a response.
-pub trait ResponseBody:
-    Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + Send + 'static
-{
-}
+pub trait ResponseBody: Body<Data: Send, Error: Into<BodyError>> + Unpin + Send + 'static {}
 
-impl<B> ResponseBody for B where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
-        + Unpin
-        + Send
-        + 'static
-{
-}
+impl<B: Body<Data: Send, Error: Into<BodyError>> + Unpin + Send + 'static> ResponseBody for B {}
+
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An accepted connection.
 pub(super) struct Connection {
@@ -110,11 +101,7 @@ enum Event {
 
 impl Connection {
     /// Serves until the peer closes the connection, a timeout ends it, or a drain has finished it.
-    pub(super) async fn run<S: HttpService<B>, B: ResponseBody>(
-        self,
-        stream: TcpStream,
-        service: S,
-    ) {
+    pub(super) async fn run<S: HttpService>(self, stream: TcpStream, service: S) {
         // Responses are small segments; waiting to fill them only adds latency.
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else { return self.serve(stream, service).await };
@@ -131,7 +118,7 @@ impl Connection {
         }
     }
 
-    async fn serve<I, S: HttpService<B>, B: ResponseBody>(&self, stream: I, service: S)
+    async fn serve<I, S: HttpService>(&self, stream: I, service: S)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -185,16 +172,16 @@ impl Connection {
     }
 
     /// Runs `service` with the peer's address, and notes each request in `timeouts`.
-    fn service<S: HttpService<B>, B: ResponseBody>(
+    fn service<S: HttpService>(
         &self,
         service: S,
         timeouts: Arc<Timeouts>,
     ) -> impl hyper::service::Service<
         Request<Incoming>,
-        Response = Response<InFlightBody<B>>,
+        Response = Response<InFlightBody<S::Body>>,
         Error = Infallible,
         Future: Send,
-    > + use<S, B> {
+    > + use<S> {
         // Only HTTP requests are limited by address, and an extension is three allocations.
         let peer = (self.protocols == Protocols::Http).then_some(Peer(self.peer));
         service_fn(move |mut request: Request<Incoming>| {

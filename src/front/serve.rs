@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::Bounds;
-use super::connection::{Connection, HttpService, ResponseBody};
+use super::connection::{Connection, HttpService};
 pub use super::connection::{Peer, Protocols};
 pub use super::stats::ListenerStats;
 use super::tls::Tls;
@@ -42,7 +42,7 @@ impl From<Protocols> for Transport {
 /// Serves connections until `drain` is cancelled and the last one has ended.
 ///
 /// Dropping the future drops every connection at once, without a graceful shutdown.
-pub async fn serve<S: HttpService<B>, B: ResponseBody>(
+pub async fn serve<S: HttpService>(
     listener: TcpListener,
     service: S,
     transport: impl Into<Transport>,

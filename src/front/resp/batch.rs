@@ -3,33 +3,19 @@
 //! Consecutive `CL.THROTTLE`s are collected and decided by one call. Any other command flushes them
 //! first: it sees their counts, and its reply follows theirs.
 
-use std::sync::Arc;
-
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
-use tidegate_limiter::policy::Mode;
 use tidegate_limiter::quota::Quota;
 use tidegate_limiter::units::Hits;
 
 use super::command::{Command, command};
 use super::limit::{ThrottleLimit, reply};
+use super::listener::Listener;
 use super::read::{Limits, Read, Words, read};
 use super::reply::Replies;
-use super::session::{Credentials, Next, Session};
+use super::session::{Next, Session};
 use crate::decide::{CheckRequest, Throttle, ThrottleRequest};
 use crate::front::bounds::Bounds;
-use crate::front::serve::ListenerStats;
-
-/// Shared by all connections of the listener.
-#[derive(Debug)]
-pub(super) struct Shared<D> {
-    pub(super) decide: Arc<D>,
-    pub(super) credentials: Credentials,
-    /// The mode of the limits that clients name.
-    pub(super) mode: Mode,
-    pub(super) bounds: Bounds,
-    pub(super) stats: Arc<ListenerStats>,
-}
 
 /// Buffers that batches reuse, so that a hit allocates nothing.
 #[derive(Debug, Default)]
@@ -59,28 +45,27 @@ const WORDS_MAX: usize = 1_024;
 /// Most words, and most bytes per word, before authentication; the bounds of Redis.
 const BEFORE_AUTH: (usize, usize) = (10, 16 * 1024);
 
-impl<D> Shared<D> {
-    fn limits(&self, session: &Session) -> Limits {
-        let bytes_max = self.bounds.body_bytes_max;
-        let before_auth = !session.is_authenticated();
-        let (words_max, word_bytes_max) =
-            if before_auth { BEFORE_AUTH } else { (WORDS_MAX, bytes_max) };
-        Limits { bytes_max, words_max, word_bytes_max, before_auth }
-    }
+/// The bounds of a command before and after authentication.
+fn limits(bounds: &Bounds, session: &Session) -> Limits {
+    let bytes_max = bounds.body_bytes_max;
+    let before_auth = !session.is_authenticated();
+    let (words_max, word_bytes_max) =
+        if before_auth { BEFORE_AUTH } else { (WORDS_MAX, bytes_max) };
+    Limits { bytes_max, words_max, word_bytes_max, before_auth }
 }
 
 /// Decides the complete commands in `bytes` and writes their replies.
 ///
 /// Not cancel-safe: replies to commands that were counted are lost.
 pub(super) async fn run<D: Throttle>(
-    shared: &Shared<D>,
+    listener: &Listener<D>,
     session: &mut Session,
     bytes: &[u8],
     scratch: &mut Scratch,
     replies: &mut Replies,
 ) -> Progress {
     let mut batch = Batch {
-        shared,
+        listener,
         requests: emptied(std::mem::take(&mut scratch.requests)),
         verdicts: std::mem::take(&mut scratch.verdicts),
         replies,
@@ -93,7 +78,7 @@ pub(super) async fn run<D: Throttle>(
 }
 
 struct Batch<'a, 'b, D> {
-    shared: &'b Shared<D>,
+    listener: &'b Listener<D>,
     /// Collected and not decided yet.
     requests: Vec<ThrottleRequest<'a>>,
     verdicts: Vec<Verdict>,
@@ -108,7 +93,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
         let mut at = 0;
         for _ in 0..COMMANDS_MAX {
             let rest = bytes.get(at..).unwrap_or_default();
-            let limits = self.shared.limits(session);
+            let limits = limits(&self.listener.bounds, session);
             let next = match read(rest, &limits, &mut words) {
                 Ok(Read::Partial) => {
                     self.flush().await;
@@ -165,11 +150,11 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
             }
             Ok(Command::Session(command, args)) => {
                 self.flush().await;
-                return session.run(command, &args, &self.shared.credentials, self.replies);
+                return session.run(command, &args, &self.listener.credentials, self.replies);
             }
             Ok(Command::Http) => {
                 self.flush().await;
-                self.shared.stats.refused.add(1);
+                self.listener.stats.refused.add(1);
                 tracing::debug!("HTTP request on the RESP listener; closing the connection");
                 return Next::Close;
             }
@@ -184,7 +169,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
     /// Runs a command with quotes in a batch of its own, because its words live no longer.
     async fn run_quoted(&mut self, session: &mut Session, words: &[Vec<u8>]) -> Next {
         let mut batch = Batch {
-            shared: self.shared,
+            listener: self.listener,
             requests: Vec::new(),
             verdicts: Vec::new(),
             replies: &mut *self.replies,
@@ -205,7 +190,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
             return;
         }
         self.verdicts.clear();
-        self.shared.decide.throttle(&self.requests, &mut self.verdicts).await;
+        self.listener.decide.throttle(&self.requests, &mut self.verdicts).await;
         debug_assert_eq!(self.verdicts.len(), self.requests.len());
         for (request, verdict) in self.requests.iter().zip(&self.verdicts) {
             self.replies.throttle(reply(verdict.allowed, request.quota.burst(), verdict));
@@ -215,12 +200,12 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
 
     async fn check(&mut self, domain: &str, descriptor: Descriptor<'_>, hits: Hits) {
         let descriptors = [descriptor];
-        let bounds = &self.shared.bounds;
+        let bounds = &self.listener.bounds;
         if let Err(refusal) = bounds.admit(domain, &descriptors) {
             return self.refuse(&format!("ERR {refusal}"));
         }
         let request = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
-        let response = self.shared.decide.decide(request).await;
+        let response = self.listener.decide.decide(request).await;
         let leading = response.statuses.first().and_then(|status| status.leading_verdict());
         self.replies.throttle(match leading {
             Some(verdict) => reply(response.allowed, verdict.limit, verdict),
@@ -229,7 +214,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
     }
 
     fn quota(&mut self, key: &[u8], limit: ThrottleLimit) -> Result<Quota, String> {
-        let (bytes, max) = (key.len(), self.shared.bounds.value_bytes_max);
+        let (bytes, max) = (key.len(), self.listener.bounds.value_bytes_max);
         if bytes > max {
             return Err(format!(
                 "ERR the key has {bytes} bytes; at most {max} are allowed (limits.value_bytes_max)"
@@ -240,13 +225,13 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
         {
             return Ok(quota);
         }
-        let quota = limit.quota(self.shared.mode).map_err(|error| error.to_string())?;
+        let quota = limit.quota(self.listener.mode).map_err(|error| error.to_string())?;
         self.last = Some((limit, quota));
         Ok(quota)
     }
 
     fn refuse(&mut self, error: &str) {
-        self.shared.stats.refused.add(1);
+        self.listener.stats.refused.add(1);
         self.replies.error(error);
     }
 }

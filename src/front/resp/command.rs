@@ -54,22 +54,23 @@ pub enum SessionCommand {
     Select,
 }
 
-/// Name, arity (negative: at least as many words) and summary of every command.
-pub const COMMANDS: [(&str, i64, &str); 14] = [
-    ("auth", -2, "Authenticates the connection."),
-    ("cl.throttle", -5, "Charges a key against the limit in the arguments."),
-    ("client", -2, "Names or describes the connection."),
-    ("command", -1, "Lists and describes the commands."),
-    ("config", -2, "Returns settings that clients read."),
-    ("echo", 2, "Returns its argument."),
-    ("hello", -1, "Selects the protocol version and authenticates."),
-    ("info", -1, "Describes the server."),
-    ("ping", -1, "Returns PONG or its argument."),
-    ("quit", -1, "Closes the connection."),
-    ("reset", 1, "Resets the connection to its initial state."),
-    ("select", 2, "Selects database 0, the only one."),
-    ("tg.check", -4, "Charges a descriptor against the rules of a domain."),
-    ("throttle", -5, "Alias of CL.THROTTLE."),
+/// Name, arity (negative: at least as many words), summary and meaning of every command; `None` for
+/// those that charge a limit.
+pub const COMMANDS: [(&str, i64, &str, Option<SessionCommand>); 14] = [
+    ("auth", -2, "Authenticates the connection.", Some(SessionCommand::Auth)),
+    ("cl.throttle", -5, "Charges a key against the limit in the arguments.", None),
+    ("client", -2, "Names or describes the connection.", Some(SessionCommand::Client)),
+    ("command", -1, "Lists and describes the commands.", Some(SessionCommand::Command)),
+    ("config", -2, "Returns settings that clients read.", Some(SessionCommand::Config)),
+    ("echo", 2, "Returns its argument.", Some(SessionCommand::Echo)),
+    ("hello", -1, "Selects the protocol version and authenticates.", Some(SessionCommand::Hello)),
+    ("info", -1, "Describes the server.", Some(SessionCommand::Info)),
+    ("ping", -1, "Returns PONG or its argument.", Some(SessionCommand::Ping)),
+    ("quit", -1, "Closes the connection.", Some(SessionCommand::Quit)),
+    ("reset", 1, "Resets the connection to its initial state.", Some(SessionCommand::Reset)),
+    ("select", 2, "Selects database 0, the only one.", Some(SessionCommand::Select)),
+    ("tg.check", -4, "Charges a descriptor against the rules of a domain.", None),
+    ("throttle", -5, "Alias of CL.THROTTLE.", None),
 ];
 
 /// Parses a command.
@@ -113,28 +114,14 @@ fn other<'a>(name: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, String> 
     if is("POST") || is("HOST:") {
         return Ok(Command::Http);
     }
-    let Some((_, arity, _)) = COMMANDS.iter().find(|(known, ..)| is(known)) else {
+    let Some((_, arity, _, session_command)) = COMMANDS.iter().find(|(known, ..)| is(known)) else {
         return Err(unknown(words));
     };
     let given = i64::try_from(words.len()).unwrap_or(i64::MAX);
     if if *arity < 0 { given < -arity } else { given != *arity } {
         return Err(wrong_number(name));
     }
-    let command = match name.to_ascii_lowercase().as_slice() {
-        b"tg.check" => return check(words),
-        b"auth" => SessionCommand::Auth,
-        b"client" => SessionCommand::Client,
-        b"command" => SessionCommand::Command,
-        b"config" => SessionCommand::Config,
-        b"echo" => SessionCommand::Echo,
-        b"hello" => SessionCommand::Hello,
-        b"info" => SessionCommand::Info,
-        b"ping" => SessionCommand::Ping,
-        b"quit" => SessionCommand::Quit,
-        b"reset" => SessionCommand::Reset,
-        b"select" => SessionCommand::Select,
-        _ => return Err(unknown(words)),
-    };
+    let Some(command) = *session_command else { return check(words) };
     words.remove(0);
     Ok(Command::Session(command, std::mem::take(words)))
 }

@@ -10,15 +10,15 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use super::batch::{self, REPLIES_BYTES_MAX, Scratch, Shared};
+use super::batch::{self, REPLIES_BYTES_MAX, Scratch};
 use super::busy_poll;
+use super::listener::Listener;
 use super::reply::Replies;
 use super::session::{Next, Session};
 use crate::decide::Throttle;
@@ -27,10 +27,9 @@ use crate::decide::Throttle;
 const READ_BYTES: usize = 16 * 1024;
 
 pub(super) struct Connection<D> {
-    pub(super) shared: Arc<Shared<D>>,
+    pub(super) listener: Arc<Listener<D>>,
     pub(super) stream: TcpStream,
     pub(super) session: Session,
-    pub(super) idle_timeout: Duration,
     pub(super) drain: Drain,
 }
 
@@ -70,11 +69,11 @@ impl<D: Throttle> Connection<D> {
     /// Serves until the client closes the connection, a timeout ends it, or a drain does.
     pub(super) async fn run(mut self) {
         let start = Instant::now();
-        let command_timeout = self.shared.bounds.header_timeout;
+        let command_timeout = self.listener.bounds.header_timeout;
         // The deadline of the authentication, or of the rest of a command.
         let mut deadline = (!self.session.is_authenticated()).then_some(start + command_timeout);
         let mut timer =
-            pin!(tokio::time::sleep_until(deadline.unwrap_or(start + self.idle_timeout)));
+            pin!(tokio::time::sleep_until(deadline.unwrap_or(start + self.listener.idle_timeout)));
         let wake = self.drain.wake.clone();
         let mut drained = pin!(wake.cancelled());
         let mut has_wakers = false;
@@ -108,10 +107,10 @@ impl<D: Throttle> Connection<D> {
                 Event::Timer => {
                     let now = Instant::now();
                     let next = match deadline {
-                        Some(at) if at <= now => return self.shared.stats.slow.add(1),
+                        Some(at) if at <= now => return self.listener.stats.slow.add(1),
                         Some(at) => at,
-                        None if is_used => now + self.idle_timeout,
-                        None => return self.shared.stats.idle.add(1),
+                        None if is_used => now + self.listener.idle_timeout,
+                        None => return self.listener.stats.idle.add(1),
                     };
                     is_used = false;
                     timer.as_mut().reset(next);
@@ -196,7 +195,7 @@ impl<D: Throttle> Connection<D> {
         loop {
             let bytes = input.get(at..end).unwrap_or_default();
             let progress =
-                batch::run(&self.shared, &mut self.session, bytes, scratch, replies).await;
+                batch::run(&self.listener, &mut self.session, bytes, scratch, replies).await;
             at += progress.bytes;
             self.send(replies.bytes()).await?;
             replies.clear(REPLIES_BYTES_MAX);
@@ -239,12 +238,12 @@ impl<D: Throttle> Connection<D> {
             match self.stream.try_write(bytes) {
                 Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let timeout = self.shared.bounds.header_timeout;
+                    let timeout = self.listener.bounds.header_timeout;
                     match tokio::time::timeout(timeout, self.stream.writable()).await {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) => return Err(Closed),
                         Err(_) => {
-                            self.shared.stats.slow.add(1);
+                            self.listener.stats.slow.add(1);
                             return Err(Closed);
                         }
                     }

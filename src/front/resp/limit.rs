@@ -39,8 +39,6 @@
 //!
 //! Source: redis-cell 0.4, `src/lib.rs` and `src/cell/mod.rs`.
 
-use std::fmt;
-
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::policy::Mode;
 use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, WINDOW_MAX, WINDOW_MIN};
@@ -58,24 +56,16 @@ pub struct ThrottleLimit {
 }
 
 /// The arguments are no valid limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// Nothing would ever be refilled; the error of redis-cell.
+    #[error("Cell error: Zero rates are not supported")]
     ZeroRate,
-    /// A number outside its range.
+    #[error("ERR {what} must be {min} to {max}")]
     OutOfRange { what: &'static str, min: i64, max: i64 },
-    /// Each is within its range, but not together.
+    /// Each number is within its range, but their combination is not.
+    #[error("ERR {0}")]
     Quota(quota::Error),
-}
-
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ZeroRate => f.write_str("Cell error: Zero rates are not supported"),
-            Self::OutOfRange { what, min, max } => write!(f, "ERR {what} must be {min} to {max}"),
-            Self::Quota(error) => write!(f, "ERR {error}"),
-        }
-    }
 }
 
 const COUNT_MAX: i64 = u32::MAX as i64;

@@ -35,8 +35,10 @@ pub mod session;
 mod batch;
 mod busy_poll;
 mod connection;
+mod listener;
 mod serve;
 mod server_info;
 mod workers;
 
-pub use serve::{Listener, serve};
+pub use listener::Listener;
+pub use serve::serve;

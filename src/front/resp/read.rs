@@ -274,11 +274,7 @@ fn in_quotes<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'
 }
 
 fn hex(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        b'a'..=b'f' => digit - b'a' + 10,
-        _ => digit.wrapping_sub(b'A').wrapping_add(10),
-    }
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok()).unwrap_or(0)
 }
 
 fn is_space(byte: u8) -> bool {

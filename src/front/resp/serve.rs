@@ -5,35 +5,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use tidegate_limiter::policy::Mode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::batch::Shared;
 use super::connection::Drain;
-use super::session::Credentials;
+use super::listener::Listener;
 use super::workers::{Worker, WorkerContext, WorkerEnded};
-use crate::config;
 use crate::decide::Throttle;
-use crate::front::bounds::Bounds;
-use crate::front::serve::{ListenerStats, pause_after};
-
-/// The RESP listener.
-#[derive(Debug)]
-pub struct Listener<D> {
-    pub decide: Arc<D>,
-    pub credentials: Credentials,
-    /// The mode of the limits that clients name.
-    pub mode: Mode,
-    /// Number of workers; 0 is half the cores, at least 1.
-    pub threads: usize,
-    pub idle_timeout: Duration,
-    pub bounds: Bounds,
-    pub stats: Arc<ListenerStats>,
-}
+use crate::front::serve::pause_after;
+use crate::front::stats::ListenerStats;
 
 /// The listener failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,30 +28,6 @@ pub enum Error {
     Ended(#[from] WorkerEnded),
 }
 
-impl<D> Listener<D> {
-    /// The listener that `config` describes.
-    pub fn new(
-        config: &config::Config,
-        decide: Arc<D>,
-        bounds: Bounds,
-        stats: Arc<ListenerStats>,
-    ) -> Self {
-        let resp = &config.resp;
-        Self {
-            decide,
-            credentials: Credentials {
-                username: resp.username.clone(),
-                password: resp.password.clone(),
-            },
-            mode: resp.mode.unwrap_or(config.defaults.mode),
-            threads: resp.threads,
-            idle_timeout: resp.idle_timeout.to_std(),
-            bounds,
-            stats,
-        }
-    }
-}
-
 /// Serves connections until `drain` is cancelled and the last one has ended.
 ///
 /// # Errors
@@ -80,14 +38,14 @@ pub async fn serve<D: Throttle>(
     listener: Listener<D>,
     drain: CancellationToken,
 ) -> Result<(), Error> {
-    let Listener { decide, credentials, mode, threads, idle_timeout, bounds, stats } = listener;
-    let connections_max = bounds.connections_max;
+    let connections_max = listener.bounds.connections_max;
     let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-    let shared = Arc::new(Shared { decide, credentials, mode, bounds, stats: stats.clone() });
+    let (threads, stats) = (listener.threads, listener.stats.clone());
+    let listener = Arc::new(listener);
     let (worker_drain, next_id) = (Drain::default(), Arc::new(AtomicI64::new(1)));
     let start = |number| {
-        let (shared, drain, next_id) = (shared.clone(), worker_drain.clone(), next_id.clone());
-        Worker::start(number, WorkerContext { shared, idle_timeout, drain, next_id })
+        let (listener, drain, next_id) = (listener.clone(), worker_drain.clone(), next_id.clone());
+        Worker::start(number, WorkerContext { listener, drain, next_id })
     };
     let workers: Vec<Worker> = (0..worker_count(threads)).map(start).collect::<Result<_, _>>()?;
     let served = async {

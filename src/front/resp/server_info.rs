@@ -94,7 +94,7 @@ pub(super) fn commands(
 ) -> Result<(), String> {
     let [verb, names @ ..] = &args[..] else {
         replies.array(COMMANDS.len());
-        for (name, arity, _) in &COMMANDS {
+        for (name, arity, ..) in &COMMANDS {
             entry(name, *arity, replies);
         }
         return Ok(());
@@ -114,7 +114,7 @@ pub(super) fn commands(
             replies.array(names.len());
             for name in names {
                 match find(name) {
-                    Some((name, arity, _)) => entry(name, *arity, replies),
+                    Some((name, arity, ..)) => entry(name, *arity, replies),
                     None => replies.null(protocol),
                 }
             }
@@ -126,7 +126,7 @@ pub(super) fn commands(
             };
             let found = COMMANDS.iter().filter(|(name, ..)| is_requested(name));
             replies.map(found.clone().count(), protocol);
-            for (name, _, summary) in found {
+            for (name, _, summary, _) in found {
                 replies.bulk(name.as_bytes());
                 replies.map(3, protocol);
                 for (key, value) in

@@ -9,7 +9,6 @@ use std::net::TcpStream as StdStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -17,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::batch::Shared;
 use super::busy_poll;
 use super::connection::{Connection, Drain};
+use super::listener::Listener;
 use super::session::Session;
 use crate::decide::Throttle;
 
@@ -52,8 +51,7 @@ struct ConnectionPermit {
 /// What every worker serves connections with.
 #[derive(Debug)]
 pub(super) struct WorkerContext<D> {
-    pub(super) shared: Arc<Shared<D>>,
-    pub(super) idle_timeout: Duration,
+    pub(super) listener: Arc<Listener<D>>,
     pub(super) drain: Drain,
     /// The id of the next connection, for all workers.
     pub(super) next_id: Arc<AtomicI64>,
@@ -122,7 +120,7 @@ fn run<D: Throttle>(
 ) {
     runtime.block_on(async move {
         let polling = AbortOnDropHandle::new(tokio::spawn(busy_poll::run()));
-        let stats = &context.shared.stats;
+        let stats = &context.listener.stats;
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -138,7 +136,7 @@ fn run<D: Throttle>(
                 stats.connection_ended(&ended);
             }
         };
-        let drain_timeout = context.shared.bounds.drain_timeout;
+        let drain_timeout = context.listener.bounds.drain_timeout;
         if tokio::time::timeout(drain_timeout, all_ended).await.is_err() {
             stats.connections_dropped(connections.len());
             connections.shutdown().await;
@@ -153,19 +151,18 @@ impl<D: Throttle> WorkerContext<D> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let connected = TcpStream::from_std(stream).and_then(|stream| {
             let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
-            let session = Session::new(id, peer, local, &self.shared.credentials);
+            let session = Session::new(id, peer, local, &self.listener.credentials);
             Ok((stream, session))
         });
         let Ok((stream, session)) = connected else {
             // The client has disconnected already.
-            self.shared.stats.ended.add(1);
+            self.listener.stats.ended.add(1);
             return;
         };
         let connection = Connection {
-            shared: self.shared.clone(),
+            listener: self.listener.clone(),
             stream,
             session,
-            idle_timeout: self.idle_timeout,
             drain: self.drain.clone(),
         };
         connections.spawn(async move {
