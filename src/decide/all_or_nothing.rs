@@ -1,8 +1,8 @@
 //! The descriptors of one request, decided with regard to each other: `[envoy] all_or_nothing` and
 //! `local_cache`.
 //!
-//! **Local cache.** With `local_cache` a key of a fixed window that was refused is refused until its
-//! window ends, and nothing is counted.
+//! **Local cache.** With `local_cache` a key of a fixed window that was refused is refused until
+//! its window ends, and nothing is counted.
 //!
 //! **All or nothing.** A request that one limit refuses must charge the others nothing. No lock
 //! spans counters of several owners, so it takes two rounds, one of peeks and one of charges:
@@ -15,8 +15,8 @@
 //!   … and one refuses after all   another request was admitted between: the others are refunded
 //! ```
 //!
-//! **Worked example.** 20 a minute and 10 an hour, both checked by each request. At the eleventh the
-//! peek finds that the hour has nothing left. The hour is charged and refuses, and the minute
+//! **Worked example.** 20 a minute and 10 an hour, both checked by each request. At the eleventh
+//! the peek finds that the hour has nothing left. The hour is charged and refuses, and the minute
 //! answers that 10 are left, as it did before.
 //!
 //! **Bound.** Between the rounds other requests may be admitted, so one that is refused in the

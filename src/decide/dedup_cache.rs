@@ -1,15 +1,15 @@
 //! The latest checks that peers forwarded, with their verdicts: a check that arrives twice is
 //! counted once.
 //!
-//! A peer whose connection broke cannot know whether its check was applied. It sends the check again
-//! under the same id and gets the verdicts of the first one.
+//! A peer whose connection broke cannot know whether its check was applied. It sends the check
+//! again under the same id and gets the verdicts of the first one.
 //!
-//! Ids of one sender ascend, so `(id + sender) mod` [`SETS`] distributes them evenly: each set keeps
-//! its latest [`WAYS`], and all sets together about the latest [`ENTRIES_MAX`].
+//! Ids of one sender ascend, so `(id + sender) mod` [`SETS`] distributes them evenly: each set
+//! keeps its latest [`WAYS`], and all sets together about the latest [`ENTRIES_MAX`].
 //!
 //! **Bound.** At [`ENTRIES_MAX`] the oldest entries are evicted; age alone evicts nothing. At 5,000
-//! forwarded checks a second that is 13 s, longer than the longest deadline (10 s). At higher rates,
-//! a repetition that arrives after [`ENTRIES_MAX`] other checks is counted a second time.
+//! forwarded checks a second that is 13 s, longer than the longest deadline (10 s). At higher
+//! rates, a repetition that arrives after [`ENTRIES_MAX`] other checks is counted a second time.
 
 use parking_lot::Mutex;
 use tidegate_limiter::engine::ActorId;

@@ -4,8 +4,8 @@
 //!
 //! - *Refused* (`NotOwner`) or *not sent* (no connection, an unresponsive peer, a full queue):
 //!   nothing was counted, so another node is tried. [`RoutingAttempts`] chooses it.
-//! - *Lost* (the connection broke before the reply): the peer may have counted the check. It is sent
-//!   again under the same id to the same incarnation of the same node, which recognises it
+//! - *Lost* (the connection broke before the reply): the peer may have counted the check. It is
+//!   sent again under the same id to the same incarnation of the same node, which recognises it
 //!   (`dedup_cache.rs`), and to no other node.
 //! - *Too late*: the rule's `on_unavailable` decides. The owner may still count the check, once.
 

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!                          ┌─ eventual ─▶ store
-//! request ─▶ match rules ──┤                                  ┌─ refused before ─▶ negative_cache.rs
-//!            (plan.rs)     └─ strict ─▶ owned here? ─┬─ no ───┼─ forward to owner ─▶ forward.rs
-//!                                       (owner.rs)   │        └─ no owner answers ─▶ fallback.rs
-//!                                                    └─ yes ──▶ store
+//! request ─▶ match rules ──┤                                ┌─ refused before ─▶ negative_cache.rs
+//!            (plan.rs)     └─ strict ─▶ owned here? ─┬─ no ─┼─ forward ─────────▶ forward.rs
+//!                                       (owner.rs)   │      └─ no owner replies ▶ fallback.rs
+//!                                                    └─ yes ─▶ store
 //! ```
 //!
 //! # Types of one request
 //!
 //! 1. [`CheckRequest`]: domain, descriptors and hits, borrowed from the bytes of the request.
-//! 2. [`Descriptor`](tidegate_limiter::descriptor::Descriptor): the key/value entries that the rules
-//!    match.
+//! 2. [`Descriptor`](tidegate_limiter::descriptor::Descriptor): the key/value entries that the
+//!    rules match.
 //! 3. `PlannedCheck`: the rule that matched a descriptor, its counters, and the hits to take.
 //! 4. [`Counter`](tidegate_limiter::store::Counter): key and quota of one limit; what the store
 //!    decides.
@@ -21,8 +21,9 @@
 //! 7. [`CheckResponse`]: the statuses of all descriptors, and whether the request is allowed.
 //!
 //! `CL.THROTTLE` names its limit itself, so it takes a shorter path: [`ThrottleRequest`], counter,
-//! verdict. The mesh's [`Check`](tidegate_cluster::mesh::wire::Check) exists only between two nodes:
-//! `forward.rs` builds it for an owner, and `owner.rs` decides those that other nodes forward.
+//! verdict. The mesh's [`Check`](tidegate_cluster::mesh::wire::Check) exists only between two
+//! nodes: `forward.rs` builds it for an owner, and `owner.rs` decides those that other nodes
+//! forward.
 //!
 //! `[envoy]` can require that the descriptors of a request are charged together or not at all
 //! (`all_or_nothing.rs`); otherwise each is decided on its own.

@@ -1,31 +1,32 @@
 //! Refusals that still hold: a key that is over its limit costs no forward.
 //!
-//! A refusal contains the time after which the same hits may pass. Until then the node that forwarded the
-//! check refuses as many hits or more by itself.
+//! A refusal contains the time after which the same hits may pass. Until then the node that
+//! forwarded the check refuses as many hits or more by itself.
 //!
 //! **Contents.** On the forwarding node, for strict checks: the counters with their quotas, the
 //! hits, the verdicts, and `until`: the time of the check plus the shortest wait of the limits that
-//! refused. That time is taken before the owner decides, so an entry never lasts too long; and while
-//! the shortest wait lasts, every refusal in the entry still holds.
+//! refused. That time is taken before the owner decides, so an entry never lasts too long; and
+//! while the shortest wait lasts, every refusal in the entry still holds.
 //!
 //! **Worked example.** At 10:00:00 the owner refuses 3 hits with "retry after 40 s, reset in 55 s".
-//! At 10:00:15 a check for 3 or more is refused here with 25 s and 40 s. A check for 2 is forwarded,
-//! and so is every check from 10:00:40 on.
+//! At 10:00:15 a check for 3 or more is refused here with 25 s and 40 s. A check for 2 is
+//! forwarded, and so is every check from 10:00:40 on.
 //!
 //! **Never answered from the cache**: fewer hits, peeks and refunds; more hits than the limit can
-//! hold, which are refused for ever; counters of a rule that changed, because quotas are compared; a
-//! key to which hits were given back, because the owner notifies every node of its ring
+//! hold, which are refused for ever; counters of a rule that changed, because quotas are compared;
+//! a key to which hits were given back, because the owner notifies every node of its ring
 //! ([`Call::Refunded`](tidegate_cluster::mesh::wire::Call::Refunded)). That notice is sent once;
 //! [`TTL_MAX`] bounds the effect of a lost one, except for windows.
 //!
-//! **Difference to forwarding**: a `fixed_window` counts the hits that it refuses, and those refused
-//! here are not counted; envoyproxy/ratelimit's local cache has the same effect (its README, "Local
-//! Cache"). A larger check gets the wait of the smaller one, which may be too short for it.
+//! **Difference to forwarding**: a `fixed_window` counts the hits that it refuses, and those
+//! refused here are not counted; envoyproxy/ratelimit's local cache has the same effect (its
+//! README, "Local Cache"). A larger check gets the wait of the smaller one, which may be too short
+//! for it.
 //!
 //! **Windows.** With `[envoy] local_cache` every refusal of a fixed window is cached until the
-//! window ends, also one decided here, and covers the key for any hits: more, fewer, a peek, another
-//! limit of the same unit. This matches envoyproxy/ratelimit's local cache, whose entries are named
-//! after the window.
+//! window ends, also one decided here, and covers the key for any hits: more, fewer, a peek,
+//! another limit of the same unit. This matches envoyproxy/ratelimit's local cache, whose entries
+//! are named after the window.
 //!
 //! **Bound.** [`SLOTS`] slots of [`WAYS`] entries each, so that the limits of one descriptor do not
 //! evict each other; a new entry evicts the oldest.
@@ -102,8 +103,8 @@ impl NegativeCache {
         Ticket(self.slot(token).lock().invalidations)
     }
 
-    /// Caches the verdicts of a check that began at `checked`, after `ticket` was taken, if they are
-    /// a refusal that ends.
+    /// Caches the verdicts of a check that began at `checked`, after `ticket` was taken, if they
+    /// are a refusal that ends.
     pub(super) fn insert(
         &self,
         ticket: Ticket,

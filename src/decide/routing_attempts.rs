@@ -79,7 +79,8 @@ impl RoutingAttempts {
         }
     }
 
-    /// The next step by the current rings. `has_lease` is whether this node has its ownership lease.
+    /// The next step by the current rings. `has_lease` is whether this node has its ownership
+    /// lease.
     pub(super) fn next(&mut self, topology: &Topology, has_lease: bool) -> Next {
         if self.count >= ATTEMPTS_MAX {
             return Next::GiveUp;

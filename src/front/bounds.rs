@@ -13,8 +13,8 @@
 //! | drain | 10 s | connections still open are dropped; counted |
 //!
 //! So clients can make a listener hold at most connections × (header + body), 1.2 GiB with the
-//! defaults, each byte of it sent within five seconds; an HTTP/2 connection holds at most its window
-//! of 256 KiB.
+//! defaults, each byte of it sent within five seconds; an HTTP/2 connection holds at most its
+//! window of 256 KiB.
 //!
 //! Bounds that deployments change come from `[limits]`; the others are constants here.
 

@@ -1,9 +1,9 @@
 //! The client's address behind trusted proxies.
 //!
 //! Each proxy appends the address that it was called from to `X-Forwarded-For`, so the right end of
-//! the header was written by our own proxies and the left end by the client. The header is therefore
-//! read **from the right**, past the trusted proxies, up to the first address that is not trusted.
-//! Addresses that a client writes itself are further left and are never used.
+//! the header was written by our own proxies and the left end by the client. The header is
+//! therefore read **from the right**, past the trusted proxies, up to the first address that is not
+//! trusted. Addresses that a client writes itself are further left and are never used.
 //!
 //! *Example*, `trusted_hops = 2` (a load balancer at 10.0.0.9, then the nginx that calls us): a
 //! client at 203.0.113.7 sends `X-Forwarded-For: 1.1.1.1`. The load balancer makes it `1.1.1.1,

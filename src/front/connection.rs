@@ -130,8 +130,8 @@ impl Connection {
         let service = self.service(service, Arc::clone(&timeouts));
         let mut connection = pin!(builder.serve_connection(io, service));
         let mut pending = FuturesUnordered::new();
-        // A set polls only the futures that were woken. The connection wakes for every read; polling
-        // the drain each time would take its lock.
+        // A set polls only the futures that were woken. The connection wakes for every read;
+        // polling the drain each time would take its lock.
         let mut events: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
         let check_at = |at| tokio::time::sleep_until(at).map(|()| Event::Check).boxed();
         events.push(self.drain.cancelled().map(|()| Event::Drain).boxed());
@@ -228,9 +228,9 @@ impl Connection {
 
 /// Runs HTTP/2 streams on the task of their connection, with which they end.
 ///
-/// A decision that needs no other node does not wait, and its request has usually arrived as a whole
-/// with its header. So most streams complete at once, and the responses to all requests of one read
-/// leave in one write. Streams that wait do so in a set of the connection.
+/// A decision that needs no other node does not wait, and its request has usually arrived as a
+/// whole with its header. So most streams complete at once, and the responses to all requests of
+/// one read leave in one write. Streams that wait do so in a set of the connection.
 #[derive(Clone, Default)]
 struct Streams {
     /// Started, and not in the set yet.

@@ -49,7 +49,7 @@ impl ListenerStats {
         if let Err(error) = result
             && error.is_panic()
         {
-            tracing::error!(%error, "the task of a connection panicked; this is a bug, please report it");
+            tracing::error!(%error, "a connection task panicked; please report this bug");
         }
     }
 
@@ -68,7 +68,7 @@ impl ListenerStats {
         self.full.add(1);
         tracing::warn!(
             connections_max,
-            "connection limit reached; accepting pauses until one ends; raise limits.connections_max"
+            "connection limit reached, accepting paused; consider raising limits.connections_max"
         );
     }
 }

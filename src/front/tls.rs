@@ -163,7 +163,10 @@ impl Reloader {
                 tracing::info!(%cert, "reloaded the gRPC listener's certificate");
             }
             Err(error) => {
-                tracing::error!(%error, "failed to reload the gRPC listener's certificate; the previous one stays in use");
+                tracing::error!(
+                    %error,
+                    "failed to reload the gRPC listener's certificate; the previous one is kept"
+                );
             }
         }
     }

@@ -1,17 +1,17 @@
 //! Polls for the next request for a moment before a worker sleeps.
 //!
-//! Waking a sleeping thread delays the next request by some microseconds: an interrupt, and a switch
-//! by the hypervisor where there is one. So while requests follow each other so closely that a sleep
-//! would end at once, the worker polls for events without waiting. The rule is that of adaptive
-//! locks, and of hypervisors that poll before they halt:
+//! Waking a sleeping thread delays the next request by some microseconds: an interrupt, and a
+//! switch by the hypervisor where there is one. So while requests follow each other so closely that
+//! a sleep would end at once, the worker polls for events without waiting. The rule is that of
+//! adaptive locks, and of hypervisors that poll before they halt:
 //!
 //! ```text
 //! mean = 7/8 mean + 1/8 min(idle time, 4 GAP)     at the end of each idle time
 //! poll = 2 GAP if mean < GAP, else not at all
 //! ```
 //!
-//! With GAP = 10 us, a worker that gets a request every 100 us always sleeps. One that gets 80,000 a
-//! second and is idle for 8 us at a time stays awake. So polling costs processor time only near a
+//! With GAP = 10 us, a worker that gets a request every 100 us always sleeps. One that gets 80,000
+//! a second and is idle for 8 us at a time stays awake. So polling costs processor time only near a
 //! worker's full load, and never more than 2 GAP at a time.
 //!
 //! **Measured** (`redis-benchmark -P 1`, two cores of a virtual machine, in turns): with 50 clients

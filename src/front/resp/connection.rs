@@ -1,7 +1,7 @@
 //! One RESP connection: reads, has commands decided, writes.
 //!
-//! A connection that waits holds no buffers except the beginning of an incomplete command: those for
-//! reading are the [`Buffers`] of its worker.
+//! A connection that waits holds no buffers except the beginning of an incomplete command: those
+//! for reading are the [`Buffers`] of its worker.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -217,8 +217,8 @@ impl<D: Throttle> Connection<D> {
 
     /// Reads what has arrived; `None` when there is nothing. Never waits.
     ///
-    /// Not `try_read`, which takes one more system call per request: it does not clear the readiness
-    /// after a read that did not fill the buffer.
+    /// Not `try_read`, which takes one more system call per request: it does not clear the
+    /// readiness after a read that did not fill the buffer.
     async fn read(&mut self, space: &mut [u8]) -> Option<io::Result<usize>> {
         let mut space = ReadBuf::new(space);
         poll_fn(|cx| {
@@ -231,8 +231,8 @@ impl<D: Throttle> Connection<D> {
         .await
     }
 
-    /// Sends all of `bytes`. Nothing more is read meanwhile; a client that does not read its replies
-    /// in time is cut off.
+    /// Sends all of `bytes`. Nothing more is read meanwhile; a client that does not read its
+    /// replies in time is cut off.
     async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Closed> {
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {

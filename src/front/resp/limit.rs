@@ -32,10 +32,10 @@
 //!
 //! # The reply
 //!
-//! The five integers of redis-cell: limited (0 or 1), limit (`max_burst + 1`), remaining, seconds to
-//! wait (-1 when it is allowed, and when it exceeds the limit itself), seconds until the full limit
-//! is available again. Seconds are rounded up from nanoseconds; redis-cell truncates to milliseconds
-//! first, so its wait can be up to 1 ms too short.
+//! The five integers of redis-cell: limited (0 or 1), limit (`max_burst + 1`), remaining, seconds
+//! to wait (-1 when it is allowed, and when it exceeds the limit itself), seconds until the full
+//! limit is available again. Seconds are rounded up from nanoseconds; redis-cell truncates to
+//! milliseconds first, so its wait can be up to 1 ms too short.
 //!
 //! Source: redis-cell 0.4, `src/lib.rs` and `src/cell/mod.rs`.
 

@@ -1,4 +1,5 @@
-//! The listener for Redis clients: `CL.THROTTLE` compatible with redis-cell, and checks by the rules.
+//! The listener for Redis clients: `CL.THROTTLE` compatible with redis-cell, and checks by the
+//! rules.
 //!
 //! ```text
 //! serve.rs ── accepts ──▶ workers.rs ── connection.rs: read ─▶ read.rs ─▶ command.rs
@@ -8,8 +9,8 @@
 //!
 //! All complete commands of one read are decided together, consecutive `CL.THROTTLE`s by one call,
 //! and answered in order by one write. The listener has its own worker threads, each with an event
-//! loop. A connection stays on one worker, so workers never wait for each other. Under load a worker
-//! polls for events a little longer before it sleeps (`busy_poll.rs`).
+//! loop. A connection stays on one worker, so workers never wait for each other. Under load a
+//! worker polls for events a little longer before it sleeps (`busy_poll.rs`).
 //!
 //! # Bounds
 //!

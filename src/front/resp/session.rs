@@ -1,7 +1,7 @@
 //! The state of one connection, and the commands that read or change it. No I/O.
 //!
-//! *Usage*: [`Session::admits`] before each command, [`Session::run`] for each [`SessionCommand`]. A
-//! session begins unauthenticated when the listener has a password.
+//! *Usage*: [`Session::admits`] before each command, [`Session::run`] for each [`SessionCommand`].
+//! A session begins unauthenticated when the listener has a password.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

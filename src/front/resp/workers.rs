@@ -1,8 +1,8 @@
 //! The worker threads of the listener, each with its own event loop.
 //!
 //! A connection is assigned to the worker with the fewest and stays there. So its reads, decisions
-//! and writes happen on the thread that receives the events of its socket, and no thread has to wake
-//! another.
+//! and writes happen on the thread that receives the events of its socket, and no thread has to
+//! wake another.
 
 use std::io;
 use std::net::TcpStream as StdStream;
