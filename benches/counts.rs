@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use bytes::BytesMut;
 use tidegate::front::resp::command::{Command, command};
-use tidegate::front::resp::limit::five;
+use tidegate::front::resp::limit::reply;
 use tidegate::front::resp::read::{Limits, Read, Words, read};
 use tidegate::front::resp::reply::Replies;
 use tidegate_cluster::mesh::codec;
@@ -122,11 +122,11 @@ fn pipeline_of_throttles() {
             let (mut words, mut at) = (Words::new(), 0);
             while let Ok(Read::Command(length)) = read(&bytes[at..], &limits, &mut words) {
                 at += length;
-                let Ok(Command::Throttle { key, named, quantity: hits }) = command(&mut words)
+                let Ok(Command::Throttle { key, limit, quantity: hits }) = command(&mut words)
                 else {
                     continue;
                 };
-                let quota = named.quota(Mode::Strict).expect("a limit");
+                let quota = limit.quota(Mode::Strict).expect("a limit");
                 asks.push(SingleCheck { counter: bench.bare_of(key, quota), hits });
             }
             bench.store.check_batch_if(
@@ -135,7 +135,7 @@ fn pipeline_of_throttles() {
                 |_| true,
                 |verdict| {
                     let verdict = verdict.expect("permitted");
-                    replies.five(five(verdict.allowed, verdict.limit, &verdict));
+                    replies.throttle(reply(verdict.allowed, verdict.limit, &verdict));
                 },
             );
             black_box(replies.bytes());

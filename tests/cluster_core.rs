@@ -44,7 +44,7 @@ async fn a_strict_key_admits_its_limit_over_all_nodes() {
                 owners.push(turn % 3);
             } else {
                 // The owner, or its refusal that still holds.
-                let is_remembered = answer.statuses[0].source == VerdictSource::Remembered;
+                let is_remembered = answer.statuses[0].source == VerdictSource::NegativeCache;
                 assert!(answer.statuses[0].source == VerdictSource::Owner || is_remembered);
                 assert!(!(answer.allowed && is_remembered));
             }
@@ -94,7 +94,7 @@ async fn a_node_that_leaves_is_not_missed() {
     for node in &nodes {
         node.sees("two nodes", |view| view.owners().count() == 2).await;
         let answer = node.ask("strict", "y").await;
-        assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Policy);
+        assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Fallback);
     }
     let known: Vec<u32> = join(&nodes, "eventual", "x").await;
     assert!(known.contains(&93), "somebody heard of the 7 hits: {known:?}");
@@ -155,7 +155,7 @@ async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
     for (turn, node) in [stays, leaves, stays, leaves].into_iter().enumerate() {
         let answer = node.ask("strict", &key).await;
         let status = &answer.statuses[0];
-        assert_ne!(status.source, VerdictSource::Policy, "turn {turn}");
+        assert_ne!(status.source, VerdictSource::Fallback, "turn {turn}");
         assert_eq!(status.verdicts[0].remaining, 18 - u32::try_from(turn).expect("small"));
     }
 }

@@ -250,7 +250,7 @@ async fn a_node_that_goes_on_as_a_newer_start_is_still_heard() {
     ask_all(&nodes, &values, 4).await;
     all_count(&nodes, &keys, 12).await;
 
-    let incarnation = &nodes[1].core.decider.parts().incarnation;
+    let incarnation = &nodes[1].core.incarnation;
     let old = incarnation.actor();
     incarnation.renew();
     assert_ne!(incarnation.actor(), old);
@@ -397,7 +397,7 @@ async fn all_count(nodes: &[Node], keys: &[KeyHash], expected: u64) {
 /// Its own region's nodes and the other regions count; its own region's column is an echo of its
 /// nodes and is not there.
 fn count(node: &Node, key: KeyHash) -> u64 {
-    let Some(actor_counters) = node.core.decider.parts().store.actor_counters(key) else {
+    let Some(actor_counters) = node.core.store.actor_counters(key) else {
         return 0;
     };
     let region = region_actor(&node.core.topology.load().region);
@@ -411,11 +411,7 @@ fn count(node: &Node, key: KeyHash) -> u64 {
 
 fn key(node: &Node, name: &str, value: &str, quota: &Quota) -> KeyHash {
     let entries = [Entry { key: name, value }];
-    node.core.decider.parts().hasher.descriptor("test", &entries).counter(
-        quota,
-        Mode::Eventual,
-        Scope::Region,
-    )
+    node.core.hasher.descriptor("test", &entries).counter(quota, Mode::Eventual, Scope::Region)
 }
 
 fn owner(node: &Node, key: KeyHash) -> String {

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 async fn gossip_that_ended_is_started_anew() {
     let authority = authority();
     let nodes = cluster_under(&authority, &[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
-    let parts = nodes[0].core.decider.parts();
+    let parts = &nodes[0].core;
     let gossip = &nodes[0].core.joined.as_ref().unwrap().gossip;
     let mut running = gossip.running();
     let generation = parts.incarnation.generation();
@@ -80,7 +80,7 @@ fn contradiction(node: &Node) -> Vec<u8> {
         [&length[..], text.as_bytes()].concat()
     };
     let number = |number: u64| number.to_le_bytes().to_vec();
-    let incarnation = &node.core.decider.parts().incarnation;
+    let incarnation = &node.core.incarnation;
     let (id, generation) = (incarnation.node(), incarnation.generation());
     let addr = [&[4, 127, 0, 0, 1], &node.addr().port().to_le_bytes()[..]].concat();
     let about = [vec![0], text(id.as_str()), number(generation.0), addr, number(0), number(0)];

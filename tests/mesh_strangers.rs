@@ -320,7 +320,7 @@ impl Honest {
     }
 
     fn secret(&self) -> u64 {
-        self.nodes[0].core.decider.parts().hasher.fingerprint()
+        self.nodes[0].core.hasher.fingerprint()
     }
 
     fn target(&self) -> std::net::SocketAddr {
@@ -343,7 +343,7 @@ impl Honest {
                 served: node.core.decider.counters().served.load(Ordering::Relaxed),
                 columns_received: joined.synchroniser.counters().received.load(Ordering::Relaxed),
                 columns_rejected: joined.synchroniser.counters().rejected.load(Ordering::Relaxed),
-                store: Stats { bytes: 0, ..node.core.decider.parts().store.stats() },
+                store: Stats { bytes: 0, ..node.core.store.stats() },
             }
         };
         self.nodes.iter().map(state).collect()
@@ -402,7 +402,7 @@ impl Honest {
     /// Calls that would change the state of a node which served them.
     fn poison(&self) -> [Call; 2] {
         let quota = |algorithm| Quota::simple(algorithm, 20, Span::from_secs(86_400)).unwrap();
-        let now = self.nodes[0].core.decider.parts().clock.now();
+        let now = self.nodes[0].core.clock.now();
         let mut state = State::Absent;
         decide(&mut state, &quota(Algorithm::Gcra), Hits::new(20), now);
         let expires = state.expires_at(&quota(Algorithm::Gcra));
@@ -419,7 +419,7 @@ impl Honest {
 
     fn key(&self, key: &str) -> KeyHash {
         let entries = [Entry { key, value: "poisoned" }];
-        let hash = self.nodes[0].core.decider.parts().hasher.descriptor("test", &entries);
+        let hash = self.nodes[0].core.hasher.descriptor("test", &entries);
         let day = Span::from_secs(86_400);
         hash.counter(
             &Quota::simple(Algorithm::FixedWindow, 20, day).unwrap(),

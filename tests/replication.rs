@@ -40,7 +40,7 @@ async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
     let values: Vec<String> = (0..60).map(|n| n.to_string()).collect();
     for (n, value) in values.iter().enumerate() {
         let answer = nodes[n % 3].ask_hits("plain", value, 7).await;
-        assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Policy);
+        assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Fallback);
     }
     for value in &values {
         let token = token(&nodes[0], "plain", value);
@@ -74,7 +74,7 @@ async fn a_replica_that_lost_a_copy_is_told_again() {
     eventually("all are copied", PATIENCE, || values.iter().all(is_copied)).await;
     for value in &values[..7] {
         let lost = held(b, "plain", value).unwrap();
-        assert!(b.core.decider.parts().store.remove(lost.key).is_some());
+        assert!(b.core.store.remove(lost.key).is_some());
     }
     eventually("what was lost is there again", PATIENCE, || values.iter().all(is_copied)).await;
     assert!(read(&replicator(a).counters().repaired) >= 7);
@@ -115,11 +115,11 @@ async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
     for node in [&a, &b] {
         node.sees("both", |view| view.owners().count() == 2).await;
     }
-    let ownership = &a.core.decider.parts().ownership;
+    let ownership = &a.core.ownership;
     eventually("it may own", PATIENCE, || ownership.has_lease(Scope::Region)).await;
     let values = owned_by(&a, "durable", 2);
     assert_eq!(b.ask("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
-    assert_eq!(b.ask("durable", &values[1]).await.statuses[0].source, VerdictSource::Policy);
+    assert_eq!(b.ask("durable", &values[1]).await.statuses[0].source, VerdictSource::Fallback);
     let counters = replicator(&a).counters();
     assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (1, 1));
 }
@@ -182,7 +182,7 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
 async fn states_that_no_honest_member_tells_are_refused_and_counted() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "us")], RULES, |_| {}).await;
     let a = replicator(&nodes[0]);
-    let now = nodes[0].core.decider.parts().clock.now();
+    let now = nodes[0].core.clock.now();
     let entry = |tag, secs: u32| {
         let index = u32::try_from(now.as_secs() / 60).unwrap() + secs / 60;
         let expires = Timestamp::from_secs(u64::from(index + 1) * 60);
@@ -264,7 +264,7 @@ fn read(counter: &AtomicU64) -> u64 {
 }
 
 fn token(node: &Node, key: &str, value: &str) -> u64 {
-    node.core.decider.parts().hasher.descriptor("test", &[Entry { key, value }]).token()
+    node.core.hasher.descriptor("test", &[Entry { key, value }]).token()
 }
 
 /// Values whose keys `node` owns.
@@ -276,7 +276,7 @@ fn owned_by(node: &Node, key: &str, count: usize) -> Vec<String> {
 
 /// All strict states that a node holds.
 fn all(node: &Node) -> Vec<StoredCounter> {
-    let parts = node.core.decider.parts();
+    let parts = &node.core;
     let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
     while let Some(cursor) = from {
         let now = parts.clock.now();

@@ -98,7 +98,7 @@ async fn requests_cannot_grow_the_statistics() {
         let answer = core.decider.decide(question.ask(true)).await;
         assert_eq!(response(&answer).statuses.len(), request.descriptors.len());
     }
-    let tallies = &core.decider.parts().tallies;
+    let tallies = &core.tallies;
     assert_eq!(tallies.all().len(), NAMES_MAX + 1);
     assert_eq!(tallies.unknown_domains().len(), NAMES_MAX + 1);
     is_within_bounds("requests", tallies, before);

@@ -21,7 +21,7 @@ descriptors:
 
 /// What a node decides, if it may.
 fn decides(node: &Node) -> Ranges {
-    let ownership = &node.core.decider.parts().ownership;
+    let ownership = &node.core.ownership;
     if ownership.has_lease(Scope::Region) {
         ownership.owned_ranges(Scope::Region).decides.clone()
     } else {
@@ -52,7 +52,7 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
         for hit in 0..12 {
             let answer = nodes[(n + hit) % 3].ask("user", user).await;
             assert!(
-                answer.allowed && answer.statuses[0].source != VerdictSource::Policy,
+                answer.allowed && answer.statuses[0].source != VerdictSource::Fallback,
                 "{user} {hit} {answer:?}"
             );
         }
@@ -78,7 +78,7 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
         for hit in 12..24 {
             let answer = nodes[(n + hit) % 3].ask("user", user).await;
             assert_eq!(answer.allowed, hit < 20, "{user} {hit}: {answer:?}");
-            assert_ne!(answer.statuses[0].source, VerdictSource::Policy, "{user} {hit}");
+            assert_ne!(answer.statuses[0].source, VerdictSource::Fallback, "{user} {hit}");
         }
     }
     let dead = nodes.remove(0);

@@ -51,9 +51,9 @@ fn commands(stream: &[u8], middle: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malforme
 
 fn take_apart(words: &mut Words<'_>) {
     match command(words) {
-        Ok(Command::Throttle { named, .. }) => {
+        Ok(Command::Throttle { limit, .. }) => {
             for mode in [Mode::Strict, Mode::Eventual] {
-                if let Ok(quota) = named.quota(mode) {
+                if let Ok(quota) = limit.quota(mode) {
                     assert!(quota.limit() > 0 && quota.burst() > 0);
                 }
             }

@@ -1,248 +1,342 @@
-//! Decides one request: each descriptor at once where that is possible, the others together.
+//! Decides one request: each descriptor on this node where possible, the rest concurrently by their
+//! owners.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate_cluster::mesh::wire::Check;
-use tidegate_limiter::policy::{Durability, Mode};
-use tidegate_limiter::store::{LocalActor, Verdicts, is_urgent};
-use tidegate_limiter::units::Timestamp;
-use tidegate_rules::book::Rule;
+use tidegate_cluster::environment::Clock;
+use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::ownership::Ownership;
+use tidegate_cluster::replication::Replicator;
+use tidegate_cluster::sync::Synchroniser;
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts, is_urgent};
+use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_ownership::route::Topology;
+use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::rule::RuleStats;
 use tidegate_rules::tally::Tallies;
 
-use super::ask::{Answer, CheckRequest, Status, VerdictSource};
+use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::dedup_cache::DedupCache;
-use super::forward::NoVerdict;
+use super::fallback;
 use super::negative_cache::NegativeCache;
-use super::parts::{Counters, Parts};
-use super::plan::{Plan, Planner};
-use super::status::Outcome;
-use super::{Decide, policy};
+use super::plan::{PlannedCheck, Planner};
 use crate::config::Envoy;
 
-/// The one path to a verdict; cheap to clone.
+/// The settings of the decision path.
+#[derive(Debug)]
+pub struct Options {
+    pub envoy: Envoy,
+    /// Mode and `on_unavailable` of the limits that clients name themselves.
+    pub throttle_rule: Arc<Rule>,
+    /// Most time that the owner of a key in this region may take.
+    pub deadline: Duration,
+    /// Most time that the owner of a global key may take.
+    pub global_deadline: Duration,
+}
+
+/// The node that decides.
+#[derive(Debug)]
+pub struct LocalNode {
+    /// Its actor owns the per-actor counters of eventual keys.
+    pub incarnation: Arc<Incarnation>,
+    /// Hashes descriptors under the cluster's secret.
+    pub hasher: KeyHasher,
+    pub store: Arc<Store>,
+    pub topology: Arc<ArcSwap<Topology>>,
+    pub ownership: Ownership,
+    /// Read once per request.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The rules in force, and their statistics.
+#[derive(Debug)]
+pub struct Rules {
+    pub book: Arc<ArcSwap<Book>>,
+    pub tallies: Arc<Tallies>,
+}
+
+/// The other nodes of the cluster.
+#[derive(Debug)]
+pub struct Peers {
+    /// Carries checks to their owners.
+    pub mesh: Mesh,
+    /// Sends eventual counts at once when a key is near its limit.
+    pub synchroniser: Synchroniser,
+    /// Copies counts that must survive a crash to replicas.
+    pub replicator: Replicator,
+}
+
+/// The handle of the decision path; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Decider {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    parts: Parts,
-    counters: Counters,
-    /// What owners refused this node.
-    negative_cache: NegativeCache,
-    /// What this node answered its peers.
-    seen: DedupCache,
-    /// The id of the next check that leaves this node.
-    next_id: AtomicU64,
-    /// What `[envoy]` says where it has no say: nothing.
-    elsewhere: Envoy,
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) node: LocalNode,
+    pub(super) rules: Rules,
+    /// `None` for a node without a cluster.
+    pub(super) peers: Option<Peers>,
+    pub(super) counters: Counters,
+    /// Refusals of owners.
+    pub(super) negative_cache: NegativeCache,
+    /// Verdicts given to peers.
+    pub(super) dedup_cache: DedupCache,
+    /// Id of the next check that is forwarded.
+    pub(super) next_check_id: AtomicU64,
+    /// Applies to requests that do not come from Envoy.
+    without_envoy: Envoy,
 }
 
-/// What came of some checks, in their order.
-pub(super) type Outcomes = SmallVec<[Outcome; 2]>;
+/// Verdicts by source since the start, in descriptors; read by the metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Decided here for a client of this node.
+    pub local: AtomicU64,
+    /// Decided by their owner for a client of this node.
+    pub forwarded: AtomicU64,
+    /// Refused from the negative cache.
+    pub cached: AtomicU64,
+    /// Decided here for a client of a peer.
+    pub served: AtomicU64,
+    /// Checks that a peer sent a second time and that were answered from the dedup cache.
+    pub deduplicated: AtomicU64,
+    /// Checks of peers for keys that this node does not own.
+    pub not_owner: AtomicU64,
+    /// Attempts after the first for one verdict, at another node or the same one.
+    pub retried: AtomicU64,
+    /// Counted, but confirmed by no replica in time.
+    pub unconfirmed: AtomicU64,
+    /// Decided by `on_unavailable`.
+    pub fallback: AtomicU64,
+}
 
-/// What has come of a check before anybody else was asked.
+/// The verdicts of one check, one per counter, and where they come from.
+pub(super) type Decided = (Verdicts, VerdictSource);
+
+/// Why there is no verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoVerdict {
+    /// No node that could be reached in time owns the key.
+    Unavailable,
+    /// The check was decided and counted, but no replica confirmed the count in time.
+    Unconfirmed,
+}
+
+/// The state of a check after everything that this node can do alone.
 enum Step {
-    Done(Outcome),
-    /// Decided and counted here; a replica has to confirm it.
+    Done(Decided),
+    /// Decided and counted here; a replica has to confirm the count.
     Confirm(Verdicts),
-    /// Not ours to decide.
-    CheckRequest(Check),
-}
-
-impl Decide for Decider {
-    async fn decide(&self, ask: CheckRequest<'_>) -> Answer {
-        // One rule book and one instant for the whole request: no half-updated world.
-        let parts = self.parts();
-        let book = parts.book.load_full();
-        let now = parts.clock.now();
-        let envoy = if ask.for_envoy { &parts.envoy } else { &self.shared.elsewhere };
-        let (hasher, tallies) = (&parts.hasher, &*parts.tallies);
-        let plans = Planner { book: &book, hasher, envoy, tallies }.plan(&ask);
-        let limited = plans.iter().filter_map(Plan::limited);
-        let outcomes = if envoy.all_or_nothing || envoy.local_cache {
-            self.all_or_nothing(limited.collect(), envoy, now).await
-        } else {
-            self.each(limited.map(|limited| (&limited.rule, &limited.check)), now).await
-        };
-        let statuses = Status::all(plans, outcomes, parts);
-        let mut answer = Answer::new(statuses, envoy.quota_mode);
-        if !answer.allowed && envoy.shadow_mode {
-            tallies.service.global_shadow_mode.fetch_add(1, Ordering::Relaxed);
-            answer.allowed = true;
-        }
-        answer
-    }
-
-    fn is_loaded(&self) -> bool {
-        self.parts().book.load().is_loaded()
-    }
-
-    fn envoy(&self) -> &Envoy {
-        &self.parts().envoy
-    }
-
-    fn tallies(&self) -> Option<&Tallies> {
-        Some(&self.parts().tallies)
-    }
+    /// Another node owns the key.
+    Forward,
 }
 
 impl Decider {
-    /// A decider over `parts`.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(options: Options, node: LocalNode, rules: Rules, peers: Option<Peers>) -> Self {
         let shared = Shared {
-            parts,
+            options,
+            node,
+            rules,
+            peers,
             counters: Counters::default(),
             negative_cache: NegativeCache::default(),
-            seen: DedupCache::default(),
-            next_id: AtomicU64::new(1),
-            elsewhere: Envoy { overrides: false, ..Envoy::default() },
+            dedup_cache: DedupCache::default(),
+            next_check_id: AtomicU64::new(1),
+            without_envoy: Envoy { overrides: false, ..Envoy::default() },
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// How verdicts came about.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
+}
 
-    /// What it decides from.
-    pub fn parts(&self) -> &Parts {
-        &self.shared.parts
+impl Decide for Decider {
+    async fn decide(&self, request: CheckRequest<'_>) -> CheckResponse {
+        // The rule book and the time are read once, so all descriptors see the same.
+        let Shared { options, node, rules, without_envoy, .. } = &*self.shared;
+        let book = rules.book.load_full();
+        let now = node.clock.now();
+        let envoy = if request.for_envoy { &options.envoy } else { without_envoy };
+        let (hasher, tallies) = (&node.hasher, &*rules.tallies);
+        let plans = Planner { book: &book, hasher, envoy, tallies }.plan(&request);
+        let limited = plans.iter().flatten().filter(|check| check.has_limits());
+        let decided = if envoy.all_or_nothing || envoy.local_cache {
+            self.all_or_nothing(limited.collect(), envoy, now).await
+        } else {
+            self.decide_each(limited.map(|check| (check, check.hits)), now).await
+        };
+        let mut decided = decided.into_iter();
+        let status = |plan: Option<PlannedCheck>| match plan {
+            Some(check) if check.has_limits() => match decided.next() {
+                Some(decided) => self.status(check, decided),
+                None => Status::unlimited(None),
+            },
+            plan => Status::unlimited(plan.map(|check| check.rule)),
+        };
+        let statuses = plans.into_iter().map(status).collect();
+        let mut response = CheckResponse::new(statuses, envoy.quota_mode);
+        if !response.allowed && envoy.shadow_mode {
+            tallies.service.global_shadow_mode.fetch_add(1, Ordering::Relaxed);
+            response.allowed = true;
+        }
+        response
     }
 
-    pub(super) fn negative_cache(&self) -> &NegativeCache {
-        &self.shared.negative_cache
+    fn is_loaded(&self) -> bool {
+        self.shared.rules.book.load().is_loaded()
     }
 
-    pub(super) fn seen(&self) -> &DedupCache {
-        &self.shared.seen
+    fn envoy(&self) -> &Envoy {
+        &self.shared.options.envoy
     }
 
-    /// Decides every check by itself, in order where that needs nobody else; the others are decided
-    /// at the same time, which takes as long as the slowest.
-    pub(super) async fn each<'a>(
+    fn tallies(&self) -> Option<&Tallies> {
+        Some(&self.shared.rules.tallies)
+    }
+}
+
+impl Decider {
+    /// Decides each check on its own, for the hits beside it: in order where this node can do so
+    /// alone, the others concurrently, which takes as long as the slowest.
+    pub(super) async fn decide_each<'a>(
         &self,
-        checks: impl Iterator<Item = (&'a Arc<Rule>, &'a Check)>,
+        checks: impl Iterator<Item = (&'a PlannedCheck, Hits)>,
         now: Timestamp,
-    ) -> Outcomes {
-        let steps: SmallVec<[(&Arc<Rule>, &Check, Step); 2]> =
-            checks.map(|(rule, check)| (rule, check, self.begin(rule, check, now))).collect();
+    ) -> SmallVec<[Decided; 2]> {
+        let steps: SmallVec<[(&PlannedCheck, Hits, Step); 2]> =
+            checks.map(|(check, hits)| (check, hits, self.begin(check, hits, now))).collect();
         if steps.iter().all(|(_, _, step)| matches!(step, Step::Done(_))) {
             return steps.into_iter().filter_map(|(_, _, step)| step.done()).collect();
         }
-        let rest = steps.into_iter().map(|(rule, check, step)| self.finish(rule, check, step, now));
+        let rest = steps.into_iter().map(|(check, hits, step)| self.finish(check, hits, step, now));
         join_all(rest).await.into()
     }
 
-    /// Does what needs nobody else.
-    fn begin(&self, rule: &Rule, check: &Check, now: Timestamp) -> Step {
+    /// Does what needs no other node.
+    fn begin(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Step {
+        let PlannedCheck { rule, counters, .. } = check;
         if rule.mode == Mode::Eventual {
-            return Step::Done(self.outcome(self.count_eventual(check, now), VerdictSource::Local));
+            let verdicts = self.decide_eventual(check, hits, now);
+            return Step::Done(self.counted(verdicts, VerdictSource::Local));
         }
-        if let Some(verdicts) = self.decide_if_held(check, now) {
-            self.tell_refund(check);
-            if check.durability == Durability::Replicated {
+        if let Some(verdicts) = self.decide_if_owned(rule.scope, counters, hits, now) {
+            self.announce_refund(rule.scope, counters, hits);
+            if self.needs_replica(rule.durability, hits, &verdicts) {
                 return Step::Confirm(verdicts);
             }
-            return Step::Done(self.outcome(verdicts, VerdictSource::Local));
+            return Step::Done(self.counted(verdicts, VerdictSource::Local));
         }
-        if let Some(verdicts) = self.negative_cache().recall(check, now) {
-            return Step::Done(self.outcome(verdicts, VerdictSource::Remembered));
-        }
-        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        Step::CheckRequest(Check { id, ..check.clone() })
-    }
-
-    /// Does what others are needed for.
-    async fn finish(&self, rule: &Rule, check: &Check, step: Step, now: Timestamp) -> Outcome {
-        let heard = match step {
-            Step::Done(outcome) => return outcome,
-            Step::Confirm(verdicts) => {
-                let remote = self.parts().remote.as_ref();
-                let within = remote.map(|remote| remote.deadline(check.scope)).unwrap_or_default();
-                let is_confirmed = self.is_confirmed(check, &verdicts, within).await;
-                let heard = is_confirmed.then_some((verdicts, VerdictSource::Local));
-                heard.ok_or(NoVerdict::Unconfirmed)
-            }
-            Step::CheckRequest(check) => self.ask_and_remember(&check, now).await,
-        };
-        match heard {
-            Ok((verdicts, source)) => self.outcome(verdicts, source),
-            Err(why) => {
-                if why == NoVerdict::Unconfirmed {
-                    self.counters().unconfirmed.fetch_add(1, Ordering::Relaxed);
-                }
-                self.by_policy(rule, check, now)
-            }
+        match self.shared.negative_cache.recall(counters, hits, now) {
+            Some(verdicts) => Step::Done(self.counted(verdicts, VerdictSource::NegativeCache)),
+            None => Step::Forward,
         }
     }
 
-    /// An outcome, counted by its source.
-    pub(super) fn outcome(&self, verdicts: Verdicts, source: VerdictSource) -> Outcome {
-        let counters = self.counters();
-        let counter = match source {
-            VerdictSource::Local | VerdictSource::Unlimited => &counters.local,
-            VerdictSource::Owner => &counters.forwarded,
-            VerdictSource::Policy => &counters.policy,
-            VerdictSource::Remembered => &counters.remembered,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        Outcome { verdicts, source }
-    }
-
-    async fn ask_and_remember(
+    /// Does what needs other nodes.
+    async fn finish(
         &self,
-        check: &Check,
+        check: &PlannedCheck,
+        hits: Hits,
+        step: Step,
         now: Timestamp,
-    ) -> Result<(Verdicts, VerdictSource), NoVerdict> {
-        let token = check.counters.first().ok_or(NoVerdict::Unavailable)?.key.token;
-        let ticket = self.negative_cache().ticket(token);
-        let outcome = self.forward_check(check).await;
-        if check.hits.refund() > 0 {
-            // The owner's notice may come later than its answer, and whoever gave hits back wants
-            // to find them. Whether the owner did it is unknown when it did not answer.
-            self.negative_cache().forget(token);
-        } else if let Ok((verdicts, VerdictSource::Owner)) = &outcome {
-            self.negative_cache().remember(ticket, check, now, verdicts);
+    ) -> Decided {
+        let decided = match step {
+            Step::Done(decided) => return decided,
+            Step::Confirm(verdicts) => {
+                let deadline = self.deadline(check.rule.scope);
+                let is_confirmed = self.is_confirmed(&check.counters, deadline).await;
+                let local = (verdicts, VerdictSource::Local);
+                is_confirmed.then_some(local).ok_or(NoVerdict::Unconfirmed)
+            }
+            Step::Forward => self.forward_and_cache(check, hits, now).await,
+        };
+        match decided {
+            Ok((verdicts, source)) => self.counted(verdicts, source),
+            Err(reason) => {
+                if reason == NoVerdict::Unconfirmed {
+                    self.shared.counters.unconfirmed.fetch_add(1, Ordering::Relaxed);
+                }
+                RuleStats::add(&check.rule.stats.unavailable, 1);
+                let Shared { node, .. } = &*self.shared;
+                let topology = node.topology.load();
+                let verdicts = fallback::decide(check, hits, &topology, &node.store, now);
+                self.counted(verdicts, VerdictSource::Fallback)
+            }
         }
-        outcome
     }
 
-    fn count_eventual(&self, check: &Check, now: Timestamp) -> Verdicts {
-        let parts = self.parts();
-        // A node that stands alone has nobody to tell: its own count is the whole count.
-        let Some(remote) = &parts.remote else {
-            return parts.store.check(&check.counters, check.hits, now);
-        };
-        let slack_divisor = remote.synchroniser.slack_divisor();
-        let me = LocalActor { actor: parts.incarnation.actor(), slack_divisor };
-        let verdicts = parts.store.check_eventual(&check.counters, check.hits, me, now);
-        if check.hits.charge() > 0 && verdicts.iter().any(is_urgent) {
-            remote.synchroniser.hurry();
+    async fn forward_and_cache(
+        &self,
+        check: &PlannedCheck,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Result<Decided, NoVerdict> {
+        let cache = &self.shared.negative_cache;
+        let token = check.key().ok_or(NoVerdict::Unavailable)?.token;
+        let ticket = cache.ticket(token);
+        let decided = self.forward(check, hits).await;
+        if hits.refund() > 0 {
+            // The owner's notice may arrive after its reply, and the client that gave hits back
+            // expects to find them. Without a reply it is unknown whether the owner applied it.
+            cache.forget(token);
+        } else if let Ok((verdicts, VerdictSource::Owner)) = &decided {
+            cache.insert(ticket, &check.counters, hits, verdicts, now);
+        }
+        decided
+    }
+
+    fn decide_eventual(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Verdicts {
+        let Shared { node, peers, .. } = &*self.shared;
+        // Without a cluster the local count is the whole count.
+        let Some(peers) = peers else { return node.store.check(&check.counters, hits, now) };
+        let slack_divisor = peers.synchroniser.slack_divisor();
+        let local = LocalActor { actor: node.incarnation.actor(), slack_divisor };
+        let verdicts = node.store.check_eventual(&check.counters, hits, local, now);
+        if hits.charge() > 0 && verdicts.iter().any(is_urgent) {
+            peers.synchroniser.hurry();
         }
         verdicts
     }
 
-    fn by_policy(&self, rule: &Rule, check: &Check, now: Timestamp) -> Outcome {
-        RuleStats::add(&rule.stats.unavailable, 1);
-        let parts = self.parts();
-        let topology = parts.topology.load();
-        let verdicts = policy::answer(rule.on_unavailable, check, &topology, &parts.store, now);
-        self.outcome(verdicts, VerdictSource::Policy)
+    /// Counts where the verdicts of a check come from.
+    pub(super) fn counted(&self, verdicts: Verdicts, source: VerdictSource) -> Decided {
+        let counters = &self.shared.counters;
+        let counter = match source {
+            VerdictSource::Local | VerdictSource::Unlimited => &counters.local,
+            VerdictSource::Owner => &counters.forwarded,
+            VerdictSource::Fallback => &counters.fallback,
+            VerdictSource::NegativeCache => &counters.cached,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        (verdicts, source)
+    }
+
+    /// Most time that the owner of a key of this scope may take.
+    pub(super) fn deadline(&self, scope: Scope) -> Duration {
+        match scope {
+            Scope::Region => self.shared.options.deadline,
+            Scope::Global => self.shared.options.global_deadline,
+        }
     }
 }
 
 impl Step {
-    fn done(self) -> Option<Outcome> {
+    fn done(self) -> Option<Decided> {
         match self {
-            Self::Done(outcome) => Some(outcome),
-            Self::Confirm(_) | Self::CheckRequest(_) => None,
+            Self::Done(decided) => Some(decided),
+            Self::Confirm(_) | Self::Forward => None,
         }
     }
 }

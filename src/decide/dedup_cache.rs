@@ -1,33 +1,32 @@
-//! The checks that peers forwarded lately, and what they were answered: a check that comes twice is
+//! The latest checks that peers forwarded, with their verdicts: a check that arrives twice is
 //! counted once.
 //!
-//! An asker whose connection broke cannot know whether its check was applied. It sends the check
-//! again under the same id, and is given the verdicts that the first one got.
+//! A peer whose connection broke cannot know whether its check was applied. It sends the check
+//! again under the same id and gets the verdicts of the first one.
 //!
-//! Ids of one asker ascend, so `(id + asker) mod` [`SETS`] deals them out evenly: each set keeps
-//! its last [`WAYS`], and all together keep the last [`SEEN_MAX`] or so.
+//! Ids of one sender ascend, so `(id + sender) mod` [`SETS`] distributes them evenly: each set
+//! keeps its latest [`WAYS`], and all sets together about the latest [`ENTRIES_MAX`].
 //!
-//! **Bound.** At [`SEEN_MAX`] the oldest go; nothing goes because of its age. At 5,000 forwarded
-//! checks a second that is 13 s, longer than the longest deadline (10 s). At more, a repetition
-//! that comes later than [`SEEN_MAX`] other checks is counted a second time.
+//! **Bound.** At [`ENTRIES_MAX`] the oldest entries are evicted; age alone evicts nothing. At 5,000
+//! forwarded checks a second that is 13 s, longer than the longest deadline (10 s). At higher
+//! rates, a repetition that arrives after [`ENTRIES_MAX`] other checks is counted a second time.
 
 use parking_lot::Mutex;
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::store::Verdicts;
 
-/// Checks that are remembered, of all askers together; about 100 bytes each.
-const SEEN_MAX: usize = 65_536;
-const SETS: usize = SEEN_MAX / WAYS;
+/// Entries of all senders together; about 100 bytes each.
+const ENTRIES_MAX: usize = 65_536;
+const SETS: usize = ENTRIES_MAX / WAYS;
 const WAYS: usize = 8;
 
-/// What became of forwarded checks.
 #[derive(Debug)]
 pub(super) struct DedupCache {
-    /// Each under a lock of its own: a check waits for another only to be told its answer.
+    /// Each has its own lock: a check waits only for checks of the same set.
     sets: Box<[Mutex<Set>]>,
 }
 
-/// The verdicts of a check that comes once or more.
+/// The verdicts of a check that arrives once or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Once {
     /// Decided now.
@@ -38,43 +37,43 @@ pub(super) enum Once {
 
 #[derive(Debug, Default)]
 struct Set {
-    /// At most [`WAYS`]; grows as checks come.
+    /// At most [`WAYS`].
     entries: Vec<Entry>,
-    /// Which one is overwritten next, once all are taken.
+    /// Index that is overwritten next, once the set is full.
     oldest: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
-    asker: ActorId,
+    sender: ActorId,
     id: u64,
     verdicts: Verdicts,
 }
 
 impl DedupCache {
-    /// The verdicts of the check `id` of `asker`, which is one start of one node: those of `decide`
-    /// the first time, and those again from then on. What `decide` declines is not remembered.
+    /// The verdicts of the check `id` of `sender`, one incarnation of a node: those of `decide` the
+    /// first time, and the same ones from then on. `None` of `decide` is not stored.
     ///
-    /// The lock is held while it decides, so two copies that come at once are one check too.
+    /// The lock is held during `decide`, so two copies that arrive at once are one check too.
     pub(super) fn once(
         &self,
-        asker: ActorId,
+        sender: ActorId,
         id: u64,
         decide: impl FnOnce() -> Option<Verdicts>,
     ) -> Option<Once> {
-        let mut set = self.set(asker, id).lock();
-        let same = |entry: &&Entry| entry.id == id && entry.asker == asker;
+        let mut set = self.set(sender, id).lock();
+        let same = |entry: &&Entry| entry.id == id && entry.sender == sender;
         if let Some(entry) = set.entries.iter().find(same) {
             return Some(Once::Again(entry.verdicts.clone()));
         }
         let verdicts = decide()?;
-        set.insert(Entry { asker, id, verdicts: verdicts.clone() });
+        set.insert(Entry { sender, id, verdicts: verdicts.clone() });
         Some(Once::First(verdicts))
     }
 
-    fn set(&self, asker: ActorId, id: u64) -> &Mutex<Set> {
+    fn set(&self, sender: ActorId, id: u64) -> &Mutex<Set> {
         let sets = self.sets.len() as u64;
-        let at = id.wrapping_add(asker.get()) % sets;
+        let at = id.wrapping_add(sender.get()) % sets;
         &self.sets[usize::try_from(at).unwrap_or(0)]
     }
 }
@@ -103,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    const ASKER: ActorId = ActorId::new(0x1234_5678_9abc_def0);
+    const SENDER: ActorId = ActorId::new(0x1234_5678_9abc_def0);
 
     fn verdicts(remaining: u32) -> Verdicts {
         smallvec::smallvec![Verdict {
@@ -118,42 +117,42 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_comes_again_gets_its_verdicts_again() {
-        let seen = DedupCache::default();
-        let first = seen.once(ASKER, 1, || Some(verdicts(9)));
+    fn a_repeated_check_gets_the_first_verdicts() {
+        let cache = DedupCache::default();
+        let first = cache.once(SENDER, 1, || Some(verdicts(9)));
         assert_eq!(first, Some(Once::First(verdicts(9))));
-        let again = seen.once(ASKER, 1, || panic!("it was decided before"));
+        let again = cache.once(SENDER, 1, || panic!("it was decided before"));
         assert_eq!(again, Some(Once::Again(verdicts(9))));
     }
 
     #[test]
-    fn another_start_of_the_asker_is_another_asker() {
-        let seen = DedupCache::default();
-        seen.once(ASKER, 1, || Some(verdicts(9)));
-        let other = seen.once(ActorId::new(ASKER.get() + 1), 1, || Some(verdicts(8)));
+    fn another_incarnation_is_another_sender() {
+        let cache = DedupCache::default();
+        cache.once(SENDER, 1, || Some(verdicts(9)));
+        let other = cache.once(ActorId::new(SENDER.get() + 1), 1, || Some(verdicts(8)));
         assert_eq!(other, Some(Once::First(verdicts(8))));
     }
 
     #[test]
-    fn what_was_declined_may_be_decided_later() {
-        let seen = DedupCache::default();
-        assert_eq!(seen.once(ASKER, 1, || None), None);
-        assert_eq!(seen.once(ASKER, 1, || Some(verdicts(9))), Some(Once::First(verdicts(9))));
+    fn a_declined_check_may_be_decided_later() {
+        let cache = DedupCache::default();
+        assert_eq!(cache.once(SENDER, 1, || None), None);
+        assert_eq!(cache.once(SENDER, 1, || Some(verdicts(9))), Some(Once::First(verdicts(9))));
     }
 
     #[test]
-    fn at_the_bound_the_oldest_go() {
-        let seen = DedupCache::default();
-        let last = SEEN_MAX as u64 + 10;
+    fn at_the_bound_the_oldest_are_evicted() {
+        let cache = DedupCache::default();
+        let last = ENTRIES_MAX as u64 + 10;
         for id in 0..last {
-            seen.once(ASKER, id, || Some(verdicts(1)));
+            cache.once(SENDER, id, || Some(verdicts(1)));
         }
-        let held: usize = seen.sets.iter().map(|set| set.lock().entries.len()).sum();
-        assert_eq!(held, SEEN_MAX);
+        let held: usize = cache.sets.iter().map(|set| set.lock().entries.len()).sum();
+        assert_eq!(held, ENTRIES_MAX);
         for id in 10..last {
-            let again = seen.once(ASKER, id, || None);
-            assert!(matches!(again, Some(Once::Again(_))), "{id} is among the last {SEEN_MAX}");
+            let again = cache.once(SENDER, id, || None);
+            assert!(matches!(again, Some(Once::Again(_))), "{id} is among the last {ENTRIES_MAX}");
         }
-        assert!((0..10).all(|id| seen.once(ASKER, id, || None).is_none()));
+        assert!((0..10).all(|id| cache.once(SENDER, id, || None).is_none()));
     }
 }

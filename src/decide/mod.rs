@@ -1,63 +1,48 @@
-//! The one path to a verdict.
+//! The decision path: from a request that a listener has read to the response that it writes.
 //!
 //! ```text
-//!                      ┌─ eventual ─▶ store
-//! ask ─▶ match rules ──┤                                        ┌─ refused lately ─▶ denials.rs
-//!        (plan.rs)     └─ strict ─▶ held here? ─┬─ no ──────────┼─ ask its owner ─▶ forward.rs
-//!                                   (owner.rs)  └─ yes ▶ store  └─ nobody decides ─▶ policy.rs
+//!                          ┌─ eventual ─▶ store
+//! request ─▶ match rules ──┤                                ┌─ refused before ─▶ negative_cache.rs
+//!            (plan.rs)     └─ strict ─▶ owned here? ─┬─ no ─┼─ forward ─────────▶ forward.rs
+//!                                       (owner.rs)   │      └─ no owner replies ▶ fallback.rs
+//!                                                    └─ yes ─▶ store
 //! ```
 //!
-//! `[envoy]` may have the descriptors of a request decided with regard to each other
-//! (together.rs); otherwise each is decided by itself.
+//! # Types of one request
 //!
-//! Front doors see [`Decide`]; peers see [`Decider::decide_as_owner`]. Both end in the same
-//! [`Store`](tidegate_limiter::store::Store).
+//! 1. [`CheckRequest`]: domain, descriptors and hits, borrowed from the bytes of the request.
+//! 2. [`Descriptor`](tidegate_limiter::descriptor::Descriptor): the key/value entries that the
+//!    rules match.
+//! 3. `PlannedCheck`: the rule that matched a descriptor, its counters, and the hits to take.
+//! 4. [`Counter`](tidegate_limiter::store::Counter): key and quota of one limit; what the store
+//!    decides.
+//! 5. [`Verdict`](tidegate_limiter::engine::Verdict): the result of one counter.
+//! 6. [`Status`]: the verdicts of one descriptor, and the [`VerdictSource`] that they come from.
+//! 7. [`CheckResponse`]: the statuses of all descriptors, and whether the request is allowed.
+//!
+//! `CL.THROTTLE` names its limit itself, so it takes a shorter path: [`ThrottleRequest`], counter,
+//! verdict. The mesh's [`Check`](tidegate_cluster::mesh::wire::Check) exists only between two
+//! nodes: `forward.rs` builds it for an owner, and `owner.rs` decides those that other nodes
+//! forward.
+//!
+//! `[envoy]` can require that the descriptors of a request are charged together or not at all
+//! (`all_or_nothing.rs`); otherwise each is decided on its own.
 
 mod all_or_nothing;
-mod ask;
+mod check;
 mod decider;
 mod dedup_cache;
+mod fallback;
 mod forward;
 mod negative_cache;
 mod owner;
-mod parts;
 mod plan;
-mod policy;
-mod refusal;
 mod routing_attempts;
 mod status;
 mod throttle;
 
-use std::sync::LazyLock;
-
-pub use ask::{Answer, CheckRequest, Status, VerdictSource};
-pub use decider::Decider;
-pub use parts::{Counters, Parts, Remote};
-pub use throttle::{Demand, TOGETHER_MAX, Throttle};
-
-use tidegate_rules::tally::Tallies;
-
-use crate::config::Envoy;
-
-/// The one path to a verdict, as the front doors see it.
-pub trait Decide: Send + Sync + 'static {
-    /// Decides and counts. Never fails: an owner that does not answer is covered by the rule's
-    /// `on_unavailable`.
-    fn decide(&self, ask: CheckRequest<'_>) -> impl Future<Output = Answer> + Send;
-
-    /// Whether there ever were rules to decide by.
-    fn is_loaded(&self) -> bool {
-        true
-    }
-
-    /// What Envoy's rate limit service may be told.
-    fn envoy(&self) -> &Envoy {
-        static USUAL: LazyLock<Envoy> = LazyLock::new(Envoy::default);
-        &USUAL
-    }
-
-    /// Where a door counts the requests that it answers with an error.
-    fn tallies(&self) -> Option<&Tallies> {
-        None
-    }
-}
+pub use check::{
+    CheckRequest, CheckResponse, Decide, Status, THROTTLE_BATCH_MAX, Throttle, ThrottleRequest,
+    VerdictSource,
+};
+pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};

@@ -1,199 +1,201 @@
-//! Refusals of owners that still hold: a key under attack costs no forward.
+//! Refusals that still hold: a key that is over its limit costs no forward.
 //!
-//! An owner that refuses says when the same hits may pass. Until then nobody needs to ask it for
-//! as many hits or more: the node that was told answers by itself.
+//! A refusal contains the time after which the same hits may pass. Until then the node that
+//! forwarded the check refuses as many hits or more by itself.
 //!
-//! **What is remembered**: at the asking node, for forwarded strict checks, the counters with
-//! their quotas, the hits, the verdicts, and `until`: the instant of the ask plus the shortest
-//! wait of the limits that refused. It begins at the ask, before the owner decided, so it never
-//! ends too late; and while the shortest wait lasts, every remembered refusal is still one.
+//! **Contents.** On the forwarding node, for strict checks: the counters with their quotas, the
+//! hits, the verdicts, and `until`: the time of the check plus the shortest wait of the limits that
+//! refused. That time is taken before the owner decides, so an entry never lasts too long; and
+//! while the shortest wait lasts, every refusal in the entry still holds.
 //!
-//! **Worked example.** Asked at 10:00:00 for 3 hits, the owner refuses with "retry after 40 s,
-//! reset in 55 s". At 10:00:15 an ask for 3 or more is refused here with 25 s and 40 s. An ask for
-//! 2 goes to the owner, and so does every ask from 10:00:40 on.
+//! **Worked example.** At 10:00:00 the owner refuses 3 hits with "retry after 40 s, reset in 55 s".
+//! At 10:00:15 a check for 3 or more is refused here with 25 s and 40 s. A check for 2 is
+//! forwarded, and so is every check from 10:00:40 on.
 //!
-//! **What is asked all the same**: fewer hits, peeks and refunds; more hits than the limit can
-//! hold, which are refused for ever; counters of a rule that changed, because the quotas are
-//! compared; a key that was given hits back, because the owner tells every node of its ring
+//! **Never answered from the cache**: fewer hits, peeks and refunds; more hits than the limit can
+//! hold, which are refused for ever; counters of a rule that changed, because quotas are compared;
+//! a key to which hits were given back, because the owner notifies every node of its ring
 //! ([`Call::Refunded`](tidegate_cluster::mesh::wire::Call::Refunded)). That notice is sent once;
-//! [`HOLDS_MAX`] bounds what a lost one does, but for remembered windows.
+//! [`TTL_MAX`] bounds the effect of a lost one, except for windows.
 //!
-//! **What differs from asking**: a `fixed_window` counts hits that it refuses, and those refused
-//! here are not counted; envoyproxy/ratelimit's local cache has the same effect (its README,
-//! "Local Cache"). A larger ask is told the time of the smaller one, which may be too early for
-//! it.
+//! **Difference to forwarding**: a `fixed_window` counts the hits that it refuses, and those
+//! refused here are not counted; envoyproxy/ratelimit's local cache has the same effect (its
+//! README, "Local Cache"). A larger check gets the wait of the smaller one, which may be too short
+//! for it.
 //!
-//! **Windows.** With `[envoy] local_cache` every refusal of a fixed window is remembered, also one
-//! decided here, until the window ends, and covers the key whatever is asked: more hits, fewer, a
-//! look, another limit of the same unit. That is envoyproxy/ratelimit's local cache, whose entries
+//! **Windows.** With `[envoy] local_cache` every refusal of a fixed window is cached until the
+//! window ends, also one decided here, and covers the key for any hits: more, fewer, a peek,
+//! another limit of the same unit. This matches envoyproxy/ratelimit's local cache, whose entries
 //! are named after the window.
 //!
-//! **Bound.** [`SLOTS`] places with [`WAYS`] refusals each, so that the limits of one descriptor do
-//! not forget each other; the newest takes the room of the oldest.
+//! **Bound.** [`SLOTS`] slots of [`WAYS`] entries each, so that the limits of one descriptor do not
+//! evict each other; a new entry evicts the oldest.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_cluster::mesh::wire::Check;
-use tidegate_limiter::engine::Verdict;
-use tidegate_limiter::quota::Algorithm;
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{Counter, Verdicts};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
-use super::refusal::{later, may_ever_pass, refused_again, shortest_wait};
-
-/// Slots of the table; 32 bytes each, and some 200 more for a refusal of one limit.
+/// Slots of the table; 32 bytes each, and some 200 more for an entry of one limit.
 const SLOTS: usize = 16_384;
-/// Refusals of a slot: one a unit, as far as requests bring limits of every unit along.
+/// Entries per slot: one per unit, for requests that carry limits of every unit.
 const WAYS: usize = 8;
-/// The longest that a refusal is believed without asking again.
-const HOLDS_MAX: Span = Span::from_secs(60);
+/// Longest time that a refusal is used without another forward.
+const TTL_MAX: Span = Span::from_secs(60);
 
-/// The refusals that a node was told.
 #[derive(Debug)]
 pub(super) struct NegativeCache {
     slots: Box<[Mutex<Slot>]>,
-    /// Refusals remembered: while there are none, a look costs one load.
-    taken: AtomicUsize,
+    /// Entries in all slots; while there are none, a look-up costs one load.
+    len: AtomicUsize,
 }
 
-/// How often the slot of a place was forgotten when an ask began: what the owner answers is stale
-/// if it was forgotten since.
+/// How often the slot of a token had been invalidated when a check began. A verdict that arrives
+/// after another invalidation is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u32);
 
 #[derive(Debug, Default)]
 struct Slot {
-    forgotten: u32,
+    invalidations: u32,
     /// At most [`WAYS`], the oldest first.
-    negative_cache: Vec<Denial>,
+    entries: Vec<Entry>,
 }
 
 #[derive(Debug)]
-struct Denial {
+struct Entry {
     counters: SmallVec<[Counter; 1]>,
     hits: Hits,
     verdicts: Verdicts,
-    asked: Timestamp,
+    /// When the check began.
+    checked: Timestamp,
     until: Timestamp,
 }
 
 impl NegativeCache {
-    /// The verdicts of `check` at `now`, if a refusal that was remembered covers it.
-    pub(super) fn recall(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
-        if self.taken.load(Ordering::Relaxed) == 0 || check.hits.charge() == 0 {
+    /// The verdicts at `now` if a cached refusal covers these counters and hits.
+    pub(super) fn recall(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Verdicts> {
+        if self.len.load(Ordering::Relaxed) == 0 || hits.charge() == 0 {
             return None;
         }
-        let mut slot = self.slot(check.counters.first()?.key.token).lock();
-        self.keep(&mut slot, |denial| denial.until > now);
-        let denial = slot.negative_cache.iter().find(|denial| denial.counters == check.counters)?;
-        let is_covered = check.hits >= denial.hits
-            && check.counters.iter().all(|counter| may_ever_pass(check.hits, &counter.quota));
+        let mut slot = self.slot(counters.first()?.key.token).lock();
+        self.retain(&mut slot, |entry| entry.until > now);
+        let entry = slot.entries.iter().find(|entry| *entry.counters == *counters)?;
+        let is_covered = hits >= entry.hits
+            && counters.iter().all(|counter| can_ever_pass(hits, &counter.quota));
         is_covered.then(|| {
-            let passed = now.since(denial.asked);
-            denial.verdicts.iter().map(|verdict| later(verdict, passed)).collect()
+            let elapsed = now.since(entry.checked);
+            entry.verdicts.iter().map(|verdict| after(verdict, elapsed)).collect()
         })
     }
 
-    /// To be taken before the owner of `token` is asked.
+    /// To be taken before a check of `token` is forwarded.
     pub(super) fn ticket(&self, token: u64) -> Ticket {
-        Ticket(self.slot(token).lock().forgotten)
+        Ticket(self.slot(token).lock().invalidations)
     }
 
-    /// Remembers what the owner of a check answered, if it is a refusal that ends. It was asked at
-    /// `asked`, after `ticket` was taken.
-    pub(super) fn remember(
+    /// Caches the verdicts of a check that began at `checked`, after `ticket` was taken, if they
+    /// are a refusal that ends.
+    pub(super) fn insert(
         &self,
         ticket: Ticket,
-        check: &Check,
-        asked: Timestamp,
+        counters: &[Counter],
+        hits: Hits,
         verdicts: &Verdicts,
+        checked: Timestamp,
     ) {
-        let (Some(first), Some(wait)) = (check.counters.first(), shortest_wait(verdicts)) else {
-            return;
-        };
-        if check.hits.charge() == 0 {
-            return;
-        }
-        let mut slot = self.slot(first.key.token).lock();
-        if slot.forgotten != ticket.0 {
-            return;
-        }
-        self.put(&mut slot, check, verdicts, (asked, asked.plus(wait.min(HOLDS_MAX))));
+        let Some(wait) = shortest_wait(verdicts).filter(|_| hits.charge() > 0) else { return };
+        let until = checked.plus(wait.min(TTL_MAX));
+        self.put(
+            ticket,
+            Entry { counters: counters.into(), hits, verdicts: verdicts.clone(), checked, until },
+        );
     }
 
-    /// The verdicts of `check` at `now`, if one of its fixed windows was refused and lasts. Not for
-    /// refunds.
-    pub(super) fn recall_window(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
-        if self.taken.load(Ordering::Relaxed) == 0 || check.hits.refund() > 0 {
+    /// The verdicts at `now` if a fixed window of these counters is cached and has not ended. Not
+    /// for refunds.
+    pub(super) fn recall_window(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Verdicts> {
+        if self.len.load(Ordering::Relaxed) == 0 || hits.refund() > 0 {
             return None;
         }
-        let mut slot = self.slot(check.counters.first()?.key.token).lock();
-        self.keep(&mut slot, |denial| denial.until > now);
-        let is_it = |denial: &&Denial| denial.is_window() && denial.is_of(&check.counters);
-        let denial = slot.negative_cache.iter().find(is_it)?;
-        let passed = now.since(denial.asked);
-        let verdicts = denial.verdicts.iter().zip(&check.counters).map(|(verdict, counter)| {
-            let verdict = later(verdict, passed);
-            if verdict.allowed { verdict } else { refused_again(&verdict, counter, check.hits) }
+        let mut slot = self.slot(counters.first()?.key.token).lock();
+        self.retain(&mut slot, |entry| entry.until > now);
+        let is_match = |entry: &&Entry| entry.is_window() && entry.has_keys_of(counters);
+        let entry = slot.entries.iter().find(is_match)?;
+        let elapsed = now.since(entry.checked);
+        let verdicts = entry.verdicts.iter().zip(counters).map(|(verdict, counter)| {
+            let verdict = after(verdict, elapsed);
+            if verdict.allowed { verdict } else { refused_window(&verdict, counter, hits) }
         });
         Some(verdicts.collect())
     }
 
-    /// Remembers what was decided of a check at `asked`, after `ticket` was taken, if all that
-    /// refused it are fixed windows.
-    pub(super) fn remember_window(
+    /// Caches the verdicts of a check that began at `checked`, after `ticket` was taken, if all
+    /// limits that refused are fixed windows.
+    pub(super) fn insert_window(
         &self,
         ticket: Ticket,
-        check: &Check,
-        asked: Timestamp,
+        counters: &[Counter],
+        hits: Hits,
         verdicts: &Verdicts,
+        checked: Timestamp,
     ) {
-        let Some(first) = check.counters.first() else { return };
-        if !is_window(&check.counters, verdicts) || check.hits.refund() > 0 {
+        if !is_window(counters, verdicts) || hits.refund() > 0 {
             return;
         }
         // Of several limits none is charged when one refuses: fewer hits may still pass.
         let is_used_up = |it: &&Verdict| {
-            !it.allowed && (verdicts.len() == 1 || u64::from(it.excess) >= check.hits.charge())
+            !it.allowed && (verdicts.len() == 1 || u64::from(it.excess) >= hits.charge())
         };
         let refusals = verdicts.iter().filter(is_used_up);
-        let Some(rest) = refusals.map(|verdict| verdict.reset).min() else { return };
-        let mut slot = self.slot(first.key.token).lock();
-        if slot.forgotten == ticket.0 {
-            self.put(&mut slot, check, verdicts, (asked, asked.plus(rest)));
-        }
+        let Some(reset) = refusals.map(|verdict| verdict.reset).min() else { return };
+        let until = checked.plus(reset);
+        self.put(
+            ticket,
+            Entry { counters: counters.into(), hits, verdicts: verdicts.clone(), checked, until },
+        );
     }
 
-    fn put(
-        &self,
-        slot: &mut Slot,
-        check: &Check,
-        verdicts: &Verdicts,
-        (asked, until): (Timestamp, Timestamp),
-    ) {
-        let (counters, verdicts) = (check.counters.clone(), verdicts.clone());
-        self.keep(slot, |denial| !denial.is_of(&counters));
-        if slot.negative_cache.len() >= WAYS {
-            slot.negative_cache.remove(0);
-        } else {
-            self.taken.fetch_add(1, Ordering::Relaxed);
-        }
-        slot.negative_cache.push(Denial { counters, hits: check.hits, verdicts, asked, until });
-    }
-
-    /// Forgets what was refused at `token`, and what owners that are being asked now will refuse.
+    /// Drops all refusals at `token`, and those of checks that are being forwarded now.
     pub(super) fn forget(&self, token: u64) {
         let mut slot = self.slot(token).lock();
-        slot.forgotten = slot.forgotten.wrapping_add(1);
-        self.keep(&mut slot, |denial| denial.counters.iter().all(|it| it.key.token != token));
+        slot.invalidations = slot.invalidations.wrapping_add(1);
+        self.retain(&mut slot, |entry| entry.counters.iter().all(|it| it.key.token != token));
     }
 
-    fn keep(&self, slot: &mut Slot, is_kept: impl Fn(&Denial) -> bool) {
-        let before = slot.negative_cache.len();
-        slot.negative_cache.retain(is_kept);
-        self.taken.fetch_sub(before - slot.negative_cache.len(), Ordering::Relaxed);
+    fn put(&self, ticket: Ticket, entry: Entry) {
+        let Some(first) = entry.counters.first() else { return };
+        let mut slot = self.slot(first.key.token).lock();
+        if slot.invalidations != ticket.0 {
+            return;
+        }
+        self.retain(&mut slot, |old| !old.has_keys_of(&entry.counters));
+        if slot.entries.len() >= WAYS {
+            slot.entries.remove(0);
+        } else {
+            self.len.fetch_add(1, Ordering::Relaxed);
+        }
+        slot.entries.push(entry);
+    }
+
+    fn retain(&self, slot: &mut Slot, is_kept: impl Fn(&Entry) -> bool) {
+        let before = slot.entries.len();
+        slot.entries.retain(is_kept);
+        self.len.fetch_sub(before - slot.entries.len(), Ordering::Relaxed);
     }
 
     fn slot(&self, token: u64) -> &Mutex<Slot> {
@@ -202,26 +204,26 @@ impl NegativeCache {
     }
 }
 
-impl Denial {
+impl Entry {
     fn is_window(&self) -> bool {
         is_window(&self.counters, &self.verdicts)
     }
 
-    /// Whether it is of the same counters, whatever they allow.
-    fn is_of(&self, counters: &[Counter]) -> bool {
-        let ours = self.counters.iter().map(|counter| counter.key);
-        ours.eq(counters.iter().map(|counter| counter.key))
+    /// Whether it is of the same counters, whatever their quotas.
+    fn has_keys_of(&self, counters: &[Counter]) -> bool {
+        let keys = self.counters.iter().map(|counter| counter.key);
+        keys.eq(counters.iter().map(|counter| counter.key))
     }
 }
 
 impl Default for NegativeCache {
     fn default() -> Self {
         let slots = std::iter::repeat_with(Mutex::default).take(SLOTS).collect();
-        Self { slots, taken: AtomicUsize::new(0) }
+        Self { slots, len: AtomicUsize::new(0) }
     }
 }
 
-/// Whether all that refuses is fixed windows, and anything refuses.
+/// Whether any limit refuses, and all that do are fixed windows.
 fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
     let mut refusing = counters.iter().zip(verdicts).filter(|(_, verdict)| !verdict.allowed);
     let is_fixed =
@@ -229,16 +231,51 @@ fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
     verdicts.iter().any(|verdict| !verdict.allowed) && refusing.all(is_fixed)
 }
 
+/// The verdict on `hits` of a window that is cached as refused, by the present quota.
+fn refused_window(verdict: &Verdict, counter: &Counter, hits: Hits) -> Verdict {
+    let retry = if hits.charge() > u64::from(counter.quota.limit()) {
+        Retry::Never
+    } else {
+        Retry::After(verdict.reset.max(Span::from_nanos(1)))
+    };
+    let excess = u32::try_from(hits.charge()).unwrap_or(u32::MAX);
+    Verdict { limit: counter.quota.limit(), remaining: 0, retry, excess, ..*verdict }
+}
+
+/// The shortest wait among the limits that refuse; `None` when none does, or one does for ever.
+fn shortest_wait(verdicts: &[Verdict]) -> Option<Span> {
+    let refusals = verdicts.iter().filter(|verdict| !verdict.allowed);
+    let waits: Option<SmallVec<[Span; 4]>> =
+        refusals.map(|refusal| refusal.retry.after()).collect();
+    waits?.into_iter().min()
+}
+
+/// Whether the limit can hold so many hits; otherwise the refusal never ends.
+fn can_ever_pass(hits: Hits, quota: &Quota) -> bool {
+    let hits_max = match quota.queue() {
+        Some(queued) => queued.saturating_add(1),
+        None => quota.burst(),
+    };
+    hits.charge() <= u64::from(hits_max)
+}
+
+/// The verdict after `elapsed`.
+fn after(verdict: &Verdict, elapsed: Span) -> Verdict {
+    let left = |span: Span| Span::from_nanos(span.as_nanos().saturating_sub(elapsed.as_nanos()));
+    let retry = match verdict.retry {
+        Retry::After(span) => Retry::After(left(span)),
+        Retry::Now | Retry::Never => verdict.retry,
+    };
+    Verdict { reset: left(verdict.reset), retry, delay: left(verdict.delay), ..*verdict }
+}
+
 #[cfg(test)]
 mod tests {
-    use tidegate_limiter::engine::Retry;
-    use tidegate_limiter::policy::{Durability, Scope};
-    use tidegate_limiter::quota::Quota;
     use tidegate_limiter::store::KeyHash;
 
     use super::*;
 
-    const ASKED: Timestamp = Timestamp::from_secs(1_700_000_000);
+    const CHECKED: Timestamp = Timestamp::from_secs(1_700_000_000);
 
     fn counter(token: u64, tag: u64, limit: u32) -> Counter {
         of(Algorithm::Gcra, token, tag, limit)
@@ -251,16 +288,6 @@ mod tests {
     fn of(algorithm: Algorithm, token: u64, tag: u64, limit: u32) -> Counter {
         let quota = Quota::simple(algorithm, limit, Span::from_secs(60)).expect("valid");
         Counter { key: KeyHash { token, tag }, quota }
-    }
-
-    fn check(counters: &[Counter], hits: i64) -> Check {
-        Check {
-            id: 1,
-            scope: Scope::Region,
-            counters: counters.into(),
-            hits: Hits::new(hits),
-            durability: Durability::Async,
-        }
     }
 
     fn verdict(retry: Retry) -> Verdict {
@@ -279,173 +306,149 @@ mod tests {
         Retry::After(Span::from_secs(secs))
     }
 
-    fn after(secs: u64) -> Timestamp {
-        ASKED.plus(Span::from_secs(secs))
+    fn at(secs: u64) -> Timestamp {
+        CHECKED.plus(Span::from_secs(secs))
     }
 
-    /// Denials that were told of a refusal of 3 hits for 40 s.
-    fn told(retries: &[Retry]) -> (NegativeCache, Vec<Counter>) {
-        let (negative_cache, tags) = (NegativeCache::default(), 1..=retries.len() as u64);
+    /// A cache with one refusal of 3 hits.
+    fn cached(retries: &[Retry]) -> (NegativeCache, Vec<Counter>) {
+        let (cache, tags) = (NegativeCache::default(), 1..=retries.len() as u64);
         let counters: Vec<_> = tags.map(|tag| counter(7, tag, 10)).collect();
         let verdicts = retries.iter().map(|&retry| verdict(retry)).collect();
-        negative_cache.remember(negative_cache.ticket(7), &check(&counters, 3), ASKED, &verdicts);
-        (negative_cache, counters)
+        cache.insert(cache.ticket(7), &counters, Hits::new(3), &verdicts, CHECKED);
+        (cache, counters)
     }
 
     #[test]
-    fn a_refusal_is_given_again_with_the_time_that_is_left() {
-        let (negative_cache, counters) = told(&[wait(40)]);
+    fn a_cached_refusal_has_the_time_that_is_left() {
+        let (cache, counters) = cached(&[wait(40)]);
         for hits in [3, 4, 10] {
-            let verdicts =
-                negative_cache.recall(&check(&counters, hits), after(15)).expect("remembered");
+            let verdicts = cache.recall(&counters, Hits::new(hits), at(15)).expect("cached");
             assert_eq!(verdicts[0].retry, wait(25));
             assert_eq!(verdicts[0].reset, Span::from_secs(40));
             assert!(!verdicts[0].allowed);
         }
-        let last = after(40).minus(Span::from_nanos(1));
-        assert!(negative_cache.recall(&check(&counters, 3), last).is_some());
-        assert_eq!(negative_cache.recall(&check(&counters, 3), after(40)), None);
-        assert_eq!(negative_cache.taken.load(Ordering::Relaxed), 0, "what is over is given up");
+        let last = at(40).minus(Span::from_nanos(1));
+        assert!(cache.recall(&counters, Hits::new(3), last).is_some());
+        assert_eq!(cache.recall(&counters, Hits::new(3), at(40)), None);
+        assert_eq!(cache.len.load(Ordering::Relaxed), 0, "ended entries are removed");
     }
 
     #[test]
-    fn fewer_hits_peeks_and_refunds_are_asked() {
-        let (negative_cache, counters) = told(&[wait(40)]);
+    fn fewer_hits_peeks_and_refunds_are_forwarded() {
+        let (cache, counters) = cached(&[wait(40)]);
         for hits in [2, 1, 0, -3] {
-            assert_eq!(negative_cache.recall(&check(&counters, hits), ASKED), None, "{hits} hits");
+            assert_eq!(cache.recall(&counters, Hits::new(hits), CHECKED), None, "{hits} hits");
         }
     }
 
     #[test]
-    fn more_than_the_limit_can_hold_is_asked_because_it_never_may_pass() {
-        let (negative_cache, counters) = told(&[wait(40)]);
-        assert_eq!(negative_cache.recall(&check(&counters, 11), ASKED), None);
+    fn more_hits_than_the_limit_can_hold_are_forwarded() {
+        let (cache, counters) = cached(&[wait(40)]);
+        assert_eq!(cache.recall(&counters, Hits::new(11), CHECKED), None);
     }
 
     #[test]
-    fn a_rule_that_changed_is_asked() {
-        let (negative_cache, _) = told(&[wait(40)]);
+    fn a_changed_rule_is_forwarded() {
+        let (cache, _) = cached(&[wait(40)]);
         assert_eq!(
-            negative_cache.recall(&check(&[counter(7, 1, 11)], 3), ASKED),
+            cache.recall(&[counter(7, 1, 11)], Hits::new(3), CHECKED),
             None,
             "a limit raised"
         );
         assert_eq!(
-            negative_cache.recall(&check(&[counter(7, 2, 10)], 3), ASKED),
+            cache.recall(&[counter(7, 2, 10)], Hits::new(3), CHECKED),
             None,
             "another limit"
         );
         let both = [counter(7, 1, 10), counter(7, 2, 10)];
-        assert_eq!(negative_cache.recall(&check(&both, 3), ASKED), None, "a limit more");
+        assert_eq!(cache.recall(&both, Hits::new(3), CHECKED), None, "a limit more");
     }
 
     #[test]
-    fn several_limits_are_refused_as_long_as_all_that_refused_still_do() {
-        let (negative_cache, counters) = told(&[wait(40), Retry::Now, wait(10)]);
-        let verdicts = negative_cache.recall(&check(&counters, 3), after(9)).expect("remembered");
+    fn several_limits_are_refused_until_the_first_refusal_ends() {
+        let (cache, counters) = cached(&[wait(40), Retry::Now, wait(10)]);
+        let verdicts = cache.recall(&counters, Hits::new(3), at(9)).expect("cached");
         let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry).collect();
         assert_eq!(retries, [wait(31), Retry::Now, wait(1)]);
-        assert_eq!(negative_cache.recall(&check(&counters, 3), after(10)), None);
+        assert_eq!(cache.recall(&counters, Hits::new(3), at(10)), None);
     }
 
     #[test]
-    fn only_a_refusal_that_ends_is_remembered() {
+    fn only_a_refusal_that_ends_is_cached() {
         for retries in [&[Retry::Now][..], &[Retry::Never], &[wait(40), Retry::Never]] {
-            let (negative_cache, counters) = told(retries);
-            assert_eq!(negative_cache.recall(&check(&counters, 3), ASKED), None, "{retries:?}");
+            let (cache, counters) = cached(retries);
+            assert_eq!(cache.recall(&counters, Hits::new(3), CHECKED), None, "{retries:?}");
         }
     }
 
     #[test]
-    fn a_long_refusal_is_asked_again_at_times() {
-        let (negative_cache, counters) = told(&[wait(86_400)]);
-        assert!(negative_cache.recall(&check(&counters, 3), after(59)).is_some());
-        assert_eq!(negative_cache.recall(&check(&counters, 3), after(60)), None);
+    fn a_long_refusal_is_forwarded_again_after_the_longest_ttl() {
+        let (cache, counters) = cached(&[wait(86_400)]);
+        assert!(cache.recall(&counters, Hits::new(3), at(59)).is_some());
+        assert_eq!(cache.recall(&counters, Hits::new(3), at(60)), None);
     }
 
     #[test]
-    fn a_refusal_that_was_under_way_while_hits_were_given_back_is_not_remembered() {
-        let (negative_cache, counters) = told(&[wait(40)]);
-        let ticket = negative_cache.ticket(7);
-        negative_cache.forget(7);
-        assert_eq!(negative_cache.recall(&check(&counters, 3), ASKED), None);
+    fn a_refusal_that_arrives_after_a_refund_is_not_cached() {
+        let (cache, counters) = cached(&[wait(40)]);
+        let ticket = cache.ticket(7);
+        cache.forget(7);
+        assert_eq!(cache.recall(&counters, Hits::new(3), CHECKED), None);
         let verdicts = smallvec::smallvec![verdict(wait(40))];
-        negative_cache.remember(ticket, &check(&counters, 3), ASKED, &verdicts);
-        assert_eq!(negative_cache.recall(&check(&counters, 3), ASKED), None);
-        negative_cache.remember(negative_cache.ticket(7), &check(&counters, 3), ASKED, &verdicts);
-        assert!(negative_cache.recall(&check(&counters, 3), ASKED).is_some());
+        cache.insert(ticket, &counters, Hits::new(3), &verdicts, CHECKED);
+        assert_eq!(cache.recall(&counters, Hits::new(3), CHECKED), None);
+        cache.insert(cache.ticket(7), &counters, Hits::new(3), &verdicts, CHECKED);
+        assert!(cache.recall(&counters, Hits::new(3), CHECKED).is_some());
     }
 
     #[test]
-    fn the_newest_refusal_takes_the_room_of_the_oldest() {
-        let (negative_cache, counters) = told(&[wait(40)]);
+    fn a_full_slot_evicts_the_oldest_entry() {
+        let (cache, counters) = cached(&[wait(40)]);
         let other = |n: usize| [counter(7 + (n * SLOTS) as u64, 1, 10)];
         let verdicts = smallvec::smallvec![verdict(wait(40))];
         for n in 1..=WAYS {
-            assert!(negative_cache.recall(&check(&counters, 3), ASKED).is_some());
-            negative_cache.remember(
-                negative_cache.ticket(7),
-                &check(&other(n), 3),
-                ASKED,
-                &verdicts,
-            );
-            assert!(negative_cache.recall(&check(&other(n), 3), ASKED).is_some());
+            assert!(cache.recall(&counters, Hits::new(3), CHECKED).is_some());
+            cache.insert(cache.ticket(7), &other(n), Hits::new(3), &verdicts, CHECKED);
+            assert!(cache.recall(&other(n), Hits::new(3), CHECKED).is_some());
         }
-        assert_eq!(negative_cache.recall(&check(&counters, 3), ASKED), None);
-        assert_eq!(negative_cache.taken.load(Ordering::Relaxed), WAYS);
+        assert_eq!(cache.recall(&counters, Hits::new(3), CHECKED), None);
+        assert_eq!(cache.len.load(Ordering::Relaxed), WAYS);
     }
 
     #[test]
-    fn a_window_that_was_refused_covers_whatever_is_asked_of_its_key_until_it_ends() {
-        let negative_cache = NegativeCache::default();
+    fn a_refused_window_covers_any_hits_until_it_ends() {
+        let cache = NegativeCache::default();
         let (minute, raised) = (window(1, 10), window(1, 20));
         let verdicts = smallvec::smallvec![verdict(Retry::Never)];
-        negative_cache.remember_window(
-            negative_cache.ticket(7),
-            &check(&[minute], 11),
-            ASKED,
-            &verdicts,
-        );
+        cache.insert_window(cache.ticket(7), &[minute], Hits::new(11), &verdicts, CHECKED);
         for (hits, retry) in [(0, wait(40)), (1, wait(40)), (20, wait(40)), (21, Retry::Never)] {
-            let recalled = negative_cache.recall_window(&check(&[raised], hits), after(15));
-            let verdict = recalled.expect("remembered")[0];
+            let recalled = cache.recall_window(&[raised], Hits::new(hits), at(15));
+            let verdict = recalled.expect("cached")[0];
             assert_eq!((verdict.allowed, verdict.limit, verdict.remaining), (false, 20, 0));
             assert_eq!((verdict.reset, verdict.retry), (Span::from_secs(40), retry));
         }
-        assert_eq!(
-            negative_cache.recall_window(&check(&[raised], -1), after(15)),
-            None,
-            "a refund"
-        );
+        assert_eq!(cache.recall_window(&[raised], Hits::new(-1), at(15)), None, "a refund");
         let other = window(2, 10);
-        assert_eq!(
-            negative_cache.recall_window(&check(&[other], 1), after(15)),
-            None,
-            "another unit"
-        );
-        assert_eq!(negative_cache.recall_window(&check(&[raised], 1), after(55)), None, "it ended");
+        assert_eq!(cache.recall_window(&[other], Hits::new(1), at(15)), None, "another unit");
+        assert_eq!(cache.recall_window(&[raised], Hits::new(1), at(55)), None, "it ended");
     }
 
     #[test]
-    fn the_windows_of_one_descriptor_do_not_forget_each_other_and_a_refund_forgets_all() {
-        let negative_cache = NegativeCache::default();
+    fn windows_of_one_descriptor_are_kept_apart_and_a_refund_drops_all() {
+        let cache = NegativeCache::default();
         let verdicts = smallvec::smallvec![verdict(wait(55))];
         let units = [window(1, 10), window(2, 10)];
         for unit in units {
-            negative_cache.remember_window(
-                negative_cache.ticket(7),
-                &check(&[unit], 1),
-                ASKED,
-                &verdicts,
-            );
+            cache.insert_window(cache.ticket(7), &[unit], Hits::new(1), &verdicts, CHECKED);
         }
         assert!(
-            units.iter().all(|&it| negative_cache.recall_window(&check(&[it], 1), ASKED).is_some())
+            units.iter().all(|&it| cache.recall_window(&[it], Hits::new(1), CHECKED).is_some())
         );
-        negative_cache.forget(7);
+        cache.forget(7);
         assert!(
-            units.iter().all(|&it| negative_cache.recall_window(&check(&[it], 1), ASKED).is_none())
+            units.iter().all(|&it| cache.recall_window(&[it], Hits::new(1), CHECKED).is_none())
         );
-        assert_eq!(negative_cache.taken.load(Ordering::Relaxed), 0);
+        assert_eq!(cache.len.load(Ordering::Relaxed), 0);
     }
 }

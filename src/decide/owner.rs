@@ -1,8 +1,8 @@
-//! The owner's side: deciding strict keys, for this node's clients and for peers.
+//! The owner's side: deciding strict keys that this node owns, for its own clients and for peers.
 //!
-//! Whether this node may decide a key is asked inside the lock of the decision, so that a key that
-//! is given away is not decided a moment later. A check that a peer sends again, because it does
-//! not know what became of the first, is answered from [`DedupCache`](super::seen) and counts nothing.
+//! Ownership is tested under the lock of the decision, so a key that has been handed over is not
+//! decided afterwards. A check that a peer sends again, because its connection broke before the
+//! reply, is answered from the [`DedupCache`](super::dedup_cache::DedupCache) and counts nothing.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,83 +11,120 @@ use smallvec::SmallVec;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
 use tidegate_cluster::replication;
-use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::{KeyHash, Verdicts};
+use tidegate_limiter::policy::{Durability, Scope};
+use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
-use super::Decider;
+use super::decider::Decider;
 use super::dedup_cache::Once;
 
+// === impl Decider: for peers ===
+
 impl Decider {
-    /// Decides a check that a peer, `from`, forwarded because this node owns its key.
-    pub fn decide_as_owner(&self, from: (&NodeId, Generation), check: &Check) -> Reply {
-        let Some(first) = check.counters.first() else { return Reply::Malformed };
+    /// Decides a check that `from` forwarded because this node owns its key.
+    pub fn decide_for_peer(&self, from: (&NodeId, Generation), check: &Check) -> Reply {
+        let Check { id, scope, ref counters, hits, .. } = *check;
+        let Some(first) = counters.first() else { return Reply::Malformed };
         let token = first.key.token;
-        let is_one_descriptor = check.counters.iter().all(|counter| counter.key.token == token);
-        if !is_one_descriptor {
+        if counters.iter().any(|counter| counter.key.token != token) {
             return Reply::Malformed;
         }
-        let counters = self.counters();
-        let now = self.parts().clock.now();
-        let asker = node_actor(from.0, from.1);
-        match self.seen().once(asker, check.id, || self.decide_if_held(check, now)) {
+        let shared = &*self.shared;
+        let stats = &shared.counters;
+        let now = shared.node.clock.now();
+        let sender = node_actor(from.0, from.1);
+        let decide = || self.decide_if_owned(scope, counters, hits, now);
+        match shared.dedup_cache.once(sender, id, decide) {
             Some(Once::First(verdicts)) => {
-                counters.served.fetch_add(1, Ordering::Relaxed);
-                self.tell_refund(check);
+                stats.served.fetch_add(1, Ordering::Relaxed);
+                self.announce_refund(scope, counters, hits);
                 Reply::Verdicts(verdicts)
             }
             Some(Once::Again(verdicts)) => {
-                counters.repeated.fetch_add(1, Ordering::Relaxed);
+                stats.deduplicated.fetch_add(1, Ordering::Relaxed);
                 Reply::Verdicts(verdicts)
             }
             None => {
-                counters.not_owner.fetch_add(1, Ordering::Relaxed);
-                let ownership = &self.parts().ownership;
-                let epoch = ownership.owned_ranges(check.scope).epoch;
-                Reply::NotOwner { epoch, holder: ownership.transferred_to(check.scope, token) }
+                stats.not_owner.fetch_add(1, Ordering::Relaxed);
+                let ownership = &shared.node.ownership;
+                let epoch = ownership.owned_ranges(scope).epoch;
+                Reply::NotOwner { epoch, holder: ownership.transferred_to(scope, token) }
             }
         }
     }
 
-    /// Hits were given back at `token`: what was refused there may pass now.
+    /// The reply to a check that was decided for a peer, once a replica has confirmed the count;
+    /// `None` when no replica needs to.
+    pub fn confirmation(
+        &self,
+        check: &Check,
+        verdicts: &Verdicts,
+    ) -> Option<impl Future<Output = Reply> + Send + use<>> {
+        self.needs_replica(check.durability, check.hits, verdicts).then(|| {
+            let (decider, counters) = (self.clone(), check.counters.clone());
+            let (deadline, verdicts) = (self.deadline(check.scope), verdicts.clone());
+            async move {
+                let is_confirmed = decider.is_confirmed(&counters, deadline).await;
+                if is_confirmed { Reply::Verdicts(verdicts) } else { Reply::Unconfirmed }
+            }
+        })
+    }
+
+    /// A peer gave hits back at `token`: forgets refusals that may not hold any more.
     pub fn refunded(&self, token: u64) {
-        self.negative_cache().forget(token);
+        self.shared.negative_cache.forget(token);
+    }
+}
+
+// === impl Decider: for this node ===
+
+impl Decider {
+    /// Decides a strict check if this node owns its key; counts nothing otherwise.
+    pub(super) fn decide_if_owned(
+        &self,
+        scope: Scope,
+        counters: &[Counter],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Verdicts> {
+        let node = &self.shared.node;
+        let token = counters.first().map_or(0, |counter| counter.key.token);
+        node.store.check_if(counters, hits, now, || node.ownership.owns(scope, token))
     }
 
-    /// Whether a replica has what `check` counted, or none need have it: a rule that asks for no
-    /// replica, hits that were refused or given back.
-    pub async fn is_confirmed(&self, check: &Check, verdicts: &Verdicts, within: Duration) -> bool {
-        let Some(remote) = &self.parts().remote else { return true };
-        if !replication::awaits_confirm(check.durability, check.hits, verdicts) {
-            return true;
-        }
-        let keys: SmallVec<[KeyHash; 1]> =
-            check.counters.iter().map(|counter| counter.key).collect();
-        remote.replicator.confirm(&keys, within).await
+    /// Whether the verdicts have to wait for [`Decider::is_confirmed`].
+    pub(super) fn needs_replica(
+        &self,
+        durability: Durability,
+        hits: Hits,
+        verdicts: &Verdicts,
+    ) -> bool {
+        self.shared.peers.is_some() && replication::awaits_confirm(durability, hits, verdicts)
     }
 
-    /// Decides a strict check here, if this node holds its key; counts nothing if it does not.
-    pub(super) fn decide_if_held(&self, check: &Check, now: Timestamp) -> Option<Verdicts> {
-        let token = check.counters.first().map_or(0, |counter| counter.key.token);
-        let owns = || self.parts().ownership.owns(check.scope, token);
-        self.parts().store.check_if(&check.counters, check.hits, now, owns)
+    /// Whether a replica has stored the present counts within `deadline`.
+    pub(super) async fn is_confirmed(&self, counters: &[Counter], deadline: Duration) -> bool {
+        let Some(peers) = &self.shared.peers else { return true };
+        let keys: SmallVec<[KeyHash; 1]> = counters.iter().map(|counter| counter.key).collect();
+        peers.replicator.confirm(&keys, deadline).await
     }
 
-    /// Tells all who may have been refused at its place that this check gave hits back.
-    pub(super) fn tell_refund(&self, check: &Check) {
-        if check.hits >= Hits::PEEK {
+    /// After a refund: every node that may have cached a refusal at this token forgets it.
+    pub(super) fn announce_refund(&self, scope: Scope, counters: &[Counter], hits: Hits) {
+        if hits >= Hits::PEEK {
             return;
         }
-        let Some(token) = check.counters.first().map(|counter| counter.key.token) else { return };
+        let Some(token) = counters.first().map(|counter| counter.key.token) else { return };
         self.refunded(token);
-        let Some(remote) = &self.parts().remote else { return };
-        let topology = self.parts().topology.load();
+        let Some(peers) = &self.shared.peers else { return };
+        let topology = self.shared.node.topology.load();
         for member in topology.view.members() {
-            let is_asker = check.scope == Scope::Global || member.region == topology.region;
-            if is_asker && member.id != topology.me {
-                // One that is not connected hears nothing and asks again within a minute.
-                remote.mesh.notify(&member.id, StreamClass::Checks, Call::Refunded { token });
+            let may_forward = scope == Scope::Global || member.region == topology.region;
+            if may_forward && member.id != topology.me {
+                // A node that is not connected misses the notice; its cached refusal ends within
+                // a minute.
+                peers.mesh.notify(&member.id, StreamClass::Checks, Call::Refunded { token });
             }
         }
     }

@@ -1,42 +1,35 @@
-//! What is to be done for one request, decided before anything is done.
+//! From a request to planned checks: which rule applies to each descriptor, and which counters it
+//! charges. Nothing is counted yet.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_cluster::mesh::wire::Check;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::store::{Counter, KeyHasher};
+use tidegate_limiter::store::{Counter, KeyHash, KeyHasher};
 use tidegate_limiter::units::Hits;
 use tidegate_rules::Found;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::metadata::Metadata;
 use tidegate_rules::tally::Tallies;
 
-use super::CheckRequest;
+use super::check::CheckRequest;
 use crate::config::Envoy;
 
-/// What is to be done for one descriptor.
+/// A rule that applies to one descriptor, with the counters that it charges.
 #[derive(Clone, Debug)]
-pub(super) enum Plan {
-    /// No rule matches, or the rule has no limit.
-    Pass(Option<Arc<Rule>>),
-    /// Have it decided.
-    Limit(Limited),
-}
-
-/// A descriptor that a limit applies to.
-#[derive(Clone, Debug)]
-pub(super) struct Limited {
+pub(super) struct PlannedCheck {
     pub(super) rule: Arc<Rule>,
-    pub(super) check: Check,
-    /// The name of its hits in the statistics, where that is not the rule's id.
-    pub(super) name: Option<Box<str>>,
-    /// What Envoy is told when it passes.
+    /// One per limit of the rule, all with the same token; empty when the rule has no limit.
+    pub(super) counters: SmallVec<[Counter; 1]>,
+    pub(super) hits: Hits,
+    /// Name of its hits in the statistics, where that is not the rule's id.
+    pub(super) tally_name: Option<Box<str>>,
+    /// What Envoy receives when the rule lets the request pass.
     pub(super) metadata: Option<Arc<Metadata>>,
 }
 
-/// The plans of a request, one a descriptor.
-pub(super) type Plans = SmallVec<[Plan; 2]>;
+/// One entry per descriptor; `None` where no rule matches.
+pub(super) type Plans = SmallVec<[Option<PlannedCheck>; 2]>;
 
 /// What plans are made from.
 #[derive(Clone, Copy)]
@@ -48,81 +41,86 @@ pub(super) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Matches every descriptor and names its counters, then drops what another rule replaces.
-    pub(super) fn plan(&self, ask: &CheckRequest<'_>) -> Plans {
-        let descriptors = ask.descriptors.iter();
-        let mut plans = descriptors.map(|it| self.one(ask.domain, it, ask.hits)).collect();
+    /// Matches every descriptor and derives the keys of its counters, then drops the rules that
+    /// another rule replaces.
+    pub(super) fn plan(&self, request: &CheckRequest<'_>) -> Plans {
+        let descriptors = request.descriptors.iter();
+        let mut plans =
+            descriptors.map(|it| self.plan_one(request.domain, it, request.hits)).collect();
         drop_replaced(&mut plans);
         plans
     }
 
-    fn one(&self, domain: &str, descriptor: &Descriptor<'_>, hits: Hits) -> Plan {
+    fn plan_one(
+        &self,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        hits: Hits,
+    ) -> Option<PlannedCheck> {
         let hits = descriptor.hits.unwrap_or(hits);
         let entries = &descriptor.entries;
         if let Some(limit) = descriptor.limit.filter(|_| self.envoy.overrides)
             && self.book.has_domain(domain)
         {
             let rule = Arc::new(Rule::brought_along(domain, entries, limit));
-            let check = self.check(&rule, domain, entries, hits);
-            return Plan::Limit(Limited { rule, check, name: None, metadata: None });
+            let counters = self.counters(&rule, domain, entries);
+            return Some(PlannedCheck { rule, counters, hits, tally_name: None, metadata: None });
         }
         let Some(found) = self.book.find(domain, entries) else {
             if !self.book.has_domain(domain) {
                 self.tallies.domain_not_found(domain);
             }
-            return Plan::Pass(None);
+            return None;
         };
-        if found.rule.limits.is_empty() {
-            return Plan::Pass(Some(found.rule.clone()));
-        }
-        let check = match found.counted_as(entries) {
-            Some(shared) => self.check(found.rule, domain, &shared, hits),
-            None => self.check(found.rule, domain, entries, hits),
+        let counters = if found.rule.limits.is_empty() {
+            SmallVec::new()
+        } else {
+            match found.counted_as(entries) {
+                Some(shared) => self.counters(found.rule, domain, &shared),
+                None => self.counters(found.rule, domain, entries),
+            }
         };
         let Found { rule, name, metadata, .. } = found;
-        Plan::Limit(Limited { rule: rule.clone(), check, name, metadata: metadata.cloned() })
+        let (rule, metadata) = (rule.clone(), metadata.cloned());
+        Some(PlannedCheck { rule, counters, hits, tally_name: name, metadata })
     }
 
-    fn check(&self, rule: &Rule, domain: &str, entries: &[Entry<'_>], hits: Hits) -> Check {
+    fn counters(&self, rule: &Rule, domain: &str, entries: &[Entry<'_>]) -> SmallVec<[Counter; 1]> {
         let hash = self.hasher.descriptor(domain, entries);
-        let counters = rule
-            .limits
-            .iter()
-            .map(|quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota })
-            .collect();
-        // Only a check that leaves this node needs a name.
-        Check { id: 0, scope: rule.scope, counters, hits, durability: rule.durability }
+        let counter = |quota| {
+            let key = hash.counter(quota, rule.mode, rule.scope);
+            Counter { key, quota: *quota }
+        };
+        rule.limits.iter().map(counter).collect()
     }
 }
 
-impl Plan {
-    /// The limit that applies, if one does.
-    pub(super) fn limited(&self) -> Option<&Limited> {
-        match self {
-            Self::Limit(limited) => Some(limited),
-            Self::Pass(_) => None,
-        }
+impl PlannedCheck {
+    /// Whether there is anything to decide: a rule without limits always passes.
+    pub(super) fn has_limits(&self) -> bool {
+        !self.counters.is_empty()
+    }
+
+    /// The key of its first counter. Equal descriptors have equal keys.
+    pub(super) fn key(&self) -> Option<KeyHash> {
+        self.counters.first().map(|counter| counter.key)
     }
 }
 
-/// A rule that is named by another's `replaces` does not apply to the same request. An unlimited
-/// rule replaces too, and is not replaced: there is nothing to lift.
+/// A rule that another rule of the same request names in `replaces` does not apply. An unlimited
+/// rule can replace others and is never replaced: it has no limit to lift.
 ///
 /// Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `constructLimitsToCheck`.
 fn drop_replaced(plans: &mut Plans) {
-    let rules = plans.iter().filter_map(|plan| match plan {
-        Plan::Pass(rule) => rule.as_deref(),
-        Plan::Limit(limited) => Some(&*limited.rule),
-    });
     let replaced: SmallVec<[Arc<str>; 2]> =
-        rules.flat_map(|rule| rule.replaces.iter().cloned()).collect();
+        plans.iter().flatten().flat_map(|check| check.rule.replaces.iter().cloned()).collect();
     if replaced.is_empty() {
         return;
     }
     for plan in plans {
-        let name = plan.limited().and_then(|limited| limited.rule.name.as_ref());
+        let name = plan.as_ref().filter(|it| it.has_limits()).and_then(|it| it.rule.name.as_ref());
         if name.is_some_and(|name| replaced.contains(name)) {
-            *plan = Plan::Pass(None);
+            *plan = None;
         }
     }
 }

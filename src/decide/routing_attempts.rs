@@ -1,21 +1,22 @@
-//! Whom to ask for a verdict next, from what was heard so far. Pure.
+//! Which node to try next for a verdict, given the results so far. Pure.
 //!
-//! Rings say who *should* decide a key; only a node itself knows whether it *does*. While ranges
-//! change hands the two differ for a moment, and an ask goes round, in this order:
+//! Rings define which node *should* decide a key; only the node itself knows whether it *does*.
+//! While ranges are handed over the two can differ, and nodes are tried in this order:
 //!
-//! 1. whoever the last node that was asked named: it handed the key over;
-//! 2. the owner by the ring in force, looked up anew each time;
-//! 3. the owners by the rings before it: one of them may not have handed over yet;
-//! 4. the nodes behind the owner on the ring: if it just came, the first of them held the key;
-//! 5. nobody is left: the range is on its way. Wait a little and begin again.
+//! 1. the node that the last `NotOwner` reply named: the key was handed over to it;
+//! 2. the owner by the current ring, looked up anew each time;
+//! 3. the owners by previous rings: one of them may not have handed over yet;
+//! 4. the successors of the owner on the ring: if the owner has just joined, the first of them had
+//!    the key;
+//! 5. none is left: the range is in transfer. Wait a little and start again.
 //!
-//! **Worked example.** The ring moved a key from `a` to `b`. Node `c` asks `b`, which has not got
-//! the range yet and names nobody; then `a`, the owner before, which has just handed it over and
-//! names `b`; then `b`, which decides. Three asks, no wait.
+//! **Worked example.** The ring moved a key from `a` to `b`. Node `c` tries `b`, which has not
+//! received the range yet and names no node; then `a`, the previous owner, which has just handed it
+//! over and names `b`; then `b`, which decides. Three attempts, no wait.
 //!
-//! It ends with *nobody* when the owner by the ring is there but does not take asks (silent or
-//! full: no wait within a deadline helps), when nobody that was asked is alive, when this node is
-//! recognised by no quorum (what it waits for will not reach it), and after [`ATTEMPTS_MAX`] asks.
+//! It gives up when the owner by the ring is connected but unresponsive or overloaded (no wait
+//! within a deadline helps), when no node that was tried is connected, when this node has no lease
+//! (a range in transfer would not be announced to it), and after [`ATTEMPTS_MAX`] attempts.
 
 use std::time::Duration;
 
@@ -24,125 +25,122 @@ use tidegate_limiter::policy::Scope;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::route::Topology;
 
-/// Most asks for one verdict; beyond them the policy answers.
+/// Most attempts for one verdict.
 pub(super) const ATTEMPTS_MAX: u32 = 64;
-/// Most names that are followed in one round: two nodes that name each other must not keep an ask
-/// busy.
-const FOLLOWED_MAX: u32 = 4;
+/// Most named nodes that are tried in one round: two nodes that name each other must not keep a
+/// check busy.
+const REFERRALS_MAX: u32 = 4;
 /// The first wait, doubled each round up to [`PAUSE_MAX`]. A handover takes a flush and a round
-/// trip; an ask with a long deadline waits for a second and more in its [`ATTEMPTS_MAX`] asks.
+/// trip; a check with a long deadline waits for more than a second within [`ATTEMPTS_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 
-/// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Ask this node, which may be this one.
-    CheckRequest(NodeId),
-    /// Wait so long, then ask for the next step again.
+    /// Try this node, which may be this one.
+    Try(NodeId),
+    /// Wait so long, then call [`RoutingAttempts::next`] again.
     Wait(Duration),
-    /// There is nobody to ask: answer by policy.
-    Nobody,
+    GiveUp,
 }
 
-/// Who was asked for one verdict, and what was heard.
+/// The nodes tried for one verdict, and their results.
 #[derive(Debug)]
 pub(super) struct RoutingAttempts {
     scope: Scope,
     token: u64,
-    /// Asked in this round.
-    asked: SmallVec<[NodeId; 4]>,
-    /// Of those, who is there but takes no asks.
-    deaf: SmallVec<[NodeId; 2]>,
-    /// Named by the last that refused.
-    named: Option<NodeId>,
-    /// Names followed in this round.
-    followed: u32,
-    /// Whether somebody in this round was there and did not hold the key.
+    /// Tried in this round.
+    tried: SmallVec<[NodeId; 4]>,
+    /// Of those, the ones that are connected but did not take the check.
+    overloaded: SmallVec<[NodeId; 2]>,
+    /// Named by the last `NotOwner`.
+    referral: Option<NodeId>,
+    /// Referrals followed in this round.
+    referrals: u32,
+    /// Whether a node replied `NotOwner` in this round.
     was_refused: bool,
-    /// Asks in all rounds.
-    attempts: u32,
+    /// Attempts in all rounds.
+    count: u32,
     pause: Duration,
 }
 
 impl RoutingAttempts {
-    /// For the key at `token`; nobody was asked yet.
     pub(super) fn new(scope: Scope, token: u64) -> Self {
         Self {
             scope,
             token,
-            asked: SmallVec::new(),
-            deaf: SmallVec::new(),
-            named: None,
-            followed: 0,
+            tried: SmallVec::new(),
+            overloaded: SmallVec::new(),
+            referral: None,
+            referrals: 0,
             was_refused: false,
-            attempts: 0,
+            count: 0,
             pause: PAUSE_MIN,
         }
     }
 
-    /// The next step by the rings as they are now. `has_lease` is whether a quorum recognises this
-    /// node.
+    /// The next step by the current rings. `has_lease` is whether this node has its ownership
+    /// lease.
     pub(super) fn next(&mut self, topology: &Topology, has_lease: bool) -> Next {
-        if self.attempts >= ATTEMPTS_MAX {
-            return Next::Nobody;
+        if self.count >= ATTEMPTS_MAX {
+            return Next::GiveUp;
         }
-        if let Some(named) = self.named.take()
-            && self.followed < FOLLOWED_MAX
+        if let Some(node) = self.referral.take()
+            && self.referrals < REFERRALS_MAX
         {
-            self.followed += 1;
-            return self.ask(&named);
+            self.referrals += 1;
+            return self.attempt(&node);
         }
         let owner = topology.owner(self.scope, self.token);
-        let before = topology.previous_owners(self.scope, self.token);
-        let behind = topology.successors(self.scope, self.token);
-        let mut all = owner.into_iter().chain(before).chain(behind);
-        if let Some(id) = all.find(|id| !self.asked.contains(id)) {
-            return self.ask(id);
+        let previous = topology.previous_owners(self.scope, self.token);
+        let successors = topology.successors(self.scope, self.token);
+        let mut all = owner.into_iter().chain(previous).chain(successors);
+        if let Some(node) = all.find(|node| !self.tried.contains(node)) {
+            return self.attempt(node);
         }
-        let is_deaf = owner.is_some_and(|owner| self.deaf.contains(owner));
-        if is_deaf || !self.was_refused || !has_lease {
-            return Next::Nobody;
+        let is_overloaded = owner.is_some_and(|owner| self.overloaded.contains(owner));
+        if is_overloaded || !self.was_refused || !has_lease {
+            return Next::GiveUp;
         }
-        self.asked.clear();
-        self.deaf.clear();
-        self.followed = 0;
+        self.tried.clear();
+        self.overloaded.clear();
+        self.referrals = 0;
         self.was_refused = false;
         let pause = self.pause;
         self.pause = (pause * 2).min(PAUSE_MAX);
         Next::Wait(pause)
     }
 
-    /// This node found before the first step that it does not hold the key, and handed it to
-    /// `holder` if it did hold it.
-    pub(super) fn not_here(&mut self, topology: &Topology, holder: Option<NodeId>) {
-        self.named = holder;
+    /// Before the first step, this node found that it does not own the key; it handed the key to
+    /// `holder` if it ever did.
+    pub(super) fn not_owned_here(&mut self, topology: &Topology, holder: Option<NodeId>) {
+        self.referral = holder;
         if topology.owner(self.scope, self.token) == Some(&topology.me) {
-            self.asked.push(topology.me.clone());
+            self.tried.push(topology.me.clone());
             self.was_refused = true;
         }
     }
 
-    /// The node that was asked last does not hold the key; it handed it to `holder` if it did.
-    pub(super) fn refused(&mut self, holder: Option<NodeId>) {
+    /// The last node does not own the key; it handed the key to `holder` if it ever did.
+    pub(super) fn not_owner(&mut self, holder: Option<NodeId>) {
         self.was_refused = true;
-        self.named = holder;
+        self.referral = holder;
     }
 
-    /// The node that was asked last is there but takes no asks, so it was sent none.
-    pub(super) fn deaf(&mut self) {
-        self.deaf.extend(self.asked.last().cloned());
+    /// The last node is connected but unresponsive or overloaded, so nothing was sent.
+    pub(super) fn overloaded(&mut self) {
+        self.overloaded.extend(self.tried.last().cloned());
     }
 
-    /// Asks so far.
-    pub(super) fn attempts(&self) -> u32 {
-        self.attempts
+    /// Attempts so far.
+    pub(super) fn count(&self) -> u32 {
+        self.count
     }
 
-    fn ask(&mut self, id: &NodeId) -> Next {
-        self.attempts += 1;
-        self.asked.push(id.clone());
-        Next::CheckRequest(id.clone())
+    fn attempt(&mut self, node: &NodeId) -> Next {
+        self.count += 1;
+        self.tried.push(node.clone());
+        Next::Try(node.clone())
     }
 }
 
@@ -158,15 +156,15 @@ mod tests {
         NodeId::new(id).expect("a valid id")
     }
 
-    fn ask(name: &str) -> Next {
-        Next::CheckRequest(id(name))
+    fn attempt(name: &str) -> Next {
+        Next::Try(id(name))
     }
 
     fn wait(millis: u64) -> Next {
         Next::Wait(Duration::from_millis(millis))
     }
 
-    /// What `me` sees when these own keys.
+    /// The topology of `me` when `owners` are members.
     fn topology(me: &str, owners: &[&str]) -> Topology {
         let member = |name: &&str| Member {
             id: id(name),
@@ -182,7 +180,7 @@ mod tests {
         Topology::new(id(me), "eu".into(), View::new(owners.iter().map(member)), 64)
     }
 
-    /// As `me` sees it: `b` joined `a`, and the key at [`PLACE`] moved to it.
+    /// The topology of `me` after `b` joined `a` and the key at [`token`] moved to `b`.
     fn moved(me: &str) -> Topology {
         let (before, now) = (topology(me, &["a"]), topology(me, &["a", "b"]));
         let now = now.after(&before);
@@ -190,7 +188,7 @@ mod tests {
         now
     }
 
-    /// A place that is `b`'s when `a` and `b` are there, and `c`'s when it is there too.
+    /// A token that belongs to `b` in a ring of `a` and `b`, and to `c` when it joins.
     fn token() -> u64 {
         let (two, three) = (topology("a", &["a", "b"]), topology("a", &["a", "b", "c"]));
         let is_right = |token: &u64| {
@@ -205,108 +203,108 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_by_the_ring_is_asked_first() {
-        assert_eq!(routing_attempts().next(&moved("c"), true), ask("b"));
+    fn the_owner_by_the_ring_is_tried_first() {
+        assert_eq!(routing_attempts().next(&moved("c"), true), attempt("b"));
     }
 
     #[test]
-    fn whoever_is_named_is_asked_next() {
-        let mut asks = routing_attempts();
-        asks.next(&moved("c"), true);
-        asks.refused(Some(id("x")));
-        assert_eq!(asks.next(&moved("c"), true), ask("x"));
+    fn a_referral_is_tried_next() {
+        let mut attempts = routing_attempts();
+        attempts.next(&moved("c"), true);
+        attempts.not_owner(Some(id("x")));
+        assert_eq!(attempts.next(&moved("c"), true), attempt("x"));
     }
 
     /// The worked example of the module.
     #[test]
     fn a_range_that_is_handed_over_meanwhile_is_found_without_a_wait() {
-        let (mut asks, topology) = (routing_attempts(), moved("c"));
-        assert_eq!(asks.next(&topology, true), ask("b"));
-        asks.refused(None);
-        assert_eq!(asks.next(&topology, true), ask("a"));
-        asks.refused(Some(id("b")));
-        assert_eq!(asks.next(&topology, true), ask("b"));
-        assert_eq!(asks.attempts(), 3);
+        let (mut attempts, topology) = (routing_attempts(), moved("c"));
+        assert_eq!(attempts.next(&topology, true), attempt("b"));
+        attempts.not_owner(None);
+        assert_eq!(attempts.next(&topology, true), attempt("a"));
+        attempts.not_owner(Some(id("b")));
+        assert_eq!(attempts.next(&topology, true), attempt("b"));
+        assert_eq!(attempts.count(), 3);
     }
 
     #[test]
-    fn a_newer_ring_is_seen_between_two_asks() {
-        let (mut asks, topology) = (routing_attempts(), moved("x"));
-        assert_eq!(asks.next(&topology, true), ask("b"));
-        asks.refused(None);
+    fn a_newer_ring_applies_to_the_next_attempt() {
+        let (mut attempts, topology) = (routing_attempts(), moved("x"));
+        assert_eq!(attempts.next(&topology, true), attempt("b"));
+        attempts.not_owner(None);
         let newer = self::topology("x", &["a", "b", "c"]).after(&topology);
-        assert_eq!(asks.next(&newer, true), ask("c"));
+        assert_eq!(attempts.next(&newer, true), attempt("c"));
     }
 
     #[test]
-    fn a_range_on_its_way_is_waited_for_in_growing_steps() {
-        let (mut asks, topology) = (routing_attempts(), moved("c"));
+    fn a_range_in_transfer_is_waited_for_in_growing_steps() {
+        let (mut attempts, topology) = (routing_attempts(), moved("c"));
         for millis in [1, 2, 4, 8, 16, 32, 64, 64] {
             for name in ["b", "a"] {
-                assert_eq!(asks.next(&topology, true), ask(name));
-                asks.refused(None);
+                assert_eq!(attempts.next(&topology, true), attempt(name));
+                attempts.not_owner(None);
             }
-            assert_eq!(asks.next(&topology, true), wait(millis));
+            assert_eq!(attempts.next(&topology, true), wait(millis));
         }
     }
 
     #[test]
-    fn this_node_is_a_candidate_like_others() {
-        let (mut asks, topology) = (routing_attempts(), moved("b"));
-        asks.not_here(&topology, None);
-        assert_eq!(asks.next(&topology, true), ask("a"), "it has just looked here");
-        asks.refused(Some(id("b")));
-        assert_eq!(asks.next(&topology, true), ask("b"), "the range came meanwhile");
-        let mut asks = routing_attempts();
-        asks.not_here(&topology, Some(id("c")));
-        assert_eq!(asks.next(&topology, true), ask("c"), "this node handed it over");
+    fn this_node_is_tried_like_others() {
+        let (mut attempts, topology) = (routing_attempts(), moved("b"));
+        attempts.not_owned_here(&topology, None);
+        assert_eq!(attempts.next(&topology, true), attempt("a"), "this node was tried first");
+        attempts.not_owner(Some(id("b")));
+        assert_eq!(attempts.next(&topology, true), attempt("b"), "the range arrived meanwhile");
+        let mut attempts = routing_attempts();
+        attempts.not_owned_here(&topology, Some(id("c")));
+        assert_eq!(attempts.next(&topology, true), attempt("c"), "this node handed it over");
     }
 
     #[test]
-    fn a_deaf_owner_is_not_waited_for() {
-        let (mut asks, topology) = (routing_attempts(), moved("c"));
-        asks.next(&topology, true);
-        asks.deaf();
-        assert_eq!(asks.next(&topology, true), ask("a"), "it may not have handed over yet");
-        asks.refused(Some(id("b")));
-        asks.next(&topology, true);
-        asks.deaf();
-        assert_eq!(asks.next(&topology, true), Next::Nobody);
+    fn an_overloaded_owner_is_not_waited_for() {
+        let (mut attempts, topology) = (routing_attempts(), moved("c"));
+        attempts.next(&topology, true);
+        attempts.overloaded();
+        assert_eq!(attempts.next(&topology, true), attempt("a"), "it may not have handed over yet");
+        attempts.not_owner(Some(id("b")));
+        attempts.next(&topology, true);
+        attempts.overloaded();
+        assert_eq!(attempts.next(&topology, true), Next::GiveUp);
     }
 
     #[test]
-    fn when_nobody_is_connected_nobody_is_waited_for() {
-        let (mut asks, topology) = (routing_attempts(), moved("c"));
-        assert_eq!(asks.next(&topology, true), ask("b"));
-        assert_eq!(asks.next(&topology, true), ask("a"));
-        assert_eq!(asks.next(&topology, true), Next::Nobody);
-        assert_eq!(routing_attempts().next(&self::topology("a", &[]), true), Next::Nobody);
+    fn without_a_connected_node_it_gives_up() {
+        let (mut attempts, topology) = (routing_attempts(), moved("c"));
+        assert_eq!(attempts.next(&topology, true), attempt("b"));
+        assert_eq!(attempts.next(&topology, true), attempt("a"));
+        assert_eq!(attempts.next(&topology, true), Next::GiveUp);
+        assert_eq!(routing_attempts().next(&self::topology("a", &[]), true), Next::GiveUp);
     }
 
     #[test]
-    fn without_a_quorum_nobody_is_waited_for() {
-        let (mut asks, topology) = (routing_attempts(), moved("b"));
-        asks.not_here(&topology, None);
-        assert_eq!(asks.next(&topology, false), ask("a"));
-        asks.refused(None);
-        assert_eq!(asks.next(&topology, false), Next::Nobody);
+    fn without_a_lease_it_gives_up() {
+        let (mut attempts, topology) = (routing_attempts(), moved("b"));
+        attempts.not_owned_here(&topology, None);
+        assert_eq!(attempts.next(&topology, false), attempt("a"));
+        attempts.not_owner(None);
+        assert_eq!(attempts.next(&topology, false), Next::GiveUp);
     }
 
     #[test]
-    fn nodes_that_name_each_other_are_left() {
-        let (mut asks, topology) = (routing_attempts(), moved("c"));
-        let mut names = 0;
+    fn nodes_that_name_each_other_end_at_the_bound() {
+        let (mut attempts, topology) = (routing_attempts(), moved("c"));
+        let mut referrals = 0;
         loop {
-            match asks.next(&topology, true) {
-                Next::CheckRequest(asked) => {
-                    asks.refused(Some(if asked == id("a") { id("b") } else { id("a") }));
-                    names += 1;
+            match attempts.next(&topology, true) {
+                Next::Try(node) => {
+                    attempts.not_owner(Some(if node == id("a") { id("b") } else { id("a") }));
+                    referrals += 1;
                 }
                 Next::Wait(_) => {}
-                Next::Nobody => break,
+                Next::GiveUp => break,
             }
-            assert!(names <= ATTEMPTS_MAX, "asks are bounded");
+            assert!(referrals <= ATTEMPTS_MAX, "attempts are bounded");
         }
-        assert_eq!(asks.attempts(), ATTEMPTS_MAX);
+        assert_eq!(attempts.count(), ATTEMPTS_MAX);
     }
 }

@@ -1,58 +1,25 @@
-//! From verdicts to a status, counted in the statistics.
+//! From verdicts to the status of a descriptor, counted in the statistics.
 //!
-//! A rule of several limits is counted by the verdict that speaks for it. What
-//! envoyproxy/ratelimit calls a counter *after* an ask is `limit − remaining` of an ask that passed
-//! and `limit + excess` of one that did not; a fixed window knows both exactly. Refunds, which it
-//! does not know, are not counted.
+//! A rule with several limits is counted by its most restrictive verdict. The value that
+//! envoyproxy/ratelimit calls a counter *after* a request is `limit − remaining` of a request that
+//! passed and `limit + excess` of one that did not; a fixed window knows both exactly. Refunds,
+//! which envoyproxy/ratelimit does not have, are not counted.
 
+use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::Algorithm;
-use tidegate_limiter::store::Verdicts;
 use tidegate_rules::rule::RuleStats;
-use tidegate_rules::tally::Outcome as Tallied;
+use tidegate_rules::tally::Outcome;
 
-use super::ask::{Status, VerdictSource, leading};
-use super::parts::Parts;
-use super::plan::{Limited, Plan};
+use super::check::{Status, VerdictSource};
+use super::decider::{Decided, Decider, Shared};
+use super::plan::PlannedCheck;
 
-/// What was decided for one descriptor.
-#[derive(Clone, Debug)]
-pub(super) struct Outcome {
-    /// One a limit of the rule.
-    pub(super) verdicts: Verdicts,
-    /// How they came about.
-    pub(super) source: VerdictSource,
-}
-
-impl Outcome {
-    /// Whether every limit lets the hits pass.
-    pub(super) fn is_within(&self) -> bool {
-        self.verdicts.iter().all(|verdict| verdict.allowed)
-    }
-}
-
-impl Status {
-    /// The statuses of `plans`, of which those with a limit have these outcomes, in their order.
-    pub(super) fn all<C: FromIterator<Self>>(
-        plans: impl IntoIterator<Item = Plan>,
-        outcomes: impl IntoIterator<Item = Outcome>,
-        parts: &Parts,
-    ) -> C {
-        let mut outcomes = outcomes.into_iter();
-        let status = |plan| match plan {
-            Plan::Pass(rule) => Self::unlimited(rule),
-            Plan::Limit(limited) => match outcomes.next() {
-                Some(outcome) => Self::new(limited, outcome, parts),
-                None => Self::unlimited(None),
-            },
-        };
-        plans.into_iter().map(status).collect()
-    }
-
-    /// The status that an outcome makes.
-    fn new(limited: Limited, outcome: Outcome, parts: &Parts) -> Self {
-        let Outcome { verdicts, source } = &outcome;
-        let (rule, hits) = (&limited.rule, limited.check.hits);
-        let is_within = outcome.is_within();
+impl Decider {
+    /// The status of a check that was decided, counted in the statistics of its rule.
+    pub(super) fn status(&self, check: PlannedCheck, decided: Decided) -> Status {
+        let (rule, hits) = (&check.rule, check.hits);
+        let (verdicts, source) = decided;
+        let is_within = is_within(&verdicts);
         let counter = match (is_within, rule.shadow) {
             (true, _) => &rule.stats.allowed,
             (false, false) => &rule.stats.denied,
@@ -60,55 +27,71 @@ impl Status {
         };
         RuleStats::add(counter, hits.charge());
         let allowed = is_within || rule.shadow;
-        let leading = leading(verdicts);
-        if let Some(leading) = leading
+        let leading = leading(&verdicts);
+        if let Some(index) = leading
+            && let Some(verdict) = verdicts.get(index)
             && hits.refund() == 0
         {
-            count(&limited, leading, verdicts, *source, parts);
+            let is_fixed =
+                rule.limits.get(index).is_some_and(|it| it.algorithm() == Algorithm::FixedWindow);
+            let is_exact = is_fixed && source != VerdictSource::Fallback;
+            let (after, outcome) = counter_after(verdict, hits.charge(), is_exact, source);
+            self.tally(&check, verdict.limit, after, outcome);
         }
-        let Limited { rule, metadata, .. } = limited;
-        let Outcome { verdicts, source } = outcome;
-        Self { allowed, rule: Some(rule), verdicts, leading, source, metadata }
+        let PlannedCheck { rule, metadata, .. } = check;
+        Status { rule: Some(rule), allowed, verdicts, leading, source, metadata }
+    }
+
+    /// Counts as envoyproxy/ratelimit does, under the name that it uses.
+    fn tally(&self, check: &PlannedCheck, limit: u32, after: u64, outcome: Outcome) {
+        let Shared { rules, options, .. } = &*self.shared;
+        let (rule, hits) = (&check.rule, check.hits.charge());
+        let named;
+        let tally = match &check.tally_name {
+            None => rule.stats.tally(&rules.tallies, &rule.id),
+            Some(name) => {
+                named = rules.tallies.of(name);
+                &named
+            }
+        };
+        tally.count(limit, after, hits, outcome, rule.shadow, options.envoy.near_limit_ratio);
     }
 }
 
-/// Counts as envoyproxy/ratelimit does, under the name that it uses.
-fn count(
-    limited: &Limited,
-    leading: usize,
-    verdicts: &Verdicts,
-    source: VerdictSource,
-    parts: &Parts,
-) {
-    let Limited { rule, check, name, .. } = limited;
-    let Some(verdict) = verdicts.get(leading) else { return };
-    let hits = check.hits.charge();
-    let limit = u64::from(verdict.limit);
-    let (after, outcome) = if verdict.allowed {
-        let used = limit.saturating_sub(u64::from(verdict.remaining));
-        let is_exact = source != VerdictSource::Policy
-            && rule.limits.get(leading).is_some_and(|it| it.algorithm() == Algorithm::FixedWindow);
-        (if is_exact { used } else { used.max(hits) }, Tallied::Within)
-    } else {
-        // Whoever refused without counting anything refused all of it.
-        let excess = if verdict.excess == 0 { hits } else { u64::from(verdict.excess) };
-        let is_remembered = source == VerdictSource::Remembered;
-        let outcome = if is_remembered { Tallied::OverFromMemory } else { Tallied::Over };
-        (limit.saturating_add(excess), outcome)
+/// Whether every limit lets the hits pass.
+pub(super) fn is_within(verdicts: &[Verdict]) -> bool {
+    verdicts.iter().all(|verdict| verdict.allowed)
+}
+
+/// Index of the most restrictive verdict; see [`Status::leading`].
+fn leading(verdicts: &[Verdict]) -> Option<usize> {
+    let weight = |verdict: &Verdict| {
+        let wait = match verdict.retry {
+            Retry::Now => 0,
+            Retry::After(span) => span.as_nanos(),
+            Retry::Never => u64::MAX,
+        };
+        (!verdict.allowed, wait, u32::MAX - verdict.remaining)
     };
-    let ratio = parts.envoy.near_limit_ratio;
-    match name {
-        None => rule.stats.tally(&parts.tallies, &rule.id).count(
-            verdict.limit,
-            after,
-            hits,
-            outcome,
-            rule.shadow,
-            ratio,
-        ),
-        Some(name) => {
-            let tally = parts.tallies.of(name);
-            tally.count(verdict.limit, after, hits, outcome, rule.shadow, ratio);
-        }
+    let heaviest = verdicts.iter().enumerate().max_by_key(|(_, verdict)| weight(verdict));
+    heaviest.map(|(index, _)| index)
+}
+
+/// The counter of envoyproxy/ratelimit after this request.
+fn counter_after(
+    verdict: &Verdict,
+    hits: u64,
+    is_exact: bool,
+    source: VerdictSource,
+) -> (u64, Outcome) {
+    let limit = u64::from(verdict.limit);
+    if verdict.allowed {
+        let used = limit.saturating_sub(u64::from(verdict.remaining));
+        return (if is_exact { used } else { used.max(hits) }, Outcome::Within);
     }
+    // A refusal that counted nothing refused all hits.
+    let excess = if verdict.excess == 0 { hits } else { u64::from(verdict.excess) };
+    let is_cached = source == VerdictSource::NegativeCache;
+    let outcome = if is_cached { Outcome::OverFromMemory } else { Outcome::Over };
+    (limit.saturating_add(excess), outcome)
 }

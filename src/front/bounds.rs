@@ -1,8 +1,8 @@
-//! Every limit of the front doors, and what happens at it.
+//! The bounds of the listeners, and what happens at each.
 //!
 //! | limit | default | at the limit |
 //! |---|---|---|
-//! | connections | 10,000 a door | no more are accepted until one ends; the wait is counted |
+//! | connections | 10,000 per listener | accepting pauses until one ends; counted |
 //! | request header | 64 KiB | 431 (HTTP/1), stream reset (HTTP/2) |
 //! | time for a header | 5 s | the connection is cut; counted |
 //! | time without a request | 75 s | the connection is closed; counted |
@@ -12,11 +12,11 @@
 //! | descriptors, entries, bytes of a key or value | 32, 16, 1,024 | 400, `INVALID_ARGUMENT` |
 //! | drain | 10 s | connections still open are dropped; counted |
 //!
-//! So the most that strangers can make a door hold is connections × (header + body), 1.2 GiB with
-//! the defaults, each byte of it sent within five seconds; an HTTP/2 connection holds at most its
+//! So clients can make a listener hold at most connections × (header + body), 1.2 GiB with the
+//! defaults, each byte of it sent within five seconds; an HTTP/2 connection holds at most its
 //! window of 256 KiB.
 //!
-//! Those that a deployment moves come from `[limits]`; the others are constants here.
+//! Bounds that deployments change come from `[limits]`; the others are constants here.
 
 use std::time::Duration;
 
@@ -26,31 +26,29 @@ use crate::config::Limits;
 
 /// How long a connection may stay without a request in flight.
 ///
-/// Longer than the 60 s after which nginx closes a pooled connection itself: who closes first must
-/// be the client, or its next request can meet a closing socket.
+/// Longer than the 60 s after which nginx closes a pooled connection: the client must close first,
+/// or its next request can arrive at a closing socket.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Time for the body of a request to arrive and for its decision, each.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most bytes of a request header. Forward-auth carries the cookies of strangers' applications, so
-/// this is what proxies allow (nginx 32 KiB, Envoy 60 KiB) and not what our own API needs.
+/// Most bytes of a request header. Forward-auth carries the cookies of other applications, so this
+/// follows what proxies allow (nginx 32 KiB, Envoy 60 KiB).
 pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 
 /// Most requests in flight on one HTTP/2 connection. tonic removes hyper's cap of 200, so it is set
-/// by name. An Envoy worker holds one connection and sends all its checks over it.
+/// here. An Envoy worker sends all its checks over one connection.
 pub const STREAMS_MAX: u32 = 256;
 
-/// The limits of the front doors.
+/// The bounds of one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Most connections a door holds.
     pub connections_max: usize,
     /// Most bytes of a request body or gRPC message.
     pub body_bytes_max: usize,
-    /// Most descriptors of a request.
     pub descriptors_max: usize,
-    /// Most entries of a descriptor.
+    /// Most entries per descriptor.
     pub entries_max: usize,
     /// Most bytes of a domain, key or value.
     pub value_bytes_max: usize,
@@ -60,15 +58,14 @@ pub struct Bounds {
     pub idle_timeout: Duration,
     /// Time for a body, and for a decision.
     pub request_timeout: Duration,
-    /// How long requests in flight may take once the door drains.
+    /// How long requests in flight may take after a drain began.
     pub drain_timeout: Duration,
     /// Most requests in flight on one HTTP/2 connection.
     pub streams_max: u32,
-    /// Most bytes of a request header.
     pub header_bytes_max: u32,
 }
 
-/// What is wrong with a request. Nothing was counted for it.
+/// Why a request is refused for its form. Nothing was counted for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -81,53 +78,39 @@ pub enum Refusal {
     /// No rules were loaded yet. The text is envoyproxy/ratelimit's, which clients may know.
     #[error("no rate limit configuration loaded")]
     NotLoaded,
-    /// A domain longer than a value may be.
     #[error("the domain has {bytes} bytes; at most {max} are allowed (limits.value_bytes_max)")]
-    DomainTooLong {
-        /// How long it is.
-        bytes: usize,
-        /// How long it may be.
-        max: usize,
-    },
-    /// Too many descriptors.
+    DomainTooLong { bytes: usize, max: usize },
     #[error(
         "the request has {count} descriptors; at most {max} are allowed (limits.descriptors_max)"
     )]
-    DescriptorsTooMany {
-        /// How many there are.
-        count: usize,
-        /// How many there may be.
-        max: usize,
-    },
-    /// Too many entries.
+    DescriptorsTooMany { count: usize, max: usize },
     #[error(
         "descriptor {index} has {count} entries; at most {max} are allowed (limits.entries_max)"
     )]
     EntriesTooMany {
-        /// Which descriptor, counted from 0.
+        /// Index of the descriptor, from 0.
         index: usize,
-        /// How many entries it has.
         count: usize,
-        /// How many it may have.
         max: usize,
     },
-    /// A key or a value that is too long.
     #[error(
         "descriptor {index} has a key or value of {bytes} bytes; at most {max} are allowed \
          (limits.value_bytes_max)"
     )]
     ValueTooLong {
-        /// Which descriptor, counted from 0.
+        /// Index of the descriptor, from 0.
         index: usize,
-        /// How long it is.
         bytes: usize,
-        /// How long it may be.
         max: usize,
     },
 }
 
 impl Bounds {
-    /// Whether a request is one that may be decided.
+    /// Checks the form of a request.
+    ///
+    /// # Errors
+    ///
+    /// The first bound that the request exceeds.
     pub fn admit(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<(), Refusal> {
         if domain.is_empty() {
             return Err(Refusal::DomainEmpty);

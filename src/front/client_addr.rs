@@ -1,31 +1,31 @@
-//! Whose request it is: the client's address behind trusted proxies.
+//! The client's address behind trusted proxies.
 //!
 //! Each proxy appends the address that it was called from to `X-Forwarded-For`, so the right end of
-//! the header was written by our own proxies and the left end by whoever asked. The header is
-//! therefore read **from the right**, past the proxies that are trusted, and stops at the first
-//! address that is not. What a client writes there itself stands further left and never wins.
+//! the header was written by our own proxies and the left end by the client. The header is
+//! therefore read **from the right**, past the trusted proxies, up to the first address that is not
+//! trusted. Addresses that a client writes itself are further left and are never used.
 //!
-//! *Example*, `trusted_hops = 2` (a load balancer at 10.0.0.9, then the nginx that asks us): a
+//! *Example*, `trusted_hops = 2` (a load balancer at 10.0.0.9, then the nginx that calls us): a
 //! client at 203.0.113.7 sends `X-Forwarded-For: 1.1.1.1`. The load balancer makes it `1.1.1.1,
 //! 203.0.113.7`, nginx `1.1.1.1, 203.0.113.7, 10.0.0.9`. The second from the right is 203.0.113.7.
 //!
 //! IPv6 clients are grouped by prefix (a customer usually has a whole /64 to pick addresses from),
-//! and IPv4 addresses in IPv6 clothes (`::ffff:203.0.113.7`) are the IPv4 addresses they stand for.
+//! and IPv4-mapped IPv6 addresses (`::ffff:203.0.113.7`) are treated as IPv4.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::config::auth::Trust;
 
 /// Most addresses of `X-Forwarded-For` that are read, from the right. A real chain has two or
-/// three; what stands further left cannot matter and must not cost anything.
+/// three.
 pub const HOPS_MAX: usize = 32;
 
 /// The client's address as far as `trust` reaches.
 ///
 /// `forwarded_for` are the values of all `X-Forwarded-For` headers in the order received, which
 /// together are one list. `real_ip` is `X-Real-IP`; it counts only without `X-Forwarded-For` and
-/// only from a trusted peer. Whatever cannot be read falls back to `peer`: one counter for all that
-/// is unclear, never a free choice of counters.
+/// only from a trusted peer. Values that do not parse fall back to `peer`, so that a client cannot
+/// choose a counter with them.
 pub fn client_address<'a>(
     peer: IpAddr,
     forwarded_for: impl DoubleEndedIterator<Item = &'a [u8]>,
@@ -121,7 +121,7 @@ mod tests {
             // Several headers are one list, in order.
             (2, vec!["1.1.1.1", "203.0.113.7", "10.0.0.9"], "203.0.113.7"),
             (2, vec!["1.1.1.1, 203.0.113.7", "10.0.0.9"], "203.0.113.7"),
-            // A chain shorter than promised is unclear.
+            // A chain shorter than `trusted_hops` is not trusted.
             (3, vec!["1.1.1.1, 2.2.2.2"], peer),
             (1, vec![], peer),
             (1, vec![""], peer),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_are_walked_from_the_right_until_a_stranger() {
+    fn proxies_are_skipped_from_the_right() {
         let trust = Trust::Proxies(vec![
             "10.0.0.0/8".parse().expect("a network"),
             "fd00::/8".parse().expect("a network"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoofed_left_end_never_wins() {
+    fn a_spoofed_left_end_is_never_used() {
         let spoof = vec!["10.6.6.6"; 1_000].join(", ");
         let list = format!("{spoof}, 203.0.113.7");
         let proxies = Trust::Proxies(vec!["10.0.0.0/8".parse().expect("a network")]);
@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn a_list_of_a_thousand_trusted_hops_is_read_to_the_bound() {
-        let far = format!("203.0.113.7, {}", vec!["10.6.6.6"; 1_000].join(", "));
+        let list = format!("203.0.113.7, {}", vec!["10.6.6.6"; 1_000].join(", "));
         let proxies = Trust::Proxies(vec!["10.0.0.0/8".parse().expect("a network")]);
-        assert_eq!(client("10.0.0.1", &[&far], None, &proxies), "10.6.6.6");
+        assert_eq!(client("10.0.0.1", &[&list], None, &proxies), "10.6.6.6");
     }
 
     #[test]

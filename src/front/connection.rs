@@ -1,4 +1,4 @@
-//! One connection of a door: from the accepted socket to its end.
+//! One HTTP connection, from the accepted socket to its end.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -25,29 +25,64 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::bounds::Bounds;
-use super::serve::{ListenerStats, Peer, Protocols};
+use super::stats::ListenerStats;
 use super::timeouts::{InFlight, Next, Timeouts};
 use super::tls::Tls;
 
 /// Smallest read buffer hyper accepts.
 const HTTP1_BUFFER_MIN: usize = 8 * 1024;
-/// How often a silent HTTP/2 peer is asked whether it is still there, and how long it may take. A
-/// peer that vanished must not hold one of the connections until the idle timeout.
-const HTTP2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+/// A peer that is gone must not occupy a connection until the idle timeout, so a quiet HTTP/2
+/// connection is pinged.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of one stream in flight before the sender waits.
 const HTTP2_STREAM_WINDOW: u32 = 64 * 1024;
-/// Bytes of one connection in flight before the sender waits; hyper's own is 1 MiB.
+/// Bytes of one connection in flight before the sender waits; hyper's default is 1 MiB.
 const HTTP2_CONNECTION_WINDOW: u32 = 256 * 1024;
 
-/// What may happen beside the conversation.
-enum Beside {
-    /// The node drains.
-    Drain,
-    /// It is time to ask whether patience is at its end.
-    Look,
+/// The address of the client, in the extensions of a request over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocols {
+    /// HTTP/1.1, and HTTP/2 with prior knowledge.
+    Http,
+    /// HTTP/2 only.
+    Grpc,
 }
 
-/// What one connection needs to know.
+/// A service that a listener runs for every request.
+pub trait HttpService:
+    tower::Service<
+        Request<Incoming>,
+        Response = Response<Self::Body>,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + Clone
+    + Send
+    + 'static
+{
+    type Body: ResponseBody;
+}
+
+impl<S, B: ResponseBody> HttpService for S
+where
+    S: tower::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Body = B;
+}
+
+/// The body of a response.
+pub trait ResponseBody: Body<Data: Send, Error: Into<BodyError>> + Unpin + Send + 'static {}
+
+impl<B: Body<Data: Send, Error: Into<BodyError>> + Unpin + Send + 'static> ResponseBody for B {}
+
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An accepted connection.
 pub(super) struct Connection {
     pub(super) peer: SocketAddr,
     pub(super) protocols: Protocols,
@@ -57,97 +92,70 @@ pub(super) struct Connection {
     pub(super) drain: CancellationToken,
 }
 
+/// What ends or changes a connection besides its own traffic.
+enum Event {
+    Drain,
+    /// The timeouts have to be checked.
+    Check,
+}
+
 impl Connection {
-    /// Serves until the peer ends the connection, patience does, or a drain has finished it.
-    pub(super) async fn run<S, B>(self, stream: TcpStream, service: S)
-    where
-        S: tower::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-            + Clone
-            + Send
-            + 'static,
-        S::Future: Send + 'static,
-        B: Body + Unpin + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        // An answer is one small segment; waiting to fill it only adds latency.
+    /// Serves until the peer closes the connection, a timeout ends it, or a drain has finished it.
+    pub(super) async fn run<S: HttpService>(self, stream: TcpStream, service: S) {
+        // Responses are small segments; waiting to fill them only adds latency.
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.converse(stream, service).await };
+        let Some(tls) = &self.tls else { return self.serve(stream, service).await };
         let handshake = tokio::time::timeout(self.bounds.header_timeout, tls.accept(stream));
         match self.drain.run_until_cancelled(handshake).await {
             None => {}
             Some(Err(_)) => self.stats.slow.add(1),
             Some(Ok(Err(error))) => {
-                self.stats.unshaken.add(1);
-                tracing::debug!(peer = %self.peer, %error, "shake hands with a client");
+                self.stats.handshake_failed.add(1);
+                tracing::debug!(peer = %self.peer, %error, "TLS handshake with a client failed");
             }
-            // Boxed: a TLS stream is large, and most doors have none.
-            Some(Ok(Ok(stream))) => Box::pin(self.converse(stream, service)).await,
+            // Boxed: a TLS stream is large, and most listeners have none.
+            Some(Ok(Ok(stream))) => Box::pin(self.serve(stream, service)).await,
         }
     }
 
-    /// Serves a stream that is ready to be spoken on.
-    async fn converse<I, S, B>(&self, stream: I, service: S)
+    async fn serve<I, S: HttpService>(&self, stream: I, service: S)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        S: tower::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-            + Clone
-            + Send
-            + 'static,
-        S::Future: Send + 'static,
-        B: Body + Unpin + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
         let timeouts = Arc::new(Timeouts::new(header_timeout, idle_timeout, Instant::now()));
-        let io = TokioIo::new(Watched { stream, timeouts: Arc::clone(&timeouts) });
-
-        // Who asks is told by addresses over HTTP alone, and an extension is three allocations.
-        let peer = (self.protocols == Protocols::Http).then_some(Peer(self.peer));
-        let watch = Arc::clone(&timeouts);
-        let service = service_fn(move |mut request: Request<Incoming>| {
-            if let Some(peer) = peer {
-                request.extensions_mut().insert(peer);
-            }
-            let in_flight = watch.begin();
-            let answer = service.clone().oneshot(request);
-            async move {
-                let response = answer.await?;
-                Ok::<_, Infallible>(response.map(|body| Held { body, _in_flight: in_flight }))
-            }
-        });
-
+        let io = TokioIo::new(Observed { stream, timeouts: Arc::clone(&timeouts) });
         let streams = Streams::default();
         let builder = self.builder(streams.clone());
+        let service = self.service(service, Arc::clone(&timeouts));
         let mut connection = pin!(builder.serve_connection(io, service));
-        let mut waiting = FuturesUnordered::new();
-        // Each in a place of its own that is looked at only when it woke: the connection wakes for
-        // every read, and they would all ask the one lock of the drain.
-        let mut beside: FuturesUnordered<BoxFuture<'_, Beside>> = FuturesUnordered::new();
-        let look_at = |at| tokio::time::sleep_until(at).map(|()| Beside::Look).boxed();
-        beside.push(self.drain.cancelled().map(|()| Beside::Drain).boxed());
-        beside.push(look_at(Instant::now() + header_timeout));
+        let mut pending = FuturesUnordered::new();
+        // A set polls only the futures that were woken. The connection wakes for every read;
+        // polling the drain each time would take its lock.
+        let mut events: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
+        let check_at = |at| tokio::time::sleep_until(at).map(|()| Event::Check).boxed();
+        events.push(self.drain.cancelled().map(|()| Event::Drain).boxed());
+        events.push(check_at(Instant::now() + header_timeout));
         let mut is_closing = false;
         loop {
-            let woke = tokio::select! {
+            let event = tokio::select! {
                 biased;
-                // How a connection ends (reset, bad frame, end of stream) is the peer's matter; the
-                // protocol's own error was already sent to it.
-                () = poll_fn(|cx| streams.poll(connection.as_mut(), &mut waiting, cx)) => return,
-                Some(woke) = beside.next() => woke,
+                // How a connection ends (reset, bad frame, end of stream) needs no log: hyper has
+                // already sent the protocol's error to the peer.
+                () = poll_fn(|cx| streams.poll(connection.as_mut(), &mut pending, cx)) => return,
+                Some(event) = events.next() => event,
             };
-            let next = match woke {
-                Beside::Look => timeouts.check(Instant::now()),
-                Beside::Drain if is_closing => continue,
-                Beside::Drain => {
+            let next = match event {
+                Event::Check => timeouts.check(Instant::now()),
+                Event::Drain if is_closing => continue,
+                Event::Drain => {
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
                     continue;
                 }
             };
             match next {
-                Next::Wait(until) => beside.push(look_at(until)),
+                Next::Wait(until) => events.push(check_at(until)),
                 Next::Cut => {
                     self.stats.slow.add(1);
                     return;
@@ -157,10 +165,36 @@ impl Connection {
                     self.stats.idle.add(1);
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
-                    beside.push(look_at(Instant::now() + header_timeout));
+                    events.push(check_at(Instant::now() + header_timeout));
                 }
             }
         }
+    }
+
+    /// Runs `service` with the peer's address, and notes each request in `timeouts`.
+    fn service<S: HttpService>(
+        &self,
+        service: S,
+        timeouts: Arc<Timeouts>,
+    ) -> impl hyper::service::Service<
+        Request<Incoming>,
+        Response = Response<InFlightBody<S::Body>>,
+        Error = Infallible,
+        Future: Send,
+    > + use<S> {
+        // Only HTTP requests are limited by address, and an extension is three allocations.
+        let peer = (self.protocols == Protocols::Http).then_some(Peer(self.peer));
+        service_fn(move |mut request: Request<Incoming>| {
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer);
+            }
+            let in_flight = timeouts.begin();
+            let response = service.clone().oneshot(request);
+            async move {
+                let response = response.await?;
+                Ok(response.map(|body| InFlightBody { body, _in_flight: in_flight }))
+            }
+        })
     }
 
     fn builder(&self, streams: Streams) -> auto::Builder<Streams> {
@@ -169,7 +203,7 @@ impl Connection {
         builder
             .http1()
             .timer(TokioTimer::new())
-            // `Timeouts` tells a slow header from an idle connection; hyper's timer does not.
+            // `Timeouts` distinguishes a slow header from an idle connection; hyper does not.
             .header_read_timeout(None)
             .max_buf_size(usize::try_from(header_bytes_max).unwrap_or(0).max(HTTP1_BUFFER_MIN));
         builder
@@ -179,12 +213,12 @@ impl Connection {
             .max_header_list_size(header_bytes_max)
             .initial_stream_window_size(HTTP2_STREAM_WINDOW)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
-            .keep_alive_interval(HTTP2_PING.0)
-            .keep_alive_timeout(HTTP2_PING.1);
+            .keep_alive_interval(HTTP2_PING_INTERVAL)
+            .keep_alive_timeout(HTTP2_PING_TIMEOUT);
         match self.protocols {
             Protocols::Http => builder,
             Protocols::Grpc => {
-                // No caller asks a gRPC answer for its date.
+                // gRPC clients do not use the date of a response.
                 builder.http2().auto_date_header(false);
                 builder.http2_only()
             }
@@ -192,15 +226,15 @@ impl Connection {
     }
 }
 
-/// Runs HTTP/2 streams on their connection's own task, with which they end.
+/// Runs HTTP/2 streams on the task of their connection, with which they end.
 ///
-/// A decision that needs nobody else is made without waiting, and its request is usually all there
-/// when its header is. So most streams are done at once, and the answers to all requests of one
-/// read leave in one write. What has to wait does so in the connection's own set.
+/// A decision that needs no other node does not wait, and its request has usually arrived as a
+/// whole with its header. So most streams complete at once, and the responses to all requests of
+/// one read leave in one write. Streams that wait do so in a set of the connection.
 #[derive(Clone, Default)]
 struct Streams {
-    /// Begun, and not in the set yet.
-    begun: Arc<Mutex<Vec<Stream>>>,
+    /// Started, and not in the set yet.
+    started: Arc<Mutex<Vec<Stream>>>,
 }
 
 type Stream = BoxFuture<'static, ()>;
@@ -212,39 +246,39 @@ where
 {
     fn execute(&self, stream: F) {
         let mut stream = stream.map(drop).boxed();
-        // Nothing is lost by a waker that wakes nobody: the set polls it again right away.
-        let mut nobody = Context::from_waker(Waker::noop());
-        if stream.poll_unpin(&mut nobody).is_pending() {
-            self.begun.lock().push(stream);
+        // The noop waker loses no wake-up: the set polls the stream again right away.
+        let mut context = Context::from_waker(Waker::noop());
+        if stream.poll_unpin(&mut context).is_pending() {
+            self.started.lock().push(stream);
         }
     }
 }
 
 impl Streams {
-    /// Moves `connection` and the streams that wait on it forward, until it ends.
+    /// Polls `connection` and its pending streams; ready when the connection ends.
     fn poll<C: Future>(
         &self,
         connection: Pin<&mut C>,
-        waiting: &mut FuturesUnordered<Stream>,
+        pending: &mut FuturesUnordered<Stream>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         if connection.poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        waiting.extend(self.begun.lock().drain(..));
-        // A stream that has something to say wakes the connection, which says it the next time.
-        while let Poll::Ready(Some(())) = waiting.poll_next_unpin(cx) {}
+        pending.extend(self.started.lock().drain(..));
+        // A stream with a response wakes the connection, which then writes it.
+        while let Poll::Ready(Some(())) = pending.poll_next_unpin(cx) {}
         Poll::Pending
     }
 }
 
-/// A response body that keeps its request in flight until it is gone.
-struct Held<B> {
+/// A response body whose request is in flight until the body is dropped.
+struct InFlightBody<B> {
     body: B,
     _in_flight: InFlight,
 }
 
-impl<B: Body + Unpin> Body for Held<B> {
+impl<B: Body + Unpin> Body for InFlightBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -264,13 +298,13 @@ impl<B: Body + Unpin> Body for Held<B> {
     }
 }
 
-/// A stream whose arriving bytes are shown to [`Timeouts`].
-struct Watched<I> {
+/// A stream whose received bytes are passed to [`Timeouts`].
+struct Observed<I> {
     stream: I,
     timeouts: Arc<Timeouts>,
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for Observed<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -278,17 +312,17 @@ impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if let Some(arrived) = buf.filled().get(before..)
-            && !arrived.is_empty()
-            && self.timeouts.wants_bytes()
+        if let Some(received) = buf.filled().get(before..)
+            && !received.is_empty()
+            && self.timeouts.measures_headers()
         {
-            self.timeouts.read(arrived, Instant::now());
+            self.timeouts.read(received, Instant::now());
         }
         polled
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for Observed<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,7 +1,7 @@
-//! The front doors: where requests come in and verdicts are put in words.
+//! The listeners: HTTP, gRPC and RESP.
 //!
-//! Each door reads its protocol's own form, checks it against the [`bounds`], asks the one
-//! [`Decide`](crate::decide::Decide) and renders the answer. No door decides anything.
+//! Each parses the form of its protocol, checks the request against the [`bounds`], passes it to
+//! [`Decide`](crate::decide::Decide) and renders the response. No listener decides anything.
 //!
 //! **Invariant:** a request that is refused for its form is never passed to `Decide`, so nothing is
 //! counted for it (`tests/front`).
@@ -13,6 +13,7 @@ pub mod render;
 pub mod resp;
 pub mod rls;
 pub mod serve;
+pub mod stats;
 pub mod tls;
 
 mod connection;
@@ -23,21 +24,25 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What a door tells about the node behind it.
+/// Health and metrics of the node, as listeners report them.
 pub trait Probes: Send + Sync + 'static {
-    /// Whether traffic may be sent here; otherwise why not, in one line for people.
+    /// Whether traffic may be sent here.
+    ///
+    /// # Errors
+    ///
+    /// Why not, in one line for people.
     fn ready(&self) -> Result<(), String>;
 
     /// The metrics in `OpenMetrics` text form.
     fn metrics(&self) -> String;
 }
 
-/// The output of `future`, unless it takes longer than `limit`. Most are ready at once, and those
-/// need neither a timer nor to know the time.
+/// The output of `future`, or `None` when it takes longer than `limit`. Most futures are ready at
+/// once and start no timer.
 async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
-    let at_once = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
-    match at_once {
+    let first_poll = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
+    match first_poll {
         Poll::Ready(output) => Some(output),
         Poll::Pending => tokio::time::timeout(limit, future).await.ok(),
     }

@@ -1,21 +1,21 @@
-//! A verdict in response headers; written once, used by every HTTP door.
+//! A response in HTTP headers, for all HTTP listeners.
 //!
 //! | header | value | when |
 //! |---|---|---|
 //! | `X-RateLimit-Limit` | hits per window | a limit applied |
 //! | `X-RateLimit-Remaining` | hits that would still pass | a limit applied |
-//! | `X-RateLimit-Reset` | seconds until the whole limit is there again | a limit applied |
+//! | `X-RateLimit-Reset` | seconds until the full limit is available again | a limit applied |
 //! | `X-RateLimit-Retry-After` | seconds, or `never` | refused |
 //! | `Retry-After` | seconds, at least 1 (RFC 9110, 10.2.3) | refused, and waiting helps |
 //! | `X-RateLimit-Delay` | seconds with milliseconds: `0.250` | admitted by a queue |
-//! | `RateLimit-Policy` | `"name";q=100;w=60` a limit | a limit applied |
-//! | `RateLimit` | `"name";r=42;t=12` a limit | a limit applied |
+//! | `RateLimit-Policy` | `"name";q=100;w=60` per limit | a limit applied |
+//! | `RateLimit` | `"name";r=42;t=12` per limit | a limit applied |
 //!
 //! The last two are those of draft-ietf-httpapi-ratelimit-headers-10, structured fields (RFC 9651).
-//! Times are rounded **up**: a client that waits for what it was told is never early. The
-//! `X-RateLimit-*` headers speak for the most restrictive descriptor: the refusal that lasts
-//! longest, else the limit with the least left. Shadow rules stay out: nobody should slow down for
-//! a limit that is only being tried.
+//! Times are rounded **up**, so a client that waits as long is never early. The `X-RateLimit-*`
+//! headers describe the most restrictive descriptor: the refusal that lasts longest, else the limit
+//! with the least remaining. Shadow rules are left out: clients must not slow down for a limit that
+//! is only being tried.
 //!
 //! *Example*: 100 a minute and 10 a second on the rule `login`, the second of them refusing for
 //! another 0.3 s:
@@ -38,21 +38,21 @@ use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::units::Span;
 use tidegate_rules::rule::Rule;
 
-use crate::decide::{Answer, Status};
+use crate::decide::{CheckResponse, Status};
 
 /// Hits per window of the most restrictive limit.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// Hits left of the most restrictive limit.
+/// Remaining hits of the most restrictive limit.
 pub const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// Seconds until the most restrictive limit is whole again.
+/// Seconds until the most restrictive limit is fully available again.
 pub const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// Seconds until the same request may pass, or `never`.
 pub const RETRY: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 /// Seconds an admitted request has to wait before it passes.
 pub const DELAY: HeaderName = HeaderName::from_static("x-ratelimit-delay");
-/// The policies that apply, as the IETF draft writes them.
+/// The policies that apply, in the form of the IETF draft.
 pub const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// What is left of them, as the IETF draft writes it.
+/// What remains of each policy, in the form of the IETF draft.
 pub const CURRENT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Most items in the draft's two headers; further limits are left out of them. A header of some KiB
@@ -61,13 +61,13 @@ pub const ITEMS_MAX: usize = 16;
 /// Longest name of an item, in bytes; longer names are cut.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Writes the headers that speak for `answer` into `headers`.
-pub fn headers(answer: &Answer, headers: &mut HeaderMap) {
-    if let Some(verdict) = most_restrictive(answer) {
+/// Writes the headers of `response` into `headers`.
+pub fn headers(response: &CheckResponse, headers: &mut HeaderMap) {
+    if let Some(verdict) = most_restrictive(response) {
         headers.insert(LIMIT, verdict.limit.into());
         headers.insert(REMAINING, verdict.remaining.into());
         headers.insert(RESET, verdict.reset.as_secs_ceil().into());
-        if !answer.allowed {
+        if !response.allowed {
             match verdict.retry {
                 Retry::After(span) => {
                     let secs = span.as_secs_ceil().max(1);
@@ -80,12 +80,12 @@ pub fn headers(answer: &Answer, headers: &mut HeaderMap) {
                 Retry::Now => {}
             }
         }
-        let (policy, current) = structured_fields(answer);
-        // Both consist of printable ASCII by construction; were they not, they would be left out.
+        let (policy, current) = structured_fields(response);
+        // Both consist of printable ASCII by construction; otherwise they would be left out.
         headers.extend(HeaderValue::try_from(policy).ok().map(|value| (POLICY, value)));
         headers.extend(HeaderValue::try_from(current).ok().map(|value| (CURRENT, value)));
     }
-    let delay = delay(answer);
+    let delay = delay(response);
     if !delay.is_zero() {
         let millis = delay.as_millis_ceil();
         let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
@@ -94,22 +94,22 @@ pub fn headers(answer: &Answer, headers: &mut HeaderMap) {
 }
 
 /// How long an admitted request has to wait before it passes: the longest of its queues.
-pub fn delay(answer: &Answer) -> Span {
-    if !answer.allowed {
+pub fn delay(response: &CheckResponse) -> Span {
+    if !response.allowed {
         return Span::ZERO;
     }
-    verdicts(answer).map(|(_, _, verdict)| verdict.delay).max().unwrap_or(Span::ZERO)
+    verdicts(response).map(|(_, _, verdict)| verdict.delay).max().unwrap_or(Span::ZERO)
 }
 
-/// The verdict that speaks for the whole answer.
-pub fn most_restrictive(answer: &Answer) -> Option<&Verdict> {
+/// The most restrictive verdict of all descriptors, shadow rules aside.
+pub fn most_restrictive(response: &CheckResponse) -> Option<&Verdict> {
     let waits = |status: &Status, verdict: &Verdict| match verdict.retry {
         _ if status.allowed => Span::ZERO,
         Retry::Now => Span::ZERO,
         Retry::After(span) => span,
         Retry::Never => Span::MAX,
     };
-    answer
+    response
         .statuses
         .iter()
         .filter(|status| !is_shadow(status))
@@ -126,9 +126,9 @@ pub fn most_restrictive(answer: &Answer) -> Option<&Verdict> {
 }
 
 /// `RateLimit-Policy` and `RateLimit`.
-fn structured_fields(answer: &Answer) -> (String, String) {
+fn structured_fields(response: &CheckResponse) -> (String, String) {
     let (mut policy, mut current) = (String::new(), String::new());
-    for (rule, index, verdict) in verdicts(answer).take(ITEMS_MAX) {
+    for (rule, index, verdict) in verdicts(response).take(ITEMS_MAX) {
         let window = rule.limits.get(index).map(tidegate_limiter::quota::Quota::window);
         let mut name = rule.name.as_deref().unwrap_or(&rule.id).to_owned();
         if let (Some(window), true) = (window, rule.limits.len() > 1) {
@@ -149,9 +149,9 @@ fn structured_fields(answer: &Answer) -> (String, String) {
     (policy, current)
 }
 
-/// Every verdict that is not a shadow's, with its rule and its place in the rule.
-fn verdicts(answer: &Answer) -> impl Iterator<Item = (&Rule, usize, &Verdict)> {
-    answer
+/// All verdicts except those of shadow rules, with their rule and their index in it.
+fn verdicts(response: &CheckResponse) -> impl Iterator<Item = (&Rule, usize, &Verdict)> {
+    response
         .statuses
         .iter()
         .filter(|status| !is_shadow(status))
@@ -165,8 +165,8 @@ fn is_shadow(status: &Status) -> bool {
     status.rule.as_ref().is_some_and(|rule| rule.shadow)
 }
 
-/// A string of RFC 9651: printable ASCII in quotes. Other bytes are percent-encoded, so that two
-/// names that differ stay different.
+/// A string of RFC 9651: printable ASCII in quotes. Other bytes are percent-encoded, so that
+/// different names stay different.
 fn push_string(out: &mut String, text: &str) {
     out.push('"');
     for byte in text.bytes().take(NAME_BYTES_MAX) {

@@ -1,21 +1,21 @@
-//! How long a connection is waited for.
+//! Header and idle timeouts of one HTTP connection.
 //!
-//! hyper's own header timeout runs from the end of one request to the end of the next header, so it
-//! would also cut a proxy's pooled connection that is merely idle. Here the two are apart:
+//! hyper's header timeout runs from the end of one request to the end of the next header, so it
+//! would also cut a proxy's pooled connection that is only idle. Here the two are separate:
 //!
-//! - a header that has **begun** must be complete within `header_timeout`, else the connection is
-//!   cut;
-//! - a connection with nothing in flight for `idle_timeout` is closed politely. Bytes that are no
-//!   request (pings, half a frame) do not count as use.
+//! - a header that has **begun** must be complete within `header_timeout`, otherwise the connection
+//!   is cut;
+//! - a connection with nothing in flight for `idle_timeout` is shut down gracefully. Bytes that are
+//!   no request (pings, half a frame) do not count as use.
 //!
-//! *Driving it*: [`Timeouts::read`] for every byte that arrives, [`Timeouts::begin`] when a request
-//! is there (its guard lives as long as the response), and [`Timeouts::check`] at the instant that
-//! the last check named. A check never waits longer than `header_timeout`, so a header that begins
-//! right after it is still judged by the time it really began.
+//! *Usage*: call [`Timeouts::read`] for all bytes that arrive, [`Timeouts::begin`] at each request
+//! (its guard lives as long as the response), and [`Timeouts::check`] at the instant that the
+//! previous check returned. A check never waits longer than `header_timeout`, so a header that
+//! begins right after it is still measured from the time it began.
 //!
-//! *Cheap where it counts*: HTTP/2 connections carry thousands of requests a second, and each costs
-//! two additions. Whether there were any since the last check is all that a check needs to know, so
-//! idleness is known to one check, which is at most `header_timeout`, and no request reads a clock.
+//! *Cost*: HTTP/2 connections carry thousands of requests a second, and each costs two additions. A
+//! check only needs to know whether there were any since the previous one, so the idle time is
+//! accurate to one check, at most `header_timeout`, and no request reads a clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,12 +27,11 @@ use tokio::time::Instant;
 /// What an HTTP/2 connection starts with (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The patience with one connection.
 #[derive(Debug)]
 pub(super) struct Timeouts {
     header_timeout: Duration,
     idle_timeout: Duration,
-    /// The preface came whole: headers are no longer judged.
+    /// The whole preface has arrived: header times are no longer measured.
     is_http2: AtomicBool,
     in_flight: AtomicUsize,
     /// A request ended since the last check.
@@ -42,7 +41,7 @@ pub(super) struct Timeouts {
 
 #[derive(Debug)]
 struct State {
-    /// When the first byte of a header came that is not complete yet.
+    /// When the first byte of a header arrived that is not complete yet.
     header_since: Option<Instant>,
     idle_since: Instant,
     protocol: Protocol,
@@ -50,25 +49,25 @@ struct State {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Protocol {
-    /// So many bytes of the preface came, and nothing else.
-    Unclear(usize),
+    /// So far only this many bytes of the preface have arrived.
+    Unknown(usize),
     Http1,
-    /// Its headers are frames among others: only idleness is judged.
+    /// Its headers are frames among others: only the idle time is measured.
     Http2,
 }
 
-/// What a check says.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Check again then.
+    /// Check again at this instant.
     Wait(Instant),
     /// A header took too long.
     Cut,
-    /// Nothing was asked for long.
+    /// The connection was idle for too long.
     Close,
 }
 
-/// A request in flight.
+/// Guard of a request in flight.
 #[derive(Debug)]
 pub(super) struct InFlight {
     timeouts: Arc<Timeouts>,
@@ -76,7 +75,7 @@ pub(super) struct InFlight {
 
 impl Timeouts {
     pub(super) fn new(header_timeout: Duration, idle_timeout: Duration, now: Instant) -> Self {
-        let state = State { header_since: None, idle_since: now, protocol: Protocol::Unclear(0) };
+        let state = State { header_since: None, idle_since: now, protocol: Protocol::Unknown(0) };
         Self {
             header_timeout,
             idle_timeout,
@@ -87,15 +86,15 @@ impl Timeouts {
         }
     }
 
-    /// Whether [`Timeouts::read`] is to be called: not once the protocol is known to be HTTP/2.
-    pub(super) fn wants_bytes(&self) -> bool {
+    /// Whether [`Timeouts::read`] still has an effect: not after the protocol turned out to be
+    /// HTTP/2.
+    pub(super) fn measures_headers(&self) -> bool {
         !self.is_http2.load(Ordering::Relaxed)
     }
 
-    /// These bytes arrived.
     pub(super) fn read(&self, bytes: &[u8], now: Instant) {
         let mut state = self.state.lock();
-        if let Protocol::Unclear(seen) = state.protocol {
+        if let Protocol::Unknown(seen) = state.protocol {
             let n = bytes.len().min(PREFACE.len() - seen);
             state.protocol = if bytes[..n] != PREFACE[seen..seen + n] {
                 Protocol::Http1
@@ -104,7 +103,7 @@ impl Timeouts {
                 self.is_http2.store(true, Ordering::Relaxed);
                 Protocol::Http2
             } else {
-                Protocol::Unclear(seen + n)
+                Protocol::Unknown(seen + n)
             };
         }
         let is_idle = self.in_flight.load(Ordering::Relaxed) == 0;
@@ -113,20 +112,19 @@ impl Timeouts {
         }
     }
 
-    /// A request is there, header complete; it lasts until the guard is dropped.
+    /// The header of a request is complete; the request lasts until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        if self.wants_bytes() {
+        if self.measures_headers() {
             self.state.lock().header_since = None;
         }
         InFlight { timeouts: Arc::clone(self) }
     }
 
-    /// Whether to go on waiting.
     pub(super) fn check(&self, now: Instant) -> Next {
         let mut state = self.state.lock();
         let soon = now + self.header_timeout;
-        // In this order: a request that ends in between was seen in flight or is seen as use.
+        // In this order: a request that ends in between is seen either in flight or as use.
         let is_used = self.in_flight.load(Ordering::Acquire) > 0;
         if self.was_used.swap(false, Ordering::Relaxed) {
             state.idle_since = now;
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_judged_by_when_it_began() {
+    fn a_header_is_measured_from_its_first_byte() {
         let (timeouts, start) = timeouts();
         assert_eq!(timeouts.check(start), Next::Wait(start + HEADER));
         let began = start + Duration::from_secs(2);
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_header_is_no_longer_waited_for() {
+    fn a_complete_header_ends_its_timeout() {
         let (timeouts, start) = timeouts();
         timeouts.read(b"GET / HTTP/1.1\r\n\r\n", start);
         let in_flight = timeouts.begin();
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_do_not_keep_an_http2_connection() {
+    fn pings_do_not_keep_an_http2_connection_open() {
         let (timeouts, start) = timeouts();
         timeouts.read(&PREFACE[..3], start);
         timeouts.read(&PREFACE[3..], start);

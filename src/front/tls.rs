@@ -1,10 +1,11 @@
-//! TLS of a door: the certificate, whom it asks for one, and both anew when their files change.
+//! TLS of a listener: its certificate, the verification of clients, and reloading of both when
+//! their files change.
 //!
-//! Files are looked at every [`RELOAD_INTERVAL`]; whoever renews a certificate does nothing else.
-//! Connections that are open keep what they were opened with. **Invariant:** files that make no
-//! configuration (half a write, a key of another certificate) change nothing but the log.
+//! Files are read every [`RELOAD_INTERVAL`], so renewing a certificate takes no further step. Open
+//! connections keep the certificate that they began with. **Invariant:** files that are no valid
+//! configuration (half a write, the key of another certificate) change nothing but the log.
 //!
-//! TLS 1.2 is spoken too, because Envoy as a client offers nothing later unless it is told to.
+//! TLS 1.2 is accepted too, because Envoy as a client offers nothing later by default.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,85 +25,66 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Grpc, UserError};
 
-/// How often the files are looked at; what a change is late by at most.
+/// How often the files are read; the longest time until a change takes effect.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
-/// Largest file. A bundle of authorities of a whole system has some 200 KiB.
+/// Largest file. The authorities of a whole operating system take some 200 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The TLS of a door; cheap to clone.
+/// The TLS configuration of a listener; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ArcSwap<ServerConfig>>,
-    /// What a client's certificate must carry.
+    /// The name that a client's certificate must carry.
     client_san: Option<ServerName<'static>>,
 }
 
-/// Keeps a [`Tls`] as its files are.
+/// Applies changes of the files to a [`Tls`].
 #[derive(Debug)]
 pub struct Reloader {
     files: Files,
     tls: Tls,
-    /// What was read last, good or bad.
+    /// The last result of reading the files.
     last: Result<Contents, String>,
 }
 
-/// Where the certificates are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The chain, this door's own certificate first.
+    /// The chain, the listener's own certificate first.
     pub cert: PathBuf,
-    /// Its private key.
     pub key: PathBuf,
-    /// Who may have signed a client's certificate; with none, clients are not asked for one.
+    /// Authorities of client certificates; without it, clients need none.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why there is no TLS.
+/// The TLS configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file cannot be read.
     #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A file does not hold what it should.
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("{}: holds no {what} in PEM", path.display())]
-    Empty {
-        /// Which.
-        path: PathBuf,
-        /// What it should hold.
-        what: &'static str,
-    },
+    Empty { path: PathBuf, what: &'static str },
     /// A file is larger than [`FILE_BYTES_MAX`].
     #[error("{}: larger than 1 MiB", path.display())]
-    TooLarge {
-        /// Which.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// Certificate and key do not work, alone or together.
     #[error("{}: {source}", path.display())]
     Unusable {
-        /// The file that is most likely at fault.
+        /// The most likely cause.
         path: PathBuf,
-        /// What TLS says.
         source: rustls::Error,
     },
-    /// The clients' authorities make no verifier.
+    /// The authorities of client certificates cannot be used.
     #[error("{}: {problem}", path.display())]
-    Authorities {
-        /// Their file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Authorities { path: PathBuf, problem: String },
 }
 
 impl Tls {
     /// Reads the files that the configuration names; `None` when it names none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tls::load`].
     pub fn of(grpc: &Grpc) -> Result<Option<(Self, Reloader)>, Error> {
         let (Some(cert), Some(key)) = (&grpc.tls_cert, &grpc.tls_key) else { return Ok(None) };
         let (cert, key) = (cert.clone(), key.clone());
@@ -114,6 +96,10 @@ impl Tls {
     }
 
     /// Reads the files for the first time.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, is too large, or is no valid configuration.
     pub fn load(
         files: Files,
         client_san: Option<ServerName<'static>>,
@@ -124,7 +110,11 @@ impl Tls {
         Ok((tls.clone(), Reloader { files, tls, last: Ok(contents) }))
     }
 
-    /// The handshake of a connection. Not bounded in time: that is the caller's.
+    /// The handshake of a connection. The caller bounds its time.
+    ///
+    /// # Errors
+    ///
+    /// The handshake failed, or the client's certificate does not carry the required name.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let acceptor = TlsAcceptor::from(self.config.load_full());
         let stream = acceptor.accept(stream).await?;
@@ -132,31 +122,31 @@ impl Tls {
         Ok(stream)
     }
 
-    /// Whether the client's certificate, which its authority signed, carries the name.
     fn check_client(&self, stream: &TlsStream<TcpStream>) -> io::Result<()> {
         let Some(san) = &self.client_san else { return Ok(()) };
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let shown = shown.ok_or_else(|| io::Error::other("the client shows no certificate"))?;
-        webpki::EndEntityCert::try_from(shown)
+        let presented = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let presented =
+            presented.ok_or_else(|| io::Error::other("the client presented no certificate"))?;
+        webpki::EndEntityCert::try_from(presented)
             .and_then(|cert| cert.verify_is_valid_for_subject_name(san))
             .map_err(|error| io::Error::other(format!("the client's certificate: {error}")))
     }
 }
 
 impl Reloader {
-    /// Looks at the files until `stop`.
+    /// Reads the files again and again until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
             let files = self.files.clone();
             let reading = tokio::task::spawn_blocking(move || files.read());
             if let Ok(read) = reading.await {
-                self.take(read);
+                self.apply(read);
             }
         }
     }
 
-    /// Takes over what was read, unless it is what was read before.
-    fn take(&mut self, read: Result<Contents, Error>) {
+    /// Applies what was read, unless it is unchanged.
+    fn apply(&mut self, read: Result<Contents, Error>) {
         let read = read.map_err(|error| error.to_string());
         if read == self.last {
             return;
@@ -170,10 +160,13 @@ impl Reloader {
             Ok(config) => {
                 self.tls.config.store(Arc::new(config));
                 let cert = self.files.cert.display();
-                tracing::info!(%cert, "the gRPC door shows a new certificate");
+                tracing::info!(%cert, "reloaded the gRPC listener's certificate");
             }
             Err(error) => {
-                tracing::error!(%error, "read the gRPC door's certificate; the old one stays");
+                tracing::error!(
+                    %error,
+                    "failed to reload the gRPC listener's certificate; the previous one is kept"
+                );
             }
         }
     }
@@ -220,7 +213,7 @@ impl Files {
         };
         let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        // A resumed session would outlive the certificates that it was opened with.
+        // A resumed session would outlive the certificates that it began with.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         Ok(config)
@@ -251,7 +244,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
-    // What is cut off might be an authority.
+    // A truncated bundle might miss an authority.
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(Error::TooLarge { path: path.to_owned() });
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_cluster::environment::Environment;
+use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::gossip::{self, Gossip, NodeMetadata};
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::{self, Mesh};
@@ -23,6 +23,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
+use tidegate_rules::tally::Tallies;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +33,7 @@ use super::join::{until_joined, until_settled};
 use super::service::{PeerCounters, PeerService};
 use super::skew::Skew;
 use crate::config::Config;
-use crate::decide::{Decider, Parts, Remote};
+use crate::decide::{self, Decider, LocalNode};
 use crate::storage::SnapshotTask;
 
 /// What a core is built from.
@@ -54,6 +55,16 @@ pub struct Setup {
 pub struct Core {
     /// The one path to a verdict.
     pub decider: Decider,
+    pub incarnation: Arc<Incarnation>,
+    pub hasher: KeyHasher,
+    pub store: Arc<Store>,
+    /// The rules in force.
+    pub book: Arc<ArcSwap<Book>>,
+    /// Statistics by rule.
+    pub tallies: Arc<Tallies>,
+    pub ownership: Ownership,
+    /// The clock of decisions.
+    pub clock: Arc<dyn Clock>,
     /// The rings in force.
     pub topology: Arc<ArcSwap<Topology>>,
     /// The connection to peers; `None` for a standalone node.
@@ -234,33 +245,42 @@ impl Core {
             _ => None,
         };
         let (joined, tasks) = joined.unzip();
-        let remote = joined.as_ref().map(|joined: &Joined| Remote {
+        let peers = joined.as_ref().map(|joined: &Joined| decide::Peers {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
             replicator: joined.replicator.clone(),
-            deadline: Duration::from_millis(config.cluster.deadline_ms),
-            global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
         });
         let clock = environment.clock.clone();
         let time = Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew));
-        let parts = Parts {
+        let throttle_rule = Rule::of_clients(
+            config.resp.mode.unwrap_or(config.defaults.mode),
+            config.defaults.on_unavailable,
+        );
+        let options = decide::Options {
+            envoy: config.envoy.clone(),
+            throttle_rule: Arc::new(throttle_rule),
+            deadline: Duration::from_millis(config.cluster.deadline_ms),
+            global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
+        };
+        let local = LocalNode {
+            incarnation: incarnation.clone(),
+            hasher: hasher.clone(),
+            store: store.clone(),
+            topology: topology.clone(),
+            ownership: ownership.clone(),
+            clock: clock.clone(),
+        };
+        let tallies = Arc::<Tallies>::default();
+        let rules = decide::Rules { book: book.clone(), tallies: tallies.clone() };
+        let core = Self {
+            decider: Decider::new(options, local, rules, peers),
             incarnation,
             hasher,
             store,
             book,
-            clients: Arc::new(Rule::of_clients(
-                config.resp.mode.unwrap_or(config.defaults.mode),
-                config.defaults.on_unavailable,
-            )),
-            topology: topology.clone(),
+            tallies,
             ownership,
             clock,
-            envoy: config.envoy.clone(),
-            tallies: Arc::default(),
-            remote,
-        };
-        let core = Self {
-            decider: Decider::new(parts),
             topology,
             joined,
             snapshot_task,
@@ -327,7 +347,7 @@ impl Core {
 
     /// Completes when another node is found to use this node's id; otherwise never.
     pub async fn displaced(&self) {
-        self.decider.parts().incarnation.duplicate_id().await;
+        self.incarnation.duplicate_id().await;
     }
 
     /// Each loop is a task of its own, so that the end of any one is noticed.
@@ -388,7 +408,7 @@ impl Core {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let store = &self.decider.parts().store;
+            let store = &self.store;
             store.expire(store.shards().div_ceil(EXPIRE_STEPS), self.environment.clock.now());
         }
     }

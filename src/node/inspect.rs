@@ -50,8 +50,7 @@ impl View {
 impl Inspect for View {
     fn status(&self) -> StatusReport {
         let topology = self.core.topology.load();
-        let parts = self.core.decider.parts();
-        let book = parts.book.load();
+        let book = self.core.book.load();
         let peers: BTreeMap<String, Arc<Peer>> = match &self.core.joined {
             Some(joined) => {
                 joined.mesh.peers().into_iter().map(|peer| (peer.id.to_string(), peer)).collect()
@@ -59,14 +58,14 @@ impl Inspect for View {
             None => BTreeMap::new(),
         };
         let fingerprint = book.fingerprint();
-        let stats = parts.store.stats();
+        let stats = self.core.store.stats();
         let members = topology.view.members();
         StatusReport {
             node: NodeReport {
                 id: topology.me.to_string(),
                 region: topology.region.clone(),
                 zone: self.zone.clone(),
-                generation: parts.incarnation.generation().0,
+                generation: self.core.incarnation.generation().0,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 uptime_s: self.start.elapsed().as_secs(),
             },
@@ -121,15 +120,14 @@ impl Inspect for View {
     }
 
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport {
-        let parts = self.core.decider.parts();
         let topology = self.core.topology.load();
         let entries: Vec<Entry<'_>> =
             entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let book = parts.book.load();
+        let book = self.core.book.load();
         let found = book.find(domain, &entries);
         let shared = found.as_ref().and_then(|found| found.counted_as(&entries));
         let counted_as = shared.as_deref().unwrap_or(&entries);
-        let token = parts.hasher.descriptor(domain, counted_as).token();
+        let token = self.core.hasher.descriptor(domain, counted_as).token();
         let rule = found.as_ref().map(|found| found.rule);
         let is_strict = rule.is_some_and(|rule| rule.mode == Mode::Strict);
         let scope = rule.filter(|_| is_strict).map(|rule| rule.scope);

@@ -21,7 +21,7 @@ use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::resp;
 use crate::front::rls::{self, RlsServer};
-use crate::front::serve::{ListenerStats, Protocols, Wire, serve};
+use crate::front::serve::{ListenerStats, Protocols, Transport, serve};
 use crate::front::tls::Tls;
 
 /// The bound addresses.
@@ -109,7 +109,7 @@ impl Listeners {
         let Self { http, grpc, resp, admin, debug, grpc_tls, stats } = self;
         let metrics = probes.measures();
         let decider = |listener: &crate::observe::metrics::Listener| {
-            Arc::new(Measured::new(core.decider.clone(), listener.clone()))
+            Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
         };
 
         let http_router = router(HttpListener {
@@ -130,7 +130,7 @@ impl Listeners {
         let admin_router =
             admin::router(admin::Listeners { inspect: view, probes, drain: on_demand.clone() });
         let debug_router = admin::debug::router(admin::debug::Debug {
-            book: core.decider.parts().book.clone(),
+            book: core.book.clone(),
             statistics: move || source.read(),
         });
         async move {
@@ -144,7 +144,7 @@ impl Listeners {
             let grpc = async {
                 if let Some(listener) = open_after("grpc.listen", grpc, &joined, &drain).await? {
                     let (stats, drain) = (stats.grpc, drain.clone());
-                    let wire = Wire { protocols: Protocols::Grpc, tls: grpc_tls };
+                    let wire = Transport { protocols: Protocols::Grpc, tls: grpc_tls };
                     serve(listener, grpc_routes, wire, &bounds, stats, drain).await;
                 }
                 Ok(())

@@ -7,7 +7,7 @@ use tidegate_limiter::engine::Verdict;
 use tidegate_rules::tally::Tallies;
 
 use crate::config::Envoy;
-use crate::decide::{Answer, CheckRequest, Decide, Decider, Demand, Throttle};
+use crate::decide::{CheckRequest, CheckResponse, Decide, Decider, Throttle, ThrottleRequest};
 use crate::observe::metrics::Listener;
 
 /// Decides, and records outcome and duration in the listener's metrics.
@@ -19,16 +19,15 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    pub(super) fn new(decider: Decider, listener: Listener) -> Self {
-        let clock = decider.parts().clock.clone();
+    pub(super) fn new(decider: Decider, listener: Listener, clock: Arc<dyn Clock>) -> Self {
         Self { decider, listener, clock }
     }
 }
 
 impl Decide for Measured {
-    async fn decide(&self, ask: CheckRequest<'_>) -> Answer {
+    async fn decide(&self, request: CheckRequest<'_>) -> CheckResponse {
         let start = self.clock.now();
-        let answer = self.decider.decide(ask).await;
+        let answer = self.decider.decide(request).await;
         self.listener.latency.record(self.clock.now().since(start));
         let counter = if answer.allowed { &self.listener.allowed } else { &self.listener.denied };
         counter.inc();
@@ -49,11 +48,11 @@ impl Decide for Measured {
 }
 
 impl Throttle for Measured {
-    /// Reads the clock twice and updates each counter once for the whole batch.
-    async fn throttle(&self, demands: &[Demand<'_>], verdicts: &mut Vec<Verdict>) {
+    /// Two looks at the clock and one addition to each counter for all requests together.
+    async fn throttle(&self, requests: &[ThrottleRequest<'_>], verdicts: &mut Vec<Verdict>) {
         let begun = verdicts.len();
         let start = self.clock.now();
-        self.decider.throttle(demands, verdicts).await;
+        self.decider.throttle(requests, verdicts).await;
         let took = self.clock.now().since(start);
         let decided = verdicts.get(begun..).unwrap_or_default();
         let all = decided.len() as u64;

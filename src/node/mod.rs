@@ -191,7 +191,7 @@ async fn publish_rule_book(
         if let Some(joined) = &core.joined {
             joined.gossip.publish(|node_metadata| node_metadata.rule_book = fingerprint);
         }
-        let service = &core.decider.parts().tallies.service;
+        let service = &core.tallies.service;
         service.config_load_success.store(seen.loads_ok, Ordering::Relaxed);
         service.config_load_error.store(seen.loads_failed, Ordering::Relaxed);
         tokio::select! {

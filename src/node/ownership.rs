@@ -11,7 +11,7 @@ use crate::observe::samples::Reading;
 /// Metrics; none for a standalone node.
 pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
     let Some(joined) = &core.joined else { return };
-    let ownership = &core.decider.parts().ownership;
+    let ownership = &core.ownership;
     let owned_ranges = ownership.owned_ranges(Scope::Region);
     let has_lease = ownership.has_lease(Scope::Region);
     let decides = if has_lease { owned_ranges.decides.share_ppm() } else { 0 };
@@ -68,7 +68,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
 /// The report; `None` for a standalone node.
 pub(super) fn report(core: &Core) -> Option<OwnershipReport> {
     let joined = core.joined.as_ref()?;
-    let ownership = &core.decider.parts().ownership;
+    let ownership = &core.ownership;
     let owned_ranges = ownership.owned_ranges(Scope::Region);
     let has_lease = ownership.has_lease(Scope::Region);
     let decides = if has_lease { owned_ranges.decides.share_ppm() } else { 0 };

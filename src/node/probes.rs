@@ -47,7 +47,7 @@ impl NodeProbes {
     ) -> Self {
         let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
         let statistics = VerdictSource {
-            tallies: core.decider.parts().tallies.clone(),
+            tallies: core.tallies.clone(),
             latency: metrics.grpc.latency.clone(),
             listener: stats.grpc.clone(),
         };
@@ -134,7 +134,7 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
         Kind::Counter,
         |listener| {
             listener.slow.get()
-                + listener.unshaken.get()
+                + listener.handshake_failed.get()
                 + listener.idle.get()
                 + listener.dropped.get()
         },
@@ -158,8 +158,8 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
     for (source, counter) in [
         ("local", &counters.local),
         ("owner", &counters.forwarded),
-        ("remembered", &counters.remembered),
-        ("policy", &counters.policy),
+        ("remembered", &counters.cached),
+        ("policy", &counters.fallback),
         ("peer", &counters.served),
     ] {
         readings.push(labelled(
@@ -184,7 +184,7 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
         (
             names::FORWARD_REPEATED,
             "Duplicate forwarded checks, not counted again",
-            &counters.repeated,
+            &counters.deduplicated,
         ),
         (
             names::UNCONFIRMED,
@@ -205,7 +205,7 @@ fn rules(book: &RuleBook, readings: &mut Vec<Reading>) {
 }
 
 fn store(core: &Core, readings: &mut Vec<Reading>) {
-    let stats = core.decider.parts().store.stats();
+    let stats = core.store.stats();
     readings.extend([
         gauge(names::STORE_KEYS, "Counters in the store", signed(stats.keys as u64)),
         gauge(names::STORE_BYTES, "Bytes used by the store", signed(stats.bytes as u64)),
@@ -242,7 +242,7 @@ fn storage(status: &Status, readings: &mut Vec<Reading>) {
 fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
     let topology = core.topology.load();
     let members = topology.view.members();
-    let own_book = core.decider.parts().book.load().fingerprint();
+    let own_book = core.book.load().fingerprint();
     let agrees =
         members.iter().all(|member| member.id == topology.me || member.rule_book == own_book);
     let peers = joined.mesh.peers();

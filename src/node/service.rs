@@ -83,21 +83,13 @@ impl Service for PeerService {
 impl PeerService {
     /// Decides a check; with durability `replicated` the verdicts wait for a replica.
     fn check(&self, from: &Peer, check: &Check) -> ServiceReply {
-        let from_start = (&from.id, from.generation);
-        let reply = self.noted(from, self.decider.decide_as_owner(from_start, check));
-        let (Reply::Verdicts(verdicts), Some(remote)) = (&reply, &self.decider.parts().remote)
-        else {
-            return ServiceReply::Ready(reply);
-        };
-        if !replication::awaits_confirm(check.durability, check.hits, verdicts) {
-            return ServiceReply::Ready(reply);
+        let sender = (&from.id, from.generation);
+        let reply = self.noted(from, self.decider.decide_for_peer(sender, check));
+        let Reply::Verdicts(verdicts) = &reply else { return ServiceReply::Ready(reply) };
+        match self.decider.confirmation(check, verdicts) {
+            Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
+            None => ServiceReply::Ready(reply),
         }
-        let within = remote.deadline(check.scope);
-        let (decider, check, verdicts) = (self.decider.clone(), check.clone(), verdicts.clone());
-        ServiceReply::Deferred(Box::pin(async move {
-            let is_confirmed = decider.is_confirmed(&check, &verdicts, within).await;
-            if is_confirmed { Reply::Verdicts(verdicts) } else { Reply::Unconfirmed }
-        }))
     }
 
     /// Compares copies with their owner's digests, which scans the store.

@@ -20,7 +20,7 @@ use std::{fmt, mem};
 
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
-use tidegate_limiter::store::{Cursor, KeyHash, Merged, Store};
+use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -183,9 +183,9 @@ impl Snapshots {
                     && counter.state.is_plausible(counter.expires, now)
             });
             match plausible.map(|counter| store.merge(counter, now)) {
-                Some(Merged::Joined { .. }) => loaded += 1,
-                Some(Merged::Expired) => {}
-                Some(Merged::Full | Merged::Foreign) | None => skipped += 1,
+                Some(MergeOutcome::Merged { .. }) => loaded += 1,
+                Some(MergeOutcome::Expired) => {}
+                Some(MergeOutcome::Full | MergeOutcome::WrongForm) | None => skipped += 1,
             }
         });
         if let Err(error) = read {

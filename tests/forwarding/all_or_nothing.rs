@@ -1,7 +1,7 @@
 //! All or nothing across owners: a request that one owner refuses charges nothing at the other.
 
 use futures_util::future::join_all;
-use tidegate::decide::{Answer, CheckRequest, Decide};
+use tidegate::decide::{CheckRequest, CheckResponse, Decide};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::Hits;
 
@@ -27,7 +27,7 @@ async fn requests_that_one_owner_refuses_are_given_back_by_the_other() {
     assert_eq!(remaining(&left), 80, "the refused ten took nothing of the window");
 }
 
-async fn both(node: &Node, window: &str, bucket: &str) -> Answer {
+async fn both(node: &Node, window: &str, bucket: &str) -> CheckResponse {
     let one =
         |key, value| Descriptor { entries: vec![Entry { key, value }], hits: None, limit: None };
     let descriptors = [one("window", window), one("bucket", bucket)];

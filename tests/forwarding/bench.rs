@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::decide::{Answer, Counters, VerdictSource};
+use tidegate::decide::{CheckResponse, Counters, VerdictSource};
 use tidegate_cluster::mesh::wire::Check;
 use tidegate_cluster::ownership::OwnedRanges;
 use tidegate_limiter::descriptor::Entry;
@@ -44,7 +44,7 @@ pub(crate) fn id(name: &str) -> NodeId {
 /// Where the counters of one entry are.
 pub(crate) fn token(node: &Node, key: &str, value: &str) -> u64 {
     let entries = [Entry { key, value }];
-    node.core.decider.parts().hasher.descriptor("test", &entries).token()
+    node.core.hasher.descriptor("test", &entries).token()
 }
 
 /// A value of `key` whose place is as wanted.
@@ -82,13 +82,13 @@ pub(crate) fn replaced(node: &Node, before: &Topology) {
 /// Sets what `node` decides, and whom it says that it handed everything to.
 pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
-    let owned_ranges = OwnedRanges { decides, transferred: given, ..OwnedRanges::default() };
-    node.core.decider.parts().ownership.set_owned_ranges(Scope::Region, owned_ranges);
+    let owned_ranges = OwnedRanges { decides, given, ..OwnedRanges::default() };
+    node.core.ownership.hold(Scope::Region, owned_ranges);
 }
 
 /// A check as a node would forward it.
 pub(crate) fn check(node: &Node, check_id: u64, key: &str, value: &str, hits: i64) -> Check {
-    let parts = node.core.decider.parts();
+    let parts = &node.core;
     let entries = [Entry { key, value }];
     let book = parts.book.load();
     let quota = book.find("test", &entries).unwrap().rule.limits[0];
@@ -107,10 +107,10 @@ pub(crate) fn count(node: &Node, counter: fn(&Counters) -> &AtomicU64) -> u64 {
     counter(node.core.decider.counters()).load(Ordering::Relaxed)
 }
 
-pub(crate) fn source(answer: &Answer) -> VerdictSource {
+pub(crate) fn source(answer: &CheckResponse) -> VerdictSource {
     answer.statuses[0].source
 }
 
-pub(crate) fn remaining(answer: &Answer) -> u32 {
+pub(crate) fn remaining(answer: &CheckResponse) -> u32 {
     answer.statuses[0].verdicts[0].remaining
 }

@@ -30,15 +30,15 @@ async fn a_refused_key_costs_its_owner_nothing() {
         let answer = a.ask_hits("bucket", &key, hits).await;
         assert_eq!(
             (answer.allowed, source(&answer)),
-            (false, VerdictSource::Remembered),
+            (false, VerdictSource::NegativeCache),
             "{hits} hits"
         );
     }
     assert_eq!(count(b, |counters| &counters.served), served);
-    assert_eq!(count(a, |counters| &counters.remembered), 3);
+    assert_eq!(count(a, |counters| &counters.cached), 3);
     let owners = b.ask_hits("bucket", &key, 10).await;
     let remembered = a.ask_hits("bucket", &key, 10).await;
-    let wait = |answer: &tidegate::decide::Answer| {
+    let wait = |answer: &tidegate::decide::CheckResponse| {
         answer.statuses[0].verdicts[0].retry.after().unwrap().as_secs_ceil()
     };
     assert!(wait(&owners).abs_diff(wait(&remembered)) <= 1, "it says what the owner would");
@@ -62,12 +62,13 @@ async fn hits_that_are_given_back_are_found() {
     let [a, b] = &nodes[..] else { unreachable!("two nodes") };
     for at in [a, b] {
         let key = refused(a).await;
-        assert_eq!(source(&a.ask_hits("bucket", &key, 10).await), VerdictSource::Remembered);
+        assert_eq!(source(&a.ask_hits("bucket", &key, 10).await), VerdictSource::NegativeCache);
         at.ask_hits("bucket", &key, -15).await;
         let mut answer = a.ask_hits("bucket", &key, 10).await;
         // The notice of b may still be on its way.
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        while source(&answer) == VerdictSource::Remembered && tokio::time::Instant::now() < deadline
+        while source(&answer) == VerdictSource::NegativeCache
+            && tokio::time::Instant::now() < deadline
         {
             answer = a.ask_hits("bucket", &key, 10).await;
         }
@@ -83,9 +84,9 @@ async fn all_that_were_refused_hear_of_hits_given_back() {
     let [a, _, c] = &nodes[..] else { unreachable!("three nodes") };
     let key = refused(a).await;
     c.ask_hits("bucket", &key, 10).await;
-    assert_eq!(source(&c.ask_hits("bucket", &key, 10).await), VerdictSource::Remembered);
+    assert_eq!(source(&c.ask_hits("bucket", &key, 10).await), VerdictSource::NegativeCache);
     a.ask_hits("bucket", &key, -15).await;
-    let remembered = || count(c, |counters| &counters.remembered);
+    let remembered = || count(c, |counters| &counters.cached);
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let before = remembered();
@@ -105,12 +106,12 @@ async fn a_rule_that_changed_is_asked_for() {
     let key = refused(a).await;
     let raised = book(&RULES.replace("requests_per_unit: 20", "requests_per_unit: 40"));
     for node in &nodes {
-        node.core.decider.parts().book.store(Arc::clone(&raised.load()));
+        node.core.book.store(Arc::clone(&raised.load()));
     }
     let answer = a.ask_hits("bucket", &key, 10).await;
     assert_eq!((answer.allowed, source(&answer)), (true, VerdictSource::Owner));
     eventually("nothing was answered from memory", PATIENCE, || {
-        count(a, |counters| &counters.remembered) == 0
+        count(a, |counters| &counters.cached) == 0
     })
     .await;
 }

@@ -40,7 +40,7 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     assert!(matches!(&first, Reply::Verdicts(verdicts) if verdicts[0].remaining == 17));
     let copies = join_all((0..10).map(|_| ask(1 << 40))).await;
     assert!(copies.iter().all(|copy| *copy == first));
-    assert_eq!(count(b, |counters| &counters.repeated), 10);
+    assert_eq!(count(b, |counters| &counters.deduplicated), 10);
     assert_eq!(count(b, |counters| &counters.served), 1);
     let other = ask((1 << 40) + 1).await;
     assert!(matches!(&other, Reply::Verdicts(verdicts) if verdicts[0].remaining == 14));
@@ -78,7 +78,7 @@ async fn asks_that_were_given_up_count_at_most_once() {
 
     relay.link.cut(true);
     let answers = join_all((0..20).map(|_| a.ask("window", &key))).await;
-    assert!(answers.iter().all(|answer| source(answer) == VerdictSource::Policy));
+    assert!(answers.iter().all(|answer| source(answer) == VerdictSource::Fallback));
     relay.link.cut(false);
 
     // The way is free again when a look comes through; everything before it on the stream has.
@@ -132,7 +132,7 @@ async fn a_check_whose_fate_is_unknown_goes_to_no_other_start() {
         answer = a.ask("bucket", &key) => answer,
         () = restarts => unreachable!("the second connection stays"),
     };
-    assert_eq!(source(&answer), VerdictSource::Policy);
+    assert_eq!(source(&answer), VerdictSource::Fallback);
     assert_eq!(owner.heard.lock().len(), 1);
 }
 
@@ -147,7 +147,7 @@ async fn what_no_replica_confirmed_is_answered_by_policy() {
         answer = a.ask("bucket", &key) => answer,
         () = owner.serve(&connection, Some(Reply::Unconfirmed)) => unreachable!("it stays"),
     };
-    assert_eq!(source(&answer), VerdictSource::Policy);
+    assert_eq!(source(&answer), VerdictSource::Fallback);
     assert_eq!(count(&a, |counters| &counters.unconfirmed), 1);
     assert_eq!(owner.heard.lock().len(), 1, "it was counted: nobody else is asked");
 }
@@ -166,7 +166,7 @@ async fn an_owner_that_never_holds_the_key_is_asked_until_the_deadline() {
         answer = a.ask("bucket", &key) => answer,
         () = owner.serve(&connection, Some(refusal)) => unreachable!("it stays"),
     };
-    assert_eq!(source(&answer), VerdictSource::Policy);
+    assert_eq!(source(&answer), VerdictSource::Fallback);
     let asked = owner.heard.lock().len();
     assert!((2..=64).contains(&asked), "{asked} asks for one verdict");
 }
@@ -218,7 +218,7 @@ impl OwnerByHand {
         let mesh = &a.core.joined.as_ref().unwrap().mesh;
         eventually("the last connection is gone", PATIENCE, || mesh.peer(&id("z")).is_none()).await;
         let connection = self.stranger.dial(a.addr()).await.unwrap();
-        let secret = a.core.decider.parts().hasher.fingerprint();
+        let secret = a.core.hasher.fingerprint();
         let generation = Generation(generation);
         let hello = Hello { generation, ..self.stranger.hello("tidegate", "z", secret) };
         let answer = greet(&connection, &hello).await;

@@ -37,7 +37,7 @@ async fn a_holder_that_is_named_is_asked_once() {
     assert_eq!(count(c, |counters| &counters.retried), 1);
     assert_eq!(count(b, |counters| &counters.not_owner), 1);
     assert_eq!(count(a, |counters| &counters.served), 1);
-    assert_eq!(count(c, |counters| &counters.policy), 0);
+    assert_eq!(count(c, |counters| &counters.fallback), 0);
 }
 
 /// Node b is on the ring and has not got its range; a, which owned it before, still holds it.
@@ -111,7 +111,7 @@ async fn a_node_without_a_lease_answers_its_own_keys_by_policy() {
     let key = value_of(&b, "bucket", "b");
     assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Local);
     drop(nodes);
-    let ownership = &b.core.decider.parts().ownership;
+    let ownership = &b.core.ownership;
     eventually("the lease ran out", PATIENCE, || !ownership.has_lease(Scope::Region)).await;
-    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Policy);
+    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Fallback);
 }

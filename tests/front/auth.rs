@@ -146,7 +146,7 @@ async fn what_cannot_be_asked_is_refused_and_not_counted() {
     assert_eq!(table.asked(), []);
 }
 
-fn queue(delay: Span) -> tidegate::decide::Answer {
+fn queue(delay: Span) -> tidegate::decide::CheckResponse {
     let verdict = Verdict { delay, ..admitted(10, 5, Span::from_secs(1)) };
     answer(vec![status(rule(None, &[(10, 1)]), &[verdict], 0)])
 }

@@ -1,7 +1,7 @@
 //! Verdicts in words: golden headers and golden JSON.
 
 use http::HeaderMap;
-use tidegate::decide::Answer;
+use tidegate::decide::CheckResponse;
 use tidegate::front::http::json;
 use tidegate::front::{render, rls};
 use tidegate_limiter::engine::{Retry, Verdict};
@@ -10,7 +10,7 @@ use tidegate_limiter::units::Span;
 use crate::support::{admitted, answer, limited, open, refused, rule, status, unmatched};
 
 /// The headers, one a line, in order of their names.
-fn headers(answer: &Answer) -> String {
+fn headers(answer: &CheckResponse) -> String {
     let mut headers = HeaderMap::new();
     render::headers(answer, &mut headers);
     let mut lines: Vec<_> = headers
@@ -21,7 +21,7 @@ fn headers(answer: &Answer) -> String {
     lines.join("\n")
 }
 
-fn body(answer: &Answer) -> String {
+fn body(answer: &CheckResponse) -> String {
     json::response(&rls::response(answer))
 }
 

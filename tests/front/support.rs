@@ -7,12 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate::config::Auth;
-use tidegate::decide::{Answer, CheckRequest, Decide, Status, VerdictSource};
+use tidegate::decide::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::{HttpListener, router};
 use tidegate::front::rls::{Health, RlsServer, routes};
-use tidegate::front::serve::{ListenerStats, Protocols, Wire, serve};
+use tidegate::front::serve::{ListenerStats, Protocols, Transport, serve};
 use tidegate::front::tls::Tls;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
@@ -85,18 +85,21 @@ pub(crate) fn unmatched() -> Status {
     }
 }
 
-pub(crate) fn answer(statuses: Vec<Status>) -> Answer {
-    Answer { allowed: statuses.iter().all(|status| status.allowed), statuses: statuses.into() }
+pub(crate) fn answer(statuses: Vec<Status>) -> CheckResponse {
+    CheckResponse {
+        allowed: statuses.iter().all(|status| status.allowed),
+        statuses: statuses.into(),
+    }
 }
 
 /// 10 a minute, 7 left, whole again in 12 s.
-pub(crate) fn open() -> Answer {
+pub(crate) fn open() -> CheckResponse {
     let verdict = admitted(10, 7, Span::from_secs(12));
     answer(vec![status(rule(Some("login"), &[(10, 60)]), &[verdict], 0)])
 }
 
 /// 10 a minute, refused for another 11.2 s.
-pub(crate) fn limited() -> Answer {
+pub(crate) fn limited() -> CheckResponse {
     let retry = Retry::After(Span::from_millis(11_200));
     let verdict = refused(10, Span::from_secs(12), retry);
     answer(vec![status(rule(Some("login"), &[(10, 60)]), &[verdict], 0)])
@@ -115,13 +118,15 @@ pub(crate) struct Asked {
 
 /// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit.
 pub(crate) struct Table {
-    pub(crate) answers: BTreeMap<&'static str, Answer>,
+    pub(crate) answers: BTreeMap<&'static str, CheckResponse>,
     pub(crate) asked: Mutex<Vec<Asked>>,
     pub(crate) gate: Semaphore,
 }
 
 impl Table {
-    pub(crate) fn new(answers: impl IntoIterator<Item = (&'static str, Answer)>) -> Arc<Self> {
+    pub(crate) fn new(
+        answers: impl IntoIterator<Item = (&'static str, CheckResponse)>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             answers: answers.into_iter().collect(),
             asked: Mutex::default(),
@@ -149,7 +154,7 @@ impl Table {
 }
 
 impl Decide for Table {
-    async fn decide(&self, ask: CheckRequest<'_>) -> Answer {
+    async fn decide(&self, ask: CheckRequest<'_>) -> CheckResponse {
         let entries = |descriptor: &tidegate_limiter::descriptor::Descriptor<'_>| {
             descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect()
         };
@@ -248,7 +253,7 @@ pub(crate) async fn grpc_door_with(
     let served = {
         let (stats, drain) = (Arc::clone(&stats), drain.clone());
         tokio::spawn(async move {
-            let wire = Wire { protocols: Protocols::Grpc, tls };
+            let wire = Transport { protocols: Protocols::Grpc, tls };
             serve(listener, service, wire, &bounds, stats, drain).await;
         })
     };

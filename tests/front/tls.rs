@@ -35,7 +35,7 @@ async fn a_client_is_answered_under_tls_of_either_version() {
         let client = site.client(None, version);
         assert_eq!(ask(listener.addr, &client).await.expect("an answer"), Code::Ok);
     }
-    assert_eq!(listener.stats.unshaken.get(), 0);
+    assert_eq!(listener.stats.handshake_failed.get(), 0);
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn plain_text_and_silence_are_cut_off() {
 
     let plain = Endpoint::from_shared(format!("http://{}", listener.addr)).expect("an address");
     RlsClient::new(&plain).should_rate_limit(request()).await.expect_err("no plain text");
-    assert!(listener.stats.unshaken.get() >= 1);
+    assert!(listener.stats.handshake_failed.get() >= 1);
 
     let mut silent = TcpStream::connect(listener.addr).await.expect("a connection");
     let read = in_time("be cut off", silent.read(&mut [0; 1])).await;
@@ -73,7 +73,7 @@ async fn a_client_without_the_right_certificate_is_refused() {
     for (refused, shown) in [None, Some(&stranger), Some(&misnamed)].into_iter().zip(1..) {
         let client = site.client(refused, &TLS13);
         ask(listener.addr, &client).await.expect_err("it is refused");
-        assert_eq!(listener.stats.unshaken.get(), shown);
+        assert_eq!(listener.stats.handshake_failed.get(), shown);
     }
 }
 

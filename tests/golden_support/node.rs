@@ -123,7 +123,7 @@ impl Node {
             }
             Err(_) => self.loads_failed += 1,
         }
-        let service = &self.core.decider.parts().tallies.service;
+        let service = &self.core.tallies.service;
         service.config_load_success.store(self.loads_ok, Ordering::Relaxed);
         service.config_load_error.store(self.loads_failed, Ordering::Relaxed);
     }
@@ -179,7 +179,7 @@ impl Node {
 
     /// What was counted, by the names of the cases.
     pub fn statistics(&self) -> BTreeMap<String, u64> {
-        let tallies = &self.core.decider.parts().tallies;
+        let tallies = &self.core.tallies;
         let mut counted = BTreeMap::new();
         let mut add = |name: String, count: &AtomicU64| {
             *counted.entry(name).or_insert(0) += count.load(Ordering::Relaxed);

@@ -15,7 +15,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate::config::Config;
-use tidegate::decide::{Answer, CheckRequest, Decide};
+use tidegate::decide::{CheckRequest, CheckResponse, Decide};
 use tidegate::node::{self, Core, Setup};
 use tidegate_cluster::environment::Environment;
 use tidegate_cluster::pki::{Authority, Identity, Validity};
@@ -159,11 +159,11 @@ impl Node {
     }
 
     /// Decides one hit of `domain` for one entry.
-    pub async fn ask(&self, key: &str, value: &str) -> Answer {
+    pub async fn ask(&self, key: &str, value: &str) -> CheckResponse {
         self.ask_hits(key, value, 1).await
     }
 
-    pub async fn ask_hits(&self, key: &str, value: &str, hits: i64) -> Answer {
+    pub async fn ask_hits(&self, key: &str, value: &str, hits: i64) -> CheckResponse {
         let entries = [Entry { key, value }].into_iter().collect();
         let descriptors = [Descriptor { entries, hits: None, limit: None }];
         let hits = Hits::new(hits);

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use governor::DefaultKeyedRateLimiter;
-use tidegate::decide::TOGETHER_MAX;
+use tidegate::decide::THROTTLE_BATCH_MAX;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
@@ -30,7 +30,7 @@ pub const MEMORY: [&str; 2] = ["governor, B resident a key", "tidegate, B reside
 pub const PARTS: [&str; 2] = ["part=memory-of-governor", "part=memory-of-store"];
 
 /// Checks that are decided together, as many as the doors decide together.
-const BATCH: usize = TOGETHER_MAX;
+const BATCH: usize = THROTTLE_BATCH_MAX;
 const _: () = assert!(BATCH == 32, "the names of the rows say so");
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 /// A limit that no key comes near.

@@ -17,7 +17,7 @@ use hyper::body::Body as _;
 use super::json;
 use super::problem::{self, problem};
 use super::{HttpListener, denied_status};
-use crate::decide::{Answer, CheckRequest, Decide};
+use crate::decide::{CheckRequest, CheckResponse, Decide};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::rls::{self, Question};
 use crate::front::{Probes, render, within};
@@ -70,7 +70,7 @@ async fn answer<D: Decide, P: Probes>(
 pub(super) async fn decide<D: Decide, P>(
     listener: &HttpListener<D, P>,
     ask: CheckRequest<'_>,
-) -> Option<Answer> {
+) -> Option<CheckResponse> {
     within(listener.bounds.request_timeout, listener.decide.decide(ask)).await
 }
 

@@ -1,44 +1,35 @@
-//! Words into a command: which it is, and whether its arguments are right.
+//! Parses the words of a command and validates its arguments.
 
 use std::fmt::Write as _;
 
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::Hits;
 
-use super::limit::Named;
+use super::limit::ThrottleLimit;
 use super::read::{Words, integer};
 
 /// One command, borrowed from the bytes that carried it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command<'a> {
-    /// `CL.THROTTLE key max_burst count period [quantity]`, and `THROTTLE` likewise.
+    /// `CL.THROTTLE key max_burst count period [quantity]`, or `THROTTLE`.
     Throttle {
-        /// What it counts under.
         key: &'a [u8],
-        /// The limit.
-        named: Named,
-        /// How much; zero looks, negative gives back.
+        limit: ThrottleLimit,
+        /// Zero peeks, negative refunds.
         quantity: Hits,
     },
     /// `TG.CHECK domain key value [key value ...] [HITS n]`.
-    Check {
-        /// Which rules apply.
-        domain: &'a str,
-        /// What the request says about itself.
-        descriptor: Descriptor<'a>,
-        /// How much.
-        hits: Hits,
-    },
-    /// About the connection, with its arguments.
-    Talk(Talk, Words<'a>),
-    /// `POST`, or a header of HTTP: somebody else's request that ended up here. Redis closes such
-    /// connections, because a browser can be made to send them.
+    Check { domain: &'a str, descriptor: Descriptor<'a>, hits: Hits },
+    /// A command about the connection or the server, with its arguments.
+    Session(SessionCommand, Words<'a>),
+    /// `POST` or `Host:`: an HTTP request. The connection is closed, as in Redis, because web pages
+    /// can make a browser send such requests.
     Http,
 }
 
-/// Commands about the connection and the server.
+/// Commands about the connection or the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Talk {
+pub enum SessionCommand {
     /// `AUTH [username] password`
     Auth,
     /// `CLIENT ...`
@@ -63,25 +54,30 @@ pub enum Talk {
     Select,
 }
 
-/// What there is: name, how many words it takes (below zero: at least so many), what it is.
-pub const COMMANDS: [(&str, i64, &str); 14] = [
-    ("auth", -2, "Says who the client is."),
-    ("cl.throttle", -5, "Counts under a key and says whether it is within the limit named."),
-    ("client", -2, "Names the connection, or tells about it."),
-    ("command", -1, "Tells which commands there are."),
-    ("config", -2, "Tells the few settings that clients ask for."),
-    ("echo", 2, "Says the same."),
-    ("hello", -1, "Chooses the protocol."),
-    ("info", -1, "Tells about the server."),
-    ("ping", -1, "Says PONG."),
-    ("quit", -1, "Closes the connection."),
-    ("reset", 1, "Makes the connection as it was at its beginning."),
-    ("select", 2, "Chooses database 0, the only one."),
-    ("tg.check", -4, "Counts by the rules of a domain and says whether it is within their limits."),
-    ("throttle", -5, "As CL.THROTTLE."),
+/// Name, arity (negative: at least as many words), summary and meaning of every command; `None` for
+/// those that charge a limit.
+pub const COMMANDS: [(&str, i64, &str, Option<SessionCommand>); 14] = [
+    ("auth", -2, "Authenticates the connection.", Some(SessionCommand::Auth)),
+    ("cl.throttle", -5, "Charges a key against the limit in the arguments.", None),
+    ("client", -2, "Names or describes the connection.", Some(SessionCommand::Client)),
+    ("command", -1, "Lists and describes the commands.", Some(SessionCommand::Command)),
+    ("config", -2, "Returns settings that clients read.", Some(SessionCommand::Config)),
+    ("echo", 2, "Returns its argument.", Some(SessionCommand::Echo)),
+    ("hello", -1, "Selects the protocol version and authenticates.", Some(SessionCommand::Hello)),
+    ("info", -1, "Describes the server.", Some(SessionCommand::Info)),
+    ("ping", -1, "Returns PONG or its argument.", Some(SessionCommand::Ping)),
+    ("quit", -1, "Closes the connection.", Some(SessionCommand::Quit)),
+    ("reset", 1, "Resets the connection to its initial state.", Some(SessionCommand::Reset)),
+    ("select", 2, "Selects database 0, the only one.", Some(SessionCommand::Select)),
+    ("tg.check", -4, "Charges a descriptor against the rules of a domain.", None),
+    ("throttle", -5, "Alias of CL.THROTTLE.", None),
 ];
 
-/// Which command `words` are, or the error to answer.
+/// Parses a command.
+///
+/// # Errors
+///
+/// The text of the error reply.
 #[inline]
 pub fn command<'a>(words: &mut Words<'a>) -> Result<Command<'a>, String> {
     let name = words.first().copied().unwrap_or_default();
@@ -100,9 +96,12 @@ fn throttle<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
         }
         _ => return Err(wrong_number(words.first().copied().unwrap_or_default())),
     };
-    let named =
-        Named { max_burst: number(max_burst)?, count: number(count)?, period: number(period)? };
-    Ok(Command::Throttle { key, named, quantity: Hits::new(quantity) })
+    let limit = ThrottleLimit {
+        max_burst: number(max_burst)?,
+        count: number(count)?,
+        period: number(period)?,
+    };
+    Ok(Command::Throttle { key, limit, quantity: Hits::new(quantity) })
 }
 
 #[inline]
@@ -115,33 +114,19 @@ fn other<'a>(name: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, String> 
     if is("POST") || is("HOST:") {
         return Ok(Command::Http);
     }
-    let Some((_, arity, _)) = COMMANDS.iter().find(|(known, ..)| is(known)) else {
+    let Some((_, arity, _, session_command)) = COMMANDS.iter().find(|(known, ..)| is(known)) else {
         return Err(unknown(words));
     };
     let given = i64::try_from(words.len()).unwrap_or(i64::MAX);
     if if *arity < 0 { given < -arity } else { given != *arity } {
         return Err(wrong_number(name));
     }
-    let talk = match name.to_ascii_lowercase().as_slice() {
-        b"tg.check" => return check(words),
-        b"auth" => Talk::Auth,
-        b"client" => Talk::Client,
-        b"command" => Talk::Command,
-        b"config" => Talk::Config,
-        b"echo" => Talk::Echo,
-        b"hello" => Talk::Hello,
-        b"info" => Talk::Info,
-        b"ping" => Talk::Ping,
-        b"quit" => Talk::Quit,
-        b"reset" => Talk::Reset,
-        b"select" => Talk::Select,
-        _ => return Err(unknown(words)),
-    };
+    let Some(command) = *session_command else { return check(words) };
     words.remove(0);
-    Ok(Command::Talk(talk, std::mem::take(words)))
+    Ok(Command::Session(command, std::mem::take(words)))
 }
 
-/// `HITS n` at the end is no entry when there is another one before it.
+/// A trailing `HITS n` is an option, not an entry, when an entry precedes it.
 fn check<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
     let text = |word: &'a [u8]| {
         std::str::from_utf8(word).map_err(|_| format!("ERR {} is no UTF-8", shown(word)))
@@ -166,13 +151,18 @@ fn check<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
     Ok(Command::Check { domain: text(domain)?, descriptor, hits: Hits::new(hits) })
 }
 
-/// As Redis says it.
+/// The error of Redis.
 pub(super) fn wrong_number(name: &[u8]) -> String {
     let name = shown(name).to_ascii_lowercase();
     format!("ERR wrong number of arguments for '{name}' command")
 }
 
-/// As Redis says it, with the first arguments.
+/// The error of Redis.
+pub(super) fn unknown_subcommand(command: &str, verb: &[u8]) -> String {
+    format!("ERR unknown subcommand '{}'. Try {command} HELP.", shown(verb))
+}
+
+/// The error of Redis, with the first arguments.
 fn unknown(words: &Words<'_>) -> String {
     let mut words = words.iter();
     let name = words.next().copied().unwrap_or_default();
@@ -186,10 +176,10 @@ fn unknown(words: &Words<'_>) -> String {
     text
 }
 
-/// Most bytes of a client's word that an error repeats.
+/// Most bytes of a word that an error message repeats.
 const SHOWN_MAX: usize = 128;
 
-/// A client's word in a message.
+/// A word from a client, for an error message.
 pub(super) fn shown(word: &[u8]) -> String {
     let word = word.get(..SHOWN_MAX).unwrap_or(word);
     String::from_utf8_lossy(word).into_owned()
@@ -204,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read() {
-        let named = Named { max_burst: 15, count: 30, period: 60 };
+    fn limits_are_parsed() {
+        let limit = ThrottleLimit { max_burst: 15, count: 30, period: 60 };
         for (text, quantity) in [
             ("CL.THROTTLE user 15 30 60", 1),
             ("cl.throttle user 15 30 60 0", 0),
@@ -214,7 +204,7 @@ mod tests {
             let quantity = Hits::new(quantity);
             assert_eq!(
                 command(&mut words(text)),
-                Ok(Command::Throttle { key: b"user", named, quantity })
+                Ok(Command::Throttle { key: b"user", limit, quantity })
             );
         }
     }
@@ -257,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_little_of_what_came() {
+    fn an_error_repeats_little_of_the_input() {
         let long = "x".repeat(10_000);
         let many = format!("{long} {}", vec![long.as_str(); 20].join(" "));
         let error = command(&mut words(&many)).unwrap_err();

@@ -1,7 +1,7 @@
-//! One connection: reads, has it decided, writes.
+//! One RESP connection: reads, has commands decided, writes.
 //!
-//! A connection that waits holds no buffers but the beginning of a command, if there is one: what a
-//! read needs lies on the [`Desk`] of its thread.
+//! A connection that waits holds no buffers except the beginning of an incomplete command: those
+//! for reading are the [`Buffers`] of its worker.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -9,278 +9,283 @@ use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use super::batch::{self, REPLIES_BYTES_MAX, Scratch, Shared};
+use super::batch::{self, REPLIES_BYTES_MAX, Scratch};
+use super::busy_poll;
+use super::listener::Listener;
 use super::reply::Replies;
 use super::session::{Next, Session};
-use super::watch;
 use crate::decide::Throttle;
 
-/// Bytes of one read. A pipeline of some hundred commands fits.
+/// Bytes of one read: a pipeline of some hundred commands.
 const READ_BYTES: usize = 16 * 1024;
 
-/// One connection.
 pub(super) struct Connection<D> {
-    pub(super) shared: Arc<Shared<D>>,
+    pub(super) listener: Arc<Listener<D>>,
     pub(super) stream: TcpStream,
     pub(super) session: Session,
-    pub(super) idle_timeout: Duration,
     pub(super) drain: Drain,
 }
 
-/// Tells connections to end: a flag that is cheap to look at, and a token that wakes.
+/// Ends the connections: a flag that is cheap to read, and a token that wakes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drain {
     pub(super) is_on: Arc<AtomicBool>,
     pub(super) wake: CancellationToken,
 }
 
-/// What a connection waited for.
+/// What a connection waits for.
 enum Event {
     Readable,
-    /// The timer.
-    Due,
+    /// The timer elapsed.
+    Timer,
     Drain,
     /// The socket failed.
-    Gone,
+    Failed,
 }
 
-/// Where what was read ended.
+/// Where the bytes of a read ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reached {
-    /// With a whole command.
-    End,
-    /// Inside of a command that had begun before.
+enum ReadEnd {
+    /// After a complete command.
+    CommandEnd,
+    /// Within the command that was incomplete before.
     SameCommand,
-    /// Inside of a command, behind others.
+    /// Within a command that follows complete ones.
     NextCommand,
 }
 
-/// What ends a connection.
+/// The connection has to be closed.
 #[derive(Debug)]
-struct Ended;
+struct Closed;
 
 impl<D: Throttle> Connection<D> {
-    /// Serves until the client ends the connection, patience does, or a drain.
+    /// Serves until the client closes the connection, a timeout ends it, or a drain does.
     pub(super) async fn run(mut self) {
-        let begun = Instant::now();
-        let timeouts = self.shared.bounds.header_timeout;
-        // What must be there by when: the password, or the rest of a command.
-        let mut due = (!self.session.is_let_in()).then_some(begun + timeouts);
-        let mut timer = pin!(tokio::time::sleep_until(due.unwrap_or(begun + self.idle_timeout)));
+        let start = Instant::now();
+        let command_timeout = self.listener.bounds.header_timeout;
+        // The deadline of the authentication, or of the rest of a command.
+        let mut deadline = (!self.session.is_authenticated()).then_some(start + command_timeout);
+        let mut timer =
+            pin!(tokio::time::sleep_until(deadline.unwrap_or(start + self.listener.idle_timeout)));
         let wake = self.drain.wake.clone();
-        let mut woken = pin!(wake.cancelled());
-        // Timer and drain are told once whom to wake. Then flags say whether they have: two reads
-        // instead of two locks for each wait.
-        let mut is_watched = false;
+        let mut drained = pin!(wake.cancelled());
+        let mut has_wakers = false;
         let mut is_used = false;
-        let mut begun_command = Vec::new();
+        let mut partial = Vec::new();
         loop {
             let event = poll_fn(|cx| {
-                match self.stream.poll_read_ready(cx) {
-                    Poll::Ready(Ok(())) => return Poll::Ready(Event::Readable),
-                    Poll::Ready(Err(_)) => return Poll::Ready(Event::Gone),
-                    Poll::Pending => {}
-                }
-                if self.drain.is_on.load(Ordering::Relaxed) {
-                    return Poll::Ready(Event::Drain);
-                }
-                if timer.is_elapsed() {
-                    return Poll::Ready(Event::Due);
-                }
-                if !is_watched {
-                    is_watched = true;
-                    if timer.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(Event::Due);
-                    }
-                    if woken.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(Event::Drain);
-                    }
-                }
-                Poll::Pending
+                self.poll_event(timer.as_mut(), drained.as_mut(), &mut has_wakers, cx)
             });
             match event.await {
-                Event::Gone => return,
+                Event::Failed => return,
                 Event::Readable => {
-                    watch::came();
-                    let mut desk = Desk::take();
-                    let read = self.serve(&mut desk, &mut begun_command).await;
-                    desk.put_back();
-                    let Ok(reached) = read else { return };
+                    busy_poll::request_arrived();
+                    let Ok(end) = self.serve_once(&mut partial).await else { return };
                     is_used = true;
-                    due = match reached {
-                        _ if !self.session.is_let_in() => due,
-                        Reached::End => None,
-                        Reached::SameCommand if due.is_some() => due,
-                        Reached::SameCommand | Reached::NextCommand => {
-                            Some(Instant::now() + timeouts)
+                    deadline = match end {
+                        _ if !self.session.is_authenticated() => deadline,
+                        ReadEnd::CommandEnd => None,
+                        ReadEnd::SameCommand if deadline.is_some() => deadline,
+                        ReadEnd::SameCommand | ReadEnd::NextCommand => {
+                            Some(Instant::now() + command_timeout)
                         }
                     };
-                    if let Some(at) = due
+                    if let Some(at) = deadline
                         && at < timer.deadline()
                     {
                         timer.as_mut().reset(at);
-                        is_watched = false;
+                        has_wakers = false;
                     }
                 }
-                Event::Due => {
+                Event::Timer => {
                     let now = Instant::now();
-                    let next = match due {
-                        Some(at) if at <= now => {
-                            self.shared.stats.slow.add(1);
-                            return;
-                        }
+                    let next = match deadline {
+                        Some(at) if at <= now => return self.listener.stats.slow.add(1),
                         Some(at) => at,
-                        None if is_used => now + self.idle_timeout,
-                        None => {
-                            self.shared.stats.idle.add(1);
-                            return;
-                        }
+                        None if is_used => now + self.listener.idle_timeout,
+                        None => return self.listener.stats.idle.add(1),
                     };
                     is_used = false;
                     timer.as_mut().reset(next);
-                    is_watched = false;
+                    has_wakers = false;
                 }
-                Event::Drain if begun_command.is_empty() => return,
-                // Its rest may still come, within the patience for it.
-                Event::Drain => {
-                    self.last_command(&mut begun_command, timer.as_mut()).await;
-                    return;
-                }
+                Event::Drain => return self.finish_command(&mut partial, timer.as_mut()).await,
             }
         }
     }
 
-    /// Waits for the rest of a command while the door drains.
-    async fn last_command(&mut self, begun: &mut Vec<u8>, mut timer: Pin<&mut tokio::time::Sleep>) {
-        while !begun.is_empty() {
+    /// The next event. Registers the wakers of timer and drain once; after that flags show whether
+    /// they fired, which is two loads instead of two locks per wait.
+    fn poll_event(
+        &self,
+        timer: Pin<&mut Sleep>,
+        drained: Pin<&mut WaitForCancellationFuture<'_>>,
+        has_wakers: &mut bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Event> {
+        match self.stream.poll_read_ready(cx) {
+            Poll::Ready(Ok(())) => return Poll::Ready(Event::Readable),
+            Poll::Ready(Err(_)) => return Poll::Ready(Event::Failed),
+            Poll::Pending => {}
+        }
+        if self.drain.is_on.load(Ordering::Relaxed) {
+            return Poll::Ready(Event::Drain);
+        }
+        if timer.is_elapsed() {
+            return Poll::Ready(Event::Timer);
+        }
+        if !*has_wakers {
+            *has_wakers = true;
+            if timer.poll(cx).is_ready() {
+                return Poll::Ready(Event::Timer);
+            }
+            if drained.poll(cx).is_ready() {
+                return Poll::Ready(Event::Drain);
+            }
+        }
+        Poll::Pending
+    }
+
+    /// While the listener drains: waits for the rest of an incomplete command, if there is one.
+    async fn finish_command(&mut self, partial: &mut Vec<u8>, mut timer: Pin<&mut Sleep>) {
+        while !partial.is_empty() {
             tokio::select! {
                 ready = self.stream.readable() => if ready.is_err() { return },
                 () = timer.as_mut() => return,
             }
-            let mut desk = Desk::take();
-            let read = self.serve(&mut desk, begun).await;
-            desk.put_back();
-            if read.is_err() {
+            if self.serve_once(partial).await.is_err() {
                 return;
             }
         }
     }
 
-    /// Reads once, answers what is whole, and leaves the beginning of the next command in `begun`.
-    async fn serve(&mut self, desk: &mut Desk, begun: &mut Vec<u8>) -> Result<Reached, Ended> {
-        let room = desk.room(begun);
-        let read = match self.read(room).await {
-            Some(Ok(0) | Err(_)) => return Err(Ended),
+    async fn serve_once(&mut self, partial: &mut Vec<u8>) -> Result<ReadEnd, Closed> {
+        let mut buffers = Buffers::take();
+        let result = self.serve(&mut buffers, partial).await;
+        buffers.put_back();
+        result
+    }
+
+    /// Reads once, answers the complete commands, and leaves the beginning of the next one in
+    /// `partial`.
+    async fn serve(
+        &mut self,
+        buffers: &mut Buffers,
+        partial: &mut Vec<u8>,
+    ) -> Result<ReadEnd, Closed> {
+        let space = buffers.read_space(partial);
+        let read = match self.read(space).await {
+            Some(Ok(0) | Err(_)) => return Err(Closed),
             Some(Ok(read)) => read,
             None => {
-                let is_begun = !begun.is_empty();
-                return Ok(if is_begun { Reached::SameCommand } else { Reached::End });
+                let is_partial = !partial.is_empty();
+                return Ok(if is_partial { ReadEnd::SameCommand } else { ReadEnd::CommandEnd });
             }
         };
-        let end = begun.len() + read;
-        let Desk { input, replies, scratch } = desk;
+        let end = partial.len() + read;
+        let Buffers { input, replies, scratch } = buffers;
         let mut at = 0;
         loop {
             let bytes = input.get(at..end).unwrap_or_default();
-            let done = batch::run(&self.shared, &mut self.session, bytes, scratch, replies).await;
-            at += done.bytes;
+            let progress =
+                batch::run(&self.listener, &mut self.session, bytes, scratch, replies).await;
+            at += progress.bytes;
             self.send(replies.bytes()).await?;
             replies.clear(REPLIES_BYTES_MAX);
-            if done.next == Next::Close {
-                return Err(Ended);
+            if progress.next == Next::Close {
+                return Err(Closed);
             }
-            if !done.is_more {
+            if !progress.is_more {
                 break;
             }
         }
-        begun.clear();
+        partial.clear();
         if at == end {
-            begun.shrink_to(0);
-            return Ok(Reached::End);
+            partial.shrink_to(0);
+            return Ok(ReadEnd::CommandEnd);
         }
-        begun.extend_from_slice(input.get(at..end).unwrap_or_default());
-        Ok(if at == 0 { Reached::SameCommand } else { Reached::NextCommand })
+        partial.extend_from_slice(input.get(at..end).unwrap_or_default());
+        Ok(if at == 0 { ReadEnd::SameCommand } else { ReadEnd::NextCommand })
     }
 
-    /// Reads what is there; `None` when there is nothing after all. Never waits.
+    /// Reads what has arrived; `None` when there is nothing. Never waits.
     ///
-    /// Not `try_read`: that would take a read that did not fill the room for one that others may
-    /// follow, and ask the system once more for each request.
-    async fn read(&mut self, room: &mut [u8]) -> Option<io::Result<usize>> {
-        let mut room = ReadBuf::new(room);
+    /// Not `try_read`, which takes one more system call per request: it does not clear the
+    /// readiness after a read that did not fill the buffer.
+    async fn read(&mut self, space: &mut [u8]) -> Option<io::Result<usize>> {
+        let mut space = ReadBuf::new(space);
         poll_fn(|cx| {
-            let polled = Pin::new(&mut self.stream).poll_read(cx, &mut room);
+            let polled = Pin::new(&mut self.stream).poll_read(cx, &mut space);
             Poll::Ready(match polled {
-                Poll::Ready(outcome) => Some(outcome.map(|()| room.filled().len())),
+                Poll::Ready(result) => Some(result.map(|()| space.filled().len())),
                 Poll::Pending => None,
             })
         })
         .await
     }
 
-    /// Sends all of `bytes`. A client that takes nothing of them for long is cut off; until then
-    /// nothing more is read of it.
-    async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Ended> {
+    /// Sends all of `bytes`. Nothing more is read meanwhile; a client that does not read its
+    /// replies in time is cut off.
+    async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Closed> {
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {
                 Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let timeouts = self.shared.bounds.header_timeout;
-                    match tokio::time::timeout(timeouts, self.stream.writable()).await {
+                    let timeout = self.listener.bounds.header_timeout;
+                    match tokio::time::timeout(timeout, self.stream.writable()).await {
                         Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Err(Ended),
+                        Ok(Err(_)) => return Err(Closed),
                         Err(_) => {
-                            self.shared.stats.slow.add(1);
-                            return Err(Ended);
+                            self.listener.stats.slow.add(1);
+                            return Err(Closed);
                         }
                     }
                 }
-                Err(_) => return Err(Ended),
+                Err(_) => return Err(Closed),
             }
         }
         Ok(())
     }
 }
 
-/// What one read needs: taken when there is something to read, put back when it is answered. While
-/// a verdict is waited for (of another node) it is with the connection, so a thread has as many as
-/// connections wait at once.
+/// The buffers of one read: taken from the worker when a connection is readable, and returned after
+/// its commands are answered. While a connection waits for another node it keeps them, so a worker
+/// has as many as connections wait at once.
 #[derive(Debug, Default)]
-struct Desk {
+struct Buffers {
     input: Vec<u8>,
     replies: Replies,
     scratch: Scratch,
 }
 
-/// Most desks that a thread keeps for later.
-const DESKS_MAX: usize = 64;
+/// Most unused buffers that a worker keeps.
+const POOL_MAX: usize = 64;
 
 thread_local! {
-    static DESKS: RefCell<Vec<Desk>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Desk {
+impl Buffers {
     fn take() -> Self {
-        DESKS.with_borrow_mut(Vec::pop).unwrap_or_default()
+        POOL.with_borrow_mut(Vec::pop).unwrap_or_default()
     }
 
-    /// Lays `begun` at the beginning of the input; the room behind it.
-    fn room(&mut self, begun: &[u8]) -> &mut [u8] {
-        let length = begun.len() + READ_BYTES;
+    /// Copies `partial` to the beginning of the input; returns the space after it.
+    fn read_space(&mut self, partial: &[u8]) -> &mut [u8] {
+        let length = partial.len() + READ_BYTES;
         if self.input.len() < length {
             self.input.resize(length, 0);
         }
-        let (front, room) = self.input.split_at_mut(begun.len());
-        front.copy_from_slice(begun);
-        room
+        let (front, space) = self.input.split_at_mut(partial.len());
+        front.copy_from_slice(partial);
+        space
     }
 
     fn put_back(mut self) {
@@ -289,9 +294,9 @@ impl Desk {
             self.input.shrink_to_fit();
         }
         self.replies.clear(REPLIES_BYTES_MAX);
-        DESKS.with_borrow_mut(|desks| {
-            if desks.len() < DESKS_MAX {
-                desks.push(self);
+        POOL.with_borrow_mut(|pool| {
+            if pool.len() < POOL_MAX {
+                pool.push(self);
             }
         });
     }

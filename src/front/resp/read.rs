@@ -1,95 +1,95 @@
-//! Commands out of bytes: arrays of bulk strings, and inline commands as one types them.
+//! Parses commands: arrays of bulk strings, and inline commands.
 //!
 //! ```text
-//! *3\r\n $4\r\nPING\r\n ...      an array of 3: what every client sends
-//! PING hello\r\n                 inline: words, in quotes where they hold spaces
+//! *3\r\n $4\r\nPING\r\n ...      an array of 3, the form of client libraries
+//! PING hello\r\n                 inline: words, quoted where they contain spaces
 //! ```
 //!
-//! The words of a command are slices of the bytes that were read; nothing is copied but the words
-//! of an inline command with quotes, which no client sends. Reading is incremental in the simplest
-//! way: a command that is not whole yet is read again from its beginning when more bytes are there.
-//! That costs a walk over its heads, at most [`Limits::words_max`] of them.
+//! The words of a command are slices of the bytes that were read; only inline commands with quotes,
+//! which no client library sends, are copied. An incomplete command is parsed again from its
+//! beginning when more bytes have arrived. That costs one step per word, at most
+//! [`Limits::words_max`].
 //!
-//! **Invariant:** what is read does not depend on where the bytes were parted on their way, and
-//! nothing that arrives makes it panic (`fuzz/fuzz_targets/resp.rs`, and the tests below).
+//! **Invariant:** the result does not depend on how the bytes were split into packets, and no input
+//! makes the parser panic (`fuzz/fuzz_targets/resp.rs`, and the tests below).
 //!
-//! # Why our own
+//! # Why not a library
 //!
-//! `redis-protocol` 6 and `resp-rs` 0.1 build a tree of frames, with a `Vec` for each command and a
-//! reference count for each word, take every type of a reply where a request is one shape, and read
-//! no inline commands. What is left of a parser without that is this file.
+//! `redis-protocol` 6 and `resp-rs` 0.1 build a tree of frames with a `Vec` per command and a
+//! reference count per word, accept every type of a reply where a request has one shape, and do not
+//! parse inline commands.
 //!
 //! Source: <https://redis.io/docs/latest/develop/reference/protocol-spec/>, and for the errors
 //! `processMultibulkBuffer` and `processInlineBuffer` of Redis 7.
 
 use smallvec::SmallVec;
 
-/// The words of one command; the first is its name. Those of `CL.THROTTLE` need no allocation.
+/// The words of one command; the first is its name. `CL.THROTTLE` needs no allocation.
 pub type Words<'a> = SmallVec<[&'a [u8]; 8]>;
 
-/// What a command may be.
+/// The bounds of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes of a whole command.
     pub bytes_max: usize,
-    /// Most words of a command.
     pub words_max: usize,
-    /// Most bytes of a word.
     pub word_bytes_max: usize,
-    /// Whether the client still has to say its password, for the error.
+    /// Whether the client has not authenticated yet; selects the error.
     pub before_auth: bool,
 }
 
-/// Bytes that are no command. The connection cannot go on: where the next one begins is unknown.
+/// Bytes that are no command. The connection has to be closed, because the beginning of the next
+/// command is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// An array's length is no number, or above the limit.
+    /// The length of an array is no number or above the bound.
     #[error("Protocol error: invalid multibulk length")]
     ArrayLength,
-    /// Likewise, before `AUTH`.
     #[error("Protocol error: unauthenticated multibulk length")]
     ArrayLengthBeforeAuth,
     /// A word does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", .0.escape_ascii())]
     NoBulk(u8),
-    /// A word's length is no number, or above the limit.
+    /// The length of a word is no number or above the bound.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
-    /// Likewise, before `AUTH`.
     #[error("Protocol error: unauthenticated bulk length")]
     BulkLengthBeforeAuth,
-    /// A word is longer than it says.
+    /// A word is longer than its length.
     #[error("Protocol error: expected the end of a bulk string")]
     BulkEnd,
-    /// A length without an end.
+    /// A length without a line end.
     #[error("Protocol error: too big count string")]
     CountTooLong,
-    /// The whole command is too long.
     #[error("Protocol error: too big request")]
     TooLong,
-    /// An inline command without an end.
+    /// An inline command without a line end, or with too many words.
     #[error("Protocol error: too big inline request")]
     InlineTooLong,
-    /// A quote that does not end.
+    /// A quote that is not closed.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
 }
 
-/// What stands at the beginning of some bytes.
+/// The result of parsing the beginning of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Not a whole command yet.
+    /// Not a complete command yet.
     Partial,
-    /// A command of so many bytes; its words are where they were asked for. There may be none.
+    /// A command of this many bytes, possibly without words.
     Command(usize),
-    /// An inline command of so many bytes, with quotes; its words are these.
+    /// An inline command with quotes: its bytes and its words.
     Quoted(usize, Vec<Vec<u8>>),
 }
 
-/// Most bytes of a length with its line end: 19 digits, a sign, and those.
+/// Most bytes of a length: 19 digits, a sign and the line end, rounded up.
 const COUNT_BYTES_MAX: usize = 32;
 
-/// Reads one command from the beginning of `bytes` and puts its words into `words`.
+/// Parses one command at the beginning of `bytes` and stores its words in `words`.
+///
+/// # Errors
+///
+/// The bytes cannot become a command, whatever follows.
 pub fn read<'a>(
     bytes: &'a [u8],
     limits: &Limits,
@@ -107,7 +107,7 @@ fn array<'a>(bytes: &'a [u8], limits: &Limits, words: &mut Words<'a>) -> Result<
     let Some((count, mut at)) = count(bytes, 1, Malformed::ArrayLength)? else {
         return Ok(Read::Partial);
     };
-    // An empty array, and a null one, are no command; Redis skips both.
+    // Redis skips empty and null arrays.
     let count = usize::try_from(count).unwrap_or(0);
     if count > limits.words_max {
         return Err(if limits.before_auth {
@@ -149,11 +149,11 @@ fn array<'a>(bytes: &'a [u8], limits: &Limits, words: &mut Words<'a>) -> Result<
     Ok(Read::Command(at))
 }
 
-/// The number at `at` and where what follows its line begins; `None` when the line is not whole.
+/// The number at `at` and the index after its line; `None` when the line is incomplete.
 #[inline]
 fn count(bytes: &[u8], at: usize, wrong: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
     let rest = bytes.get(at..).unwrap_or_default();
-    // Nearly all are one or two digits.
+    // Nearly all have one or two digits.
     match rest {
         [d @ b'0'..=b'9', b'\r', b'\n', ..] => return Ok(Some((i64::from(d - b'0'), at + 3))),
         [t @ b'0'..=b'9', d @ b'0'..=b'9', b'\r', b'\n', ..] => {
@@ -173,7 +173,7 @@ fn count(bytes: &[u8], at: usize, wrong: Malformed) -> Result<Option<(i64, usize
     }
 }
 
-/// A decimal number as Rust, and so redis-cell, reads it.
+/// A decimal number as Rust, and therefore redis-cell, parses it.
 #[inline]
 pub fn integer(text: &[u8]) -> Option<i64> {
     // Up to 18 digits cannot overflow.
@@ -207,9 +207,9 @@ fn bounded(words: usize, limits: &Limits) -> Result<(), Malformed> {
     if words > limits.words_max { Err(Malformed::InlineTooLong) } else { Ok(()) }
 }
 
-/// The words of a line with quotes, as `redis-cli` and Redis itself read them: in double quotes
-/// `\n`, `\r`, `\t`, `\a`, `\b` and `\xHH` stand for one byte, in single quotes only `\'`. `None`
-/// when a quote does not end, or something follows it directly.
+/// The words of a line with quotes, as `redis-cli` and Redis parse them: in double quotes `\n`,
+/// `\r`, `\t`, `\a`, `\b` and `\xHH` stand for one byte, in single quotes only `\'`. `None` when a
+/// quote is not closed, or something other than a space follows it.
 fn quoted(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line;
@@ -243,7 +243,7 @@ fn quoted(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// Puts what stands up to the closing quote into `word`; what follows it.
+/// Appends the text up to the closing quote to `word`; returns the rest of the line.
 fn in_quotes<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         let (byte, after) = match rest {
@@ -274,11 +274,7 @@ fn in_quotes<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'
 }
 
 fn hex(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        b'a'..=b'f' => digit - b'a' + 10,
-        _ => digit.wrapping_sub(b'A').wrapping_add(10),
-    }
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok()).unwrap_or(0)
 }
 
 fn is_space(byte: u8) -> bool {
@@ -307,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read() {
+    fn commands_are_parsed() {
         for (bytes, expected) in [
             ("*1\r\n$4\r\nPING\r\n*1\r\n", list(&["PING"])),
             (
@@ -329,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_told_as_redis_does() {
+    fn malformed_commands_have_the_errors_of_redis() {
         let long = format!("*1\r\n$41\r\n{}\r\n", "x".repeat(41));
         let endless = "x".repeat(40);
         for (bytes, malformed) in [
@@ -363,11 +359,11 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_of_a_command_is_none_yet_and_no_error() {
+    fn an_incomplete_command_is_partial_and_no_error() {
         for whole in ["*2\r\n$4\r\nECHO\r\n$12\r\nhello, world\r\n", "ECHO 'a b'\r\n", "PING\r\n"] {
             for end in 0..whole.len() {
-                let begun = &whole.as_bytes()[..end];
-                assert_eq!(words(begun), Err(None), "{:?}", &whole[..end]);
+                let prefix = &whole.as_bytes()[..end];
+                assert_eq!(words(prefix), Err(None), "{:?}", &whole[..end]);
             }
             assert_eq!(words(whole.as_bytes()).map(|(n, _)| n), Ok(whole.len()));
         }

@@ -1,12 +1,11 @@
-//! Replies into bytes, in the protocol that the client speaks.
+//! Encodes replies in the protocol version of the client.
 //!
-//! RESP3 has words of its own for a map and for nothing; RESP2 says a map as a flat array and
-//! nothing as a bulk string of length -1. All else is the same in both.
+//! RESP3 has types for maps and null; RESP2 encodes a map as a flat array and null as a bulk string
+//! of length -1. The other types used here are the same in both.
 
-/// Which protocol a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// What every connection begins with.
+    /// The version of a new connection.
     #[default]
     Resp2,
     /// After `HELLO 3`.
@@ -14,7 +13,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its number in `HELLO`.
+    /// The version number in `HELLO`.
     pub const fn number(self) -> i64 {
         match self {
             Self::Resp2 => 2,
@@ -23,32 +22,30 @@ impl Protocol {
     }
 }
 
-/// Replies that were not sent yet.
+/// Encoded replies that were not sent yet.
 #[derive(Debug, Default)]
 pub struct Replies {
     bytes: Vec<u8>,
 }
 
 impl Replies {
-    /// What is to be sent.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many bytes.
+    /// In bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Forgets what was sent, and the room of what was unusually long.
-    pub fn clear(&mut self, room_max: usize) {
+    /// Removes all replies, and shrinks the buffer to `capacity_max`.
+    pub fn clear(&mut self, capacity_max: usize) {
         self.bytes.clear();
-        self.bytes.shrink_to(room_max);
+        self.bytes.shrink_to(capacity_max);
     }
 
     /// `+OK`
@@ -56,7 +53,7 @@ impl Replies {
         self.line(b'+', text.as_bytes());
     }
 
-    /// `-ERR text`; with its code. Line ends in it become spaces.
+    /// `-ERR text`; `text` includes the code. Line ends in it become spaces.
     pub fn error(&mut self, text: &str) {
         self.bytes.push(b'-');
         self.bytes.extend(text.bytes().map(|b| if b == b'\r' || b == b'\n' { b' ' } else { b }));
@@ -75,7 +72,6 @@ impl Replies {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// Nothing.
     pub fn null(&mut self, protocol: Protocol) {
         self.bytes.extend_from_slice(match protocol {
             Protocol::Resp2 => b"$-1\r\n",
@@ -96,9 +92,9 @@ impl Replies {
         }
     }
 
-    /// An array of five integers: what `CL.THROTTLE` answers.
+    /// An array of five integers: the reply to `CL.THROTTLE`.
     #[inline]
-    pub fn five(&mut self, numbers: [i64; 5]) {
+    pub fn throttle(&mut self, numbers: [i64; 5]) {
         self.bytes.extend_from_slice(b"*5\r\n");
         for number in numbers {
             self.integer(number);
@@ -107,7 +103,7 @@ impl Replies {
 
     #[inline]
     fn number(&mut self, sign: u8, number: i64) {
-        // Most are one digit, or -1.
+        // Most are one digit or -1.
         match number {
             digit @ 0..=9 => {
                 let digit = b'0' + u8::try_from(digit).unwrap_or(0);
@@ -130,11 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_what_redis_says() {
+    fn replies_are_encoded_as_in_redis() {
         let mut replies = Replies::default();
         replies.simple("OK");
         replies.error("ERR a\r\nb");
-        replies.five([0, 16, 15, -1, 4_294_967_295]);
+        replies.throttle([0, 16, 15, -1, 4_294_967_295]);
         replies.bulk(b"hi");
         replies.null(Protocol::Resp2);
         replies.null(Protocol::Resp3);

@@ -1,52 +1,47 @@
-//! What one connection has said about itself, and the commands that are about that. No I/O.
+//! The state of one connection, and the commands that read or change it. No I/O.
 //!
-//! *Driving it*: one [`Session::admits`] before each command, [`Session::talk`] for each
-//! [`Talk`]. A session begins unauthenticated when the door has a password.
+//! *Usage*: [`Session::admits`] before each command, [`Session::run`] for each [`SessionCommand`].
+//! A session begins unauthenticated when the listener has a password.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use subtle::ConstantTimeEq;
 
-use super::about;
-use super::command::{Command, Talk, shown, wrong_number};
+use super::command::{Command, SessionCommand, shown, unknown_subcommand, wrong_number};
 use super::read::{Words, integer};
 use super::reply::{Protocol, Replies};
+use super::server_info;
 use crate::config::Secret;
 
-/// Who may come in.
+/// What a client has to authenticate with.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// The name that goes with the password.
     pub username: String,
-    /// `None`: everybody.
+    /// `None`: no authentication.
     pub password: Option<Secret>,
 }
 
-/// One connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Tells it from others of this node.
+    /// Unique on this node.
     id: i64,
     peer: SocketAddr,
     local: SocketAddr,
     protocol: Protocol,
-    /// Whether it has said the password, or need not.
-    is_let_in: bool,
-    /// What it calls itself, for `CLIENT INFO`.
+    is_authenticated: bool,
+    /// Set by `CLIENT SETNAME`.
     name: Vec<u8>,
 }
 
-/// What is to become of the connection.
+/// What happens to the connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It goes on.
-    GoOn,
-    /// It is closed when the replies are sent.
+    Continue,
+    /// It is closed after the replies are sent.
     Close,
 }
 
-/// Most bytes of a connection's name.
 const NAME_BYTES_MAX: usize = 256;
 
 const NO_AUTH: &str = "NOAUTH Authentication required.";
@@ -58,54 +53,55 @@ const NO_PASSWORD_SET: &str = "ERR AUTH <password> called without any password c
      default user. Are you sure your configuration is correct?";
 
 impl Session {
-    /// A connection that has said nothing yet.
-    pub fn new(id: i64, peer: SocketAddr, local: SocketAddr, listener: &Credentials) -> Self {
-        let is_let_in = listener.password.is_none();
-        Self { id, peer, local, protocol: Protocol::Resp2, is_let_in, name: Vec::new() }
+    pub fn new(id: i64, peer: SocketAddr, local: SocketAddr, credentials: &Credentials) -> Self {
+        let is_authenticated = credentials.password.is_none();
+        Self { id, peer, local, protocol: Protocol::Resp2, is_authenticated, name: Vec::new() }
     }
 
-    /// Whether the client need not say a password any more.
-    pub fn is_let_in(&self) -> bool {
-        self.is_let_in
+    /// Whether the client has authenticated, or need not.
+    pub fn is_authenticated(&self) -> bool {
+        self.is_authenticated
     }
 
-    /// What it speaks.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Whether `command` may be run now, or the error to answer.
+    /// Whether `command` may run now.
+    ///
+    /// # Errors
+    ///
+    /// The text of the error reply.
     pub fn admits(&self, command: &Command<'_>) -> Result<(), &'static str> {
-        let is_before = matches!(
-            command,
-            Command::Talk(Talk::Auth | Talk::Hello | Talk::Quit | Talk::Reset, _) | Command::Http
-        );
-        if self.is_let_in || is_before { Ok(()) } else { Err(NO_AUTH) }
+        use SessionCommand::{Auth, Hello, Quit, Reset};
+        let needs_no_auth =
+            matches!(command, Command::Session(Auth | Hello | Quit | Reset, _) | Command::Http);
+        if self.is_authenticated || needs_no_auth { Ok(()) } else { Err(NO_AUTH) }
     }
 
-    /// Runs a command about the connection and writes its reply.
-    pub fn talk(
+    /// Runs a command and writes its reply.
+    pub fn run(
         &mut self,
-        talk: Talk,
+        command: SessionCommand,
         args: &Words<'_>,
-        listener: &Credentials,
+        credentials: &Credentials,
         replies: &mut Replies,
     ) -> Next {
-        let outcome = match talk {
-            Talk::Auth => self.auth(args, listener).map(|()| replies.simple("OK")),
-            Talk::Hello => self.hello(args, listener, replies),
-            Talk::Client => self.client(args, replies),
-            Talk::Command => about::commands(args, self.protocol, replies),
-            Talk::Config => about::config(args, self.protocol, replies),
-            Talk::Info => {
-                replies.bulk(about::info(args, self.local.port()).as_bytes());
+        let result = match command {
+            SessionCommand::Auth => self.auth(args, credentials).map(|()| replies.simple("OK")),
+            SessionCommand::Hello => self.hello(args, credentials, replies),
+            SessionCommand::Client => self.client(args, replies),
+            SessionCommand::Command => server_info::commands(args, self.protocol, replies),
+            SessionCommand::Config => server_info::config(args, self.protocol, replies),
+            SessionCommand::Info => {
+                replies.bulk(server_info::info(args, self.local.port()).as_bytes());
                 Ok(())
             }
-            Talk::Echo => {
+            SessionCommand::Echo => {
                 replies.bulk(args.first().copied().unwrap_or_default());
                 Ok(())
             }
-            Talk::Ping => match args[..] {
+            SessionCommand::Ping => match args[..] {
                 [] => {
                     replies.simple("PONG");
                     Ok(())
@@ -116,7 +112,7 @@ impl Session {
                 }
                 _ => Err(wrong_number(b"ping")),
             },
-            Talk::Select => match args.first().map(|text| integer(text)) {
+            SessionCommand::Select => match args.first().map(|text| integer(text)) {
                 Some(Some(0)) => {
                     replies.simple("OK");
                     Ok(())
@@ -124,55 +120,57 @@ impl Session {
                 Some(Some(_)) => Err("ERR DB index is out of range".to_owned()),
                 _ => Err("ERR value is not an integer or out of range".to_owned()),
             },
-            Talk::Reset => {
+            SessionCommand::Reset => {
                 let Self { id, peer, local, .. } = *self;
-                *self = Self::new(id, peer, local, listener);
+                *self = Self::new(id, peer, local, credentials);
                 replies.simple("RESET");
                 Ok(())
             }
-            Talk::Quit => {
+            SessionCommand::Quit => {
                 replies.simple("OK");
                 return Next::Close;
             }
         };
-        if let Err(error) = outcome {
+        if let Err(error) = result {
             replies.error(&error);
         }
-        Next::GoOn
+        Next::Continue
     }
 }
 
-// === impl Session: who and what ===
+// === impl Session: commands ===
 
 impl Session {
-    fn auth(&mut self, args: &Words<'_>, listener: &Credentials) -> Result<(), String> {
+    fn auth(&mut self, args: &Words<'_>, credentials: &Credentials) -> Result<(), String> {
         let (username, password) = match args[..] {
-            [password] if listener.password.is_some() => (listener.username.as_bytes(), password),
+            [password] if credentials.password.is_some() => {
+                (credentials.username.as_bytes(), password)
+            }
             [_] => return Err(NO_PASSWORD_SET.to_owned()),
             [username, password] => (username, password),
             _ => return Err("ERR syntax error".to_owned()),
         };
-        self.let_in(username, password, listener)
+        self.authenticate(username, password, credentials)
     }
 
-    fn let_in(
+    fn authenticate(
         &mut self,
         username: &[u8],
         password: &[u8],
-        listener: &Credentials,
+        credentials: &Credentials,
     ) -> Result<(), String> {
-        if !listener.accepts(username, password) {
+        if !credentials.accepts(username, password) {
             return Err(WRONG_PASS.to_owned());
         }
-        self.is_let_in = true;
+        self.is_authenticated = true;
         Ok(())
     }
 
-    /// All of it, or none: a wrong password changes no protocol.
+    /// Applies all options or none: a wrong password does not change the protocol.
     fn hello(
         &mut self,
         args: &Words<'_>,
-        listener: &Credentials,
+        credentials: &Credentials,
         replies: &mut Replies,
     ) -> Result<(), String> {
         let mut protocol = self.protocol;
@@ -198,7 +196,7 @@ impl Session {
                     after
                 }
                 [option, text, after @ ..] if is(option, "SETNAME") => {
-                    name = Some(named(text)?);
+                    name = Some(client_name(text)?);
                     after
                 }
                 [option, ..] => {
@@ -207,16 +205,16 @@ impl Session {
             };
         }
         if let Some((username, password)) = user {
-            self.let_in(username, password, listener)?;
+            self.authenticate(username, password, credentials)?;
         }
-        if !self.is_let_in {
+        if !self.is_authenticated {
             return Err(HELLO_FIRST.to_owned());
         }
         if let Some(name) = name {
             self.name = name;
         }
         self.protocol = protocol;
-        about::hello(self.id, protocol, replies);
+        server_info::hello(self.id, protocol, replies);
         Ok(())
     }
 
@@ -225,14 +223,14 @@ impl Session {
         let verb = verb.to_ascii_lowercase();
         match (verb.as_slice(), rest) {
             (b"setname", [text]) => {
-                self.name = named(text)?;
+                self.name = client_name(text)?;
                 replies.simple("OK");
             }
             (b"getname", []) if self.name.is_empty() => replies.null(self.protocol),
             (b"getname", []) => replies.bulk(&self.name),
             (b"id", []) => replies.integer(self.id),
-            (b"info", []) | (b"list", _) => replies.bulk(self.line().as_bytes()),
-            // What library a client is, and what its keys mean to a cache: nothing to us.
+            (b"info", []) | (b"list", _) => replies.bulk(self.describe().as_bytes()),
+            // The client library, and hints for Redis' cache: accepted and ignored.
             (b"setinfo", [_, _]) | (b"no-evict" | b"no-touch", [_]) => replies.simple("OK"),
             (
                 b"setname" | b"getname" | b"id" | b"info" | b"setinfo" | b"no-evict" | b"no-touch",
@@ -245,8 +243,8 @@ impl Session {
         Ok(())
     }
 
-    /// The line of this connection; that of others is nobody's business here.
-    fn line(&self) -> String {
+    /// The line of `CLIENT INFO`. `CLIENT LIST` shows no other connection.
+    fn describe(&self) -> String {
         let Self { id, peer, local, name, protocol, .. } = self;
         let mut line = format!("id={id} addr={peer} laddr={local} name=");
         line.push_str(&String::from_utf8_lossy(name));
@@ -256,8 +254,8 @@ impl Session {
 }
 
 impl Credentials {
-    /// How long the words of one who has not said them yet may be says `read::Limits`. The time
-    /// that a comparison takes depends on lengths, not on where two differ.
+    /// Compares in a time that depends on the lengths only. `read::Limits` bounds the length of
+    /// words before authentication.
     fn accepts(&self, username: &[u8], password: &[u8]) -> bool {
         let name = self.username.as_bytes().ct_eq(username);
         let pass = match &self.password {
@@ -272,7 +270,7 @@ fn is(word: &[u8], option: &str) -> bool {
     word.eq_ignore_ascii_case(option.as_bytes())
 }
 
-fn named(text: &[u8]) -> Result<Vec<u8>, String> {
+fn client_name(text: &[u8]) -> Result<Vec<u8>, String> {
     if text.len() > NAME_BYTES_MAX || !text.iter().all(u8::is_ascii_graphic) {
         let text = "ERR Client names cannot contain spaces, newlines or special characters.";
         return Err(text.to_owned());
@@ -280,33 +278,28 @@ fn named(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok(text.to_vec())
 }
 
-/// As Redis says it.
-pub(super) fn unknown_subcommand(command: &str, verb: &[u8]) -> String {
-    format!("ERR unknown subcommand '{}'. Try {command} HELP.", shown(verb))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::command::command;
     use super::*;
 
-    fn listener(password: Option<&str>) -> Credentials {
+    fn credentials(password: Option<&str>) -> Credentials {
         Credentials { username: "default".to_owned(), password: password.map(Into::into) }
     }
 
-    fn session(listener: &Credentials) -> Session {
+    fn session(credentials: &Credentials) -> Session {
         let addr = SocketAddr::from(([127, 0, 0, 1], 6380));
-        Session::new(7, addr, addr, listener)
+        Session::new(7, addr, addr, credentials)
     }
 
-    fn say(session: &mut Session, listener: &Credentials, line: &str) -> String {
+    fn send(session: &mut Session, credentials: &Credentials, line: &str) -> String {
         let mut words: Words<'_> = line.split(' ').map(str::as_bytes).collect();
         let mut replies = Replies::default();
         match command(&mut words) {
             Ok(command) => match (session.admits(&command), command) {
                 (Err(error), _) => replies.error(error),
-                (Ok(()), Command::Talk(talk, args)) => {
-                    if session.talk(talk, &args, listener, &mut replies) == Next::Close {
+                (Ok(()), Command::Session(command, args)) => {
+                    if session.run(command, &args, credentials, &mut replies) == Next::Close {
                         replies.simple("closed");
                     }
                 }
@@ -318,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_decided_before_the_password() {
-        let listener = listener(Some("secret"));
-        let mut session = session(&listener);
-        let mut says = |line: &str| say(&mut session, &listener, line);
+    fn nothing_is_decided_before_authentication() {
+        let credentials = credentials(Some("secret"));
+        let mut session = session(&credentials);
+        let mut reply_to = |line: &str| send(&mut session, &credentials, line);
         for line in ["PING", "CL.THROTTLE a 1 1 1", "TG.CHECK d k v", "CLIENT ID", "INFO"] {
-            assert_eq!(says(line), "-NOAUTH Authentication required.|", "{line}");
+            assert_eq!(reply_to(line), "-NOAUTH Authentication required.|", "{line}");
         }
-        assert_eq!(says("HELLO 3"), format!("-{HELLO_FIRST}|"));
+        assert_eq!(reply_to("HELLO 3"), format!("-{HELLO_FIRST}|"));
         for line in [
             "AUTH wrong",
             "AUTH default wrong",
@@ -333,49 +326,49 @@ mod tests {
             "AUTH secre",
             "HELLO 3 AUTH default x",
         ] {
-            assert_eq!(says(line), format!("-{WRONG_PASS}|"), "{line}");
+            assert_eq!(reply_to(line), format!("-{WRONG_PASS}|"), "{line}");
         }
-        assert_eq!(says("PING"), "-NOAUTH Authentication required.|");
-        assert_eq!(says("AUTH secret"), "+OK|");
-        assert_eq!(says("CL.THROTTLE a 1 1 1"), "+decided|");
-        // What it said once it has to say again after a reset.
-        assert_eq!(says("RESET"), "+RESET|");
-        assert_eq!(says("PING"), "-NOAUTH Authentication required.|");
-        assert_eq!(says("AUTH default secret"), "+OK|");
-        assert_eq!(says("PING"), "+PONG|");
-        assert_eq!(says("QUIT"), "+OK|+closed|");
+        assert_eq!(reply_to("PING"), "-NOAUTH Authentication required.|");
+        assert_eq!(reply_to("AUTH secret"), "+OK|");
+        assert_eq!(reply_to("CL.THROTTLE a 1 1 1"), "+decided|");
+        // A reset also resets authentication.
+        assert_eq!(reply_to("RESET"), "+RESET|");
+        assert_eq!(reply_to("PING"), "-NOAUTH Authentication required.|");
+        assert_eq!(reply_to("AUTH default secret"), "+OK|");
+        assert_eq!(reply_to("PING"), "+PONG|");
+        assert_eq!(reply_to("QUIT"), "+OK|+closed|");
     }
 
     #[test]
-    fn without_a_password_the_name_alone_must_be_right() {
-        let listener = listener(None);
-        let mut session = session(&listener);
-        assert_eq!(say(&mut session, &listener, "AUTH x"), format!("-{NO_PASSWORD_SET}|"));
-        assert_eq!(say(&mut session, &listener, "AUTH default x"), "+OK|");
-        assert_eq!(say(&mut session, &listener, "AUTH you x"), format!("-{WRONG_PASS}|"));
+    fn without_a_password_only_the_username_is_compared() {
+        let credentials = credentials(None);
+        let mut session = session(&credentials);
+        assert_eq!(send(&mut session, &credentials, "AUTH x"), format!("-{NO_PASSWORD_SET}|"));
+        assert_eq!(send(&mut session, &credentials, "AUTH default x"), "+OK|");
+        assert_eq!(send(&mut session, &credentials, "AUTH you x"), format!("-{WRONG_PASS}|"));
     }
 
     #[test]
-    fn hello_chooses_the_protocol_or_changes_nothing() {
-        let listener = listener(None);
-        let mut session = session(&listener);
-        let mut says = |line: &str| say(&mut session, &listener, line);
-        assert_eq!(says("CLIENT GETNAME"), "$-1|");
-        assert!(says("HELLO").starts_with("*14|$6|server|"));
-        assert!(says("HELLO 3 SETNAME me").starts_with("%7|$6|server|"));
-        assert_eq!(says("CLIENT GETNAME"), "$2|me|");
-        assert_eq!(says("HELLO 4"), "-NOPROTO unsupported protocol version|");
-        assert_eq!(says("HELLO x"), "-ERR Protocol version is not an integer or out of range|");
-        assert_eq!(says("HELLO 2 AUTH default"), "-ERR Syntax error in HELLO option 'AUTH'|");
-        assert!(says("CLIENT INFO").contains(" name=me db=0 resp=3\n"));
-        assert!(says("HELLO 2").starts_with("*14|"));
+    fn hello_selects_the_protocol_or_changes_nothing() {
+        let credentials = credentials(None);
+        let mut session = session(&credentials);
+        let mut reply_to = |line: &str| send(&mut session, &credentials, line);
+        assert_eq!(reply_to("CLIENT GETNAME"), "$-1|");
+        assert!(reply_to("HELLO").starts_with("*14|$6|server|"));
+        assert!(reply_to("HELLO 3 SETNAME me").starts_with("%7|$6|server|"));
+        assert_eq!(reply_to("CLIENT GETNAME"), "$2|me|");
+        assert_eq!(reply_to("HELLO 4"), "-NOPROTO unsupported protocol version|");
+        assert_eq!(reply_to("HELLO x"), "-ERR Protocol version is not an integer or out of range|");
+        assert_eq!(reply_to("HELLO 2 AUTH default"), "-ERR Syntax error in HELLO option 'AUTH'|");
+        assert!(reply_to("CLIENT INFO").contains(" name=me db=0 resp=3\n"));
+        assert!(reply_to("HELLO 2").starts_with("*14|"));
     }
 
     #[test]
-    fn what_clients_send_at_their_start_is_answered() {
-        let listener = listener(None);
-        let mut session = session(&listener);
-        let mut says = |line: &str| say(&mut session, &listener, line);
+    fn commands_that_clients_send_at_connect_are_supported() {
+        let credentials = credentials(None);
+        let mut session = session(&credentials);
+        let mut reply_to = |line: &str| send(&mut session, &credentials, line);
         for (line, reply) in [
             ("CLIENT SETNAME app-1", "+OK|"),
             ("CLIENT SETINFO LIB-NAME redis-py", "+OK|"),
@@ -393,7 +386,7 @@ mod tests {
             ("CLIENT SETNAME", "-ERR wrong number of arguments for 'client|setname' command|"),
             ("CLIENT KILL 1", "-ERR unknown subcommand 'kill'. Try CLIENT HELP.|"),
         ] {
-            assert_eq!(says(line), reply, "{line}");
+            assert_eq!(reply_to(line), reply, "{line}");
         }
     }
 }

@@ -20,10 +20,10 @@ use tidegate_rules::metadata::Metadata;
 
 use super::message::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
 use super::structure::{Kind, Struct, Value};
-use crate::decide::Answer;
+use crate::decide::CheckResponse;
 
 /// What Envoy is told of `request`, to which `answer` was given.
-pub(super) fn dynamic_metadata(request: &RateLimitRequest, answer: &Answer) -> Struct {
+pub(super) fn dynamic_metadata(request: &RateLimitRequest, answer: &CheckResponse) -> Struct {
     let mut told = Struct::default();
     set(&mut told, "domain", Kind::Text(request.domain.clone()));
     let descriptors = request.descriptors.iter().map(|it| Kind::Struct(descriptor(it)).into());

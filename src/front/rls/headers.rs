@@ -21,11 +21,11 @@ use tidegate_rules::rule::Rule;
 
 use super::message::{DescriptorStatus, HeaderValue, Unit};
 use crate::config::Envoy;
-use crate::decide::{Answer, Status};
+use crate::decide::{CheckResponse, Status};
 
 /// The headers of `answer`, whose statuses are `statuses` on the wire.
 pub(super) fn headers(
-    answer: &Answer,
+    answer: &CheckResponse,
     statuses: &[DescriptorStatus],
     envoy: &Envoy,
 ) -> Vec<HeaderValue> {
@@ -49,7 +49,7 @@ pub(super) fn headers(
 }
 
 fn speaker<'a>(
-    answer: &'a Answer,
+    answer: &'a CheckResponse,
     statuses: &'a [DescriptorStatus],
     envoy: &Envoy,
 ) -> Option<(&'a Status, &'a DescriptorStatus)> {

@@ -6,12 +6,12 @@ use super::message::{
     Code, DescriptorStatus, Duration, RateLimit, RateLimitRequest, RateLimitResponse, Unit,
 };
 use crate::config::Envoy;
-use crate::decide::{Answer, Status};
+use crate::decide::{CheckResponse, Status};
 
 /// The whole response to `request`, with what `envoy` switches on.
 pub fn response_to(
     request: &RateLimitRequest,
-    answer: &Answer,
+    answer: &CheckResponse,
     envoy: &Envoy,
 ) -> RateLimitResponse {
     let mut response = response(answer);
@@ -28,7 +28,7 @@ pub fn response_to(
 ///
 /// Statuses are always filled, one a descriptor. As in envoyproxy/ratelimit, a descriptor without a
 /// rule is `OK` and nothing else, and one that is unlimited has the largest number remaining.
-pub fn response(answer: &Answer) -> RateLimitResponse {
+pub fn response(answer: &CheckResponse) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: Code::of(answer.allowed).into(),
         statuses: answer.statuses.iter().map(descriptor_status).collect(),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidegate::decide::{Answer, VerdictSource};
+use tidegate::decide::{CheckResponse, VerdictSource};
 
 use crate::clock::Time;
 use crate::keys::Key;
@@ -54,7 +54,7 @@ impl History {
     }
 
     /// Notes the answer to ask `number`.
-    pub(crate) fn answered(&self, number: usize, answer: &Answer) {
+    pub(crate) fn answered(&self, number: usize, answer: &CheckResponse) {
         let Some(status) = answer.statuses.first() else { return };
         let remaining = status.leading_verdict().map_or(0, |verdict| verdict.remaining);
         let (is_allowed, source) = (answer.allowed, status.source);
@@ -93,7 +93,7 @@ impl Record {
 
     /// Whether it was answered by what the key's owner says, or said a while ago.
     pub(crate) fn is_judged(&self) -> bool {
-        self.is_decided() || self.source() == Some(VerdictSource::Remembered)
+        self.is_decided() || self.source() == Some(VerdictSource::NegativeCache)
     }
 
     /// Hits that the key's owner admitted, as far as the caller knows.
@@ -104,7 +104,7 @@ impl Record {
 
     /// Hits that passed because the rule says so while nobody could decide.
     pub(crate) fn admitted_by_policy(&self) -> u64 {
-        let is_policy = self.source() == Some(VerdictSource::Policy);
+        let is_policy = self.source() == Some(VerdictSource::Fallback);
         let is_admitted = is_policy && self.outcome.is_some_and(|it| it.is_allowed);
         if is_admitted { self.hits.unsigned_abs() } else { 0 }
     }

@@ -180,7 +180,7 @@ impl Process {
     pub(crate) fn decides(&self, token: u64) -> bool {
         // Leases are told by the process's own clock.
         let _inside = self.runtime.enter();
-        self.core.decider.parts().ownership.owns(Scope::Region, token)
+        self.core.ownership.owns(Scope::Region, token)
     }
 
     /// Opens the door: its clients run from now on.
@@ -203,7 +203,7 @@ impl Process {
     /// The places that it decides; `None` while it has no lease.
     pub(crate) fn deciding(&self) -> Option<Ranges> {
         let _inside = self.runtime.enter();
-        let ownership = &self.core.decider.parts().ownership;
+        let ownership = &self.core.ownership;
         let has_lease = ownership.has_lease(Scope::Region);
         has_lease.then(|| ownership.owned_ranges(Scope::Region).decides.clone())
     }

@@ -5,8 +5,7 @@ use crate::coverage::Situation;
 
 pub(super) fn check(case: &mut Case<'_, '_>) {
     let keys_max = case.scenario.keys_max;
-    let stats: Vec<_> =
-        case.world.processes().map(|process| process.core.decider.parts().store.stats()).collect();
+    let stats: Vec<_> = case.world.processes().map(|process| process.core.store.stats()).collect();
     for stats in stats {
         let report = &mut case.world.report;
         if stats.keys > keys_max {

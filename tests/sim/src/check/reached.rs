@@ -11,7 +11,7 @@ pub(super) fn note(case: &mut Case<'_, '_>) {
     let crashes = &case.world.crashes;
     let (asks, by_policy, reached) = case.world.history.with(|records| {
         let by = |source| records.iter().filter(move |record| record.source() == Some(source));
-        let by_policy = by(VerdictSource::Policy).count() as u64;
+        let by_policy = by(VerdictSource::Fallback).count() as u64;
         let is_refused = |record: &&Record| record.outcome.is_some_and(|o| !o.is_allowed);
         let mut reached = Vec::new();
         if by_policy > 0 {

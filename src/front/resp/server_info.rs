@@ -1,19 +1,18 @@
-//! What the server tells about itself: `HELLO`, `INFO`, `COMMAND`, `CONFIG GET`.
+//! Commands that describe the server: `HELLO`, `INFO`, `COMMAND`, `CONFIG GET`.
 //!
-//! Clients look here for what they may use, so it says what a Redis 7 of one database without
-//! persistence says where they look, and otherwise the truth.
+//! Clients choose features by these replies. The fields that they read are those of a Redis 7 with
+//! one database and no persistence.
 
 use std::fmt::Write as _;
 
-use super::command::{COMMANDS, wrong_number};
+use super::command::{COMMANDS, unknown_subcommand, wrong_number};
 use super::read::Words;
 use super::reply::{Protocol, Replies};
-use super::session::unknown_subcommand;
 
-/// The Redis whose ways clients may expect.
+/// The version of Redis whose behaviour clients can expect.
 const REDIS_VERSION: &str = "7.0.15";
 
-/// The settings that tools ask for: redis-benchmark prints them.
+/// The settings of `CONFIG GET`: redis-benchmark prints them.
 const SETTINGS: [(&str, &str); 3] = [("save", ""), ("appendonly", "no"), ("databases", "1")];
 
 /// The reply to `HELLO`.
@@ -35,7 +34,7 @@ pub(super) fn hello(id: i64, protocol: Protocol, replies: &mut Replies) {
     replies.array(0);
 }
 
-/// The reply to `INFO`, for all sections when none is named.
+/// The reply to `INFO`, for all sections when `sections` is empty.
 pub(super) fn info(sections: &Words<'_>, port: u16) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let all = [
@@ -50,7 +49,7 @@ pub(super) fn info(sections: &Words<'_>, port: u16) -> String {
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
         ("Cluster", "cluster_enabled:0\r\n".to_owned()),
     ];
-    let is_asked = |name: &str| {
+    let is_requested = |name: &str| {
         let is = |section: &&[u8], name: &str| section.eq_ignore_ascii_case(name.as_bytes());
         let named = |section| {
             is(section, name) || ["all", "default", "everything"].iter().any(|it| is(section, it))
@@ -58,14 +57,14 @@ pub(super) fn info(sections: &Words<'_>, port: u16) -> String {
         sections.is_empty() || sections.iter().any(named)
     };
     let mut text = String::new();
-    for (name, lines) in all.iter().filter(|(name, _)| is_asked(name)) {
+    for (name, lines) in all.iter().filter(|(name, _)| is_requested(name)) {
         let between = if text.is_empty() { "" } else { "\r\n" };
         let _ = write!(text, "{between}# {name}\r\n{lines}");
     }
     text
 }
 
-/// The reply to `CONFIG GET`; what is not known is left out, as there.
+/// The reply to `CONFIG GET`; unknown settings are left out, as in Redis.
 pub(super) fn config(
     args: &Words<'_>,
     protocol: Protocol,
@@ -75,10 +74,10 @@ pub(super) fn config(
     if !verb.eq_ignore_ascii_case(b"GET") {
         return Err(unknown_subcommand("CONFIG", verb));
     }
-    let is_asked = |key: &str| {
+    let is_requested = |key: &str| {
         names.iter().any(|name| *name == b"*" || name.eq_ignore_ascii_case(key.as_bytes()))
     };
-    let found: Vec<_> = SETTINGS.iter().filter(|(key, _)| is_asked(key)).collect();
+    let found: Vec<_> = SETTINGS.iter().filter(|(key, _)| is_requested(key)).collect();
     replies.map(found.len(), protocol);
     for (key, value) in found {
         replies.bulk(key.as_bytes());
@@ -95,7 +94,7 @@ pub(super) fn commands(
 ) -> Result<(), String> {
     let [verb, names @ ..] = &args[..] else {
         replies.array(COMMANDS.len());
-        for (name, arity, _) in &COMMANDS {
+        for (name, arity, ..) in &COMMANDS {
             entry(name, *arity, replies);
         }
         return Ok(());
@@ -115,19 +114,19 @@ pub(super) fn commands(
             replies.array(names.len());
             for name in names {
                 match find(name) {
-                    Some((name, arity, _)) => entry(name, *arity, replies),
+                    Some((name, arity, ..)) => entry(name, *arity, replies),
                     None => replies.null(protocol),
                 }
             }
         }
         b"docs" => {
-            let is_asked = |name: &str| {
-                let is = |asked: &&[u8]| asked.eq_ignore_ascii_case(name.as_bytes());
+            let is_requested = |name: &str| {
+                let is = |word: &&[u8]| word.eq_ignore_ascii_case(name.as_bytes());
                 names.is_empty() || names.iter().any(is)
             };
-            let asked = COMMANDS.iter().filter(|(name, ..)| is_asked(name));
-            replies.map(asked.clone().count(), protocol);
-            for (name, _, summary) in asked {
+            let found = COMMANDS.iter().filter(|(name, ..)| is_requested(name));
+            replies.map(found.clone().count(), protocol);
+            for (name, _, summary, _) in found {
                 replies.bulk(name.as_bytes());
                 replies.map(3, protocol);
                 for (key, value) in
@@ -143,7 +142,7 @@ pub(super) fn commands(
     Ok(())
 }
 
-/// Name, arity, flags, where the keys are, and four lists that ours are empty in.
+/// Name, arity, flags, positions of the keys, and four lists that are empty here.
 fn entry(name: &str, arity: i64, replies: &mut Replies) {
     let has_key = name.ends_with("throttle");
     replies.array(10);

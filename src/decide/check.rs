@@ -1,0 +1,162 @@
+//! The interface between listeners and the decision path, independent of any protocol.
+
+use std::sync::{Arc, LazyLock};
+
+use smallvec::SmallVec;
+use tidegate_limiter::descriptor::Descriptor;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::units::Hits;
+use tidegate_rules::book::Rule;
+use tidegate_rules::metadata::Metadata;
+use tidegate_rules::tally::Tallies;
+
+use crate::config::Envoy;
+
+/// Most limits of clients that are decided in one batch; longer pipelines take several.
+pub const THROTTLE_BATCH_MAX: usize = 32;
+
+/// The decision path, as listeners see it.
+pub trait Decide: Send + Sync + 'static {
+    /// Decides and counts. Never fails: when no owner answers, the rule's `on_unavailable` does.
+    fn decide(&self, request: CheckRequest<'_>) -> impl Future<Output = CheckResponse> + Send;
+
+    /// Whether any rules have been loaded since the start.
+    fn is_loaded(&self) -> bool {
+        true
+    }
+
+    /// The settings of Envoy's rate limit service.
+    fn envoy(&self) -> &Envoy {
+        static DEFAULT: LazyLock<Envoy> = LazyLock::new(Envoy::default);
+        &DEFAULT
+    }
+
+    /// The statistics in which a listener counts the requests that it answers with an error.
+    fn tallies(&self) -> Option<&Tallies> {
+        None
+    }
+}
+
+/// Decides limits that clients name themselves: `CL.THROTTLE`.
+pub trait Throttle: Decide {
+    /// Decides `requests` in their order and appends one verdict each to `verdicts`. Never fails:
+    /// when no owner answers, `on_unavailable` does.
+    fn throttle(
+        &self,
+        requests: &[ThrottleRequest<'_>],
+        verdicts: &mut Vec<Verdict>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// One request, borrowed from the bytes that carried it.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckRequest<'a> {
+    /// Selects the rules.
+    pub domain: &'a str,
+    /// Each is decided on its own; the request is over the limit when any of them is.
+    pub descriptors: &'a [Descriptor<'a>],
+    /// Hits of every descriptor that does not carry its own.
+    pub hits: Hits,
+    /// Whether the `[envoy]` section applies: Envoy's rate limit service, and its JSON form.
+    pub for_envoy: bool,
+}
+
+/// One limit that a client names itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ThrottleRequest<'a> {
+    /// What is limited. Equal keys with the same window length and algorithm share a counter, as
+    /// those of rules do.
+    pub key: &'a [u8],
+    pub quota: Quota,
+    /// Zero peeks, negative refunds.
+    pub hits: Hits,
+}
+
+/// The response to one request.
+#[derive(Clone, Debug)]
+pub struct CheckResponse {
+    /// Whether the request may pass: no descriptor refused it (shadow mode and quota rules aside),
+    /// and its quota rules did not all refuse it.
+    pub allowed: bool,
+    /// One per descriptor, in the request's order.
+    pub statuses: SmallVec<[Status; 2]>,
+}
+
+/// The result of one descriptor.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The rule that matched, if any.
+    pub rule: Option<Arc<Rule>>,
+    /// Whether this descriptor lets the request pass; always true in shadow mode.
+    pub allowed: bool,
+    /// One per limit of the rule, in the rule's order; empty when no limit applies.
+    pub verdicts: SmallVec<[Verdict; 1]>,
+    /// Index of the most restrictive verdict: of the refusals the one that lasts longest, else the
+    /// verdict with the least remaining. `None` without verdicts.
+    pub leading: Option<usize>,
+    pub source: VerdictSource,
+    /// What Envoy receives as dynamic metadata when the rule lets the request pass.
+    pub metadata: Option<Arc<Metadata>>,
+}
+
+/// Where the verdicts of a descriptor come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerdictSource {
+    /// No limit applies.
+    Unlimited,
+    /// This node's counters: it owns the key, or the rule is eventual.
+    Local,
+    /// The key's owner, over the mesh.
+    Owner,
+    /// The rule's `on_unavailable`, because no owner answered in time.
+    Fallback,
+    /// A refusal that was received or decided before and still holds.
+    NegativeCache,
+}
+
+impl CheckResponse {
+    /// With `all_quota` every descriptor counts as one of a rule with `quota_mode`, also one that
+    /// no rule matches.
+    ///
+    /// Example: of two quota rules one refuses: the request passes. Of a quota rule and another
+    /// rule the other refuses: it does not pass.
+    pub(super) fn new(statuses: SmallVec<[Status; 2]>, all_quota: bool) -> Self {
+        let (mut is_refused, mut quotas, mut quotas_refused) = (false, 0, 0);
+        for status in statuses.iter().filter(|status| !status.is_unlimited()) {
+            let is_over = !status.allowed;
+            if status.is_quota(all_quota) {
+                quotas += 1;
+                quotas_refused += usize::from(is_over);
+            } else {
+                is_refused |= is_over;
+            }
+        }
+        let allowed = !is_refused && (quotas == 0 || quotas_refused < quotas);
+        Self { allowed, statuses }
+    }
+}
+
+impl Status {
+    /// The status of a descriptor to which no limit applies.
+    pub(super) fn unlimited(rule: Option<Arc<Rule>>) -> Self {
+        let (verdicts, source) = (SmallVec::new(), VerdictSource::Unlimited);
+        Self { rule, allowed: true, verdicts, leading: None, source, metadata: None }
+    }
+
+    /// Whether the rule that matched has no limit.
+    pub fn is_unlimited(&self) -> bool {
+        self.rule.is_some() && self.verdicts.is_empty()
+    }
+
+    /// Whether its refusal alone does not refuse the request: the rule has `quota_mode`, or
+    /// `all_quota` sets it for every descriptor.
+    pub fn is_quota(&self, all_quota: bool) -> bool {
+        all_quota || self.rule.as_ref().is_some_and(|rule| rule.quota_mode)
+    }
+
+    /// The most restrictive verdict.
+    pub fn leading_verdict(&self) -> Option<&Verdict> {
+        self.leading.and_then(|index| self.verdicts.get(index))
+    }
+}

@@ -1,0 +1,74 @@
+//! What a listener counts; read by the metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::task::JoinError;
+
+/// Connections and requests of one listener since the start.
+#[derive(Debug, Default)]
+pub struct ListenerStats {
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections that ended; `accepted - ended` are open.
+    pub ended: Counter,
+    /// Times that accepting paused at the bound on connections.
+    pub full: Counter,
+    /// Connections cut because a header or command took too long.
+    pub slow: Counter,
+    /// Connections whose TLS handshake failed.
+    pub handshake_failed: Counter,
+    /// Connections closed after the idle timeout.
+    pub idle: Counter,
+    /// Connections dropped at the end of a drain.
+    pub dropped: Counter,
+    /// Requests refused for their form or size; no limit was charged for them.
+    pub refused: Counter,
+    /// Descriptors that carried a limit of their own, which this listener does not apply.
+    pub overrides: Counter,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        // Relaxed: a statistic orders nothing.
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl ListenerStats {
+    /// Counts the end of a connection's task.
+    pub(super) fn connection_ended(&self, result: &Result<(), JoinError>) {
+        self.ended.add(1);
+        if let Err(error) = result
+            && error.is_panic()
+        {
+            tracing::error!(%error, "a connection task panicked; please report this bug");
+        }
+    }
+
+    /// Counts the connections that are dropped because they did not end within the drain timeout.
+    pub(super) fn connections_dropped(&self, open: usize) {
+        self.dropped.add(open as u64);
+        self.ended.add(open as u64);
+        tracing::warn!(
+            connections = open,
+            "dropping connections that did not end within limits.drain_timeout_ms"
+        );
+    }
+
+    /// Counts that accepting pauses.
+    pub(super) fn at_capacity(&self, connections_max: usize) {
+        self.full.add(1);
+        tracing::warn!(
+            connections_max,
+            "connection limit reached, accepting paused; consider raising limits.connections_max"
+        );
+    }
+}
