@@ -41,6 +41,12 @@ pub mod rls {
     };
     pub use crate::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
     pub use crate::google::protobuf::Duration;
+
+    /// The full name of the service.
+    pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+    /// The path of its method.
+    pub const SHOULD_RATE_LIMIT: &str =
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 }
 
 /// Aggregated discovery, state of the world.
@@ -51,6 +57,12 @@ pub mod xds {
     pub use crate::google::rpc::Status;
     /// The rules of one domain, as a resource.
     pub use crate::ratelimit::config::ratelimit::v3 as rls_conf;
+
+    /// The path of the method of the aggregated discovery service.
+    pub const STREAM_AGGREGATED_RESOURCES: &str =
+        "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+    /// The type of the resources, as [`Any`] names it.
+    pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 }
 
 // Modules are nested as the protobuf packages are: generated paths are relative to them.
