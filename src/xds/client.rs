@@ -15,9 +15,10 @@
 
 use std::sync::Arc;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use backon::{BackoffBuilder, ExponentialBackoff};
 use futures_util::stream;
 use http::uri::PathAndQuery;
+use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::environment::Entropy;
 use tidegate_proto::google::protobuf::Struct;
 use tidegate_proto::xds::{
@@ -193,18 +194,14 @@ impl Client {
         }
     }
 
-    /// The jitter adds up to the delay again, hence the halves.
+    /// Without entropy the seed is 0.
     fn backoff(&self) -> ExponentialBackoff {
-        let builder = ExponentialBuilder::new()
-            .with_min_delay(self.xds.backoff_initial.to_std() / 2)
-            .with_max_delay(self.xds.backoff_max.to_std() / 2)
-            .without_max_times()
-            .with_jitter();
         let mut seed = [0; 8];
-        match self.entropy.fill(&mut seed) {
-            Ok(()) => builder.with_jitter_seed(u64::from_le_bytes(seed)).build(),
-            Err(_) => builder.build(),
-        }
+        let _ = self.entropy.fill(&mut seed);
+        // The jitter adds up to the delay again, hence the halves.
+        let (initial, max) = (self.xds.backoff_initial.to_std(), self.xds.backoff_max.to_std());
+        let delays = exponential(initial / 2, max / 2).with_jitter();
+        delays.with_jitter_seed(u64::from_le_bytes(seed)).build()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The cluster: who is a member, who owns a key, and how nodes talk.
 
+pub mod backoff;
 pub mod environment;
 pub mod gossip;
 pub mod incarnation;

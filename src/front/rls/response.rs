@@ -156,7 +156,7 @@ pub fn unit(window: Span) -> Unit {
 }
 
 /// `None` for `UNKNOWN`.
-pub(super) fn window(unit: Unit) -> Option<Span> {
+pub fn window(unit: Unit) -> Option<Span> {
     UNITS.iter().find(|(it, _)| *it == unit).map(|(_, secs)| Span::from_secs(*secs))
 }
 
