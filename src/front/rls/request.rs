@@ -15,7 +15,7 @@ use crate::front::bounds::{Bounds, Refusal};
 /// `hits_addend` of a descriptor may be 0, which reads the counter, and negative, which returns
 /// hits. A `limit` in the request replaces that of the rule if `[envoy] overrides` allows it. One
 /// without a unit, which crashes envoyproxy/ratelimit, is ignored; listeners count what is ignored
-/// ([`overrides_ignored`]).
+/// (`overrides_ignored`).
 ///
 /// # Errors
 ///
