@@ -13,9 +13,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use prost_build::{Config, Module};
+use protox::prost_reflect::prost::Message;
 use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
 use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorSet};
-use protox::prost_reflect::prost::Message;
 
 /// What the gRPC and JSON listeners and the xDS client exchange; imports are followed.
 const ROOTS: [&str; 3] = [
@@ -82,9 +82,10 @@ fn messages(files: &FileDescriptorSet) -> Result<BTreeMap<String, String>, Box<d
             "google.protobuf.Value.kind.number_value",
             "#[serde(serialize_with = \"crate::json::number\")]",
         );
-    let files = files.file.iter().map(|file| {
-        (Module::from_protobuf_package_name(file.package()), file.clone())
-    });
+    let files = files
+        .file
+        .iter()
+        .map(|file| (Module::from_protobuf_package_name(file.package()), file.clone()));
     let modules = config.generate(files.collect())?;
     let package = |module: Module| {
         let parts: Vec<&str> = module.parts().map(|part| part.trim_start_matches("r#")).collect();
@@ -136,5 +137,9 @@ fn as_protojson(code: &str) -> Result<String, Box<dyn Error>> {
         let inner = generics.strip_prefix("::<").and_then(|it| it.strip_suffix('>')).unwrap_or("_");
         out.push_str(&format!("{FIELD}::<Option<{inner}>>()?.unwrap_or_default(){rest}"));
     }
-    if out.contains("pbjson") { Err("the generated code still needs pbjson".into()) } else { Ok(out) }
+    if out.contains("pbjson") {
+        Err("the generated code still needs pbjson".into())
+    } else {
+        Ok(out)
+    }
 }
