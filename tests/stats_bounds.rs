@@ -12,7 +12,7 @@ use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit,
 };
-use tidegate::front::rls::{Question, response};
+use tidegate::front::rls::{check_request, descriptors, response};
 use tidegate::node::{self, Core, Setup};
 use tidegate::observe::latency::Times;
 use tidegate::observe::statistics::prometheus::{Form, render};
@@ -94,8 +94,9 @@ async fn requests_cannot_grow_the_statistics() {
     let before = resident();
     for n in 0..INVENTED {
         let request = invented(n);
-        let question = Question::new(&request, &bounds).expect("within the bounds");
-        let answer = core.decider.decide(question.ask(true)).await;
+        let descriptors = descriptors(&request, &bounds).expect("within the bounds");
+        let check = check_request(&request, &descriptors, true);
+        let answer = core.decider.decide(check).await;
         assert_eq!(response(&answer).statuses.len(), request.descriptors.len());
     }
     let tallies = &core.tallies;

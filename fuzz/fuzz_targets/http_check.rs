@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::json;
-use tidegate::front::rls::Question;
+use tidegate::front::rls::{check_request, descriptors};
 use tidegate_limiter::store::KeyHasher;
 
 fuzz_target!(|body: &[u8]| {
@@ -18,13 +18,13 @@ fuzz_target!(|body: &[u8]| {
             return;
         }
     };
-    let Ok(question) = Question::new(&message, &bounds) else { return };
-    let ask = question.ask(false);
-    assert!(!ask.domain.is_empty() && !ask.descriptors.is_empty());
-    assert!(ask.descriptors.len() <= bounds.descriptors_max && ask.hits.get() > 0);
+    let Ok(descriptors) = descriptors(&message, &bounds) else { return };
+    let check = check_request(&message, &descriptors, false);
+    assert!(!check.domain.is_empty() && !check.descriptors.is_empty());
+    assert!(check.descriptors.len() <= bounds.descriptors_max && check.hits.get() > 0);
     let hasher = KeyHasher::new([7; 16]);
-    for descriptor in ask.descriptors {
+    for descriptor in check.descriptors {
         assert!(descriptor.entries.len() <= bounds.entries_max);
-        hasher.descriptor(ask.domain, &descriptor.entries);
+        hasher.descriptor(check.domain, &descriptor.entries);
     }
 });

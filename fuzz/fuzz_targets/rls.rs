@@ -1,6 +1,5 @@
-//! Any bytes as a request of Envoy's rate limit service, some of them after one another: read,
-//! decided by a node that stands alone, and answered. Nothing panics; what is answered has one
-//! status a descriptor, and can be written and read again.
+//! Any bytes as a request of Envoy's rate limit service: decoded, decided by a single node, and
+//! answered. Nothing panics; a response has one status per descriptor and can be encoded and decoded.
 
 #![no_main]
 
@@ -9,26 +8,26 @@ use prost::Message;
 use tidegate::decide::Decide;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::message::{RateLimitRequest, RateLimitResponse};
-use tidegate::front::rls::{Question, response};
+use tidegate::front::rls::{check_request, descriptors, response};
 use tidegate_fuzz::alone;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(request) = RateLimitRequest::decode(bytes) else { return };
     let bounds = Bounds::default();
-    let question = match Question::new(&request, &bounds) {
-        Ok(question) => question,
+    let descriptors = match descriptors(&request, &bounds) {
+        Ok(descriptors) => descriptors,
         Err(refusal) => {
             assert!(!refusal.to_string().is_empty());
             return;
         }
     };
-    let (asked, question) = (request.descriptors.len(), &question);
+    let check = check_request(&request, &descriptors, true);
     alone::with(|node| async move {
-        // The second time its counters are there, and some are used up.
+        // The second time its counters exist, and some are exhausted.
         for _ in 0..2 {
-            let answer = node.decider.decide(question.ask(true)).await;
+            let answer = node.decider.decide(check).await;
             let response = response(&answer);
-            assert_eq!(response.statuses.len(), asked);
+            assert_eq!(response.statuses.len(), check.descriptors.len());
             let written = response.encode_to_vec();
             assert_eq!(RateLimitResponse::decode(&*written).as_ref(), Ok(&response));
         }

@@ -1,4 +1,4 @@
-//! How the server is reached: address, TLS, and how a connection that died unseen is found out.
+//! The endpoint of the server: address, TLS, and keepalive to detect a dead connection.
 
 use std::fs;
 use std::io;
@@ -11,39 +11,32 @@ use crate::config::Xds;
 
 /// For a connection and its handshakes.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A silent connection is probed after half a minute and given up within a minute. By TCP and not
-/// by HTTP/2: servers written in Go take pings more often than every five minutes for an attack.
+/// An idle connection is probed after half a minute and closed within a minute. With TCP and not
+/// HTTP/2 probes: gRPC servers in Go close connections that ping more often than every five minutes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Why the server cannot even be dialed.
+/// Why the endpoint cannot be built from the configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address is none.
-    #[error("xds.server: {server:?} is no server; write HOST:PORT or https://HOST:PORT")]
-    Server {
-        /// What was given.
-        server: String,
-    },
-    /// A file is not there, or not to be read.
+    #[error("xds.server: {server:?} is not an address; write HOST:PORT or https://HOST:PORT")]
+    Server { server: String },
     #[error("{key}: {}: {source}; check the path and who may read it", .path.display())]
     Unreadable {
-        /// The key that names it.
+        /// The configuration key of the file.
         key: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What the system says.
         source: io::Error,
     },
-    /// The files are read and make no TLS.
+    /// The files are readable and not valid for TLS.
     #[error("xds.tls_*: {0}; give PEM files, and a key that belongs to its certificate")]
     Tls(String),
 }
 
-/// The server of `xds`. Files are read anew each time, so that a certificate that was renewed is
-/// used with the next connection.
+/// The endpoint of the server. Files are read each time, so that the next connection uses a renewed
+/// certificate.
 pub(super) fn endpoint(xds: &Xds) -> Result<Endpoint, Error> {
     let url = xds.url().unwrap_or_default();
     let endpoint = Endpoint::from_shared(url.clone())
@@ -78,7 +71,7 @@ fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::Unreadable { key, path: path.to_owned(), source })
 }
 
-/// An error with what caused it: tonic's own texts say no more than "transport error".
+/// An error with its causes: the text of a tonic error is "transport error" and no more.
 pub(super) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

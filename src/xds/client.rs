@@ -1,19 +1,29 @@
-//! The task that keeps the stream: connects, asks, applies and answers, and begins anew when the
-//! stream ends.
+//! The task that follows the server: connects, subscribes, applies and acknowledges responses, and
+//! reconnects when the stream ends.
 //!
 //! ```text
-//! Client::new(...)   ── the files are there; rules are not ──► (Client, Handle)
+//! Client::new(...)   ── files are read, no rules yet ──► (Client, Handle)
 //! Client::run(stop)  ── one task, until `stop` ──► swaps the book, publishes the status
 //! ```
 //!
-//! What a node holds it keeps while the server is away. A book is in force before the server is
-//! told so.
+//! While there is no connection, the rules in force stay. A book is in force before its response is
+//! acknowledged.
+//!
+//! The delay between connections doubles with each that received no response, up to
+//! `xds.backoff_max`. Each delay is drawn from the upper half of its range, so that nodes do not
+//! reconnect at the same time. From 500 ms to 30 s: 250–500 ms, 0.5–1 s, ..., 15–30 s, 15–30 s.
 
 use std::sync::Arc;
 
+use backon::{BackoffBuilder, ExponentialBackoff};
 use futures_util::stream;
 use http::uri::PathAndQuery;
+use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::environment::Entropy;
+use tidegate_proto::google::protobuf::Struct;
+use tidegate_proto::xds::{
+    Any, DiscoveryRequest, DiscoveryResponse, Node, STREAM_AGGREGATED_RESOURCES,
+};
 use tidegate_rules::book::Book;
 use tidegate_rules::load;
 use tokio::sync::mpsc;
@@ -22,18 +32,11 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::backoff::Backoff;
 use super::channel::{self, Error, causes};
-use super::message::{Any, DiscoveryRequest, DiscoveryResponse, Node};
 use super::resources;
 use super::session::Session;
-use super::structure::Struct;
 use crate::config::Xds;
 use crate::reload::current::Handle;
-
-/// The one method that is called.
-pub const STREAM_AGGREGATED_RESOURCES: &str =
-    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 /// A client of one management server; [`Client::run`] is its task.
 #[derive(Debug)]
@@ -45,11 +48,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server that `xds` names, and what others see of it: a book without rules,
-    /// until the server sent some.
+    /// A client of the server of `xds`, and the handle of its rules: a book without rules until the
+    /// first response.
     ///
-    /// The files that `xds` names are read here for a first time, so that a mistake is told at
-    /// once.
+    /// # Errors
+    ///
+    /// If the address is malformed, or a file of `xds` is unreadable or not valid for TLS. The files
+    /// are read again for each connection.
     pub fn new(
         xds: Xds,
         load: load::Options,
@@ -63,28 +68,28 @@ impl Client {
     /// Follows the server until `stop` is cancelled.
     pub async fn run(self, stop: CancellationToken) {
         let server = self.xds.server.as_deref().unwrap_or_default();
-        let mut backoff = Backoff::new(self.xds.backoff_initial, self.xds.backoff_max);
+        let mut backoff = self.backoff();
         loop {
             let following = self.follow(&mut backoff);
-            let Some(why) = stop.run_until_cancelled(following).await else { return };
-            let wait = backoff.wait(self.dice()).to_std();
-            tracing::warn!(server, ?wait, "{why}; the rules stay as they are");
-            self.handle.cut_off(format!("xds.server {server}: {why}"));
-            if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+            let Some(error) = stop.run_until_cancelled(following).await else { return };
+            let delay = backoff.next().unwrap_or_default();
+            tracing::warn!(server, ?delay, "{error}; reconnecting, the rules in force stay");
+            self.handle.cut_off(format!("xds.server {server}: {error}"));
+            if stop.run_until_cancelled(tokio::time::sleep(delay)).await.is_none() {
                 return;
             }
         }
     }
 
-    /// Follows one stream to its end, and says why it ended.
-    async fn follow(&self, backoff: &mut Backoff) -> String {
-        let (answers, requests) = mpsc::channel(1);
+    /// Follows one stream to its end; returns why it ended.
+    async fn follow(&self, backoff: &mut ExponentialBackoff) -> String {
+        let (sender, requests) = mpsc::channel(1);
         let mut session = Session::new(self.node());
-        // There is room for one.
-        let _ = answers.try_send(session.subscription());
+        // The channel is empty and holds one.
+        let _ = sender.try_send(session.subscription());
         let mut responses = match self.open(requests).await {
             Ok(responses) => responses,
-            Err(why) => return why,
+            Err(error) => return error,
         };
         loop {
             let response = match responses.message().await {
@@ -92,19 +97,21 @@ impl Client {
                 Ok(None) => return "the server ended the stream".to_owned(),
                 Err(status) => return format!("the stream broke: {}", causes(&status)),
             };
-            backoff.reset();
-            if !Session::concerns(&response) {
-                tracing::warn!(type_url = response.type_url, "a response nobody asked for");
+            *backoff = self.backoff();
+            if !Session::is_subscribed(&response) {
+                tracing::warn!(
+                    type_url = response.type_url,
+                    "ignored a response of a type that is not subscribed to"
+                );
                 continue;
             }
-            let answer = self.take(&mut session, response).await;
-            if answers.send(answer).await.is_err() {
-                return "the server hears no answer any more".to_owned();
+            let request = self.apply(&mut session, response).await;
+            if sender.send(request).await.is_err() {
+                return "the server closed the request stream".to_owned();
             }
         }
     }
 
-    /// Connects and opens the stream.
     async fn open(
         &self,
         requests: mpsc::Receiver<DiscoveryRequest>,
@@ -125,7 +132,7 @@ impl Client {
         });
         let mut request = Request::new(requests);
         for (name, value) in self.xds.header_pairs() {
-            // Both hold in a validated configuration.
+            // Both are valid in a validated configuration.
             if let (Ok(name), Ok(value)) =
                 (name.parse::<AsciiMetadataKey>(), value.parse::<AsciiMetadataValue>())
             {
@@ -134,11 +141,11 @@ impl Client {
         }
         let path = PathAndQuery::from_static(STREAM_AGGREGATED_RESOURCES);
         let response = grpc.streaming(request, path, ProstCodec::default()).await;
-        Ok(response.map_err(|status| format!("ask for rules: {}", causes(&status)))?.into_inner())
+        Ok(response.map_err(|status| format!("open the stream: {}", causes(&status)))?.into_inner())
     }
 
-    /// Puts a response in force, or refuses it; the answer to it.
-    async fn take(
+    /// Applies a response or rejects it; returns the request that tells the server.
+    async fn apply(
         &self,
         session: &mut Session,
         mut response: DiscoveryResponse,
@@ -147,17 +154,17 @@ impl Client {
         match self.compile(resources).await {
             Ok(book) => {
                 self.handle.settle(Ok(book));
-                session.answer(&response, Ok(()))
+                session.acknowledge(&response)
             }
-            Err(Refused { to_server, to_people }) => {
-                self.handle.settle(Err(to_people));
-                session.answer(&response, Err(&to_server))
+            Err(Rejection { for_server, for_log }) => {
+                self.handle.settle(Err(for_log));
+                session.reject(&response, &for_server)
             }
         }
     }
 
-    /// Compiles beside the tasks that answer: many rules take longer than a request may wait.
-    async fn compile(&self, resources: Vec<Any>) -> Result<Book, Refused> {
+    /// Compiles on a blocking thread: many rules take longer than a request may wait.
+    async fn compile(&self, resources: Vec<Any>) -> Result<Book, Rejection> {
         let (options, current) = (self.load.clone(), self.handle.book());
         let compiling = tokio::task::spawn_blocking(move || {
             let mut book = resources::read(&resources, &options)?;
@@ -167,36 +174,75 @@ impl Client {
         match compiling.await {
             Ok(Ok(book)) => Ok(book),
             Ok(Err(refusal)) => {
-                Err(Refused { to_server: refusal.to_string(), to_people: refusal.in_full() })
+                Err(Rejection { for_server: refusal.to_string(), for_log: refusal.in_full() })
             }
             Err(panicked) => {
-                let why = format!("the loader failed: {panicked}");
-                Err(Refused { to_server: why.clone(), to_people: why })
+                let text = format!("the loader failed: {panicked}");
+                Err(Rejection { for_server: text.clone(), for_log: text })
             }
         }
     }
 
     fn node(&self) -> Node {
+        let metadata = self.xds.metadata().into_iter();
+        let metadata: Struct = metadata.map(|(key, text)| (key.to_owned(), text.into())).collect();
         Node {
             id: self.xds.node_id.clone(),
-            metadata: Some(Struct::of_texts(self.xds.metadata())),
+            metadata: Some(metadata),
             user_agent_name: "tidegate".to_owned(),
             user_agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 
-    /// Without randomness every wait is the shortest of its kind.
-    fn dice(&self) -> u64 {
-        let mut bytes = [0; 8];
-        match self.entropy.fill(&mut bytes) {
-            Ok(()) => u64::from_le_bytes(bytes),
-            Err(_) => 0,
-        }
+    /// Without entropy the seed is 0.
+    fn backoff(&self) -> ExponentialBackoff {
+        let mut seed = [0; 8];
+        let _ = self.entropy.fill(&mut seed);
+        // The jitter adds up to the delay again, hence the halves.
+        let (initial, max) = (self.xds.backoff_initial.to_std(), self.xds.backoff_max.to_std());
+        let delays = exponential(initial / 2, max / 2).with_jitter();
+        delays.with_jitter_seed(u64::from_le_bytes(seed)).build()
     }
 }
 
-/// Why a response is not in force, for both sides.
-struct Refused {
-    to_server: String,
-    to_people: String,
+/// Why a response is not in force.
+struct Rejection {
+    for_server: String,
+    for_log: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use tidegate_limiter::units::Span;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Zeros;
+
+    impl Entropy for Zeros {
+        fn fill(&self, _: &mut [u8]) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn delays_double_up_to_the_bound_and_are_in_the_upper_half() {
+        let xds = Xds {
+            server: Some("g:1".into()),
+            backoff_initial: Span::from_millis(500),
+            backoff_max: Span::from_millis(1_800),
+            ..Xds::default()
+        };
+        let (client, _) = Client::new(xds, load::Options::default(), Arc::new(Zeros)).unwrap();
+        let longest = [500, 1_000, 1_800, 1_800, 1_800].map(Duration::from_millis);
+        let delays: Vec<_> = client.backoff().take(longest.len()).collect();
+        for (delay, longest) in delays.iter().zip(longest) {
+            assert!((longest / 2..=longest).contains(delay), "{delay:?} of {longest:?}");
+        }
+        assert_eq!(client.backoff().take(longest.len()).collect::<Vec<_>>(), delays);
+    }
 }

@@ -1,9 +1,9 @@
 //! Rules from a management server: xDS, state of the world, as envoyproxy/ratelimit takes it with
 //! `CONFIG_TYPE=GRPC_XDS_SOTW` and as Envoy Gateway serves it.
 //!
-//! One stream, `AggregatedDiscoveryService/StreamAggregatedResources`. The node asks for all
-//! resources of one type; the server sends all of them whenever any changed; the node answers each
-//! time whether it took them:
+//! One stream, `AggregatedDiscoveryService/StreamAggregatedResources`. The node subscribes to all
+//! resources of one type; the server sends all of them whenever one changes; the node acknowledges
+//! or rejects each response:
 //!
 //! ```text
 //! node                                       server
@@ -15,29 +15,24 @@
 //! ```
 //!
 //! A resource is the rules of one domain. It becomes the tree that a rule file would be ([`tree`])
-//! and goes through the same compiler, so that a rule means the same wherever it stands. The
-//! domains are exactly those of the last response that was taken; none at all when it was empty.
+//! and goes through the same compiler, so that a rule means the same in both. The domains are
+//! exactly those of the last accepted response; none if it was empty.
 //!
-//! Every stream begins without a version. xDS lets a client name the last one, so that the server
-//! may leave out what did not change; but servers that number from 1 at each start would then leave
-//! out what did change. Asking anew costs one message a connection.
+//! Every stream starts without a version. xDS allows a client to send the last one, so that the
+//! server may leave out what has not changed; but servers that number from 1 at each start would
+//! then leave out what has. The cost is one response per connection.
 //!
 //! Sources: envoyproxy/ratelimit, `src/provider/xds_grpc_sotw_provider.go` and
 //! `src/config/config_xds.go`; envoyproxy/go-control-plane, `pkg/client/sotw/v3/client.go`; the xDS
 //! protocol, <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
 //!
-//! Pure: [`message`], [`structure`], [`rls_conf`], [`tree`], [`resources`], [`session`],
-//! [`backoff`]. The I/O
-//! edge: [`client`] and its `channel`.
+//! Pure: [`tree`], [`resources`], [`session`]. I/O: `client` and its `channel`. The messages are
+//! those of [`tidegate_proto::xds`].
 
-pub mod backoff;
 mod channel;
-pub mod client;
-pub mod message;
+mod client;
 pub mod resources;
-pub mod rls_conf;
 pub mod session;
-pub mod structure;
 pub mod tree;
 
 pub use channel::Error;

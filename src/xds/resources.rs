@@ -1,62 +1,57 @@
-//! From the resources of a response to a rule book, or the reason why not.
+//! From the resources of a response to a rule book.
 //!
-//! All or nothing: one resource that cannot stand refuses the response, and the book in force
-//! stays.
+//! All or nothing: one invalid resource rejects the response, and the book in force stays.
 //!
-//! The server is trusted like the hand that writes the rule folder. No bytes of it make a node
-//! panic; what a response takes while it is compiled is bounded by `xds.max_message_bytes`, though
-//! by a multiple of it: a descriptor of two bytes is some 200 in memory.
+//! The server is trusted as much as the rule folder. No input makes a node panic; the memory to
+//! compile a response is bounded by a multiple of `xds.max_message_bytes`: a descriptor of two bytes
+//! takes some 200 in memory.
 
 use prost::{DecodeError, Message};
+use tidegate_proto::xds::rls_conf::RateLimitConfig;
+use tidegate_proto::xds::{Any, TYPE_URL};
 use tidegate_rules::book::Book;
 use tidegate_rules::error::{Error as RuleError, Reason};
 use tidegate_rules::load;
 
-use super::message::Any;
-use super::rls_conf::{RateLimitConfig, TYPE_URL};
 use super::tree::{self, DESCRIPTOR_DEPTH_MAX};
 
-/// Most resources of a response, as many domains as any book needs.
+/// Most resources of a response, one per domain.
 pub const RESOURCES_MAX: usize = 10_000;
-/// Most bytes of a resource's name in a message; the rest of a longer one is cut off.
+/// Most bytes of a resource's name in a message; a longer one is cut.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Why a response is not taken. Its text is what the server is told: in the very words of
-/// envoyproxy/ratelimit where that refuses the same thing.
+/// Why a response is rejected. The text is sent to the server; it is that of envoyproxy/ratelimit
+/// where that rejects the same.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// More than [`RESOURCES_MAX`].
-    #[error("the response holds {0} resources, and at most {RESOURCES_MAX} are taken; send fewer")]
+    #[error("the response has {0} resources; at most {RESOURCES_MAX} are accepted, send fewer")]
     TooMany(usize),
-    /// A resource of a type that was not asked for.
     #[error("mismatched message type: got {got:?}, want {TYPE_URL:?}")]
-    Type {
-        /// The type.
-        got: String,
-    },
-    /// The bytes are no such message.
-    #[error("resource {position} is no RateLimitConfig: {source}; send one")]
+    Type { got: String },
+    #[error("resource {position} is not a RateLimitConfig: {source}; send one")]
     Undecodable {
-        /// Its place in the response, from 0.
+        /// Of the resource in the response, from 0.
         position: usize,
-        /// What protobuf found.
         source: DecodeError,
     },
-    /// Descriptors nested too deep.
     #[error(
         "{name}: descriptors are nested more than {DESCRIPTOR_DEPTH_MAX} deep; use fewer levels"
     )]
     TooDeep {
-        /// The resource's name.
+        /// Of the resource.
         name: String,
     },
-    /// The rules make no book.
-    #[error("{}", in_reference_words(.0))]
+    #[error("{}", as_in_envoyproxy_ratelimit(.0))]
     Rules(RuleError),
 }
 
-/// The book of some resources, in their order.
+/// The book of `resources`, in their order.
+///
+/// # Errors
+///
+/// If any resource is not a valid set of rules.
 pub fn read(resources: &[Any], options: &load::Options) -> Result<Book, Refusal> {
     if resources.len() > RESOURCES_MAX {
         return Err(Refusal::TooMany(resources.len()));
@@ -78,7 +73,7 @@ pub fn read(resources: &[Any], options: &load::Options) -> Result<Book, Refusal>
 }
 
 impl Refusal {
-    /// What it says to people on this side: with the key at fault and what to do about it.
+    /// The text for the log of this node: with the key at fault and what to do about it.
     pub fn in_full(&self) -> String {
         match self {
             Self::Rules(error) => error.to_string(),
@@ -87,8 +82,8 @@ impl Refusal {
     }
 }
 
-/// `name: fact`, as the reference says it; in our own words what it does not refuse.
-fn in_reference_words(error: &RuleError) -> String {
+/// `name: fact` as in envoyproxy/ratelimit, or our own text for what that accepts.
+fn as_in_envoyproxy_ratelimit(error: &RuleError) -> String {
     match &error.reason {
         Reason::EmptyDomain
         | Reason::DuplicateDomain(_)
@@ -103,7 +98,7 @@ fn in_reference_words(error: &RuleError) -> String {
     }
 }
 
-/// What stands behind the last slash of a type's URL; the host in front means nothing.
+/// What follows the last slash of a type's URL; the host before it has no meaning.
 fn full_name(type_url: &str) -> &str {
     type_url.rsplit_once('/').map_or(type_url, |(_, name)| name)
 }
@@ -121,9 +116,10 @@ fn cut(text: &str) -> &str {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::rls_conf::{
+    use tidegate_proto::xds::rls_conf::{
         RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
     };
+
     use super::*;
 
     #[test]
@@ -142,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_refuses_is_refused_in_its_words() {
+    fn errors_of_envoyproxy_ratelimit_keep_their_text() {
         let unit = |unit: RateLimitUnit| RateLimitPolicy { unit: unit.into(), ..minute(1) };
         let named = |name: &str, replaced: &str| RateLimitPolicy {
             name: name.into(),
@@ -188,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_the_key_and_what_to_do() {
+    fn the_log_has_the_key_and_what_to_do() {
         let resource = one("a", "d", RateLimitPolicy { unit: 0, ..minute(1) });
         let refusal = book(&[resource]).unwrap_err();
         let text = refusal.in_full();
@@ -203,7 +199,10 @@ mod tests {
 
         let broken = Any { type_url: TYPE_URL.into(), value: vec![0x0A, 200] };
         let refusal = read(&[broken], &load::Options::default()).unwrap_err();
-        assert!(refusal.to_string().starts_with("resource 0 is no RateLimitConfig"), "{refusal}");
+        assert!(
+            refusal.to_string().starts_with("resource 0 is not a RateLimitConfig"),
+            "{refusal}"
+        );
 
         let many = vec![Any::default(); RESOURCES_MAX + 1];
         let refusal = read(&many, &load::Options::default()).unwrap_err();
@@ -222,13 +221,13 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn any_bytes_are_taken_or_refused(value in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_accepted_or_refused(value in prop::collection::vec(any::<u8>(), 0..200)) {
             let resource = Any { type_url: TYPE_URL.into(), value };
             let _ = read(&[resource], &load::Options::default());
         }
 
         #[test]
-        fn a_resource_with_a_wrong_byte_is_taken_or_refused(at in 0_usize..40, byte: u8) {
+        fn a_resource_with_a_wrong_byte_is_accepted_or_refused(at in 0_usize..40, byte: u8) {
             let mut value = one("a", "d", minute(5)).encode_to_vec();
             let at = at % value.len();
             value[at] = byte;
@@ -239,7 +238,7 @@ mod tests {
 
     #[test]
     fn bytes_nested_without_end_are_refused() {
-        // Each descriptor holds the next: what protobuf's decoder follows is bounded.
+        // Each descriptor contains the next: the recursion of the decoder is bounded.
         let value = (0..1_000).fold(Vec::new(), |inner, _| {
             let nested = Nested { descriptors: vec![inner] };
             nested.encode_to_vec()

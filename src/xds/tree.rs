@@ -1,8 +1,7 @@
-//! From a resource to the tree that a rule file with the same rules would be.
+//! From a resource to the tree of a rule file with the same rules.
 //!
-//! What a message leaves out is left out of the tree too: an empty text, a false, a list of
-//! nothing. So the compiler sees a file in which somebody wrote just what the server meant, and
-//! warns of nothing that nobody wrote. Example:
+//! What a message leaves out is left out of the tree too: an empty text, a false, an empty list. So
+//! the compiler warns only of keys that the server has set. Example:
 //!
 //! ```text
 //! domain: "d"                               domain: d
@@ -11,24 +10,29 @@
 //!     requests_per_unit: 5 } }                  rate_limit: {unit: MINUTE, requests_per_unit: 5}
 //! ```
 //!
-//! An unlimited limit has the unit `UNKNOWN`, because there a unit cannot be left out; it is no
-//! unit. Any other limit without one is the mistake `invalid rate limit unit 'UNKNOWN'`, as in the
-//! reference.
+//! In an unlimited limit the unit `UNKNOWN` stands for none, because an enum cannot be left out. In
+//! any other limit it is the error `invalid rate limit unit 'UNKNOWN'`, as in envoyproxy/ratelimit.
 
+use tidegate_proto::google::protobuf::value::Kind as ValueKind;
+use tidegate_proto::google::protobuf::{Struct, Value};
+use tidegate_proto::xds::rls_conf::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
+};
 use tidegate_rules::yaml::{Kind, Node, Scalar};
 
-use super::rls_conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
-use super::structure::{Kind as ValueKind, Struct, Value};
-
-/// Most descriptors one below the other. A rule file holds no more: each takes two of the 64 levels
-/// that YAML may be nested.
+/// Most levels of descriptors. A rule file has no more: each takes two of the 64 levels that YAML
+/// may be nested.
 pub const DESCRIPTOR_DEPTH_MAX: usize = 31;
 
-/// Deeper than [`DESCRIPTOR_DEPTH_MAX`].
+/// Descriptors are nested deeper than [`DESCRIPTOR_DEPTH_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooDeep;
 
 /// The tree of a resource.
+///
+/// # Errors
+///
+/// If its descriptors are nested too deep.
 pub fn of(config: &RateLimitConfig) -> Result<Node, TooDeep> {
     let mut map = Map::default();
     map.text("domain", &config.domain);
@@ -66,8 +70,9 @@ fn limit(policy: &RateLimitPolicy) -> Node {
     let unit = RateLimitUnit::try_from(policy.unit);
     let is_no_unit = matches!(unit, Ok(RateLimitUnit::Unknown) | Err(_));
     if !(policy.unlimited && is_no_unit) {
-        // A number that has no name is its own, as protobuf prints it.
-        let name = unit.map_or_else(|_| policy.unit.to_string(), |unit| unit.name().to_owned());
+        // A number without a name is printed as a number, as protobuf does.
+        let name =
+            unit.map_or_else(|_| policy.unit.to_string(), |unit| unit.as_str_name().to_owned());
         map.text("unit", &name);
     }
     if !policy.unlimited {
@@ -84,7 +89,7 @@ fn limit(policy: &RateLimitPolicy) -> Node {
     map.node()
 }
 
-// === metadata: the depth is bounded by what the decoder of protobuf follows ===
+// === metadata: the recursion limit of the protobuf decoder bounds the depth ===
 
 fn object(object: &Struct) -> Node {
     let mut map = Map::default();
@@ -96,18 +101,18 @@ fn object(object: &Struct) -> Node {
 
 fn json(value: &Value) -> Node {
     match &value.kind {
-        None | Some(ValueKind::Null(_)) => plain("null".to_owned()),
-        Some(ValueKind::Number(number)) => plain(yaml_number(*number)),
-        Some(ValueKind::Text(string)) => text(string),
-        Some(ValueKind::Bool(truth)) => plain(truth.to_string()),
-        Some(ValueKind::Struct(inner)) => object(inner),
-        Some(ValueKind::List(list)) => {
+        None | Some(ValueKind::NullValue(_)) => plain("null".to_owned()),
+        Some(ValueKind::NumberValue(number)) => plain(yaml_number(*number)),
+        Some(ValueKind::StringValue(string)) => text(string),
+        Some(ValueKind::BoolValue(truth)) => plain(truth.to_string()),
+        Some(ValueKind::StructValue(inner)) => object(inner),
+        Some(ValueKind::ListValue(list)) => {
             Node::made(Kind::List(list.values.iter().map(json).collect()))
         }
     }
 }
 
-/// As YAML writes it: whole numbers without a point.
+/// As YAML writes it: whole numbers without a fraction.
 fn yaml_number(number: f64) -> String {
     if number.is_nan() {
         ".nan".to_owned()
@@ -120,7 +125,7 @@ fn yaml_number(number: f64) -> String {
 
 // === building nodes ===
 
-/// A mapping that grows; what is empty stays out of it.
+/// A mapping without empty values.
 #[derive(Default)]
 struct Map(Vec<(Node, Node)>);
 
@@ -162,10 +167,10 @@ fn plain(text: String) -> Node {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_proto::google::protobuf::ListValue;
+    use tidegate_proto::xds::rls_conf::RateLimitReplace;
     use tidegate_rules::yaml::{Bounds, parse};
 
-    use super::super::rls_conf::RateLimitReplace;
-    use super::super::structure::ListValue;
     use super::*;
 
     #[test]
@@ -173,11 +178,11 @@ mod tests {
         let value = |kind| Value { kind: Some(kind) };
         let metadata = Struct {
             fields: [
-                ("tags", ValueKind::List(ListValue { values: vec![Value { kind: None }] })),
-                ("team", ValueKind::Text("7".into())),
-                ("tier", ValueKind::Number(3.0)),
-                ("vip", ValueKind::Bool(true)),
-                ("weight", ValueKind::Number(0.5)),
+                ("tags", ValueKind::ListValue(ListValue { values: vec![Value { kind: None }] })),
+                ("team", ValueKind::StringValue("7".into())),
+                ("tier", ValueKind::NumberValue(3.0)),
+                ("vip", ValueKind::BoolValue(true)),
+                ("weight", ValueKind::NumberValue(0.5)),
             ]
             .map(|(name, kind)| (name.to_owned(), value(kind)))
             .into(),
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_without_a_name_is_told_by_its_number() {
+    fn a_unit_without_a_name_is_its_number() {
         let policy = RateLimitPolicy { unit: 99, ..RateLimitPolicy::default() };
         assert!(shown(&limit(&policy)).contains("unit: 99 as text"));
     }
@@ -260,7 +265,7 @@ mod tests {
         assert!(parses(DESCRIPTOR_DEPTH_MAX) && !parses(DESCRIPTOR_DEPTH_MAX + 1));
     }
 
-    /// A tree without its places, keys unmarked because files may quote them or not.
+    /// A tree without positions; keys are unmarked because files may quote them or not.
     fn shown(node: &Node) -> String {
         match &node.kind {
             Kind::Scalar(Scalar { text, is_text }) => {

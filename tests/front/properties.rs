@@ -6,7 +6,7 @@ use tidegate::config::auth::Trust;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::client_addr::client_address;
 use tidegate::front::http::{json, path};
-use tidegate::front::rls::Question;
+use tidegate::front::rls;
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
@@ -46,7 +46,7 @@ fn as_json(request: &RateLimitRequest) -> serde_json::Value {
             "entries": descriptor.entries.iter().map(entry).collect::<Vec<_>>(),
             "limit": descriptor.limit.as_ref().map(|limit| serde_json::json!({
                 "requestsPerUnit": limit.requests_per_unit,
-                "unit": limit.unit().name(),
+                "unit": limit.unit().as_str_name(),
             })),
             "hitsAddend": descriptor.hits_addend.map(|hits| hits.to_string()),
             "isNegativeHits": descriptor.is_negative_hits,
@@ -78,7 +78,7 @@ proptest! {
     fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = json::request(&bytes);
         if let Ok(request) = RateLimitRequest::decode(&*bytes) {
-            let _ = Question::new(&request, &Bounds::default());
+            let _ = rls::descriptors(&request, &Bounds::default());
         }
     }
 

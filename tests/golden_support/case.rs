@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tidegate::config::Envoy;
+use tidegate::front::rls;
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit,
 };
@@ -256,8 +257,8 @@ impl Step {
 
     /// When the window of a unit began.
     pub fn window(&self, unit: &Value) -> u64 {
-        let unit = Unit::ALL.into_iter().find(|it| unit.as_str() == Some(it.name()));
-        let window = unit.and_then(Unit::window).map_or(1, Span::as_secs_ceil);
+        let unit = unit.as_str().and_then(Unit::from_str_name);
+        let window = unit.and_then(rls::window).map_or(1, Span::as_secs_ceil);
         self.seconds() / window * window
     }
 }

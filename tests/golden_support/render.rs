@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 use tidegate::front::rls::message::{Code, DescriptorStatus, RateLimitResponse, Unit};
-use tidegate::front::rls::structure::{Kind, Struct, Value as Told};
+use tidegate_proto::google::protobuf::value::Kind;
+use tidegate_proto::google::protobuf::{Struct, Value as Told};
 use tonic::Status;
 
 /// What the service answered.
@@ -35,7 +36,7 @@ fn status(status: &DescriptorStatus) -> Value {
     if let Some(limit) = &status.current_limit {
         let unit = Unit::try_from(limit.unit).expect("a known unit");
         rendered["requests_per_unit"] = json!(limit.requests_per_unit);
-        rendered["unit"] = json!(unit.name());
+        rendered["unit"] = json!(unit.as_str_name());
         if !limit.name.is_empty() {
             rendered["limit_name"] = json!(limit.name);
         }
@@ -48,7 +49,7 @@ fn status(status: &DescriptorStatus) -> Value {
 }
 
 fn code(number: i32) -> &'static str {
-    Code::try_from(number).expect("a known code").name()
+    Code::try_from(number).expect("a known code").as_str_name()
 }
 
 fn structure(structure: &Struct) -> Value {
@@ -58,21 +59,22 @@ fn structure(structure: &Struct) -> Value {
 
 fn told(key: &str, value: &Told) -> Value {
     match value.kind.as_ref().expect("a value") {
-        Kind::Null(_) => Value::Null,
-        Kind::Bool(truth) => json!(truth),
-        Kind::Number(number) => numbers(&json!(number)),
-        Kind::Text(text) if key == "limit" => json!(unit_as_number(text)),
-        Kind::Text(text) => json!(text),
-        Kind::Struct(inner) => structure(inner),
-        Kind::List(list) => list.values.iter().map(|value| told("", value)).collect(),
+        Kind::NullValue(_) => Value::Null,
+        Kind::BoolValue(truth) => json!(truth),
+        Kind::NumberValue(number) => numbers(&json!(number)),
+        Kind::StringValue(text) if key == "limit" => json!(unit_as_number(text)),
+        Kind::StringValue(text) => json!(text),
+        Kind::StructValue(inner) => structure(inner),
+        Kind::ListValue(list) => list.values.iter().map(|value| told("", value)).collect(),
     }
 }
 
 /// The cases were written by a printer that knows no names of units.
 fn unit_as_number(text: &str) -> String {
     let mut text = text.to_owned();
-    for unit in Unit::ALL {
-        text = text.replace(&format!("unit:{}", unit.name()), &format!("unit:{}", unit as i32));
+    for unit in (0..=7).filter_map(|number| Unit::try_from(number).ok()) {
+        text =
+            text.replace(&format!("unit:{}", unit.as_str_name()), &format!("unit:{}", unit as i32));
     }
     text
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use tidegate::config::Xds;
 use tidegate::reload::current::{Handle, Status};
 use tidegate::xds::Client;
-use tidegate::xds::message::{DiscoveryRequest, DiscoveryResponse};
-use tidegate::xds::rls_conf::TYPE_URL;
-use tidegate::xds::structure::Kind;
 use tidegate_cluster::environment::Entropy;
 use tidegate_limiter::units::Span;
+use tidegate_proto::google::protobuf::value::Kind;
+use tidegate_proto::xds::TYPE_URL;
+use tidegate_proto::xds::{DiscoveryRequest, DiscoveryResponse};
 use tidegate_rules::load;
 use tidegate_rules::rule::{Rule, RuleStats};
 use tokio::task::JoinHandle;
@@ -180,7 +180,7 @@ async fn the_server_learns_who_asks_for_what() {
     assert!(request.resource_names.is_empty(), "all resources are asked for");
     let node = request.node.unwrap();
     let team = node.metadata.unwrap().fields["team"].kind.clone();
-    assert_eq!((node.id.as_str(), team), ("edge", Some(Kind::Text("a=b".to_owned()))));
+    assert_eq!((node.id.as_str(), team), ("edge", Some(Kind::StringValue("a=b".to_owned()))));
     follower.stop().await;
 }
 

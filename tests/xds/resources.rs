@@ -1,10 +1,10 @@
 //! Resources and responses as a management server would write them.
 
 use prost::Message;
-use tidegate::xds::message::{Any, DiscoveryResponse};
-use tidegate::xds::rls_conf::{
+use tidegate_proto::xds::rls_conf::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit, TYPE_URL,
 };
+use tidegate_proto::xds::{Any, DiscoveryResponse};
 
 /// Rules of a domain: `k` may pass `limit` times a year, so that no test runs into a new window.
 pub(crate) fn rules(domain: &str, limit: u32) -> RateLimitConfig {

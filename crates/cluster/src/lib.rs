@@ -15,6 +15,7 @@
 //! | [`replicate`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
+pub mod backoff;
 pub mod environment;
 pub mod gossip;
 pub mod incarnation;

@@ -15,7 +15,7 @@ use std::fmt::Write;
 use tidegate_limiter::quota::Quota;
 use tidegate_rules::book::Book;
 
-use crate::front::rls::message::Unit;
+use crate::front::rls::{self, message::Unit};
 
 pub(super) fn dump(book: &Book) -> String {
     let mut rules: Vec<_> = book.rules().collect();
@@ -32,7 +32,7 @@ pub(super) fn dump(book: &Book) -> String {
             );
         };
         if rule.limits.is_empty() {
-            line(Unit::Unknown.name(), 0);
+            line(Unit::Unknown.as_str_name(), 0);
         }
         for quota in &rule.limits {
             line(&unit(quota), quota.limit());
@@ -42,9 +42,9 @@ pub(super) fn dump(book: &Book) -> String {
 }
 
 fn unit(quota: &Quota) -> String {
-    match Unit::of(quota.window()) {
+    match rls::unit(quota.window()) {
         Unit::Unknown => quota.window().to_string(),
-        unit => unit.name().to_owned(),
+        unit => unit.as_str_name().to_owned(),
     }
 }
 

@@ -1,8 +1,8 @@
-//! `/auth`: forward-auth. The proxy asks before it passes a request on; 200 means it may.
+//! `/auth`: forward-auth. The proxy sends a subrequest before it forwards a request; 200 admits it.
 //!
-//! *nginx* turns every answer but 2xx, 401 and 403 into a 500 (`ngx_http_auth_request_module`), so
-//! it is told 403 and makes a 429 of it. `denied` in the query overrides `auth.denied_status` for
-//! the proxy that writes it there:
+//! *nginx* turns every status but 2xx, 401 and 403 into a 500 (`ngx_http_auth_request_module`), so
+//! it gets a 403 and maps it to 429. `denied` in the query overrides `auth.denied_status` for the
+//! proxy that sends it:
 //!
 //! ```nginx
 //! location / {
@@ -27,11 +27,12 @@
 //! }
 //! ```
 //!
-//! *Traefik* (`forwardAuth.address`) and *Caddy* (`forward_auth`) pass a refusal on as it is: 429
-//! and its headers reach the client without further words.
+//! *Traefik* (`forwardAuth.address`) and *Caddy* (`forward_auth`) forward a refusal as it is: 429 and
+//! its headers reach the client without further configuration.
 //!
-//! A leaky bucket used as a queue answers "pass after `delay`". Here the delay is waited out, up to
-//! `auth.hold_max_ms`; a request that would have to wait longer is refused and its hits given back.
+//! A leaky bucket used as a queue admits a request after a delay. The response is held for the
+//! delay, up to `auth.hold_max_ms`; a request whose delay is longer is refused and its hits are
+//! returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,10 +45,10 @@ use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::engine::Retry;
 use tidegate_limiter::units::Hits;
 
-use super::check::{decide, undecided};
+use super::listener::{HttpListener, denied_status};
 use super::original::{self, Ambiguous, Original};
-use super::problem::problem;
-use super::{HttpListener, denied_status, path};
+use super::path;
+use super::problem::{problem, undecided};
 use crate::config::Auth;
 use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
 use crate::decide::{CheckRequest, Decide};
@@ -58,7 +59,7 @@ use crate::front::{Probes, client_addr, render};
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// Why a request cannot be asked about. Nothing was counted for it.
+/// Why a request is not decided. Nothing was counted for it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Error {
     #[error("forward-auth is off here: set auth.domain and [[auth.descriptors]] in cluster.toml")]
@@ -114,8 +115,8 @@ async fn answer<D: Decide, P: Probes>(
         return Err(Refusal::NotLoaded.into());
     }
 
-    let ask = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
-    let Some(answer) = decide(listener, ask).await else {
+    let check = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
+    let Some(answer) = listener.decide(check).await else {
         return Ok(undecided());
     };
     let delay = render::delay(&answer).to_std();
@@ -124,9 +125,9 @@ async fn answer<D: Decide, P: Probes>(
         let retry = render::most_restrictive(&answer).map_or(Retry::Now, |verdict| verdict.retry);
         problem(denied, &refused(retry))
     } else if delay > hold_max {
-        // Its place in the queue goes to somebody who will be there.
-        let give_back = Hits::new(hits.get().saturating_neg());
-        let _ = decide(listener, CheckRequest { hits: give_back, ..ask }).await;
+        // The request will not wait, so its hits are returned to the queue.
+        let returned = Hits::new(hits.get().saturating_neg());
+        let _ = listener.decide(CheckRequest { hits: returned, ..check }).await;
         problem(denied, "the queue is longer than a request may be held; try again later")
     } else {
         tokio::time::sleep(delay).await;
@@ -146,7 +147,7 @@ fn refused(retry: Retry) -> String {
     }
 }
 
-/// One descriptor's keys and values, owned because most values are made here.
+/// Keys and values of a descriptor, owned because most values are built here.
 type Values<'a> = Vec<(&'a str, String)>;
 
 fn descriptor<'a>(values: &'a Values<'_>) -> Descriptor<'a> {
@@ -154,7 +155,7 @@ fn descriptor<'a>(values: &'a Values<'_>) -> Descriptor<'a> {
     Descriptor { entries, hits: None, limit: None }
 }
 
-/// The descriptors of the mapping whose every value is there.
+/// The configured descriptors all of whose values are present.
 fn values<'a>(
     parts: &Parts,
     auth: &'a Auth,
@@ -185,7 +186,7 @@ fn of_original(value: &AuthValue, original: &Original) -> String {
     }
 }
 
-/// The client's address, grouped; `None` only when the door was not told who is calling.
+/// The client's address, grouped by prefix; `None` only if the listener has no peer address.
 fn client(parts: &Parts, auth: &Auth) -> Option<String> {
     let Peer(peer) = parts.extensions.get::<Peer>()?;
     let lists: Vec<&[u8]> =
@@ -195,7 +196,7 @@ fn client(parts: &Parts, auth: &Auth) -> Option<String> {
     Some(client_addr::group(addr, auth.ipv6_prefix.0))
 }
 
-/// What the request costs. Only upwards: a header must not be able to give hits back.
+/// The cost of the request. Never negative: a header must not be able to return hits.
 fn hits(headers: &HeaderMap, name: Option<&HeaderName>) -> Result<Hits, Error> {
     let Some((name, text)) = name.and_then(|name| Some((name, original::text(headers, name)?)))
     else {
@@ -205,17 +206,18 @@ fn hits(headers: &HeaderMap, name: Option<&HeaderName>) -> Result<Hits, Error> {
     Ok(Hits::new(i64::from(hits)))
 }
 
-/// The status of a refusal: the proxy's own wish, else `[auth]`, else `[http]`.
+/// The status of a refusal: `denied` of the query, else that of `[auth]`, else that of `[http]`.
 ///
-/// Only `/auth` itself takes a wish: below it the query is the client's.
+/// Only `/auth` itself reads the query: below it the query is the client's.
 fn denied(parts: &Parts, auth: &Auth, inherited: u16) -> Result<StatusCode, Error> {
     let configured = denied_status(auth.denied_status.unwrap_or(inherited));
     let query = parts.uri.query().filter(|_| parts.uri.path() == "/auth").unwrap_or_default();
-    let Some(wish) = query.split('&').find_map(|pair| pair.strip_prefix("denied=")) else {
+    let Some(denied) = query.split('&').find_map(|pair| pair.strip_prefix("denied=")) else {
         return Ok(configured);
     };
-    wish.parse::<StatusCode>()
+    denied
+        .parse::<StatusCode>()
         .ok()
         .filter(|status| status.is_client_error() || status.is_server_error())
-        .ok_or_else(|| Error::Denied(wish.chars().take(20).collect()))
+        .ok_or_else(|| Error::Denied(denied.chars().take(20).collect()))
 }

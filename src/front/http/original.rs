@@ -1,9 +1,9 @@
-//! What the client really asked, as the proxy in front tells it.
+//! The client's request line, from the headers of the proxy in front.
 //!
 //! nginx configurations set `X-Original-URI` (and `-Method`), Traefik and Caddy set
 //! `X-Forwarded-Uri`, `-Method` and `-Host`. Each of them overwrites its own headers and passes the
-//! other family on as the client sent it, so of two families that are both there one may be a
-//! stranger's: which one, only the operator knows, and [`Ambiguous`] says so.
+//! other family on as the client sent it, so if both are present one may be forged. Only the operator
+//! can tell which one; the request is refused as [`Ambiguous`].
 
 use http::header::{HOST, HeaderMap, HeaderName};
 use http::request::Parts;
@@ -17,20 +17,19 @@ const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Where forward-auth lives; what follows is the path when the request itself is believed.
+/// The path of forward-auth; with `auth.original = "request"` the client's path follows it.
 const MOUNT: &str = "/auth";
 
-/// The client's request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Original {
     pub(super) method: String,
     /// Normalised, without the query.
     pub(super) path: String,
-    /// In lower case, without the port; empty when nobody says.
+    /// In lower case, without the port; empty if unknown.
     pub(super) host: String,
 }
 
-/// Both families of headers are there.
+/// Both families of headers are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the request carries both X-Original-* and X-Forwarded-Uri/-Method headers and one of them may \
@@ -38,7 +37,7 @@ pub(super) struct Original {
 )]
 pub(super) struct Ambiguous;
 
-/// Reads the client's request line out of the headers that `which` allows.
+/// Reads the client's request line from the headers that `which` allows.
 pub(super) fn original(
     parts: &Parts,
     which: OriginalFrom,
@@ -57,7 +56,7 @@ pub(super) fn original(
                 (false, false) => OriginalFrom::Request,
             }
         }
-        said => said,
+        configured => configured,
     };
     let (uri, method, host) = match which {
         OriginalFrom::XOriginal => {
@@ -86,8 +85,8 @@ pub(super) fn original(
     })
 }
 
-/// A header's value; bytes that are no UTF-8 become the replacement character, and a header that is
-/// there several times is one value, as HTTP says, so that repeating it makes no second meaning.
+/// A header's value; invalid UTF-8 becomes the replacement character. Repeated headers are joined to
+/// one value, as HTTP defines, so that a second one cannot hide the first.
 pub(super) fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let mut values =
         headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -106,7 +105,7 @@ fn host_name(host: &str) -> String {
         Some((name, port))
             if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') =>
         {
-            // `[::1]:80` has its port cut, `::1` (which nobody should send bare) does not.
+            // The port is cut from `[::1]:80`, and `::1`, which is not valid without brackets, is kept.
             if name.contains(':') && !name.ends_with(']') { host } else { name }
         }
         _ => host,
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn each_proxy_is_understood() {
+    fn each_proxy_sets_its_own_headers() {
         use OriginalFrom::{Auto, Request, XForwarded, XOriginal};
         let nginx: &[_] =
             &[("host", "Shop:80"), ("x-original-uri", "/a?b"), ("x-original-method", "PUT")];
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_slip_in_the_other_family() {
+    fn a_client_cannot_forge_the_other_family() {
         let both: &[_] = &[("x-original-uri", "/free"), ("x-forwarded-uri", "/login")];
         assert_eq!(read(OriginalFrom::Auto, "/auth", both), Err(Ambiguous));
         assert_eq!(read(OriginalFrom::XForwarded, "/auth", both), Ok(line("GET", "/login", "")));
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_lose_their_port_and_case() {
+    fn ports_and_case_of_hosts_are_dropped() {
         for (host, expected) in [
             ("Shop.Example:8443", "shop.example"),
             ("shop.example.", "shop.example"),

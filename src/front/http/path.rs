@@ -1,17 +1,16 @@
-//! One form for every way to write a path.
+//! Paths in one normal form.
 //!
-//! A limit on a path is only as good as the path is the same however it is written: `/login`,
-//! `//login`, `/x/../login` and `/%6Cogin` reach the same handler behind most proxies and must be
-//! the same key. What is done is the normalisation of RFC 3986 (6.2.2) and what nginx does by
-//! default (`merge_slashes`): the query is cut, empty and dot segments are resolved, escapes of
-//! unreserved characters are undone and those of others written in upper case. Reserved characters
-//! stay escaped: `%2F` is not `/`.
+//! `/login`, `//login`, `/x/../login` and `/%6Cogin` reach the same handler behind most proxies and
+//! must be the same key, or a client evades the limit. The form is that of RFC 3986 (6.2.2) with the
+//! `merge_slashes` of nginx: the query is cut, empty and dot segments are resolved, escapes of
+//! unreserved characters are decoded and all others written in upper case. Reserved characters stay
+//! escaped: `%2F` is not `/`. So the path is not decoded as a whole, as percent-encoding would do.
 
 /// The path of a request target (`/a/b?c`, or the absolute form `http://host/a/b`), at most
 /// `bytes_max` long.
 ///
-/// A longer path is cut: paths that differ only beyond the bound share a key, which is strict and
-/// never lets anybody choose a fresh one.
+/// A longer path is cut. Paths that differ only beyond the bound share a key, so that a client
+/// cannot create keys without end.
 ///
 /// ```
 /// use tidegate::front::http::path::normal;
@@ -52,7 +51,7 @@ pub fn normal(target: &str, bytes_max: usize) -> String {
     normal
 }
 
-/// The first `segments` segments of a normal path: 2 of `/a/b/c` are `/a/b`.
+/// The first `segments` segments of a normal path: the first 2 of `/a/b/c` are `/a/b`.
 pub fn prefix(normal: &str, segments: u8) -> &str {
     let mut slashes = normal.match_indices('/').map(|(index, _)| index);
     match slashes.nth(usize::from(segments)) {
@@ -61,16 +60,14 @@ pub fn prefix(normal: &str, segments: u8) -> &str {
     }
 }
 
-/// Undoes escapes of unreserved characters; writes the others in upper case.
+/// Decodes escapes of unreserved characters and writes the others in upper case.
 fn unescape(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     let mut rest = path;
     while let Some((before, after)) = rest.split_once('%') {
         out.push_str(before);
-        let escaped = after.get(..2).and_then(|hex| {
-            let is_hex = hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-            is_hex.then(|| u8::from_str_radix(hex, 16).ok().map(|byte| (hex, byte))).flatten()
-        });
+        let hex = after.get(..2).filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let escaped = hex.and_then(|hex| Some((hex, u8::from_str_radix(hex, 16).ok()?)));
         match escaped {
             Some((_, byte)) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
                 out.push(char::from(byte));
@@ -81,8 +78,8 @@ fn unescape(path: &str) -> String {
                 out.push_str(&hex.to_ascii_uppercase());
                 rest = &after[2..];
             }
-            // A lone percent sign stands for itself. Left bare it could become an escape with what
-            // follows: "%%34%31" would turn into "%41", which is "A" to whoever decodes next.
+            // A lone percent sign is escaped. Otherwise it could form an escape with what follows:
+            // "%%34%31" would become "%41", which the next decoder reads as "A".
             None => {
                 out.push_str("%25");
                 rest = after;
@@ -98,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_a_path_is_one_key() {
+    fn all_forms_of_a_path_are_one_key() {
         for (target, expected) in [
             ("/login", "/login"),
             ("/login?a=/b", "/login"),
@@ -138,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_is_normal_again() {
+    fn the_normal_form_is_stable() {
         for target in ["/a/../b%2f%41", "//", "/a/./", "x://y/z"] {
             let once = normal(target, 1024);
             assert_eq!(normal(&once, 1024), once);

@@ -1,8 +1,8 @@
-//! Error responses: a status and one line that says what to do.
+//! JSON responses, and errors as JSON: a status and one line that says what to do.
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode, Uri};
 
 /// `{"error": text}` with `status`.
@@ -10,7 +10,7 @@ pub(super) fn problem(status: StatusCode, text: &str) -> Response {
     json(status, serde_json::json!({ "error": text }).to_string())
 }
 
-/// A JSON body that is written already.
+/// A response whose body is JSON already.
 pub(super) fn json(status: StatusCode, body: String) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -19,8 +19,15 @@ pub(super) fn json(status: StatusCode, body: String) -> Response {
     response
 }
 
+/// The response to a request that could not be decided in time.
+pub(super) fn undecided() -> Response {
+    let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, "no decision in time; try again");
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
 pub(super) async fn not_found(uri: Uri) -> Response {
-    // The path is bounded by the header limit; a line of a log is not the place for all of it.
+    // The header limit bounds the path, at a length that is too much for an error.
     let path: String = uri.path().chars().take(100).collect();
     problem(
         StatusCode::NOT_FOUND,

@@ -1,14 +1,14 @@
-//! `/json` and `/healthcheck`: the two paths of envoyproxy/ratelimit's HTTP port.
+//! `/json` and `/healthcheck`: the paths of the HTTP port of envoyproxy/ratelimit.
 //!
 //! | `/json` | status |
 //! |---|---|
-//! | all is within the limits | 200, the response in proto3-JSON |
-//! | something is over its limit | 429, likewise |
-//! | the body is no request, or the service refuses it | 400, `Bad Request` |
+//! | every descriptor is within its limit | 200, the response in proto3 JSON |
+//! | a descriptor is over its limit | 429, likewise |
+//! | the body is not a request, or is refused | 400, `Bad Request` |
 //! | there is no decision in time | 500, `Internal Server Error` |
 //!
-//! It is Envoy's rate limit service in another form, so `[envoy]` applies, and its answers carry no
-//! headers of ours. `/v1/check` is the other way to ask, with headers and with errors in words.
+//! This is Envoy's rate limit service in another form, so `[envoy]` applies, and the responses have
+//! no `X-RateLimit-*` headers. `/v1/check` has them, and errors with a text.
 //!
 //! Source: envoyproxy/ratelimit, `src/server/server_impl.go`, `NewJsonHandler`, and
 //! `src/server/health.go`.
@@ -20,13 +20,12 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use tidegate_proto::rls::Code;
 
-use super::check::read_body;
-use super::{HttpListener, json, problem};
+use super::listener::{HttpListener, read_body};
+use super::{json, problem};
 use crate::decide::Decide;
-use crate::front::Probes;
-use crate::front::rls::message::Code;
-use crate::front::rls::{self, Unanswered};
+use crate::front::{Probes, rls};
 
 pub(super) async fn json<D: Decide, P: Probes>(
     State(listener): State<Arc<HttpListener<D, P>>>,
@@ -43,13 +42,13 @@ pub(super) async fn json<D: Decide, P: Probes>(
     let message = match json::request(&body) {
         Ok(message) => message,
         Err(error) => {
-            // At a level that is off by default: strangers decide how often this happens.
-            tracing::debug!(%error, "/json: no request");
+            // At a level that is off by default: clients decide how often this happens.
+            tracing::debug!(%error, "/json: malformed request");
             listener.stats.refused.add(1);
             return text(StatusCode::BAD_REQUEST);
         }
     };
-    match rls::answer(&*listener.decide, &message, &listener.bounds, &listener.stats).await {
+    match rls::check(&*listener.decide, &message, &listener.bounds, &listener.stats).await {
         Ok(response) => {
             let status = match response.overall_code() {
                 Code::Ok => StatusCode::OK,
@@ -58,17 +57,17 @@ pub(super) async fn json<D: Decide, P: Probes>(
             };
             problem::json(status, json::response(&response))
         }
-        Err(why) => {
-            tracing::debug!(%why, "/json: no answer");
-            text(match why {
-                Unanswered::Refused(_) => StatusCode::BAD_REQUEST,
-                Unanswered::Late => StatusCode::INTERNAL_SERVER_ERROR,
+        Err(error) => {
+            tracing::debug!(%error, "/json: request not decided");
+            text(match error {
+                rls::Error::Refused(_) => StatusCode::BAD_REQUEST,
+                rls::Error::Timeout => StatusCode::INTERNAL_SERVER_ERROR,
             })
         }
     }
 }
 
-/// `OK`, or 500 with the reasons, where the reference says nothing.
+/// `OK`, or 500 with the reason, where envoyproxy/ratelimit gives none.
 pub(super) async fn healthcheck<D: Decide, P: Probes>(
     State(listener): State<Arc<HttpListener<D, P>>>,
 ) -> Response {
@@ -82,14 +81,14 @@ pub(super) async fn healthcheck<D: Decide, P: Probes>(
     }
 }
 
-/// What Go's `http.Error` writes for a status.
+/// What `http.Error` of Go writes for a status.
 fn text(status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     as_text(response)
 }
 
-/// The same response with nothing but its status' name in the body.
+/// The response with the name of its status as the body.
 fn as_text(mut response: Response) -> Response {
     const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
     let name = response.status().canonical_reason().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What operators and load balancers ask: alive, ready, metrics, and what there is.
+//! Liveness, readiness, metrics, and the index.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use axum::response::Response;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 
-use super::HttpListener;
+use super::listener::HttpListener;
 use super::problem::json;
 use crate::front::Probes;
 
-/// What prometheus-client writes.
+/// The format of prometheus-client.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -42,10 +42,10 @@ pub(super) async fn index() -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "endpoints": {
             "POST /v1/check": "decide a RateLimitRequest in its JSON form",
-            "/json": "the same as envoyproxy/ratelimit answers it",
-            "/healthcheck": "OK while traffic may be sent here, as envoyproxy/ratelimit says it",
+            "/json": "the same with the statuses of envoyproxy/ratelimit",
+            "/healthcheck": "OK while traffic may be sent here, as in envoyproxy/ratelimit",
             "/auth": "forward-auth for nginx, Traefik, Caddy, HAProxy",
-            "GET /healthz": "200 while the process answers",
+            "GET /healthz": "200 while the process runs",
             "GET /readyz": "200 while traffic may be sent here",
             "GET /metrics": "OpenMetrics for Prometheus",
         },

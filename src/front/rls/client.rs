@@ -1,12 +1,10 @@
-//! A typed client of the rate limit service, for the command line and for tests.
+//! A client of the rate limit service, for the command line and for tests.
 
 use http::uri::PathAndQuery;
+use tidegate_proto::rls::{RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
-
-use super::message::{RateLimitRequest, RateLimitResponse};
-use super::service::SHOULD_RATE_LIMIT;
 
 /// A client over one HTTP/2 connection; cheap to clone.
 #[derive(Clone, Debug)]
@@ -15,18 +13,19 @@ pub struct RlsClient {
 }
 
 impl RlsClient {
-    /// A client of `endpoint`, which may say timeouts. Connects with the first call, and again
-    /// after the connection was lost.
+    /// Connects with the first call, and again after the connection was lost.
     pub fn new(endpoint: &Endpoint) -> Self {
         Self { grpc: tonic::client::Grpc::new(endpoint.connect_lazy()) }
     }
 
-    /// A client on a connection that somebody else made, such as one under TLS.
+    /// A client over an existing connection, such as one with TLS.
     pub fn over(channel: Channel) -> Self {
         Self { grpc: tonic::client::Grpc::new(channel) }
     }
 
-    /// Asks whether the request may pass.
+    /// # Errors
+    ///
+    /// The status that the service returns, or `UNAVAILABLE` if there is no connection.
     pub async fn should_rate_limit(
         &mut self,
         request: RateLimitRequest,

@@ -1,5 +1,4 @@
-//! `dynamic_metadata` of an answer: the request as it was asked, and what the rules that let it
-//! pass say of it.
+//! `dynamic_metadata` of a response: the request, and the metadata of the rules that admitted it.
 //!
 //! ```text
 //! domain       "shop"
@@ -8,28 +7,28 @@
 //! metadata     {owner: {name: "s1", extra: "x"}}
 //! ```
 //!
-//! Where several rules say something, mappings are merged and for everything else the first rule
-//! has the last word: `{owner: {name: s1}}` and `{owner: {name: s2, extra: x}}` make the example.
-//! What is absent or zero is left out, but for a descriptor's own hits, which may be zero.
+//! Metadata of several rules is merged: mappings are merged recursively, of everything else the
+//! first rule's is kept. `{owner: {name: s1}}` and `{owner: {name: s2, extra: x}}` make the example.
+//! What is absent or zero is left out, except the hits of a descriptor, which may be zero.
 //!
 //! Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `ratelimitToMetadata`.
 
-use std::collections::btree_map::Entry as Slot;
+use std::collections::btree_map;
 
-use tidegate_rules::metadata::Metadata;
+use tidegate_proto::google::protobuf::value::Kind;
+use tidegate_proto::google::protobuf::{Struct, Value};
+use tidegate_proto::rls::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
+use tidegate_rules::metadata::{self, Metadata};
 
-use super::message::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
-use super::structure::{Kind, Struct, Value};
 use crate::decide::CheckResponse;
 
-/// What Envoy is told of `request`, to which `answer` was given.
 pub(super) fn dynamic_metadata(request: &RateLimitRequest, answer: &CheckResponse) -> Struct {
-    let mut told = Struct::default();
-    set(&mut told, "domain", Kind::Text(request.domain.clone()));
-    let descriptors = request.descriptors.iter().map(|it| Kind::Struct(descriptor(it)).into());
-    set(&mut told, "descriptors", Kind::List(descriptors.collect()));
+    let mut fields = Struct::default();
+    set(&mut fields, "domain", Kind::StringValue(request.domain.clone()));
+    let descriptors = request.descriptors.iter().map(|it| Kind::StructValue(descriptor(it)).into());
+    set(&mut fields, "descriptors", Kind::ListValue(descriptors.collect()));
     if request.hits_addend != 0 {
-        set(&mut told, "hitsAddend", Kind::Number(f64::from(request.hits_addend)));
+        set(&mut fields, "hitsAddend", Kind::NumberValue(f64::from(request.hits_addend)));
     }
     let mut merged = Struct::default();
     for status in answer.statuses.iter().filter(|status| status.allowed) {
@@ -38,24 +37,24 @@ pub(super) fn dynamic_metadata(request: &RateLimitRequest, answer: &CheckRespons
         }
     }
     if !merged.fields.is_empty() {
-        set(&mut told, "metadata", Kind::Struct(merged));
+        set(&mut fields, "metadata", Kind::StructValue(merged));
     }
-    told
+    fields
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor) -> Struct {
-    let mut told = Struct::default();
+    let mut fields = Struct::default();
     let entries = descriptor.entries.iter();
-    let entries = entries.map(|it| Kind::Text(format!("{}={}", it.key, it.value)).into());
-    set(&mut told, "entries", Kind::List(entries.collect()));
+    let entries = entries.map(|it| Kind::StringValue(format!("{}={}", it.key, it.value)).into());
+    set(&mut fields, "entries", Kind::ListValue(entries.collect()));
     if let Some(limit) = &descriptor.limit {
-        set(&mut told, "limit", Kind::Text(text_format(limit)));
+        set(&mut fields, "limit", Kind::StringValue(text_format(limit)));
     }
     if let Some(hits) = descriptor.hits_addend {
-        #[expect(clippy::cast_precision_loss, reason = "a Struct knows doubles alone")]
-        set(&mut told, "hitsAddend", Kind::Number(hits as f64));
+        #[expect(clippy::cast_precision_loss, reason = "a Struct has no numbers but doubles")]
+        set(&mut fields, "hitsAddend", Kind::NumberValue(hits as f64));
     }
-    told
+    fields
 }
 
 /// The limit in protobuf's text format, which leaves out what is zero.
@@ -63,32 +62,44 @@ fn text_format(limit: &RateLimitOverride) -> String {
     let hits = limit.requests_per_unit;
     let hits = (hits != 0).then(|| format!("requests_per_unit:{hits}"));
     let unit = (limit.unit != 0).then(|| match Unit::try_from(limit.unit) {
-        Ok(unit) => format!("unit:{}", unit.name()),
+        Ok(unit) => format!("unit:{}", unit.as_str_name()),
         Err(_) => format!("unit:{}", limit.unit),
     });
     hits.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 
-fn set(told: &mut Struct, key: &str, kind: Kind) {
-    told.fields.insert(key.to_owned(), kind.into());
+fn set(fields: &mut Struct, key: &str, kind: Kind) {
+    fields.fields.insert(key.to_owned(), kind.into());
 }
 
-/// Recursion is bounded by the depth of a rule file.
+/// Recursion is bounded by the depth of a rule file, here and below.
 fn merge(into: &mut Struct, from: &Metadata) {
-    use tidegate_rules::metadata::Value as Told;
-
     for (key, value) in from {
         match into.fields.entry(key.to_string()) {
-            Slot::Vacant(slot) => {
-                slot.insert(value.into());
+            btree_map::Entry::Vacant(entry) => {
+                entry.insert(to_value(value));
             }
-            Slot::Occupied(mut slot) => {
-                if let (Value { kind: Some(Kind::Struct(into)) }, Told::Map(from)) =
-                    (slot.get_mut(), value)
+            btree_map::Entry::Occupied(mut entry) => {
+                if let (Some(Kind::StructValue(into)), metadata::Value::Map(from)) =
+                    (&mut entry.get_mut().kind, value)
                 {
                     merge(into, from);
                 }
             }
         }
     }
+}
+
+fn to_value(value: &metadata::Value) -> Value {
+    Value::from(match value {
+        metadata::Value::Null => Kind::NullValue(0),
+        metadata::Value::Bool(truth) => Kind::BoolValue(*truth),
+        metadata::Value::Number(number) => Kind::NumberValue(*number),
+        metadata::Value::Text(text) => Kind::StringValue(text.to_string()),
+        metadata::Value::List(values) => Kind::ListValue(values.iter().map(to_value).collect()),
+        metadata::Value::Map(map) => {
+            let fields = map.iter().map(|(key, value)| (key.to_string(), to_value(value)));
+            Kind::StructValue(fields.collect())
+        }
+    })
 }

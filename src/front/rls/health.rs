@@ -1,33 +1,32 @@
-//! `grpc.health.v1`: whether the gRPC door wants traffic.
+//! `grpc.health.v1` of the gRPC listener.
 
+use tidegate_proto::rls::SERVICE_NAME;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{self, HealthServer};
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::SERVICE_NAME;
-
-/// Names that are asked for: the whole server, the service, and what envoyproxy/ratelimit calls it.
+/// The whole server, the service, and the name that envoyproxy/ratelimit has for it.
 const NAMES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 
 /// A health request is a service name.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Says whether this door serves. Starts with "no".
+/// The serving status; `NOT_SERVING` at first.
 #[derive(Clone, Debug)]
 pub struct Health {
     reporter: HealthReporter,
 }
 
 impl Health {
-    /// Health of a door that does not serve yet.
+    /// A status of `NOT_SERVING`.
     pub async fn new() -> Self {
         let health = Self { reporter: HealthReporter::new() };
         health.set_serving(false).await;
         health
     }
 
-    /// Says for every name whether it serves. Readiness and drain both end up here; watchers are
-    /// told at once.
+    /// Sets the status of every name; watchers receive it at once. Readiness and drain both end up
+    /// here.
     pub async fn set_serving(&self, serving: bool) {
         let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in NAMES {

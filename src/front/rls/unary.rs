@@ -1,10 +1,10 @@
-//! One gRPC message in, one out: the framing of a unary call, without what streams would need.
+//! The framing of a unary gRPC call: one message in, one out.
 //!
-//! A message is a byte that says whether it is compressed, four bytes of length, and so many bytes;
-//! the status of the call stands in the trailers behind it. Most requests come as one chunk that
-//! the message is read from where it lies. Nothing here waits for anything but the body.
+//! A message is preceded by a byte that flags compression and four bytes of length; the status of
+//! the call follows in the trailers. Most requests arrive as one chunk, and their message is decoded
+//! in place.
 //!
-//! Source: `doc/PROTOCOL-HTTP2.md` of grpc/grpc; codes and texts are those of tonic.
+//! Source: `doc/PROTOCOL-HTTP2.md` of grpc/grpc; the codes and texts of errors are those of tonic.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -17,29 +17,28 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use prost::Message;
 use tonic::Status;
 
-/// The body of an answer: a message and its status, or what another service made.
+/// The body of a response: a message and its status, or the body of another service.
 #[derive(Debug)]
 pub struct Body(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// The message, still to be sent; the status `OK` follows.
+    /// The message is to be sent; the status `OK` follows.
     Message(Bytes),
-    /// The status `OK` is still to be sent.
+    /// The status `OK` is to be sent.
     Trailers,
     Done,
     Other(tonic::body::Body),
 }
 
-/// The byte and the length before a message.
+/// The compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// How a message is compressed, if it is.
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// Reads the one message of a request; it may have `bytes_max` bytes. What comes behind it is
-/// waited for and ignored.
+/// Reads the message of a request, of at most `bytes_max` bytes. The rest of the body is read and
+/// ignored.
 pub(super) async fn read<M, B>(request: Request<B>, bytes_max: usize) -> Result<M, Status>
 where
     M: Message + Default,
@@ -64,7 +63,7 @@ where
         }
         bytes = if bytes.is_empty() { chunk } else { joined(bytes, &chunk) };
         if let (None, Some(prefix)) = (length, bytes.first_chunk()) {
-            length = Some(announced(*prefix, bytes_max)?);
+            length = Some(message_length(*prefix, bytes_max)?);
         }
     }
     match length {
@@ -78,7 +77,6 @@ where
     }
 }
 
-/// The response to a call: its message, or why there is none.
 pub(super) fn response<M: Message>(outcome: Result<M, Status>) -> Response<Body> {
     match outcome {
         Err(status) => status.into_http::<tonic::body::Body>().map(Body::from),
@@ -90,15 +88,14 @@ pub(super) fn response<M: Message>(outcome: Result<M, Status>) -> Response<Body>
     }
 }
 
-/// Adds a chunk. What was read before it is no longer than a message and its prefix may be.
+/// Appends a chunk. `before` is at most as long as a message and its prefix.
 fn joined(before: Bytes, chunk: &Bytes) -> Bytes {
     let mut both = BytesMut::from(before);
     both.extend_from_slice(chunk);
     both.freeze()
 }
 
-/// The length that a prefix announces.
-fn announced(prefix: [u8; PREFIX_BYTES], bytes_max: usize) -> Result<usize, Status> {
+fn message_length(prefix: [u8; PREFIX_BYTES], bytes_max: usize) -> Result<usize, Status> {
     let [compressed, length @ ..] = prefix;
     if compressed != 0 {
         let text = format!("protocol error: compression flag {compressed} without an encoding");
@@ -118,7 +115,7 @@ fn framed<M: Message>(message: &M) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(PREFIX_BYTES + length);
     bytes.put_u8(0);
-    // An answer is a few bytes a descriptor, and descriptors are bounded.
+    // A response has a few bytes per descriptor, and their number is bounded.
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     message.encode_raw(&mut bytes);
     bytes.freeze()
@@ -167,7 +164,7 @@ impl HttpBody for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            // No exact length: it would become a `content-length`, which gRPC has none of.
+            // No exact length: it would become a `content-length`, which gRPC does not have.
             Kind::Message(_) | Kind::Trailers | Kind::Done => SizeHint::default(),
             Kind::Other(body) => body.size_hint(),
         }
@@ -179,7 +176,7 @@ mod tests {
     use http_body_util::StreamBody;
 
     use super::*;
-    use crate::front::rls::message::{Code, RateLimitRequest, RateLimitResponse};
+    use tidegate_proto::rls::{Code, RateLimitRequest, RateLimitResponse};
 
     fn message() -> RateLimitRequest {
         RateLimitRequest { domain: "d".repeat(40), descriptors: vec![], hits_addend: 7 }
@@ -194,18 +191,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_read_however_it_is_cut() {
+    async fn a_message_may_arrive_in_any_chunks() {
         let bytes = framed(&message());
         for size in 1..=bytes.len() {
             let read = read_chunks(bytes.chunks(size).collect()).await;
             assert_eq!(read.expect("a message"), message(), "chunks of {size}");
         }
-        let behind = read_chunks(vec![&bytes, &bytes, b"noise"]).await;
-        assert_eq!(behind.expect("a message"), message());
+        let followed = read_chunks(vec![&bytes, &bytes, b"noise"]).await;
+        assert_eq!(followed.expect("a message"), message());
     }
 
     #[tokio::test]
-    async fn what_is_no_message_is_a_status() {
+    async fn a_malformed_body_is_a_status() {
         let bytes = framed(&message());
         let cut = &bytes[..bytes.len() - 1];
         let compressed = [&[1][..], &bytes[1..]].concat();
@@ -227,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_its_message_and_a_status_behind_it() {
+    async fn a_response_is_its_message_and_a_status() {
         let message = RateLimitResponse { overall_code: Code::Ok.into(), ..Default::default() };
         let body = response(Ok(message)).into_body();
         assert!(!body.is_end_stream());
