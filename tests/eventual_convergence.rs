@@ -401,7 +401,7 @@ fn count(node: &Node, key: KeyHash) -> u64 {
         return 0;
     };
     let region = region_actor(&node.core.topology.load().region);
-    let buckets = actor_counters.wire().buckets;
+    let buckets = actor_counters.to_delta().slices;
     let actor_counters = buckets.iter().flat_map(|bucket| &bucket.used.dots);
     actor_counters
         .inspect(|(actor, _)| assert!(is_node(**actor) || **actor != region, "its own echo"))

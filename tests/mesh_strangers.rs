@@ -405,11 +405,11 @@ impl Honest {
         let now = self.nodes[0].core.decider.parts().clock.now();
         let mut state = State::Absent;
         decide(&mut state, &quota(Algorithm::Gcra), Hits::new(20), now);
-        let expires = state.absent_at(&quota(Algorithm::Gcra));
+        let expires = state.expires_at(&quota(Algorithm::Gcra));
         let mut actor_counters = State::Absent;
         let shape = quota(Algorithm::FixedWindow);
         decide_eventual(&mut actor_counters, ActorId::new(7), &shape, Hits::new(20), now);
-        let actor_counters = actor_counters.actor_counters().unwrap().wire();
+        let actor_counters = actor_counters.actor_counters().unwrap().to_delta();
         let entries = vec![SyncEntry { key: self.key("eventual"), actor_counters }];
         [
             Call::States(vec![StateEntry { key: self.key("strict"), state, expires }]),

@@ -18,7 +18,7 @@ use tidegate_cluster::mesh::wire::{
     Call, Check, Digest, Handoff, HandoffStep, Hello, HelloReply, Numbered, Refusal, Reply,
     StateEntry, Sync, SyncEntry, SyncRole,
 };
-use tidegate_limiter::engine::delta::DeltaBucket;
+use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
@@ -214,14 +214,14 @@ fn delta() -> Delta {
         dots: actor_counters.iter().map(|&(actor, n)| (ActorId::new(actor), n)).collect(),
     };
     let buckets = vec![
-        DeltaBucket {
+        DeltaSlice {
             index: 29_453_760,
             used: clock(&[(1, 5), (1 << 63, 70_000)]),
             refunded: clock(&[(1, 2)]),
         },
-        DeltaBucket { index: 29_453_759, used: clock(&[(2, 1)]), refunded: clock(&[]) },
+        DeltaSlice { index: 29_453_759, used: clock(&[(2, 1)]), refunded: clock(&[]) },
     ];
-    Delta { bucket_ns: 60_000_000_000, keep: 2, buckets }
+    Delta { slice_ns: 60_000_000_000, slices_kept: 2, slices: buckets }
 }
 
 fn states() -> Vec<State> {

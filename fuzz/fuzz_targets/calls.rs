@@ -6,9 +6,9 @@
 use libfuzzer_sys::fuzz_target;
 use tidegate_cluster::mesh::wire::{Call, Reply, Sync, SyncEntry};
 use tidegate_limiter::engine::AHEAD_MAX;
-use tidegate_limiter::engine::actor_counters::ACTORS_MAX;
+use tidegate_limiter::engine::delta::ACTORS_MAX;
 use tidegate_limiter::engine::delta::Bounds;
-use tidegate_limiter::store::Merged;
+use tidegate_limiter::store::MergeOutcome;
 use tidegate_fuzz::{NOW, asks, wire};
 
 fuzz_target!(|bytes: &[u8]| match wire::call(bytes) {
@@ -24,14 +24,14 @@ fuzz_target!(|bytes: &[u8]| match wire::call(bytes) {
 
 fn join(sync: &Sync) {
     let store = asks::store();
-    let bounds = Bounds { now: NOW, ahead_max: AHEAD_MAX, columns_max: ACTORS_MAX };
+    let bounds = Bounds { now: NOW, ahead_max: AHEAD_MAX, actors_max: ACTORS_MAX };
     for SyncEntry { key, actor_counters } in &sync.entries {
         if actor_counters.validate(&bounds).is_err() {
             continue;
         }
-        if let Merged::Joined { .. } = store.merge_actor_counters(*key, actor_counters, NOW) {
-            assert_eq!(store.merge_actor_counters(*key, actor_counters, NOW), Merged::Joined { news: false });
-            let actor_counters = store.actor_counters(*key).expect("joined").wire();
+        if let MergeOutcome::Merged { .. } = store.merge_actor_counters(*key, actor_counters, NOW) {
+            assert_eq!(store.merge_actor_counters(*key, actor_counters, NOW), MergeOutcome::Merged { changed: false });
+            let actor_counters = store.actor_counters(*key).expect("joined").to_delta();
             assert_eq!(actor_counters.validate(&bounds), Ok(()));
             wire::can_be_told(&Reply::ActorCounters(vec![SyncEntry { key: *key, actor_counters }]));
         }

@@ -14,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use siphasher::sip::SipHasher13;
 use tidegate_limiter::engine::State;
 use tidegate::storage::record::{self, KEY_BYTES};
-use tidegate_limiter::store::{StoredCounter, KeyHash, Merged};
+use tidegate_limiter::store::{StoredCounter, KeyHash, MergeOutcome};
 use tidegate_limiter::units::Span;
 use tidegate_fuzz::{NOW, asks, wire};
 
@@ -43,7 +43,7 @@ fn load(counted: StoredCounter) {
         return;
     }
     let store = asks::store();
-    if let Merged::Joined { .. } = store.merge(counted, NOW) {
+    if let MergeOutcome::Merged { .. } = store.merge(counted, NOW) {
         let held = store.get(key, NOW).expect("joined");
         let written = record::encode(&held).expect("what is held can be written");
         assert_eq!(record::decode(record::encode_key(key), &written), Ok(held.clone()));

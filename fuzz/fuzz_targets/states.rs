@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate_cluster::mesh::wire::{Call, StateEntry};
 use tidegate_cluster::replicate::is_plausible;
 use tidegate_limiter::engine::State;
-use tidegate_limiter::store::{StoredCounter, Merged};
+use tidegate_limiter::store::{StoredCounter, MergeOutcome};
 use tidegate_fuzz::{NOW, asks, wire};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,8 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
             continue;
         }
         let told = StoredCounter { key, state, expires };
-        if let Merged::Joined { .. } = store.merge(told.clone(), NOW) {
-            assert_eq!(store.merge(told, NOW), Merged::Joined { news: false });
+        if let MergeOutcome::Merged { .. } = store.merge(told.clone(), NOW) {
+            assert_eq!(store.merge(told, NOW), MergeOutcome::Merged { changed: false });
             let StoredCounter { key, state, expires } = store.get(key, NOW).expect("joined");
             wire::can_be_told(&Call::States(vec![StateEntry { key, state, expires }]));
         }

@@ -15,7 +15,7 @@ use tidegate_cluster::mesh::wire::Check;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Mode};
 use tidegate_limiter::quota::Quota;
-use tidegate_limiter::store::{Counter, Kind, LocalActor, SingleCheck, is_urgent};
+use tidegate_limiter::store::{Counter, CounterKind, LocalActor, SingleCheck, is_urgent};
 use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::{Decide, Decider, policy};
@@ -85,7 +85,7 @@ impl Decider {
         let mut last = None;
         let mut kind_of = |quota: Quota| match last {
             Some((known, kind)) if known == quota => kind,
-            _ => last.insert((quota, Kind::of(&quota, rule.mode, rule.scope))).1,
+            _ => last.insert((quota, CounterKind::of(&quota, rule.mode, rule.scope))).1,
         };
         let asks: SmallVec<[SingleCheck; TOGETHER_MAX]> = demands
             .iter()

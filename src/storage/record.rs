@@ -161,7 +161,7 @@ mod tests {
                 let mut state = State::Absent;
                 decide(&mut state, quota, Hits::new(3), NOW);
                 decide(&mut state, quota, Hits::new(4), NOW.plus(Span::from_secs(7)));
-                let expires = state.absent_at(quota);
+                let expires = state.expires_at(quota);
                 (state, expires)
             })
             .collect();
@@ -169,7 +169,7 @@ mod tests {
         for actor in 1..4 {
             decide_eventual(&mut actor_counters, ActorId::new(actor), &strict[2], Hits::ONE, NOW);
         }
-        let expires = actor_counters.absent_at(&strict[2]);
+        let expires = actor_counters.expires_at(&strict[2]);
         states.push((actor_counters, expires));
         states.into_iter().map(|(state, expires)| counted(state, expires)).collect()
     }

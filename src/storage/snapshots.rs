@@ -17,7 +17,7 @@
 use std::{fmt, mem};
 
 use parking_lot::Mutex;
-use tidegate_limiter::store::{Cursor, KeyHash, Merged, Store};
+use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store};
 use tidegate_limiter::units::Timestamp;
 
 use super::changes::{Changes, Which};
@@ -102,9 +102,9 @@ impl Snapshots {
                     && counted.state.is_plausible(counted.expires, now)
             });
             match merged.map(|counted| store.merge(counted, now)) {
-                Some(Merged::Joined { .. }) => loaded += 1,
-                Some(Merged::Expired) => {}
-                Some(Merged::Full | Merged::Foreign) | None => skipped += 1,
+                Some(MergeOutcome::Merged { .. }) => loaded += 1,
+                Some(MergeOutcome::Expired) => {}
+                Some(MergeOutcome::Full | MergeOutcome::WrongForm) | None => skipped += 1,
             }
         });
         if let Err(error) = read {

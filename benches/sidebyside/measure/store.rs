@@ -14,7 +14,7 @@ use tidegate::decide::TOGETHER_MAX;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHasher, Kind, Options, SingleCheck, Store};
+use tidegate_limiter::store::{Counter, CounterKind, KeyHasher, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::{Entrant, Plan, interleave, table};
@@ -101,7 +101,7 @@ struct Bench {
     store: Store,
     hasher: KeyHasher,
     quota: Quota,
-    kind: Kind,
+    kind: CounterKind,
     begin: Instant,
 }
 
@@ -114,7 +114,7 @@ impl Bench {
             store: Store::new(Options { keys_max, on_full: OnFull::Share, shards: None }),
             hasher: KeyHasher::new([7; 16]),
             quota,
-            kind: Kind::of(&quota, Mode::Strict, Scope::Region),
+            kind: CounterKind::of(&quota, Mode::Strict, Scope::Region),
             begin: Instant::now(),
         }
     }

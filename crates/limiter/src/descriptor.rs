@@ -1,26 +1,23 @@
-//! What a request says about itself: an ordered list of key/value entries, borrowed from the
-//! request that carried them.
+//! What identifies a request: an ordered list of key/value entries, borrowed from the request.
 
-use super::quota::Quota;
+use crate::quota::Quota;
 use crate::units::Hits;
 
-/// One key/value pair.
+/// One key/value pair. A rule matches keys; each value has a counter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The key a rule names.
     pub key: &'a str,
-    /// The value a rule may name; each value has a counter of its own.
     pub value: &'a str,
 }
 
-/// An ordered list of entries, matched against the rules as one.
+/// An ordered list of entries that is matched against the rules as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// Outermost first; order matters. (A `SmallVec` would be invariant in `'a`, and a question
-    /// that borrows from its request could not be shortened to the life of an `Ask`.)
+    /// Outermost first; order matters. Not a `SmallVec`, which is invariant in `'a`: a borrowed
+    /// request could then not be shortened to the lifetime of a check.
     pub entries: Vec<Entry<'a>>,
-    /// Hits of this descriptor alone, in place of the request's.
+    /// Hits of this descriptor alone, overriding those of the request.
     pub hits: Option<Hits>,
-    /// A limit that the request brings along, in place of the rule's.
+    /// A limit carried by the request, overriding that of the rule.
     pub limit: Option<Quota>,
 }

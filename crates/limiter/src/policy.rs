@@ -1,16 +1,15 @@
-//! The choices a rule makes about consistency and failure; `[defaults]` makes them for rules that
-//! do not say.
+//! Consistency and failure policy of a rule. `[defaults]` sets the values for rules that omit them.
 
 use serde::{Deserialize, Serialize};
 
-/// Who decides a rule's limits.
+/// Where a rule's limits are decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The key's owner, exactly.
+    /// By the key's owner, exactly.
     #[default]
     Strict,
-    /// Every node on the spot; columns are synchronised later.
+    /// By the node that receives the request; per-actor counters are synchronised later.
     Eventual,
 }
 
@@ -18,33 +17,32 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// The nodes of a region: each region enforces the limit by itself.
+    /// The nodes of a region: each region enforces the limit separately.
     #[default]
     Region,
     /// All nodes: one ring over all regions.
     Global,
 }
 
-/// The answer when the owner does not answer within the deadline.
+/// The answer when the owner does not respond within the deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnavailable {
-    /// Let it pass.
     Allow,
-    /// Refuse it.
     Deny,
-    /// Decide alone on this node's share of the limit.
+    /// Decide on this node's share of the limit.
     #[default]
     Local,
 }
 
-/// What an owner owes its replicas before it answers.
+/// When an owner may answer, relative to replication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Nothing: they hear a few milliseconds later. A crash may forget the hits of that time.
+    /// At once; replicas receive the count some milliseconds later. A crash of the owner may lose
+    /// the hits of that time.
     #[default]
     Async,
-    /// One of them has confirmed the count. A crash of the owner forgets nothing that was answered.
+    /// After one replica has confirmed the count. A crash of the owner loses no answered hit.
     Replicated,
 }

@@ -1,14 +1,13 @@
 //! What one limit allows: algorithm, limit, window, burst. Plain validated data.
 //!
-//! A quota travels with every forwarded check, so it is `Copy`, small, and validated again when it
-//! is read from a frame: bytes from a peer go through [`Quota::new`] like bytes from a rule file.
+//! A quota travels with every forwarded check, so it is `Copy` and small. Deserializing one goes
+//! through [`Quota::new`], so a quota from a peer is validated like one from a rule file.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Span;
 
-/// The six classic ways to count. The formula of each stands in the module of the same name in
-/// [`crate::engine`].
+/// How hits are counted. The module of the same name in [`crate::engine`] documents each algorithm.
 ///
 /// Append only: the order is the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -16,15 +15,15 @@ use crate::units::Span;
 pub enum Algorithm {
     /// A counter per epoch-aligned window; denied hits count, as in envoyproxy/ratelimit.
     FixedWindow,
-    /// The time of every admitted hit; exact, memory grows with the limit.
+    /// The time of every admitted hit. Exact; memory grows with the limit.
     SlidingWindowLog,
     /// `current + previous × overlap`, over `sub_windows` slices.
     SlidingWindowCounter,
-    /// Tokens drip in at the rate; `burst` is the bucket's capacity.
+    /// Tokens are added at the rate; `burst` is the bucket's capacity.
     TokenBucket,
-    /// Level leaks out at the rate; as a meter, or with `queue` as a queue that answers a delay.
+    /// A level that drains at the rate; as a meter, or with `queue` as a queue that returns a delay.
     LeakyBucket,
-    /// The generic cell rate algorithm: one theoretical arrival time.
+    /// The generic cell rate algorithm: a single theoretical arrival time.
     Gcra,
 }
 
@@ -39,7 +38,7 @@ impl Algorithm {
         Self::Gcra,
     ];
 
-    /// The name that rule files use.
+    /// The name in rule files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",
@@ -59,27 +58,26 @@ pub struct Quota {
     parts: QuotaParts,
 }
 
-/// The parts of a quota before they are validated; also its wire form.
+/// The parts of a quota before validation; also its wire form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QuotaParts {
-    /// How hits are counted.
     pub algorithm: Algorithm,
-    /// Hits per window; 0 refuses everything.
+    /// Hits per window; 0 denies everything.
     pub limit: u32,
     /// Length of the window, 1 s to 400 days.
     pub window: Span,
-    /// The most that may pass at once in the bucket algorithms. Window algorithms have none: give
-    /// the limit.
+    /// Most hits that may pass at once in the bucket algorithms. For window algorithms it must
+    /// equal the limit.
     pub burst: u32,
-    /// Slices of a sliding window counter, 1 to 60; 1 for every other algorithm.
+    /// Slices of a sliding window counter, 1 to 60; must be 1 for every other algorithm.
     pub sub_windows: u8,
-    /// How many hits may wait when a leaky bucket is used as a queue.
+    /// Hits that may wait; `Some` makes a leaky bucket a queue.
     pub queue: Option<u32>,
 }
 
-/// Shortest window. Window numbers are kept in 32 bits, which lasts until 2106 at one second.
+/// Shortest window. Window numbers have 32 bits, which lasts until 2106 at one second.
 pub const WINDOW_MIN: Span = Span::from_secs(1);
-/// Longest window: a year and a margin.
+/// Longest window: a year and some margin.
 pub const WINDOW_MAX: Span = Span::from_secs(400 * 86_400);
 /// Most slices of a sliding window counter; each costs 4 bytes a key.
 pub const SUB_WINDOWS_MAX: u8 = 60;
@@ -88,51 +86,49 @@ pub const LOG_LIMIT_MAX: u32 = 10_000;
 /// Most hits that may wait in a queue.
 pub const QUEUE_MAX: u32 = 1_000_000;
 
-/// Longest time in which a full bucket or queue may drain. Instants reach to 2554; a bucket must be
-/// able to remember when it will be idle again.
+/// Longest time in which a full bucket or queue may drain. A bucket stores the instant at which it is
+/// idle again, and timestamps end in 2554.
 pub const DRAIN_MAX: Span = Span::from_secs(100 * 365 * 86_400);
 
-/// Why some parts make no quota.
+/// Why parts do not form a valid quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The window is shorter than [`WINDOW_MIN`] or longer than [`WINDOW_MAX`].
     #[error("window {0} is outside 1s to 400d")]
     Window(Span),
-    /// A burst was given to an algorithm that has none.
+    /// A burst for an algorithm without one.
     #[error("burst is for token_bucket, leaky_bucket and gcra, not for {}", .0.name())]
     BurstUnused(Algorithm),
-    /// A burst of zero with a limit above zero would refuse everything.
-    #[error("burst 0 would refuse every hit; leave it out or give at least 1")]
+    /// A burst of zero with a limit above zero would deny everything.
+    #[error("burst 0 would deny every hit; omit it or set at least 1")]
     BurstZero,
-    /// Sub-windows were given to an algorithm that has none.
+    /// Sub-windows for an algorithm without them.
     #[error("sub_windows is for sliding_window_counter, not for {}", .0.name())]
     SubWindowsUnused(Algorithm),
     /// Sub-windows outside 1 to [`SUB_WINDOWS_MAX`], or not dividing the window evenly.
     #[error("sub_windows {0} must be 1 to 60 and divide the window into whole milliseconds")]
     SubWindows(u8),
-    /// A queue was given to an algorithm that has none.
+    /// A queue for an algorithm without one.
     #[error("queue is for leaky_bucket, not for {}", .0.name())]
     QueueUnused(Algorithm),
     /// A queue longer than [`QUEUE_MAX`].
     #[error("queue {0} is larger than {QUEUE_MAX}")]
     QueueTooLong(u32),
-    /// A queue with a burst: a queue sends its hits on one by one.
-    #[error("queue and burst exclude each other: a queue lets hits pass one by one")]
+    /// A queue with a burst: a queue releases its hits one by one.
+    #[error("queue and burst are mutually exclusive: a queue releases hits one by one")]
     QueueWithBurst,
     /// A bucket or queue that would take longer than [`DRAIN_MAX`] to recover.
     #[error(
         "{hits} hits at {limit} per {window} take over 100 years to drain; lower burst or queue"
     )]
     Drain {
-        /// The burst, or the queue's length.
+        /// The burst, or the length of the queue plus one.
         hits: u32,
-        /// Hits per window.
         limit: u32,
-        /// The window.
         window: Span,
     },
-    /// The log would cost too much memory a key.
-    #[error("sliding_window_log keeps every hit: limit {0} is larger than {LOG_LIMIT_MAX}")]
+    /// The log would take too much memory per key.
+    #[error("sliding_window_log stores every hit: limit {0} is larger than {LOG_LIMIT_MAX}")]
     LogTooLong(u32),
 }
 
@@ -154,6 +150,10 @@ impl Quota {
     /// assert_eq!(quota.burst(), 20);
     /// # Ok::<(), tidegate_limiter::quota::Error>(())
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the first rule that the parts break.
     pub fn new(parts: QuotaParts) -> Result<Self, Error> {
         let QuotaParts { algorithm, limit, window, burst, sub_windows, queue } = parts;
         if window < WINDOW_MIN || window > WINDOW_MAX {
@@ -197,7 +197,11 @@ impl Quota {
         Ok(Self { parts })
     }
 
-    /// A quota with every optional part at its default: burst = limit, one sub-window, no queue.
+    /// A quota with default optional parts: burst = limit, one sub-window, no queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`Quota::new`].
     pub fn simple(algorithm: Algorithm, limit: u32, window: Span) -> Result<Self, Error> {
         Self::new(QuotaParts {
             algorithm,
@@ -209,15 +213,15 @@ impl Quota {
         })
     }
 
-    /// This quota with another limit; burst and queue shrink or grow in proportion, the burst to at
-    /// least 1 while the limit is above 0. Used for a node's own share of a limit.
+    /// This quota with another limit. Burst and queue scale in proportion, the burst to at least 1
+    /// while the limit is above 0. Used for one node's share of a limit.
     #[must_use]
     pub fn with_limit(self, limit: u32) -> Self {
         let mut parts = self.parts;
         let old = u64::from(parts.limit.max(1));
         let scale =
             |hits: u32| u32::try_from(u64::from(hits) * u64::from(limit) / old).unwrap_or(u32::MAX);
-        // A queue of the old length at a fraction of the rate would wait that many times longer.
+        // A queue of the old length at a fraction of the rate would delay that many times longer.
         parts.queue = parts.queue.map(|waiting| scale(waiting).min(QUEUE_MAX));
         parts.burst = if parts.burst == parts.limit || parts.limit == 0 {
             limit
@@ -228,7 +232,6 @@ impl Quota {
         Self { parts }
     }
 
-    /// How hits are counted.
     pub const fn algorithm(&self) -> Algorithm {
         self.parts.algorithm
     }
@@ -238,24 +241,27 @@ impl Quota {
         self.parts.limit
     }
 
-    /// Length of the window.
     pub const fn window(&self) -> Span {
         self.parts.window
     }
 
-    /// The most that may pass at once.
     pub const fn burst(&self) -> u32 {
         self.parts.burst
     }
 
-    /// Slices of the sliding window counter.
     pub const fn sub_windows(&self) -> u8 {
         self.parts.sub_windows
     }
 
-    /// How many hits may wait, when this is a queue.
     pub const fn queue(&self) -> Option<u32> {
         self.parts.queue
+    }
+
+    /// Length of one slice of the window, at least 1 ns.
+    #[inline]
+    pub(crate) fn slice(&self) -> Span {
+        let slices = u64::from(self.parts.sub_windows.max(1));
+        Span::from_nanos((self.parts.window.as_nanos() / slices).max(1))
     }
 }
 
@@ -283,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_that_outlasts_the_calendar_is_refused() {
+    fn a_bucket_that_drains_for_over_a_century_is_rejected() {
         let window = WINDOW_MAX;
         for (burst, queue) in [(1_000, None), (1, Some(1_000))] {
             let parts =
@@ -295,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_a_queue_waits_as_long_as_the_whole() {
+    fn a_share_of_a_queue_delays_as_long_as_the_whole() {
         let whole = Quota::new(QuotaParts { queue: Some(30), ..parts(Algorithm::LeakyBucket) });
         let share = whole.expect("a valid quota").with_limit(5);
         assert_eq!((share.limit(), share.queue()), (5, Some(15)));

@@ -1,48 +1,47 @@
-//! The three quantities every decision is made of: an instant, a duration, an amount.
+//! The quantities of a decision: instants, durations, amounts.
 //!
-//! They are newtypes so that two bare `u64` never stand side by side in a signature, and their
-//! arithmetic saturates: a clock that jumps ten years or a hit count of 2^63 must end in a refusal,
-//! never in a wrap-around or a panic.
+//! They are newtypes, so no signature takes two bare `u64`. Their arithmetic saturates: a clock that
+//! jumps ten years or a hit count of 2^63 must end in a denial, never in a wrap-around or a panic.
+//!
+//! [`Timestamp`] is wall-clock time and [`Monotonic`] is monotonic time. There is no conversion
+//! between them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds in one second.
 pub const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// An instant on the node's decision clock: nanoseconds since the Unix epoch (enough until 2554).
+/// Wall-clock time: nanoseconds since the Unix epoch, until the year 2554.
 ///
-/// Windows are aligned to the epoch, so every node that has roughly the same time computes the same
-/// window number without talking to anybody.
+/// Windows are aligned to the epoch, so nodes with synchronised clocks compute the same window
+/// number without coordination.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The Unix epoch; also what "never" looks like for an instant in the past.
+    /// The Unix epoch; also stands for "not yet" where a past instant is expected.
     pub const EPOCH: Self = Self(0);
     /// An instant that is never reached.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the Unix epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `secs` seconds after the Unix epoch, saturating.
+    /// Saturates at [`Timestamp::NEVER`].
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(NANOS_PER_SEC))
     }
 
-    /// Nanoseconds since the Unix epoch.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole seconds since the Unix epoch, rounded down.
+    /// Rounds down.
     pub const fn as_secs(self) -> u64 {
         self.0 / NANOS_PER_SEC
     }
@@ -59,7 +58,7 @@ impl Timestamp {
         Self(self.0.saturating_sub(span.0))
     }
 
-    /// How long after `earlier` this instant is; zero when it is not after it.
+    /// The time from `earlier` to this instant; zero when `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -73,22 +72,19 @@ impl Timestamp {
 pub struct Monotonic(u64);
 
 impl Monotonic {
-    /// The start of the clock.
     pub const START: Self = Self(0);
     /// An instant that is never reached.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the start of the clock.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `secs` seconds after the start of the clock, saturating.
+    /// Saturates at [`Monotonic::NEVER`].
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(NANOS_PER_SEC))
     }
 
-    /// Nanoseconds since the start of the clock.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -105,7 +101,7 @@ impl Monotonic {
         Self(self.0.saturating_sub(span.0))
     }
 
-    /// How long after `earlier` this instant is; zero when it is not after it.
+    /// The time from `earlier` to this instant; zero when `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -118,47 +114,42 @@ impl Monotonic {
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
     pub const ZERO: Self = Self(0);
-    /// Longer than anything that is waited for.
+    /// 584 years.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A span of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// A span of `millis` milliseconds, saturating.
+    /// Saturates at [`Span::MAX`].
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// A span of `secs` seconds, saturating.
+    /// Saturates at [`Span::MAX`].
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(NANOS_PER_SEC))
     }
 
-    /// Nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Milliseconds, rounded up: a wait that is named is never too short.
+    /// Rounds up, so that a reported wait is never too short.
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Seconds, rounded up: a wait that is named is never too short.
+    /// Rounds up, so that a reported wait is never too short.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SEC)
     }
 
-    /// Whether this is no time at all.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The same span as the standard library's type, for timers.
     pub const fn to_std(self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0)
     }
@@ -193,17 +184,20 @@ impl fmt::Display for Span {
     }
 }
 
-/// A text that is no [`Span`].
+/// The text is not a valid [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write it as numbers with units: 400ms, 90s, 5m, 1h30m, 7d, 2w")]
-pub struct NoSpan;
+pub struct ParseSpanError;
 
 impl FromStr for Span {
-    type Err = NoSpan;
+    type Err = ParseSpanError;
 
-    /// One or more numbers with their units, `90s`, `5m`, `1h30m`, `7d`. Fails on everything else,
-    /// and on what is longer than can be told.
-    fn from_str(text: &str) -> Result<Self, NoSpan> {
+    /// Parses one or more numbers with units: `400ms`, `90s`, `5m`, `1h30m`, `7d`, `2w`.
+    ///
+    /// # Errors
+    ///
+    /// Fails on any other text, and on a span longer than [`Span::MAX`].
+    fn from_str(text: &str) -> Result<Self, ParseSpanError> {
         let mut rest = text;
         let mut nanos: u64 = 0;
         while !rest.is_empty() || text.is_empty() {
@@ -211,7 +205,7 @@ impl FromStr for Span {
             let (unit, after) = split_after(after, |c| c.is_ascii_alphabetic());
             let part = number.parse::<u64>().ok().zip(unit_nanos(unit));
             let part = part.and_then(|(number, unit)| number.checked_mul(unit));
-            nanos = part.and_then(|part| nanos.checked_add(part)).ok_or(NoSpan)?;
+            nanos = part.and_then(|part| nanos.checked_add(part)).ok_or(ParseSpanError)?;
             rest = after;
         }
         Ok(Self(nanos))
@@ -230,38 +224,35 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     })
 }
 
-/// The longest beginning of `text` whose characters all fit, and the rest.
+/// Splits `text` after its longest prefix of characters that all satisfy `fits`.
 fn split_after(text: &str, fits: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !fits(c)).unwrap_or(text.len()))
 }
 
-/// How much one request takes from a limit: above zero it is charged, zero only looks (a *peek*),
-/// below zero gives back (a *refund*).
+/// The amount of one request: above zero it is *charged*, zero is a *peek*, below zero is a
+/// *refund*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hits(i64);
 
 impl Hits {
-    /// Looks without taking anything.
+    /// Reads the count without changing it.
     pub const PEEK: Self = Self(0);
-    /// One request.
     pub const ONE: Self = Self(1);
 
-    /// `hits` as it stands: negative is a refund.
     pub const fn new(hits: i64) -> Self {
         Self(hits)
     }
 
-    /// The amount to charge; zero for a peek or a refund.
+    /// The amount to charge; zero for a peek and for a refund.
     pub const fn charge(self) -> u64 {
         if self.0 > 0 { self.0.unsigned_abs() } else { 0 }
     }
 
-    /// The amount to give back; zero for a peek or a charge.
+    /// The amount to refund; zero for a peek and for a charge.
     pub const fn refund(self) -> u64 {
         if self.0 < 0 { self.0.unsigned_abs() } else { 0 }
     }
 
-    /// The signed amount.
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -272,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_wait_is_never_shorter_than_the_real_one() {
+    fn a_rounded_wait_is_never_shorter_than_the_exact_one() {
         assert_eq!(Span::from_nanos(1).as_secs_ceil(), 1);
         assert_eq!(Span::from_nanos(1).as_millis_ceil(), 1);
         assert_eq!(Span::from_nanos(NANOS_PER_SEC).as_secs_ceil(), 1);
@@ -285,6 +276,14 @@ mod tests {
         assert_eq!(Timestamp::NEVER.plus(Span::from_secs(1)), Timestamp::NEVER);
         assert_eq!(Timestamp::EPOCH.minus(Span::from_secs(1)), Timestamp::EPOCH);
         assert_eq!(Timestamp::EPOCH.since(Timestamp::from_secs(5)), Span::ZERO);
+    }
+
+    #[test]
+    fn monotonic_instants_saturate_too() {
+        assert_eq!(Monotonic::from_secs(u64::MAX), Monotonic::NEVER);
+        assert_eq!(Monotonic::NEVER.plus(Span::from_secs(1)), Monotonic::NEVER);
+        assert_eq!(Monotonic::START.minus(Span::from_secs(1)), Monotonic::START);
+        assert_eq!(Monotonic::START.since(Monotonic::from_secs(5)), Span::ZERO);
     }
 
     #[test]
@@ -309,9 +308,9 @@ mod tests {
         }
         assert_eq!("1500ms".parse(), Ok(Span::from_millis(1500)));
         for text in ["", "90", "s", "90 s", "-5s", "1.5h", "5M", "99999999999999999999s", "ſ"] {
-            assert_eq!(text.parse::<Span>(), Err(NoSpan), "{text}");
+            assert_eq!(text.parse::<Span>(), Err(ParseSpanError), "{text}");
         }
-        assert_eq!("18446744073709551615d".parse::<Span>(), Err(NoSpan));
+        assert_eq!("18446744073709551615d".parse::<Span>(), Err(ParseSpanError));
     }
 
     #[test]

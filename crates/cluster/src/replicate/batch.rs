@@ -18,7 +18,7 @@ pub(super) struct Batch {
 impl Batch {
     /// Adds a state; gives it back when there is no room.
     pub(super) fn add(&mut self, counted: StoredCounter) -> Result<(), StoredCounter> {
-        let weight = self.weight + counted.state.weight() + size_of::<StateEntry>();
+        let weight = self.weight + counted.state.encoded_bytes_max() + size_of::<StateEntry>();
         if self.is_full() || (weight > WEIGHT_MAX && !self.entries.is_empty()) {
             return Err(counted);
         }

@@ -69,7 +69,7 @@ pub(super) fn fingerprint(key: KeyHash, state: &State, expires: Timestamp) -> u6
     let mut sip = SipHasher13::new_with_key(b"tidegate digests");
     let mut write = |word: u64| sip.write(&word.to_le_bytes());
     [key.token, key.tag, expires.as_nanos()].into_iter().for_each(&mut write);
-    state.words(write);
+    state.digest_words(write);
     sip.finish()
 }
 

@@ -4,7 +4,7 @@
 //! much later, and must not matter for longer than its kind can:
 //!
 //! ```text
-//! seen    ≤ now + AHEAD_MAX                      (State::seen_by)
+//! seen    ≤ now + AHEAD_MAX                      (State::last_update_from_expiry)
 //! expires ≤ now + AHEAD_MAX + 2 × the longest window     or, of a bucket, + the longest drain
 //! ```
 //!
@@ -28,7 +28,8 @@ pub fn is_plausible(key: KeyHash, state: &State, expires: Timestamp, now: Timest
         State::Tat(_) => ahead.plus(DRAIN_MAX).plus(Span::from_nanos(32)),
         _ => ahead.plus(WINDOW_MAX).plus(WINDOW_MAX),
     };
-    let is_of_time = state.seen_by(expires).is_some_and(|seen| seen <= ahead.plus(ROUNDING));
+    let is_of_time =
+        state.last_update_from_expiry(expires).is_some_and(|seen| seen <= ahead.plus(ROUNDING));
     key.is_owned() && is_of_time && expires <= last
 }
 

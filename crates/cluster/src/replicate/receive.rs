@@ -1,7 +1,7 @@
 //! The receiving end: states that a peer sent.
 
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::{KeyHash, Merged, StoredCounter};
+use tidegate_limiter::store::{KeyHash, MergeOutcome, StoredCounter};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::Member;
@@ -39,13 +39,13 @@ impl Replicator {
             match shared.store.merge(StoredCounter { key, state, expires }, now) {
                 // What comes to its owner is priority for the owner's replicas; a replica passes
                 // nothing on.
-                Merged::Joined { priority: true }
+                MergeOutcome::Merged { changed: true }
                     if topology.route(key.scope(), key.token) == Route::Local =>
                 {
                     shared.store.enqueue_replication(key);
                 }
-                Merged::Joined { .. } | Merged::Expired => {}
-                Merged::Full | Merged::Foreign => holds_all = false,
+                MergeOutcome::Merged { .. } | MergeOutcome::Expired => {}
+                MergeOutcome::Full | MergeOutcome::WrongForm => holds_all = false,
             }
         }
         if holds_all { Reply::Done } else { Reply::Unconfirmed }

@@ -9,7 +9,7 @@
 //! Two nodes hold different views for a moment whenever somebody comes or goes. What a peer may not
 //! say in our view but may in its own is *disputed*: it is not taken, and the peer says it again.
 
-use tidegate_limiter::engine::actor_counters::ACTORS_MAX;
+use tidegate_limiter::engine::delta::ACTORS_MAX;
 use tidegate_limiter::engine::delta::Bounds;
 use tidegate_limiter::engine::{ActorId, Delta};
 use tidegate_limiter::store::KeyHash;
@@ -56,7 +56,7 @@ impl ActorAuthority<'_> {
         topology: &Topology,
         now: Timestamp,
     ) -> Accepted {
-        let bounds = Bounds { now, ahead_max: AHEAD_MAX, columns_max: ACTORS_MAX };
+        let bounds = Bounds { now, ahead_max: AHEAD_MAX, actors_max: ACTORS_MAX };
         let is_neighbour = self.peer_region == topology.region;
         let is_out_of_place = is_neighbour == (role == SyncRole::Region);
         if is_out_of_place || actor_counters.validate(&bounds).is_err() {
@@ -91,7 +91,7 @@ impl ActorAuthority<'_> {
 #[cfg(test)]
 mod tests {
     use crdts::VClock;
-    use tidegate_limiter::engine::delta::DeltaBucket;
+    use tidegate_limiter::engine::delta::DeltaSlice;
     use tidegate_ownership::VoterSet;
     use tidegate_ownership::identity::{Generation, node_actor};
     use tidegate_ownership::membership::{Member, MemberState, View};
@@ -128,8 +128,8 @@ mod tests {
 
     fn said(index: u64, actors: &[ActorId]) -> Delta {
         let used = VClock { dots: actors.iter().map(|actor| (*actor, 5)).collect() };
-        let bucket = DeltaBucket { index, used, refunded: VClock::new() };
-        Delta { bucket_ns: 60_000_000_000, keep: 2, buckets: vec![bucket] }
+        let bucket = DeltaSlice { index, used, refunded: VClock::new() };
+        Delta { slice_ns: 60_000_000_000, slices_kept: 2, slices: vec![bucket] }
     }
 
     fn accept(
@@ -146,7 +146,7 @@ mod tests {
             peer_region: region,
         };
         let accepted = actor_authority.accept(&mut said, role, KEY, &topology(), NOW);
-        let left = said.buckets.iter().flat_map(|bucket| bucket.used.dots.keys().copied());
+        let left = said.slices.iter().flat_map(|bucket| bucket.used.dots.keys().copied());
         (accepted, left.collect())
     }
 

@@ -60,9 +60,9 @@ impl Synchroniser {
                 Some(_) => {
                     // A round of our own tells the rest.
                     shared.store.enqueue_sync(key);
-                    entry.actor_counters.without_buckets()
+                    entry.actor_counters.without_slices()
                 }
-                None => entry.actor_counters.without_buckets(),
+                None => entry.actor_counters.without_slices(),
             };
             room -= actor_counters.weight();
             told.push(SyncEntry { key, actor_counters });
@@ -80,7 +80,7 @@ impl Synchroniser {
     fn answer_columns(&self, key: KeyHash, role: SyncRole, peer: ActorId) -> Option<Delta> {
         self.shared.store.read_actor_counters(key, |actor_counters| match role {
             SyncRole::Region => self.region_column(actor_counters),
-            SyncRole::Node | SyncRole::Owner => actor_counters.part(|actor| actor != peer),
+            SyncRole::Node | SyncRole::Owner => actor_counters.delta_of(|actor| actor != peer),
         })
     }
 }

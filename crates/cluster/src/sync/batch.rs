@@ -68,8 +68,8 @@ mod tests {
     use bytes::BytesMut;
     use crdts::VClock;
     use tidegate_limiter::engine::ActorId;
-    use tidegate_limiter::engine::actor_counters::ACTOR_COUNT_MAX;
-    use tidegate_limiter::engine::delta::DeltaBucket;
+    use tidegate_limiter::engine::delta::ACTOR_COUNT_MAX;
+    use tidegate_limiter::engine::delta::DeltaSlice;
 
     use super::*;
     use crate::mesh::codec;
@@ -79,9 +79,9 @@ mod tests {
     fn delta(nodes: u64, slices: u8) -> Delta {
         let actors = || (0..nodes).map(|n| (ActorId::new(u64::MAX - n), ACTOR_COUNT_MAX)).collect();
         let clock = || VClock { dots: actors() };
-        let bucket = |n| DeltaBucket { index: u64::MAX - n, used: clock(), refunded: clock() };
+        let bucket = |n| DeltaSlice { index: u64::MAX - n, used: clock(), refunded: clock() };
         let buckets = (0..u64::from(slices)).map(bucket).collect();
-        Delta { bucket_ns: u64::MAX, keep: slices, buckets }
+        Delta { slice_ns: u64::MAX, slices_kept: slices, slices: buckets }
     }
 
     #[test]

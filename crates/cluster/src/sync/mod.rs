@@ -39,7 +39,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};
-use tidegate_limiter::store::{Cursor, KeyHash, Merged, Store};
+use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
 use tidegate_ownership::membership::Member;
@@ -214,7 +214,7 @@ impl Synchroniser {
     /// Joins what a peer told; whether it was priority.
     fn join(&self, entry: &SyncEntry, now: Timestamp) -> bool {
         let merged = self.shared.store.merge_actor_counters(entry.key, &entry.actor_counters, now);
-        merged == Merged::Joined { priority: true }
+        merged == MergeOutcome::Merged { changed: true }
     }
 
     /// One column for this whole region.
@@ -260,7 +260,7 @@ impl Synchroniser {
                     for actor in actor_counters.actors() {
                         let Some(node) = nodes.get(&actor) else { continue };
                         // Its own column is that node's alone to write.
-                        let told = actor_counters.part(|it| it != actor);
+                        let told = actor_counters.delta_of(|it| it != actor);
                         if !told.is_empty() {
                             batches.add(node, SyncRole::Owner, key, told);
                         }
@@ -270,7 +270,7 @@ impl Synchroniser {
                     }
                 }
                 Some(owner) => {
-                    batches.add(owner, SyncRole::Node, key, actor_counters.part(is_acked))
+                    batches.add(owner, SyncRole::Node, key, actor_counters.delta_of(is_acked))
                 }
                 None => {}
             }

@@ -1,23 +1,22 @@
-//! Who counted: the name of one column.
+//! The identity of a writer of per-actor counters.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One writer of columns: a node in one generation, or a region seen from another region.
+/// One writer of per-actor counters: a node in one incarnation, or a region as another region sees
+/// it.
 ///
-/// A restarted node is another actor, so that a column only ever grows although the count that the
-/// node held in memory is gone.
+/// A restarted node is a new actor. So a per-actor counter only ever grows, although the count that
+/// the node held in memory is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ActorId(u64);
 
 impl ActorId {
-    /// The actor with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number.
     pub const fn get(self) -> u64 {
         self.0
     }

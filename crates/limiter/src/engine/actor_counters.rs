@@ -1,36 +1,36 @@
-//! Columns: every node's own share of the hits of every slice of a window.
+//! Per-actor counters: the hits of every node in every slice of a window.
 //!
 //! # Idea
 //!
-//! In eventual mode every node decides on the spot and counts **only in its own column**; it hears
-//! of the others' columns a little later. Because nobody else writes a column and it only grows,
-//! two copies of it are joined by taking the larger, whatever was lost, repeated or reordered on
-//! the way.
+//! In eventual mode every node decides locally and counts **only in its own counter**; the counters
+//! of the others arrive a little later. A counter has one writer and only grows, so two copies of it
+//! are joined by taking the maximum, whatever was lost, repeated or reordered on the network.
 //!
 //! # Formula
 //!
-//! Time is cut into buckets of `window / sub_windows`. Each bucket is a PN-counter made of two
+//! Time is cut into slices of `window / sub_windows`. Each slice is a PN-counter made of two
 //! G-counters, hits and refunds:
 //!
 //! ```text
-//! value(bucket) = max(0, Σ used[actor] − Σ refunded[actor])
-//! merge         : used[actor] = max(used[actor], theirs[actor]);  refunded likewise
+//! value(slice) = max(0, Σ used[actor] − Σ refunded[actor])
+//! merge        : used[actor] = max(used[actor], theirs[actor]);  refunded likewise
 //! ```
 //!
-//! The newest `sub_windows + 1` buckets matter; merging with a newer bucket rolls the older ones
-//! out.
+//! The newest `sub_windows + 1` slices matter; merging a newer slice drops the older ones.
 //!
 //! # Example
 //!
-//! A and B both knew `{A: 3, B: 4}` = 7. A admits 2 more and says `{A: 5}`, B admits 1 and says
-//! `{B: 5}`. Whoever hears both, in any order and any number of times, holds `{A: 5, B: 5}` = 10.
+//! A and B both hold `{A: 3, B: 4}` = 7. A admits 2 more and sends `{A: 5}`, B admits 1 and sends
+//! `{B: 5}`. A node that receives both, in any order and any number of times, holds
+//! `{A: 5, B: 5}` = 10.
 //!
 //! # Bound
 //!
-//! While nodes have not heard of each other each may admit up to the limit; over-admission is at
-//! most the cluster's arrival rate times the staleness. A column holds at most [`ACTOR_COUNT_MAX`]; one
-//! that has reached it reads as a full bucket, because more hits could not be told. A bucket holds
-//! at most [`ACTORS_MAX`] columns; a merge refuses further ones and says how many.
+//! Until nodes have exchanged their counters each may admit up to the limit; over-admission is at
+//! most the arrival rate of the cluster times the staleness. A counter holds at most
+//! [`ACTOR_COUNT_MAX`]; at that value its slice reads as full, because further hits could not be
+//! sent. A slice holds at most [`ACTORS_MAX`] actors; a merge drops further ones and reports how
+//! many.
 //!
 //! Source: Shapiro et al., "A comprehensive study of convergent and commutative replicated data
 //! types", INRIA RR-7506, 2011, section 3.1.
@@ -42,111 +42,80 @@ use crdts::{Dot, VClock};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::ActorId;
-use super::delta::{self, Delta, DeltaBucket};
-use super::pn_counter::{self, PnCounter};
+use super::actor::ActorId;
+use super::delta::{self, ACTOR_COUNT_MAX, ACTORS_MAX, Delta, DeltaSlice, shape_of};
+use super::pn_counter::{self, MergeStats, PnCounter};
 use crate::quota::Quota;
 use crate::units::{Span, Timestamp};
 
-/// The most a column can say: no limit is larger.
-pub const ACTOR_COUNT_MAX: u64 = u32::MAX as u64;
-/// Most columns of a bucket, the own one included. A cluster has tens of nodes; a node that
-/// restarts within a long window leaves a column of its former generation behind.
-pub const ACTORS_MAX: usize = 1024;
-
-/// The columns of one counter.
+/// The per-actor counters of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Delta", into = "Delta")]
 pub struct ActorCounters {
-    bucket_ns: u64,
-    keep: u8,
-    /// Newest first, without gaps filled: a bucket stands here only if it has a column. Most rules
-    /// need two, and those are read without a further wait for memory.
-    buckets: SmallVec<[Bucket; 2]>,
+    slice_ns: u64,
+    slices_kept: u8,
+    /// Newest first, sparse: a slice is present only if an actor counted in it. Most rules need
+    /// two, which are stored inline to save a cache miss.
+    slices: SmallVec<[Slice; 2]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Bucket {
+struct Slice {
     index: u64,
     hits: PnCounter,
 }
 
-/// What a merge did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
-    /// Whether anything was news.
-    pub changed: bool,
-    /// Columns that found no place; their hits are not seen here.
-    pub refused: usize,
-}
-
-impl Merged {
-    /// Both together.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self { changed: self.changed || other.changed, refused: self.refused + other.refused }
-    }
-}
-
-/// Length and number of the buckets that `quota` needs.
-pub(super) fn shape_of(quota: &Quota) -> (u64, u8) {
-    let slices = quota.sub_windows().max(1);
-    ((quota.window().as_nanos() / u64::from(slices)).max(1), slices.saturating_add(1))
-}
-
 impl ActorCounters {
-    /// No hits yet.
+    /// Empty counters with the slices of `quota`.
     pub fn new(quota: &Quota) -> Self {
-        let (bucket_ns, keep) = shape_of(quota);
-        Self { bucket_ns, keep, buckets: SmallVec::new() }
+        let (slice_ns, slices_kept) = shape_of(quota);
+        Self { slice_ns, slices_kept, slices: SmallVec::new() }
     }
 
-    /// Whether they count what `quota` counts, slice by slice.
-    pub fn is_of(&self, quota: &Quota) -> bool {
-        (self.bucket_ns, self.keep) == shape_of(quota)
+    /// Whether they have the slices that `quota` counts in.
+    pub fn fits(&self, quota: &Quota) -> bool {
+        (self.slice_ns, self.slices_kept) == shape_of(quota)
     }
 
-    /// The hits of bucket `index`, all actors together.
+    /// The hits of slice `index`, all actors together.
     pub fn sum(&self, index: u64) -> u64 {
-        self.buckets
-            .iter()
-            .find(|bucket| bucket.index == index)
-            .map_or(0, |bucket| bucket.hits.value())
+        self.slices.iter().find(|slice| slice.index == index).map_or(0, |slice| slice.hits.value())
     }
 
-    /// Everybody who has a column.
+    /// The actors that counted or refunded in any slice.
     pub fn actors(&self) -> BTreeSet<ActorId> {
         let clocks =
-            self.buckets.iter().flat_map(|bucket| [bucket.hits.used(), bucket.hits.refunded()]);
+            self.slices.iter().flat_map(|slice| [slice.hits.used(), slice.hits.refunded()]);
         clocks.flat_map(|clock| clock.dots.keys().copied()).collect()
     }
 
-    /// All of it, for a peer.
-    pub fn wire(&self) -> Delta {
-        self.delta(self.buckets.iter().map(Bucket::wire))
+    /// All counters, for a peer.
+    pub fn to_delta(&self) -> Delta {
+        self.delta(self.slices.iter().map(Slice::to_delta))
     }
 
-    /// What `me` counted and gave back.
-    pub fn own(&self, me: ActorId) -> Delta {
-        self.part(|actor| actor == me)
-    }
-
-    /// The columns of those that `is_part` names, in all buckets: a message may have been lost, or
-    /// its receiver started anew, longer ago than a bucket is long.
-    pub fn part(&self, is_part: impl Fn(ActorId) -> bool) -> Delta {
+    /// The counters of the actors that `is_included` selects, in all slices: an earlier message may
+    /// have been lost, or its receiver restarted, longer ago than a slice is long.
+    pub fn delta_of(&self, is_included: impl Fn(ActorId) -> bool) -> Delta {
         let part = |clock: &VClock<ActorId>| VClock {
-            dots: clock.dots.iter().filter(|(actor, _)| is_part(**actor)).map(copied).collect(),
+            dots: clock
+                .dots
+                .iter()
+                .filter(|(actor, _)| is_included(**actor))
+                .map(|(actor, count)| (*actor, *count))
+                .collect(),
         };
-        let buckets = self.buckets.iter().map(|bucket| DeltaBucket {
-            index: bucket.index,
-            used: part(bucket.hits.used()),
-            refunded: part(bucket.hits.refunded()),
+        let slices = self.slices.iter().map(|slice| DeltaSlice {
+            index: slice.index,
+            used: part(slice.hits.used()),
+            refunded: part(slice.hits.refunded()),
         });
-        self.delta(buckets.filter(|bucket| !bucket.is_empty()))
+        self.delta(slices.filter(|slice| !slice.is_empty()))
     }
 
-    /// The same counts as another region is told them: all columns of local actors as one column of
-    /// `region`. It only grows, because each of its parts does; so an actor that was local stays
-    /// local when its node has left.
+    /// The counts as another region receives them: the counters of all local actors summed into one
+    /// counter of `region`. The sum only grows, because each of its parts does; so a local actor
+    /// must stay local after its node has left.
     pub fn region_view(&self, region: ActorId, is_local: impl Fn(ActorId) -> bool) -> Delta {
         let collapse = |clock: &VClock<ActorId>| -> VClock<ActorId> {
             let mut local = clock.clone();
@@ -154,124 +123,120 @@ impl ActorCounters {
             let sum = pn_counter::sum(&local).min(ACTOR_COUNT_MAX);
             (sum > 0).then(|| Dot::new(region, sum)).into_iter().collect()
         };
-        let mut view = self.delta(self.buckets.iter().map(|bucket| DeltaBucket {
-            index: bucket.index,
-            used: collapse(bucket.hits.used()),
-            refunded: collapse(bucket.hits.refunded()),
+        let mut view = self.delta(self.slices.iter().map(|slice| DeltaSlice {
+            index: slice.index,
+            used: collapse(slice.hits.used()),
+            refunded: collapse(slice.hits.refunded()),
         }));
         view.drop_empty();
         view
     }
 
-    /// Takes in what a peer says. Buckets of another shape are another rule's and are left alone.
+    /// Merges a peer's counters. A delta of another shape belongs to another rule and is ignored.
     ///
-    /// Give it only what [`Delta::validate`] has let through.
-    pub fn merge(&mut self, delta: &Delta) -> Merged {
-        // One place stays free for this node's own column, which is never refused.
+    /// The delta must have passed [`Delta::validate`].
+    pub fn merge(&mut self, delta: &Delta) -> MergeStats {
+        // One entry stays reserved for the local actor, which is never refused.
         self.merge_within(delta, ACTORS_MAX - 1)
     }
 
-    fn merge_within(&mut self, delta: &Delta, columns_max: usize) -> Merged {
-        let mut merged = Merged::default();
-        if (self.bucket_ns, self.keep) != (delta.bucket_ns, delta.keep) {
-            return merged;
+    fn merge_within(&mut self, delta: &Delta, actors_max: usize) -> MergeStats {
+        let mut stats = MergeStats::default();
+        if (self.slice_ns, self.slices_kept) != (delta.slice_ns, delta.slices_kept) {
+            return stats;
         }
-        for theirs in delta.buckets.iter().filter(|bucket| !bucket.is_empty()) {
-            let Some(mine) = self.bucket(theirs.index) else { continue };
-            merged = merged.and(mine.hits.merge(theirs, columns_max));
+        for theirs in delta.slices.iter().filter(|slice| !slice.is_empty()) {
+            let Some(mine) = self.slice_mut(theirs.index) else { continue };
+            stats = stats.and(mine.hits.merge(theirs, actors_max));
         }
-        merged
+        stats
     }
 
-    /// When nothing of it matters any more.
-    pub fn absent_at(&self) -> Timestamp {
+    /// From this instant on no counter matters.
+    pub fn expires_at(&self) -> Timestamp {
         let Some(newest) = self.newest() else { return Timestamp::EPOCH };
-        let end = newest.saturating_add(u64::from(self.keep));
-        Timestamp::from_nanos(end.saturating_mul(self.bucket_ns))
+        let end = newest.saturating_add(u64::from(self.slices_kept));
+        Timestamp::from_nanos(end.saturating_mul(self.slice_ns))
     }
 
-    /// Length of a bucket in ns.
-    pub(super) fn bucket_ns(&self) -> u64 {
-        self.bucket_ns
+    /// Length of a slice in nanoseconds.
+    pub(super) fn slice_ns(&self) -> u64 {
+        self.slice_ns
     }
 
-    /// The bucket that an ask at `now` counts in: never an older one than was seen already.
+    /// The slice that a request at `now` counts in; never older than the newest one present.
     pub(super) fn index_at(&self, now: Timestamp) -> u64 {
-        (now.as_nanos() / self.bucket_ns.max(1)).max(self.newest().unwrap_or(0))
+        (now.as_nanos() / self.slice_ns.max(1)).max(self.newest().unwrap_or(0))
     }
 
-    /// The values of bucket `index` and those before it, without end.
+    /// The values of slice `index` and those before it, endless.
     pub(super) fn newest_first(&self, index: u64) -> impl Iterator<Item = u64> {
-        let mut buckets = self.buckets.iter().peekable();
+        let mut slices = self.slices.iter().peekable();
         (0..).map(move |age| {
             let wanted = index.checked_sub(age);
-            buckets
-                .next_if(|bucket| Some(bucket.index) == wanted)
-                .map_or(0, |bucket| bucket.hits.value())
+            slices
+                .next_if(|slice| Some(slice.index) == wanted)
+                .map_or(0, |slice| slice.hits.value())
         })
     }
 
-    /// Adds `hits` to `me`'s column of bucket `index`.
+    /// Adds `hits` to the counter of `me` in slice `index`.
     pub(super) fn charge(&mut self, me: ActorId, hits: u64, index: u64) {
-        if let Some(bucket) = self.bucket(index) {
-            bucket.hits.charge(me, hits);
+        if let Some(slice) = self.slice_mut(index) {
+            slice.hits.charge(me, hits);
         }
     }
 
-    /// Gives `refund` hits back in `me`'s columns of the `depth` buckets up to `index`, the newest
-    /// first, at most what is there.
-    pub(super) fn give_back(&mut self, me: ActorId, mut refund: u64, index: u64, depth: usize) {
-        let in_view = |bucket: &&mut Bucket| index - bucket.index < depth as u64;
-        for bucket in self.buckets.iter_mut().take_while(in_view) {
-            refund -= bucket.hits.give_back(me, refund);
+    /// Refunds hits in the counters of `me` in the `depth` slices up to `index`, the newest first,
+    /// at most what they hold.
+    pub(super) fn refund(&mut self, me: ActorId, mut refund: u64, index: u64, depth: usize) {
+        let in_view = |slice: &&mut Slice| index - slice.index < depth as u64;
+        for slice in self.slices.iter_mut().take_while(in_view) {
+            refund -= slice.hits.refund(me, refund);
         }
     }
 
-    /// Joins with another copy of the same counter. Of two shapes the finer stays.
+    /// Joins another copy of the same counter. Of two shapes the finer stays.
     pub(super) fn join(&mut self, other: Self) {
-        match (self.keep, self.bucket_ns).cmp(&(other.keep, other.bucket_ns)) {
+        match (self.slices_kept, self.slice_ns).cmp(&(other.slices_kept, other.slice_ns)) {
             Ordering::Less => *self = other,
             Ordering::Greater => {}
             Ordering::Equal => {
-                self.merge(&other.wire());
+                self.merge(&other.to_delta());
             }
         }
     }
 
-    /// Number of the newest bucket with a column.
+    /// Number of the newest slice present.
     pub(super) fn newest(&self) -> Option<u64> {
-        self.buckets.first().map(|bucket| bucket.index)
+        self.slices.first().map(|slice| slice.index)
     }
 
-    /// The bucket `index`, made if need be; `None` when it is too old to matter.
-    fn bucket(&mut self, index: u64) -> Option<&mut Bucket> {
-        let keep = u64::from(self.keep);
+    /// The slice `index`, created if necessary; `None` when it is too old to matter.
+    fn slice_mut(&mut self, index: u64) -> Option<&mut Slice> {
+        let kept = u64::from(self.slices_kept);
         let newest = self.newest().unwrap_or(index);
-        if newest.saturating_sub(index) >= keep {
+        if newest.saturating_sub(index) >= kept {
             return None;
         }
         if index > newest {
-            self.buckets.retain(|bucket| index - bucket.index < keep);
+            self.slices.retain(|slice| index - slice.index < kept);
         }
-        let at = self.buckets.partition_point(|bucket| bucket.index > index);
-        if self.buckets.get(at).is_none_or(|bucket| bucket.index != index) {
-            self.buckets.insert(at, Bucket { index, hits: PnCounter::default() });
+        let at = self.slices.partition_point(|slice| slice.index > index);
+        if self.slices.get(at).is_none_or(|slice| slice.index != index) {
+            self.slices.insert(at, Slice { index, hits: PnCounter::default() });
         }
-        self.buckets.get_mut(at)
+        self.slices.get_mut(at)
     }
 
-    fn delta(&self, buckets: impl Iterator<Item = DeltaBucket>) -> Delta {
-        Delta { bucket_ns: self.bucket_ns, keep: self.keep, buckets: buckets.collect() }
+    fn delta(&self, slices: impl Iterator<Item = DeltaSlice>) -> Delta {
+        Delta { slice_ns: self.slice_ns, slices_kept: self.slices_kept, slices: slices.collect() }
     }
 }
 
-fn copied((actor, column): (&ActorId, &u64)) -> (ActorId, u64) {
-    (*actor, *column)
-}
-
-impl Bucket {
-    fn wire(&self) -> DeltaBucket {
-        DeltaBucket {
+impl Slice {
+    fn to_delta(&self) -> DeltaSlice {
+        DeltaSlice {
             index: self.index,
             used: self.hits.used().clone(),
             refunded: self.hits.refunded().clone(),
@@ -282,15 +247,18 @@ impl Bucket {
 impl TryFrom<Delta> for ActorCounters {
     type Error = delta::Error;
 
-    /// Holds a whole state to the bounds of a delta, except that it knows no clock.
+    /// Applies the bounds of a delta, except those that need a clock.
     fn try_from(delta: Delta) -> Result<Self, delta::Error> {
         delta.validate(&delta::Bounds {
             now: Timestamp::NEVER,
             ahead_max: Span::ZERO,
-            columns_max: ACTORS_MAX,
+            actors_max: ACTORS_MAX,
         })?;
-        let mut actor_counters =
-            Self { bucket_ns: delta.bucket_ns, keep: delta.keep, buckets: SmallVec::new() };
+        let mut actor_counters = Self {
+            slice_ns: delta.slice_ns,
+            slices_kept: delta.slices_kept,
+            slices: SmallVec::new(),
+        };
         actor_counters.merge_within(&delta, ACTORS_MAX);
         Ok(actor_counters)
     }
@@ -298,7 +266,7 @@ impl TryFrom<Delta> for ActorCounters {
 
 impl From<ActorCounters> for Delta {
     fn from(actor_counters: ActorCounters) -> Self {
-        actor_counters.wire()
+        actor_counters.to_delta()
     }
 }
 
@@ -324,26 +292,30 @@ mod tests {
         let (mut at_a, mut at_b) = (both.clone(), both.clone());
         at_a.charge(A, 2, 7);
         at_b.charge(B, 1, 7);
-        for delta in [at_b.own(B), at_a.own(A), at_b.own(B)] {
+        for delta in [
+            at_b.delta_of(|actor| actor == B),
+            at_a.delta_of(|actor| actor == A),
+            at_b.delta_of(|actor| actor == B),
+        ] {
             both.merge(&delta);
         }
         assert_eq!(both.sum(7), 10);
-        assert!(!both.merge(&at_a.own(A)).changed);
+        assert!(!both.merge(&at_a.delta_of(|actor| actor == A)).changed);
     }
 
     #[test]
-    fn a_newer_bucket_rolls_the_old_ones_out_and_they_do_not_come_back() {
+    fn a_newer_slice_drops_the_old_ones_for_good() {
         let mut old = actor_counters();
         old.charge(A, 3, 7);
         let mut late = old.clone();
         late.charge(A, 1, 9);
         assert_eq!((late.sum(7), late.sum(9)), (0, 1));
-        late.merge(&old.wire());
+        late.merge(&old.to_delta());
         assert_eq!((late.sum(7), late.sum(9)), (0, 1));
     }
 
     #[test]
-    fn own_columns_are_sent_of_every_bucket() {
+    fn a_delta_of_one_actor_covers_every_slice() {
         let quota = Quota::new(crate::quota::QuotaParts {
             algorithm: Algorithm::SlidingWindowCounter,
             limit: 100,
@@ -357,36 +329,45 @@ mod tests {
             mine.charge(A, 5, index);
             mine.charge(B, 1, index);
         }
-        mine.give_back(A, 7, 9, 4);
-        let mut heard = ActorCounters { buckets: SmallVec::new(), ..mine.clone() };
-        heard.merge(&mine.own(A));
-        assert_eq!((heard.sum(9), heard.sum(8), heard.sum(7)), (0, 4, 5));
-        assert_eq!(heard.actors(), BTreeSet::from([A]));
+        mine.refund(A, 7, 9, 4);
+        let mut received = ActorCounters { slices: SmallVec::new(), ..mine.clone() };
+        received.merge(&mine.delta_of(|actor| actor == A));
+        assert_eq!((received.sum(9), received.sum(8), received.sum(7)), (0, 4, 5));
+        assert_eq!(received.actors(), BTreeSet::from([A]));
     }
 
     #[test]
-    fn a_region_speaks_with_one_column() {
+    fn a_region_view_has_one_counter() {
         let mut here = actor_counters();
         here.charge(A, 3, 7);
         here.charge(B, 4, 7);
         here.charge(ActorId::new(200), 50, 7);
-        let said = here.region_view(REGION, |actor| actor == A || actor == B);
+        let view = here.region_view(REGION, |actor| actor == A || actor == B);
         let mut there = actor_counters();
-        there.merge(&said);
+        there.merge(&view);
         assert_eq!((there.sum(7), there.actors()), (7, BTreeSet::from([REGION])));
     }
 
     #[test]
-    fn further_columns_are_refused_at_the_bound_but_never_the_own() {
+    fn further_actors_are_refused_at_the_bound_but_never_the_local_one() {
         let mut mine = actor_counters();
         for actor in 0..ACTORS_MAX as u64 + 5 {
             let mut peer = actor_counters();
             peer.charge(ActorId::new(1_000 + actor), 1, 7);
-            let merged = mine.merge(&peer.wire());
-            assert_eq!(merged.refused, usize::from(actor >= ACTORS_MAX as u64 - 1));
+            let stats = mine.merge(&peer.to_delta());
+            assert_eq!(stats.refused, usize::from(actor >= ACTORS_MAX as u64 - 1));
         }
         mine.charge(A, 1, 7);
         assert_eq!(mine.sum(7), ACTORS_MAX as u64);
-        assert_eq!(ActorCounters::try_from(mine.wire()), Ok(mine));
+        assert_eq!(ActorCounters::try_from(mine.to_delta()), Ok(mine));
+    }
+
+    #[test]
+    fn a_delta_fits_the_quota_that_it_counts_for() {
+        let quota =
+            |secs| Quota::simple(Algorithm::FixedWindow, 1, Span::from_secs(secs)).expect("valid");
+        let delta = ActorCounters::new(&quota(60)).to_delta();
+        assert!(delta.fits(&quota(60)));
+        assert!(!delta.fits(&quota(61)));
     }
 }

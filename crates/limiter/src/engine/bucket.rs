@@ -1,7 +1,7 @@
-//! The step that GCRA, the token bucket and the leaky bucket share.
+//! The evaluation that GCRA, the token bucket and the leaky bucket share.
 //!
-//! The three are one machine seen from three sides. With `debt` as in [`super::tat`] and room for
-//! `size` hits:
+//! The three are one machine with three descriptions. With `debt` as in [`super::tat`] and a bucket
+//! of `size` hits:
 //!
 //! ```text
 //! admit n hits  ⇔  debt + n·T ≤ size·T
@@ -10,28 +10,32 @@
 //! leaky bucket  level  = debt/T:                               level + n ≤ size
 //! ```
 //!
-//! An idle bucket has debt 0 and not less, so no burst after an idle time is larger than `size`.
+//! An idle bucket has debt 0, never less, so no burst after an idle time is larger than `size`.
 //!
-//! When refused, the ask fits as soon as the debt has fallen to `(size − n)·T`, which time does at
-//! one tick a tick: `retry = debt + n·T − size·T`, rounded up to a nanosecond.
+//! A denied request fits as soon as the debt has fallen to `(size − n)·T`, which takes as long as
+//! the difference: `retry = debt + n·T − size·T`, rounded up to a nanosecond.
 
+use super::state::State;
 use super::tat::{Rate, Tat, Ticks, Wait};
-use super::verdict::{Verdict, excess};
-use super::{Retry, State};
+use super::verdict::{Retry, Transition, Verdict, excess};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-/// What a step of a bucket gives: the TAT to keep, if it changes, and the answer.
-pub(super) type Step = (Option<Tat>, Verdict);
-
-/// Asks a bucket of `quota`'s rate with room for `size` hits.
+/// Evaluates a request against a bucket of `size` hits that drains at the rate of `quota`.
 #[inline]
-pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Timestamp) -> Step {
-    let Some(rate) = Rate::of(quota) else { return (None, refuse_all(quota, hits)) };
-    let ask = Ask { rate, size, before: tat(state), hits, now };
-    let Some(Outcome { next, remaining, reset, retry }) = ask.narrow().or_else(|| ask.wide())
+pub(super) fn evaluate(
+    state: &State,
+    quota: &Quota,
+    size: u32,
+    hits: Hits,
+    now: Timestamp,
+) -> Transition<Tat> {
+    let Some(rate) = Rate::of(quota) else { return (None, deny_all(quota, hits)) };
+    let request = BucketRequest { rate, size, before: tat(state), hits, now };
+    let Some(Outcome { next, remaining, reset, retry }) =
+        request.evaluate_narrow().or_else(|| request.evaluate_wide())
     else {
-        return (None, refuse_all(quota, hits));
+        return (None, deny_all(quota, hits));
     };
     let allowed = retry == Retry::Now;
     let excess = excess(allowed, hits, remaining);
@@ -39,9 +43,8 @@ pub(super) fn step(state: &State, quota: &Quota, size: u32, hits: Hits, now: Tim
     (next, Verdict { allowed, limit, remaining, reset, retry, delay: Span::ZERO, excess })
 }
 
-/// What is asked of a bucket.
 #[derive(Clone, Copy)]
-struct Ask {
+struct BucketRequest {
     rate: Rate,
     size: u32,
     before: Option<Tat>,
@@ -49,7 +52,6 @@ struct Ask {
     now: Timestamp,
 }
 
-/// What comes of it.
 struct Outcome {
     next: Option<Tat>,
     remaining: u32,
@@ -57,70 +59,70 @@ struct Outcome {
     retry: Retry,
 }
 
-impl Ask {
+impl BucketRequest {
     #[inline]
-    fn narrow(self) -> Option<Outcome> {
-        self.outcome::<u64>()
+    fn evaluate_narrow(self) -> Option<Outcome> {
+        self.evaluate::<u64>()
     }
 
     /// Nothing is too wide for 128 bits.
     #[cold]
-    fn wide(self) -> Option<Outcome> {
-        self.outcome::<u128>()
+    fn evaluate_wide(self) -> Option<Outcome> {
+        self.evaluate::<u128>()
     }
 
-    /// The step, in ticks of this width; `None` when it is too narrow.
+    /// Evaluates in ticks of this width; `None` when it is too narrow.
     #[inline]
-    fn outcome<T: Ticks>(self) -> Option<Outcome> {
+    fn evaluate<T: Ticks>(self) -> Option<Outcome> {
         let Self { rate, size, before, hits, now } = self;
-        let room: T = rate.cost(u64::from(size))?;
+        let capacity: T = rate.cost(u64::from(size))?;
         let debt: T = rate.debt(before, now)?;
-        // What is owed afterwards, and when the ask may succeed.
-        let (owed, retry) = if hits.refund() > 0 {
+        // The debt after the request, and when the request may succeed.
+        let (debt_after, retry) = if hits.refund() > 0 {
             (debt.saturating_sub(rate.cost(hits.refund())?), Retry::Now)
         } else if hits.charge() > u64::from(size) {
             (debt, Retry::Never)
         } else {
             let charged = debt.checked_add(&rate.cost(hits.charge())?)?;
-            if charged > room {
-                (debt, Retry::After(rate.wait(charged - room)?.span_ceil()))
+            if charged > capacity {
+                (debt, Retry::After(rate.wait(charged - capacity)?.span_ceil()))
             } else {
                 (charged, Retry::Now)
             }
         };
-        let wait = rate.wait(owed)?;
-        let outcome = |owed: T, wait: Wait, next, retry| {
-            let remaining = rate.hits(room.saturating_sub(owed))?;
+        let wait = rate.wait(debt_after)?;
+        let outcome = |debt_after: T, wait: Wait, next, retry| {
+            let remaining = rate.hits(capacity.saturating_sub(debt_after))?;
             let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
             Some(Outcome { next, remaining, reset: wait.span_ceil(), retry })
         };
-        // Without a state there is nothing to give back, and none is made for it.
-        let is_kept = if hits.refund() > 0 { before.is_some() } else { hits != Hits::PEEK };
-        if retry != Retry::Now || !is_kept {
-            return outcome(owed, wait, None, retry);
+        // Without a state there is nothing to refund, and none is created for a refund.
+        let is_stored = if hits.refund() > 0 { before.is_some() } else { hits != Hits::PEEK };
+        if retry != Retry::Now || !is_stored {
+            return outcome(debt_after, wait, None, retry);
         }
         match wait.tat(now) {
-            // What cannot be remembered must not be granted.
+            // A charge that cannot be stored must not be granted.
             None if hits.charge() > 0 => outcome(debt, rate.wait(debt)?, None, Retry::Never),
-            next => outcome(owed, wait, next, Retry::Now),
+            next => outcome(debt_after, wait, next, Retry::Now),
         }
     }
 }
 
-/// Has `state` remember what a step gave.
+/// Stores the new TAT in `state` and returns the verdict.
 #[inline]
-pub(super) fn keep((next, verdict): Step, state: &mut State) -> Verdict {
+pub(super) fn store((next, verdict): Transition<Tat>, state: &mut State) -> Verdict {
     match (state, next) {
         (_, None) => {}
-        // In place: a state as a whole may have something to free.
+        // In place: replacing the whole state would have to drop the old one.
         (State::Tat(tat), Some(next)) => *tat = next,
         (state, Some(next)) => *state = State::Tat(next),
     }
     verdict
 }
 
-/// How far ahead of the present a TAT of `quota` can be.
-pub(super) fn depth(quota: &Quota) -> Span {
+/// The longest time in which a bucket of `quota` drains: how far ahead of now its TAT can be.
+pub(super) fn drain_time(quota: &Quota) -> Span {
     let size = match quota.queue() {
         Some(waiting_max) => waiting_max.saturating_add(1),
         None => quota.burst(),
@@ -129,13 +131,13 @@ pub(super) fn depth(quota: &Quota) -> Span {
     Rate::of(quota).and_then(drained).unwrap_or(Span::ZERO)
 }
 
-/// What `state` remembers of a bucket; a state of another algorithm counts as none.
+/// The TAT in `state`; a state of another algorithm counts as none.
 pub(super) fn tat(state: &State) -> Option<Tat> {
     if let State::Tat(tat) = state { Some(*tat) } else { None }
 }
 
-/// The answer of a limit of zero: only what takes nothing passes.
-fn refuse_all(quota: &Quota, hits: Hits) -> Verdict {
+/// The verdict of a limit of zero: only peeks and refunds pass.
+fn deny_all(quota: &Quota, hits: Hits) -> Verdict {
     let allowed = hits.charge() == 0;
     Verdict {
         allowed,

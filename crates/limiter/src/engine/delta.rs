@@ -1,173 +1,181 @@
-//! Columns on the wire: what one node tells another of an eventual counter.
+//! Per-actor counters on the wire: the part of an eventual counter that one node sends to another.
 //!
-//! A delta is a plain value: buckets of two vector clocks each (hits and refunds by actor), newest
-//! first. It carries absolute counts, not increments, so that a lost, repeated or reordered delta
-//! changes nothing in the end. Before it is merged it has to pass [`Delta::validate`]: a column
-//! only ever grows, so a single absurd value would stay until its window is over.
+//! A delta is a plain value: slices of two vector clocks each (hits and refunds by actor), newest
+//! first. It carries absolute counts, not increments, so a lost, repeated or reordered delta does not
+//! change the result. It must pass [`Delta::validate`] before it is merged: a per-actor counter only
+//! grows, so one absurd value would stay until its window is over.
 
 use crdts::VClock;
 use serde::{Deserialize, Serialize};
 
-use super::ActorId;
-use super::actor_counters::{ACTOR_COUNT_MAX, shape_of};
+use super::actor::ActorId;
 use crate::quota::{Quota, SUB_WINDOWS_MAX, WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Span, Timestamp};
 
-/// The columns of one counter, or a part of them.
+/// Largest value of one per-actor counter. No limit is larger.
+pub const ACTOR_COUNT_MAX: u64 = u32::MAX as u64;
+/// Most actors in one slice, the local one included. A cluster has tens of nodes; a node that
+/// restarts within a long window leaves the counter of its previous incarnation behind.
+pub const ACTORS_MAX: usize = 1024;
+
+/// All or some of the per-actor counters of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
-    /// Length of a bucket in ns.
-    pub bucket_ns: u64,
-    /// How many buckets matter, counted back from the newest.
-    pub keep: u8,
-    /// Newest first; buckets without columns are left out.
-    pub buckets: Vec<DeltaBucket>,
+    /// Length of a slice in nanoseconds.
+    pub slice_ns: u64,
+    /// Number of slices that matter, counted back from the newest.
+    pub slices_kept: u8,
+    /// Newest first. Slices without counters are left out.
+    pub slices: Vec<DeltaSlice>,
 }
 
-/// The columns of one bucket.
+/// The per-actor counters of one slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeltaBucket {
-    /// Number of the bucket since the epoch.
+pub struct DeltaSlice {
+    /// Number of the slice since the epoch.
     pub index: u64,
     /// Hits by actor.
     pub used: VClock<ActorId>,
-    /// Hits given back, by the actor that gave them back.
+    /// Refunded hits, by the actor that refunded them.
     pub refunded: VClock<ActorId>,
 }
 
-/// What a delta from a peer may be.
+/// What a delta from a peer may contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// This node's time.
+    /// Local time.
     pub now: Timestamp,
-    /// How far a peer's clock may be ahead. A bucket beyond that would push the present ones out.
+    /// How far a peer's clock may be ahead. A slice beyond that would push the present ones out.
     pub ahead_max: Span,
-    /// Most columns of one bucket, of hits and of refunds each.
-    pub columns_max: usize,
+    /// Most actors in one slice, for hits and for refunds each.
+    pub actors_max: usize,
 }
 
-/// Why a delta is refused.
+/// Why a delta is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No quota has buckets like these.
-    #[error("{keep} buckets of {bucket_ns} ns belong to no valid quota; refuse the peer's delta")]
-    Shape {
-        /// The length given.
-        bucket_ns: u64,
-        /// The number given.
-        keep: u8,
-    },
-    /// More buckets than matter.
-    #[error("{0} buckets are more than the delta itself says matter; refuse it")]
-    Buckets(usize),
-    /// Buckets out of order, repeated, or too old to matter.
-    #[error("bucket {0} is out of order or too old for the delta's newest; refuse it")]
+    /// No quota has slices of this length and number.
+    #[error("{slices_kept} slices of {slice_ns} ns match no valid quota; delta rejected")]
+    Shape { slice_ns: u64, slices_kept: u8 },
+    /// More slices than the delta itself says matter.
+    #[error("{0} slices are more than the delta keeps; delta rejected")]
+    Slices(usize),
+    /// Slices out of order, repeated, or too old to matter.
+    #[error("slice {0} is out of order or too old for the newest slice; delta rejected")]
     Order(u64),
-    /// A bucket that has not begun yet, beyond what clocks may differ.
-    #[error("bucket {0} lies in the future; check the peer's clock")]
+    /// A slice that begins later than clocks may differ.
+    #[error("slice {0} lies in the future; check the clock of the peer")]
     Future(u64),
-    /// More columns than bounded.
-    #[error("{0} columns in one bucket are more than allowed; raise the bound or refuse the peer")]
-    ActorCounters(usize),
-    /// A column of zero, which says nothing, or above what any limit can use.
-    #[error("a column of {0} is outside 1 to {ACTOR_COUNT_MAX}; refuse the peer's delta")]
-    Column(u64),
+    /// More actors than [`Bounds::actors_max`].
+    #[error("{0} actors in one slice exceed the bound; delta rejected")]
+    Actors(usize),
+    /// A count of zero, or above what any limit can use.
+    #[error("a count of {0} is outside 1 to {ACTOR_COUNT_MAX}; delta rejected")]
+    Count(u64),
 }
 
 impl Delta {
-    /// Whether a peer may say this. Everything it can grow is bounded here, before it is merged.
+    /// Checks everything that merging this delta could grow.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first [`Error`] found. The delta must then not be merged.
     pub fn validate(&self, bounds: &Bounds) -> Result<(), Error> {
-        let Self { bucket_ns, keep, ref buckets } = *self;
-        let slices = u64::from(keep.saturating_sub(1));
-        let window = bucket_ns.saturating_mul(slices);
+        let Self { slice_ns, slices_kept, ref slices } = *self;
+        let window_slices = u64::from(slices_kept.saturating_sub(1));
+        let window = slice_ns.saturating_mul(window_slices);
         let is_window = (WINDOW_MIN.as_nanos()..=WINDOW_MAX.as_nanos()).contains(&window);
-        if slices == 0 || slices > u64::from(SUB_WINDOWS_MAX) || !is_window {
-            return Err(Error::Shape { bucket_ns, keep });
+        if window_slices == 0 || window_slices > u64::from(SUB_WINDOWS_MAX) || !is_window {
+            return Err(Error::Shape { slice_ns, slices_kept });
         }
-        if buckets.len() > usize::from(keep) {
-            return Err(Error::Buckets(buckets.len()));
+        if slices.len() > usize::from(slices_kept) {
+            return Err(Error::Slices(slices.len()));
         }
-        let last = bounds.now.plus(bounds.ahead_max).as_nanos() / bucket_ns;
-        let newest = buckets.first().map_or(0, |bucket| bucket.index);
+        let last = bounds.now.plus(bounds.ahead_max).as_nanos() / slice_ns;
+        let newest = slices.first().map_or(0, |slice| slice.index);
         if newest > last {
             return Err(Error::Future(newest));
         }
         let mut below = newest.saturating_add(1);
-        for bucket in buckets {
-            if bucket.index >= below || newest - bucket.index >= u64::from(keep) {
-                return Err(Error::Order(bucket.index));
+        for slice in slices {
+            if slice.index >= below || newest - slice.index >= u64::from(slices_kept) {
+                return Err(Error::Order(slice.index));
             }
-            below = bucket.index;
-            validate_columns(&bucket.used, bounds)?;
-            validate_columns(&bucket.refunded, bounds)?;
+            below = slice.index;
+            validate_counts(&slice.used, bounds)?;
+            validate_counts(&slice.refunded, bounds)?;
         }
         Ok(())
     }
 
-    /// Whether it counts what `quota` counts, slice by slice.
-    pub fn is_of(&self, quota: &Quota) -> bool {
-        (self.bucket_ns, self.keep) == shape_of(quota)
+    /// Whether it has the slices that `quota` counts in.
+    pub fn fits(&self, quota: &Quota) -> bool {
+        (self.slice_ns, self.slices_kept) == shape_of(quota)
     }
 
-    /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        self.buckets.is_empty()
+        self.slices.is_empty()
     }
 
-    /// Keeps only the columns of the actors that `is_kept` names: a peer may speak for itself and a
-    /// region for its own column, not for others.
+    /// Keeps only the counters of the actors that `is_kept` selects. A peer is authoritative for
+    /// its own counter and a region for its own, not for others.
     pub fn retain_actors(&mut self, mut is_kept: impl FnMut(ActorId) -> bool) {
-        for bucket in &mut self.buckets {
-            bucket.used.dots.retain(|actor, _| is_kept(*actor));
-            bucket.refunded.dots.retain(|actor, _| is_kept(*actor));
+        for slice in &mut self.slices {
+            slice.used.dots.retain(|actor, _| is_kept(*actor));
+            slice.refunded.dots.retain(|actor, _| is_kept(*actor));
         }
         self.drop_empty();
     }
 
-    /// How much room it takes in a message: its columns, and one for every bucket.
+    /// Size in a message: one unit per counter and one per slice.
     pub fn weight(&self) -> usize {
-        self.buckets.iter().map(DeltaBucket::weight).sum()
+        self.slices.iter().map(DeltaSlice::weight).sum()
     }
 
-    /// Leaves out the oldest buckets until it weighs at most `weight_max`.
+    /// Drops the oldest slices until the weight is at most `weight_max`.
     pub fn keep_newest(&mut self, weight_max: usize) {
         let mut weight = 0;
-        self.buckets.retain(|bucket| {
-            weight += bucket.weight();
+        self.slices.retain(|slice| {
+            weight += slice.weight();
             weight <= weight_max
         });
     }
 
-    /// Says nothing of the same counter.
+    /// An empty delta of the same shape.
     #[must_use]
-    pub fn without_buckets(&self) -> Self {
-        Self { bucket_ns: self.bucket_ns, keep: self.keep, buckets: Vec::new() }
+    pub fn without_slices(&self) -> Self {
+        Self { slice_ns: self.slice_ns, slices_kept: self.slices_kept, slices: Vec::new() }
     }
 
-    /// Leaves out buckets that say nothing.
+    /// Drops slices without counters.
     pub(super) fn drop_empty(&mut self) {
-        self.buckets.retain(|bucket| !bucket.is_empty());
+        self.slices.retain(|slice| !slice.is_empty());
     }
 }
 
-impl DeltaBucket {
+impl DeltaSlice {
     fn weight(&self) -> usize {
         1 + self.used.dots.len() + self.refunded.dots.len()
     }
 
-    /// Whether it has no column at all.
     pub fn is_empty(&self) -> bool {
         self.used.is_empty() && self.refunded.is_empty()
     }
 }
 
-fn validate_columns(actor_counters: &VClock<ActorId>, bounds: &Bounds) -> Result<(), Error> {
-    if actor_counters.dots.len() > bounds.columns_max {
-        return Err(Error::ActorCounters(actor_counters.dots.len()));
+/// Length in nanoseconds and number of the slices that `quota` needs: those of a window, and one
+/// that overlaps it in part.
+pub(super) fn shape_of(quota: &Quota) -> (u64, u8) {
+    (quota.slice().as_nanos(), quota.sub_windows().max(1).saturating_add(1))
+}
+
+fn validate_counts(clock: &VClock<ActorId>, bounds: &Bounds) -> Result<(), Error> {
+    if clock.dots.len() > bounds.actors_max {
+        return Err(Error::Actors(clock.dots.len()));
     }
-    match actor_counters.dots.values().find(|&&column| !(1..=ACTOR_COUNT_MAX).contains(&column)) {
-        Some(&column) => Err(Error::Column(column)),
+    match clock.dots.values().find(|&&count| !(1..=ACTOR_COUNT_MAX).contains(&count)) {
+        Some(&count) => Err(Error::Count(count)),
         None => Ok(()),
     }
 }
@@ -175,53 +183,49 @@ fn validate_columns(actor_counters: &VClock<ActorId>, bounds: &Bounds) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ActorCounters;
-    use crate::quota::Algorithm;
 
     const BOUNDS: Bounds =
-        Bounds { now: Timestamp::from_secs(600), ahead_max: Span::from_secs(30), columns_max: 3 };
+        Bounds { now: Timestamp::from_secs(600), ahead_max: Span::from_secs(30), actors_max: 3 };
 
-    fn delta(buckets: &[(u64, &[(u64, u64)])]) -> Delta {
-        let bucket = |&(index, actor_counters): &(u64, &[(u64, u64)])| DeltaBucket {
+    fn delta(slices: &[(u64, &[(u64, u64)])]) -> Delta {
+        let slice = |&(index, counts): &(u64, &[(u64, u64)])| DeltaSlice {
             index,
-            used: VClock {
-                dots: actor_counters.iter().map(|&(a, n)| (ActorId::new(a), n)).collect(),
-            },
+            used: VClock { dots: counts.iter().map(|&(a, n)| (ActorId::new(a), n)).collect() },
             refunded: VClock::new(),
         };
-        let buckets = buckets.iter().map(bucket).collect();
-        Delta { bucket_ns: Span::from_secs(60).as_nanos(), keep: 2, buckets }
+        let slices = slices.iter().map(slice).collect();
+        Delta { slice_ns: Span::from_secs(60).as_nanos(), slices_kept: 2, slices }
     }
 
     #[test]
-    fn what_a_sound_peer_says_is_let_through() {
+    fn a_valid_delta_passes() {
         let sound = delta(&[(10, &[(1, 5), (2, ACTOR_COUNT_MAX)]), (9, &[(1, 7)])]);
         assert_eq!(sound.validate(&BOUNDS), Ok(()));
         assert_eq!(delta(&[]).validate(&BOUNDS), Ok(()));
     }
 
     #[test]
-    fn what_would_poison_a_counter_is_refused() {
+    fn a_delta_that_would_poison_a_counter_is_rejected() {
         let four: &[(u64, u64)] = &[(1, 1), (2, 1), (3, 1), (4, 1)];
         for (poison, error) in [
-            (delta(&[(10, &[(1, u64::MAX)])]), Error::Column(u64::MAX)),
-            (delta(&[(10, &[(1, ACTOR_COUNT_MAX + 1)])]), Error::Column(ACTOR_COUNT_MAX + 1)),
-            (delta(&[(10, &[(1, 0)])]), Error::Column(0)),
-            (delta(&[(10, four)]), Error::ActorCounters(4)),
+            (delta(&[(10, &[(1, u64::MAX)])]), Error::Count(u64::MAX)),
+            (delta(&[(10, &[(1, ACTOR_COUNT_MAX + 1)])]), Error::Count(ACTOR_COUNT_MAX + 1)),
+            (delta(&[(10, &[(1, 0)])]), Error::Count(0)),
+            (delta(&[(10, four)]), Error::Actors(4)),
             (delta(&[(11, &[(1, 1)])]), Error::Future(11)),
             (delta(&[(u64::MAX, &[(1, 1)])]), Error::Future(u64::MAX)),
             (delta(&[(10, &[]), (10, &[])]), Error::Order(10)),
             (delta(&[(9, &[]), (10, &[])]), Error::Order(10)),
             (delta(&[(10, &[]), (8, &[])]), Error::Order(8)),
-            (delta(&[(10, &[]), (9, &[]), (8, &[])]), Error::Buckets(3)),
+            (delta(&[(10, &[]), (9, &[]), (8, &[])]), Error::Slices(3)),
         ] {
             assert_eq!(poison.validate(&BOUNDS), Err(error));
         }
     }
 
     #[test]
-    fn buckets_of_no_quota_are_refused() {
-        for (bucket_ns, keep) in [
+    fn slices_of_no_quota_are_rejected() {
+        for (slice_ns, slices_kept) in [
             (0, 2),
             (1, 2),
             (u64::MAX, 2),
@@ -229,24 +233,15 @@ mod tests {
             (1_000_000_000, 1),
             (1_000_000_000, 62),
         ] {
-            let shapeless = Delta { bucket_ns, keep, buckets: Vec::new() };
-            assert_eq!(shapeless.validate(&BOUNDS), Err(Error::Shape { bucket_ns, keep }));
+            let shapeless = Delta { slice_ns, slices_kept, slices: Vec::new() };
+            assert_eq!(shapeless.validate(&BOUNDS), Err(Error::Shape { slice_ns, slices_kept }));
         }
     }
 
     #[test]
-    fn a_peer_can_be_held_to_its_own_columns() {
-        let mut said = delta(&[(10, &[(1, 5), (2, 6)]), (9, &[(2, 7)])]);
-        said.retain_actors(|actor| actor == ActorId::new(1));
-        assert_eq!(said, delta(&[(10, &[(1, 5)])]));
-    }
-
-    #[test]
-    fn a_delta_knows_the_quota_it_counts_for() {
-        let quota =
-            |secs| Quota::simple(Algorithm::FixedWindow, 1, Span::from_secs(secs)).expect("valid");
-        let said = ActorCounters::new(&quota(60)).wire();
-        assert!(said.is_of(&quota(60)));
-        assert!(!said.is_of(&quota(61)));
+    fn a_delta_can_be_cut_to_the_counters_of_one_actor() {
+        let mut mixed = delta(&[(10, &[(1, 5), (2, 6)]), (9, &[(2, 7)])]);
+        mixed.retain_actors(|actor| actor == ActorId::new(1));
+        assert_eq!(mixed, delta(&[(10, &[(1, 5)])]));
     }
 }

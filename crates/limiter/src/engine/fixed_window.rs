@@ -3,15 +3,15 @@
 //! # Idea
 //!
 //! Time is cut into windows that all nodes number alike. Hits of the current window are counted,
-//! **refused ones too**: this is what envoyproxy/ratelimit does with one `INCRBY` a request, and
-//! what its rule files mean. A client that keeps hammering stays refused until the window ends, as
-//! it would anyway.
+//! **denied ones too**: envoyproxy/ratelimit does the same with one `INCRBY` a request, and its rule
+//! files rely on it. A client that keeps sending stays denied until the window ends, as it would
+//! anyway.
 //!
 //! # Formula
 //!
 //! ```text
 //! index     = ⌊now / window⌋
-//! used      = hits so far in this window + n          counted whatever the answer
+//! used      = hits so far in this window + n          counted whether admitted or denied
 //! admit n   ⇔ used ≤ limit
 //! remaining = max(0, limit − used)
 //! reset     = (index + 1)·window − now           1 ns to one window, also when nothing was used
@@ -20,28 +20,33 @@
 //!
 //! # Example
 //!
-//! 100 a minute. At 12:00:59 a client sends 100 hits: all pass. The next is refused with retry
-//! after at most 1 s, and at 12:01:00 there are 100 again.
+//! 100 a minute. At 12:00:59 a client sends 100 hits: all pass. The next is denied with retry after
+//! at most 1 s, and at 12:01:00 another 100 are available.
 //!
 //! # Bound
 //!
-//! At most `limit` hits in a window, so at most `2 × limit` in any stretch as long as a window: the
+//! At most `limit` hits in a window, so at most `2 × limit` in any interval as long as a window: the
 //! end of one and the beginning of the next, as in the example.
 //!
-//! The number is kept in 32 bits. With the shortest window (1 s) it would run out in 2106; the last
-//! window then never ends, which refuses rather than grants.
+//! The window number has 32 bits. With the shortest window (1 s) it runs out in 2106; the last
+//! window then never ends, which denies rather than grants.
 //!
 //! Source: envoyproxy/ratelimit, `src/limiter/base_limiter.go` and `src/redis/fixed_cache_impl.go`.
 
-use super::{Retry, State, Step, Verdict};
+use super::state::State;
+use super::verdict::{Retry, Transition, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-/// Asks for `hits` at `now`.
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
+pub(super) fn evaluate(
+    state: &State,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+) -> Transition<State> {
     let present = index_at(now, quota);
     let (index, before) = match state {
-        // A window of the future was counted by a clock ahead of this one: it is still the window.
+        // A later window was counted by a clock ahead of this one: it stays the current window.
         State::FixedWindow { index, used } if *index >= present => (*index, *used),
         _ => (present, 0),
     };
@@ -50,15 +55,15 @@ pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> 
     } else {
         u64::from(before).saturating_add(hits.charge())
     };
-    let verdict = answer(used, quota, hits, now, end(index, quota));
+    let verdict = verdict(used, quota, hits, now, end(index, quota));
     let counted = State::FixedWindow { index, used: u32::try_from(used).unwrap_or(u32::MAX) };
-    let nothing_to_give_back = hits.get() < 0 && before == 0;
-    let next = (hits != Hits::PEEK && !nothing_to_give_back).then_some(counted);
+    let nothing_to_refund = hits.get() < 0 && before == 0;
+    let next = (hits != Hits::PEEK && !nothing_to_refund).then_some(counted);
     (next, verdict)
 }
 
-/// The verdict on an ask after which `used` hits stand in the window that ends at `end`.
-pub(super) fn answer(
+/// The verdict on a request after which the window that ends at `end` holds `used` hits.
+pub(super) fn verdict(
     used: u64,
     quota: &Quota,
     hits: Hits,
@@ -76,7 +81,7 @@ pub(super) fn answer(
         retry: match allowed {
             true => Retry::Now,
             false if hits.charge() > limit => Retry::Never,
-            // Zero only where time has run out; a refusal never says "now".
+            // Zero only where time saturates; a denied request never gets a zero wait.
             false => Retry::After(reset.max(Span::from_nanos(1))),
         },
         delay: Span::ZERO,
@@ -84,7 +89,7 @@ pub(super) fn answer(
     }
 }
 
-/// When the window `index` ends.
+/// When window `index` ends.
 pub(super) fn end(index: u32, quota: &Quota) -> Timestamp {
     match index.checked_add(1) {
         Some(next) => {
@@ -95,7 +100,7 @@ pub(super) fn end(index: u32, quota: &Quota) -> Timestamp {
     }
 }
 
-/// The number of the window that holds `now`.
+/// The number of the window that contains `now`.
 pub(super) fn index_at(now: Timestamp, quota: &Quota) -> u32 {
     u32::try_from(now.as_nanos() / quota.window().as_nanos().max(1)).unwrap_or(u32::MAX)
 }
@@ -115,14 +120,14 @@ mod tests {
         let (quota, mut state) = (quota(100, 60), State::Absent);
         let late = Timestamp::from_secs(59);
         assert!(decide(&mut state, &quota, Hits::new(100), late).allowed);
-        let refused = decide(&mut state, &quota, Hits::ONE, late);
-        assert_eq!(refused.retry, Retry::After(Span::from_secs(1)));
+        let denied = decide(&mut state, &quota, Hits::ONE, late);
+        assert_eq!(denied.retry, Retry::After(Span::from_secs(1)));
         let next = decide(&mut state, &quota, Hits::ONE, Timestamp::from_secs(60));
         assert_eq!((next.allowed, next.remaining, next.reset), (true, 99, Span::from_secs(60)));
     }
 
     #[test]
-    fn refused_hits_count_as_in_envoyproxy_ratelimit() {
+    fn denied_hits_count_as_in_envoyproxy_ratelimit() {
         let (quota, mut state) = (quota(10, 60), State::Absent);
         assert!(!decide(&mut state, &quota, Hits::new(11), Timestamp::EPOCH).allowed);
         assert_eq!(state, State::FixedWindow { index: 0, used: 11 });

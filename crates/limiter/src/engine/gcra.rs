@@ -1,10 +1,10 @@
-//! The generic cell rate algorithm: one theoretical arrival time and nothing else.
+//! The generic cell rate algorithm: its state is one theoretical arrival time.
 //!
 //! # Idea
 //!
 //! Hits that keep to the rate arrive `T = window / limit` apart. The state is the time at which the
-//! next hit would arrive if all came exactly at that pace (TAT). A hit may come earlier than that
-//! by the tolerance `τ = (burst − 1)·T`, and every hit moves the TAT on by `T`.
+//! next hit would arrive if all came exactly at that pace (TAT). A hit may arrive earlier than that
+//! by the tolerance `τ = (burst − 1)·T`, and every hit moves the TAT by `T`.
 //!
 //! # Formula
 //!
@@ -19,25 +19,31 @@
 //! # Example
 //!
 //! 10 a second with burst 3, so `T` = 100 ms. Three hits at 0 ms pass and leave TAT = 300 ms. A
-//! fourth at 50 ms would need 300 + 100 ≤ 50 + 300: refused, retry after 50 ms. At 100 ms it
-//! passes.
+//! fourth at 50 ms would need 300 + 100 ≤ 50 + 300: denied, retry after 50 ms. At 100 ms it passes.
 //!
 //! # Bound
 //!
-//! In any interval of length `t` at most `burst + t/T` hits pass. A refused ask leaves the TAT as
-//! it is.
+//! In any interval of length `t` at most `burst + t/T` hits pass. A denied request does not change
+//! the TAT.
 //!
 //! Source: ITU-T I.371 (2004) annex A.1.1, "virtual scheduling". The exact `T` is that of
-//! [`super::tat`], the step that of `engine/bucket.rs`.
+//! [`super::tat`], the evaluation that of `engine/bucket.rs`.
 
-use super::{State, bucket};
+use super::bucket;
+use super::state::State;
+use super::tat::Tat;
+use super::verdict::Transition;
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
-/// Asks for `hits` at `now`.
 #[inline]
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> bucket::Step {
-    bucket::step(state, quota, quota.burst(), hits, now)
+pub(super) fn evaluate(
+    state: &State,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+) -> Transition<Tat> {
+    bucket::evaluate(state, quota, quota.burst(), hits, now)
 }
 
 #[cfg(test)]
@@ -64,9 +70,9 @@ mod tests {
             let verdict = decide(&mut state, &quota, Hits::ONE, at(0));
             assert_eq!((verdict.allowed, verdict.remaining), (true, left));
         }
-        let refused = decide(&mut state, &quota, Hits::ONE, at(50));
-        assert_eq!(refused.retry, Retry::After(Span::from_millis(50)));
-        assert_eq!(refused.reset, Span::from_millis(250));
+        let denied = decide(&mut state, &quota, Hits::ONE, at(50));
+        assert_eq!(denied.retry, Retry::After(Span::from_millis(50)));
+        assert_eq!(denied.reset, Span::from_millis(250));
         assert!(decide(&mut state, &quota, Hits::ONE, at(100)).allowed);
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! # Idea
 //!
-//! Water leaks out of a bucket at one hit every `T = window / limit`. An ask pours its hits in. *As
-//! a meter* an ask that would make the bucket run over is refused, and what fits passes at once.
-//! *As a queue* (`queue: N`) hits pass one by one, `T` apart; an ask that finds others before it is
-//! told how long to wait, and at most `N` hits may wait.
+//! A bucket leaks one hit every `T = window / limit`; a request adds its hits. *As a meter* a
+//! request that would overflow the bucket is denied, and a request that fits passes at once. *As a
+//! queue* (`queue: N`) hits pass one by one, `T` apart; the verdict on a request that finds others
+//! before it holds the delay, and at most `N` hits may wait.
 //!
 //! # Formula
 //!
@@ -19,38 +19,45 @@
 //! reset = level·T
 //! ```
 //!
-//! In the queue the one more than `N` is the hit that passes without waiting. An ask of several
-//! hits passes as a whole, when the last of them may: the delay is that of its last hit.
-//! `remaining` is how many more hits would be let in now, to pass or to wait. The delay is rounded
-//! up to a nanosecond, so hits leave at the rate and never before their time.
+//! The queue's extra hit above `N` is the one that passes without waiting. A request of several hits
+//! passes as a whole, when the last of them may: the delay is that of its last hit. `remaining` is
+//! how many more hits would be admitted now, to pass or to wait. The delay is rounded up to a
+//! nanosecond, so hits leave at the rate and never early.
 //!
 //! # Example
 //!
-//! 10 a second with `queue: 2`, so `T` = 100 ms. Four asks at 0 ms: the first passes at once, the
-//! second after 100 ms, the third after 200 ms; the fourth finds two waiting and is refused, retry
-//! after 100 ms. At 150 ms the level is 1.5, and an ask is let in to pass 150 ms later, at 300 ms.
+//! 10 a second with `queue: 2`, so `T` = 100 ms. Four requests at 0 ms: the first passes at once,
+//! the second after 100 ms, the third after 200 ms; the fourth finds two waiting and is denied,
+//! retry after 100 ms. At 150 ms the level is 1.5, and a request is admitted with a delay of 150 ms,
+//! so it passes at 300 ms.
 //!
 //! # Bound
 //!
-//! Meter: in any interval of length `t` at most `burst + t/T` hits pass. Queue: after an ask at
-//! most `t/T` hits pass in the next `t`, and a nanosecond of rounding.
+//! Meter: in any interval of length `t` at most `burst + t/T` hits pass. Queue: after a request at
+//! most `t/T` hits pass in the next `t`, plus a nanosecond of rounding.
 //!
 //! Source: Turner 1986 for the meter (ITU-T I.371 annex A.1.2, "continuous-state leaky bucket");
 //! nginx `limit_req` for the queue with a bounded wait.
 
-use super::tat::{Rate, Wait};
-use super::{State, bucket};
+use super::bucket;
+use super::state::State;
+use super::tat::{Rate, Tat, Wait};
+use super::verdict::Transition;
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-/// Asks to pour in `hits` at `now`.
 #[inline]
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> bucket::Step {
+pub(super) fn evaluate(
+    state: &State,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+) -> Transition<Tat> {
     let Some(waiting_max) = quota.queue() else {
-        return bucket::step(state, quota, quota.burst(), hits, now);
+        return bucket::evaluate(state, quota, quota.burst(), hits, now);
     };
     let size = waiting_max.saturating_add(1);
-    let (next, mut verdict) = bucket::step(state, quota, size, hits, now);
+    let (next, mut verdict) = bucket::evaluate(state, quota, size, hits, now);
     if let (true, Some(before_last), Some(rate)) =
         (verdict.allowed, hits.charge().checked_sub(1), Rate::of(quota))
     {
@@ -92,15 +99,15 @@ mod tests {
             let verdict = decide(&mut state, &quota, Hits::ONE, at(0));
             assert_eq!((verdict.allowed, verdict.delay), (true, Span::from_millis(delay_ms)));
         }
-        let refused = decide(&mut state, &quota, Hits::ONE, at(0));
-        assert_eq!(refused.retry, Retry::After(Span::from_millis(100)));
-        assert_eq!(refused.delay, Span::ZERO);
+        let denied = decide(&mut state, &quota, Hits::ONE, at(0));
+        assert_eq!(denied.retry, Retry::After(Span::from_millis(100)));
+        assert_eq!(denied.delay, Span::ZERO);
         let later = decide(&mut state, &quota, Hits::ONE, at(150));
         assert_eq!(later.delay, Span::from_millis(150));
     }
 
     #[test]
-    fn an_ask_of_several_hits_waits_for_its_last() {
+    fn a_request_of_several_hits_waits_for_its_last() {
         let (quota, mut state) = (queue(2), State::Absent);
         let three = decide(&mut state, &quota, Hits::new(3), at(0));
         assert_eq!((three.allowed, three.delay), (true, Span::from_millis(200)));

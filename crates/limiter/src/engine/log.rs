@@ -1,9 +1,9 @@
-//! The boxed state of the sliding window log: when which hits passed.
+//! The boxed state of the sliding window log: the times of the admitted hits.
 //!
-//! Hits of the same nanosecond share an entry of 16 bytes. At most [`ENTRIES_MAX`] entries are
-//! kept. One counter never needs more, because no limit of a log is larger; only a merge can find
-//! more, and then the oldest are dropped. That forgets nothing that matters: the newer entries
-//! alone fill every limit for as long as an older one would have counted.
+//! Hits of the same nanosecond share an entry of 16 bytes. A log holds at most [`ENTRIES_MAX`]
+//! entries. One counter never needs more, because no limit of a log is larger; only a merge can
+//! yield more, and then the oldest are dropped. That changes no verdict: the newer entries alone fill
+//! every limit for as long as an older one would have counted.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::quota::LOG_LIMIT_MAX;
 use crate::units::{Span, Timestamp};
 
-/// Most entries of one log.
+/// Most entries of one log; the largest limit.
 pub const ENTRIES_MAX: usize = LOG_LIMIT_MAX as usize;
 
 /// The admitted hits of one counter, oldest first.
@@ -21,10 +21,9 @@ pub const ENTRIES_MAX: usize = LOG_LIMIT_MAX as usize;
 pub struct Log {
     /// Strictly ascending times, counts above zero.
     entries: VecDeque<Entry>,
-    /// Hits of all entries, so that an ask need not add them up.
+    /// Hits of all entries, cached for the decision.
     hits: u64,
-    /// How far time had come when the log was last changed; a refund may take the newest entry
-    /// away.
+    /// Time of the last change. Stored, because a refund may remove the newest entry.
     latest: u64,
 }
 
@@ -35,23 +34,23 @@ struct Entry {
     hits: u32,
 }
 
-/// Why bytes from outside are no log.
+/// Why serialized bytes are not a valid log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// More entries than [`ENTRIES_MAX`].
-    #[error("a log of {0} entries is longer than {ENTRIES_MAX}; the sender is broken")]
+    #[error("a log of {0} entries is longer than {ENTRIES_MAX}; state rejected")]
     Length(usize),
     /// Times that do not ascend, or lie after the log's own time.
-    #[error("the times of a log do not ascend; the sender is broken")]
+    #[error("the times of a log do not ascend; state rejected")]
     Order,
     /// An entry without hits or with more than any limit allows.
-    #[error("a log entry of {0} hits is outside 1 to {LOG_LIMIT_MAX}; the sender is broken")]
+    #[error("a log entry of {0} hits is outside 1 to {LOG_LIMIT_MAX}; state rejected")]
     Hits(u32),
 }
 
 impl Log {
-    /// The instant at which an ask at `now` is judged: never before what the log has seen.
+    /// The instant at which a request at `now` is decided: never before the last change.
     pub(super) fn effective(&self, now: Timestamp) -> Timestamp {
         now.max(self.latest())
     }
@@ -62,17 +61,23 @@ impl Log {
         self.hits.saturating_sub(gone)
     }
 
-    /// When at least `count` of the hits live at `at` have left; the epoch when `count` is zero.
-    pub(super) fn gone_at(&self, count: u64, at: Timestamp, window: Span) -> Option<Timestamp> {
-        let mut left = 0;
+    /// When at least `count` of the hits that are live at `at` have expired.
+    pub(super) fn expiry_of_oldest(
+        &self,
+        count: u64,
+        at: Timestamp,
+        window: Span,
+    ) -> Option<Timestamp> {
+        let mut expired = 0;
         self.alive(at, window).find_map(|entry| {
-            left += u64::from(entry.hits);
-            (left >= count).then(|| entry.leaves(window))
+            expired += u64::from(entry.hits);
+            (expired >= count).then(|| entry.end(window))
         })
     }
 
-    /// When the newest hit but `skip` of them leaves; `None` when there is none.
-    pub(super) fn newest_leaves(
+    /// When the newest hit expires, not counting the newest `skip` hits; `None` when there is
+    /// none.
+    pub(super) fn expiry_of_newest(
         &self,
         skip: u64,
         at: Timestamp,
@@ -83,16 +88,16 @@ impl Log {
             skipped += u64::from(entry.hits);
             skipped > skip
         })?;
-        newest.is_alive(at, window).then(|| newest.leaves(window))
+        newest.is_alive(at, window).then(|| newest.end(window))
     }
 
-    /// When nothing of it matters any more.
-    pub(super) fn absent_at(&self, window: Span) -> Timestamp {
-        let emptied = self.entries.back().map_or(Timestamp::EPOCH, |newest| newest.leaves(window));
+    /// From this instant on no entry matters.
+    pub(super) fn expires_at(&self, window: Span) -> Timestamp {
+        let emptied = self.entries.back().map_or(Timestamp::EPOCH, |newest| newest.end(window));
         emptied.max(self.latest())
     }
 
-    /// How far time had come when the log was last changed.
+    /// Time of the last change.
     pub(super) fn latest(&self) -> Timestamp {
         Timestamp::from_nanos(self.latest)
     }
@@ -102,15 +107,15 @@ impl Log {
         self.entries.len()
     }
 
-    /// For a digest. Not `latest`, which every refused ask moves.
-    pub(super) fn words(&self) -> impl Iterator<Item = u64> {
+    /// Leaves out `latest`, which every denied request moves.
+    pub(super) fn digest_words(&self) -> impl Iterator<Item = u64> {
         let entries = self.entries.iter().flat_map(|entry| [entry.ns, u64::from(entry.hits)]);
         std::iter::once(5).chain(entries)
     }
 
-    /// Drops what has left the window, and the memory that a past rush has left behind. Time stays
-    /// at `at` from then on: a clock that steps back would miss what was dropped.
-    pub(super) fn forget_expired(&mut self, at: Timestamp, window: Span) {
+    /// Drops expired entries and frees excess capacity. Sets the time of the last change to `at`:
+    /// a decision at an earlier time would miss the dropped entries.
+    pub(super) fn drop_expired(&mut self, at: Timestamp, window: Span) {
         self.latest = self.latest.max(at.as_nanos());
         while let Some(entry) = self.entries.front()
             && !entry.is_alive(at, window)
@@ -134,8 +139,8 @@ impl Log {
         }
     }
 
-    /// Takes `refund` hits out, the newest first.
-    pub(super) fn give_back(&mut self, mut refund: u64) {
+    /// Removes `refund` hits, the newest first.
+    pub(super) fn refund(&mut self, mut refund: u64) {
         while refund > 0
             && let Some(newest) = self.entries.back_mut()
         {
@@ -149,7 +154,7 @@ impl Log {
         }
     }
 
-    /// The union: of entries of the same instant the larger one.
+    /// Takes the union; of entries of the same instant the larger one.
     pub(super) fn merge(&mut self, other: Self) {
         self.latest = self.latest.max(other.latest);
         let mut entries = VecDeque::with_capacity(self.entries.len().max(other.entries.len()));
@@ -185,17 +190,17 @@ impl Log {
 }
 
 impl Entry {
-    fn leaves(self, window: Span) -> Timestamp {
+    fn end(self, window: Span) -> Timestamp {
         Timestamp::from_nanos(self.ns).plus(window)
     }
 
     fn is_alive(self, at: Timestamp, window: Span) -> bool {
-        // Not `leaves > at`, which would end with representable time.
+        // Not `end > at`: `end` saturates at the end of representable time.
         at.since(Timestamp::from_nanos(self.ns)) < window
     }
 }
 
-/// The wire form, before it is checked.
+/// The wire form, before it is validated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Parts {
     entries: Vec<Entry>,
@@ -242,10 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_as_entries_leave() {
+    fn memory_is_freed_as_entries_expire() {
         let mut log = log(0..10_000);
         assert!(log.entries.capacity() >= 10_000);
-        log.forget_expired(Timestamp::from_nanos(10_000).plus(WINDOW), WINDOW);
+        log.drop_expired(Timestamp::from_nanos(10_000).plus(WINDOW), WINDOW);
         assert_eq!((log.entries.len(), log.hits), (0, 0));
         assert!(log.entries.capacity() < 16, "{} entries kept", log.entries.capacity());
     }
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_that_no_node_writes_are_refused() {
+    fn invalid_logs_are_rejected() {
         let entry = |ns, hits| Entry { ns, hits };
         let check = |entries: Vec<Entry>, latest| Log::try_from(Parts { entries, latest }).err();
         assert_eq!(check(vec![entry(1, 1), entry(2, 1)], 2), None);

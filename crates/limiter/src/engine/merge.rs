@@ -1,28 +1,28 @@
-//! Joining what two nodes remember of one counter.
+//! Merging the copies of one counter that two nodes hold.
 //!
-//! Each kind of state is a join-semilattice, so states may arrive late, twice and in any order:
+//! Each form of state is a join-semilattice, so copies may arrive late, twice and in any order:
 //!
-//! | kind | join |
+//! | form | join |
 //! |---|---|
-//! | fixed window | the later window; of the same window the larger count |
-//! | sliding counters | slot by slot the larger count, cut to what the later one sees |
+//! | fixed window | the later window; within one window the larger count |
+//! | sliding counters | the larger count of each slice, cut to what the later copy keeps |
 //! | buckets | the later TAT |
 //! | log | union by time |
-//! | columns | column by column the larger count, cut like the sliding counters |
+//! | per-actor counters | the larger count of each actor, cut like the sliding counters |
 //!
-//! Two states of different kinds (the rule's algorithm changed in between) do not join: the kind
-//! that stands later in [`State`] stays, so that the laws hold there too.
+//! Two states of different forms (the algorithm of the rule changed) are not joined: the form that
+//! is declared later in [`State`] wins, so the laws hold there too.
 //!
-//! The join **forgets no hit**: at any time that both states have reached, the joined one admits no
-//! more than either. It may forget a *refund* that only one side has seen, which errs on the safe
-//! side; columns keep refunds in columns of their own and forget neither.
+//! The join **loses no hit**: at any time that both states have reached, the joined one admits no
+//! more than either. It may lose a *refund* that only one copy has, which errs on the safe side.
+//! Per-actor counters count refunds separately and lose neither.
 
 use std::cmp::Ordering;
 
-use super::State;
+use super::state::State;
 
 impl State {
-    /// Takes in what another node remembers of the same counter.
+    /// Merges another copy of the same counter.
     pub fn merge(&mut self, other: Self) {
         match (&mut *self, other) {
             (
@@ -37,20 +37,20 @@ impl State {
                 (*index, *prev, *cur) = join_pairs(mine, (other_index, other_prev, other_cur));
             }
             (Self::Tat(tat), Self::Tat(other)) => *tat = (*tat).max(other),
-            (Self::SubWindows(slots), Self::SubWindows(other)) => slots.merge(*other),
+            (Self::SubWindows(slices), Self::SubWindows(other)) => slices.merge(*other),
             (Self::Log(log), Self::Log(other)) => log.merge(*other),
             (Self::ActorCounters(actor_counters), Self::ActorCounters(other)) => {
-                actor_counters.join(*other)
+                actor_counters.join(*other);
             }
             (mine, other) => {
-                if mine.kind().cmp(&other.kind()) == Ordering::Less {
+                if mine.form().cmp(&other.form()) == Ordering::Less {
                     *self = other;
                 }
             }
         }
     }
 
-    const fn kind(&self) -> u8 {
+    const fn form(&self) -> u8 {
         match self {
             Self::Absent => 0,
             Self::FixedWindow { .. } => 1,

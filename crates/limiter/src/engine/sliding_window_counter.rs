@@ -1,12 +1,12 @@
-//! The sliding window counter: this window's count plus the part of the last one that still
+//! The sliding window counter: the count of this window plus the part of the previous one that still
 //! overlaps.
 //!
 //! # Idea
 //!
-//! A fixed window lets twice the limit pass around its edge. Remembering the previous window's
-//! count and assuming that its hits were spread evenly gives nearly the answer of a log at the
-//! price of two numbers. With `sub_windows: N` the same is done over `N` slices, so that only one
-//! slice of the window is estimated and the rest is counted ([`super::sub_windows`]).
+//! A fixed window lets twice the limit pass around its edge. Storing the count of the previous
+//! window and assuming that its hits were spread evenly gives nearly the accuracy of a log at the
+//! cost of two numbers. With `sub_windows: N` the same is done over `N` slices, so that only one
+//! slice of the window is estimated and the others are counted exactly ([`super::sub_windows`]).
 //!
 //! # Formula
 //!
@@ -20,60 +20,106 @@
 //! reset     = when the newest hit no longer overlaps
 //! ```
 //!
-//! Refused asks are not counted.
+//! `engine/slices.rs` holds the arithmetic for any `N`. Denied requests are not counted.
 //!
 //! # Example
 //!
-//! 100 a minute, 80 hits in the last window, 30 so far in this one, 15 s of which have passed:
-//! `used = 30 + 80 × 45/60 = 90`, so 10 more fit. An ask for 20 is refused; it fits when
+//! 100 a minute, 80 hits in the previous window, 30 so far in this one, 15 s of which have passed:
+//! `used = 30 + 80 × 45/60 = 90`, so 10 more fit. A request for 20 is denied; it fits when
 //! `80 × (60 − e)/60 ≤ 50`, at `e = 22.5 s`: retry after 7.5 s.
 //!
 //! # Bound
 //!
-//! In any stretch as long as a window at most `limit` plus the hits of one slice pass, so fewer
+//! In any interval as long as a window at most `limit` plus the hits of one slice pass, so fewer
 //! than `2 × limit`; when hits arrive evenly the error vanishes. The worst case is a slice whose
 //! hits all came at its end.
 //!
 //! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains",
 //! 2017.
 
-use super::slots::Slots;
-use super::{State, Step, fixed_window};
+use smallvec::SmallVec;
+
+use super::fixed_window;
+use super::slices::{Slices, take_refund};
+use super::state::State;
+use super::sub_windows::SubWindows;
+use super::verdict::{Transition, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
-/// Asks for `hits` at `now`, over one whole window.
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Step {
-    let (index, prev, cur) = roll(state, fixed_window::index_at(now, quota));
+/// Evaluates a request over one slice, the whole window.
+pub(super) fn evaluate(
+    state: &State,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+) -> Transition<State> {
+    let (index, prev, cur) = advance(state, fixed_window::index_at(now, quota));
     let counts = [u64::from(cur), u64::from(prev)];
-    let span = quota.window().as_nanos().max(1);
+    let slice_ns = quota.window().as_nanos().max(1);
 
     if hits.refund() > 0 {
         let from_cur = hits.refund().min(u64::from(cur));
         let from_prev = (hits.refund() - from_cur).min(u64::from(prev));
         let counts = [u64::from(cur) - from_cur, u64::from(prev) - from_prev];
         let verdict =
-            Slots { span, index: u64::from(index), counts: &counts, now }.judge(quota, hits);
+            Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
         let next = (from_cur + from_prev > 0).then(|| counter(index, counts));
         return (next, verdict);
     }
-    let verdict = Slots { span, index: u64::from(index), counts: &counts, now }.judge(quota, hits);
+    let verdict =
+        Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
     let counted = verdict.allowed && hits != Hits::PEEK;
     let next =
         counted.then(|| counter(index, [u64::from(cur).saturating_add(hits.charge()), counts[1]]));
     (next, verdict)
 }
 
-/// When a counter whose current window is `index` no longer matters.
-pub(super) fn absent_at(index: u32, quota: &Quota) -> Timestamp {
+/// Decides a request over `sub_windows` slices and counts it.
+pub(super) fn decide_sliced(
+    state: &mut State,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+) -> Verdict {
+    let fits = matches!(state, State::SubWindows(slices) if slices.fits(quota));
+    let verdict = preview_sliced(state, quota, hits, now);
+    if hits == Hits::PEEK || !verdict.allowed || (hits.refund() > 0 && !fits) {
+        return verdict;
+    }
+    if !fits {
+        *state = State::SubWindows(Box::new(SubWindows::new(quota)));
+    }
+    if let State::SubWindows(slices) = state {
+        slices.count(hits, now);
+    }
+    verdict
+}
+
+/// Returns the verdict that [`decide_sliced`] would give, without counting.
+pub(super) fn preview_sliced(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
+    let slice_ns = quota.slice().as_nanos();
+    let present = now.as_nanos() / slice_ns;
+    let mut counts: SmallVec<[u64; 16]> =
+        SmallVec::from_elem(0, usize::from(quota.sub_windows()) + 1);
+    let index = match state {
+        State::SubWindows(slices) if slices.fits(quota) => slices.copy_at(present, &mut counts),
+        _ => present,
+    };
+    take_refund(&mut counts, hits.refund());
+    Slices { slice_ns, index, counts: &counts, now }.verdict(quota, hits)
+}
+
+/// From this instant on a counter whose current window is `index` does not matter.
+pub(super) fn expires_at(index: u32, quota: &Quota) -> Timestamp {
     match index.checked_add(1) {
         Some(next) => fixed_window::end(next, quota),
         None => Timestamp::NEVER,
     }
 }
 
-/// The counter as it stands in window `present`, or in the later one that it has seen.
-fn roll(state: &State, present: u32) -> (u32, u32, u32) {
+/// The counter as of window `present`, or of a later one that was counted in already.
+fn advance(state: &State, present: u32) -> (u32, u32, u32) {
     let State::SlidingCounter { index, prev, cur } = *state else { return (present, 0, 0) };
     match present.saturating_sub(index) {
         0 => (index, prev, cur),
@@ -91,7 +137,7 @@ fn counter(index: u32, [cur, prev]: [u64; 2]) -> State {
 mod tests {
     use super::super::{Retry, decide};
     use super::*;
-    use crate::quota::Algorithm;
+    use crate::quota::{Algorithm, QuotaParts};
     use crate::units::Span;
 
     #[test]
@@ -101,8 +147,8 @@ mod tests {
         let mut state = State::SlidingCounter { index: 1, prev: 80, cur: 30 };
         let now = Timestamp::from_secs(75);
         assert_eq!(decide(&mut state, &quota, Hits::PEEK, now).remaining, 10);
-        let refused = decide(&mut state, &quota, Hits::new(20), now);
-        assert_eq!(refused.retry, Retry::After(Span::from_millis(7_500)));
+        let denied = decide(&mut state, &quota, Hits::new(20), now);
+        assert_eq!(denied.retry, Retry::After(Span::from_millis(7_500)));
         assert!(decide(&mut state, &quota, Hits::new(10), now).allowed);
     }
 
@@ -111,8 +157,8 @@ mod tests {
         let quota = Quota::simple(Algorithm::SlidingWindowCounter, 10, Span::from_secs(60))
             .expect("a valid quota");
         let mut state = State::SlidingCounter { index: 0, prev: 0, cur: 10 };
-        let refused = decide(&mut state, &quota, Hits::new(10), Timestamp::EPOCH);
-        assert_eq!(refused.retry, Retry::After(Span::from_secs(120)));
+        let denied = decide(&mut state, &quota, Hits::new(10), Timestamp::EPOCH);
+        assert_eq!(denied.retry, Retry::After(Span::from_secs(120)));
     }
 
     #[test]
@@ -122,5 +168,24 @@ mod tests {
         let mut state = State::SlidingCounter { index: 1, prev: 80, cur: 30 };
         decide(&mut state, &quota, Hits::new(-40), Timestamp::from_secs(75));
         assert_eq!(state, State::SlidingCounter { index: 1, prev: 70, cur: 0 });
+    }
+
+    #[test]
+    fn hits_of_a_sliced_window_expire_slice_by_slice() {
+        let quota = Quota::new(QuotaParts {
+            algorithm: Algorithm::SlidingWindowCounter,
+            limit: 10,
+            window: Span::from_secs(60),
+            burst: 10,
+            sub_windows: 6,
+            queue: None,
+        })
+        .expect("a valid quota");
+        let mut state = State::Absent;
+        let full = decide_sliced(&mut state, &quota, Hits::new(10), Timestamp::from_secs(5));
+        assert!(full.allowed);
+        let left =
+            |secs| preview_sliced(&state, &quota, Hits::PEEK, Timestamp::from_secs(secs)).remaining;
+        assert_eq!([left(59), left(60), left(65), left(69), left(70)], [0, 0, 5, 9, 10]);
     }
 }

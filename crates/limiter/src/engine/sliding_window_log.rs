@@ -1,10 +1,9 @@
-//! The sliding window log: every admitted hit is remembered until it is a window old.
+//! The sliding window log: every admitted hit is stored until it is a window old.
 //!
 //! # Idea
 //!
-//! The only exact answer to "how many in the last minute?" is to keep the times. It costs memory in
-//! proportion to the limit, so limits above [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX)
-//! are refused by the rules.
+//! The only exact answer to "how many in the last minute?" is to store the times. Memory grows with
+//! the limit, so [`Quota::new`] rejects limits above [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX).
 //!
 //! # Formula
 //!
@@ -17,26 +16,27 @@
 //! reset     = newest + window − now
 //! ```
 //!
-//! Refused asks leave no entry.
+//! Denied requests leave no entry.
 //!
 //! # Example
 //!
-//! 3 a minute. Hits at 0 s, 10 s and 50 s pass. An ask at 55 s is refused, retry after 5 s; an ask
-//! for two is refused too, retry after 15 s, when the second hit leaves.
+//! 3 a minute. Hits at 0 s, 10 s and 50 s pass. A request at 55 s is denied, retry after 5 s; a
+//! request for two is denied too, retry after 15 s, when the second hit leaves.
 //!
 //! # Bound
 //!
-//! At most `limit` in every stretch as long as a window. 16 bytes an entry, at most `limit`
-//! entries; entries leave and their memory is given back as time passes and the counter is asked.
+//! At most `limit` hits in every interval as long as a window. 16 bytes an entry, at most `limit`
+//! entries; expired entries are freed by later requests for the same key.
 //!
-//! Source: Figma, "An alternative approach to rate limiting", 2017, which names it and its cost.
+//! Source: Figma, "An alternative approach to rate limiting", 2017, which names the algorithm and its cost.
 
-use super::verdict::excess;
-use super::{Log, Retry, State, Verdict};
+use super::log::Log;
+use super::state::State;
+use super::verdict::{Retry, Verdict, excess};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-/// Asks for `hits` at `now` and counts them.
+/// Decides one request and counts it.
 pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     let verdict = preview(state, quota, hits, now);
     if hits == Hits::PEEK {
@@ -44,9 +44,9 @@ pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestam
     }
     if let State::Log(log) = state {
         let at = log.effective(now);
-        log.forget_expired(at, quota.window());
+        log.drop_expired(at, quota.window());
         if hits.refund() > 0 {
-            log.give_back(hits.refund());
+            log.refund(hits.refund());
         }
     }
     if !verdict.allowed || hits.charge() == 0 {
@@ -62,7 +62,7 @@ pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestam
     verdict
 }
 
-/// The verdict that [`decide`] would give.
+/// Returns the verdict that [`decide`] would give, without counting.
 pub(super) fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     let empty = Log::default();
     let log = if let State::Log(log) = state { log } else { &empty };
@@ -76,15 +76,15 @@ pub(super) fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) 
     } else if hits.charge() > limit {
         Retry::Never
     } else {
-        log.gone_at(after - limit, at, window)
-            .map_or(Retry::Never, |gone| Retry::After(gone.since(now).max(Span::from_nanos(1))))
+        log.expiry_of_oldest(after - limit, at, window)
+            .map_or(Retry::Never, |end| Retry::After(end.since(now).max(Span::from_nanos(1))))
     };
     let allowed = retry == Retry::Now;
     let used = if allowed { after } else { live };
     let reset = if allowed && hits.charge() > 0 {
         at.plus(window).since(now)
     } else {
-        log.newest_leaves(hits.refund(), at, window).map_or(Span::ZERO, |gone| gone.since(now))
+        log.expiry_of_newest(hits.refund(), at, window).map_or(Span::ZERO, |end| end.since(now))
     };
     let remaining = u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX);
     Verdict {
@@ -134,15 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn time_stays_where_a_refused_ask_has_seen_it() {
+    fn a_denied_request_advances_the_time_of_the_log() {
         let (quota, mut state) = (quota(10), State::Absent);
         let at = Timestamp::from_secs;
         assert!(decide(&mut state, &quota, Hits::new(10), at(0)).allowed);
         assert!(!decide(&mut state, &quota, Hits::new(11), at(61)).allowed);
-        // The clock steps back to a time at which the first ten would still count, but are
-        // forgotten.
+        // The clock steps back to a time at which the first ten, already dropped, would still
+        // count.
         assert!(decide(&mut state, &quota, Hits::new(10), at(5)).allowed);
-        let refused = decide(&mut state, &quota, Hits::ONE, at(66));
-        assert_eq!(refused.retry, Retry::After(Span::from_secs(55)));
+        let denied = decide(&mut state, &quota, Hits::ONE, at(66));
+        assert_eq!(denied.retry, Retry::After(Span::from_secs(55)));
     }
 }

@@ -1,9 +1,9 @@
-//! The token bucket: tokens drip in at the rate, a hit takes one.
+//! The token bucket: tokens are added at the rate, a hit takes one.
 //!
 //! # Idea
 //!
-//! A bucket holds at most `burst` tokens and starts full. Every `T = window / limit` one token
-//! drips in; what does not fit is lost. An ask of `n` hits takes `n` tokens or, when there are
+//! A bucket holds at most `burst` tokens and starts full. Every `T = window / limit` one token is
+//! added; tokens beyond `burst` are lost. A request of `n` hits takes `n` tokens or, when there are
 //! fewer, none.
 //!
 //! # Formula
@@ -16,31 +16,39 @@
 //! reset       = (burst − tokens)·T
 //! ```
 //!
-//! The classic state is (tokens, time). It is kept here as the single instant at which the bucket
-//! is full again, `now + (burst − tokens)·T`: the same information, in which a fraction of a token
-//! can neither be rounded away by frequent asking nor be gained by it.
+//! The classic state is (tokens, time). Here it is the single instant at which the bucket is full
+//! again, `now + (burst − tokens)·T`: the same information, but polling neither loses nor gains a
+//! fraction of a token by rounding.
 //!
 //! # Example
 //!
-//! 1 a second with burst 5. Five hits at 0 s empty it. At 1.4 s it holds 1.4 tokens: one hit
-//! passes, 0.4 remain. A second hit at once is 0.6 tokens short: retry after 600 ms. After an hour
-//! it holds 5, not 3600.
+//! 1 a second with burst 5. Five hits at 0 s empty the bucket. At 1.4 s it holds 1.4 tokens: one hit
+//! passes, 0.4 remain. A second hit at the same time lacks 0.6 tokens: retry after 600 ms. After an
+//! hour the bucket holds 5, not 3600.
 //!
 //! # Bound
 //!
 //! In any interval of length `t` at most `burst + t/T` hits pass.
 //!
 //! Source: Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986;
-//! RFC 2697 section 3 for the form with a committed burst size.
+//! RFC 2697 section 3 for the form with a committed burst size. The evaluation is that of
+//! `engine/bucket.rs`.
 
-use super::{State, bucket};
+use super::bucket;
+use super::state::State;
+use super::tat::Tat;
+use super::verdict::Transition;
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
-/// Asks for `hits` tokens at `now`.
 #[inline]
-pub(super) fn step(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> bucket::Step {
-    bucket::step(state, quota, quota.burst(), hits, now)
+pub(super) fn evaluate(
+    state: &State,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+) -> Transition<Tat> {
+    bucket::evaluate(state, quota, quota.burst(), hits, now)
 }
 
 #[cfg(test)]

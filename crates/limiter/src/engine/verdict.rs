@@ -1,47 +1,47 @@
-//! What a decision says, in terms every front door can render.
+//! The answer of one limit, independent of protocol.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Hits, Span};
 
-/// The answer of one limit to one ask.
+/// The answer of one limit to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Whether the hits may pass.
     pub allowed: bool,
     /// The limit that was applied, in hits per window.
     pub limit: u32,
-    /// Hits that would still pass right now, after this decision.
+    /// Hits that would still pass at this instant, after this decision.
     pub remaining: u32,
-    /// Time until the whole limit is there again if nothing more is asked.
+    /// Time until the whole limit is available again if no further request arrives.
     pub reset: Span,
-    /// When the same ask may succeed.
+    /// When the same request may succeed.
     pub retry: Retry,
-    /// How long an admitted hit has to wait before it passes; only a leaky bucket used as a queue
-    /// answers more than zero.
+    /// How long an admitted hit has to be delayed. Above zero only for a leaky bucket used as a
+    /// queue.
     pub delay: Span,
-    /// Of a refusal: hits beyond the limit. A fixed window counts what it refuses, so there it is
-    /// how far its count stands over the limit; elsewhere, how many of the asked hits are too many.
+    /// For a denied request: hits beyond the limit. A fixed window counts denied hits, so there it
+    /// is how far the count exceeds the limit; elsewhere, how many of the requested hits are too
+    /// many.
     pub excess: u32,
 }
 
-/// When a refused ask may be tried again.
+/// When a denied request may be tried again.
 ///
-/// **Invariant:** the named time is honest. The same ask is refused one nanosecond earlier and
-/// admitted at that time, if nothing else is asked in between. (A sliding window counter and every
-/// other algorithm hold it exactly; front doors round it up, never down.)
+/// **Invariant:** the time is exact. If no other request arrives, the same request is denied one
+/// nanosecond earlier and admitted at that time. Listeners round it up, never down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Retry {
-    /// It was admitted.
+    /// The request was admitted.
     Now,
     /// After this span.
     After(Span),
-    /// Never: it asks for more than the limit can ever hold.
+    /// Never: the request exceeds what the limit can ever hold.
     Never,
 }
 
 impl Retry {
-    /// The span to wait, when there is one.
+    /// The time to wait, if waiting helps.
     pub const fn after(self) -> Option<Span> {
         match self {
             Self::After(span) => Some(span),
@@ -50,7 +50,10 @@ impl Retry {
     }
 }
 
-/// How many of refused `hits` are too many where `remaining` would pass.
+/// The outcome of evaluating a small state: the state to store, if it changes, and the verdict.
+pub(super) type Transition<S> = (Option<S>, Verdict);
+
+/// How many of `hits` are too many when `remaining` would pass; zero when they were allowed.
 pub(super) fn excess(allowed: bool, hits: Hits, remaining: u32) -> u32 {
     if allowed {
         return 0;

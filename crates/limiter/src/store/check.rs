@@ -1,61 +1,92 @@
-//! One check: all limits of a descriptor, decided together under their shard's lock.
+//! One check: all limits of a descriptor, decided together under the lock of their shard.
 //!
-//! **Several limits.** All are looked at first. Only when each would let the hits pass is any of
-//! them charged, so a refusal by the hourly limit costs nothing of the minute's. The limits that
-//! would have passed answer "allowed" with what they have left; the others answer their refusal.
+//! **Several limits.** All are previewed first. Only when each would admit the hits is any of them
+//! charged, so a denial by the hourly limit consumes nothing of the minute's. The limits that would
+//! have passed return "allowed" with their remaining hits; the others return their denial.
 //!
-//! **Worked example.** 1 a second and 10 a minute, ten hits used in this minute: a check answers
-//! (allowed, 1 remaining) and (refused, retry at the end of the minute), and the next second's hit
-//! is still there.
+//! **Worked example.** 1 a second and 10 a minute, ten hits used in this minute: a check returns
+//! (allowed, 1 remaining) and (denied, retry at the end of the minute), and the hit of this second
+//! is still available.
 
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::counting_mode::CountingMode;
-use super::key::KeyHash;
-use super::overflow::{Overflow, Room, refusal, shared_counter};
+use super::counting_mode::{CheckParams, CountingMode, LocalActor};
+use super::key::Counter;
+use super::overflow::{Overflow, Placement, refusal, shared_counter};
 use super::queues::Queues;
 use super::shard::Shard;
+use super::sharded::Store;
 use super::slot::Slot;
-use super::sync_queue::{bucket_end, touch};
+use super::sync::{record_check, slice_expiry};
 use crate::engine::{State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
 
-/// One limit of a descriptor and the key it counts under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counter {
-    /// Its name. The counters of one check share their `token` and differ in their `tag`.
-    pub key: KeyHash,
-    /// What it allows.
-    pub quota: Quota,
-}
-
-/// One verdict a counter, in the same order.
+/// One verdict per counter, in the same order.
 pub type Verdicts = SmallVec<[Verdict; 1]>;
 
-/// What is asked of every counter of a check.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Question {
-    pub(super) hits: Hits,
-    pub(super) now: Timestamp,
-    pub(super) counting_mode: CountingMode,
+// === impl Store ===
+
+impl Store {
+    /// Decides the limits of one descriptor together, one verdict each in their order.
+    ///
+    /// All must admit the hits, else none is charged (a single `fixed_window` counts denied hits, as
+    /// its algorithm requires). Zero hits are a peek, which changes nothing. The counters share
+    /// their `token` and have distinct tags.
+    pub fn check(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
+        self.check_in(counters, CheckParams { hits, now, mode: CountingMode::Strict })
+    }
+
+    /// Like [`Store::check`], but only if `owns` returns true under the lock; otherwise returns
+    /// `None` and counts nothing. A node that hands a range over uses it to verify that it still
+    /// owns the key; see [`Store::barrier`].
+    pub fn check_if(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<Verdicts> {
+        let Some(first) = counters.first() else { return Some(Verdicts::new()) };
+        let mut shard = self.lock_for(first.key);
+        let params = CheckParams { hits, now, mode: CountingMode::Strict };
+        owns().then(|| shard.check(counters, params, &self.overflow))
+    }
+
+    /// Like [`Store::check`] for eventual limits: counts for `me`, and queues the keys for
+    /// [`Store::drain_sync_queue`] or leaves them to [`Store::drain_lazy`].
+    pub fn check_eventual(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        me: impl Into<LocalActor>,
+        now: Timestamp,
+    ) -> Verdicts {
+        self.check_in(counters, CheckParams { hits, now, mode: CountingMode::Eventual(me.into()) })
+    }
+
+    fn check_in(&self, counters: &[Counter], params: CheckParams) -> Verdicts {
+        let Some(first) = counters.first() else { return Verdicts::new() };
+        self.lock_for(first.key).check(counters, params, &self.overflow)
+    }
 }
+
+// === impl Shard ===
 
 impl Shard {
     /// Decides `counters` together.
     pub(super) fn check(
         &mut self,
         counters: &[Counter],
-        mut ask: Question,
+        mut params: CheckParams,
         overflow: &Overflow,
     ) -> Verdicts {
         if let [counter] = counters {
-            return smallvec::smallvec![self.check_single(counter, ask, overflow)];
+            return smallvec::smallvec![self.check_single(counter, params, overflow)];
         }
-        ask.now = self.instant(ask.now);
-        let verdicts = self.check_new(counters, ask, overflow);
-        self.sweep_for_check(ask.now);
+        params.now = self.instant(params.now);
+        let verdicts = self.check_several(counters, params, overflow);
+        self.sweep_for_check(params.now);
         verdicts
     }
 
@@ -64,166 +95,187 @@ impl Shard {
     pub(super) fn check_single(
         &mut self,
         counter: &Counter,
-        mut ask: Question,
+        mut params: CheckParams,
         overflow: &Overflow,
     ) -> Verdict {
-        ask.now = self.instant(ask.now);
-        let known = if ask.hits == Hits::PEEK { None } else { self.charge_known(counter, ask) };
-        let verdict = known.unwrap_or_else(|| self.check_new_single(counter, ask, overflow));
-        self.sweep_for_check(ask.now);
+        params.now = self.instant(params.now);
+        let known =
+            if params.hits == Hits::PEEK { None } else { self.charge_known(counter, params) };
+        let verdict = known.unwrap_or_else(|| self.check_new_or_peek(counter, params, overflow));
+        self.sweep_for_check(params.now);
         verdict
     }
 
     /// Decides one counter that is not in the table, or peeks at it.
-    fn check_new_single(
+    fn check_new_or_peek(
         &mut self,
         counter: &Counter,
-        ask: Question,
+        params: CheckParams,
         overflow: &Overflow,
     ) -> Verdict {
-        let mut room = self.room(std::slice::from_ref(counter), ask, overflow);
-        if ask.hits == Hits::PEEK {
-            return self.preview(counter, ask, &room);
+        let mut placement = self.place_new(std::slice::from_ref(counter), params, overflow);
+        if params.hits == Hits::PEEK {
+            return self.preview(counter, params, &placement);
         }
-        self.charge(counter, ask, &mut room)
+        self.charge(counter, params, &mut placement)
     }
 
-    /// Decides counters together, of which some may not be in the table.
-    fn check_new(&mut self, counters: &[Counter], ask: Question, overflow: &Overflow) -> Verdicts {
-        let mut room = self.room(counters, ask, overflow);
+    /// Decides several counters, some of which may not be in the table.
+    fn check_several(
+        &mut self,
+        counters: &[Counter],
+        params: CheckParams,
+        overflow: &Overflow,
+    ) -> Verdicts {
+        let mut placement = self.place_new(counters, params, overflow);
         let previews: Verdicts =
-            counters.iter().map(|counter| self.preview(counter, ask, &room)).collect();
-        if ask.hits == Hits::PEEK {
+            counters.iter().map(|counter| self.preview(counter, params, &placement)).collect();
+        if params.hits == Hits::PEEK {
             return previews;
         }
         if previews.iter().all(|verdict| verdict.allowed) {
-            return counters.iter().map(|counter| self.charge(counter, ask, &mut room)).collect();
+            return counters
+                .iter()
+                .map(|counter| self.charge(counter, params, &mut placement))
+                .collect();
         }
-        let left = Question { hits: Hits::PEEK, ..ask };
+        let peek = CheckParams { hits: Hits::PEEK, ..params };
         let answer = |(counter, verdict): (&Counter, Verdict)| {
-            self.note_refusal(counter, ask);
-            if verdict.allowed { self.preview(counter, left, &room) } else { verdict }
+            self.record_denial(counter, params);
+            if verdict.allowed { self.preview(counter, peek, &placement) } else { verdict }
         };
         counters.iter().zip(previews).map(answer).collect()
     }
 
-    /// Where those of `counters` go that are not in the table.
-    fn room<'a>(
+    /// Decides where those of `counters` go that are not in the table.
+    fn place_new<'a>(
         &mut self,
         counters: &[Counter],
-        ask: Question,
+        params: CheckParams,
         overflow: &'a Overflow,
-    ) -> Room<'a> {
+    ) -> Placement<'a> {
         let mut new = self.count_new(counters);
-        while self.make_room(new, ask.now) {
-            // Making room may have removed an expired one of `counters` themselves.
-            let still = std::mem::replace(&mut new, self.count_new(counters));
-            if new <= still {
-                return Room::Own;
+        while self.reserve(new, params.now) {
+            // Reserving may have removed an expired one of `counters` themselves.
+            let before = std::mem::replace(&mut new, self.count_new(counters));
+            if new <= before {
+                return Placement::Table;
             }
         }
         let is_new = |counter: &&Counter| self.table.find(counter.key).is_none();
-        let shared = |counter: &Counter| shared_counter(counter, ask.counting_mode);
-        let room = overflow.room(counters.iter().filter(is_new).map(shared), ask.now);
-        let charged = if ask.hits.charge() > 0 { new as u64 } else { 0 };
-        match room {
-            Room::Shared(_) => self.counts.overflowed += charged,
-            Room::Refused | Room::Own => self.counts.refused += charged,
+        let shared = |counter: &Counter| shared_counter(counter, params.mode);
+        let placement = overflow.place(counters.iter().filter(is_new).map(shared), params.now);
+        let charged = if params.hits.charge() > 0 { new as u64 } else { 0 };
+        match placement {
+            Placement::Shared(_) => self.counts.overflowed += charged,
+            Placement::Refused | Placement::Table => self.counts.refused += charged,
         }
-        room
+        placement
     }
 
     fn count_new(&self, counters: &[Counter]) -> usize {
         counters.iter().filter(|counter| self.table.find(counter.key).is_none()).count()
     }
 
-    fn charge(&mut self, counter: &Counter, ask: Question, room: &mut Room<'_>) -> Verdict {
-        if let Some(verdict) = self.charge_known(counter, ask) {
+    fn charge(
+        &mut self,
+        counter: &Counter,
+        params: CheckParams,
+        placement: &mut Placement<'_>,
+    ) -> Verdict {
+        if let Some(verdict) = self.charge_known(counter, params) {
             return verdict;
         }
-        match room {
-            Room::Own => self.charge_new(counter, ask),
-            Room::Shared(shared) => {
-                let counter = shared_counter(counter, ask.counting_mode);
-                let ask = Question {
-                    counting_mode: CountingMode::Strict,
-                    now: shared.instant(ask.now),
-                    ..ask
+        match placement {
+            Placement::Table => self.charge_new(counter, params),
+            Placement::Shared(shared) => {
+                let counter = shared_counter(counter, params.mode);
+                let params = CheckParams {
+                    mode: CountingMode::Strict,
+                    now: shared.instant(params.now),
+                    ..params
                 };
-                let known = shared.charge_known(&counter, ask);
-                let verdict = known.unwrap_or_else(|| shared.charge_new(&counter, ask));
-                shared.sweep_for_check(ask.now);
+                let known = shared.charge_known(&counter, params);
+                let verdict = known.unwrap_or_else(|| shared.charge_new(&counter, params));
+                shared.sweep_for_check(params.now);
                 verdict
             }
-            Room::Refused => refusal(&counter.quota),
+            Placement::Refused => refusal(&counter.quota),
         }
     }
 
     /// Charges a counter that has a slot.
     #[inline]
-    fn charge_known(&mut self, counter: &Counter, ask: Question) -> Option<Verdict> {
+    fn charge_known(&mut self, counter: &Counter, params: CheckParams) -> Option<Verdict> {
         let Counter { key, quota } = counter;
-        let (slot, queues) = self.live_mut(*key, ask.now)?;
-        let verdict = ask.counting_mode.decide(&mut slot.state, quota, ask.hits, ask.now);
-        match ask.counting_mode {
+        let (slot, queues) = self.live_mut(*key, params.now)?;
+        let verdict = params.mode.decide(&mut slot.state, quota, params.hits, params.now);
+        match params.mode {
             CountingMode::Strict => {
-                slot.stamp = slot.stamp.moved(slot.state.absent_at(quota));
-                note_change(slot, queues, quota, &verdict);
+                slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
+                record_change(slot, queues, quota, &verdict);
             }
-            CountingMode::Eventual(_) => touch(slot, queues, quota, ask, Some(&verdict)),
+            CountingMode::Eventual(_) => record_check(slot, queues, quota, params, Some(&verdict)),
         }
         Some(verdict)
     }
 
-    /// Charges a counter that has none. It gets one only if there is something to remember.
-    fn charge_new(&mut self, counter: &Counter, ask: Question) -> Verdict {
+    /// Charges a counter that has no slot. A slot is created only if there is something to store.
+    fn charge_new(&mut self, counter: &Counter, params: CheckParams) -> Verdict {
         let mut state = State::Absent;
-        let verdict = ask.counting_mode.decide(&mut state, &counter.quota, ask.hits, ask.now);
-        let expires = match ask.counting_mode {
-            CountingMode::Strict => state.absent_at(&counter.quota),
-            CountingMode::Eventual(_) => bucket_end(&counter.quota, ask.now),
+        let verdict = params.mode.decide(&mut state, &counter.quota, params.hits, params.now);
+        let expires = match params.mode {
+            CountingMode::Strict => state.expires_at(&counter.quota),
+            CountingMode::Eventual(_) => slice_expiry(&counter.quota, params.now),
         };
-        if !matches!(state, State::Absent) && expires > ask.now {
+        if !matches!(state, State::Absent) && expires > params.now {
             let mut slot = Slot::new(counter.key, state, expires);
             let (queues, quota) = (&mut self.queues, &counter.quota);
-            match ask.counting_mode {
-                CountingMode::Strict => note_change(&mut slot, queues, quota, &verdict),
-                CountingMode::Eventual(_) => touch(&mut slot, queues, quota, ask, Some(&verdict)),
+            match params.mode {
+                CountingMode::Strict => record_change(&mut slot, queues, quota, &verdict),
+                CountingMode::Eventual(_) => {
+                    record_check(&mut slot, queues, quota, params, Some(&verdict));
+                }
             }
             self.insert(slot);
         }
         verdict
     }
 
-    fn preview(&self, counter: &Counter, ask: Question, room: &Room<'_>) -> Verdict {
-        let Question { hits, now, counting_mode } = ask;
+    fn preview(
+        &self,
+        counter: &Counter,
+        params: CheckParams,
+        placement: &Placement<'_>,
+    ) -> Verdict {
+        let CheckParams { hits, now, mode } = params;
         let quota = &counter.quota;
         if let Some(state) = self.known_state(counter.key, now) {
-            return counting_mode.preview(state, quota, hits, now);
+            return mode.preview(state, quota, hits, now);
         }
-        match room {
-            Room::Own => counting_mode.preview(&State::Absent, quota, hits, now),
-            Room::Shared(shared) => {
-                let (key, now) = (shared_counter(counter, counting_mode).key, shared.instant(now));
+        match placement {
+            Placement::Table => mode.preview(&State::Absent, quota, hits, now),
+            Placement::Shared(shared) => {
+                let (key, now) = (shared_counter(counter, mode).key, shared.instant(now));
                 CountingMode::Strict.preview(shared.state(key, now), quota, hits, now)
             }
-            Room::Refused => refusal(quota),
+            Placement::Refused => refusal(quota),
         }
     }
 
-    /// An eventual key hears what others count only while this node asks for it, so the first
-    /// refusal in a bucket is news to its peers even though nothing was counted.
-    fn note_refusal(&mut self, counter: &Counter, ask: Question) {
+    /// A node receives the counts of an eventual key only while it checks the key itself, so the
+    /// first denial in a slice is sent to peers although nothing was counted.
+    fn record_denial(&mut self, counter: &Counter, params: CheckParams) {
         if let (CountingMode::Eventual(_), Some((slot, queues))) =
-            (ask.counting_mode, self.live_mut(counter.key, ask.now))
+            (params.mode, self.live_mut(counter.key, params.now))
         {
-            touch(slot, queues, &counter.quota, ask, None);
+            record_check(slot, queues, &counter.quota, params, None);
         }
     }
 }
 
-/// Notes what a charge or a refund did to a strict key, for its replicas and for the disk.
-fn note_change(slot: &mut Slot, queues: &mut Queues, quota: &Quota, verdict: &Verdict) {
+/// Queues a strict key for its replicas and for the disk after a charge or a refund changed it.
+fn record_change(slot: &mut Slot, queues: &mut Queues, quota: &Quota, verdict: &Verdict) {
     if verdict.allowed || quota.algorithm() == Algorithm::FixedWindow {
         queues.enqueue_strict(slot);
         queues.enqueue_snapshot(slot);

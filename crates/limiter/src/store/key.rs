@@ -1,15 +1,14 @@
-//! The 128-bit name of a counter.
+//! The 128-bit hash that identifies a counter.
 //!
 //! `token` is the keyed hash of domain and entries alone, so that every limit of one descriptor has
 //! the same owner and the same shard and a list of limits is decided under one lock. `tag` adds
-//! what tells the limits of one descriptor apart: window, algorithm, mode. The limit itself is not
-//! in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag say
-//! what whoever holds the counter without its rule has to know ([`KeyHash::is_eventual`] and the
-//! others).
+//! what distinguishes the limits of one descriptor: window, algorithm, mode. The limit itself is not
+//! in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag are flags
+//! for code that holds a counter without its rule ([`KeyHash::is_eventual`] and others).
 //!
-//! The hash is SipHash-1-3 with 128 bits of output under a secret that the nodes of a cluster
-//! share, so that nobody outside can aim keys at one owner, one shard or another's counter. Each
-//! part is hashed with its length in front: (`a`, `b_c`) and (`a_b`, `c`) never meet.
+//! The hash is SipHash-1-3 with 128 bits of output under a secret that the nodes of a cluster share,
+//! so clients cannot aim keys at one owner, one shard or the counter of another client. Each part is
+//! hashed with its length in front: (`a`, `b_c`) and (`a_b`, `c`) do not collide.
 
 use std::hash::Hasher;
 
@@ -21,31 +20,39 @@ use crate::policy::{Mode, Scope};
 use crate::quota::Quota;
 use crate::units::Span;
 
-/// The name of one counter.
+/// The identity of one counter.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct KeyHash {
-    /// Where it lives: decides the owner and the shard.
+    /// Position on the hash ring: determines the owner and the shard.
     pub token: u64,
     /// Which of the descriptor's counters it is.
     pub tag: u64,
+}
+
+/// One limit of a descriptor and the key it counts under. The counters of one check share their
+/// `token` and differ in their `tag`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    pub key: KeyHash,
+    pub quota: Quota,
 }
 
 const EVENTUAL: u64 = 1;
 const GLOBAL: u64 = 1 << 1;
 const SHARE: u64 = 1 << 2;
 const LONG: u64 = 1 << 3;
-/// The bits of a tag that say something; the others are hash.
-const SAYS: u64 = EVENTUAL | GLOBAL | SHARE | LONG;
-/// Windows from here on are kept over a restart.
+/// The bits of a tag that are flags; the others are hash.
+const FLAGS: u64 = EVENTUAL | GLOBAL | SHARE | LONG;
+/// Shortest window that is kept over a restart.
 const LONG_MIN: Span = Span::from_secs(3_600);
 
 /// Hashes descriptors under the cluster's secret.
 #[derive(Clone)]
 pub struct KeyHasher {
     secret: [u8; 16],
-    /// Has read what every bare key begins with.
+    /// State after hashing the prefix of every bare key.
     bare: SipHasher13,
 }
 
@@ -56,11 +63,11 @@ pub struct DescriptorHash {
     base: u64,
 }
 
-/// What tells the limits of one descriptor apart: the same for all keys that one limit counts.
+/// What distinguishes the limits of one descriptor: the same for all keys of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    spread: u64,
-    says: u64,
+pub struct CounterKind {
+    hash: u64,
+    flags: u64,
 }
 
 impl KeyHasher {
@@ -83,14 +90,14 @@ impl KeyHasher {
         DescriptorHash { token: hash.h1, base: hash.h2 }
     }
 
-    /// Hashes a key that names no descriptor: a client brings its limit along, and any bytes may
-    /// stand in it. Never the hash of a descriptor, whose parts begin with a domain.
+    /// Hashes a key that is not a descriptor: arbitrary bytes from a client that sends its limit
+    /// along. Never equals the hash of a descriptor, which begins with the length of a domain.
     pub fn bare(&self, key: &[u8]) -> DescriptorHash {
         let hash = self.bare.hash(key);
         DescriptorHash { token: hash.h1, base: hash.h2 }
     }
 
-    /// A number that two nodes share only if they share the secret; it tells nothing about it.
+    /// A number that two nodes share only if they share the secret. Does not reveal the secret.
     pub fn fingerprint(&self) -> u64 {
         let mut sip = SipHasher13::new_with_key(&self.secret);
         write_part(&mut sip, "tidegate key secret fingerprint");
@@ -99,75 +106,76 @@ impl KeyHasher {
 }
 
 impl DescriptorHash {
-    /// Where every counter of this descriptor lives.
+    /// The token of every counter of this descriptor.
     pub const fn token(self) -> u64 {
         self.token
     }
 
-    /// The counter of this descriptor that `quota` counts in when a rule is held in `mode`.
+    /// The counter of this descriptor for `quota`, `mode` and `scope`.
     pub fn counter(self, quota: &Quota, mode: Mode, scope: Scope) -> KeyHash {
-        self.counter_of(Kind::of(quota, mode, scope))
+        self.counter_of(CounterKind::of(quota, mode, scope))
     }
 
-    /// The counter of this descriptor that counts as `kind` says.
-    pub const fn counter_of(self, kind: Kind) -> KeyHash {
-        KeyHash { token: self.token, tag: (self.base ^ kind.spread) & !SAYS | kind.says }
+    /// The counter of this descriptor of one kind, for callers that cache the kind.
+    pub const fn counter_of(self, kind: CounterKind) -> KeyHash {
+        KeyHash { token: self.token, tag: (self.base ^ kind.hash) & !FLAGS | kind.flags }
     }
 }
 
-impl Kind {
-    /// What tells the counters of `quota` from others, when a rule is held in `mode`.
+impl CounterKind {
+    /// The kind of the counters of `quota`.
     ///
-    /// Everything that decides the form of the state is in it. Nodes whose rules differ for a
-    /// moment count apart; they never overwrite each other's state with one of another form.
+    /// It covers everything that determines the form of the state. Nodes whose rules differ for a
+    /// moment count separately; they never overwrite a state with one of another form.
     pub fn of(quota: &Quota, mode: Mode, scope: Scope) -> Self {
         let form = (quota.algorithm() as u64)
             | u64::from(quota.queue().is_some()) << 8
             | u64::from(quota.sub_windows()) << 16;
         let kind = spread(quota.window().as_nanos()).wrapping_add(form);
-        let says = (u64::from(mode == Mode::Eventual) * EVENTUAL)
+        let flags = (u64::from(mode == Mode::Eventual) * EVENTUAL)
             | (u64::from(scope == Scope::Global) * GLOBAL)
             | (u64::from(quota.window() >= LONG_MIN) * LONG);
-        Self { spread: spread(kind), says }
+        Self { hash: spread(kind), flags }
     }
 }
 
 impl KeyHash {
-    /// The counter beside this one in which a node counts its own share while the owner is out of
-    /// reach. It must not be the owner's counter: a takeover would start from a share.
+    /// The counter in which a node counts its local share of the limit while the owner is
+    /// unreachable. Distinct from the owner's counter, so that a takeover does not start from a
+    /// share.
     #[must_use]
     pub fn share(self) -> Self {
         Self { token: self.token, tag: self.tag | SHARE }
     }
 
-    /// Whether it is counted in columns, which travel by synchronisation.
+    /// Whether it has per-actor counters, which are synchronised.
     pub const fn is_eventual(self) -> bool {
         self.tag & EVENTUAL != 0
     }
 
-    /// Whether it is a node's own share ([`KeyHash::share`]), which concerns nobody else.
+    /// Whether it is a local share ([`KeyHash::share`]), which is never sent.
     pub const fn is_share(self) -> bool {
         self.tag & SHARE != 0
     }
 
-    /// Whether its window is an hour or more, so that it is kept over a restart.
+    /// Whether its window is at least an hour, so that it is kept over a restart.
     pub const fn is_long(self) -> bool {
         self.tag & LONG != 0
     }
 
-    /// Whether it is decided by an owner: neither eventual nor a share.
+    /// Whether an owner decides it: neither eventual nor a local share.
     pub const fn is_owned(self) -> bool {
         self.tag & (EVENTUAL | SHARE) == 0
     }
 
-    /// Which ring its owner is on.
+    /// The ring of its owner.
     pub const fn scope(self) -> Scope {
         if self.tag & GLOBAL == 0 { Scope::Region } else { Scope::Global }
     }
 }
 
 impl std::fmt::Debug for KeyHasher {
-    /// Never prints the secret.
+    /// Does not print the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KeyHasher").field("fingerprint", &self.fingerprint()).finish()
     }
@@ -178,7 +186,8 @@ fn write_part(sip: &mut SipHasher13, part: &str) {
     sip.write(part.as_bytes());
 }
 
-/// A bijection of `u64` that spreads small differences over all bits (`SplitMix64`'s finalizer).
+/// A bijection of `u64` that spreads small differences over all bits (the finalizer of
+/// `SplitMix64`).
 const fn spread(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -197,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn parts_do_not_run_into_each_other() {
+    fn parts_are_separated() {
         assert_ne!(hash("d", &[("a", "b_c")]), hash("d", &[("a_b", "c")]));
         assert_ne!(hash("d", &[("a", ""), ("b", "")]), hash("d", &[("a", "b")]));
         assert_ne!(hash("da", &[("b", "c")]), hash("d", &[("ab", "c")]));
     }
 
     #[test]
-    fn a_bare_key_is_hashed_behind_its_mark_as_one_text() {
+    fn a_bare_key_is_hashed_behind_its_prefix() {
         let secret = [7; 16];
         for length in 0..40_u8 {
             let key: Vec<u8> = (0..length).collect();
@@ -216,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_one_descriptor_share_the_place_and_nothing_else() {
+    fn limits_of_one_descriptor_share_only_the_token() {
         let descriptor = hash("d", &[("a", "b")]);
         let quota = |algorithm, secs| {
             Quota::simple(algorithm, 10, Span::from_secs(secs)).expect("a valid quota")
@@ -245,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_what_its_holder_has_to_know_without_the_rule() {
+    fn flags_of_a_key_follow_quota_mode_and_scope() {
         let hash = hash("d", &[("a", "b")]);
         let quota = |secs| {
             Quota::simple(Algorithm::Gcra, 10, Span::from_secs(secs)).expect("a valid quota")

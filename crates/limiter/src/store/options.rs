@@ -1,32 +1,32 @@
-//! What bounds a store.
+//! The bounds of a store.
 
 use serde::Deserialize;
 
-/// Keys of one shard, when the number of shards is not given. Small enough that the one step that
-/// takes longest, giving a full shard slightly more room, is short (the longest insertion that
-/// `benches/store.rs` saw took 0.2 ms, on a machine with other work); large enough that keys spread
-/// evenly, within some 5 %.
+/// Keys per shard when the number of shards is not set. Small enough that growing a shard, the
+/// longest operation under a lock, is short (the longest insertion in `benches/store.rs` took 0.2 ms);
+/// large enough that keys spread evenly, within some 5 %.
 const KEYS_PER_SHARD: usize = 4_096;
-/// Fewest keys of a shard: below this, chance fills one shard while its neighbour is half empty.
+/// Fewest keys per shard: below this, one shard may be full while its neighbour is half empty.
 const KEYS_PER_SHARD_MIN: usize = 64;
-/// Fewest shards of a store that has the keys for it, so that threads seldom meet.
+/// Fewest shards of a store with enough keys, to keep lock contention low.
 const SHARDS_MIN: usize = 64;
-/// Most shards; each costs 256 bytes empty, and eight for each page it may have (`page_index.rs`).
+/// Most shards. Each costs 256 bytes when empty, and eight for each page that it may have
+/// (`PageIndex`).
 const SHARDS_MAX: usize = 65_536;
 
-/// What bounds a store.
+/// The bounds of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Most counters. Each shard holds an equal share, so the first shard is full at some 95 %.
+    /// Most counters. Each shard gets an equal part, so the first shard is full at some 95 %.
     pub keys_max: usize,
     /// What a new key gets when its shard is full.
     pub on_full: OnFull,
-    /// Number of shards; `None`: one per 4,096 keys.
+    /// Number of shards; `None` means one per 4,096 keys.
     pub shards: Option<usize>,
 }
 
 impl Options {
-    /// The number of shards: no more than leaves each a sensible share of the keys.
+    /// The number of shards, limited so that each holds at least [`KEYS_PER_SHARD_MIN`] keys.
     pub(super) fn shards(&self) -> usize {
         let most = (self.keys_max / KEYS_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
         let usual = (self.keys_max / KEYS_PER_SHARD).max(SHARDS_MIN);
@@ -38,10 +38,10 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// New keys of a rule share one bucket, with that rule's limit.
+    /// New keys with the same quota share one counter.
     #[default]
     Share,
-    /// New keys are refused.
+    /// Requests for new keys are denied.
     Refuse,
 }
 

@@ -1,47 +1,46 @@
 //! What a new key gets when its shard is full.
 //!
-//! With `on_full: share`, new keys that are limited alike share one counter with that limit: an
-//! attacker with a million names then has one bucket, and keys that were known before keep theirs.
-//! With `on_full: refuse` they are refused. Either way it is counted.
+//! With `on_full: share`, new keys with the same quota share one counter: an attacker who invents a
+//! million keys then has one counter, and existing keys keep theirs. With `on_full: refuse` new keys
+//! are refused. [`Stats`](super::Stats) counts both.
 //!
-//! **Bound:** [`COUNTERS_MAX`] shared counters, outside `keys_max`; when they are taken, new keys
-//! are refused. Shared counters are this node's own: an eventual key's share is not synchronised.
+//! **Bound:** [`COUNTERS_MAX`] shared counters, in addition to `keys_max`; when they are in use, new
+//! keys are refused. Shared counters are local: eventual keys that use one are not synchronised.
 
 use std::hash::{Hash, Hasher};
 
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::check::Counter;
 use super::counting_mode::CountingMode;
-use super::key::KeyHash;
+use super::key::{Counter, KeyHash};
+use super::options::OnFull;
 use super::shard::Shard;
 use crate::engine::{Retry, Verdict};
 use crate::quota::Quota;
-use crate::store::OnFull;
 use crate::units::{Span, Timestamp};
 
-/// Most shared counters: one for each distinct quota and mode of the rule book in use at once.
+/// Most shared counters: one for each quota and counting mode in use at once.
 const COUNTERS_MAX: usize = 1_024;
-/// When a refused new key may try again: by then the sweep has seen some thousand slots.
+/// Retry time of a refused new key. In this time the sweep covers some thousand slots.
 const REFUSED_RETRY: Span = Span::from_secs(1);
 
-/// The counters that new keys share.
+/// The counters that new keys share while their shard is full.
 #[derive(Debug)]
 pub(super) struct Overflow {
     on_full: OnFull,
-    /// Locked only while a full shard is locked, never the other way round.
+    /// Lock order: locked only while a full shard is locked, never before.
     shared: Mutex<Shard>,
 }
 
-/// Where the counters of one check go that are not in the table yet.
+/// Where the counters of a check go that are not in the table.
 #[derive(Debug)]
-pub(super) enum Room<'a> {
-    /// Into the table.
-    Own,
-    /// Into the counter they share with others.
+pub(super) enum Placement<'a> {
+    /// Into the table of their shard, where slots are reserved.
+    Table,
+    /// Into shared counters.
     Shared(MutexGuard<'a, Shard>),
-    /// Nowhere.
+    /// Nowhere: the requests are denied.
     Refused,
 }
 
@@ -50,17 +49,21 @@ impl Overflow {
         Self { on_full, shared: Mutex::new(Shard::new(COUNTERS_MAX)) }
     }
 
-    /// Room for the counters of a check that did not fit into their shard.
-    pub(super) fn room(&self, counters: impl Iterator<Item = Counter>, now: Timestamp) -> Room<'_> {
+    /// Places the counters of a check that did not fit into their shard.
+    pub(super) fn place(
+        &self,
+        counters: impl Iterator<Item = Counter>,
+        now: Timestamp,
+    ) -> Placement<'_> {
         if self.on_full == OnFull::Share {
             let mut shared = self.shared.lock();
             let is_new = |counter: &Counter| shared.table.find(counter.key).is_none();
             let new = counters.filter(is_new).count();
-            if shared.make_room(new, now) {
-                return Room::Shared(shared);
+            if shared.reserve(new, now) {
+                return Placement::Shared(shared);
             }
         }
-        Room::Refused
+        Placement::Refused
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -68,16 +71,16 @@ impl Overflow {
     }
 }
 
-/// The counter that stands for all new keys limited as `counter` is.
-pub(super) fn shared_counter(counter: &Counter, counting_mode: CountingMode) -> Counter {
+/// The counter that all new keys with the quota of `counter` share.
+pub(super) fn shared_counter(counter: &Counter, mode: CountingMode) -> Counter {
     let mut sip = SipHasher13::new();
     counter.quota.hash(&mut sip);
-    sip.write_u8(u8::from(counting_mode == CountingMode::Strict));
+    sip.write_u8(u8::from(mode == CountingMode::Strict));
     let hash = sip.finish128();
     Counter { key: KeyHash { token: hash.h1, tag: hash.h2 }, quota: counter.quota }
 }
 
-/// The answer to a new key that is refused.
+/// The verdict for a new key that is refused.
 pub(super) fn refusal(quota: &Quota) -> Verdict {
     Verdict {
         allowed: false,

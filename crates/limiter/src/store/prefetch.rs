@@ -1,38 +1,38 @@
-//! Asking for memory before it is needed: the only `unsafe` of the crate.
+//! Prefetching of memory: the only `unsafe` code of the crate.
 //!
-//! A check of one of a million keys waits some 150 ns for one line of memory that no cache holds.
-//! A thread that has several checks to make can have their lines fetched at the same time, if it
-//! says early which they are. An ordinary read does not say so: the lock behind it waits until the
-//! read is done. The instruction for it has no safe form in `core`.
+//! A check of one of a million keys waits some 150 ns for one uncached line of memory. A thread with
+//! several checks can have their lines fetched in parallel if it requests them early. An ordinary
+//! read cannot do that: the lock operation behind it waits until the read has finished. The
+//! instruction has no safe form in `core`.
 //!
 //! **Measured** (`benches/store.rs`, a million keys, batches of 64): a check took 130 ns with this
 //! and 270 to 300 ns without.
 
-#![allow(unsafe_code, reason = "the instruction has no safe form; see the module's documentation")]
+#![allow(unsafe_code, reason = "the instruction has no safe form; see the module documentation")]
 
-/// Bytes that a processor reads at once.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Has the first `bytes` of memory from `address` on brought near, and waits for nothing.
+/// Prefetches `bytes` bytes of memory from `address` on into the cache. Does not block.
 ///
-/// What lies there is not read: any address may be asked for.
+/// The memory is not accessed, so any address is valid.
 #[inline]
 pub(super) fn prefetch(address: usize, bytes: usize) {
-    // The nearest line is asked for last. Measured, not understood: perhaps the first ask brings
-    // the page's translation and no more.
+    // The first line is requested last, which was faster in measurements: the first request may
+    // only load the address translation of the page.
     for offset in (0..bytes).step_by(LINE).rev() {
-        line(core::ptr::without_provenance(address.wrapping_add(offset)));
+        prefetch_line(core::ptr::without_provenance(address.wrapping_add(offset)));
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn line(at: *const i8) {
+fn prefetch_line(at: *const i8) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: every x86-64 processor has the instruction, and it is a hint: it changes nothing that
-    // a program can see, and does not fault whatever the address is.
+    // SAFETY: every x86-64 processor has the instruction. It is a hint without visible effect, and
+    // it does not fault at any address.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at) }
 }
 
-/// Other processors are left to find out by themselves.
+/// Does nothing on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
-fn line(_: *const i8) {}
+fn prefetch_line(_: *const i8) {}

@@ -1,65 +1,102 @@
-//! What the keys of a shard are in line for: to be told to peers, and to be written to disk.
+//! The keys of a shard whose changes are still to be sent to peers or written to disk.
 //!
-//! Two kinds of keys wait in lines of their own, because they go to other peers at another pace:
-//! eventual ones as columns, strict ones as whole states. A slot has one flag for both, since its
-//! state says which kind it is; an absent state has nothing to tell and belongs to neither.
+//! There is one queue for eventual keys, which are sent as per-actor counters, and one for strict
+//! keys, which are sent as whole states, because they go to different peers at a different pace. A
+//! slot has one priority for both, since its state determines its kind; an absent state has nothing
+//! to send and belongs to neither. Changes to be written to disk are a flag in the slot, without a
+//! queue: a snapshot scans the whole table every few seconds.
 //!
-//! Strict keys stand in line only in a store whose changes somebody drains, and the flag for the
-//! disk is raised only in one that is written to disk: both are switches, and off costs one test.
+//! Strict keys are queued only while [`Queues::set_replicated`] is on, and the disk flag is raised
+//! only while [`Queues::set_snapshotted`] is on. Off costs one branch.
+//!
+//! **Order.** A key is queued at most once per priority. Eventual keys close to their limit are
+//! urgent and go first, because there a late message costs over-admission. Those far from it are
+//! not queued: a background scan finds them (`sync.rs`). Strict keys have normal priority, because
+//! their owner decides alone.
+//!
+//! **Bound:** a queue holds [`QUEUE_KEYS_MAX`] keys per priority. A key that finds its queue full
+//! keeps its priority in the slot and is found by a scan of the table once the queue is empty: it is
+//! sent later, never lost.
+
+use std::collections::VecDeque;
 
 use super::key::KeyHash;
-use super::key_queue::KeyQueue;
-use super::slot::{Slot, Stamp, SyncPriority};
+use super::slot::{Meta, Slot, SyncPriority};
 use super::table::Table;
 use crate::engine::{ActorCounters, State};
 
-/// The lines of one shard.
+/// Most keys of each priority in a queue, 16 KiB each. A shard holds some 4,096 keys, and for a
+/// quarter of them a scan of the table is cheaper than a longer queue.
+pub(super) const QUEUE_KEYS_MAX: usize = 1_024;
+/// Slots that a scan for overflowed keys looks at under one lock.
+const RESCAN_SLOTS: usize = 512;
+
+/// The queues of one shard.
 ///
-/// Made when a key first stands in one: every check reads the shard around them, and most stores
+/// Allocated when a key is first queued: every check reads the shard around them, and most stores
 /// use one kind or none.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    actor_counters: Option<Box<KeyQueue>>,
+    eventual: Option<Box<KeyQueue>>,
     strict: Option<Box<KeyQueue>>,
-    keeps_changed: bool,
-    keeps_unsaved: bool,
+    is_replicated: bool,
+    is_snapshotted: bool,
 }
 
+/// The changed keys of one kind in one shard.
+#[derive(Debug, Default)]
+struct KeyQueue {
+    urgent: VecDeque<KeyHash>,
+    normal: VecDeque<KeyHash>,
+    rescan: Rescan,
+}
+
+/// The scan for keys that found their queue full.
+#[derive(Debug, Default)]
+enum Rescan {
+    #[default]
+    Idle,
+    /// Slots up to `seen` are done. `again` when a key overflowed meanwhile, possibly in that part.
+    Running { seen: Option<KeyHash>, again: bool },
+}
+
+// === impl Queues ===
+
 impl Queues {
-    /// An eventual key has news for its peers.
+    /// Queues an eventual key for its peers.
     pub(super) fn enqueue_eventual(&mut self, slot: &mut Slot, priority: SyncPriority) {
-        self.actor_counters.get_or_insert_default().mark(slot, priority);
+        self.eventual.get_or_insert_default().push(slot, priority);
     }
 
-    /// A strict key has news for its replicas. A node's own share concerns nobody.
+    /// Queues a strict key for its replicas. A node's local share has none.
     pub(super) fn enqueue_strict(&mut self, slot: &mut Slot) {
-        if self.keeps_changed && slot.key.is_owned() {
-            self.strict.get_or_insert_default().mark(slot, SyncPriority::Calm);
+        if self.is_replicated && slot.key.is_owned() {
+            self.strict.get_or_insert_default().push(slot, SyncPriority::Normal);
         }
     }
 
-    /// A key holds something that the disk does not.
+    /// Marks a key as changed since the last snapshot.
     pub(super) fn enqueue_snapshot(&self, slot: &mut Slot) {
-        if self.keeps_unsaved && slot.key.is_long() {
-            slot.stamp.raise(Stamp::UNSAVED);
+        if self.is_snapshotted && slot.key.is_long() {
+            slot.meta.raise(Meta::UNSAVED);
         }
     }
 
-    /// Switches the line of strict keys. Keys that stood in it when it was switched off are found
-    /// again; what changed in between is not.
-    pub(super) fn set_replicated(&mut self, keeps: bool) {
-        if self.keeps_changed != keeps {
+    /// Switches queueing of strict keys. Keys that were queued when it was switched off are found
+    /// again when it is switched on; changes in between are not.
+    pub(super) fn set_replicated(&mut self, enabled: bool) {
+        if self.is_replicated != enabled {
             self.strict = None;
-            self.keeps_changed = keeps;
+            self.is_replicated = enabled;
         }
-        if keeps {
-            self.strict.get_or_insert_default().search();
+        if enabled {
+            self.strict.get_or_insert_default().start_rescan();
         }
     }
 
-    /// Switches the flag for the disk.
-    pub(super) fn set_snapshotted(&mut self, keeps: bool) {
-        self.keeps_unsaved = keeps;
+    /// Switches the disk flag.
+    pub(super) fn set_snapshotted(&mut self, enabled: bool) {
+        self.is_snapshotted = enabled;
     }
 
     /// See [`KeyQueue::drain`].
@@ -70,9 +107,9 @@ impl Queues {
         max: usize,
         mut send: impl FnMut(KeyHash, &ActorCounters),
     ) -> (usize, bool) {
-        let Some(line) = &mut self.actor_counters else { return (0, false) };
-        line.drain(table, urgent_only, max, |slot| {
-            take_eventual(slot, SyncPriority::Calm, &mut send)
+        let Some(queue) = &mut self.eventual else { return (0, false) };
+        queue.drain(table, urgent_only, max, |slot| {
+            send_eventual(slot, SyncPriority::Normal, &mut send)
         })
     }
 
@@ -83,61 +120,159 @@ impl Queues {
         max: usize,
         mut send: impl FnMut(KeyHash),
     ) -> (usize, bool) {
-        let Some(line) = &mut self.strict else { return (0, false) };
-        line.drain(table, false, max, |slot| {
-            let is_sent = leaves_line(slot, SyncPriority::Calm, |state| {
+        let Some(queue) = &mut self.strict else { return (0, false) };
+        queue.drain(table, false, max, |slot| {
+            let is_due = take_due(slot, SyncPriority::Normal, |state| {
                 !matches!(state, State::ActorCounters(_))
             });
-            if is_sent {
+            if is_due {
                 send(slot.key);
             }
-            is_sent
+            is_due
         })
     }
 
-    /// Eventual keys in line.
     pub(super) fn eventual_len(&self) -> usize {
-        self.actor_counters.as_ref().map_or(0, |line| line.len())
+        self.eventual.as_ref().map_or(0, |queue| queue.len())
     }
 
-    /// Strict keys in line.
     pub(super) fn strict_len(&self) -> usize {
-        self.strict.as_ref().map_or(0, |line| line.len())
+        self.strict.as_ref().map_or(0, |queue| queue.len())
     }
 
     pub(super) fn bytes(&self) -> usize {
-        [&self.actor_counters, &self.strict].into_iter().flatten().map(|line| line.bytes()).sum()
+        [&self.eventual, &self.strict].into_iter().flatten().map(|queue| queue.bytes()).sum()
     }
 }
 
-/// Hands over an eventual key whose news are due at least as soon as `least`; whether it did.
-pub(super) fn take_eventual(
+/// Passes an eventual key to `send` if its priority is at least `least`; returns whether it did.
+pub(super) fn send_eventual(
     slot: &mut Slot,
     least: SyncPriority,
     send: &mut impl FnMut(KeyHash, &ActorCounters),
 ) -> bool {
-    let is_sent = leaves_line(slot, least, |state| matches!(state, State::ActorCounters(_)));
-    if let (true, State::ActorCounters(actor_counters)) = (is_sent, &slot.state) {
+    let is_due = take_due(slot, least, |state| matches!(state, State::ActorCounters(_)));
+    if let (true, State::ActorCounters(actor_counters)) = (is_due, &slot.state) {
         send(slot.key, actor_counters);
     }
-    is_sent
+    is_due
 }
 
-/// Takes a key out of line and says whether it is to be sent. One that was sent from the other line
-/// of its kind already is not, nor is one whose news are less than `least` since; one of the other
-/// kind goes on standing in that kind's lines.
-fn leaves_line(
-    slot: &mut Slot,
-    least: SyncPriority,
-    is_of_kind: impl FnOnce(&State) -> bool,
-) -> bool {
+/// Clears the priority of a key and returns whether the key is to be sent. It is not if it was sent
+/// from the other priority of its kind, or if its priority is below `least`. A key of the other kind
+/// stays in the queue of that kind.
+fn take_due(slot: &mut Slot, least: SyncPriority, is_of_kind: impl FnOnce(&State) -> bool) -> bool {
     let is_absent = matches!(slot.state, State::Absent);
     if !is_absent && !is_of_kind(&slot.state) {
         return false;
     }
-    let is_due = slot.stamp.priority() >= least;
+    let is_due = slot.meta.priority() >= least;
     if is_due || is_absent {
-        slot.stamp.set_priority(SyncPriority::Nothing);
+        slot.meta.set_priority(SyncPriority::None);
     }
     is_due && !is_absent
+}
+
+// === impl KeyQueue ===
+
+impl KeyQueue {
+    /// Queues a key, or raises its priority.
+    fn push(&mut self, slot: &mut Slot, priority: SyncPriority) {
+        if slot.meta.priority() >= priority {
+            return;
+        }
+        slot.meta.set_priority(priority);
+        let queue = match priority {
+            SyncPriority::None | SyncPriority::Lazy => return,
+            SyncPriority::Normal => &mut self.normal,
+            SyncPriority::Urgent => &mut self.urgent,
+        };
+        if queue.len() < QUEUE_KEYS_MAX {
+            queue.push_back(slot.key);
+        } else {
+            self.rescan = match self.rescan {
+                Rescan::Idle => Rescan::Running { seen: None, again: false },
+                Rescan::Running { seen, .. } => Rescan::Running { seen, again: true },
+            };
+        }
+    }
+
+    /// Passes changed keys to `take`, urgent ones first, until it took `max` of them. Returns how
+    /// many it took, and whether there may be more. `take` returns whether it took the key, and then
+    /// has cleared its priority.
+    fn drain(
+        &mut self,
+        table: &mut Table,
+        urgent_only: bool,
+        max: usize,
+        mut take: impl FnMut(&mut Slot) -> bool,
+    ) -> (usize, bool) {
+        let mut sent = 0;
+        while sent < max {
+            let next = self.urgent.pop_front();
+            let next = if urgent_only { next } else { next.or_else(|| self.normal.pop_front()) };
+            let Some(key) = next else { break };
+            sent += usize::from(table.find_mut(key).is_some_and(&mut take));
+        }
+        if urgent_only || sent == max {
+            self.free_excess();
+            return (sent, !self.urgent.is_empty() || !urgent_only && self.has_more());
+        }
+        sent += self.rescan(table, max - sent, take);
+        self.free_excess();
+        (sent, self.has_more())
+    }
+
+    /// Schedules a scan of the whole table for keys with a priority that are not queued.
+    fn start_rescan(&mut self) {
+        self.rescan = Rescan::Running { seen: None, again: false };
+    }
+
+    /// Keys of both priorities. A key that became urgent may be counted twice.
+    fn len(&self) -> usize {
+        self.urgent.len() + self.normal.len()
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + (self.urgent.capacity() + self.normal.capacity()) * size_of::<KeyHash>()
+    }
+
+    fn has_more(&self) -> bool {
+        self.len() > 0 || matches!(self.rescan, Rescan::Running { .. })
+    }
+
+    /// One bounded step of the scan of the table.
+    fn rescan(
+        &mut self,
+        table: &mut Table,
+        max: usize,
+        mut take: impl FnMut(&mut Slot) -> bool,
+    ) -> usize {
+        let Rescan::Running { seen, again } = self.rescan else { return 0 };
+        let (range, mut next) = table.next_range(seen, RESCAN_SLOTS);
+        let (mut sent, mut last) = (0, seen);
+        for slot in table.occupied_mut(range) {
+            if sent == max {
+                next = last;
+                break;
+            }
+            sent += usize::from(take(slot));
+            last = Some(slot.key);
+        }
+        self.rescan = match next {
+            None if !again => Rescan::Idle,
+            None => Rescan::Running { seen: None, again: false },
+            seen => Rescan::Running { seen, again },
+        };
+        sent
+    }
+
+    /// Frees the memory of an empty queue that was long once.
+    fn free_excess(&mut self) {
+        for queue in [&mut self.urgent, &mut self.normal] {
+            if queue.is_empty() && queue.capacity() > 64 {
+                *queue = VecDeque::new();
+            }
+        }
+    }
 }

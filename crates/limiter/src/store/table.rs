@@ -1,37 +1,43 @@
-//! A hash table whose slots lie in the order of their keys.
+//! A hash table whose slots are sorted by key.
 //!
 //! Ordered linear probing (Amble and Knuth, "Ordered hash tables", 1974): a key's *home* is
-//! `tag × homes / 2^64`, which grows with the tag, and keys that collide stand behind their home in
-//! ascending order. So the whole table is one sorted run with gaps. Three things follow:
+//! `tag × homes / 2^64`, which grows with the tag, and keys that collide follow their home in
+//! ascending order. So the whole table is one sorted run with gaps. It follows:
 //!
-//! - A search for a missing key stops at the first larger one, so misses cost what hits cost.
+//! - A search for a missing key stops at the first larger one, so a miss costs as much as a hit.
 //! - Growing or shrinking is one pass that keeps the order, by any factor. Steps of about one
 //!   twelfth keep the table between 80 % and 90 % full, where doubling would leave it half empty:
 //!   40 bytes a slot become 44 to 50 bytes a key.
-//! - A scan that remembers the last key it saw continues at the next larger one whatever was
-//!   inserted, removed or rebuilt in between. Handoff and synchronisation read the table that way.
+//! - A scan that stores the last key it saw continues at the next larger one, whatever was
+//!   inserted, removed or rebuilt in between. Handoff and synchronisation depend on that.
 //!
 //! **Worked example.** With 8 homes and tags written as fractions of 2^64, the keys .05, .10 and
-//! .12 all have home 0 and lie in slots 0, 1, 2. The key .15 has home 1 and lies in slot 3.
-//! Removing .05 moves the others one to the left; .15 is then in slot 2, not before its home.
+//! .12 all have home 0 and are in slots 0, 1, 2. The key .15 has home 1 and is in slot 3. Removing
+//! .05 moves the others one to the left; .15 is then in slot 2, not before its home.
 //!
-//! **Invariants:** tags are keyed hashes, so nobody outside can make keys collide; were they to
-//! collide all the same, the table gets slow, never wrong. No slot between a key's home and the key
-//! is vacant. Slots behind the last home take its overflow, so no run wraps around.
-
-mod layout;
+//! **Invariants:** no slot between a key's home and the key is vacant. Slots behind the last home
+//! take its overflow, so no run wraps around.
+//!
+//! **Collisions:** tags are keyed hashes, so clients cannot construct collisions; many collisions
+//! would make the table slow, never wrong.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::key::KeyHash;
-use super::page_index::PageIndex;
-use super::pages::Pages;
+use super::pages::{PAGE_SLOTS, PageIndex, Pages, home};
 use super::slot::Slot;
 
-/// Counters by key. Its owner bounds how many there are.
+/// Most keys per ten homes. At nine a search looks at 5.5 slots on average (`(1 + 1/(1-load)) /
+/// 2`), in some four adjacent cache lines.
+const LOAD_TENTHS_MAX: usize = 9;
+/// Slots behind the last home of a table. When its overflow needs more, a page is added.
+const TAIL: usize = 16;
+
+/// Counters by key. The caller bounds their number.
 ///
-/// What a search reads comes first: see [`Shard`](super::shard::Shard).
+/// The fields that a search reads come first, because they share a cache line with the lock of the
+/// shard.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Table {
@@ -43,15 +49,15 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Bytes at the front that hold what a search reads.
+    /// Size of the leading fields that a search reads.
     pub(super) const HOT_BYTES: usize = std::mem::offset_of!(Self, len);
 
-    /// An empty table that will tell where its slots lie, as far as `keys_max` keys need.
+    /// An empty table that publishes its layout for up to `keys_max` keys.
     pub(super) fn new(keys_max: usize) -> Self {
         Self { page_index: Arc::new(PageIndex::new(keys_max)), ..Self::default() }
     }
 
-    /// Where its slots lie, from now on.
+    /// The index to which it publishes its layout.
     pub(super) fn page_index(&self) -> Arc<PageIndex> {
         Arc::clone(&self.page_index)
     }
@@ -60,48 +66,45 @@ impl Table {
         self.len
     }
 
-    /// Number of slots, vacant ones too. They stand in the order of their keys.
+    /// Number of slots, including vacant ones.
     pub(super) fn slots_len(&self) -> usize {
         self.slots.len()
     }
 
-    /// How often keys were moved so that one which stood behind an index may stand before it now,
-    /// other than by [`Table::take_out`], which says so. Wraps.
+    /// Counts the operations that may have moved a key from behind a position to before it, other
+    /// than [`Table::remove_where`], which returns the new position. Wraps.
     pub(super) fn moves(&self) -> usize {
         self.moves
     }
 
-    /// The keys in a range of slots.
-    pub(super) fn taken(&self, range: Range<usize>) -> impl Iterator<Item = &Slot> {
+    /// The occupied slots in a range.
+    pub(super) fn occupied(&self, range: Range<usize>) -> impl Iterator<Item = &Slot> {
         self.slots.range(range).filter(|slot| !slot.is_vacant())
     }
 
-    /// The keys in a range of slots, to change in place: anything but their key, and never to
-    /// vacant.
-    pub(super) fn taken_mut(&mut self, range: Range<usize>) -> impl Iterator<Item = &mut Slot> {
+    /// The occupied slots in a range. The caller must not change a key or vacate a slot.
+    pub(super) fn occupied_mut(&mut self, range: Range<usize>) -> impl Iterator<Item = &mut Slot> {
         self.slots.range_mut(range).filter(|slot| !slot.is_vacant())
     }
 
-    /// Bytes of the slots. What states keep outside their slot is not in it.
+    /// Memory of the slots. Excludes the boxed part of a state.
     pub(super) fn bytes(&self) -> usize {
         self.slots.bytes()
     }
 
-    /// The slot of `key`.
     pub(super) fn find(&self, key: KeyHash) -> Option<&Slot> {
         let at = self.first_not_before(key);
         self.slots.get(at).filter(|slot| slot.key == key && !slot.is_vacant())
     }
 
-    /// The slot of `key`.
     pub(super) fn find_mut(&mut self, key: KeyHash) -> Option<&mut Slot> {
         let at = self.first_not_before(key);
         self.slots.get_mut(at).filter(|slot| slot.key == key && !slot.is_vacant())
     }
 
     /// The next slots, at most `slots_max`, of a scan that has seen every key up to `seen`, and the
-    /// name up to which it has seen them all once these are read; `None` at the end of the table.
-    pub(super) fn stretch(
+    /// key up to which it has seen all once these are read; `None` at the end of the table.
+    pub(super) fn next_range(
         &self,
         seen: Option<KeyHash>,
         slots_max: usize,
@@ -113,79 +116,79 @@ impl Table {
             Some(_) if end == self.slots.len() => (start..end, None),
             // Behind a vacant slot there is no key whose home lies before it.
             Some(last) if last.is_vacant() && end >= self.homes => (start..end, None),
-            Some(last) if last.is_vacant() => (start..end, Some(self.last_name_before(end))),
+            Some(last) if last.is_vacant() => (start..end, Some(self.largest_key_before(end))),
             Some(last) => (start..end, Some(last.key)),
         }
     }
 
-    /// Puts a key into the table that is not in it yet.
+    /// Inserts a key that is not in the table.
     pub(super) fn insert(&mut self, slot: Slot) {
-        self.make_room();
+        self.grow_for_one();
         let at = self.first_not_before(slot.key);
-        let gap = self.slots.find(at, Slot::is_vacant);
+        let gap = self.slots.position(at, Slot::is_vacant);
         if gap == self.slots.len() {
             self.slots.grow(self.slots.count() + 1);
-            self.tell();
+            self.publish();
         }
         let mut carried = slot;
-        for token in self.slots.range_mut(at..gap + 1) {
-            std::mem::swap(token, &mut carried);
+        for slot in self.slots.range_mut(at..gap + 1) {
+            std::mem::swap(slot, &mut carried);
         }
         self.len += 1;
     }
 
-    /// Takes those keys out of a range of slots that `leaves` names, and closes the gaps; each key
-    /// behind them moves at most once. Says where the first key lies now that it did not look at.
-    pub(super) fn take_out(
+    /// Removes the keys in a range of slots for which `is_removed` returns true, and closes the
+    /// gaps; each key behind them moves at most once. Returns the position of the first key that it
+    /// did not pass to `is_removed`.
+    pub(super) fn remove_where(
         &mut self,
         range: Range<usize>,
-        mut leaves: impl FnMut(&mut Slot) -> bool,
+        mut is_removed: impl FnMut(&mut Slot) -> bool,
     ) -> usize {
-        // Where the next key may stand: not before what stands already.
+        // The lowest position for the next key, and the result.
         let (mut next, mut looked) = (range.start, range.start);
         for at in range.start..self.slots.len() {
-            let is_asked = at < range.end;
+            let is_in_range = at < range.end;
             match self.slots.get_mut(at) {
                 Some(slot) if !slot.is_vacant() => {
-                    if is_asked && leaves(slot) {
+                    if is_in_range && is_removed(slot) {
                         *slot = Slot::default();
                         self.len -= 1;
                     } else {
                         let to = home(slot.key, self.homes).max(next);
-                        // A key that stays where it is keeps all behind it where they are.
-                        if to == at && !is_asked {
+                        // A key that does not move leaves all behind it in place.
+                        if to == at && !is_in_range {
                             break;
                         }
-                        self.slots.shift(at, to);
+                        self.slots.move_slot(at, to);
                         next = to + 1;
                     }
                 }
-                _ if is_asked => next = at + 1,
+                _ if is_in_range => next = at + 1,
                 _ => break,
             }
-            if is_asked {
+            if is_in_range {
                 looked = next;
             }
         }
         looked
     }
 
-    /// Takes `key` out.
     pub(super) fn remove(&mut self, key: KeyHash) -> Option<Slot> {
         let at = self.first_not_before(key);
-        let mut taken = None;
-        self.take_out(at..at + 1, |slot| {
+        let mut removed = None;
+        self.remove_where(at..at + 1, |slot| {
             let is_it = slot.key == key;
-            taken = is_it.then(|| std::mem::take(slot));
+            removed = is_it.then(|| std::mem::take(slot));
             is_it
         });
-        self.moves = self.moves.wrapping_add(usize::from(taken.is_some()));
-        taken
+        self.moves = self.moves.wrapping_add(usize::from(removed.is_some()));
+        removed
     }
 
     /// The first slot that is vacant or holds `key` or a larger one, from the home of `key` on.
     fn first_not_before(&self, key: KeyHash) -> usize {
-        self.slots.find(self.home(key), |slot| slot.is_vacant() || rank(slot.key) >= rank(key))
+        self.slots.position(self.home(key), |slot| slot.is_vacant() || rank(slot.key) >= rank(key))
     }
 
     fn home(&self, key: KeyHash) -> usize {
@@ -198,26 +201,89 @@ impl Table {
         at + usize::from(self.slots.get(at).is_some_and(|slot| slot.key == last))
     }
 
-    /// The largest key whose home lies before `at`. A scan that ends at a vacant slot has no key to
-    /// remember; behind a vacant slot, though, there is none with a home before it.
-    fn last_name_before(&self, at: usize) -> KeyHash {
+    /// The largest possible key whose home lies before `at`, for a scan that ends at a vacant slot:
+    /// no key behind a vacant slot has a home before it.
+    fn largest_key_before(&self, at: usize) -> KeyHash {
         let tag = (((at as u128) << 64).saturating_sub(1)) / (self.homes.max(1) as u128);
         KeyHash { token: u64::MAX, tag: u64::try_from(tag).unwrap_or(u64::MAX) }
     }
 
-    fn tell(&self) {
-        self.page_index.tell(self.homes, &self.slots);
+    fn publish(&self) {
+        self.page_index.publish(self.homes, &self.slots);
     }
 }
 
-/// Multiplies instead of dividing and takes any number of homes, not only powers of two.
-#[inline]
-pub(super) fn home(key: KeyHash, homes: usize) -> usize {
-    let product = u128::from(key.tag) * (homes as u128);
-    usize::try_from(product >> 64).unwrap_or(usize::MAX)
+// === growing and shrinking ===
+
+impl Table {
+    /// Grows the table by about one twelfth if one more key would exceed the load factor.
+    fn grow_for_one(&mut self) {
+        if (self.len + 1) * 10 > self.homes * LOAD_TENTHS_MAX {
+            let pages = homes_pages(self.homes);
+            self.rebuild(pages + (pages / 12).max(1));
+        }
+    }
+
+    /// Shrinks the table by a quarter once half of it is unused. The gap between the two keeps a
+    /// table from alternately shrinking and growing.
+    pub(super) fn shrink(&mut self) {
+        let pages = homes_pages(self.homes);
+        if self.len == 0 {
+            let moves = self.moves.wrapping_add(1);
+            *self = Self { page_index: self.page_index(), moves, ..Self::default() };
+            self.publish();
+        } else if self.len * 2 < self.homes && pages > 1 {
+            self.rebuild(pages - (pages / 4).max(1));
+        }
+    }
+
+    /// Moves all keys to the homes of `pages` pages.
+    fn rebuild(&mut self, pages: usize) {
+        let grows = pages * PAGE_SLOTS - TAIL > self.homes;
+        self.homes = pages * PAGE_SLOTS - TAIL;
+        let first = if grows { self.move_to_end(pages) } else { 0 };
+        // Each key moves to its new position, which is never behind its present one: with fewer
+        // homes all move to the front; with more they are at the end without gaps, and the keys
+        // behind a key take at least as much space in the new layout.
+        let mut next = 0;
+        for from in first..self.slots.len() {
+            if let Some(slot) = self.slots.get(from).filter(|slot| !slot.is_vacant()) {
+                let to = self.home(slot.key).max(next);
+                self.slots.move_slot(from, to);
+                next = to + 1;
+            }
+        }
+        self.slots.truncate(pages.max(next.div_ceil(PAGE_SLOTS)));
+        self.moves = self.moves.wrapping_add(1);
+        self.publish();
+    }
+
+    /// Grows to `pages` pages, or to more if the layout needs more, and moves all keys to the end
+    /// without gaps. Returns the position of the first.
+    fn move_to_end(&mut self, pages: usize) -> usize {
+        self.slots.grow(pages.max(self.end_of_layout().div_ceil(PAGE_SLOTS)));
+        let mut first = self.slots.len();
+        for from in (0..self.slots.len()).rev() {
+            if self.slots.get(from).is_some_and(|slot| !slot.is_vacant()) {
+                first -= 1;
+                self.slots.move_slot(from, first);
+            }
+        }
+        first
+    }
+
+    /// The end of the last key in the layout for the current homes.
+    fn end_of_layout(&self) -> usize {
+        self.occupied(0..self.slots.len()).fold(0, |end, slot| self.home(slot.key).max(end) + 1)
+    }
 }
 
-/// The order of the table.
+/// The number of pages that `homes` homes were laid out for.
+fn homes_pages(homes: usize) -> usize {
+    homes.div_ceil(PAGE_SLOTS)
+}
+
+/// The sort order of the table.
 const fn rank(key: KeyHash) -> (u64, u64) {
     (key.tag, key.token)
 }
@@ -243,8 +309,8 @@ mod tests {
                 continue;
             }
             let home = table.home(slot.key);
-            assert!(home <= at, "a key lies before its home");
-            assert_eq!(table.taken(home..at).count(), at - home, "a gap in a run");
+            assert!(home <= at, "a key is before its home");
+            assert_eq!(table.occupied(home..at).count(), at - home, "a gap in a run");
             assert!(last < Some(rank(slot.key)), "keys are out of order");
             last = Some(rank(slot.key));
         }
@@ -254,8 +320,8 @@ mod tests {
     enum Op {
         Put(u64, u64),
         Remove(u64, u64),
-        /// A start in hundredths of the table, a length, and which keys leave.
-        TakeOut(usize, usize, u64),
+        /// A start in hundredths of the table, a length, and which keys are removed.
+        RemoveWhere(usize, usize, u64),
         Shrink,
     }
 
@@ -268,7 +334,7 @@ mod tests {
         (0..10_u8, tag, 0..3_u64, part).prop_map(|(kind, tag, token, part)| match kind {
             0..=5 => Op::Put(tag, token),
             6..=7 => Op::Remove(tag, token),
-            8 => Op::TakeOut(part.0, part.1, tag & 3),
+            8 => Op::RemoveWhere(part.0, part.1, tag & 3),
             _ => Op::Shrink,
         })
     }
@@ -294,15 +360,15 @@ mod tests {
                         let removed = table.remove(KeyHash { token, tag });
                         prop_assert_eq!(removed.is_some(), model.remove(&(tag, token)).is_some());
                     }
-                    Op::TakeOut(start, length, which) => {
+                    Op::RemoveWhere(start, length, which) => {
                         let start = table.slots_len() * start / 100;
                         let mut last = None;
-                        let next = table.take_out(start..start + length, |slot| {
+                        let next = table.remove_where(start..start + length, |slot| {
                             last = Some(rank(slot.key));
                             slot.key.tag & 3 == which && model.remove(&rank(slot.key)).is_some()
                         });
                         // The next to look at is the next larger key.
-                        let after = table.taken(next..table.slots_len()).next();
+                        let after = table.occupied(next..table.slots_len()).next();
                         let larger = model.keys().find(|rank| last < Some(**rank)).copied();
                         if last.is_some() {
                             prop_assert_eq!(after.map(|slot| rank(slot.key)), larger);
@@ -312,8 +378,8 @@ mod tests {
                 }
                 check_invariants(&table);
             }
-            let found: Vec<_> = table.taken(0..table.slots_len())
-                .map(|slot| (rank(slot.key), slot.stamp.expires().as_nanos())).collect();
+            let found: Vec<_> = table.occupied(0..table.slots_len())
+                .map(|slot| (rank(slot.key), slot.meta.expires().as_nanos())).collect();
             prop_assert_eq!(table.len(), model.len());
             prop_assert_eq!(found, model.into_iter().collect::<Vec<_>>());
         }
@@ -331,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_returns_when_keys_leave() {
+    fn memory_is_freed_when_keys_are_removed() {
         let mut table = Table::default();
         let key = |n: u64| KeyHash { token: n, tag: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
         (0..10_000).for_each(|n| table.insert(slot(key(n).tag, n, 8)));
@@ -349,7 +415,7 @@ mod tests {
         assert_eq!(table.bytes(), 0);
     }
 
-    /// Reads the whole table in stretches and lets `meanwhile` change it in between.
+    /// Scans the whole table in steps and lets `meanwhile` change it in between.
     fn scan(
         table: &mut Table,
         slots_max: usize,
@@ -357,8 +423,8 @@ mod tests {
     ) -> Vec<u64> {
         let (mut found, mut seen) = (Vec::new(), None);
         loop {
-            let (range, next) = table.stretch(seen, slots_max);
-            found.extend(table.taken(range).map(|slot| slot.key.tag));
+            let (range, next) = table.next_range(seen, slots_max);
+            found.extend(table.occupied(range).map(|slot| slot.key.tag));
             if next.is_none() {
                 return found;
             }
@@ -368,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_sees_every_key_once_while_others_come_and_go() {
+    fn a_scan_sees_every_key_once_during_inserts_and_removals() {
         let mut table = Table::default();
         let steady: Vec<u64> = (0..500).map(|n| n * (u64::MAX / 500)).collect();
         for &tag in &steady {
@@ -387,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_gets_over_long_stretches_of_vacant_slots() {
+    fn a_scan_crosses_long_runs_of_vacant_slots() {
         let mut table = Table::default();
         (0..2_000).for_each(|n| table.insert(slot(n * (u64::MAX / 2_000), 0, 8)));
         (1..1_999)

@@ -1,4 +1,4 @@
-//! The mistakes that other limiters have made, each as a test over every algorithm it could hit.
+//! Known mistakes of other limiters, each as a test over every algorithm that it could affect.
 
 use tidegate_limiter::engine::{
     ActorId, Retry, State, Verdict, decide, decide_eventual, preview, preview_eventual,
@@ -14,11 +14,11 @@ const YEAR: Span = Span::from_secs(365 * 86_400);
 #[test]
 fn a_burst_of_one_does_not_admit_everything() {
     for mut counter in every(1, Span::from_secs(1)) {
-        assert!(counter.ask(1, START).allowed, "{counter:?}");
+        assert!(counter.request(1, START).allowed, "{counter:?}");
         for wait in [Span::ZERO, NS, Span::from_millis(500)] {
-            assert!(!counter.ask(1, START.plus(wait)).allowed, "{counter:?} after {wait}");
+            assert!(!counter.request(1, START.plus(wait)).allowed, "{counter:?} after {wait}");
         }
-        let expires = counter.state.absent_at(&counter.quota);
+        let expires = counter.state.expires_at(&counter.quota);
         assert!(expires > START.plus(Span::from_millis(999)), "{counter:?} expires at once");
     }
 }
@@ -27,9 +27,9 @@ fn a_burst_of_one_does_not_admit_everything() {
 fn a_burst_after_idle_is_not_larger_than_the_bucket() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
         let mut counter = Counter::of(parts(algorithm, 10, 3, Span::from_secs(1)));
-        counter.ask(1, START);
+        counter.request(1, START);
         let later = START.plus(YEAR);
-        let admitted = (0..100).filter(|_| counter.ask(1, later).allowed).count();
+        let admitted = (0..100).filter(|_| counter.request(1, later).allowed).count();
         assert_eq!(admitted, 3, "{algorithm:?}");
     }
 }
@@ -38,8 +38,8 @@ fn a_burst_after_idle_is_not_larger_than_the_bucket() {
 fn a_retry_time_is_never_zero() {
     // At 2^32 − 1 a second a bucket regains four hits a nanosecond: a floored retry would be 0.
     for mut counter in every(u32::MAX, Span::from_secs(1)) {
-        assert!(counter.ask(i64::from(u32::MAX), START).allowed, "{counter:?}");
-        match counter.ask(1, START).retry {
+        assert!(counter.request(i64::from(u32::MAX), START).allowed, "{counter:?}");
+        match counter.request(1, START).retry {
             Retry::After(wait) => assert!(wait >= NS, "{counter:?}"),
             other => panic!("{counter:?} answered {other:?}"),
         }
@@ -48,17 +48,17 @@ fn a_retry_time_is_never_zero() {
 
 #[test]
 fn polling_loses_no_fraction_of_a_refill() {
-    // 7 a second is one every 142,857,142 6/7 ns. A bucket of two that is emptied and then asked
-    // every 1,000,003 ns never fills, so in 10 s exactly 70 hits come back: 69 are taken by the
-    // polls, and the 70th is there at the last instant.
+    // 7 a second is one every 142,857,142 6/7 ns. A bucket of two that is emptied and then polled
+    // every 1,000,003 ns never fills, so in 10 s exactly 70 hits come back: the polls take
+    // 69, and the 70th is available at the last instant.
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
         let mut counter = Counter::of(parts(algorithm, 7, 2, Span::from_secs(1)));
-        counter.ask(2, START);
+        counter.request(2, START);
         let polls = (1..).map(|n| START.plus(Span::from_nanos(n * 1_000_003)));
         let until = START.plus(Span::from_secs(10));
         let admitted = polls
             .take_while(|now| *now <= until)
-            .filter(|now| counter.ask(1, *now).allowed)
+            .filter(|now| counter.request(1, *now).allowed)
             .count();
         assert_eq!(admitted, 69, "{algorithm:?}");
         assert_eq!(counter.peek(START.plus(Span::from_secs(10))).remaining, 1, "{algorithm:?}");
@@ -70,11 +70,11 @@ fn huge_amounts_and_windows_do_not_overflow() {
     for limit in [1, 1_000, u32::MAX] {
         for window in [Span::from_secs(1), WINDOW_MAX] {
             for mut counter in every(limit, window) {
-                let huge = counter.ask(i64::MAX, START);
+                let huge = counter.request(i64::MAX, START);
                 assert_eq!((huge.allowed, huge.retry), (false, Retry::Never), "{counter:?}");
-                assert!(counter.ask(i64::MIN, START).allowed, "{counter:?}");
-                if counter.eventual && counter.counts_refusals() {
-                    // A column that has reached its end hides how much there was to give back.
+                assert!(counter.request(i64::MIN, START).allowed, "{counter:?}");
+                if counter.eventual && counter.counts_denied() {
+                    // A saturated counter does not record how much may be refunded.
                     continue;
                 }
                 let whole = counter.peek(START);
@@ -85,43 +85,43 @@ fn huge_amounts_and_windows_do_not_overflow() {
 }
 
 #[test]
-fn a_huge_refused_ask_consumes_nothing_or_fills_a_fixed_window() {
+fn a_huge_denied_request_consumes_nothing_or_fills_a_fixed_window() {
     for mut counter in every(10, Span::from_secs(60)) {
-        counter.ask(i64::MAX, START);
-        let expected = if counter.counts_refusals() { 0 } else { 10 };
+        counter.request(i64::MAX, START);
+        let expected = if counter.counts_denied() { 0 } else { 10 };
         assert_eq!(counter.peek(START).remaining, expected, "{counter:?}");
     }
 }
 
 #[test]
 fn a_denied_hit_consumes_nothing() {
-    for mut counter in every(10, Span::from_secs(60)).filter(|counter| !counter.counts_refusals()) {
-        assert!(counter.ask(8, START).allowed);
+    for mut counter in every(10, Span::from_secs(60)).filter(|counter| !counter.counts_denied()) {
+        assert!(counter.request(8, START).allowed);
         for hits in [3, 10, 11, i64::MAX] {
-            assert!(!counter.ask(hits, START).allowed, "{counter:?}");
+            assert!(!counter.request(hits, START).allowed, "{counter:?}");
         }
-        assert!(counter.ask(2, START).allowed, "{counter:?}");
+        assert!(counter.request(2, START).allowed, "{counter:?}");
     }
 }
 
 #[test]
 fn a_denied_hit_counts_in_a_fixed_window_and_nowhere_else() {
     for mut counter in every(10, Span::from_secs(60)) {
-        counter.ask(11, START);
-        let after = counter.ask(1, START);
-        assert_eq!(after.allowed, !counter.counts_refusals(), "{counter:?}");
+        counter.request(11, START);
+        let after = counter.request(1, START);
+        assert_eq!(after.allowed, !counter.counts_denied(), "{counter:?}");
     }
 }
 
 #[test]
 fn a_peek_changes_nothing() {
     for mut counter in every(10, Span::from_secs(60)) {
-        assert_eq!(counter.ask(0, START).remaining, 10);
+        assert_eq!(counter.request(0, START).remaining, 10);
         assert_eq!(counter.state, State::Absent, "{counter:?}");
-        counter.ask(10, START);
+        counter.request(10, START);
         let before = counter.state.clone();
         for wait in [Span::ZERO, NS, Span::from_secs(90), YEAR] {
-            counter.ask(0, START.plus(wait));
+            counter.request(0, START.plus(wait));
         }
         assert_eq!(counter.state, before);
     }
@@ -130,7 +130,7 @@ fn a_peek_changes_nothing() {
 #[test]
 fn a_peek_is_allowed_until_the_count_is_over_the_limit() {
     for mut counter in every(10, Span::from_secs(60)) {
-        counter.ask(10, START);
+        counter.request(10, START);
         let full = counter.peek(START);
         assert_eq!((full.allowed, full.remaining), (true, 0), "{counter:?}");
         counter.quota = smaller(&counter.quota, 5);
@@ -141,25 +141,25 @@ fn a_peek_is_allowed_until_the_count_is_over_the_limit() {
 }
 
 #[test]
-fn a_refund_gives_back_and_stops_at_zero() {
+fn a_refund_stops_at_zero() {
     for mut counter in every(10, Span::from_secs(60)) {
-        counter.ask(10, START);
-        let verdict = counter.ask(-4, START);
+        counter.request(10, START);
+        let verdict = counter.request(-4, START);
         assert_eq!((verdict.allowed, verdict.remaining), (true, 4), "{counter:?}");
-        assert!(counter.ask(4, START).allowed);
-        assert!(!counter.ask(1, START).allowed);
+        assert!(counter.request(4, START).allowed);
+        assert!(!counter.request(1, START).allowed);
         for refund in [-100, i64::MIN] {
-            assert_eq!(counter.ask(refund, START).remaining, 10, "{counter:?}");
+            assert_eq!(counter.request(refund, START).remaining, 10, "{counter:?}");
         }
-        assert!(counter.ask(10, START).allowed);
-        assert!(!counter.ask(1, START).allowed, "{counter:?} kept more than the limit");
+        assert!(counter.request(10, START).allowed);
+        assert!(!counter.request(1, START).allowed, "{counter:?} kept more than the limit");
     }
 }
 
 #[test]
-fn a_refund_without_hits_makes_no_state() {
+fn a_refund_without_hits_creates_no_state() {
     for mut counter in every(10, Span::from_secs(60)) {
-        let verdict = counter.ask(-5, START);
+        let verdict = counter.request(-5, START);
         assert_eq!((verdict.allowed, verdict.remaining), (true, 10), "{counter:?}");
         assert_eq!(counter.state, State::Absent, "{counter:?}");
     }
@@ -168,16 +168,16 @@ fn a_refund_without_hits_makes_no_state() {
 #[test]
 fn more_than_the_limit_can_hold_is_never() {
     for mut counter in every(10, Span::from_secs(60)) {
-        assert_eq!(counter.ask(11, START).retry, Retry::Never, "{counter:?}");
-        assert_eq!(counter.ask(i64::MAX, START).retry, Retry::Never, "{counter:?}");
+        assert_eq!(counter.request(11, START).retry, Retry::Never, "{counter:?}");
+        assert_eq!(counter.request(i64::MAX, START).retry, Retry::Never, "{counter:?}");
     }
 }
 
 #[test]
-fn a_limit_of_zero_refuses_every_hit_for_ever() {
+fn a_limit_of_zero_denies_every_hit() {
     for mut counter in every(0, Span::from_secs(60)) {
         for wait in [Span::ZERO, YEAR] {
-            let verdict = counter.ask(1, START.plus(wait));
+            let verdict = counter.request(1, START.plus(wait));
             assert_eq!(verdict.retry, Retry::Never, "{counter:?}");
             assert_eq!(verdict.remaining, 0, "{counter:?}");
         }
@@ -187,7 +187,7 @@ fn a_limit_of_zero_refuses_every_hit_for_ever() {
 #[test]
 fn a_clock_that_stands_still_grants_the_limit_once() {
     for mut counter in every(10, Span::from_secs(60)) {
-        let admitted = (0..1_000).filter(|_| counter.ask(1, START).allowed).count();
+        let admitted = (0..1_000).filter(|_| counter.request(1, START).allowed).count();
         assert_eq!(admitted, 10, "{counter:?}");
     }
 }
@@ -195,10 +195,10 @@ fn a_clock_that_stands_still_grants_the_limit_once() {
 #[test]
 fn a_clock_that_steps_back_grants_nothing_more() {
     for mut counter in every(10, Span::from_secs(60)) {
-        assert!(counter.ask(10, START).allowed);
+        assert!(counter.request(10, START).allowed);
         for back in [NS, Span::from_secs(1), Span::from_secs(61), YEAR, Span::MAX] {
             let earlier = START.minus(back);
-            let verdict = counter.ask(1, earlier);
+            let verdict = counter.request(1, earlier);
             assert!(!verdict.allowed, "{counter:?} {back} back");
             let Retry::After(wait) = verdict.retry else { panic!("{counter:?} {back} back") };
             assert!(counter.preview(1, earlier.plus(wait)).allowed, "{counter:?} {back} back");
@@ -210,19 +210,19 @@ fn a_clock_that_steps_back_grants_nothing_more() {
 fn a_clock_that_jumps_ten_years_and_back_grants_one_limit_more() {
     let decade = START.plus(Span::from_secs(10 * 365 * 86_400));
     for mut counter in every(10, Span::from_secs(60)) {
-        assert!(counter.ask(10, START).allowed);
-        let admitted = (0..1_000).filter(|_| counter.ask(1, decade).allowed).count();
+        assert!(counter.request(10, START).allowed);
+        let admitted = (0..1_000).filter(|_| counter.request(1, decade).allowed).count();
         assert_eq!(admitted, 10, "{counter:?}");
-        assert!(!counter.ask(1, START).allowed, "{counter:?} forgot on the way back");
+        assert!(!counter.request(1, START).allowed, "{counter:?} lost hits on the way back");
     }
 }
 
 #[test]
 fn a_lowered_limit_keeps_the_count_and_does_not_underflow() {
     for mut counter in every(10, Span::from_secs(60)) {
-        assert!(counter.ask(10, START).allowed);
+        assert!(counter.request(10, START).allowed);
         counter.quota = with_limit(&counter.quota, 3);
-        let verdict = counter.ask(1, START);
+        let verdict = counter.request(1, START);
         assert_eq!(
             (verdict.allowed, verdict.limit, verdict.remaining),
             (false, 3, 0),
@@ -236,12 +236,12 @@ fn a_lowered_limit_keeps_the_count_and_does_not_underflow() {
 #[test]
 fn a_raised_limit_grants_no_more_than_the_difference() {
     for mut counter in every(10, Span::from_secs(60)) {
-        assert!(counter.ask(10, START).allowed);
+        assert!(counter.request(10, START).allowed);
         counter.quota = with_limit(&counter.quota, 15);
-        // A bucket remembers time, not hits: one that was full stays full.
+        // A bucket stores a time, not hits: a full one stays full.
         let difference = if matches!(counter.state, State::Tat(_)) { 0 } else { 5 };
         assert_eq!(counter.peek(START).remaining, difference, "{counter:?}");
-        assert!(!counter.ask(i64::from(difference) + 1, START).allowed, "{counter:?}");
+        assert!(!counter.request(i64::from(difference) + 1, START).allowed, "{counter:?}");
     }
 }
 
@@ -250,22 +250,22 @@ fn a_state_of_another_algorithm_counts_as_absent() {
     for other in every(10, Span::from_secs(60)) {
         for mut counter in every(10, Span::from_secs(60)) {
             let mut before = other.clone();
-            before.ask(10, START);
-            if std::mem::discriminant(&kind(&before)) == std::mem::discriminant(&kind(&counter)) {
+            before.request(10, START);
+            if std::mem::discriminant(&form(&before)) == std::mem::discriminant(&form(&counter)) {
                 continue;
             }
             counter.state = before.state.clone();
-            assert!(counter.ask(10, START).allowed, "{before:?} then {counter:?}");
-            assert!(!counter.ask(1, START).allowed, "{before:?} then {counter:?}");
+            assert!(counter.request(10, START).allowed, "{before:?} then {counter:?}");
+            assert!(!counter.request(1, START).allowed, "{before:?} then {counter:?}");
         }
     }
 }
 
 #[test]
-fn the_first_and_the_last_instant_are_instants_like_any_other() {
+fn the_first_and_the_last_instant_admit_no_more_than_the_limit() {
     for now in [Timestamp::EPOCH, Timestamp::NEVER, Timestamp::NEVER.minus(NS)] {
         for mut counter in every(10, Span::from_secs(60)) {
-            let admitted = (0..100).filter(|_| counter.ask(1, now).allowed).count();
+            let admitted = (0..100).filter(|_| counter.request(1, now).allowed).count();
             assert!(admitted <= 10, "{counter:?} at {now:?}");
         }
     }
@@ -287,7 +287,7 @@ impl Counter {
         Self { quota, eventual: false, state: State::Absent }
     }
 
-    fn ask(&mut self, hits: i64, now: Timestamp) -> Verdict {
+    fn request(&mut self, hits: i64, now: Timestamp) -> Verdict {
         let hits = Hits::new(hits);
         if self.eventual {
             decide_eventual(&mut self.state, ActorId::new(1), &self.quota, hits, now)
@@ -309,7 +309,7 @@ impl Counter {
         self.preview(0, now)
     }
 
-    fn counts_refusals(&self) -> bool {
+    fn counts_denied(&self) -> bool {
         self.quota.algorithm() == Algorithm::FixedWindow
     }
 
@@ -324,7 +324,7 @@ fn parts(algorithm: Algorithm, limit: u32, burst: u32, window: Span) -> QuotaPar
 }
 
 /// All six algorithms, the sliding counter also with slices, the leaky bucket also as a queue, the
-/// windows also as eventual columns. Whatever cannot be that large is left out.
+/// windows also in eventual mode. Skips those for which the limit is not valid.
 fn every(limit: u32, window: Span) -> impl Iterator<Item = Counter> {
     let plain = Algorithm::ALL.map(|algorithm| parts(algorithm, limit, limit, window));
     let sliced = QuotaParts {
@@ -343,14 +343,14 @@ fn every(limit: u32, window: Span) -> impl Iterator<Item = Counter> {
     })
 }
 
-/// The same quota with another limit and as much at once.
+/// The same quota with another limit and an equal burst.
 fn with_limit(quota: &Quota, limit: u32) -> Quota {
     let parts = QuotaParts::from(*quota);
     let queue = parts.queue.map(|_| limit - 1);
     Quota::new(QuotaParts { limit, burst: limit, queue, ..parts }).expect("a valid quota")
 }
 
-/// The same quota with less at once: a smaller burst or queue at the same rate, or a lower limit.
+/// The same quota with a smaller size: a smaller burst or queue at the same rate, or a lower limit.
 fn smaller(quota: &Quota, size: u32) -> Quota {
     let parts = QuotaParts::from(*quota);
     let smaller = match (quota.algorithm(), quota.queue()) {
@@ -363,10 +363,10 @@ fn smaller(quota: &Quota, size: u32) -> Quota {
     Quota::new(smaller).expect("a valid quota")
 }
 
-/// A state of the counter's kind.
-fn kind(counter: &Counter) -> State {
+/// A state of the form that the counter stores.
+fn form(counter: &Counter) -> State {
     let mut counter = counter.clone();
     counter.state = State::Absent;
-    counter.ask(1, START);
+    counter.request(1, START);
     counter.state
 }

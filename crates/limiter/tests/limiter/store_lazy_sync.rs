@@ -1,5 +1,5 @@
-//! Eventual keys far from their limit: told by the slow walk only, in line as soon as they are
-//! nearer, and all nodes together never hide more than a tenth of a limit.
+//! Lazy sync: keys far from their limit are sent by the background scan only, and queued as soon as
+//! they exceed the sync slack. All nodes together never hold back more than a tenth of a limit.
 
 use std::collections::BTreeMap;
 
@@ -34,42 +34,42 @@ fn hit(store: &Store, counter: Counter, hits: i64) -> bool {
     store.check_eventual(&[counter], Hits::new(hits), me(0), START)[0].allowed
 }
 
-/// What a round hands over: how often each node's own hits were told, by key.
+/// The keys drained in one round, with the hits of this node.
 fn round(store: &Store) -> BTreeMap<KeyHash, u64> {
-    let mut told = BTreeMap::new();
+    let mut sent = BTreeMap::new();
     store.drain_sync_queue(usize::MAX, |key, actor_counters| {
-        let own = actor_counters.own(me(0).actor);
-        let hits = own.buckets[0].used.get(&me(0).actor);
-        assert_eq!(told.insert(key, hits), None, "told twice");
+        let own = actor_counters.delta_of(|actor| actor == me(0).actor);
+        let hits = own.slices[0].used.get(&me(0).actor);
+        assert_eq!(sent.insert(key, hits), None, "drained twice");
     });
-    told
+    sent
 }
 
-fn walk(store: &Store, walk: &mut BackgroundScan, rounds: usize, max: usize) -> Vec<KeyHash> {
+fn scan(store: &Store, scan: &mut BackgroundScan, rounds: usize, max: usize) -> Vec<KeyHash> {
     let mut keys = Vec::new();
-    store.drain_lazy(walk, rounds, max, START, |key, _| keys.push(key));
+    store.drain_lazy(scan, rounds, max, START, |key, _| keys.push(key));
     keys
 }
 
 #[test]
-fn a_far_key_is_told_by_a_whole_walk_and_by_no_round() {
+fn a_lazy_key_is_sent_by_a_full_scan_and_not_by_a_round() {
     let (store, counter) = (store(1), counter(1, 1_000));
     assert!(hit(&store, counter, 1));
-    assert_eq!(round(&store)[&counter.key], 1, "peers must know that this node asks");
+    assert_eq!(round(&store)[&counter.key], 1, "peers must learn that this node checks the key");
     for _ in 0..32 {
         assert!(hit(&store, counter, 1));
     }
     assert!(round(&store).is_empty());
-    assert_eq!(store.stats().dirty, 0, "it stands in no line");
-    let mut far = BackgroundScan::default();
-    let rounds: Vec<_> = (0..4).map(|_| walk(&store, &mut far, 4, 100)).collect();
+    assert_eq!(store.stats().sync_queue, 0, "it is not queued");
+    let mut background = BackgroundScan::default();
+    let rounds: Vec<_> = (0..4).map(|_| scan(&store, &mut background, 4, 100)).collect();
     assert_eq!(rounds.concat(), [counter.key]);
-    assert!(walk(&store, &mut far, 1, 100).is_empty());
+    assert!(scan(&store, &mut background, 1, 100).is_empty());
     assert!(round(&store).is_empty());
 }
 
 #[test]
-fn a_key_that_comes_nearer_is_told_in_the_next_round() {
+fn a_key_beyond_the_slack_is_sent_in_the_next_round() {
     let (store, counter) = (store(1), counter(1, 1_000));
     hit(&store, counter, 1);
     round(&store);
@@ -84,29 +84,29 @@ fn a_key_that_comes_nearer_is_told_in_the_next_round() {
 }
 
 #[test]
-fn what_is_given_back_or_refused_or_asked_for_is_not_hidden() {
+fn refunds_denials_and_requeued_keys_are_not_lazy() {
     let (store, counter) = (store(1), counter(1, 1_000));
-    let hide = || {
+    let make_lazy = || {
         hit(&store, counter, 1);
         round(&store);
         hit(&store, counter, 1);
         assert!(round(&store).is_empty());
     };
-    hide();
+    make_lazy();
     hit(&store, counter, -1);
     assert_eq!(round(&store).len(), 1);
-    hide();
+    make_lazy();
     assert!(!hit(&store, counter, 1_000));
-    assert_eq!(round(&store).len(), 1, "a refusal shows what it hid");
-    hide();
-    // The roster changed: somebody may know nothing.
+    assert_eq!(round(&store).len(), 1, "a denial sends the unsent hits");
+    make_lazy();
+    // A new member may hold no counts.
     store.enqueue_sync(counter.key);
     assert_eq!(round(&store).len(), 1);
-    assert!(walk(&store, &mut BackgroundScan::default(), 1, 100).is_empty());
+    assert!(scan(&store, &mut BackgroundScan::default(), 1, 100).is_empty());
 }
 
 #[test]
-fn a_small_limit_hides_nothing() {
+fn a_small_limit_has_no_slack() {
     let (store, counter) = (store(1), counter(1, 29));
     for hits in 1..=20 {
         hit(&store, counter, 1);
@@ -115,7 +115,7 @@ fn a_small_limit_hides_nothing() {
 }
 
 #[test]
-fn a_walk_finds_every_far_key_once_within_its_rounds_and_bounds() {
+fn a_scan_finds_every_lazy_key_once_within_its_rounds_and_bounds() {
     for (shards, rounds, max) in [(1, 3, 20_000), (8, 3, 20_000), (8, 40, 20_000), (8, 1, 500)] {
         let store = store(shards);
         for n in 0..5_000 {
@@ -126,10 +126,10 @@ fn a_walk_finds_every_far_key_once_within_its_rounds_and_bounds() {
             hit(&store, counter(n, 1_000), 1);
         }
         assert!(round(&store).is_empty());
-        let (mut far, mut found) = (BackgroundScan::default(), Vec::new());
-        // A round that finds its bound makes the walk longer.
+        let (mut background, mut found) = (BackgroundScan::default(), Vec::new());
+        // A round that reaches its bound extends the scan.
         for _ in 0..rounds.max(5_000_usize.div_ceil(max)) {
-            let keys = walk(&store, &mut far, rounds, max);
+            let keys = scan(&store, &mut background, rounds, max);
             assert!(keys.len() < max + 64);
             found.extend(keys);
         }
@@ -139,51 +139,54 @@ fn a_walk_finds_every_far_key_once_within_its_rounds_and_bounds() {
     }
 }
 
-/// Whatever is asked, told, lost and walked in whatever order: once the lines are empty, what the
-/// nodes told nobody is at most a tenth of the limit.
+/// For any order of checks, sends, losses and scans: once the queues are empty, the unsent hits of all
+/// nodes are at most a tenth of the limit.
 #[test]
-fn all_nodes_together_hide_at_most_a_tenth_of_a_limit() {
+fn all_nodes_together_hold_back_at_most_a_tenth_of_a_limit() {
     const LIMIT: u32 = 300;
     let mut most = 0;
     for seed in 1..=200 {
         let mut draw = Draw(seed);
         let counter = counter(seed, LIMIT);
         let stores: Vec<Store> = (0..NODES).map(|_| store(1)).collect();
-        let mut walks: Vec<BackgroundScan> =
+        let mut scans: Vec<BackgroundScan> =
             stores.iter().map(|_| BackgroundScan::default()).collect();
-        let (mut counted, mut told) = ([0_u64; NODES as usize], [0_u64; NODES as usize]);
+        let (mut counted, mut sent) = ([0_u64; NODES as usize], [0_u64; NODES as usize]);
         for _ in 0..200 {
             let node = draw.below(3);
             let (store, me) = (&stores[node], me(node as u64));
             let hits = 1 + draw.below(4) as u64;
-            let asked = Hits::new(i64::try_from(hits).expect("small"));
-            if store.check_eventual(&[counter], asked, me, START)[0].allowed {
+            let charge = Hits::new(i64::try_from(hits).expect("small"));
+            if store.check_eventual(&[counter], charge, me, START)[0].allowed {
                 counted[node] += hits;
             }
-            let mut said = None;
+            let mut delta = None;
             store.drain_sync_queue(10, |_, actor_counters| {
-                said = Some(actor_counters.own(me.actor))
+                delta = Some(actor_counters.delta_of(|actor| actor == me.actor));
             });
             if draw.below(20) == 0 {
                 let send = |_, actor_counters: &ActorCounters| {
-                    said = Some(actor_counters.own(me.actor));
+                    delta = Some(actor_counters.delta_of(|actor| actor == me.actor));
                 };
-                store.drain_lazy(&mut walks[node], 1, 10, START, send);
+                store.drain_lazy(&mut scans[node], 1, 10, START, send);
             }
-            if let Some(said) = said {
-                told[node] = said.buckets[0].used.get(&me.actor);
+            if let Some(delta) = delta {
+                sent[node] = delta.slices[0].used.get(&me.actor);
                 for (other, store) in stores.iter().enumerate() {
                     if other != node && draw.below(2) == 0 {
-                        store.merge_actor_counters(counter.key, &said, START);
+                        store.merge_actor_counters(counter.key, &delta, START);
                     }
                 }
             }
-            let hidden = counted.iter().sum::<u64>() - told.iter().sum::<u64>();
-            assert!(hidden <= u64::from(LIMIT / SYNC_SLACK_DIVISOR), "seed {seed}: {hidden}");
-            most = most.max(hidden);
+            let unsent = counted.iter().sum::<u64>() - sent.iter().sum::<u64>();
+            assert!(unsent <= u64::from(LIMIT / SYNC_SLACK_DIVISOR), "seed {seed}: {unsent}");
+            most = most.max(unsent);
         }
     }
-    assert!(most > u64::from(LIMIT / SYNC_SLACK_DIVISOR) / 2, "the schedules came near it: {most}");
+    assert!(
+        most > u64::from(LIMIT / SYNC_SLACK_DIVISOR) / 2,
+        "the schedules came near the bound: {most}"
+    );
 }
 
 /// splitmix64.

@@ -1,13 +1,13 @@
 //! Laws that hold for every algorithm, on random quotas, hits and times.
 //!
-//! Each case draws a quota, lets a random past happen to a counter, and checks one law on what came
-//! of it. A failing case is printed in full, shrunk; proptest keeps no file of it.
+//! Each case draws a quota, applies a random history to a counter, and checks one law on the result.
+//! A failing case is shrunk and printed in full; proptest writes no regression file.
 
 use std::collections::BTreeMap;
 
 use crdts::{CmRDT, CvRDT, GCounter, VClock};
 use proptest::prelude::*;
-use tidegate_limiter::engine::delta::{Bounds, DeltaBucket};
+use tidegate_limiter::engine::delta::{Bounds, DeltaSlice};
 use tidegate_limiter::engine::{
     ActorCounters, ActorId, Delta, Retry, State, Verdict, decide, decide_eventual, preview,
     preview_eventual,
@@ -17,7 +17,7 @@ use tidegate_limiter::quota::{
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
-/// 2026, as a node would see it.
+/// In the year 2026.
 const START: Timestamp = Timestamp::from_secs(1_790_000_000);
 const ME: ActorId = ActorId::new(1);
 
@@ -28,176 +28,176 @@ fn config(cases: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(config(8_000))]
 
-    /// The named time is exact: refused one nanosecond earlier, admitted then, or never.
+    /// The retry time is exact: denied one nanosecond earlier, admitted then, or never.
     #[test]
-    fn retry_is_honest_to_the_nanosecond(past in past(), ask in 0..24_u64) {
-        let (counter, now) = past.live();
-        let ask = past.hits(ask);
-        let verdict = counter.preview(ask, now);
+    fn retry_is_exact_to_the_nanosecond(history in history(), request in 0..24_u64) {
+        let (counter, now) = history.replay();
+        let request = history.hits(request);
+        let verdict = counter.preview(request, now);
         match verdict.retry {
             Retry::Now => prop_assert!(verdict.allowed),
             Retry::After(wait) => {
                 prop_assert!(!verdict.allowed);
                 prop_assert!(!wait.is_zero());
                 let then = now.plus(wait);
-                prop_assert!(counter.preview(ask, then).allowed, "refused at {wait:?}");
+                prop_assert!(counter.preview(request, then).allowed, "denied at {wait:?}");
                 let before = then.minus(Span::from_nanos(1));
-                prop_assert!(!counter.preview(ask, before).allowed, "admitted before {wait:?}");
+                prop_assert!(!counter.preview(request, before).allowed, "admitted before {wait:?}");
             }
             Retry::Never => {
                 prop_assert!(!verdict.allowed);
                 let idle = Counter { state: State::Absent, ..counter };
-                prop_assert!(!idle.preview(ask, now).allowed);
+                prop_assert!(!idle.preview(request, now).allowed);
             }
         }
     }
 
-    /// At `reset`, and not a nanosecond before, everything is there again. (A fixed window names
-    /// its end whether or not anything was used.)
+    /// At `reset`, and not a nanosecond before, the whole limit is available. (A fixed window
+    /// reports its end whether or not anything was used.)
     #[test]
-    fn reset_is_honest_to_the_nanosecond(past in past()) {
-        let (counter, now) = past.live();
+    fn reset_is_exact_to_the_nanosecond(history in history()) {
+        let (counter, now) = history.replay();
         let reset = counter.preview(Hits::PEEK, now).reset;
         let whole = Counter { state: State::Absent, ..counter.clone() };
         let then = now.plus(reset);
         let left = |counter: &Counter, at| counter.preview(Hits::PEEK, at).remaining;
         prop_assert_eq!(left(&counter, then), left(&whole, then));
-        if !reset.is_zero() && past.quota.algorithm() != Algorithm::FixedWindow {
+        if !reset.is_zero() && history.quota.algorithm() != Algorithm::FixedWindow {
             let before = then.minus(Span::from_nanos(1));
             prop_assert!(left(&counter, before) < left(&whole, before));
         }
     }
 
-    /// `remaining` is the largest ask that would pass.
+    /// `remaining` is the largest request that would pass.
     #[test]
-    fn remaining_is_what_still_passes(past in past()) {
-        let (counter, now) = past.live();
+    fn remaining_is_what_still_passes(history in history()) {
+        let (counter, now) = history.replay();
         let verdict = counter.preview(Hits::PEEK, now);
         let fits = i64::from(verdict.remaining);
         prop_assert!(!verdict.allowed || counter.preview(Hits::new(fits), now).allowed);
         prop_assert!(!counter.preview(Hits::new(fits + 1), now).allowed);
     }
 
-    /// A preview is the decision, and changes nothing that a later ask could see.
+    /// A preview equals the decision and changes nothing that a later request could observe.
     #[test]
-    fn preview_tells_what_decide_will_say(past in past(), ask in 0..40_u64, sign in prop::bool::ANY) {
-        let (mut counter, now) = past.live();
-        let ask = if sign { past.hits(ask) } else { Hits::new(-past.hits(ask).get()) };
-        let expected = counter.preview(ask, now);
-        prop_assert_eq!(counter.decide(ask, now), expected);
+    fn preview_equals_decide(history in history(), request in 0..40_u64, sign in prop::bool::ANY) {
+        let (mut counter, now) = history.replay();
+        let request = if sign { history.hits(request) } else { Hits::new(-history.hits(request).get()) };
+        let expected = counter.preview(request, now);
+        prop_assert_eq!(counter.decide(request, now), expected);
     }
 
-    /// A refused ask leaves a counter that answers as before; `fixed_window` alone counts it.
+    /// A denied request leaves a counter that answers as before; only `fixed_window` counts it.
     #[test]
-    fn refused_asks_consume_nothing(past in past(), ask in 0..40_u64, later in 0..400_u64) {
-        let (counter, now) = past.live();
-        if past.quota.algorithm() == Algorithm::FixedWindow {
+    fn denied_requests_consume_nothing(history in history(), request in 0..40_u64, later in 0..400_u64) {
+        let (counter, now) = history.replay();
+        if history.quota.algorithm() == Algorithm::FixedWindow {
             return Ok(());
         }
-        let ask = past.hits(ask);
-        let mut refused = counter.clone();
-        if !refused.decide(ask, now).allowed {
-            let later = now.plus(past.fraction(later));
-            for hits in [Hits::PEEK, Hits::ONE, ask] {
-                prop_assert_eq!(refused.preview(hits, later), counter.preview(hits, later));
+        let request = history.hits(request);
+        let mut denied = counter.clone();
+        if !denied.decide(request, now).allowed {
+            let later = now.plus(history.fraction(later));
+            for hits in [Hits::PEEK, Hits::ONE, request] {
+                prop_assert_eq!(denied.preview(hits, later), counter.preview(hits, later));
             }
         }
     }
 
-    /// Waiting never hurts: what passes at one time passes at any later one. Read backwards it says
-    /// that a clock that steps back grants nothing that it would not have granted before.
+    /// What passes at one time passes at any later one. Conversely, a clock that steps back grants
+    /// nothing that it would not have granted before.
     #[test]
-    fn a_clock_that_steps_back_grants_nothing(past in past(), ask in 0..40_u64, back in 0..400_u64) {
-        let (counter, now) = past.live();
-        let ask = past.hits(ask);
-        let earlier = now.minus(past.fraction(back));
-        if counter.preview(ask, earlier).allowed {
-            prop_assert!(counter.preview(ask, now).allowed);
+    fn a_clock_that_steps_back_grants_nothing(history in history(), request in 0..40_u64, back in 0..400_u64) {
+        let (counter, now) = history.replay();
+        let request = history.hits(request);
+        let earlier = now.minus(history.fraction(back));
+        if counter.preview(request, earlier).allowed {
+            prop_assert!(counter.preview(request, now).allowed);
         }
         let left = |at| counter.preview(Hits::PEEK, at).remaining;
         prop_assert!(left(earlier) <= left(now));
     }
 
-    /// From `absent_at` on a state may be dropped and nobody can tell.
+    /// From `expires_at` on a state may be dropped without effect.
     #[test]
-    fn a_state_is_like_absent_from_the_time_it_names(past in past(), ask in 0..40_u64, on in 0..400_u64) {
-        let (counter, now) = past.live();
-        prop_assert!(counter.state.seen_at(&past.quota) <= now);
-        let ask = past.hits(ask);
-        let then = counter.state.absent_at(&past.quota).plus(past.fraction(on));
+    fn a_state_equals_abforwardedce_it_expired(history in history(), request in 0..40_u64, on in 0..400_u64) {
+        let (counter, now) = history.replay();
+        prop_assert!(counter.state.last_update(&history.quota) <= now);
+        let request = history.hits(request);
+        let then = counter.state.expires_at(&history.quota).plus(history.fraction(on));
         let dropped = Counter { state: State::Absent, ..counter.clone() };
-        prop_assert_eq!(counter.preview(ask, then), dropped.preview(ask, then));
+        prop_assert_eq!(counter.preview(request, then), dropped.preview(request, then));
     }
 
-    /// Hits one by one at one instant are let through as far as `remaining` said, and leave the
-    /// same state as one ask for as many.
+    /// Hits one by one at one instant are admitted up to `remaining`, and leave the same state as one
+    /// request for as many.
     #[test]
-    fn one_ask_for_many_is_many_asks_for_one(past in past(), many in 1..60_u32) {
-        let (mut singly, now) = past.live();
+    fn one_request_for_many_equals_many_for_one(history in history(), many in 1..60_u32) {
+        let (mut singly, now) = history.replay();
         let mut at_once = singly.clone();
         let fits = singly.preview(Hits::PEEK, now).remaining.min(many);
         let admitted = (0..many).filter(|_| singly.decide(Hits::ONE, now).allowed).count();
         prop_assert_eq!(admitted, usize::try_from(fits).expect("a small number"));
-        if fits > 0 && past.quota.algorithm() != Algorithm::FixedWindow {
+        if fits > 0 && history.quota.algorithm() != Algorithm::FixedWindow {
             at_once.decide(Hits::new(i64::from(fits)), now);
             prop_assert_eq!(singly.state, at_once.state);
         }
     }
 
-    /// In any stretch of time no more passes than the algorithm's module doc says.
+    /// In any interval no more hits pass than the algorithm's documentation states.
     #[test]
-    fn admitted_hits_stay_within_the_bound(past in past()) {
-        let admitted = past.admitted();
+    fn admitted_hits_stay_within_the_bound(history in history()) {
+        let admitted = history.admitted();
         for (from, &(start, _)) in admitted.iter().enumerate() {
             let mut sum = 0_u128;
             for &(end, hits) in &admitted[from..] {
                 sum += u128::from(hits);
-                past.check_bound(sum, admitted[from].1, end.since(start))?;
+                history.check_bound(sum, admitted[from].1, end.since(start))?;
             }
         }
     }
 
     /// A sliding counter is wrong by at most the hits of the slice that overlaps in part.
     #[test]
-    fn a_sliding_counter_errs_by_at_most_one_slice(past in past()) {
-        if past.quota.algorithm() != Algorithm::SlidingWindowCounter {
+    fn a_sliding_counter_errs_by_at_most_one_slice(history in history()) {
+        if history.quota.algorithm() != Algorithm::SlidingWindowCounter {
             return Ok(());
         }
-        let (limit, window) = (u64::from(past.quota.limit()), past.quota.window());
-        let slice = window.as_nanos() / u64::from(past.quota.sub_windows());
-        let admitted = past.admitted();
+        let (limit, window) = (u64::from(history.quota.limit()), history.quota.window());
+        let slice = window.as_nanos() / u64::from(history.quota.sub_windows());
+        let admitted = history.admitted();
         for &(end, _) in &admitted {
             let until_end = admitted.iter().take_while(|(at, _)| *at <= end);
             let in_window = until_end.filter(|(at, _)| end.since(*at) < window);
             let sum: u64 = in_window.map(|(_, hits)| hits).sum();
-            let partial = end.as_nanos() / slice - u64::from(past.quota.sub_windows());
+            let partial = end.as_nanos() / slice - u64::from(history.quota.sub_windows());
             let in_partial = admitted.iter().filter(|(at, _)| at.as_nanos() / slice == partial);
             let spare: u64 = in_partial.map(|(_, hits)| hits).sum();
             prop_assert!(sum <= limit + spare, "{sum} of {limit} with {spare} in the partial slice");
         }
     }
 
-    /// Times at both ends of what can be said end in a refusal or an answer, never in a panic.
+    /// Extreme times and amounts give a verdict, never a panic.
     #[test]
     fn no_time_and_no_amount_panics(
         quota in quota(),
         eventual in prop::bool::ANY,
-        asks in prop::collection::vec((any::<i64>(), edge_time()), 1..12),
+        requests in prop::collection::vec((any::<i64>(), edge_time()), 1..12),
     ) {
         let mut counter = Counter::new(quota, eventual);
-        for (hits, now) in asks {
+        for (hits, now) in requests {
             let verdict = counter.decide(Hits::new(hits), now);
             prop_assert_eq!(verdict.allowed, verdict.retry == Retry::Now);
             prop_assert_ne!(verdict.retry, Retry::After(Span::ZERO));
-            counter.state.absent_at(&quota);
-            counter.state.seen_at(&quota);
+            counter.state.expires_at(&quota);
+            counter.state.last_update(&quota);
         }
     }
 
-    /// States survive the wire as they are.
+    /// Encoding and decoding a state yields the same state.
     #[test]
-    fn a_state_reads_back_as_it_was_written(past in past()) {
-        let (counter, _) = past.live();
+    fn a_state_reads_back_as_it_was_written(history in history()) {
+        let (counter, _) = history.replay();
         let bytes = bincode::serde::encode_to_vec(&counter.state, bincode::config::standard());
         let bytes = bytes.expect("a state encodes");
         let (state, _): (State, usize) =
@@ -206,7 +206,7 @@ proptest! {
         prop_assert_eq!(state, counter.state);
     }
 
-    /// Bytes that nobody wrote either are no state or are one that answers without a panic.
+    /// Random bytes either fail to decode or decode to a state that gives verdicts without a panic.
     #[test]
     fn a_state_from_random_bytes_never_panics(
         bytes in prop::collection::vec(any::<u8>(), 0..80),
@@ -229,7 +229,7 @@ proptest! {
 proptest! {
     #![proptest_config(config(6_000))]
 
-    /// Commutative, associative, idempotent, and Absent is its zero; states of different kinds too.
+    /// Commutative, associative, idempotent, and Absent is its zero; also for states of different forms.
     #[test]
     fn merge_is_a_join(a in small_state(), b in small_state(), c in small_state()) {
         prop_assert_eq!(join(&a, &b), join(&b, &a));
@@ -239,70 +239,69 @@ proptest! {
         prop_assert_eq!(join(&join(&a, &b), &b), join(&a, &b));
     }
 
-    /// Once time has reached what both sides have seen, the joined state admits no more than
+    /// Once time has reached the last update of both sides, the joined state admits no more than
     /// either.
     #[test]
-    fn merge_forgets_no_hit(
+    fn merge_loses_no_hit(
         (quota, eventual, a, b) in siblings(false),
         on in 0..400_u64,
         hits in 1..25_i64,
     ) {
-        let now = a.seen_at(&quota).max(b.seen_at(&quota)).max(SMALL_START);
+        let now = a.last_update(&quota).max(b.last_update(&quota)).max(SMALL_START);
         let now = now.plus(Span::from_nanos(quota.window().as_nanos() / 200 * on));
         let both = join(&a, &b);
-        let ask = |state: &State, hits| {
+        let preview = |state: &State, hits| {
             Counter { state: state.clone(), quota, eventual }.preview(hits, now)
         };
         for side in [&a, &b] {
-            prop_assert!(ask(&both, Hits::PEEK).remaining <= ask(side, Hits::PEEK).remaining);
-            if ask(&both, Hits::new(hits)).allowed {
-                prop_assert!(ask(side, Hits::new(hits)).allowed);
+            prop_assert!(preview(&both, Hits::PEEK).remaining <= preview(side, Hits::PEEK).remaining);
+            if preview(&both, Hits::new(hits)).allowed {
+                prop_assert!(preview(side, Hits::new(hits)).allowed);
             }
         }
     }
 
-    /// Columns say what `crdts::GCounter` says, whatever was lost, repeated or reordered on the
-    /// way.
+    /// Per-actor counters equal `crdts::GCounter`, whatever was lost, repeated or reordered.
     #[test]
-    fn columns_count_as_the_reference_g_counter_does(
+    fn per_actor_counters_equal_the_reference_g_counter(
         steps in prop::collection::vec((0..3_usize, 0..3_usize, 0..4_u64, 0..50_u64), 1..60),
     ) {
         let quota = sliding(1_000_000, 60, 4);
         let mut ours: Vec<State> = vec![State::Absent; 3];
         let mut reference = vec![BTreeMap::<u64, GCounter<ActorId>>::new(); 3];
         let first = START.as_secs() / 15;
-        for (node, from, bucket, hits) in steps {
+        for (node, from, slice, hits) in steps {
             if hits == 0 {
-                let Some(said) = ours[from].actor_counters().map(ActorCounters::wire) else { continue };
-                ours[node].merge_delta(&said, &quota);
-                let said = reference[from].clone();
-                for (bucket, counter) in said {
-                    reference[node].entry(bucket).or_default().merge(counter);
+                let Some(sent) = ours[from].actor_counters().map(ActorCounters::to_delta) else { continue };
+                ours[node].merge_delta(&sent, &quota);
+                let sent = reference[from].clone();
+                for (slice, counter) in sent {
+                    reference[node].entry(slice).or_default().merge(counter);
                 }
                 continue;
             }
             let me = ActorId::new(node as u64);
-            let now = Timestamp::from_secs((first + bucket) * 15);
-            // The decision counts in the newest bucket that the node knows of.
+            let now = Timestamp::from_secs((first + slice) * 15);
+            // The decision counts in the newest slice that the node holds.
             let newest = reference[node].keys().next_back().copied().unwrap_or(0);
-            let counter = reference[node].entry(newest.max(first + bucket)).or_default();
+            let counter = reference[node].entry(newest.max(first + slice)).or_default();
             counter.apply(counter.inc_many(me, hits));
             let hits = Hits::new(i64::try_from(hits).expect("small"));
             prop_assert!(decide_eventual(&mut ours[node], me, &quota, hits, now).allowed);
         }
         for (ours, reference) in ours.iter().zip(&reference) {
-            for (bucket, counter) in reference {
-                let sum = ours.actor_counters().map_or(0, |actor_counters| actor_counters.sum(*bucket));
+            for (slice, counter) in reference {
+                let sum = ours.actor_counters().map_or(0, |actor_counters| actor_counters.sum(*slice));
                 prop_assert_eq!(sum.to_string(), counter.read().to_string());
             }
         }
     }
 
-    /// What passes validation can be merged, answered from and sent on; what does not says why.
+    /// A delta that passes validation can be merged, decided on and forwarded; another gives an error.
     #[test]
-    fn a_delta_that_is_let_through_does_no_harm(delta in delta(), mine in sibling_columns()) {
+    fn a_valid_delta_does_no_harm(delta in delta(), mine in eventual_state()) {
         let bounds =
-            Bounds { now: SMALL_START, ahead_max: Span::from_secs(200), columns_max: 3 };
+            Bounds { now: SMALL_START, ahead_max: Span::from_secs(200), actors_max: 3 };
         if let Err(error) = delta.validate(&bounds) {
             prop_assert!(!error.to_string().is_empty());
             return Ok(());
@@ -311,20 +310,20 @@ proptest! {
         let mut state = mine.clone();
         state.merge_delta(&delta, &quota);
         let left = |state: &State, at| preview_eventual(state, &quota, Hits::PEEK, at).remaining;
-        let now = state.seen_at(&quota).max(SMALL_START);
+        let now = state.last_update(&quota).max(SMALL_START);
         prop_assert!(left(&state, now) <= quota.limit());
-        // A delta without refunds only ever takes room away.
-        if delta.buckets.iter().all(|bucket| bucket.refunded.is_empty()) {
+        // A delta without refunds never raises `remaining`.
+        if delta.slices.iter().all(|slice| slice.refunded.is_empty()) {
             prop_assert!(left(&state, now) <= left(&mine, now));
         }
-        let sent_on = state.actor_counters().map(ActorCounters::wire);
-        prop_assert_eq!(sent_on.and_then(|delta| ActorCounters::try_from(delta).ok()), state.actor_counters().cloned());
+        let forwarded = state.actor_counters().map(ActorCounters::to_delta);
+        prop_assert_eq!(forwarded.and_then(|delta| ActorCounters::try_from(delta).ok()), state.actor_counters().cloned());
     }
 
-    /// Deltas between nodes end in the same counts in any order, repeated or not.
+    /// Deltas yield the same counts in any order, repeated or not.
     #[test]
-    fn deltas_in_any_order_end_in_the_same_columns(
-        states in prop::collection::vec(sibling_columns(), 1..5),
+    fn deltas_in_any_order_yield_the_same_counters(
+        states in prop::collection::vec(eventual_state(), 1..5),
         order in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
     ) {
         let quota = small_quota(6);
@@ -335,16 +334,15 @@ proptest! {
         let mut shuffled = State::Absent;
         for state in order.iter().map(|index| index.get(&states)).chain(states.iter().rev()) {
             if let Some(actor_counters) = state.actor_counters() {
-                shuffled.merge_delta(&actor_counters.wire(), &quota);
+                shuffled.merge_delta(&actor_counters.to_delta(), &quota);
             }
         }
         prop_assert_eq!(straight, shuffled);
     }
 }
 
-// === A random past ===
+// === A random history ===
 
-/// A counter and who asks it.
 #[derive(Clone, Debug)]
 struct Counter {
     state: State,
@@ -376,33 +374,33 @@ impl Counter {
     }
 }
 
-/// Asks of one counter, in fractions of its limit and its window.
+/// Requests for one counter, in fractions of its limit and its window.
 #[derive(Clone, Debug)]
-struct FormerMember {
+struct History {
     quota: Quota,
     eventual: bool,
     offset: u64,
-    asks: Vec<(u64, u64)>,
+    requests: Vec<(u64, u64)>,
 }
 
-impl FormerMember {
-    /// Lives through it; the counter and the time after the last ask.
-    fn live(&self) -> (Counter, Timestamp) {
+impl History {
+    /// Applies it; returns the counter and the time of the last request.
+    fn replay(&self) -> (Counter, Timestamp) {
         let mut counter = Counter::new(self.quota, self.eventual);
         let mut now = START.plus(Span::from_nanos(self.offset));
-        for &(hits, wait) in &self.asks {
+        for &(hits, wait) in &self.requests {
             now = now.plus(self.fraction(wait));
             counter.decide(self.hits(hits), now);
         }
         (counter, now)
     }
 
-    /// When how many hits passed.
+    /// The time and the hits of every admitted request.
     fn admitted(&self) -> Vec<(Timestamp, u64)> {
         let mut counter = Counter::new(self.quota, self.eventual);
         let mut now = START.plus(Span::from_nanos(self.offset));
         let mut admitted = Vec::new();
-        for &(hits, wait) in &self.asks {
+        for &(hits, wait) in &self.requests {
             now = now.plus(self.fraction(wait));
             let hits = self.hits(hits);
             let verdict = counter.decide(hits, now);
@@ -424,15 +422,15 @@ impl FormerMember {
         Span::from_nanos(self.quota.window().as_nanos() / 100 * n + n)
     }
 
-    /// Checks `hits` of several asks, `first` of them from the first, within `stretch`.
-    fn check_bound(&self, hits: u128, first: u64, stretch: Span) -> Result<(), TestCaseError> {
+    /// Checks `hits` of several requests, `first` of them from the first, within `interval`.
+    fn check_bound(&self, hits: u128, first: u64, interval: Span) -> Result<(), TestCaseError> {
         let (limit, window) = (u128::from(self.quota.limit()), self.quota.window());
         let ticks = u128::from(window.as_nanos());
-        let earned = u128::from(stretch.as_nanos()) * limit;
+        let earned = u128::from(interval.as_nanos()) * limit;
         match self.quota.algorithm() {
-            Algorithm::SlidingWindowLog if stretch < window => prop_assert!(hits <= limit),
-            Algorithm::FixedWindow if stretch < window => prop_assert!(hits <= 2 * limit),
-            Algorithm::SlidingWindowCounter if stretch < window => {
+            Algorithm::SlidingWindowLog if interval < window => prop_assert!(hits <= limit),
+            Algorithm::FixedWindow if interval < window => prop_assert!(hits <= 2 * limit),
+            Algorithm::SlidingWindowCounter if interval < window => {
                 prop_assert!(hits < 2 * limit || hits == limit);
             }
             Algorithm::LeakyBucket if self.quota.queue().is_some() => {
@@ -448,15 +446,16 @@ impl FormerMember {
     }
 }
 
-fn past() -> impl Strategy<Value = FormerMember> {
+fn history() -> impl Strategy<Value = History> {
     let wait = prop_oneof![4 => Just(0_u64), 6 => 0..20_u64, 1 => 20..250_u64];
     let hits = prop_oneof![4 => 1..8_u64, 2 => 8..45_u64];
-    let asks = prop::collection::vec((hits, wait), 0..30);
-    (quota(), prop::bool::ANY, 0..WINDOW_MAX.as_nanos(), asks)
-        .prop_map(|(quota, eventual, offset, asks)| FormerMember { quota, eventual, offset, asks })
+    let requests = prop::collection::vec((hits, wait), 0..30);
+    (quota(), prop::bool::ANY, 0..WINDOW_MAX.as_nanos(), requests).prop_map(
+        |(quota, eventual, offset, requests)| History { quota, eventual, offset, requests },
+    )
 }
 
-/// Any quota at all, up to the ends of what is valid.
+/// Any valid quota.
 fn quota() -> impl Strategy<Value = Quota> {
     let limit = prop_oneof![Just(1_u32), 2..50_u32, 50..5_000_u32, any::<u32>(), Just(u32::MAX)];
     let millis_max = WINDOW_MAX.as_nanos() / 1_000_000;
@@ -501,7 +500,7 @@ fn edge_time() -> impl Strategy<Value = Timestamp> {
     .prop_map(Timestamp::from_nanos)
 }
 
-// === Small worlds, in which random states meet ===
+// === Random states of a few quotas ===
 
 const SMALL_START: Timestamp = Timestamp::from_secs(600);
 
@@ -517,7 +516,7 @@ fn sliding(limit: u32, secs: u64, sub_windows: u8) -> Quota {
     .expect("a valid quota")
 }
 
-/// Seven counters that one key may have had: each algorithm, and sub-windows.
+/// Seven quotas that one key may have had: each algorithm, and sub-windows.
 fn small_quota(kind: usize) -> Quota {
     match Algorithm::ALL.get(kind) {
         Some(&algorithm) => {
@@ -527,14 +526,14 @@ fn small_quota(kind: usize) -> Quota {
     }
 }
 
-/// A state of `quota` after a few asks around [`SMALL_START`] by one of three actors.
+/// A state of `quota` after a few requests around [`SMALL_START`] by one of three actors.
 fn state_of(quota: Quota, eventual: bool, refunds: bool) -> impl Strategy<Value = State> {
     let least = if refunds { -3_i64 } else { 0 };
-    let ask = (least..9_i64, 0..200_u64, 1..4_u64);
-    prop::collection::vec(ask, 0..10).prop_map(move |mut asks| {
-        asks.sort_by_key(|&(_, secs, _)| secs);
+    let request = (least..9_i64, 0..200_u64, 1..4_u64);
+    prop::collection::vec(request, 0..10).prop_map(move |mut requests| {
+        requests.sort_by_key(|&(_, secs, _)| secs);
         let mut state = State::Absent;
-        for (hits, secs, actor) in asks {
+        for (hits, secs, actor) in requests {
             let (hits, now) = (Hits::new(hits), SMALL_START.plus(Span::from_secs(secs)));
             if eventual {
                 decide_eventual(&mut state, ActorId::new(actor), &quota, hits, now);
@@ -546,7 +545,7 @@ fn state_of(quota: Quota, eventual: bool, refunds: bool) -> impl Strategy<Value 
     })
 }
 
-/// Any kind of state, refunds included.
+/// Any form of state, refunds included.
 fn small_state() -> impl Strategy<Value = State> {
     (0..7_usize, prop::bool::ANY)
         .prop_flat_map(|(kind, eventual)| state_of(small_quota(kind), eventual, true))
@@ -562,11 +561,11 @@ fn siblings(refunds: bool) -> impl Strategy<Value = (Quota, bool, State, State)>
     })
 }
 
-fn sibling_columns() -> impl Strategy<Value = State> {
+fn eventual_state() -> impl Strategy<Value = State> {
     state_of(small_quota(6), true, true)
 }
 
-/// Deltas at and beyond the edge of what [`small_quota`] 6 may be told.
+/// Valid and invalid deltas for [`small_quota`] 6.
 fn delta() -> impl Strategy<Value = Delta> {
     let value = prop_oneof![8 => 1..30_u64, 1 => Just(u64::from(u32::MAX)), 1 => any::<u64>()];
     let clock = move || {
@@ -575,7 +574,7 @@ fn delta() -> impl Strategy<Value = Delta> {
     };
     let refunds = prop_oneof![3 => Just(VClock::new()), 1 => clock()];
     let index = prop_oneof![20 => 25..45_u64, 1 => any::<u64>()];
-    let bucket = (index, clock(), refunds).prop_map(|(index, used, refunded)| DeltaBucket {
+    let slice = (index, clock(), refunds).prop_map(|(index, used, refunded)| DeltaSlice {
         index,
         used,
         refunded,
@@ -586,15 +585,15 @@ fn delta() -> impl Strategy<Value = Delta> {
         1 => (0..3_000_000_000_u64, 0..4_u8),
     ];
     let order = prop::bool::weighted(0.9);
-    (shape, prop::collection::vec(bucket, 0..4), order).prop_map(
-        |((bucket_ns, keep), mut buckets, in_order)| {
+    (shape, prop::collection::vec(slice, 0..4), order).prop_map(
+        |((slice_ns, slices_kept), mut slices, in_order)| {
             if in_order {
-                buckets.sort_by_key(|bucket| std::cmp::Reverse(bucket.index));
-                let newest = buckets.first().map_or(0, |bucket| bucket.index);
-                buckets.retain(|bucket| newest - bucket.index < u64::from(keep));
-                buckets.dedup_by_key(|bucket| bucket.index);
+                slices.sort_by_key(|slice| std::cmp::Reverse(slice.index));
+                let newest = slices.first().map_or(0, |slice| slice.index);
+                slices.retain(|slice| newest - slice.index < u64::from(slices_kept));
+                slices.dedup_by_key(|slice| slice.index);
             }
-            Delta { bucket_ns, keep, buckets }
+            Delta { slice_ns, slices_kept, slices }
         },
     )
 }

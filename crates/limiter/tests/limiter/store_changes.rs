@@ -1,5 +1,5 @@
-//! What strict keys owe their replicas, and what long keys owe the disk: every change is handed
-//! over once, within the bounds of the lines.
+//! Replication of strict keys and snapshots of long keys: every change is drained once, within the
+//! bounds of the queues.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
 use tidegate_limiter::store::{
-    Counter, Cursor, KeyHash, KeyHasher, Merged, Options, Store, StoredCounter,
+    Counter, Cursor, KeyHash, KeyHasher, MergeOutcome, Options, Store, StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
@@ -52,12 +52,12 @@ fn unsaved(store: &Store) -> BTreeSet<KeyHash> {
         from = store.drain_snapshot_queue(cursor, START, 5, &mut found);
     }
     let keys: BTreeSet<_> = found.iter().map(|counted| counted.key).collect();
-    assert_eq!(keys.len(), found.len(), "a key was handed over twice");
+    assert_eq!(keys.len(), found.len(), "a key was drained twice");
     keys
 }
 
 #[test]
-fn a_changed_key_is_handed_over_once() {
+fn a_changed_key_is_drained_once() {
     let store = store();
     for _ in 0..5 {
         assert!(hit(&store, counter(1), 1));
@@ -69,7 +69,7 @@ fn a_changed_key_is_handed_over_once() {
 }
 
 #[test]
-fn what_changes_nothing_is_no_news() {
+fn a_check_that_changes_nothing_is_not_queued() {
     let store = store();
     let window = limit(Algorithm::FixedWindow, 2, MINUTE, Mode::Strict);
     for limit in [counter(1), window] {
@@ -80,13 +80,13 @@ fn what_changes_nothing_is_no_news() {
     hit(&store, counter(1), 0);
     assert!(changed(&store, 10).is_empty());
     assert!(!hit(&store, window, 1));
-    assert_eq!(changed(&store, 10), [window.key], "a fixed window counts what it refuses");
+    assert_eq!(changed(&store, 10), [window.key], "a fixed window counts denied hits");
     assert!(!hit(&store, counter(3), 11));
     assert!(changed(&store, 10).is_empty());
 }
 
 #[test]
-fn a_key_that_could_not_be_sent_stands_in_line_again() {
+fn a_key_that_could_not_be_sent_is_queued_again() {
     let store = store();
     hit(&store, counter(1), 1);
     for key in changed(&store, 10) {
@@ -95,19 +95,19 @@ fn a_key_that_could_not_be_sent_stands_in_line_again() {
     }
     assert_eq!(changed(&store, 10), [counter(1).key]);
     store.enqueue_replication(counter(2).key);
-    assert!(changed(&store, 10).is_empty(), "nothing is known of it");
+    assert!(changed(&store, 10).is_empty(), "the key does not exist");
 }
 
 #[test]
-fn shares_columns_and_what_peers_sent_do_not_stand_in_line() {
+fn local_shares_eventual_keys_and_merges_are_not_queued_for_replication() {
     let (mine, theirs) = (store(), store());
     let share = Counter { key: counter(1).key.share(), ..counter(1) };
     hit(&mine, share, 1);
     let eventual = limit(Algorithm::SlidingWindowCounter, 1, MINUTE, Mode::Eventual);
     mine.check_eventual(&[eventual], Hits::ONE, ActorId::new(1), START);
     hit(&theirs, counter(2), 1);
-    let told = theirs.get(counter(2).key, START).expect("it was just asked");
-    assert_eq!(mine.merge(told, START), Merged::Joined { priority: true });
+    let copy = theirs.get(counter(2).key, START).expect("it was just checked");
+    assert_eq!(mine.merge(copy, START), MergeOutcome::Merged { changed: true });
     assert!(changed(&mine, 10).is_empty());
     let mut actor_counters = Vec::new();
     mine.drain_sync_queue(10, |key, _| actor_counters.push(key));
@@ -115,19 +115,19 @@ fn shares_columns_and_what_peers_sent_do_not_stand_in_line() {
 }
 
 #[test]
-fn a_store_whose_changes_nobody_drains_keeps_no_line() {
+fn a_store_that_is_not_replicated_has_no_queue() {
     let store = store();
     hit(&store, counter(1), 1);
     store.set_replicated(false);
     hit(&store, counter(2), 1);
     assert!(changed(&store, 10).is_empty());
-    assert_eq!(store.stats().changed, 0);
+    assert_eq!(store.stats().replication_queue, 0);
     store.set_replicated(true);
-    assert_eq!(changed(&store, 10), [counter(1).key], "it still was owed");
+    assert_eq!(changed(&store, 10), [counter(1).key], "it was not sent yet");
 }
 
 #[test]
-fn every_change_is_handed_over_although_the_line_is_bounded() {
+fn every_change_is_drained_although_the_queue_is_bounded() {
     let store = store();
     let keys: BTreeSet<_> = (0..20_000).map(|n| counter(n).key).collect();
     let eventual = |n| limit(Algorithm::SlidingWindowCounter, n, MINUTE, Mode::Eventual);
@@ -138,13 +138,13 @@ fn every_change_is_handed_over_although_the_line_is_bounded() {
             store.check_eventual(&[eventual(n)], Hits::ONE, ActorId::new(1), START);
         }
     }
-    assert!(store.stats().changed <= 2 * 1_024, "{:?}", store.stats());
-    let (mut found, mut found_columns) = (BTreeSet::new(), BTreeSet::new());
+    assert!(store.stats().replication_queue <= 2 * 1_024, "{:?}", store.stats());
+    let (mut found, mut found_eventual) = (BTreeSet::new(), BTreeSet::new());
     for round in 0.. {
         let keys = changed(&store, 700);
-        // The other kind's walk goes over the same slots and leaves these alone.
+        // The scan for eventual keys covers the same slots and leaves strict keys alone.
         store.drain_sync_queue(300, |key, _| {
-            found_columns.insert(key);
+            found_eventual.insert(key);
         });
         if keys.is_empty() {
             break;
@@ -155,17 +155,17 @@ fn every_change_is_handed_over_although_the_line_is_bounded() {
         }
     }
     assert_eq!(found, keys);
-    assert_eq!(found_columns, actor_counters);
-    assert_eq!((store.stats().changed, store.stats().dirty), (0, 0));
+    assert_eq!(found_eventual, actor_counters);
+    assert_eq!((store.stats().replication_queue, store.stats().sync_queue), (0, 0));
 }
 
 #[test]
-fn every_change_of_a_long_key_is_unsaved_until_it_was_handed_over() {
+fn every_change_of_a_long_key_is_unsaved_until_it_is_drained() {
     let store = store();
     store.set_snapshotted(true);
     let strict = limit(Algorithm::TokenBucket, 1, WEEK, Mode::Strict);
     let eventual = limit(Algorithm::SlidingWindowCounter, 2, WEEK, Mode::Eventual);
-    let told = limit(Algorithm::FixedWindow, 3, WEEK, Mode::Strict);
+    let merged = limit(Algorithm::FixedWindow, 3, WEEK, Mode::Strict);
     let actor_counters = limit(Algorithm::FixedWindow, 4, WEEK, Mode::Eventual);
     let me = ActorId::new(1);
     let change = |hits| {
@@ -177,19 +177,19 @@ fn every_change_of_a_long_key_is_unsaved_until_it_was_handed_over() {
     let index = u32::try_from(START.as_secs() / WEEK).expect("this century");
     let state = State::FixedWindow { index, used: 7 };
     let expires = Timestamp::from_secs(u64::from(index + 1) * WEEK);
-    store.merge(StoredCounter { key: told.key, state, expires }, START);
+    store.merge(StoredCounter { key: merged.key, state, expires }, START);
     let other = self::store();
     other.check_eventual(&[actor_counters], Hits::ONE, ActorId::new(2), START);
-    let said = other.actor_counters(actor_counters.key).expect("it was just asked").wire();
-    store.merge_actor_counters(actor_counters.key, &said, START);
+    let delta = other.actor_counters(actor_counters.key).expect("it was just checked").to_delta();
+    store.merge_actor_counters(actor_counters.key, &delta, START);
     assert_eq!(
         unsaved(&store),
-        BTreeSet::from([strict, eventual, told, actor_counters].map(|c| c.key))
+        BTreeSet::from([strict, eventual, merged, actor_counters].map(|c| c.key))
     );
     assert!(unsaved(&store).is_empty());
 
     change(0);
-    store.merge_actor_counters(actor_counters.key, &said, START);
+    store.merge_actor_counters(actor_counters.key, &delta, START);
     assert!(unsaved(&store).is_empty(), "nothing changed");
     change(1);
     assert_eq!(unsaved(&store), BTreeSet::from([strict, eventual].map(|c| c.key)));
@@ -199,7 +199,7 @@ fn every_change_of_a_long_key_is_unsaved_until_it_was_handed_over() {
 }
 
 #[test]
-fn a_store_that_is_not_saved_notes_nothing() {
+fn a_store_without_snapshots_marks_nothing() {
     let store = store();
     hit(&store, limit(Algorithm::Gcra, 1, WEEK, Mode::Strict), 1);
     assert!(unsaved(&store).is_empty());

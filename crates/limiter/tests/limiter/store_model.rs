@@ -1,7 +1,7 @@
-//! The store against a map that forgets nothing, keeps no bound and sweeps nothing: every verdict
-//! must be the same, whatever expires, moves, grows or is removed underneath.
+//! The store against an unbounded map without expiry: every verdict must be the same, whatever
+//! expires, moves, grows or is removed.
 //!
-//! Cases are random and shrunk; a failing one is printed in full. Proptest keeps no file of it.
+//! Cases are random and shrunk; a failing one is printed in full. Proptest writes no regression file.
 
 use std::collections::HashMap;
 
@@ -21,8 +21,8 @@ enum Op {
     Flood { first: u64, keys: u64 },
     Wait(u64),
     Remove { token: u64 },
-    Tend,
-    Tell(usize),
+    Expire,
+    Drain(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -33,8 +33,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (100..10_000_u64, 1..200_u64).prop_map(|(first, keys)| Op::Flood { first, keys }),
         3 => prop_oneof![0..2_000_000_000_u64, 0..40_000_000_000_u64].prop_map(Op::Wait),
         1 => token.prop_map(|token| Op::Remove { token }),
-        1 => Just(Op::Tend),
-        2 => (1..50_usize).prop_map(Op::Tell),
+        1 => Just(Op::Expire),
+        2 => (1..50_usize).prop_map(Op::Drain),
     ]
 }
 
@@ -56,12 +56,12 @@ fn quota() -> impl Strategy<Value = Quota> {
     )
 }
 
-/// A key spread over shards and slots as a hash would.
-/// It says what real ones say: that it is eventual or not, no share, and in a long window.
+/// A key spread over shards and slots as by a hash, with the flags of a real one: eventual or not, no
+/// share, a long window.
 fn key(token: u64, tag: u64, eventual: bool) -> KeyHash {
     let spread = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let says = if eventual { 0b1001 } else { 0b1000 };
-    KeyHash { token: spread(token), tag: spread(token * 16 + tag) & !0b1111 | says }
+    let flags = if eventual { 0b1001 } else { 0b1000 };
+    KeyHash { token: spread(token), tag: spread(token * 16 + tag) & !0b1111 | flags }
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -70,20 +70,20 @@ fn config(cases: u32) -> ProptestConfig {
 
 type Model = HashMap<KeyHash, State>;
 
-/// What was handed over: the latest of each key.
+/// The latest drained state of each key.
 #[derive(Default)]
-struct Told {
+struct Drained {
     replica: Model,
     disk: Model,
 }
 
-impl Told {
-    /// One round of replication of so many keys, and one snapshot.
+impl Drained {
+    /// One round of replication and sync of `max` keys each, and one snapshot.
     fn take(&mut self, store: &Store, max: usize, now: Timestamp) {
         let mut changed = Vec::new();
         store.drain_replication_queue(max, |key| changed.push(key));
         let now_there = changed.into_iter().filter_map(|key| store.get(key, now));
-        self.replica.extend(now_there.map(|counted| (counted.key, counted.state)));
+        self.replica.extend(now_there.map(|copy| (copy.key, copy.state)));
         store.drain_sync_queue(max, |key, actor_counters| {
             self.replica.insert(key, State::ActorCounters(Box::new(actor_counters.clone())));
         });
@@ -91,24 +91,24 @@ impl Told {
         while let Some(from) = cursor {
             cursor = store.drain_snapshot_queue(from, now, max, &mut unsaved);
         }
-        self.disk.extend(unsaved.into_iter().map(|counted| (counted.key, counted.state)));
+        self.disk.extend(unsaved.into_iter().map(|copy| (copy.key, copy.state)));
     }
 
-    fn forget(&mut self, key: KeyHash) {
+    fn remove(&mut self, key: KeyHash) {
         self.replica.remove(&key);
         self.disk.remove(&key);
     }
 }
 
-/// Whoever took all that was handed over answers as the store does.
-fn tells_every_change(
+/// A replica of all drained states gives the same verdicts as the store.
+fn drains_every_change(
     store: &Store,
-    told: &mut Told,
+    drained: &mut Drained,
     quotas: [Quota; 2],
     now: Timestamp,
     eventual: bool,
 ) {
-    told.take(store, usize::MAX, now);
+    drained.take(store, usize::MAX, now);
     let (mut held, mut cursor) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = cursor {
         cursor = store.scan(from, now, 7, |_| true, &mut held);
@@ -117,17 +117,17 @@ fn tells_every_change(
         let preview = if eventual { engine::preview_eventual } else { engine::preview };
         preview(state, quota, Hits::ONE, now)
     };
-    for counted in held {
-        for copies in [&told.replica, &told.disk] {
-            let copy = copies.get(&counted.key).unwrap_or(&State::Absent);
+    for counter in held {
+        for copies in [&drained.replica, &drained.disk] {
+            let copy = copies.get(&counter.key).unwrap_or(&State::Absent);
             for quota in &quotas {
-                assert_eq!(answer(copy, quota), answer(&counted.state, quota), "{counted:?}");
+                assert_eq!(answer(copy, quota), answer(&counter.state, quota), "{counter:?}");
             }
         }
     }
 }
 
-/// What a check means, written down without slots, bounds or expiry.
+/// A check without slots, bounds or expiry.
 fn check_model(
     model: &mut Model,
     counters: &[Counter],
@@ -169,10 +169,10 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
     let (store, mut model) = (Store::new(options), Model::new());
     store.set_replicated(true);
     store.set_snapshotted(true);
-    // What a replica and a disk would hold.
-    let mut told = Told::default();
+    // The states that a replica and a disk would hold.
+    let mut drained = Drained::default();
     let mut now = Timestamp::from_secs(1_700_000_000);
-    let ask = |model: &mut Model, counters: &[Counter], hits: i64, now| {
+    let check = |model: &mut Model, counters: &[Counter], hits: i64, now| {
         let hits = Hits::new(hits);
         let verdicts = if eventual {
             store.check_eventual(counters, hits, ME, now)
@@ -187,34 +187,34 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
     };
     for op in ops {
         match op {
-            Op::Check { token, hits } => ask(&mut model, &[counter(token, 0)], hits, now),
+            Op::Check { token, hits } => check(&mut model, &[counter(token, 0)], hits, now),
             Op::CheckBoth { token, hits } => {
-                ask(&mut model, &[counter(token, 0), counter(token, 1)], hits, now);
+                check(&mut model, &[counter(token, 0), counter(token, 1)], hits, now);
             }
             Op::Flood { first, keys } => {
                 for token in first..first + keys {
-                    ask(&mut model, &[counter(token, 1)], 1, now);
+                    check(&mut model, &[counter(token, 1)], 1, now);
                 }
             }
             Op::Wait(nanos) => now = now.plus(Span::from_nanos(nanos)),
             Op::Remove { token } => {
                 store.remove(key(token, 0, eventual));
                 model.remove(&key(token, 0, eventual));
-                told.forget(key(token, 0, eventual));
+                drained.remove(key(token, 0, eventual));
             }
-            Op::Tend => store.expire(2, now),
-            Op::Tell(max) => told.take(&store, max, now),
+            Op::Expire => store.expire(2, now),
+            Op::Drain(max) => drained.take(&store, max, now),
         }
     }
     assert!(store.stats().keys <= model.len());
-    tells_every_change(&store, &mut told, quotas, now, eventual);
-    // Whatever the store still holds is what the model holds.
+    drains_every_change(&store, &mut drained, quotas, now, eventual);
+    // The states in the store equal those of the model.
     let (mut held, mut cursor) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = cursor {
         cursor = store.scan(from, now, 7, |_| true, &mut held);
     }
-    for counted in held {
-        assert_eq!(Some(&counted.state), model.get(&counted.key));
+    for copy in held {
+        assert_eq!(Some(&copy.state), model.get(&copy.key));
     }
 }
 
@@ -222,7 +222,7 @@ proptest! {
     #![proptest_config(config(600))]
 
     #[test]
-    fn strict_verdicts_are_those_of_a_map_that_forgets_nothing(
+    fn strict_verdicts_equal_those_of_an_unbounded_map(
         first in quota(),
         second in quota(),
         ops in prop::collection::vec(op(), 1..120),
@@ -231,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn eventual_verdicts_are_those_of_a_map_that_forgets_nothing(
+    fn eventual_verdicts_equal_those_of_an_unbounded_map(
         first in quota(),
         second in quota(),
         ops in prop::collection::vec(op(), 1..120),

@@ -1,12 +1,12 @@
-//! What eventual keys owe their peers: every change is handed over, urgent ones first, within the
-//! bounds of the lines; what peers say is joined.
+//! Synchronisation of eventual keys: every change is drained, urgent ones first, within the bounds of
+//! the queues; the counts of peers are merged.
 
 use std::collections::BTreeSet;
 
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, Cursor, KeyHash, Merged, Options, Store, is_urgent};
+use tidegate_limiter::store::{Counter, Cursor, KeyHash, MergeOutcome, Options, Store, is_urgent};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const ME: ActorId = ActorId::new(1);
@@ -36,23 +36,25 @@ fn drained(store: &Store, max: usize) -> Vec<KeyHash> {
 }
 
 #[test]
-fn a_changed_key_is_handed_over_once() {
+fn a_changed_key_is_drained_once() {
     let store = store();
     for _ in 0..5 {
         assert!(hit(&store, counter(1, 100), 1, START));
     }
     let mut counted = Vec::new();
-    store.drain_sync_queue(10, |key, actor_counters| counted.push((key, actor_counters.own(ME))));
+    store.drain_sync_queue(10, |key, actor_counters| {
+        counted.push((key, actor_counters.delta_of(|actor| actor == ME)));
+    });
     assert_eq!(counted.len(), 1);
     assert_eq!(counted[0].0, counter(1, 100).key);
-    assert_eq!(counted[0].1.buckets[0].used.get(&ME), 5);
+    assert_eq!(counted[0].1.slices[0].used.get(&ME), 5);
     assert!(drained(&store, 10).is_empty());
     hit(&store, counter(1, 100), 1, START);
     assert_eq!(drained(&store, 10).len(), 1);
 }
 
 #[test]
-fn a_key_that_could_not_be_sent_stands_in_line_again() {
+fn a_key_that_could_not_be_sent_is_queued_again() {
     let store = store();
     hit(&store, counter(1, 100), 1, START);
     for key in drained(&store, 10) {
@@ -65,7 +67,7 @@ fn a_key_that_could_not_be_sent_stands_in_line_again() {
 }
 
 #[test]
-fn keys_close_to_their_limit_are_handed_over_first() {
+fn keys_close_to_their_limit_are_drained_first() {
     let store = store();
     for n in 0..50 {
         hit(&store, counter(n, 100), 1, START);
@@ -81,7 +83,7 @@ fn keys_close_to_their_limit_are_handed_over_first() {
 }
 
 #[test]
-fn a_peek_is_no_news_and_neither_is_a_refusal_but_for_the_first_of_a_bucket() {
+fn peeks_and_denials_are_not_queued_except_the_first_denial_of_a_slice() {
     let store = store();
     hit(&store, counter(1, 10), 10, START);
     assert_eq!(drained(&store, 10).len(), 1);
@@ -93,33 +95,33 @@ fn a_peek_is_no_news_and_neither_is_a_refusal_but_for_the_first_of_a_bucket() {
     hit(&store, counter(1, 10), 0, next);
     assert!(drained(&store, 10).is_empty());
     assert!(!hit(&store, counter(1, 10), 1, next));
-    assert_eq!(drained(&store, 10).len(), 1, "its peers must know that this node asks");
+    assert_eq!(drained(&store, 10).len(), 1, "peers must learn that this node checks the key");
     assert!(!hit(&store, counter(1, 10), 1, next));
     assert!(drained(&store, 10).is_empty());
 }
 
 #[test]
-fn a_limit_refused_beside_others_is_news_in_its_first_bucket_too() {
+fn a_denial_beside_other_limits_is_queued_once_per_slice_too() {
     let store = store();
     let token = counter(1, 10).key.token;
     let counters = [counter(1, 10), Counter { key: KeyHash { token, tag: 9 }, ..counter(1, 1) }];
-    let ask = |now| store.check_eventual(&counters, Hits::ONE, ME, now);
-    assert!(ask(START).iter().all(|verdict| verdict.allowed));
+    let check = |now| store.check_eventual(&counters, Hits::ONE, ME, now);
+    assert!(check(START).iter().all(|verdict| verdict.allowed));
     assert_eq!(drained(&store, 10).len(), 2);
-    assert!(!ask(START)[1].allowed);
+    assert!(!check(START)[1].allowed);
     assert!(drained(&store, 10).is_empty());
-    assert!(!ask(START.plus(Span::from_secs(60)))[1].allowed);
+    assert!(!check(START.plus(Span::from_secs(60)))[1].allowed);
     assert_eq!(drained(&store, 10).len(), 2);
 }
 
 #[test]
-fn every_change_is_handed_over_although_the_lines_are_bounded() {
+fn every_change_is_drained_although_the_queues_are_bounded() {
     let store = store();
     let keys: BTreeSet<_> = (0..20_000).map(|n| counter(n, 100).key).collect();
     for n in 0..20_000 {
         hit(&store, counter(n, 100), if n % 3 == 0 { 90 } else { 1 }, START);
     }
-    assert!(store.stats().dirty <= 2 * 1_024, "{:?}", store.stats());
+    assert!(store.stats().sync_queue <= 2 * 1_024, "{:?}", store.stats());
     let mut found = BTreeSet::new();
     for round in 0_u64.. {
         let keys = drained(&store, 700);
@@ -127,58 +129,70 @@ fn every_change_is_handed_over_although_the_lines_are_bounded() {
             break;
         }
         found.extend(keys);
-        // Keys that were sent change again behind the walk's back.
+        // Keys that were sent change again behind the position of the scan.
         if round < 10 {
             hit(&store, counter(round, 100), 1, START);
         }
     }
     assert_eq!(found, keys);
-    assert_eq!(store.stats().dirty, 0);
+    assert_eq!(store.stats().sync_queue, 0);
 }
 
 #[test]
-fn what_peers_counted_is_joined_and_decides_with() {
+fn counts_of_peers_are_merged_and_used_in_decisions() {
     let (mine, theirs) = (store(), store());
     let key = counter(1, 10).key;
     theirs.check_eventual(&[counter(1, 10)], Hits::new(8), PEER, START);
-    let said = theirs.actor_counters(key).expect("it was just asked").wire();
-    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { priority: true });
-    assert_eq!(mine.merge_actor_counters(key, &said, START), Merged::Joined { priority: false });
+    let delta = theirs.actor_counters(key).expect("it was just checked").to_delta();
+    assert_eq!(
+        mine.merge_actor_counters(key, &delta, START),
+        MergeOutcome::Merged { changed: true }
+    );
+    assert_eq!(
+        mine.merge_actor_counters(key, &delta, START),
+        MergeOutcome::Merged { changed: false }
+    );
     assert!(drained(&mine, 10).is_empty());
     assert!(!hit(&mine, counter(1, 10), 3, START));
     assert_eq!(drained(&mine, 10).len(), 1);
     assert!(hit(&mine, counter(1, 10), 2, START));
     assert!(!hit(&mine, counter(1, 10), 1, START));
-    assert_eq!(mine.actor_counters(key).map(|all| all.wire().buckets[0].used.dots.len()), Some(2));
+    assert_eq!(
+        mine.actor_counters(key).map(|all| all.to_delta().slices[0].used.dots.len()),
+        Some(2)
+    );
 }
 
 #[test]
-fn what_peers_counted_long_ago_takes_no_room() {
+fn expired_counts_of_peers_create_no_key() {
     let (mine, theirs) = (store(), store());
     let key = counter(1, 10).key;
     theirs.check_eventual(&[counter(1, 10)], Hits::new(8), PEER, START);
-    let said = theirs.actor_counters(key).expect("it was just asked").wire();
+    let delta = theirs.actor_counters(key).expect("it was just checked").to_delta();
     let later = START.plus(Span::from_secs(120));
-    assert_eq!(mine.merge_actor_counters(key, &said, later), Merged::Expired);
+    assert_eq!(mine.merge_actor_counters(key, &delta, later), MergeOutcome::Expired);
     assert_eq!(mine.stats().keys, 0);
-    // Within the window after, it still matters.
+    // Within the following window it still matters.
     let sooner = START.plus(Span::from_secs(119));
-    assert_eq!(mine.merge_actor_counters(key, &said, sooner), Merged::Joined { priority: true });
+    assert_eq!(
+        mine.merge_actor_counters(key, &delta, sooner),
+        MergeOutcome::Merged { changed: true }
+    );
     mine.expire(1, later);
     assert_eq!(mine.stats().keys, 0);
 }
 
 #[test]
-fn a_scan_names_what_is_wanted_and_nothing_twice_while_keys_come() {
+fn a_scan_finds_every_selected_key_once_during_inserts() {
     let store = Store::new(Options { keys_max: 100_000, on_full: OnFull::Share, shards: Some(8) });
-    let wanted = |key: KeyHash| key.token >> 63 == 1;
+    let selected = |key: KeyHash| key.token >> 63 == 1;
     for n in 0..10_000 {
         hit(&store, counter(n, 100), 1, START);
     }
     let (mut found, mut cursor, mut extra) = (Vec::new(), Some(Cursor::default()), 10_000);
     while let Some(from) = cursor {
         let before = found.len();
-        cursor = store.scan(from, START, 100, wanted, &mut found);
+        cursor = store.scan(from, START, 100, selected, &mut found);
         assert!(found.len() - before <= 100);
         hit(&store, counter(extra, 100), 1, START);
         extra += 1;
@@ -186,7 +200,7 @@ fn a_scan_names_what_is_wanted_and_nothing_twice_while_keys_come() {
     let found: Vec<_> = found.iter().map(|counted| counted.key).collect();
     let distinct: BTreeSet<_> = found.iter().copied().collect();
     assert_eq!(found.len(), distinct.len());
-    let steady = (0..10_000).map(|n| counter(n, 100).key).filter(|key| wanted(*key));
+    let steady = (0..10_000).map(|n| counter(n, 100).key).filter(|key| selected(*key));
     assert!(steady.into_iter().all(|key| distinct.contains(&key)));
-    assert!(distinct.into_iter().all(wanted));
+    assert!(distinct.into_iter().all(selected));
 }

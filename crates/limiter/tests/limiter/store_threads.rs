@@ -1,4 +1,4 @@
-//! The store under threads: a limit of L lets exactly L pass, however many ask at once.
+//! The store under threads: a limit of L admits exactly L hits from concurrent threads.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -21,13 +21,13 @@ fn counter(tag: u64, algorithm: Algorithm, limit: u32) -> Counter {
     Counter { key: KeyHash { token: 0x5eed, tag }, quota }
 }
 
-/// How many of `asks` asks of each thread `check` lets pass.
-fn admitted(asks: usize, check: impl Fn(usize) -> bool + Sync) -> u32 {
+/// How many of `requests` requests of each thread `check` admits.
+fn admitted(requests: usize, check: impl Fn(usize) -> bool + Sync) -> u32 {
     let passed = AtomicU32::new(0);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let count = (0..asks).filter(|&n| check(n)).count();
+                let count = (0..requests).filter(|&n| check(n)).count();
                 passed.fetch_add(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
             });
         }

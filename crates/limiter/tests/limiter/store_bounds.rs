@@ -1,10 +1,10 @@
-//! What a store does at its bounds: a flood of junk keys must neither reset a limited key nor take
-//! more memory than it was given, and what it took it gives back.
+//! The store at its bounds: a flood of new keys must neither reset a limited key nor exceed the memory
+//! bound, and the memory is freed afterwards.
 
 use tidegate_limiter::engine::{Retry, State, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHash, Merged, Options, Store, StoredCounter};
+use tidegate_limiter::store::{Counter, KeyHash, MergeOutcome, Options, Store, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -28,7 +28,7 @@ fn store(keys_max: usize, on_full: OnFull) -> Store {
     Store::new(Options { keys_max, on_full, shards: None })
 }
 
-fn ask(store: &Store, n: u64, quota: Quota, hits: i64, now: Timestamp) -> Verdict {
+fn request(store: &Store, n: u64, quota: Quota, hits: i64, now: Timestamp) -> Verdict {
     store.check(&[Counter { key: key(n), quota }], Hits::new(hits), now)[0]
 }
 
@@ -38,13 +38,13 @@ fn a_flood_leaves_a_blocked_key_blocked(on_full: OnFull) -> Store {
     let victim = quota(Algorithm::Gcra, 3, 3_600);
     let junk = quota(Algorithm::FixedWindow, 1_000, 86_400);
     for _ in 0..3 {
-        assert!(ask(&store, 0, victim, 1, START).allowed);
+        assert!(request(&store, 0, victim, 1, START).allowed);
     }
     for n in 1..=2_000_000 {
         let now = START.plus(Span::from_nanos(n * 1_000));
-        ask(&store, n, junk, 1, now);
+        request(&store, n, junk, 1, now);
         if n % 50_000 == 0 {
-            let verdict = ask(&store, 0, victim, 1, now);
+            let verdict = request(&store, 0, victim, 1, now);
             assert!(!verdict.allowed, "the flood reset the key after {n} junk keys");
         }
     }
@@ -57,30 +57,30 @@ fn a_flood_leaves_a_blocked_key_blocked(on_full: OnFull) -> Store {
 }
 
 #[test]
-fn a_flood_is_refused_and_resets_nobody() {
+fn a_flood_is_refused_and_resets_no_key() {
     let store = a_flood_leaves_a_blocked_key_blocked(OnFull::Refuse);
     let stats = store.stats();
     assert_eq!(stats.refused, 2_000_001 - stats.keys as u64);
     assert_eq!(stats.overflowed, 0);
 
-    let late = ask(&store, 3_000_000, quota(Algorithm::Gcra, 5, 60), 1, START);
+    let late = request(&store, 3_000_000, quota(Algorithm::Gcra, 5, 60), 1, START);
     assert_eq!((late.allowed, late.remaining, late.limit), (false, 0, 5));
     assert_eq!(late.retry, Retry::After(Span::from_secs(1)));
 }
 
 #[test]
-fn a_flood_shares_one_limit_and_resets_nobody() {
+fn a_flood_shares_one_limit_and_resets_no_key() {
     let store = a_flood_leaves_a_blocked_key_blocked(OnFull::Share);
     let stats = store.stats();
     assert_eq!(stats.overflowed, 2_000_001 - stats.keys as u64);
     assert_eq!(stats.refused, 0);
 }
 
-/// A store of one shard that holds as many keys as it may, all for a day.
+/// A store of one shard that holds as many keys as it may, all with a window of a day.
 fn full(on_full: OnFull) -> Store {
     let store = store(64, on_full);
     for n in 0..64 {
-        ask(&store, n, quota(Algorithm::FixedWindow, 10, 86_400), 1, START);
+        request(&store, n, quota(Algorithm::FixedWindow, 10, 86_400), 1, START);
     }
     assert_eq!(store.stats().keys, 64);
     store
@@ -91,12 +91,14 @@ fn new_keys_of_one_quota_share_its_limit_and_other_quotas_have_their_own() {
     let store = full(OnFull::Share);
     let quota_of = |limit| quota(Algorithm::Gcra, limit, 60);
     let allowed = |limit, first| {
-        (first..first + 100).filter(|&n| ask(&store, n, quota_of(limit), 1, START).allowed).count()
+        (first..first + 100)
+            .filter(|&n| request(&store, n, quota_of(limit), 1, START).allowed)
+            .count()
     };
     assert_eq!(allowed(7, 1_000), 7);
     assert_eq!(allowed(9, 2_000), 9);
-    // A key that was known before the store was full keeps a limit of its own.
-    assert!(ask(&store, 5, quota(Algorithm::FixedWindow, 10, 86_400), 9, START).allowed);
+    // A key that existed before the store was full keeps its own counter.
+    assert!(request(&store, 5, quota(Algorithm::FixedWindow, 10, 86_400), 9, START).allowed);
     assert_eq!((store.stats().keys, store.stats().overflowed), (64, 200));
 }
 
@@ -113,22 +115,22 @@ fn a_list_of_limits_is_atomic_when_its_counters_are_shared() {
     };
     let verdicts: Vec<_> = (100..110).map(|n| store.check(&both(n), Hits::ONE, START)).collect();
     assert_eq!(verdicts.iter().filter(|v| v.iter().all(|v| v.allowed)).count(), 2);
-    // Eight refusals by the first limit cost the second nothing.
+    // Eight denials by the first limit consumed nothing of the second.
     assert!(verdicts[9][1].allowed && !verdicts[9][0].allowed);
     assert_eq!(verdicts[9][1].remaining, 98);
 }
 
 #[test]
-fn more_shared_counters_than_there_may_be_are_refused() {
+fn shared_counters_are_bounded() {
     let store = full(OnFull::Share);
     let allowed = (1..=2_000_u32).filter(|&limit| {
         let quota = quota(Algorithm::Gcra, limit, 60);
-        ask(&store, 10_000 + u64::from(limit), quota, 1, START).allowed
+        request(&store, 10_000 + u64::from(limit), quota, 1, START).allowed
     });
     assert_eq!(allowed.count(), 1_024);
-    // Those that have one go on sharing it.
+    // Keys whose quota has a shared counter continue to use it.
     let known = quota(Algorithm::Gcra, 500, 60);
-    assert_eq!(ask(&store, 20_000, known, 1, START).remaining, 498);
+    assert_eq!(request(&store, 20_000, known, 1, START).remaining, 498);
     assert_eq!(store.stats().refused, 2_000 - 1_024);
 }
 
@@ -137,17 +139,17 @@ fn a_full_shard_takes_a_new_key_as_soon_as_one_expired() {
     let store = store(64, OnFull::Refuse);
     for n in 0..64 {
         let secs = if n == 40 { 60 } else { 86_400 };
-        ask(&store, n, quota(Algorithm::TokenBucket, 1, secs), 1, START);
+        request(&store, n, quota(Algorithm::TokenBucket, 1, secs), 1, START);
     }
     let day = quota(Algorithm::Gcra, 5, 86_400);
     let just_before = START.plus(Span::from_nanos(59_999_999_990));
     for _ in 0..10 {
-        assert!(!ask(&store, 1_000, day, 1, just_before).allowed);
+        assert!(!request(&store, 1_000, day, 1, just_before).allowed);
     }
-    // One look sees a part of the table, so a few asks may pass before the free slot is found.
+    // One sweep covers a part of the table, so it may take a few requests to find the free slot.
     let later = START.plus(Span::from_secs(61));
-    assert!((0..4).any(|_| ask(&store, 1_000, day, 1, later).allowed));
-    assert!(!ask(&store, 1_001, day, 1, later).allowed);
+    assert!((0..4).any(|_| request(&store, 1_000, day, 1, later).allowed));
+    assert!(!request(&store, 1_001, day, 1, later).allowed);
     assert_eq!(store.stats().keys, 64);
 }
 
@@ -155,14 +157,14 @@ fn a_full_shard_takes_a_new_key_as_soon_as_one_expired() {
 fn making_room_for_one_limit_by_dropping_another_of_the_same_check_keeps_the_bound() {
     let day = quota(Algorithm::Gcra, 1, 86_400);
     let later = START.plus(Span::from_secs(60));
-    // Where the look for an expired slot begins is the store's affair: try every place for it.
+    // The start of the sweep is internal to the store: try every position of the expired key.
     for first in 0..64 {
         let store = store(64, OnFull::Share);
         let expiring = Counter { key: key(first), quota: quota(Algorithm::Gcra, 1, 60) };
         let new = Counter { key: KeyHash { tag: 77, ..key(first) }, quota: day };
         store.check(&[expiring], Hits::ONE, START);
         for n in (0..64).filter(|&n| n != first) {
-            ask(&store, n, day, 1, START);
+            request(&store, n, day, 1, START);
         }
         let verdicts = store.check(&[expiring, new], Hits::ONE, later);
         assert!(verdicts.iter().all(|verdict| verdict.allowed));
@@ -171,62 +173,62 @@ fn making_room_for_one_limit_by_dropping_another_of_the_same_check_keeps_the_bou
 }
 
 #[test]
-fn a_peek_a_refund_and_a_hopeless_ask_leave_no_key_behind() {
+fn a_peek_a_refund_and_an_impossible_request_create_no_key() {
     let store = store(KEYS_MAX, OnFull::Share);
     let gcra = quota(Algorithm::Gcra, 5, 60);
-    assert_eq!(ask(&store, 1, gcra, 0, START).remaining, 5);
-    assert!(ask(&store, 2, gcra, -3, START).allowed);
-    assert_eq!(ask(&store, 3, gcra, 6, START).retry, Retry::Never);
+    assert_eq!(request(&store, 1, gcra, 0, START).remaining, 5);
+    assert!(request(&store, 2, gcra, -3, START).allowed);
+    assert_eq!(request(&store, 3, gcra, 6, START).retry, Retry::Never);
     assert_eq!(store.stats().keys, 0);
 }
 
 #[test]
-fn a_burst_of_one_is_remembered_until_the_hit_may_pass_again() {
+fn a_burst_of_one_is_stored_until_the_next_hit_may_pass() {
     let store = store(KEYS_MAX, OnFull::Share);
     let one = quota(Algorithm::Gcra, 1, 1);
-    assert!(ask(&store, 1, one, 1, START).allowed);
+    assert!(request(&store, 1, one, 1, START).allowed);
     for n in 2..5_000 {
-        ask(&store, n, one, 1, START);
+        request(&store, n, one, 1, START);
     }
     let before = START.plus(Span::from_nanos(999_999_999));
     store.expire(usize::MAX, before);
-    assert!(!ask(&store, 1, one, 1, before).allowed);
-    assert!(ask(&store, 1, one, 1, START.plus(Span::from_secs(1))).allowed);
+    assert!(!request(&store, 1, one, 1, before).allowed);
+    assert!(request(&store, 1, one, 1, START.plus(Span::from_secs(1))).allowed);
 }
 
 #[test]
-fn a_window_that_closed_is_not_opened_again_by_a_late_thread() {
+fn a_late_thread_does_not_reopen_a_window_that_ended() {
     let store = store(KEYS_MAX, OnFull::Share);
     let quota = quota(Algorithm::FixedWindow, 3, 10);
-    assert!(ask(&store, 1, quota, 3, START).allowed);
+    assert!(request(&store, 1, quota, 3, START).allowed);
     let (end, late) =
         (START.plus(Span::from_secs(10)), START.plus(Span::from_nanos(9_999_999_999)));
     store.expire(usize::MAX, end);
     assert_eq!(store.stats().keys, 0);
-    // Its clock was read before the window ended, its turn came after the sweep. It is counted in
-    // the window that is open now.
-    assert!(ask(&store, 1, quota, 3, late).allowed);
-    assert!(!ask(&store, 1, quota, 1, end).allowed);
+    // The thread read the clock before the window ended and took the lock after the sweep. Its hits
+    // count in the current window.
+    assert!(request(&store, 1, quota, 3, late).allowed);
+    assert!(!request(&store, 1, quota, 1, end).allowed);
 }
 
 #[test]
-fn expired_keys_leave_and_their_memory_returns() {
+fn expired_keys_are_removed_and_their_memory_is_freed() {
     let store = store(1_000_000, OnFull::Share);
     let empty = store.stats().bytes;
     let minute = quota(Algorithm::FixedWindow, 10, 60);
     for n in 0..200_000 {
-        ask(&store, n, minute, 1, START);
+        request(&store, n, minute, 1, START);
     }
     let full = store.stats();
     assert_eq!(full.keys, 200_000);
     let later = START.plus(Span::from_secs(120));
-    // Ordinary traffic of a few keys sweeps what it passes by.
+    // Traffic on a few keys sweeps their shards.
     for n in 0..600_000 {
-        ask(&store, n % 1_000, minute, 1, later);
+        request(&store, n % 1_000, minute, 1, later);
     }
     let swept = store.stats();
     assert!(swept.keys < full.keys / 4, "{swept:?}");
-    // A timer takes care of shards that nobody asks any more.
+    // A timer sweeps idle shards.
     for _ in 0..40 {
         store.expire(usize::MAX, later.plus(Span::from_secs(120)));
     }
@@ -242,7 +244,7 @@ fn memory_stays_bounded_under_an_endless_stream_of_short_lived_keys() {
     let second = quota(Algorithm::Gcra, 1, 1);
     for n in 0..1_000_000 {
         // 10,000 new keys a second, each gone after one.
-        ask(&store, n, second, 1, START.plus(Span::from_nanos(n * 100_000)));
+        request(&store, n, second, 1, START.plus(Span::from_nanos(n * 100_000)));
     }
     let stats = store.stats();
     assert!(stats.keys < 20_000, "{stats:?}");
@@ -250,16 +252,16 @@ fn memory_stays_bounded_under_an_endless_stream_of_short_lived_keys() {
 }
 
 #[test]
-fn a_counter_that_moves_here_is_joined_and_bounded_like_any_other() {
+fn a_counter_from_elsewhere_is_merged_and_bounded_like_any_other() {
     let (from, to) = (store(KEYS_MAX, OnFull::Share), full(OnFull::Share));
     let day = quota(Algorithm::FixedWindow, 10, 86_400);
-    ask(&from, 7, day, 5, START);
-    ask(&from, 9_000, day, 5, START);
-    let counted = |n| from.get(key(n), START).expect("it was just asked");
-    assert_eq!(to.merge(counted(7), START), Merged::Joined { priority: true });
-    assert_eq!(ask(&to, 7, day, 0, START).remaining, 5);
-    assert_eq!(to.merge(counted(9_000), START), Merged::Full);
+    request(&from, 7, day, 5, START);
+    request(&from, 9_000, day, 5, START);
+    let copy = |n| from.get(key(n), START).expect("it was just checked");
+    assert_eq!(to.merge(copy(7), START), MergeOutcome::Merged { changed: true });
+    assert_eq!(request(&to, 7, day, 0, START).remaining, 5);
+    assert_eq!(to.merge(copy(9_000), START), MergeOutcome::Full);
     let old = StoredCounter { key: key(8), state: State::Absent, expires: START };
-    assert_eq!(to.merge(old, START), Merged::Expired);
+    assert_eq!(to.merge(old, START), MergeOutcome::Expired);
     assert_eq!((to.stats().keys, to.stats().refused), (64, 1));
 }

@@ -1,0 +1,249 @@
+//! Copies of whole counters: reading them for replication, handoff and snapshots, and merging them.
+//!
+//! - **Replication** drains a queue of strict keys that changed. A charge or a refund is a change; a
+//!   peek, a denial that counts nothing and a [`Store::merge`] are not.
+//! - **Snapshots** scan for long keys ([`KeyHash::is_long`]), strict and eventual, that changed since
+//!   they were last written. Only those are kept over a restart.
+//! - **Handoff** and anti-entropy scan all keys of a token range.
+
+use super::key::KeyHash;
+use super::shard::Shard;
+use super::sharded::Store;
+use super::slot::{Meta, Slot};
+use crate::engine::State;
+use crate::units::Timestamp;
+
+/// Slots that one step of a scan looks at, under one lock.
+const SCAN_SLOTS: usize = 1_024;
+/// Keys drained from the replication queue under one lock.
+const REPLICATE_PER_LOCK: usize = 64;
+
+/// A counter outside the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCounter {
+    pub key: KeyHash,
+    pub state: State,
+    /// From this instant on the state equals [`State::Absent`].
+    pub expires: Timestamp,
+}
+
+impl StoredCounter {
+    fn of(slot: &Slot) -> Self {
+        Self { key: slot.key, state: slot.state.clone(), expires: slot.meta.expires() }
+    }
+}
+
+/// The position of a scan. Starts at the default.
+///
+/// Keys have a fixed order, and the cursor holds the last key seen. So a key that is in the store
+/// during the whole scan is seen exactly once, whatever is inserted or removed between two steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    pub(super) shard: usize,
+    pub(super) seen: Option<KeyHash>,
+}
+
+/// The result of merging a counter into the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergeOutcome {
+    /// Merged into this store.
+    Merged {
+        /// Whether the state here may have changed.
+        changed: bool,
+    },
+    /// It no longer matters and was ignored.
+    Expired,
+    /// No room for its key; counted in [`Stats::refused`](super::Stats::refused).
+    Full,
+    /// The key holds a state of another form here: the sender is faulty.
+    WrongForm,
+}
+
+// === reading and merging ===
+
+impl Store {
+    /// One bounded step of a scan over the counters that `is_included` selects (a range of tokens,
+    /// say): appends at most `max` of them to `out`, and returns where to continue, `None` at the
+    /// end. A step may find nothing. Skips expired counters.
+    pub fn scan(
+        &self,
+        from: Cursor,
+        now: Timestamp,
+        max: usize,
+        is_included: impl Fn(KeyHash) -> bool,
+        out: &mut Vec<StoredCounter>,
+    ) -> Option<Cursor> {
+        self.scan_step(from, max, out, |slot| is_included(slot.key) && !slot.is_expired(now))
+    }
+
+    /// Like [`Store::scan`], without copying: passes key, state and expiry of each counter to
+    /// `visit`, under a shard's lock.
+    pub fn visit(
+        &self,
+        from: Cursor,
+        now: Timestamp,
+        is_included: impl Fn(KeyHash) -> bool,
+        mut visit: impl FnMut(KeyHash, &State, Timestamp),
+    ) -> Option<Cursor> {
+        self.scan_step(from, usize::MAX, &mut Vec::new(), |slot| {
+            if is_included(slot.key) && !slot.is_expired(now) {
+                visit(slot.key, &slot.state, slot.meta.expires());
+            }
+            false
+        })
+    }
+
+    /// One counter, unless it expired.
+    pub fn get(&self, key: KeyHash, now: Timestamp) -> Option<StoredCounter> {
+        let shard = self.shard(key.token).lock();
+        let slot = shard.table.find(key).filter(|slot| !slot.is_expired(now))?;
+        Some(StoredCounter::of(slot))
+    }
+
+    /// Merges a counter from elsewhere into this store; no hit of either side is lost.
+    ///
+    /// Does not queue the key for replication: the caller decides who receives it next, and replicas
+    /// that forward what they receive would never finish.
+    pub fn merge(&self, counter: StoredCounter, now: Timestamp) -> MergeOutcome {
+        let shard = &mut *self.shard(counter.key.token).lock();
+        let now = shard.instant(now);
+        shard.merge(counter, now)
+    }
+
+    /// Removes a counter that another node holds from now on.
+    pub fn remove(&self, key: KeyHash) -> Option<State> {
+        let shard = &mut *self.shard(key.token).lock();
+        let slot = shard.table.remove(key)?;
+        shard.table.shrink();
+        Some(slot.state)
+    }
+
+    /// One bounded step of a scan over all slots: appends those that `select` returns true for.
+    /// `select` may change their flags.
+    fn scan_step(
+        &self,
+        from: Cursor,
+        max: usize,
+        out: &mut Vec<StoredCounter>,
+        mut select: impl FnMut(&mut Slot) -> bool,
+    ) -> Option<Cursor> {
+        let mut shard = self.shard_at(from.shard)?.lock();
+        let (range, next) = shard.table.next_range(from.seen, SCAN_SLOTS);
+        let len_max = out.len().saturating_add(max.max(1));
+        let mut seen = from.seen;
+        for slot in shard.table.occupied_mut(range) {
+            if out.len() == len_max {
+                return Some(Cursor { seen, ..from });
+            }
+            seen = Some(slot.key);
+            if select(slot) {
+                out.push(StoredCounter::of(slot));
+            }
+        }
+        if next.is_some() {
+            return Some(Cursor { seen: next, ..from });
+        }
+        let next = from.shard + 1;
+        self.shard_at(next).map(|_| Cursor { shard: next, seen: None })
+    }
+}
+
+impl Shard {
+    /// Merges a counter from elsewhere, whose key may be new here.
+    pub(super) fn merge(&mut self, counter: StoredCounter, now: Timestamp) -> MergeOutcome {
+        let StoredCounter { key, state, expires } = counter;
+        if expires <= now || matches!(state, State::Absent) {
+            return MergeOutcome::Expired;
+        }
+        if let Some((slot, queues)) = self.live_mut(key, now) {
+            let before = slot.state.clone();
+            slot.state.merge(state);
+            slot.extend(expires);
+            let changed = slot.state != before;
+            if changed {
+                queues.enqueue_snapshot(slot);
+            }
+            return MergeOutcome::Merged { changed };
+        }
+        if !self.reserve(1, now) {
+            self.counts.refused += 1;
+            return MergeOutcome::Full;
+        }
+        let mut slot = Slot::new(key, state, expires);
+        self.queues.enqueue_snapshot(&mut slot);
+        self.insert(slot);
+        MergeOutcome::Merged { changed: true }
+    }
+}
+
+// === replication queue ===
+
+impl Store {
+    /// Whether changed strict keys are queued for [`Store::drain_replication_queue`]. Off by
+    /// default, so that a node without replicas does not pay for it.
+    pub fn set_replicated(&self, enabled: bool) {
+        for shard in self.all_shards() {
+            shard.lock().queues.set_replicated(enabled);
+        }
+    }
+
+    /// Passes up to `max` queued strict keys to `send` and returns how many there were; fewer than
+    /// `max` are all. `send` runs under a shard's lock. It receives no state: read the latest with
+    /// [`Store::get`] when the message is built.
+    ///
+    /// A key passed to `send` counts as sent. Requeue one that could not be delivered with
+    /// [`Store::enqueue_replication`].
+    pub fn drain_replication_queue(&self, max: usize, mut send: impl FnMut(KeyHash)) -> usize {
+        self.drain_shards(&self.replication_from, REPLICATE_PER_LOCK, max, |shard, max| {
+            shard.queues.drain_strict(&mut shard.table, max, &mut send)
+        })
+    }
+
+    /// Queues a strict key again. Does nothing if the key is gone.
+    pub fn enqueue_replication(&self, key: KeyHash) {
+        let shard = &mut *self.shard(key.token).lock();
+        if let Some(slot) = shard.table.find_mut(key) {
+            shard.queues.enqueue_strict(slot);
+        }
+    }
+}
+
+// === snapshots ===
+
+impl Store {
+    /// Whether changed long keys are marked for [`Store::drain_snapshot_queue`]. Off by default;
+    /// changes made while it is off are not marked.
+    pub fn set_snapshotted(&self, enabled: bool) {
+        for shard in self.all_shards() {
+            shard.lock().queues.set_snapshotted(enabled);
+        }
+    }
+
+    /// One bounded step of a scan over the keys with unsaved changes: appends at most `max` of them
+    /// to `out`, and returns where to continue, `None` at the end. A step may find nothing. Skips
+    /// expired counters, which a restart need not restore.
+    ///
+    /// A counter appended to `out` counts as saved. Mark one that could not be written with
+    /// [`Store::enqueue_snapshot`].
+    pub fn drain_snapshot_queue(
+        &self,
+        from: Cursor,
+        now: Timestamp,
+        max: usize,
+        out: &mut Vec<StoredCounter>,
+    ) -> Option<Cursor> {
+        self.scan_step(from, max, out, |slot| {
+            let is_unsaved = slot.meta.has(Meta::UNSAVED);
+            slot.meta.clear(Meta::UNSAVED);
+            is_unsaved && !slot.is_expired(now) && !matches!(slot.state, State::Absent)
+        })
+    }
+
+    /// Marks a key as unsaved again. Does nothing if the key is gone.
+    pub fn enqueue_snapshot(&self, key: KeyHash) {
+        let shard = &mut *self.shard(key.token).lock();
+        if let Some(slot) = shard.table.find_mut(key) {
+            shard.queues.enqueue_snapshot(slot);
+        }
+    }
+}

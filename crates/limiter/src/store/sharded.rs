@@ -1,0 +1,204 @@
+//! The store itself: an array of shards, each behind a lock of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::key::KeyHash;
+use super::options::Options;
+use super::overflow::Overflow;
+use super::pages::PageIndex;
+use super::prefetch::prefetch;
+use super::shard::Shard;
+use crate::units::Timestamp;
+
+/// Slots that [`Store::expire`] looks at under one lock.
+const EXPIRE_SLOTS: usize = 512;
+
+/// All counters of a process.
+#[derive(Debug)]
+pub struct Store {
+    shards: Box<[PaddedShard]>,
+    pub(super) overflow: Overflow,
+    /// The shard at which the next drain of eventual keys starts.
+    pub(super) sync_from: AtomicUsize,
+    /// The shard at which the next drain of strict keys starts.
+    pub(super) replication_from: AtomicUsize,
+    /// The shard at which the next [`Store::expire`] starts.
+    expire_from: AtomicUsize,
+}
+
+/// A sum over all shards, each read at a slightly different time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Counters held, including expired ones that no sweep has reached.
+    pub keys: usize,
+    /// Counters removed because they expired.
+    pub expired: u64,
+    /// Requests for new keys that a shared counter decided because the store was full.
+    pub overflowed: u64,
+    /// New keys that were refused because the store was full.
+    pub refused: u64,
+    /// Eventual keys in the sync queues.
+    pub sync_queue: usize,
+    /// Strict keys in the replication queues.
+    pub replication_queue: usize,
+    /// Number of locks that the keys are spread over.
+    pub shards: usize,
+    /// Memory of tables and queues. Excludes the boxed part of a state (logs, per-actor counters).
+    pub bytes: usize,
+}
+
+/// What a check of an existing key reads of a shard: one cache line that it also writes, and one
+/// more.
+const HOT_BYTES: usize = 128;
+
+/// A shard on cache lines of its own, so that the lock of one does not slow its neighbour.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct PaddedShard {
+    shard: Mutex<Shard>,
+    page_index: Arc<PageIndex>,
+}
+
+// [`Options`] calculates with this cost of an empty shard.
+const _: () = assert!(size_of::<PaddedShard>() == 256);
+
+impl PaddedShard {
+    fn new(keys_max: usize) -> Self {
+        let shard = Shard::new(keys_max);
+        let page_index = shard.table.page_index();
+        Self { shard: Mutex::new(shard), page_index }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.shard.lock()
+    }
+
+    /// Prefetches the memory that a search for `key` reads. Does not block.
+    #[inline]
+    pub(super) fn prefetch(&self, key: KeyHash) {
+        prefetch(std::ptr::from_ref(self).addr(), HOT_BYTES);
+        self.page_index.prefetch(key);
+    }
+}
+
+impl Store {
+    /// An empty store. Memory is allocated as keys are added.
+    pub fn new(options: Options) -> Self {
+        let shards = options.shards();
+        let keys_max = options.keys_max / shards;
+        Self {
+            shards: std::iter::repeat_with(|| PaddedShard::new(keys_max)).take(shards).collect(),
+            overflow: Overflow::new(options.on_full),
+            sync_from: AtomicUsize::new(0),
+            replication_from: AtomicUsize::new(0),
+            expire_from: AtomicUsize::new(0),
+        }
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Removes expired counters in the next `shards` shards, looking at some hundred slots in each.
+    /// Checks sweep the shards that they use; this frees the memory of idle shards. Call it from a
+    /// timer.
+    pub fn expire(&self, shards: usize, now: Timestamp) {
+        let shards = shards.min(self.shards.len());
+        let start = self.expire_from.fetch_add(shards, Ordering::Relaxed);
+        for (_, shard) in self.shards_from(start).take(shards) {
+            let mut shard = shard.lock();
+            let now = shard.instant(now);
+            shard.sweep(now, EXPIRE_SLOTS);
+        }
+    }
+
+    /// Locks and unlocks every shard: every decision whose `owns` was evaluated before this call has
+    /// finished when it returns.
+    pub fn barrier(&self) {
+        for padded in &self.shards {
+            drop(padded.lock());
+        }
+    }
+
+    /// Sums the statistics of all shards. Takes every lock for a moment, so it is for a metrics
+    /// scrape and not for a request.
+    pub fn stats(&self) -> Stats {
+        let bytes = size_of_val(&*self.shards) + self.overflow.bytes();
+        let start = Stats { bytes, shards: self.shards.len(), ..Stats::default() };
+        self.shards.iter().fold(start, |sum, shard| {
+            let shard = shard.lock();
+            Stats {
+                keys: sum.keys + shard.table.len(),
+                expired: sum.expired + shard.counts.expired,
+                overflowed: sum.overflowed + shard.counts.overflowed,
+                refused: sum.refused + shard.counts.refused,
+                sync_queue: sum.sync_queue + shard.queues.eventual_len(),
+                replication_queue: sum.replication_queue + shard.queues.strict_len(),
+                bytes: sum.bytes + shard.bytes(),
+                ..sum
+            }
+        })
+    }
+
+    /// Locks the shard of a key. The memory that a search for the key reads is prefetched, because
+    /// locking waits for a cache line when another core used the shard last.
+    pub(super) fn lock_for(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+        let shard = self.shard(key.token);
+        shard.prefetch(key);
+        shard.lock()
+    }
+
+    /// The shard of a token. The hash ring may use the upper bits of a token, so the lower ones
+    /// select: a node that owns one range of the ring still uses all of its shards.
+    pub(super) fn shard(&self, token: u64) -> &PaddedShard {
+        let share = (token & u64::from(u32::MAX)) * self.shards.len() as u64;
+        let at = usize::try_from(share >> 32).unwrap_or(usize::MAX);
+        &self.shards[at]
+    }
+
+    pub(super) fn shard_at(&self, index: usize) -> Option<&PaddedShard> {
+        self.shards.get(index)
+    }
+
+    /// Drains the queues of shard after shard, at most `per_lock` keys under one lock, until `max`
+    /// keys are sent. `drain` returns the number of keys that it sent and whether there are more.
+    ///
+    /// Starts at shard `from`, and sets it to the shard where the drain had to stop, so that no
+    /// shard starves.
+    pub(super) fn drain_shards(
+        &self,
+        from: &AtomicUsize,
+        per_lock: usize,
+        max: usize,
+        mut drain: impl FnMut(&mut Shard, usize) -> (usize, bool),
+    ) -> usize {
+        let mut sent = 0;
+        for (index, shard) in self.shards_from(from.load(Ordering::Relaxed)) {
+            let mut more = true;
+            while more {
+                if sent == max {
+                    from.store(index, Ordering::Relaxed);
+                    return sent;
+                }
+                let drained = drain(&mut shard.lock(), per_lock.min(max - sent));
+                sent += drained.0;
+                more = drained.1;
+            }
+        }
+        sent
+    }
+
+    pub(super) fn all_shards(&self) -> impl Iterator<Item = &PaddedShard> {
+        self.shards.iter()
+    }
+
+    /// All shards once with their index, starting with the one at `start`.
+    fn shards_from(&self, start: usize) -> impl Iterator<Item = (usize, &PaddedShard)> {
+        let (before, from) = self.shards.split_at(start % self.shards.len());
+        (before.len()..).zip(from).chain((0..).zip(before))
+    }
+}

@@ -1,0 +1,273 @@
+//! Synchronisation of eventual keys: which changes are sent to peers and when, and merging theirs.
+//!
+//! # Expiry
+//!
+//! An eventual slot lives as long as any of its slices matters: with slices of length `b` of which
+//! `n` cover the window, a count in slice `i` matters until `(i + n + 1) × b` (the oldest slice
+//! overlaps the window until then). It does not end when this node's own count has expired, because
+//! the counts of other actors may still matter.
+//!
+//! **Worked example.** 100 a minute in 6 sub-windows: `b` = 10 s, `n` = 6. A key checked at 12:00:03
+//! is kept until 12:01:10.
+//!
+//! # Lazy sync
+//!
+//! Sending a change costs the cluster more than deciding it. Near the limit that buys accuracy; far
+//! from it, nothing: the receiver admits the next hit either way. So a key has *lazy* priority while
+//! the used part of its limit, as this node knows it, is at most
+//!
+//! ```text
+//! limit / (SYNC_SLACK_DIVISOR × nodes)
+//! ```
+//!
+//! rounded down. A lazy key is not queued: it is sent by a slow background scan over all keys, or
+//! with the first check that finds it beyond that bound. The first check of a slice is sent with
+//! normal priority, because the owner of the key publishes its count to the nodes that check it.
+//!
+//! **Bound:** the unsent hits of a node are part of what it knows, so all nodes together hold back
+//! at most one part in [`SYNC_SLACK_DIVISOR`](super::SYNC_SLACK_DIVISOR) of a limit, at any rate and
+//! however slow the scan. Small limits have no slack: below 10 × nodes the first hit exceeds it.
+//!
+//! **Worked example.** 1,000 a minute on three nodes: a key is lazy up to 33 hits. Three nodes that
+//! counted 33 each and sent only the first hold back 96 of the 1,000. The 34th queues the key for
+//! the next round, which sends all 34.
+
+use super::copies::{Cursor, MergeOutcome, StoredCounter};
+use super::counting_mode::CheckParams;
+use super::key::KeyHash;
+use super::queues::{Queues, send_eventual};
+use super::sharded::Store;
+use super::slot::{Meta, Slot, SyncPriority};
+use crate::engine::{ActorCounters, Delta, State, Verdict};
+use crate::quota::{Algorithm, Quota};
+use crate::units::{Span, Timestamp};
+
+/// Keys sent under one lock.
+const SYNC_PER_LOCK: usize = 64;
+/// Slots that the background scan looks at under one lock.
+const SCAN_SLOTS: usize = 512;
+/// A key is urgent when at most one part in this many of its limit remains.
+const URGENT_DIVISOR: u32 = 5;
+
+/// The position of the background scan over lazy keys. Starts at the default.
+#[derive(Debug, Default)]
+pub struct BackgroundScan {
+    at: Cursor,
+    /// Shards that are due, times the number of rounds of a full scan.
+    due: usize,
+}
+
+/// Whether a verdict brought its key so close to the limit that its peers should receive it at
+/// once: 20 % or less remains. A denial is not urgent, because it admitted nothing.
+pub fn is_urgent(verdict: &Verdict) -> bool {
+    verdict.allowed && verdict.remaining <= verdict.limit / URGENT_DIVISOR
+}
+
+/// Whether a charge left its key within the sync slack.
+fn is_lazy(verdict: &Verdict, slack_divisor: u32) -> bool {
+    let used = u64::from(verdict.limit.saturating_sub(verdict.remaining));
+    slack_divisor > 0
+        && verdict.allowed
+        && used * u64::from(slack_divisor) <= u64::from(verdict.limit)
+}
+
+impl Store {
+    /// Passes up to `max` queued eventual keys to `send`, urgent ones first, and returns how many
+    /// there were. `send` runs under a shard's lock: it should copy what it needs and return.
+    ///
+    /// A key passed to `send` counts as sent. Requeue one that could not be delivered with
+    /// [`Store::enqueue_sync`].
+    pub fn drain_sync_queue(
+        &self,
+        max: usize,
+        mut send: impl FnMut(KeyHash, &ActorCounters),
+    ) -> usize {
+        let urgent = self.drain_urgent_sync(max, &mut send);
+        urgent + self.drain(false, max - urgent, &mut send)
+    }
+
+    /// Like [`Store::drain_sync_queue`], but only urgent keys: for the push between two rounds.
+    pub fn drain_urgent_sync(
+        &self,
+        max: usize,
+        mut send: impl FnMut(KeyHash, &ActorCounters),
+    ) -> usize {
+        self.drain(true, max, &mut send)
+    }
+
+    /// One round of a background scan that covers all eventual keys in `rounds` rounds: passes those
+    /// with unsent changes, lazy ones included, to `send` as [`Store::drain_sync_queue`] does, and
+    /// returns how many there were. Stops after `max` keys, or up to 63 more, and the scan then
+    /// takes longer. Skips expired keys.
+    pub fn drain_lazy(
+        &self,
+        scan: &mut BackgroundScan,
+        rounds: usize,
+        max: usize,
+        now: Timestamp,
+        mut send: impl FnMut(KeyHash, &ActorCounters),
+    ) -> usize {
+        let rounds = rounds.max(1);
+        scan.due += self.shards();
+        let mut shards_due = scan.due / rounds;
+        scan.due %= rounds;
+        let mut sent = 0;
+        while shards_due > 0 && sent < max {
+            let (taken, next) = self.lazy_step(scan.at, now, &mut send);
+            sent += taken;
+            shards_due -= usize::from(next.seen.is_none());
+            scan.at = next;
+        }
+        sent
+    }
+
+    /// Queues a key again. Does nothing if the key is gone.
+    pub fn enqueue_sync(&self, key: KeyHash) {
+        self.enqueue(key, SyncPriority::Normal);
+    }
+
+    /// Like [`Store::enqueue_sync`], with urgent priority.
+    pub fn enqueue_urgent_sync(&self, key: KeyHash) {
+        self.enqueue(key, SyncPriority::Urgent);
+    }
+
+    /// Merges the counts of a peer into a key, which may be new to this node. The delta must have
+    /// passed [`Delta::validate`]. Does not queue the key: the caller decides who receives it next.
+    ///
+    /// After a rule changed the slices of its window, a delta of the other shape is ignored until
+    /// the counters here have expired or a local check has replaced them.
+    pub fn merge_actor_counters(
+        &self,
+        key: KeyHash,
+        delta: &Delta,
+        now: Timestamp,
+    ) -> MergeOutcome {
+        let shard = &mut *self.shard(key.token).lock();
+        let now = shard.instant(now);
+        if let Some((slot, queues)) = shard.live_mut(key, now) {
+            let State::ActorCounters(actor_counters) = &mut slot.state else {
+                return MergeOutcome::WrongForm;
+            };
+            let changed = actor_counters.merge(delta).changed;
+            let expires = actor_counters.expires_at();
+            slot.extend(expires);
+            if changed {
+                queues.enqueue_snapshot(slot);
+            }
+            return MergeOutcome::Merged { changed };
+        }
+        let Ok(actor_counters) = ActorCounters::try_from(delta.clone()) else {
+            return MergeOutcome::Expired;
+        };
+        let expires = actor_counters.expires_at();
+        let state = State::ActorCounters(Box::new(actor_counters));
+        shard.merge(StoredCounter { key, state, expires }, now)
+    }
+
+    /// A copy of the per-actor counters of an eventual key.
+    pub fn actor_counters(&self, key: KeyHash) -> Option<ActorCounters> {
+        self.read_actor_counters(key, Clone::clone)
+    }
+
+    /// Applies `read` to the per-actor counters of an eventual key. It runs under a shard's lock and
+    /// must not use the store.
+    pub fn read_actor_counters<T>(
+        &self,
+        key: KeyHash,
+        read: impl FnOnce(&ActorCounters) -> T,
+    ) -> Option<T> {
+        self.shard(key.token).lock().table.find(key)?.state.actor_counters().map(read)
+    }
+
+    fn drain(
+        &self,
+        urgent_only: bool,
+        max: usize,
+        send: &mut impl FnMut(KeyHash, &ActorCounters),
+    ) -> usize {
+        self.drain_shards(&self.sync_from, SYNC_PER_LOCK, max, |shard, max| {
+            shard.queues.drain_eventual(&mut shard.table, urgent_only, max, &mut *send)
+        })
+    }
+
+    fn enqueue(&self, key: KeyHash, priority: SyncPriority) {
+        let shard = &mut *self.shard(key.token).lock();
+        if let Some(slot) = shard.table.find_mut(key) {
+            shard.queues.enqueue_eventual(slot, priority);
+        }
+    }
+
+    /// One bounded step of the background scan, and where to continue.
+    fn lazy_step(
+        &self,
+        from: Cursor,
+        now: Timestamp,
+        send: &mut impl FnMut(KeyHash, &ActorCounters),
+    ) -> (usize, Cursor) {
+        let Some(shard) = self.shard_at(from.shard) else { return (0, Cursor::default()) };
+        let table = &mut shard.lock().table;
+        let (range, mut next) = table.next_range(from.seen, SCAN_SLOTS);
+        let mut sent = 0;
+        for slot in table.occupied_mut(range) {
+            sent +=
+                usize::from(!slot.is_expired(now) && send_eventual(slot, SyncPriority::Lazy, send));
+            if sent == SYNC_PER_LOCK {
+                next = Some(slot.key);
+                break;
+            }
+        }
+        match next {
+            Some(_) => (sent, Cursor { seen: next, ..from }),
+            None => (sent, Cursor { shard: (from.shard + 1) % self.shards(), seen: None }),
+        }
+    }
+}
+
+/// Records a check of an eventual key: extends its slot and queues it for peers and disk. `verdict`
+/// is `None` when nothing was charged because another limit of the check denied it.
+///
+/// The key is sent when its counters changed, and at its first check in a slice: a node that only
+/// denies must still receive the counts of others. A slot without counters has nothing to send and
+/// is left to expire.
+///
+/// After that first check, a key within the sync slack has lazy priority, and normal priority once a
+/// check finds it beyond. Refunds are sent without that delay: peers may be denying requests.
+pub(super) fn record_check(
+    slot: &mut Slot,
+    queues: &mut Queues,
+    quota: &Quota,
+    params: CheckParams,
+    verdict: Option<&Verdict>,
+) {
+    if matches!(slot.state, State::Absent) {
+        return;
+    }
+    slot.extend(slice_expiry(quota, params.now));
+    let counts_denied = quota.algorithm() == Algorithm::FixedWindow;
+    let changed = verdict.is_some_and(|verdict| verdict.allowed || counts_denied);
+    if changed {
+        queues.enqueue_snapshot(slot);
+    }
+    let is_first = !slot.meta.has(Meta::CHECKED);
+    let may_be_lazy = !is_first && params.hits.charge() > 0;
+    let priority = match verdict {
+        Some(verdict) if is_urgent(verdict) => SyncPriority::Urgent,
+        Some(verdict) if may_be_lazy && is_lazy(verdict, params.mode.slack_divisor()) => {
+            SyncPriority::Lazy
+        }
+        _ => SyncPriority::Normal,
+    };
+    let was_lazy = verdict.is_some() && slot.meta.priority() == SyncPriority::Lazy;
+    if changed || is_first || was_lazy {
+        slot.meta.raise(Meta::CHECKED);
+        queues.enqueue_eventual(slot, priority);
+    }
+}
+
+/// From this instant on a count at `now` does not matter.
+pub(super) fn slice_expiry(quota: &Quota, now: Timestamp) -> Timestamp {
+    let slices = u64::from(quota.sub_windows()).max(1);
+    let slice_ns = quota.slice().as_nanos();
+    let index = now.as_nanos() / slice_ns;
+    Timestamp::EPOCH.plus(Span::from_nanos((index + slices + 1).saturating_mul(slice_ns)))
+}

@@ -1,0 +1,11 @@
+//! Tests of the limiter through its public interface, one binary.
+
+mod engine_laws;
+mod engine_traps;
+mod eventual_merge;
+mod store_bounds;
+mod store_changes;
+mod store_lazy_sync;
+mod store_model;
+mod store_sync;
+mod store_threads;
