@@ -17,7 +17,7 @@
 
 use super::state::State;
 use super::tat::{Rate, Tat, Ticks, Wait};
-use super::verdict::{Retry, Transition, Verdict, excess};
+use super::verdict::{Retry, Update, Verdict, excess};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
@@ -29,7 +29,7 @@ pub(super) fn evaluate(
     size: u32,
     hits: Hits,
     now: Timestamp,
-) -> Transition<Tat> {
+) -> Update<Tat> {
     let Some(rate) = Rate::of(quota) else { return (None, deny_all(quota, hits)) };
     let request = BucketRequest { rate, size, before: tat(state), hits, now };
     let Some(Outcome { next, remaining, reset, retry }) =
@@ -111,7 +111,7 @@ impl BucketRequest {
 
 /// Stores the new TAT in `state` and returns the verdict.
 #[inline]
-pub(super) fn store((next, verdict): Transition<Tat>, state: &mut State) -> Verdict {
+pub(super) fn store((next, verdict): Update<Tat>, state: &mut State) -> Verdict {
     match (state, next) {
         (_, None) => {}
         // In place: replacing the whole state would have to drop the old one.

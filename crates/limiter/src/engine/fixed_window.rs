@@ -34,16 +34,11 @@
 //! Source: envoyproxy/ratelimit, `src/limiter/base_limiter.go` and `src/redis/fixed_cache_impl.go`.
 
 use super::state::State;
-use super::verdict::{Retry, Transition, Verdict};
+use super::verdict::{Retry, Update, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
-pub(super) fn evaluate(
-    state: &State,
-    quota: &Quota,
-    hits: Hits,
-    now: Timestamp,
-) -> Transition<State> {
+pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
     let present = index_at(now, quota);
     let (index, before) = match state {
         // A later window was counted by a clock ahead of this one: it stays the current window.

@@ -42,17 +42,12 @@
 use super::bucket;
 use super::state::State;
 use super::tat::{Rate, Tat, Wait};
-use super::verdict::Transition;
+use super::verdict::Update;
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
 #[inline]
-pub(super) fn evaluate(
-    state: &State,
-    quota: &Quota,
-    hits: Hits,
-    now: Timestamp,
-) -> Transition<Tat> {
+pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<Tat> {
     let Some(waiting_max) = quota.queue() else {
         return bucket::evaluate(state, quota, quota.burst(), hits, now);
     };

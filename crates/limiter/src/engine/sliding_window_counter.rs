@@ -43,17 +43,12 @@ use super::fixed_window;
 use super::slices::{Slices, take_refund};
 use super::state::State;
 use super::sub_windows::SubWindows;
-use super::verdict::{Transition, Verdict};
+use super::verdict::{Update, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
 /// Evaluates a request over one slice, the whole window.
-pub(super) fn evaluate(
-    state: &State,
-    quota: &Quota,
-    hits: Hits,
-    now: Timestamp,
-) -> Transition<State> {
+pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
     let (index, prev, cur) = advance(state, fixed_window::index_at(now, quota));
     let counts = [u64::from(cur), u64::from(prev)];
     let slice_ns = quota.window().as_nanos().max(1);

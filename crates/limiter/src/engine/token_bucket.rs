@@ -37,17 +37,12 @@
 use super::bucket;
 use super::state::State;
 use super::tat::Tat;
-use super::verdict::Transition;
+use super::verdict::Update;
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
 #[inline]
-pub(super) fn evaluate(
-    state: &State,
-    quota: &Quota,
-    hits: Hits,
-    now: Timestamp,
-) -> Transition<Tat> {
+pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<Tat> {
     bucket::evaluate(state, quota, quota.burst(), hits, now)
 }
 

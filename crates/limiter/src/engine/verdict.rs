@@ -51,7 +51,7 @@ impl Retry {
 }
 
 /// The outcome of evaluating a small state: the state to store, if it changes, and the verdict.
-pub(super) type Transition<S> = (Option<S>, Verdict);
+pub(super) type Update<S> = (Option<S>, Verdict);
 
 /// How many of `hits` are too many when `remaining` would pass; zero when they were allowed.
 pub(super) fn excess(allowed: bool, hits: Hits, remaining: u32) -> u32 {

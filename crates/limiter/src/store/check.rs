@@ -190,11 +190,7 @@ impl Shard {
             Placement::Table => self.charge_new(counter, params),
             Placement::Shared(shared) => {
                 let counter = shared_counter(counter, params.mode);
-                let params = CheckParams {
-                    mode: CountingMode::Strict,
-                    now: shared.instant(params.now),
-                    ..params
-                };
+                let params = params.strict_at(shared.instant(params.now));
                 let known = shared.charge_known(&counter, params);
                 let verdict = known.unwrap_or_else(|| shared.charge_new(&counter, params));
                 shared.sweep_for_check(params.now);
@@ -209,7 +205,7 @@ impl Shard {
     fn charge_known(&mut self, counter: &Counter, params: CheckParams) -> Option<Verdict> {
         let Counter { key, quota } = counter;
         let (slot, queues) = self.live_mut(*key, params.now)?;
-        let verdict = params.mode.decide(&mut slot.state, quota, params.hits, params.now);
+        let verdict = params.decide(&mut slot.state, quota);
         match params.mode {
             CountingMode::Strict => {
                 slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
@@ -223,7 +219,7 @@ impl Shard {
     /// Charges a counter that has no slot. A slot is created only if there is something to store.
     fn charge_new(&mut self, counter: &Counter, params: CheckParams) -> Verdict {
         let mut state = State::Absent;
-        let verdict = params.mode.decide(&mut state, &counter.quota, params.hits, params.now);
+        let verdict = params.decide(&mut state, &counter.quota);
         let expires = match params.mode {
             CountingMode::Strict => state.expires_at(&counter.quota),
             CountingMode::Eventual(_) => slice_expiry(&counter.quota, params.now),
@@ -248,16 +244,16 @@ impl Shard {
         params: CheckParams,
         placement: &Placement<'_>,
     ) -> Verdict {
-        let CheckParams { hits, now, mode } = params;
         let quota = &counter.quota;
-        if let Some(state) = self.known_state(counter.key, now) {
-            return mode.preview(state, quota, hits, now);
+        if let Some(state) = self.state(counter.key, params.now) {
+            return params.preview(state, quota);
         }
         match placement {
-            Placement::Table => mode.preview(&State::Absent, quota, hits, now),
+            Placement::Table => params.preview(&State::Absent, quota),
             Placement::Shared(shared) => {
-                let (key, now) = (shared_counter(counter, mode).key, shared.instant(now));
-                CountingMode::Strict.preview(shared.state(key, now), quota, hits, now)
+                let key = shared_counter(counter, params.mode).key;
+                let params = params.strict_at(shared.instant(params.now));
+                params.preview(shared.state(key, params.now).unwrap_or(&State::Absent), quota)
             }
             Placement::Refused => refusal(quota),
         }

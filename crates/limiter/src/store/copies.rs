@@ -182,7 +182,7 @@ impl Store {
     /// Whether changed strict keys are queued for [`Store::drain_replication_queue`]. Off by
     /// default, so that a node without replicas does not pay for it.
     pub fn set_replicated(&self, enabled: bool) {
-        for shard in self.all_shards() {
+        for shard in &self.shards {
             shard.lock().queues.set_replicated(enabled);
         }
     }
@@ -214,7 +214,7 @@ impl Store {
     /// Whether changed long keys are marked for [`Store::drain_snapshot_queue`]. Off by default;
     /// changes made while it is off are not marked.
     pub fn set_snapshotted(&self, enabled: bool) {
-        for shard in self.all_shards() {
+        for shard in &self.shards {
             shard.lock().queues.set_snapshotted(enabled);
         }
     }

@@ -42,40 +42,38 @@ pub(super) struct CheckParams {
     pub(super) mode: CountingMode,
 }
 
-impl CountingMode {
+impl CheckParams {
+    /// The same check of a strict counter at `now`.
+    pub(super) fn strict_at(self, now: Timestamp) -> Self {
+        Self { now, mode: CountingMode::Strict, ..self }
+    }
+
     /// See [`LocalActor::slack_divisor`].
     #[inline]
     pub(super) const fn slack_divisor(self) -> u32 {
-        match self {
-            Self::Strict => 0,
-            Self::Eventual(me) => me.slack_divisor,
+        match self.mode {
+            CountingMode::Strict => 0,
+            CountingMode::Eventual(me) => me.slack_divisor,
         }
     }
 
     #[inline]
-    pub(super) fn decide(
-        self,
-        state: &mut State,
-        quota: &Quota,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Verdict {
-        match self {
-            Self::Strict => engine::decide(state, quota, hits, now),
-            Self::Eventual(me) => engine::decide_eventual(state, me.actor, quota, hits, now),
+    pub(super) fn decide(self, state: &mut State, quota: &Quota) -> Verdict {
+        let Self { hits, now, mode } = self;
+        match mode {
+            CountingMode::Strict => engine::decide(state, quota, hits, now),
+            CountingMode::Eventual(me) => {
+                engine::decide_eventual(state, me.actor, quota, hits, now)
+            }
         }
     }
 
-    pub(super) fn preview(
-        self,
-        state: &State,
-        quota: &Quota,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Verdict {
-        match self {
-            Self::Strict => engine::preview(state, quota, hits, now),
-            Self::Eventual(_) => engine::preview_eventual(state, quota, hits, now),
+    pub(super) fn preview(self, state: &State, quota: &Quota) -> Verdict {
+        match self.mode {
+            CountingMode::Strict => engine::preview(state, quota, self.hits, self.now),
+            CountingMode::Eventual(_) => {
+                engine::preview_eventual(state, quota, self.hits, self.now)
+            }
         }
     }
 }

@@ -110,13 +110,8 @@ impl Shard {
         Some((slot, &mut self.queues))
     }
 
-    /// The state of `key`; absent when it has no slot or expired.
-    pub(super) fn state(&self, key: KeyHash, now: Timestamp) -> &State {
-        self.known_state(key, now).unwrap_or(&State::Absent)
-    }
-
-    /// Like [`Shard::state`], but `None` when `key` has no slot.
-    pub(super) fn known_state(&self, key: KeyHash, now: Timestamp) -> Option<&State> {
+    /// The state of `key`, absent if it expired; `None` when it has no slot.
+    pub(super) fn state(&self, key: KeyHash, now: Timestamp) -> Option<&State> {
         let slot = self.table.find(key)?;
         Some(if slot.is_expired(now) { &State::Absent } else { &slot.state })
     }

@@ -19,7 +19,7 @@ const EXPIRE_SLOTS: usize = 512;
 /// All counters of a process.
 #[derive(Debug)]
 pub struct Store {
-    shards: Box<[PaddedShard]>,
+    pub(super) shards: Box<[PaddedShard]>,
     pub(super) overflow: Overflow,
     /// The shard at which the next drain of eventual keys starts.
     pub(super) sync_from: AtomicUsize,
@@ -190,10 +190,6 @@ impl Store {
             }
         }
         sent
-    }
-
-    pub(super) fn all_shards(&self) -> impl Iterator<Item = &PaddedShard> {
-        self.shards.iter()
     }
 
     /// All shards once with their index, starting with the one at `start`.

@@ -252,7 +252,7 @@ pub(super) fn record_check(
     let may_be_lazy = !is_first && params.hits.charge() > 0;
     let priority = match verdict {
         Some(verdict) if is_urgent(verdict) => SyncPriority::Urgent,
-        Some(verdict) if may_be_lazy && is_lazy(verdict, params.mode.slack_divisor()) => {
+        Some(verdict) if may_be_lazy && is_lazy(verdict, params.slack_divisor()) => {
             SyncPriority::Lazy
         }
         _ => SyncPriority::Normal,
