@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Above what anything here needs.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// As `mesh/serve.rs` has it.
+/// `DEFERRED_MAX` of `mesh/connection.rs`.
 const LATER_MAX: usize = 1_024;
 
 /// Answers pings at once, and everything else when it is let go.

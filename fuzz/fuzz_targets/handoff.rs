@@ -1,7 +1,7 @@
 //! Messages of handovers: their bytes, and any order of whatever happens to the machine that reads
 //! them, the answers of peers that lie among it.
 //!
-//! What keeps one owner a key among honest nodes is for `tests/tenure_model.rs`. Here nobody is
+//! One owner per key among honest nodes is checked by `crates/ownership/tests/model.rs`. Here nobody is
 //! honest but this node, and it must hold that
 //!
 //! - nothing panics, and its epoch never goes back;

@@ -30,7 +30,8 @@ pub struct NodeId(Arc<str>);
 /// A text that is not a node id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a node id: use 1 to 63 lower-case letters, digits and '-', with no '-' at either end"
+    "{0:?} is not a node id: use 1 to 63 lower-case letters, digits and '-', \
+     with no '-' at either end"
 )]
 pub struct InvalidNodeId(pub String);
 

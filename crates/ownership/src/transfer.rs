@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Pending --offer--> Copying --> Copied --freeze--> Frozen --> Flushed --release--> Released
-//!    ^                                                 |          |
-//!    +--------------- flush failed ---------------------+----------+ lease lost
+//!   ^                                                 |          |
+//!   +----------------- flush failed ------------------+----------+ lease lost
 //! ```
 //!
 //! Each change of the epoch returns every transfer to `Pending`.
