@@ -16,7 +16,7 @@ use crate::history::Event;
 use crate::load::Load;
 use crate::network::{Network, PLACES};
 use crate::node::Node;
-use crate::wait::until;
+use tidegate_testkit::wait::until;
 
 /// Nodes that run from the start; there is room for one that joins.
 pub(crate) const NODES: usize = 5;

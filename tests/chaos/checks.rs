@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::group::{Group, Key};
-use crate::history::{Answer, Event};
+use super::group::{Group, Key};
+use super::history::{Answer, Event};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::group::Key;
+use super::group::Key;
 
 /// One request. Times count from the start of the load.
 #[derive(Clone, Debug)]

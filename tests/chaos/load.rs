@@ -8,11 +8,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Http, Reply, hits_body};
 use crate::dice::Dice;
 use crate::group::{DOMAIN, Group, Key, Words};
 use crate::history::{Answer, Event};
 use crate::node::Node;
+use tidegate_testkit::http_client::{Http, Reply, hits_body};
 
 /// Asks, remembers, and is told which nodes may be asked.
 #[derive(Clone)]

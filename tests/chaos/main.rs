@@ -32,17 +32,6 @@ mod report;
 mod shell;
 mod trial;
 
-#[path = "../process/harness/client.rs"]
-#[allow(dead_code, reason = "the process tests use the rest")]
-mod client;
-#[path = "../process/harness/process.rs"]
-mod process;
-#[path = "../support/relay.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the tests of the mesh use the rest, from outside")]
-mod relay;
-#[path = "../process/harness/wait.rs"]
-mod wait;
-
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -52,7 +41,6 @@ use network::Network;
 use options::Options;
 use tokio::task::LocalSet;
 use trial::Trial;
-use wait::until;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {

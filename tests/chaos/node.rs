@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tidegate::admin::StatusReport;
 
-use crate::client::Http;
 use crate::network::{self, Network};
-use crate::process::Process;
 use crate::{group, shell};
+use tidegate_testkit::http_client::Http;
+use tidegate_testkit::process::Process;
 
 /// A node; it may run or not.
 pub(crate) struct Node {

@@ -16,7 +16,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
-use crate::harness::{Cluster, Node, Shape, check_body};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, Node, Shape};
 
 const RULES: &str = "
 domain: shop
@@ -38,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn start() -> Cluster {
     let sets = &["limits.header_timeout_ms=300"];
-    Cluster::start(Shape { nodes: &["n1"], rules: RULES, config: CONFIG, sets }).await
+    Cluster::start(TIDEGATE, Shape { nodes: &["n1"], rules: RULES, config: CONFIG, sets }).await
 }
 
 /// The key that nothing bad may touch still has its whole limit, both doors answer, and nothing but

@@ -5,7 +5,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::harness::{Cluster, Http, Reply, Shape, THREE, hits_body};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::{Http, Reply, hits_body};
+use tidegate_testkit::process::{Cluster, Shape, THREE};
 
 const RULES: &str = "
 domain: quota
@@ -28,7 +30,7 @@ const REPLICATION_LAG: Duration = Duration::from_millis(25);
 async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
     let shape =
         Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=1000"] };
-    let mut cluster = Cluster::start(shape).await;
+    let mut cluster = Cluster::start(TIDEGATE, shape).await;
     let mut keys = Vec::new();
     for rule in ["async", "durable"] {
         keys.extend(owned(&cluster, rule).await.into_iter().map(|value| (rule, value)));

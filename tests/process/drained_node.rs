@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http::Method;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Load, Shape, THREE, until};
+use crate::TIDEGATE;
+use tidegate_testkit::process::{Cluster, Load, Shape, THREE};
+use tidegate_testkit::wait::until;
 
 /// The queue lets one hit pass a second: the second is held for one.
 const RULES: &str = "
@@ -28,7 +30,7 @@ entries = [{ key = \"queue\", header = \"x-queue\" }]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_lets_everything_under_way_end_well() {
     let shape = Shape { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
-    let mut cluster = Cluster::start(shape).await;
+    let mut cluster = Cluster::start(TIDEGATE, shape).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_leaving) = (CancellationToken::new(), CancellationToken::new());
     let mut load = Load::new();

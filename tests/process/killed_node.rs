@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Load, check_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, Load};
+use tidegate_testkit::wait::until;
 
 /// So large that nothing here is refused: what is measured is failure, not limiting.
 const RULES: &str = "
@@ -25,7 +28,7 @@ const KEYS: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
-    let mut cluster = Cluster::three(RULES).await;
+    let mut cluster = Cluster::three(TIDEGATE, RULES).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_victim) = (CancellationToken::new(), CancellationToken::new());
     let mut load = Load::new();

@@ -9,7 +9,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Http, Node, Shape, THREE, check_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::{Http, check_body};
+use tidegate_testkit::process::{Cluster, Node, Shape, THREE};
+use tidegate_testkit::wait::until;
 
 const KEYS: usize = 2_000;
 const LIMIT: usize = 10;
@@ -32,7 +35,7 @@ descriptors:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_joins_takes_keys_with_their_counts() {
-    let mut cluster = Cluster::start(SHAPE).await;
+    let mut cluster = Cluster::start(TIDEGATE, SHAPE).await;
     let load = Load::start(&cluster);
     load.reaches(2).await;
     cluster.join("n4", SHAPE).await;
@@ -44,7 +47,7 @@ async fn a_node_that_joins_takes_keys_with_their_counts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_drained_hands_its_counts_over() {
-    let mut cluster = Cluster::start(SHAPE).await;
+    let mut cluster = Cluster::start(TIDEGATE, SHAPE).await;
     let load = Load::start(&cluster);
     load.reaches(2).await;
     drain(&cluster.nodes[2]);
@@ -55,7 +58,7 @@ async fn a_node_that_is_drained_hands_its_counts_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_of_all_nodes_forgets_nothing() {
-    let mut cluster = Cluster::start(SHAPE).await;
+    let mut cluster = Cluster::start(TIDEGATE, SHAPE).await;
     let load = Load::start(&cluster);
     load.reaches(1).await;
     for index in 0..cluster.nodes.len() {
@@ -70,7 +73,7 @@ async fn a_rolling_restart_of_all_nodes_forgets_nothing() {
 
 /// `tidegate drain`.
 fn drain(node: &Node) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut command = Command::new(TIDEGATE);
     let url = format!("http://{}", node.admin);
     let output = command.env_clear().args(["drain", "--no-wait", "--url", &url]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::harness::{Cluster, Http, Reply, Shape, check_body};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::{Http, Reply, check_body};
+use tidegate_testkit::process::{Cluster, Shape};
 
 const PLENTY: &str = "
 domain: plenty
@@ -50,7 +52,7 @@ const KINDS: &[&str] = &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
     const ASKED: u64 = 3_000;
-    let cluster = Cluster::three(PLENTY).await;
+    let cluster = Cluster::three(TIDEGATE, PLENTY).await;
     let mut owned = [0_usize; 3];
     for number in 0..1_000 {
         let value = format!("owned-{number}");
@@ -83,8 +85,9 @@ async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forwarded_answer_is_the_local_one_in_every_field() {
     let sets = &["cluster.deadline_ms=1000"];
-    let shape = Shape { nodes: crate::harness::THREE, rules: EVERY_KIND, config: "", sets };
-    let cluster = Cluster::start(shape).await;
+    let shape =
+        Shape { nodes: tidegate_testkit::process::THREE, rules: EVERY_KIND, config: "", sets };
+    let cluster = Cluster::start(TIDEGATE, shape).await;
     for kind in KINDS {
         // Three keys of one rule and in one state: one asked at its owner, one through another
         // node, one at each node in turn.
@@ -118,10 +121,10 @@ async fn a_forwarded_answer_is_the_local_one_in_every_field() {
 async fn a_node_alone_answers_as_a_cluster_does() {
     let mut answers: Vec<Vec<Reply>> = Vec::new();
     let start = Instant::now();
-    for nodes in [&["n1"][..], crate::harness::THREE] {
+    for nodes in [&["n1"][..], tidegate_testkit::process::THREE] {
         let sets = &["cluster.deadline_ms=1000"];
         let shape = Shape { nodes, rules: EVERY_KIND, config: "", sets };
-        let cluster = Cluster::start(shape).await;
+        let cluster = Cluster::start(TIDEGATE, shape).await;
         let mut replies = Vec::new();
         for kind in KINDS {
             for (step, hits) in SEQUENCE.iter().enumerate() {

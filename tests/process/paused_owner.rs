@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::harness::{Cluster, Node, Shape, THREE, hits_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::hits_body;
+use tidegate_testkit::process::{Cluster, Node, Shape, THREE};
+use tidegate_testkit::wait::until;
 
 const RULES: &str = "
 domain: quota
@@ -20,7 +23,7 @@ async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most()
     // Callers wait for 100 ms, a third of the pause.
     let shape =
         Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=100"] };
-    let mut cluster = Cluster::start(shape).await;
+    let mut cluster = Cluster::start(TIDEGATE, shape).await;
     let key = owned_by(&cluster.nodes[2], "n3").await;
     // The first hit, so that every connection is there.
     hit(&cluster, &key).await;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::harness::{Cluster, Node, check_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, Node};
+use tidegate_testkit::wait::until;
 
 /// What the shipped `cluster.toml` promises.
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);
@@ -16,7 +19,7 @@ fn rules(limit: u32) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_said() {
-    let cluster = Cluster::three(&rules(10)).await;
+    let cluster = Cluster::three(TIDEGATE, &rules(10)).await;
     let [first, others @ ..] = &cluster.nodes[..] else { unreachable!("three nodes") };
     for node in &cluster.nodes {
         assert_eq!(limit(&cluster, node).await, "10");

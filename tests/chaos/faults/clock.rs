@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use crate::arena::{Arena, NODES, Setup};
 use crate::group::WINDOW_S;
 use crate::node::Node;
-use crate::wait::until;
+use tidegate_testkit::wait::until;
 
 /// The node whose clock jumps.
 const VICTIM: usize = NODES - 1;

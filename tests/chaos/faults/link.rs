@@ -7,7 +7,7 @@ use crate::arena::{Arena, NODES, Setup};
 use crate::checks::LEASES_END_AFTER;
 use crate::network::{self, Filter};
 use crate::node::MESH_PORT;
-use crate::relay::{Link, Relay};
+use tidegate_testkit::relay::{Link, Relay};
 
 /// Which directions are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

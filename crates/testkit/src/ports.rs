@@ -1,0 +1,27 @@
+//! Ports for processes that must be told theirs before they start.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Below the range that the kernel gives to outgoing connections (from 32,768 on): a port from that
+/// range may be somebody's source port by the time a process, or its second start, binds it.
+const FIRST: u16 = 10_000;
+const COUNT: u16 = 20_000;
+
+static TAKEN: AtomicU16 = AtomicU16::new(0);
+
+/// An address of the loopback that nobody listens on, by TCP or UDP, and that no other call here
+/// was given.
+pub fn free() -> SocketAddr {
+    // Test processes that run at the same time begin in different places.
+    let start = u16::try_from(std::process::id() % u32::from(COUNT / 40)).unwrap() * 40;
+    for _ in 0..COUNT {
+        let offset = TAKEN.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + (start + offset % COUNT) % COUNT;
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(addr).is_ok() && UdpSocket::bind(addr).is_ok() {
+            return addr;
+        }
+    }
+    panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+}

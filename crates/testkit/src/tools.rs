@@ -1,0 +1,11 @@
+//! Where `scripts/envoy-tools` puts what it fetches.
+
+use std::path::{Path, PathBuf};
+
+/// A program of that folder.
+pub fn program(name: &str) -> PathBuf {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/envoy/bin").join(name);
+    assert!(path.exists(), "no {}: run scripts/envoy-tools (scripts/test does)", path.display());
+    path
+}

@@ -1,0 +1,116 @@
+//! Refusals that are remembered by the node that was told.
+
+use std::sync::Arc;
+
+use tidegate::decide::VerdictSource;
+
+use super::bench::{PATIENCE, RULES, count, remaining, source, value_of};
+use tidegate_testkit::in_process::{Node, book, cluster, eventually};
+
+async fn two() -> Vec<Node> {
+    cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await
+}
+
+/// Leaves 5 of the 20 of a key of b, and lets a be refused 10. Returns the key.
+async fn refused(a: &Node) -> String {
+    let key = value_of(a, "bucket", "b");
+    assert_eq!(remaining(&a.ask_hits("bucket", &key, 15).await), 5);
+    let refusal = a.ask_hits("bucket", &key, 10).await;
+    assert_eq!((refusal.allowed, source(&refusal)), (false, VerdictSource::Owner));
+    key
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_key_costs_its_owner_nothing() {
+    let nodes = two().await;
+    let [a, b] = &nodes[..] else { unreachable!("two nodes") };
+    let key = refused(a).await;
+    let served = count(b, |counters| &counters.served);
+    for hits in [10, 11, 20] {
+        let answer = a.ask_hits("bucket", &key, hits).await;
+        assert_eq!(
+            (answer.allowed, source(&answer)),
+            (false, VerdictSource::Remembered),
+            "{hits} hits"
+        );
+    }
+    assert_eq!(count(b, |counters| &counters.served), served);
+    assert_eq!(count(a, |counters| &counters.remembered), 3);
+    let owners = b.ask_hits("bucket", &key, 10).await;
+    let remembered = a.ask_hits("bucket", &key, 10).await;
+    let wait = |answer: &tidegate::decide::Answer| {
+        answer.statuses[0].verdicts[0].retry.after().unwrap().as_secs_ceil()
+    };
+    assert!(wait(&owners).abs_diff(wait(&remembered)) <= 1, "it says what the owner would");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fewer_hits_and_looks_pass_through() {
+    let nodes = two().await;
+    let [a, _] = &nodes[..] else { unreachable!("two nodes") };
+    let key = refused(a).await;
+    let look = a.ask_hits("bucket", &key, 0).await;
+    assert_eq!((source(&look), remaining(&look)), (VerdictSource::Owner, 5));
+    let fewer = a.ask_hits("bucket", &key, 5).await;
+    assert_eq!((fewer.allowed, source(&fewer)), (true, VerdictSource::Owner));
+}
+
+/// Whether the hits are given back at the asker, or at the owner, which tells the asker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_that_are_given_back_are_found() {
+    let nodes = two().await;
+    let [a, b] = &nodes[..] else { unreachable!("two nodes") };
+    for at in [a, b] {
+        let key = refused(a).await;
+        assert_eq!(source(&a.ask_hits("bucket", &key, 10).await), VerdictSource::Remembered);
+        at.ask_hits("bucket", &key, -15).await;
+        let mut answer = a.ask_hits("bucket", &key, 10).await;
+        // The notice of b may still be on its way.
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while source(&answer) == VerdictSource::Remembered && tokio::time::Instant::now() < deadline
+        {
+            answer = a.ask_hits("bucket", &key, 10).await;
+        }
+        assert_eq!((answer.allowed, source(&answer)), (true, VerdictSource::Owner));
+        a.ask_hits("bucket", &key, -10).await;
+    }
+}
+
+/// Third nodes hear of it too: the owner tells all that may have been refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_were_refused_hear_of_hits_given_back() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
+    let [a, _, c] = &nodes[..] else { unreachable!("three nodes") };
+    let key = refused(a).await;
+    c.ask_hits("bucket", &key, 10).await;
+    assert_eq!(source(&c.ask_hits("bucket", &key, 10).await), VerdictSource::Remembered);
+    a.ask_hits("bucket", &key, -15).await;
+    let remembered = || count(c, |counters| &counters.remembered);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let before = remembered();
+        let answer = c.ask_hits("bucket", &key, 10).await;
+        if remembered() == before {
+            assert!(answer.allowed);
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "c never heard of it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_that_changed_is_asked_for() {
+    let nodes = two().await;
+    let [a, _] = &nodes[..] else { unreachable!("two nodes") };
+    let key = refused(a).await;
+    let raised = book(&RULES.replace("requests_per_unit: 20", "requests_per_unit: 40"));
+    for node in &nodes {
+        node.core.decider.parts().book.store(Arc::clone(&raised.load()));
+    }
+    let answer = a.ask_hits("bucket", &key, 10).await;
+    assert_eq!((answer.allowed, source(&answer)), (true, VerdictSource::Owner));
+    eventually("nothing was answered from memory", PATIENCE, || {
+        count(a, |counters| &counters.remembered) == 0
+    })
+    .await;
+}

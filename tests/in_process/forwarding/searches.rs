@@ -1,0 +1,117 @@
+//! Whom a node asks while keys change hands.
+
+use std::sync::Arc;
+
+use tidegate::decide::VerdictSource;
+use tidegate_limiter::policy::Scope;
+use tidegate_ownership::ranges::Ranges;
+
+use super::bench::{
+    PATIENCE, RULES, count, forget_rings, holds, id, remaining, replaced, source, value, value_of,
+    without,
+};
+use tidegate_testkit::in_process::{Node, cluster, eventually};
+
+async fn three() -> Vec<Node> {
+    cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await
+}
+
+/// Node c's view is stale: b has handed everything to a, which already sees a ring without b.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_named_is_asked_once() {
+    let nodes = three().await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let ring = without(a, "b");
+    let now = c.core.topology.load_full();
+    let key = value(c, "bucket", |token| {
+        now.owner(Scope::Region, token) == Some(&id("b"))
+            && ring.owner(Scope::Region, token) == Some(&id("a"))
+    });
+    a.core.topology.store(Arc::new(ring));
+    forget_rings(c);
+    holds(b, Ranges::EMPTY, Some("a"));
+    holds(a, Ranges::all(), None);
+
+    let answer = c.ask("bucket", &key).await;
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 19));
+    assert_eq!(count(c, |counters| &counters.retried), 1);
+    assert_eq!(count(b, |counters| &counters.not_owner), 1);
+    assert_eq!(count(a, |counters| &counters.served), 1);
+    assert_eq!(count(c, |counters| &counters.policy), 0);
+}
+
+/// Node b is on the ring and has not got its range; a, which owned it before, still holds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
+    let nodes = three().await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let before = without(a, "b");
+    let now = c.core.topology.load_full();
+    let key = value(c, "bucket", |token| {
+        now.owner(Scope::Region, token) == Some(&id("b"))
+            && before.owner(Scope::Region, token) == Some(&id("a"))
+    });
+    replaced(c, &without(c, "b"));
+    replaced(b, &without(b, "b"));
+    a.core.topology.store(Arc::new(before));
+    holds(b, Ranges::EMPTY, None);
+    holds(a, Ranges::all(), None);
+
+    for (node, left) in [(c, 19), (b, 18)] {
+        let answer = node.ask("bucket", &key).await;
+        assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, left));
+    }
+    assert_eq!(count(c, |counters| &counters.retried), 1);
+    assert_eq!(count(a, |counters| &counters.served), 2);
+}
+
+/// A frozen range: nobody decides it for a moment, and no client is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_on_its_way_is_waited_for() {
+    let nodes = three().await;
+    let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    let key = value_of(a, "bucket", "b");
+    holds(b, Ranges::EMPTY, None);
+    let arrives = async {
+        eventually("a asks again", PATIENCE, || count(b, |counters| &counters.not_owner) >= 3)
+            .await;
+        holds(b, Ranges::all(), None);
+    };
+    let (at_peer, at_owner, ()) =
+        tokio::join!(a.ask("bucket", &key), b.ask("bucket", &key), arrives);
+    assert_eq!((source(&at_peer), source(&at_owner)), (VerdictSource::Owner, VerdictSource::Local));
+    assert_eq!(remaining(&a.ask_hits("bucket", &key, 0).await), 18, "each was counted once");
+}
+
+/// Node b owns a key by the ring and asks a, which has just handed it to b.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_named_to_itself_decides() {
+    let nodes = three().await;
+    let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    let (before, now) = (without(b, "b"), b.core.topology.load_full());
+    let key = value(b, "bucket", |token| {
+        now.owner(Scope::Region, token) == Some(&id("b"))
+            && before.owner(Scope::Region, token) == Some(&id("a"))
+    });
+    replaced(b, &before);
+    holds(a, Ranges::EMPTY, Some("b"));
+    holds(b, Ranges::EMPTY, None);
+    let arrives = async {
+        eventually("b asks a", PATIENCE, || count(a, |counters| &counters.not_owner) >= 1).await;
+        holds(b, Ranges::all(), None);
+    };
+    let (answer, ()) = tokio::join!(b.ask("bucket", &key), arrives);
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Local, 19));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_lease_answers_its_own_keys_by_policy() {
+    let mut nodes = three().await;
+    let b = nodes.remove(1);
+    let key = value_of(&b, "bucket", "b");
+    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Local);
+    drop(nodes);
+    let ownership = &b.core.decider.parts().ownership;
+    eventually("the lease ran out", PATIENCE, || !ownership.has_lease(Scope::Region)).await;
+    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Policy);
+}
