@@ -5,4 +5,6 @@
 mod architecture;
 mod bench_docs;
 mod docs;
+mod imports;
 mod rules_shipped;
+mod source;

@@ -1,5 +1,5 @@
-//! Scaffolding that all tests share: nodes in this process, nodes as processes, what stands in front of
-//! and behind them, clients, and waiting.
+//! Scaffolding that all tests share: nodes in this process, nodes as processes, proxies in front of
+//! them and the application behind, clients, and waiting.
 //!
 //! - [`in_process`]: nodes on tasks of the test, on real sockets of the loopback.
 //! - [`process`]: `tidegate serve` as child processes, alone or as a cluster with certificates.
