@@ -46,7 +46,7 @@ pub(crate) struct Arena {
 /// How long the nodes may take to a first view.
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// How long anything is waited for that may never come: a peek of a key, one view.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Setup {
     /// Folders and certificates of all nodes that may run, below `runs`.
@@ -105,7 +105,7 @@ impl Arena {
             Ok(true) => Err("it is ready".to_owned()),
             Ok(false) | Err(_) => Ok(()),
         };
-        until("a node that leaves says so", PATIENCE, not_ready).await;
+        until("a node that leaves says so", TIMEOUT, not_ready).await;
         self.load.open(token, false);
         self.nodes[token].ended(Duration::from_secs(20)).await;
     }
@@ -126,8 +126,8 @@ impl Arena {
     pub(crate) async fn one_view(&mut self) -> Duration {
         let begun = tokio::time::Instant::now();
         while let Err(lacks) = self.have_one_view().await {
-            if begun.elapsed() > PATIENCE {
-                self.broken.push(format!("no one view within {PATIENCE:?}: {lacks}"));
+            if begun.elapsed() > TIMEOUT {
+                self.broken.push(format!("no one view within {TIMEOUT:?}: {lacks}"));
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -185,7 +185,7 @@ impl Arena {
             let key = Key { group: Group::Count, index };
             let token = self.draw();
             let load = &self.load;
-            let peek = tokio::time::timeout(PATIENCE, async {
+            let peek = tokio::time::timeout(TIMEOUT, async {
                 loop {
                     if let Ok(counted) = load.counted(token, key).await {
                         return counted;

@@ -35,7 +35,7 @@ const CLIENTS: usize = 16;
 /// A client's pause between two requests: 400 requests a second in all.
 const PACE: Duration = Duration::from_millis(40);
 /// A client waits no longer; Envoy waits for a fiftieth of it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Load {
     pub(crate) fn new(nodes: &[Node]) -> Self {
@@ -167,9 +167,9 @@ impl Listener {
     async fn ask(&self, key: Key, hits: u64) -> Result<Words, String> {
         let http = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let body = hits_body(DOMAIN, key.group.name(), &key.value(), hits);
-        match tokio::time::timeout(PATIENCE, http.check(self.http, &body)).await {
+        match tokio::time::timeout(TIMEOUT, http.check(self.http, &body)).await {
             Ok(reply) => words(&reply?),
-            Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+            Err(_) => Err(format!("no answer within {TIMEOUT:?}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A node whose clock is off counts in the windows of the others, and says so.
+//! A node whose clock is off counts in the windows of the others, and reports its skew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,16 @@ use tidegate::config::Config;
 use tidegate::node;
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_testkit::in_process::{Node, Shape, authority, identity};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions};
+use tidegate_testkit::wait::eventually;
 use tokio_util::sync::CancellationToken;
 
 const RULES: &str = "domain: d\n";
 const OFF: Span = Span::from_secs(30);
-/// What two clocks that agree may differ by on a machine that does more than this.
+/// Two clocks that agree may differ by this much on a busy machine.
 const ALIKE: Span = Span::from_secs(5);
+const WITHIN: Duration = Duration::from_secs(30);
 
 /// A clock that is ahead, and whose corrections are those of the clock inside.
 #[derive(Debug)]
@@ -40,7 +43,7 @@ impl Clock for Ahead {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_others() {
     let authority = authority();
-    let shape = |id, seeds| Shape {
+    let options = |id, seeds| NodeOptions {
         id,
         region: "eu",
         seeds,
@@ -48,9 +51,9 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
         rules: RULES,
         change: |_: &mut Config| {},
     };
-    let first = Node::start(shape("n1", &[])).await;
+    let first = Node::start(options("n1", &[])).await;
     let seeds = [first.core.joined.as_ref().expect("a mesh").mesh.advertise()];
-    let second = Node::start(shape("n2", &seeds)).await;
+    let second = Node::start(options("n2", &seeds)).await;
     connected(&second, 1).await;
 
     let (outside, right) = node::outside();
@@ -60,31 +63,21 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     tokio::spawn(right.clone().keep_right(stop.clone()));
     assert!(clock.now().since(right.system()) > ALIKE, "it is ahead before it joins");
     let both = [seeds[0], second.core.joined.as_ref().expect("a mesh").mesh.advertise()];
-    let late = Node::start_in(shape("n3", &both), environment, stop).await;
+    let late = Node::start_in(options("n3", &both), environment, stop).await;
     connected(&late, 2).await;
-    until("it knows that it is ahead", || late.core.skew().is_beyond).await;
+    eventually("its skew is known", WITHIN, || late.core.skew().is_beyond).await;
 
     let median_s = late.core.skew().median_ns / 1_000_000_000;
     assert!((-35..=-25).contains(&median_s), "{median_s} s");
     let (here, there) = (clock.now(), right.system());
     assert!(here.since(there) < ALIKE && there.since(here) < ALIKE, "{here:?}, {there:?}");
-    assert!(clock.system().since(right.system()) > ALIKE, "peers are told its clock as it is");
+    assert!(clock.system().since(right.system()) > ALIKE, "peers get its uncorrected clock");
     for node in [&first, &second] {
-        assert!(!node.core.skew().is_beyond, "one wrong clock of three moves nobody else");
+        assert!(!node.core.skew().is_beyond, "one wrong clock of three moves no other");
     }
 }
 
 async fn connected(node: &Node, peers: usize) {
     let mesh = &node.core.joined.as_ref().expect("a mesh").mesh;
-    until("it is connected", || mesh.peers().len() == peers).await;
-}
-
-/// Waits for an event of another task, by looking at it often.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let looks = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(30), looks).await.is_ok(), "{what}");
+    eventually("it is connected", WITHIN, || mesh.peers().len() == peers).await;
 }

@@ -36,7 +36,7 @@ async fn a_strict_key_admits_its_limit_over_all_nodes() {
         let mut allowed = 0;
         let mut owners = Vec::new();
         for turn in 0..60 {
-            let answer = nodes[turn % 3].ask("strict", key).await;
+            let answer = nodes[turn % 3].check("strict", key).await;
             allowed += usize::from(answer.allowed);
             if answer.statuses[0].source == VerdictSource::Local {
                 owners.push(turn % 3);
@@ -57,7 +57,7 @@ async fn a_strict_key_admits_its_limit_over_all_nodes() {
 async fn a_forwarded_answer_is_a_local_one() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
     for turn in 0..8 {
-        let answer = nodes[turn % 2].ask("several", "x").await;
+        let answer = nodes[turn % 2].check("several", "x").await;
         let status = &answer.statuses[0];
         let remaining: Vec<u32> = status.verdicts.iter().map(|verdict| verdict.remaining).collect();
         let left = 3_u32.saturating_sub(u32::try_from(turn).expect("small") + 1);
@@ -72,8 +72,8 @@ async fn a_region_has_its_own_limit_unless_the_rule_is_global() {
     let nodes = cluster(&[("a", "eu"), ("b", "us")], RULES, |_| {}).await;
     let mut allowed = [0, 0];
     for turn in 0..100 {
-        allowed[0] += usize::from(nodes[turn % 2].ask("strict", "x").await.allowed);
-        allowed[1] += usize::from(nodes[turn % 2].ask("world", "x").await.allowed);
+        allowed[0] += usize::from(nodes[turn % 2].check("strict", "x").await.allowed);
+        allowed[1] += usize::from(nodes[turn % 2].check("world", "x").await.allowed);
     }
     assert_eq!(allowed, [40, 20]);
 }
@@ -86,12 +86,12 @@ async fn a_node_that_leaves_is_not_missed() {
     })
     .await;
     for _ in 0..7 {
-        nodes[2].ask("eventual", "x").await;
+        nodes[2].check("eventual", "x").await;
     }
     nodes.pop().expect("three nodes").stop().await;
     for node in &nodes {
-        node.sees("two nodes", |view| view.owners().count() == 2).await;
-        let answer = node.ask("strict", "y").await;
+        node.wait_for_view("two nodes", |view| view.owners().count() == 2).await;
+        let answer = node.check("strict", "y").await;
         assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Policy);
     }
     let known: Vec<u32> = join(&nodes, "eventual", "x").await;
@@ -104,13 +104,13 @@ async fn a_node_that_leaves_tells_what_it_hid() {
     let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
     let keys: Vec<String> = (0..20).map(|n| format!("x{n}")).collect();
     for key in &keys {
-        nodes[2].ask("far", key).await;
+        nodes[2].check("far", key).await;
     }
     // The first hit of each is told as any other.
     tokio::time::sleep(Duration::from_millis(400)).await;
     for key in &keys {
         for _ in 0..6 {
-            nodes[2].ask("far", key).await;
+            nodes[2].check("far", key).await;
         }
     }
     tokio::time::sleep(Duration::from_millis(400)).await;
@@ -133,7 +133,8 @@ async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
     let [stays, leaves] = &nodes[..] else { unreachable!("two nodes") };
     let mut key = 0;
-    while leaves.ask("strict", &format!("k{key}")).await.statuses[0].source != VerdictSource::Local
+    while leaves.check("strict", &format!("k{key}")).await.statuses[0].source
+        != VerdictSource::Local
     {
         key += 1;
     }
@@ -151,7 +152,7 @@ async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
     leaves.core.topology.store(Arc::new(draining));
 
     for (turn, node) in [stays, leaves, stays, leaves].into_iter().enumerate() {
-        let answer = node.ask("strict", &key).await;
+        let answer = node.check("strict", &key).await;
         let status = &answer.statuses[0];
         assert_ne!(status.source, VerdictSource::Policy, "turn {turn}");
         assert_eq!(status.verdicts[0].remaining, 18 - u32::try_from(turn).expect("small"));
@@ -164,7 +165,7 @@ async fn eventual_counts_become_equal() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "us")], RULES, |_| {}).await;
     for (node, hits) in nodes.iter().zip([5, 6, 7]) {
         for _ in 0..hits {
-            assert!(node.ask("eventual", "x").await.allowed);
+            assert!(node.check("eventual", "x").await.allowed);
         }
     }
     tokio::time::sleep(Duration::from_millis(400)).await;
@@ -175,7 +176,7 @@ async fn eventual_counts_become_equal() {
 async fn join(nodes: &[Node], key: &str, value: &str) -> Vec<u32> {
     let mut remaining = Vec::new();
     for node in nodes {
-        let answer = node.ask_hits(key, value, 0).await;
+        let answer = node.check_hits(key, value, 0).await;
         remaining.push(answer.statuses[0].verdicts[0].remaining);
     }
     remaining

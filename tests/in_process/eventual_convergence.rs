@@ -16,10 +16,10 @@ use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::{is_node, node_actor, region_actor};
-use tidegate_testkit::in_process::{
-    Node, Shape, authority, cluster, cluster_under, eventually, identity,
-};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under};
 use tidegate_testkit::relay::{Link, Relay};
+use tidegate_testkit::wait::eventually;
 use tokio::time::Instant;
 
 const RULES: &str = "
@@ -52,7 +52,7 @@ const REGION_INTERVAL: Duration = Duration::from_millis(200);
 /// What two shared cores may add to any time that is measured here.
 const MACHINE_MARGIN: Duration = Duration::from_millis(400);
 /// For conditions that have no stated time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// 3 × L asks at once over three nodes in two regions; all show the same count within two intervals
 /// of the exchange between regions.
@@ -64,7 +64,7 @@ async fn after_a_burst_all_nodes_show_the_same_count() {
         let key = key(&nodes[0], name, "burst", &hourly(limit));
         let mut admitted = 0;
         for turn in 0..3 * limit as usize {
-            admitted += u64::from(nodes[turn % 3].ask(name, "burst").await.allowed);
+            admitted += u64::from(nodes[turn % 3].check(name, "burst").await.allowed);
         }
         let within = REGION_INTERVAL * 2 + MACHINE_MARGIN;
         let took = eventually("all show the same count", within, || {
@@ -76,7 +76,7 @@ async fn after_a_burst_all_nodes_show_the_same_count() {
             ratio(admitted, limit)
         );
         for node in &nodes {
-            assert!(!node.ask(name, "burst").await.allowed, "nobody admits more");
+            assert!(!node.check(name, "burst").await.allowed, "nobody admits more");
         }
     }
 }
@@ -108,7 +108,7 @@ async fn a_steady_overload_admits_little_over_the_limit() {
             while u128::from(asked[at]) < due {
                 let node = usize::try_from(asked[at] % 3).unwrap();
                 asked[at] += 1;
-                admitted[at][window] += u64::from(nodes[node].ask(name, "load").await.allowed);
+                admitted[at][window] += u64::from(nodes[node].check(name, "load").await.allowed);
             }
         }
     }
@@ -131,7 +131,7 @@ async fn a_lossy_link_changes_no_count() {
         // Every node asks for every key: who never asked for one is not told of it.
         let (at, node) = (turn % expected.len(), turn / expected.len() % 3);
         expected[at] += 1;
-        assert!(cluster.nodes[node].ask("sliced", &at.to_string()).await.allowed);
+        assert!(cluster.nodes[node].check("sliced", &at.to_string()).await.allowed);
         if turn % 20 == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -157,7 +157,7 @@ async fn after_a_cut_link_heals_no_hit_is_missing() {
         while Instant::now() < end {
             let (at, node) = (turn % expected.len(), turn / expected.len() % 3);
             expected[at] += 1;
-            assert!(cluster.nodes[node].ask("sliced", &at.to_string()).await.allowed);
+            assert!(cluster.nodes[node].check("sliced", &at.to_string()).await.allowed);
             turn += 1;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -165,7 +165,7 @@ async fn after_a_cut_link_heals_no_hit_is_missing() {
         assert!(count(&cluster.nodes[cut], first) < expected[0], "it was cut off");
         cluster.cut(cut, false);
         for node in &cluster.nodes {
-            node.sees("all nodes again", |view| view.owners().count() == 3).await;
+            node.wait_for_view("all nodes again", |view| view.owners().count() == 3).await;
         }
         cluster.counts_become(&expected).await;
     }
@@ -183,7 +183,7 @@ async fn a_restart_forgets_and_doubles_nothing() {
     let quota = sliced();
     for value in &values {
         for (node, hits) in nodes.iter().zip([1, 2, 4]) {
-            node.ask_hits("sliced", value, hits).await;
+            node.check_hits("sliced", value, hits).await;
         }
     }
     let keys: Vec<KeyHash> =
@@ -199,7 +199,7 @@ async fn a_restart_forgets_and_doubles_nothing() {
     all_count(&nodes[2..], &owned, 7).await;
     // The rest it hears with its first ask.
     for value in &values {
-        nodes[2].ask_hits("sliced", value, 8).await;
+        nodes[2].check_hits("sliced", value, 8).await;
     }
     all_count(&nodes, &keys, 15).await;
 }
@@ -215,15 +215,15 @@ async fn a_dead_owner_s_own_hits_stay_known() {
     let quota = sliced();
     // Only b and d use these keys: a and c hold nothing of them but as owners.
     for value in &values {
-        nodes[1].ask_hits("sliced", value, 2).await;
-        nodes[3].ask_hits("sliced", value, 8).await;
+        nodes[1].check_hits("sliced", value, 2).await;
+        nodes[3].check_hits("sliced", value, 8).await;
     }
     let keys: Vec<KeyHash> =
         values.iter().map(|value| key(&nodes[0], "sliced", value, &quota)).collect();
     all_count(&nodes[1..2], &keys, 10).await;
     drop(nodes.pop().unwrap());
     for node in &nodes {
-        node.sees("three nodes", |view| view.owners().count() == 3).await;
+        node.wait_for_view("three nodes", |view| view.owners().count() == 3).await;
     }
     for (index, name) in ["a", "b", "c"].iter().enumerate() {
         let owned: Vec<KeyHash> =
@@ -255,7 +255,7 @@ async fn a_node_that_goes_on_as_a_newer_start_is_still_heard() {
     // Gossip starts anew under the new generation, too; from then on peers know the new column for
     // b's, and take it from nobody but the start of b that they are connected to.
     for node in [&nodes[0], &nodes[2]] {
-        node.sees("the newer start", |view| {
+        node.wait_for_view("the newer start", |view| {
             let actors = view.members().iter();
             actors
                 .map(|member| node_actor(&member.id, member.generation))
@@ -277,7 +277,7 @@ async fn honest_nodes_reject_nothing_of_each_other() {
     for n in 0..60 {
         // Most keys are used by one node alone.
         let value = n.to_string();
-        nodes[n % 3].ask("sliced", &value).await;
+        nodes[n % 3].check("sliced", &value).await;
         keys.push((n % 3, key(&nodes[0], "sliced", &value, &quota)));
     }
     // Its region's owner and the other region's owner know each.
@@ -286,7 +286,7 @@ async fn honest_nodes_reject_nothing_of_each_other() {
             let owner = owner_in(&nodes[used_at], region, key);
             let at = nodes.iter().position(|node| node.core.topology.load().me.as_str() == owner);
             let what = format!("the owner in {region} knows");
-            eventually(&what, PATIENCE, || count(&nodes[at.unwrap()], key) == 1).await;
+            eventually(&what, TIMEOUT, || count(&nodes[at.unwrap()], key) == 1).await;
         }
     }
     for node in &nodes {
@@ -315,13 +315,14 @@ impl Relayed {
             let relay = Relay::start(listen, link).await;
             let seeds: Vec<SocketAddr> = relays.iter().take(1).map(|relay| relay.front).collect();
             let identity = identity(&authority, &authority, id);
-            let shape = Shape { id, region, seeds: &seeds, identity, rules: RULES, change: |_| {} };
+            let shape =
+                NodeOptions { id, region, seeds: &seeds, identity, rules: RULES, change: |_| {} };
             nodes.push(Node::start_behind(shape, listen, relay.front).await);
             relays.push(relay);
             listens.push(listen);
         }
         for node in &nodes {
-            node.sees("all nodes", |view| view.owners().count() == 3).await;
+            node.wait_for_view("all nodes", |view| view.owners().count() == 3).await;
         }
         Self { nodes, relays, listens }
     }
@@ -356,9 +357,9 @@ fn free_addr() -> SocketAddr {
 async fn restart(authority: &Authority, seed: &Node, id: &str, region: &str) -> Node {
     let seeds = [seed.addr()];
     let identity = identity(authority, authority, id);
-    let shape = Shape { id, region, seeds: &seeds, identity, rules: RULES, change: |_| {} };
+    let shape = NodeOptions { id, region, seeds: &seeds, identity, rules: RULES, change: |_| {} };
     let node = Node::start(shape).await;
-    node.sees("the others", |view| view.owners().count() == 3).await;
+    node.wait_for_view("the others", |view| view.owners().count() == 3).await;
     node
 }
 
@@ -366,7 +367,7 @@ async fn are_connected(nodes: &[Node]) {
     for node in nodes {
         let mesh = &node.core.joined.as_ref().unwrap().mesh;
         let all = || mesh.peers().len() == nodes.len() - 1;
-        eventually("all are connected", PATIENCE, all).await;
+        eventually("all are connected", TIMEOUT, all).await;
     }
 }
 
@@ -374,7 +375,7 @@ async fn are_connected(nodes: &[Node]) {
 async fn ask_all(nodes: &[Node], values: &[String], hits: i64) {
     for value in values {
         for node in nodes {
-            node.ask_hits("sliced", value, hits).await;
+            node.check_hits("sliced", value, hits).await;
         }
     }
 }
@@ -385,7 +386,7 @@ async fn all_count(nodes: &[Node], keys: &[KeyHash], expected: u64) {
     };
     let start = Instant::now();
     while counts().iter().flatten().any(|count| *count != expected) {
-        assert!(start.elapsed() < PATIENCE, "not all count {expected}: {:?}", counts());
+        assert!(start.elapsed() < TIMEOUT, "not all count {expected}: {:?}", counts());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -12,13 +12,14 @@ use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{Epochs, OwnershipStatus};
-use tidegate_testkit::in_process::{authority, eventually, identity};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::wait::eventually;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Above what anything here needs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// As `mesh/serve.rs` has it.
 const LATER_MAX: usize = 1_024;
 
@@ -73,10 +74,10 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     let a = start(&authority, "a", &go).await;
     let b = start(&authority, "b", &go).await;
     a.want(b.advertise());
-    eventually("both are up", PATIENCE, || a.peers().len() == 1 && b.peers().len() == 1).await;
+    eventually("both are up", TIMEOUT, || a.peers().len() == 1 && b.peers().len() == 1).await;
 
     let to = NodeId::new("b").unwrap();
-    let ask = |call| a.call(&to, StreamClass::Bulk, call, PATIENCE);
+    let ask = |call| a.call(&to, StreamClass::Bulk, call, TIMEOUT);
     let mut waiting = Box::pin(join_all(
         (0..LATER_MAX + 3).map(|_| ask(Call::Refunded { token: 1 })).collect::<Vec<_>>(),
     ));

@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use tidegate_cluster::mesh::wire::{Call, HelloReply, Numbered};
-use tidegate_testkit::in_process::{Node, authority, cluster_under, eventually, identity};
-use tidegate_testkit::mesh_peer::{Stranger, frame, greet};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, cluster_under};
+use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
+use tidegate_testkit::wait::eventually;
 use tokio::sync::watch;
 
 const RULES: &str = "
@@ -15,7 +17,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 20}
 ";
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A member (its certificate and hello are good) gossips a state that contradicts itself. The node's
 /// gossip ends, is started anew under the next generation, and all see all again; meanwhile answers
@@ -29,27 +31,27 @@ async fn gossip_that_ended_is_started_anew() {
     let mut running = gossip.running();
     let generation = parts.incarnation.generation();
 
-    let member = Stranger::with(&identity(&authority, &authority, "x"));
+    let member = RawPeer::with(&identity(&authority, &authority, "x"));
     let connection = member.dial(nodes[0].addr()).await.unwrap();
     let hello = member.hello("tidegate", "x", parts.hasher.fingerprint());
-    assert!(matches!(greet(&connection, &hello).await, Some(HelloReply::Welcome(_))));
+    assert!(matches!(send_hello(&connection, &hello).await, Some(HelloReply::Welcome(_))));
     let (mut send, _recv) = connection.open_bi().await.unwrap();
     let call = Numbered { id: 0, body: Call::Gossip(contradiction(&nodes[1])) };
     send.write_all(&frame(&call)).await.unwrap();
 
     becomes(&mut running, false).await;
-    assert!(nodes[0].ask("strict", "x").await.allowed, "answers go on");
+    assert!(nodes[0].check("strict", "x").await.allowed, "answers go on");
     becomes(&mut running, true).await;
     assert!(parts.incarnation.generation() > generation);
     let newer = parts.incarnation.generation();
     nodes[1]
-        .sees("the newer start of a", |view| {
+        .wait_for_view("the newer start of a", |view| {
             let starts: Vec<_> = view.owners().map(|member| member.generation).collect();
             starts.len() == 2 && starts[0] == newer
         })
         .await;
-    nodes[0].sees("both again", |view| view.owners().count() == 2).await;
-    eventually("a and b are connected", PATIENCE, || {
+    nodes[0].wait_for_view("both again", |view| view.owners().count() == 2).await;
+    eventually("a and b are connected", TIMEOUT, || {
         nodes.iter().all(|node| {
             let peers = node.core.joined.as_ref().unwrap().mesh.peers();
             peers.iter().any(|peer| peer.id.as_str() != "x")
@@ -58,14 +60,14 @@ async fn gossip_that_ended_is_started_anew() {
     .await;
     let mut allowed = 0;
     for turn in 0..60 {
-        allowed += usize::from(nodes[turn % 2].ask("strict", "y").await.allowed);
+        allowed += usize::from(nodes[turn % 2].check("strict", "y").await.allowed);
     }
     assert_eq!(allowed, 20);
 }
 
 async fn becomes(running: &mut watch::Receiver<bool>, wanted: bool) {
     let seen = async { running.wait_for(|running| *running == wanted).await.is_ok() };
-    let seen = tokio::time::timeout(PATIENCE, seen).await;
+    let seen = tokio::time::timeout(TIMEOUT, seen).await;
     assert_eq!(seen, Ok(true), "gossip never became running = {wanted}");
 }
 

@@ -24,8 +24,10 @@ use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{KeyHash, Stats};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
-use tidegate_testkit::in_process::{Node, Shape, authority, cluster_under, eventually, identity};
-use tidegate_testkit::mesh_peer::{self, Stranger, exchange, greet};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster_under};
+use tidegate_testkit::mesh_peer::{self, RawPeer, exchange, send_hello};
+use tidegate_testkit::wait::eventually;
 
 const RULES: &str = "
 domain: test
@@ -38,7 +40,7 @@ descriptors:
 ";
 
 /// How long an honest node may take to refuse somebody; far above what it needs.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_a_foreign_authority_stays_outside() {
@@ -69,19 +71,19 @@ async fn a_node_with_another_key_secret_stays_outside() {
 async fn a_hello_under_another_name_is_refused() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = Stranger::with(&honest.identity("c"));
+    let stranger = RawPeer::with(&honest.identity("c"));
     for claimed in ["b", "d"] {
         let connection = stranger.dial(honest.target()).await.unwrap();
         let hello = stranger.hello("tidegate", claimed, honest.secret());
-        let answer = greet(&connection, &hello).await;
+        let answer = send_hello(&connection, &hello).await;
         let id = hello.node.clone();
         assert_eq!(answer, Some(HelloReply::Refused(Refusal::Name(id))), "claims {claimed}");
         closed(&connection).await;
     }
-    let twin = Stranger::with(&honest.identity("a"));
+    let twin = RawPeer::with(&honest.identity("a"));
     let connection = twin.dial(honest.target()).await.unwrap();
     let hello = twin.hello("tidegate", "a", honest.secret());
-    assert_eq!(greet(&connection, &hello).await, Some(HelloReply::Refused(Refusal::Own)));
+    assert_eq!(send_hello(&connection, &hello).await, Some(HelloReply::Refused(Refusal::Own)));
     closed(&connection).await;
     honest.is_unmoved(&before, 3).await;
 }
@@ -91,7 +93,7 @@ async fn a_hello_under_another_name_is_refused() {
 async fn calls_without_a_hello_reach_nothing() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = Stranger::with(&honest.identity("c"));
+    let stranger = RawPeer::with(&honest.identity("c"));
     for call in honest.poison() {
         let connection = stranger.dial(honest.target()).await.unwrap();
         let frame = mesh_peer::frame(&Numbered { id: 1, body: call });
@@ -106,7 +108,7 @@ async fn calls_without_a_hello_reach_nothing() {
 async fn calls_behind_a_refused_hello_reach_nothing() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = Stranger::with(&honest.identity("c"));
+    let stranger = RawPeer::with(&honest.identity("c"));
     let connection = stranger.dial(honest.target()).await.unwrap();
     let hello = stranger.hello("staging", "c", honest.secret());
     let (mut hello_stream, _hello_answer) = connection.open_bi().await.unwrap();
@@ -128,10 +130,10 @@ async fn calls_behind_a_refused_hello_reach_nothing() {
 async fn a_client_without_a_certificate_is_refused() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = Stranger::without_certificate(&honest.identity("c").roots);
+    let stranger = RawPeer::without_certificate(&honest.identity("c").roots);
     if let Ok(connection) = stranger.dial(honest.target()).await {
         let hello = stranger.hello("tidegate", "c", honest.secret());
-        assert_eq!(greet(&connection, &hello).await, None);
+        assert_eq!(send_hello(&connection, &hello).await, None);
         closed(&connection).await;
     }
     honest.is_unmoved(&before, 1).await;
@@ -142,7 +144,7 @@ async fn a_client_without_a_certificate_is_refused() {
 async fn one_who_says_nothing_is_let_go() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = Stranger::with(&honest.identity("c"));
+    let stranger = RawPeer::with(&honest.identity("c"));
     let mut connections = Vec::new();
     for _ in 0..20 {
         connections.push(stranger.dial(honest.target()).await.unwrap());
@@ -308,7 +310,7 @@ impl Honest {
         let nodes = cluster_under(&authority, &[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
         for node in &nodes {
             let mesh = &node.core.joined.as_ref().unwrap().mesh;
-            eventually("one peer each", PATIENCE, || mesh.peers().len() == 1).await;
+            eventually("one peer each", TIMEOUT, || mesh.peers().len() == 1).await;
         }
         Self { authority, nodes, keys: AtomicU64::new(0) }
     }
@@ -353,16 +355,17 @@ impl Honest {
         let before = self.state();
         let refused = self.refused();
         let seeds: Vec<_> = self.nodes.iter().map(Node::addr).collect();
-        let shape = Shape { id: "c", region: "eu", seeds: &seeds, identity, rules: RULES, change };
+        let shape =
+            NodeOptions { id: "c", region: "eu", seeds: &seeds, identity, rules: RULES, change };
         let stranger = Node::start(shape).await;
         self.nodes[1].core.joined.as_ref().unwrap().mesh.want(stranger.addr());
         for turn in 0..40 {
-            stranger.ask("eventual", &format!("mine-{turn}")).await;
+            stranger.check("eventual", &format!("mine-{turn}")).await;
         }
         // Its own authority may keep it from even showing its certificate; then it fails by itself.
         let dials = &stranger.core.joined.as_ref().unwrap().mesh.counters().dials_failed;
-        eventually("four dials fail", PATIENCE, || dials.load(Ordering::Relaxed) >= 4).await;
-        eventually("a refusal", PATIENCE, || self.refused() > refused).await;
+        eventually("four dials fail", TIMEOUT, || dials.load(Ordering::Relaxed) >= 4).await;
+        eventually("a refusal", TIMEOUT, || self.refused() > refused).await;
         let view = stranger.core.topology.load().view.clone();
         assert_eq!(view.members().len(), 1, "it sees itself alone");
         assert!(stranger.core.joined.as_ref().unwrap().mesh.peers().is_empty());
@@ -372,7 +375,7 @@ impl Honest {
 
     /// Nothing is other than `before`, at least `refusals` were counted, and it still decides.
     async fn is_unmoved(&self, before: &[NodeState], refusals: u64) {
-        eventually("the refusals are counted", PATIENCE, || self.refused() >= refusals).await;
+        eventually("the refusals are counted", TIMEOUT, || self.refused() >= refusals).await;
         let used = self.keys.load(Ordering::Relaxed);
         if used == 0 {
             assert_eq!(self.state(), before);
@@ -391,7 +394,7 @@ impl Honest {
         let key = format!("fresh-{}", self.keys.fetch_add(1, Ordering::Relaxed));
         let mut allowed = 0;
         for turn in 0..60 {
-            let answer = self.nodes[turn % 2].ask("strict", &key).await;
+            let answer = self.nodes[turn % 2].check("strict", &key).await;
             allowed += usize::from(answer.allowed);
         }
         assert_eq!(allowed, 20);
@@ -428,6 +431,6 @@ impl Honest {
 }
 
 async fn closed(connection: &quinn::Connection) {
-    let ended = tokio::time::timeout(PATIENCE, connection.closed()).await;
+    let ended = tokio::time::timeout(TIMEOUT, connection.closed()).await;
     assert!(ended.is_ok(), "the connection is still open");
 }

@@ -18,13 +18,14 @@ use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::{Epoch, Epochs, OwnershipStatus};
-use tidegate_testkit::in_process::{authority, eventually, identity};
-use tidegate_testkit::mesh_peer::{Stranger, exchange, frame, greet, unframe};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::mesh_peer::{RawPeer, exchange, frame, send_hello, unframe};
+use tidegate_testkit::wait::eventually;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 const SECRET: u64 = 9;
 const PING: Call = Call::Ping {
     clock: Timestamp::EPOCH,
@@ -45,7 +46,7 @@ async fn two_dials_at_once_leave_the_connection_of_the_lower_id() {
         let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1).await);
         a.mesh.want(b.mesh.advertise());
         b.mesh.want(a.mesh.advertise());
-        eventually("both keep the one that a dialed", PATIENCE, || {
+        eventually("both keep the one that a dialed", TIMEOUT, || {
             [&a, &b]
                 .iter()
                 .all(|side| matches!(&side.mesh.peers()[..], [peer] if peer.dialer.as_str() == "a"))
@@ -65,7 +66,7 @@ async fn a_newer_start_replaces_the_older_one() {
     let new = Side::start(&authority, "b", 2_000).await;
     new.joins(&a).await;
     assert_eq!(a.generation_of("b"), Some(2_000));
-    eventually("the old one is let go", PATIENCE, || old.mesh.peers().is_empty()).await;
+    eventually("the old one is let go", TIMEOUT, || old.mesh.peers().is_empty()).await;
     new.asks(&a).await;
 }
 
@@ -78,7 +79,7 @@ async fn a_start_under_an_old_number_is_refused_once_and_rises() {
     let before = Side::start(&authority, "b", 1_000).await;
     before.joins(&a).await;
     before.stop().await;
-    eventually("a has noticed", PATIENCE, || a.mesh.peers().is_empty()).await;
+    eventually("a has noticed", TIMEOUT, || a.mesh.peers().is_empty()).await;
     let back = Side::start(&authority, "b", 500).await;
     back.joins(&a).await;
     assert_eq!(back.incarnation.generation(), Generation(1_001));
@@ -93,12 +94,12 @@ async fn a_generation_that_grows_is_told_to_peers() {
     let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1_000).await);
     b.joins(&a).await;
     b.incarnation.renew();
-    eventually("a knows the new start", PATIENCE, || {
+    eventually("a knows the new start", TIMEOUT, || {
         b.mesh.want(a.mesh.advertise());
         a.generation_of("b") == Some(1_001)
     })
     .await;
-    eventually("b is back", PATIENCE, || b.mesh.peers().len() == 1).await;
+    eventually("b is back", TIMEOUT, || b.mesh.peers().len() == 1).await;
     a.asks(&b).await;
 }
 
@@ -111,7 +112,7 @@ async fn a_peer_that_leaves_is_gone_at_once() {
     // Below the idle timeout of four seconds: it said so.
     eventually("a has noticed", Duration::from_secs(3), || a.mesh.peers().is_empty()).await;
     let to = NodeId::new("b").unwrap();
-    let answer = a.mesh.call(&to, StreamClass::Checks, PING, PATIENCE).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, PING, TIMEOUT).await;
     assert_eq!(answer, Err(CallError::NotConnected));
 }
 
@@ -126,10 +127,10 @@ async fn a_peer_that_never_answers_times_out_and_is_then_not_asked() {
     let deadline = Duration::from_millis(20);
     let answer = a.mesh.call(&to, StreamClass::Checks, PING, deadline).await;
     assert!(matches!(answer, Err(CallError::Timeout | CallError::Silent)), "{answer:?}");
-    eventually("it is silent", PATIENCE, || a.mesh.peers()[0].is_unreachable()).await;
+    eventually("it is silent", TIMEOUT, || a.mesh.peers()[0].is_unreachable()).await;
     let calls = || a.mesh.counters().calls.load(Ordering::Relaxed);
     let before = calls();
-    let answer = a.mesh.call(&to, StreamClass::Checks, PING, PATIENCE).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, PING, TIMEOUT).await;
     assert_eq!((answer, calls()), (Err(CallError::Silent), before));
 
     // It is heard again as soon as it says anything.
@@ -156,7 +157,7 @@ async fn a_full_lane_refuses_and_drops() {
     for _ in 0..IN_FLIGHT_MAX + 10 {
         a.mesh.tell(stranger.addr(), vec![0; 60_000]);
     }
-    eventually("gossip is dropped", PATIENCE, || {
+    eventually("gossip is dropped", TIMEOUT, || {
         a.mesh.tell(stranger.addr(), vec![0; 60_000]);
         dropped() > 0
     })
@@ -175,14 +176,14 @@ async fn a_malformed_frame_ends_its_stream_alone() {
         let (mut send, mut recv) = connection.open_bi().await.unwrap();
         send.write_all(&bytes).await.unwrap();
         send.finish().unwrap();
-        let answer = tokio::time::timeout(PATIENCE, recv.read_to_end(1_000)).await.unwrap();
+        let answer = tokio::time::timeout(TIMEOUT, recv.read_to_end(1_000)).await.unwrap();
         let is_reset = matches!(
             answer,
             Err(ReadToEndError::Read(ReadError::Reset(code))) if code.into_inner() == 1
         );
         assert!(is_reset, "{name}: {answer:?}");
         let counted = u64::try_from(number).unwrap() + 1;
-        eventually(name, PATIENCE, || a.service.malformed.load(Ordering::Relaxed) == counted).await;
+        eventually(name, TIMEOUT, || a.service.malformed.load(Ordering::Relaxed) == counted).await;
         let answer = exchange(&connection, &frame(&Numbered { id: 5, body: PING })).await.unwrap();
         assert_eq!(unframe::<Numbered<Reply>>(&answer).id, 5, "after {name}");
     }
@@ -210,7 +211,7 @@ async fn a_malformed_frame_takes_no_earlier_call_with_it() {
 async fn malformed_bytes_are_no_hello() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
-    let stranger = Stranger::with(&identity(&authority, &authority, "mute"));
+    let stranger = RawPeer::with(&identity(&authority, &authority, "mute"));
     let hello = frame(&stranger.hello("test", "mute", SECRET));
     let mut attempts = malformed();
     attempts.push(("half a hello", hello[..hello.len() / 2].to_vec()));
@@ -221,13 +222,13 @@ async fn malformed_bytes_are_no_hello() {
     for (name, bytes) in attempts {
         let connection = stranger.dial(a.mesh.advertise()).await.unwrap();
         assert_eq!(exchange(&connection, &bytes).await, None, "{name}");
-        let reason = tokio::time::timeout(PATIENCE, connection.closed()).await.unwrap();
+        let reason = tokio::time::timeout(TIMEOUT, connection.closed()).await.unwrap();
         let quinn::ConnectionError::ApplicationClosed(close) = reason else {
             panic!("{name}: {reason:?}");
         };
         assert_eq!(close.error_code.into_inner(), 2, "{name}");
     }
-    eventually("all are counted", PATIENCE, || {
+    eventually("all are counted", TIMEOUT, || {
         a.mesh.counters().refused.load(Ordering::Relaxed) == count
     })
     .await;
@@ -245,9 +246,9 @@ async fn a_broken_lane_ends_its_connection() {
         let (_stranger, connection) = mute_peer(&authority, &a).await;
         let (send, recv) = connection.accept_bi().await.unwrap();
         breaks(send, recv);
-        let ended = tokio::time::timeout(PATIENCE, connection.closed()).await;
+        let ended = tokio::time::timeout(TIMEOUT, connection.closed()).await;
         assert!(ended.is_ok(), "the connection goes on with one lane");
-        eventually("it is gone", PATIENCE, || a.mesh.peers().is_empty()).await;
+        eventually("it is gone", TIMEOUT, || a.mesh.peers().is_empty()).await;
     }
 }
 
@@ -290,15 +291,15 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// A peer `mute` that `side` admitted, which answers nothing.
-async fn mute_peer(authority: &Authority, side: &Side) -> (Stranger, Connection) {
-    let stranger = Stranger::with(&identity(authority, authority, "mute"));
+async fn mute_peer(authority: &Authority, side: &Side) -> (RawPeer, Connection) {
+    let stranger = RawPeer::with(&identity(authority, authority, "mute"));
     let connection = stranger.dial(side.mesh.advertise()).await.unwrap();
     let hello: Hello = stranger.hello("test", "mute", SECRET);
-    match greet(&connection, &hello).await {
+    match send_hello(&connection, &hello).await {
         Some(HelloReply::Welcome(_)) => {}
         answer => panic!("{answer:?}"),
     }
-    eventually("it is admitted", PATIENCE, || side.generation_of("mute") == Some(5)).await;
+    eventually("it is admitted", TIMEOUT, || side.generation_of("mute") == Some(5)).await;
     (stranger, connection)
 }
 
@@ -345,7 +346,7 @@ impl Side {
     /// Dials `other` until both have the other in their tables.
     async fn joins(&self, other: &Self) {
         let (me, them) = (self.incarnation.node(), other.incarnation.node());
-        eventually("both are up", PATIENCE, || {
+        eventually("both are up", TIMEOUT, || {
             self.mesh.want(other.mesh.advertise());
             let is_there = other.generation_of(me.as_str());
             self.generation_of(them.as_str()).is_some()
@@ -356,7 +357,7 @@ impl Side {
 
     async fn asks(&self, other: &Self) {
         let to = other.incarnation.node();
-        let answer = self.mesh.call(to, StreamClass::Bulk, PING, PATIENCE).await;
+        let answer = self.mesh.call(to, StreamClass::Bulk, PING, TIMEOUT).await;
         assert_eq!(answer, Ok(other.service.pong()));
     }
 
@@ -403,7 +404,7 @@ async fn the_refusal_of_an_old_start_names_the_newer() {
     let (stranger, _connection) = mute_peer(&authority, &a).await;
     let again = stranger.dial(a.mesh.advertise()).await.unwrap();
     let hello = Hello { generation: Generation(4), ..stranger.hello("test", "mute", SECRET) };
-    let answer = greet(&again, &hello).await;
+    let answer = send_hello(&again, &hello).await;
     assert_eq!(answer, Some(HelloReply::Refused(Refusal::Generation(Generation(5)))));
     assert_eq!(a.generation_of("mute"), Some(5));
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use tidegate::decide::VerdictSource;
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::ranges::Ranges;
-use tidegate_testkit::in_process::{Node, Shape, authority, cluster_under, eventually, identity};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster_under};
+use tidegate_testkit::wait::eventually;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const RULES: &str = "
 domain: test
 descriptors:
@@ -39,7 +41,7 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
     let nodes = [("a", "eu"), ("b", "eu"), ("c", "eu")];
     let mut nodes = cluster_under(&authority, &nodes, RULES, |_| {}).await;
     let all = |nodes: &[Node]| is_settled(&nodes.iter().collect::<Vec<_>>());
-    eventually("three nodes own everything", PATIENCE, || {
+    eventually("three nodes own everything", TIMEOUT, || {
         all(&nodes) && nodes.iter().all(|node| !decides(node).is_empty())
     })
     .await;
@@ -47,7 +49,7 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
     let users: Vec<String> = (0..200).map(|n| format!("u{n}")).collect();
     for (user, n) in users.iter().zip(0..) {
         for hit in 0..12 {
-            let answer = nodes[(n + hit) % 3].ask("user", user).await;
+            let answer = nodes[(n + hit) % 3].check("user", user).await;
             assert!(
                 answer.allowed && answer.statuses[0].source != VerdictSource::Policy,
                 "{user} {hit} {answer:?}"
@@ -56,7 +58,7 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
     }
 
     let seeds = [nodes[0].addr()];
-    let shape = Shape {
+    let options = NodeOptions {
         id: "d",
         region: "eu",
         seeds: &seeds,
@@ -64,21 +66,21 @@ async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
         rules: RULES,
         change: |_| {},
     };
-    nodes.push(Node::start(shape).await);
-    eventually("four nodes own everything", PATIENCE, || {
+    nodes.push(Node::start(options).await);
+    eventually("four nodes own everything", TIMEOUT, || {
         all(&nodes) && !decides(&nodes[3]).is_empty()
     })
     .await;
     nodes.remove(1).stop().await;
-    eventually("a node left", PATIENCE, || all(&nodes)).await;
+    eventually("a node left", TIMEOUT, || all(&nodes)).await;
     for (user, n) in users.iter().zip(0..) {
         for hit in 12..24 {
-            let answer = nodes[(n + hit) % 3].ask("user", user).await;
+            let answer = nodes[(n + hit) % 3].check("user", user).await;
             assert_eq!(answer.allowed, hit < 20, "{user} {hit}: {answer:?}");
             assert_ne!(answer.statuses[0].source, VerdictSource::Policy, "{user} {hit}");
         }
     }
     let dead = nodes.remove(0);
     drop(dead);
-    eventually("a node died", PATIENCE, || all(&nodes)).await;
+    eventually("a node died", TIMEOUT, || all(&nodes)).await;
 }

@@ -16,10 +16,10 @@ use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Route;
-use tidegate_testkit::in_process::{
-    Node, Shape, authority, cluster, eventually, identity, settled,
-};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::relay::{Link, Relay};
+use tidegate_testkit::wait::eventually;
 
 const RULES: &str = "
 domain: test
@@ -32,14 +32,14 @@ descriptors:
 ";
 
 /// Above what anything here needs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
     let values: Vec<String> = (0..60).map(|n| n.to_string()).collect();
     for (n, value) in values.iter().enumerate() {
-        let answer = nodes[n % 3].ask_hits("plain", value, 7).await;
+        let answer = nodes[n % 3].check_hits("plain", value, 7).await;
         assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Policy);
     }
     for value in &values {
@@ -47,7 +47,7 @@ async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
         let topology = nodes[0].core.topology.load();
         let holders = topology.region_ring("eu").unwrap().replicas(token, 1);
         assert_eq!(holders.len(), 2);
-        eventually("the replica holds the count", PATIENCE, || {
+        eventually("the replica holds the count", TIMEOUT, || {
             let copies = nodes.iter().filter(|node| holders.contains(&&id_of(node)));
             let copies: Vec<_> = copies.map(|node| held(node, "plain", value)).collect();
             copies[0].as_ref().is_some_and(|one| copies[1].as_ref() == Some(one) && used(one) == 7)
@@ -57,7 +57,7 @@ async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
         assert_eq!(held(third, "plain", value), None);
     }
     for node in &nodes {
-        eventually("nothing waits", PATIENCE, || replicator(node).lag().is_zero()).await;
+        eventually("nothing waits", TIMEOUT, || replicator(node).lag().is_zero()).await;
     }
 }
 
@@ -68,15 +68,15 @@ async fn a_replica_that_lost_a_copy_is_told_again() {
     let [a, b] = &nodes[..] else { unreachable!() };
     let values = owned_by(a, "plain", 20);
     for value in &values {
-        a.ask("plain", value).await;
+        a.check("plain", value).await;
     }
     let is_copied = |value: &String| held(b, "plain", value) == held(a, "plain", value);
-    eventually("all are copied", PATIENCE, || values.iter().all(is_copied)).await;
+    eventually("all are copied", TIMEOUT, || values.iter().all(is_copied)).await;
     for value in &values[..7] {
         let lost = held(b, "plain", value).unwrap();
         assert!(b.core.decider.parts().store.remove(lost.key).is_some());
     }
-    eventually("what was lost is there again", PATIENCE, || values.iter().all(is_copied)).await;
+    eventually("what was lost is there again", TIMEOUT, || values.iter().all(is_copied)).await;
     assert!(read(&replicator(a).counters().repaired) >= 7);
 }
 
@@ -86,13 +86,13 @@ async fn a_durable_answer_means_that_a_replica_holds_the_count() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, slow_stream).await;
     let [a, b] = &nodes[..] else { unreachable!() };
     for value in owned_by(a, "durable", 5) {
-        let answer = b.ask_hits("durable", &value, 3).await;
+        let answer = b.check_hits("durable", &value, 3).await;
         assert_eq!((answer.allowed, answer.statuses[0].source), (true, VerdictSource::Owner));
         assert_eq!(used(&held(b, "durable", &value).unwrap()), 3);
-        let answer = b.ask_hits("durable", &value, 0).await;
+        let answer = b.check_hits("durable", &value, 0).await;
         assert!(answer.allowed);
         // A fixed window counts what it refuses, but a refusal waits for nobody.
-        assert!(!b.ask_hits("durable", &value, 98).await.allowed);
+        assert!(!b.check_hits("durable", &value, 98).await.allowed);
     }
     let counters = replicator(a).counters();
     assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (5, 0));
@@ -101,25 +101,25 @@ async fn a_durable_answer_means_that_a_replica_holds_the_count() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
     let authority = authority();
-    let shape = |id, seeds, change| {
+    let options = |id, seeds, change| {
         let identity = identity(&authority, &authority, id);
-        Shape { id, region: "eu", seeds, identity, rules: RULES, change }
+        NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
     };
-    let a = Node::start(shape("a", &[], slow_stream)).await;
+    let a = Node::start(options("a", &[], slow_stream)).await;
     let seeds = [a.addr()];
     let full = |config: &mut Config| {
         slow_stream(config);
         config.limits.keys_max = 1;
     };
-    let b = Node::start(shape("b", &seeds, full)).await;
+    let b = Node::start(options("b", &seeds, full)).await;
     for node in [&a, &b] {
-        node.sees("both", |view| view.owners().count() == 2).await;
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
     }
     let ownership = &a.core.decider.parts().ownership;
-    eventually("it may own", PATIENCE, || ownership.has_lease(Scope::Region)).await;
+    eventually("it may own", TIMEOUT, || ownership.has_lease(Scope::Region)).await;
     let values = owned_by(&a, "durable", 2);
-    assert_eq!(b.ask("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
-    assert_eq!(b.ask("durable", &values[1]).await.statuses[0].source, VerdictSource::Policy);
+    assert_eq!(b.check("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
+    assert_eq!(b.check("durable", &values[1]).await.statuses[0].source, VerdictSource::Policy);
     let counters = replicator(&a).counters();
     assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (1, 1));
 }
@@ -129,17 +129,17 @@ async fn nothing_is_confirmed_by_a_replica_that_is_cut_off_and_it_catches_up() {
     let (a, b, relay) = behind_a_relay(slow_stream).await;
     let values = owned_by(&a, "plain", 2);
     for value in &values {
-        a.ask("plain", value).await;
+        a.check("plain", value).await;
     }
     let keys: Vec<KeyHash> =
         values.iter().map(|value| held(&a, "plain", value).unwrap().key).collect();
-    assert!(replicator(&a).confirm(&keys[..1], PATIENCE).await);
+    assert!(replicator(&a).confirm(&keys[..1], TIMEOUT).await);
     assert_eq!(held(&b, "plain", &values[0]), held(&a, "plain", &values[0]));
     relay.link.cut(true);
     assert!(!replicator(&a).confirm(&keys[1..], Duration::from_millis(200)).await);
     assert_eq!(held(&b, "plain", &values[1]), None);
     relay.link.cut(false);
-    eventually("it is told", PATIENCE, || held(&b, "plain", &values[1]).is_some()).await;
+    eventually("it is told", TIMEOUT, || held(&b, "plain", &values[1]).is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,7 +148,7 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
     let (to, replicator) = (id_of(&b), replicator(&a));
     let values = owned_by(&a, "plain", 40);
     for value in &values[..30] {
-        a.ask("plain", value).await;
+        a.check("plain", value).await;
     }
     assert_eq!(replicator.flush(&to).await, Ok(()), "it follows nothing");
     replicator.follow(Scope::Region, to.clone(), Ranges::all());
@@ -159,21 +159,21 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
         assert_eq!(held(&b, "plain", value).is_some(), n < 20);
     }
     for value in &values[10..40] {
-        a.ask("plain", value).await;
+        a.check("plain", value).await;
     }
     assert_eq!(replicator.flush(&to).await, Ok(()));
     assert!(values.iter().all(|value| held(&b, "plain", value) == held(&a, "plain", value)));
 
     relay.link.cut(true);
-    a.ask("plain", &values[0]).await;
+    a.check("plain", &values[0]).await;
     assert!(replicator.flush(&to).await.is_err(), "it cannot have answered");
     relay.link.cut(false);
-    eventually("it is told after all", PATIENCE, || {
+    eventually("it is told after all", TIMEOUT, || {
         held(&b, "plain", &values[0]) == held(&a, "plain", &values[0])
     })
     .await;
     replicator.unsubscribe(Scope::Region, &to);
-    a.ask("plain", &values[0]).await;
+    a.check("plain", &values[0]).await;
     assert_eq!(replicator.flush(&to).await, Ok(()));
     assert_eq!(used(&held(&b, "plain", &values[0]).unwrap()), 2);
 }
@@ -229,23 +229,23 @@ fn tat_in(now: Timestamp, years: u64) -> State {
 /// Two nodes; whatever goes to or from the second passes a relay.
 async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
     let authority = authority();
-    let shape = |id, seeds| {
+    let options = |id, seeds| {
         let identity = identity(&authority, &authority, id);
-        Shape { id, region: "eu", seeds, identity, rules: RULES, change }
+        NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
     };
-    let a = Node::start(shape("a", &[])).await;
+    let a = Node::start(options("a", &[])).await;
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let relay = Relay::start(port, Link::new(7, 0, 0, Duration::ZERO)).await;
     // It never dials, so that there is no way around the relay.
-    let b = Node::start_behind(shape("b", &[]), port, relay.front).await;
+    let b = Node::start_behind(options("b", &[]), port, relay.front).await;
     let reaches = a.core.joined.as_ref().unwrap().mesh.clone();
-    eventually("both are up", PATIENCE, || {
+    eventually("both are up", TIMEOUT, || {
         reaches.want(relay.front);
         reaches.peers().len() == 1
     })
     .await;
     for node in [&a, &b] {
-        node.sees("both", |view| view.owners().count() == 2).await;
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
     }
     settled(&[&a, &b]).await;
     (a, b, relay)

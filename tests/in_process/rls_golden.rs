@@ -74,7 +74,7 @@ async fn as_there(case: &Case) -> Result<(), String> {
     let mut node = Node::start(case).await;
     for (index, step) in case.steps.iter().enumerate() {
         node.reload_for(case, step);
-        let ours = node.ask(step).await;
+        let ours = node.check(step).await;
         let theirs = step.expected();
         if ours != theirs {
             return Err(format!("step {index}:\n    ours   {ours}\n    theirs {theirs}"));
@@ -92,7 +92,7 @@ async fn as_is_right(case: &Case, bug: Bug) -> Result<(), String> {
     let mut used: HashMap<String, u64> = HashMap::new();
     for (index, step) in case.steps.iter().enumerate() {
         node.reload_for(case, step);
-        let ours = node.ask(step).await;
+        let ours = node.check(step).await;
         let is_refused = !ours["grpc_error"].is_null();
         if is_refused && ours == step.expected() {
             continue;

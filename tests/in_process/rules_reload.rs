@@ -16,7 +16,7 @@ use tidegate_rules::rule::RuleStats;
 use tokio_util::sync::CancellationToken;
 
 /// Far longer than anything takes: it ends a test that would hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// No poll within a test: what is seen came by an event.
 const NEVER: Duration = Duration::from_secs(3_600);
 
@@ -140,7 +140,7 @@ async fn a_stopped_watcher_ends() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(watcher.run(stop.clone()));
     stop.cancel();
-    tokio::time::timeout(PATIENCE, task).await.expect("the task ends").unwrap();
+    tokio::time::timeout(TIMEOUT, task).await.expect("the task ends").unwrap();
 }
 
 #[test]
@@ -167,7 +167,7 @@ impl Watched {
             status
         };
         let last = || format!("still {:?}, limit {:?}", self.handle.status(), self.limit());
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{}", last()))
+        tokio::time::timeout(TIMEOUT, waiting).await.unwrap_or_else(|_| panic!("{}", last()))
     }
 
     fn limit(&self) -> Option<u32> {

@@ -18,7 +18,7 @@ use tonic::transport::Endpoint;
 
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::check_body;
-use tidegate_testkit::process::{Cluster, Node, Shape};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node};
 
 const RULES: &str = "
 domain: shop
@@ -36,11 +36,12 @@ entries = [{ key = \"user\", header = \"x-user\" }]
 ";
 
 /// A guard against hanging, far above the header timeout that these nodes have.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 async fn start() -> Cluster {
     let sets = &["limits.header_timeout_ms=300"];
-    Cluster::start(TIDEGATE, Shape { nodes: &["n1"], rules: RULES, config: CONFIG, sets }).await
+    Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1"], rules: RULES, config: CONFIG, sets })
+        .await
 }
 
 /// The key that nothing bad may touch still has its whole limit, both doors answer, and nothing but
@@ -229,7 +230,7 @@ async fn a_header_that_dribbles_is_cut_while_others_are_served() {
     assert_eq!(cluster.http.get(node.http, "/healthz").await.unwrap().status, 200);
     for mut stream in slow {
         let mut rest = Vec::new();
-        let cut = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        let cut = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await;
         cut.expect("it is cut").unwrap();
         assert_eq!(rest, b"");
     }
@@ -311,7 +312,7 @@ async fn noise_to(addr: SocketAddr, bytes: &[u8]) -> Vec<u8> {
         let _ = stream.shutdown().await;
         let _ = stream.read_to_end(&mut answer).await;
     };
-    let closed = tokio::time::timeout(PATIENCE, exchange).await;
+    let closed = tokio::time::timeout(TIMEOUT, exchange).await;
     assert!(closed.is_ok(), "{addr} keeps the connection open");
     answer
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::{Http, Reply, hits_body};
-use tidegate_testkit::process::{Cluster, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const RULES: &str = "
 domain: quota
@@ -28,9 +28,13 @@ const REPLICATION_LAG: Duration = Duration::from_millis(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
-    let shape =
-        Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=1000"] };
-    let mut cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions {
+        nodes: THREE,
+        rules: RULES,
+        config: "",
+        sets: &["cluster.deadline_ms=1000"],
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     let mut keys = Vec::new();
     for rule in ["async", "durable"] {
         keys.extend(owned(&cluster, rule).await.into_iter().map(|value| (rule, value)));

@@ -11,8 +11,8 @@ use crate::TIDEGATE;
 use tempfile::TempDir;
 
 /// How long the nodes may take to drain, which takes a second or two on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[test]
 fn the_whole_show_holds_and_leaves_nothing_behind() {
@@ -88,11 +88,11 @@ fn nodes_do_not_outlive_a_demo_that_is_killed() {
     assert_eq!(processes_of(home.path()).len(), 3);
     demo.signal("KILL");
     assert_eq!(demo.code(), None);
-    let mut looks_left = PATIENCE.as_millis() / LOOK_INTERVAL.as_millis();
+    let mut looks_left = TIMEOUT.as_millis() / POLL_INTERVAL.as_millis();
     while !processes_of(home.path()).is_empty() {
         assert!(looks_left > 0, "left: {:?}", processes_of(home.path()));
         looks_left -= 1;
-        thread::sleep(LOOK_INTERVAL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

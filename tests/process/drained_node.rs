@@ -7,7 +7,7 @@ use http::Method;
 use tokio_util::sync::CancellationToken;
 
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, Load, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Load, THREE};
 use tidegate_testkit::wait::until;
 
 /// The queue lets one hit pass a second: the second is held for one.
@@ -29,8 +29,8 @@ entries = [{ key = \"queue\", header = \"x-queue\" }]
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_lets_everything_under_way_end_well() {
-    let shape = Shape { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
-    let mut cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_leaving) = (CancellationToken::new(), CancellationToken::new());
     let mut load = Load::new();
@@ -69,7 +69,7 @@ async fn sigterm_lets_everything_under_way_end_well() {
     stop_leaving.cancel();
     for node in &cluster.nodes[..2] {
         let draining = async || {
-            let members = node.sees().await?;
+            let members = node.members().await?;
             if members.contains(&("n3".to_owned(), "draining")) {
                 Ok(())
             } else {
@@ -85,7 +85,7 @@ async fn sigterm_lets_everything_under_way_end_well() {
 
     assert_eq!(cluster.nodes[2].exit_code(Duration::from_secs(15)).await, Some(0));
     for node in &cluster.nodes[..2] {
-        let gone = async || match node.sees().await? {
+        let gone = async || match node.members().await? {
             members if members.len() == 2 => Ok(()),
             members => Err(format!("{members:?}")),
         };
@@ -94,9 +94,9 @@ async fn sigterm_lets_everything_under_way_end_well() {
     stop.cancel();
     let policy = cluster.verdicts("policy").await;
     let mut answers = 0;
-    for (listener, seen) in load.seen().await {
+    for (listener, seen) in load.results().await {
         println!("{listener}: {}", seen.summary());
-        answers += seen.answers;
+        answers += seen.responses;
         assert_eq!(seen.errors, Vec::<String>::new(), "{listener}");
     }
     // Whoever leaves in order is not missed: what is left over is an owner that was late.

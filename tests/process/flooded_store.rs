@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::check_body;
-use tidegate_testkit::process::{Cluster, Node, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 
 /// The junk lives as long as what it is to push out.
 const RULES: &str = "
@@ -31,7 +31,8 @@ const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 async fn a_blocked_key_stays_blocked_through_a_million_others() {
     let sets = &["limits.keys_max=50000", "cluster.deadline_ms=1000"];
     let cluster =
-        Cluster::start(TIDEGATE, Shape { nodes: THREE, rules: RULES, config: "", sets }).await;
+        Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
+            .await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let blocked = || (0..BLOCKED).map(|number| format!("blocked-{number}"));
     for key in blocked() {

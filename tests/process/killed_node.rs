@@ -43,7 +43,7 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     cluster.nodes[2].kill();
     stop_victim.cancel();
     for node in &cluster.nodes[..2] {
-        let gone = async || match node.sees().await? {
+        let gone = async || match node.members().await? {
             members if members.len() == 2 => Ok(()),
             members => Err(format!("{members:?}")),
         };
@@ -69,7 +69,7 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
 
     tokio::time::sleep(AFTER).await;
     stop.cancel();
-    let seen = load.seen().await;
+    let seen = load.results().await;
     let mut living = seen[&listeners[0]].clone();
     living.add(&seen[&listeners[1]]);
     println!("clients of the living nodes: {}", living.summary());
@@ -82,7 +82,7 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     let policy = cluster.verdicts("policy").await - policy;
     println!("after that {policy} answers by on_unavailable");
     assert_eq!(calls(&cluster, "unsent").await, unsent, "no ask for a node that is not there");
-    assert!(policy * 100 < living.answers, "{policy} of {} answers", living.answers);
+    assert!(policy * 100 < living.responses, "{policy} of {} answers", living.responses);
     for number in 0..KEYS {
         let key = format!("load-{number}");
         let owner = cluster.nodes[0].owner("load", "user", &key).await;

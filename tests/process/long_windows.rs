@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::check_body;
-use tidegate_testkit::process::{Cluster, Node, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
 
 const RULES: &str = "
@@ -27,8 +27,9 @@ async fn a_cluster_that_is_killed_whole_remembers_a_used_up_week() {
 }
 
 async fn remembers_a_used_up_week(nodes: &[&str]) {
-    let shape = Shape { nodes, rules: RULES, config: STORAGE, ..Shape::default() };
-    let mut cluster = Cluster::start(TIDEGATE, shape).await;
+    let options =
+        ClusterOptions { nodes, rules: RULES, config: STORAGE, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     for hit in 0..20 {
         let node = &cluster.nodes[hit % nodes.len()];
         assert_eq!(week(&cluster, node, "alice").await, 200, "hit {hit}");
@@ -67,8 +68,13 @@ async fn remembers_a_used_up_week(nodes: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_file_is_torn_starts_and_says_so_once() {
-    let shape = Shape { nodes: &["n1"], rules: RULES, config: STORAGE, ..Shape::default() };
-    let mut cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions {
+        nodes: &["n1"],
+        rules: RULES,
+        config: STORAGE,
+        ..ClusterOptions::default()
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     assert_eq!(week(&cluster, &cluster.nodes[0], "alice").await, 200);
     is_written(&cluster.nodes[0]).await;
     cluster.nodes[0].kill();

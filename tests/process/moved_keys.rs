@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::{Http, check_body};
-use tidegate_testkit::process::{Cluster, Node, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
 
 const KEYS: usize = 2_000;
@@ -22,7 +22,7 @@ const PACE: Duration = Duration::from_millis(12);
 const DRAINED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Nobody gives up waiting: then exactly the limit is admitted, not one more and not one less.
-const SHAPE: Shape<'_> = Shape {
+const SHAPE: ClusterOptions<'_> = ClusterOptions {
     nodes: THREE,
     rules: "
 domain: moved

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::{Http, Reply, check_body};
-use tidegate_testkit::process::{Cluster, Shape};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 const PLENTY: &str = "
 domain: plenty
@@ -85,9 +85,13 @@ async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forwarded_answer_is_the_local_one_in_every_field() {
     let sets = &["cluster.deadline_ms=1000"];
-    let shape =
-        Shape { nodes: tidegate_testkit::process::THREE, rules: EVERY_KIND, config: "", sets };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions {
+        nodes: tidegate_testkit::process::THREE,
+        rules: EVERY_KIND,
+        config: "",
+        sets,
+    };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     for kind in KINDS {
         // Three keys of one rule and in one state: one asked at its owner, one through another
         // node, one at each node in turn.
@@ -123,8 +127,8 @@ async fn a_node_alone_answers_as_a_cluster_does() {
     let start = Instant::now();
     for nodes in [&["n1"][..], tidegate_testkit::process::THREE] {
         let sets = &["cluster.deadline_ms=1000"];
-        let shape = Shape { nodes, rules: EVERY_KIND, config: "", sets };
-        let cluster = Cluster::start(TIDEGATE, shape).await;
+        let options = ClusterOptions { nodes, rules: EVERY_KIND, config: "", sets };
+        let cluster = Cluster::start(TIDEGATE, options).await;
         let mut replies = Vec::new();
         for kind in KINDS {
             for (step, hits) in SEQUENCE.iter().enumerate() {

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::hits_body;
-use tidegate_testkit::process::{Cluster, Node, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
 
 const RULES: &str = "
@@ -21,9 +21,13 @@ const PAUSE: Duration = Duration::from_millis(300);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most() {
     // Callers wait for 100 ms, a third of the pause.
-    let shape =
-        Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=100"] };
-    let mut cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions {
+        nodes: THREE,
+        rules: RULES,
+        config: "",
+        sets: &["cluster.deadline_ms=100"],
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     let key = owned_by(&cluster.nodes[2], "n3").await;
     // The first hit, so that every connection is there.
     hit(&cluster, &key).await;

@@ -1,9 +1,10 @@
-//! A million names that clients invented cost a bounded number of series, bytes and memory.
+//! A million names invented by clients cost a bounded number of series, bytes and memory.
+//!
+//! These tests measure the memory of their own process, so they are here, where the nodes of other tests
+//! are child processes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::decide::Decide;
 use tidegate::front::bounds::Bounds;
@@ -11,14 +12,15 @@ use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit,
 };
 use tidegate::front::rls::{Question, response};
-use tidegate::node::{self, Core, Setup};
+use tidegate::node;
 use tidegate::observe::latency::Times;
 use tidegate::observe::statistics::prometheus::{Form, render};
 use tidegate::observe::statistics::statsd::{Dialect, Sent};
 use tidegate::observe::statistics::{Statistics, sanitized};
-use tidegate_ownership::identity::NodeId;
-use tidegate_rules::load;
 use tidegate_rules::tally::{COUNTERS, NAMES_BYTES_MAX, NAMES_MAX, OTHER, Outcome, Tallies};
+use tidegate_testkit::exclusive;
+use tidegate_testkit::in_process::standalone;
+use tidegate_testkit::rules::book;
 
 /// Names that each of the tests invents.
 const INVENTED: usize = 1_000_000;
@@ -40,12 +42,9 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 5}
 ";
 
-/// One test at a time: both look at the memory of the process.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[test]
 fn tallies_are_bounded_whatever_names_they_are_asked_for() {
-    let _alone = ALONE.blocking_lock();
+    let _exclusive = exclusive::blocking_lock();
     let before = resident();
     let tallies = Tallies::default();
     let mut sent = Sent::default();
@@ -73,21 +72,12 @@ fn tallies_are_bounded_whatever_names_they_are_asked_for() {
 /// own, each a million times another.
 #[tokio::test]
 async fn requests_cannot_grow_the_statistics() {
-    let _alone = ALONE.lock().await;
+    let _exclusive = exclusive::lock().await;
     let mut config = Config::standalone();
     // The counters have a bound of their own, which is not what is measured.
     config.limits.keys_max = 10_000;
-    let source = load::Source { name: "edge.yaml".into(), bytes: RULES.into() };
-    let book = load::parse(&[source], &load::Options::default()).expect("valid rules");
-    let setup = Setup {
-        config,
-        node: NodeId::new("node").expect("a valid id"),
-        identity: None,
-        book: Arc::new(ArcSwap::from_pointee(book)),
-        http: None,
-    };
     let (environment, _) = node::outside();
-    let (core, _) = Core::build(setup, environment).await.expect("a node");
+    let core = standalone(config, book(RULES), environment).await;
     let bounds = Bounds::default();
     let before = resident();
     for n in 0..INVENTED {

@@ -238,7 +238,10 @@ fn replaceable_libraries_are_named_in_one_place() {
             }
         }
         for place in places {
-            assert!(used.contains(place), "{place} no longer names {word}: remove it from the list");
+            assert!(
+                used.contains(place),
+                "{place} no longer names {word}: remove it from the list"
+            );
         }
     }
     problems.report();

@@ -394,8 +394,7 @@ impl Reader<'_> {
     }
 
     fn import(&mut self, path: Vec<String>, is_public: bool) {
-        let paths =
-            if is_public { &mut self.file.exported } else { &mut self.file.used };
+        let paths = if is_public { &mut self.file.exported } else { &mut self.file.used };
         paths.insert(path);
     }
 }
@@ -452,7 +451,8 @@ fn folders_are_nodes_and_tests_do_not_count() {
     let root = ("lib.rs", "mod a; mod b;");
     let one = ("a/mod.rs", "pub mod x; pub mod y;");
     let two = ("b/mod.rs", "pub mod u; pub mod v;");
-    let (x, u) = (("a/x.rs", "use crate::b::{u, v::V}; fn f() { u::g() }"), ("b/u.rs", "fn g() {}"));
+    let (x, u) =
+        (("a/x.rs", "use crate::b::{u, v::V}; fn f() { u::g() }"), ("b/u.rs", "fn g() {}"));
     let v = ("b/v.rs", "pub struct V;\n#[cfg(test)]\nmod tests { use crate::a::y::Y; }");
     assert_eq!(package(&[root, one, two, x, u, v, ("a/y.rs", "pub struct Y;")]).cycles().len(), 0);
     let v = ("b/v.rs", "pub struct V(crate::a::y::Y);");

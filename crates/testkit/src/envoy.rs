@@ -15,7 +15,7 @@ use crate::upstream::Upstream;
 use crate::wait::until;
 use crate::{ports, tools};
 
-/// A running Envoy, with the application behind it.
+/// A running Envoy, and the application behind it.
 pub struct Proxy {
     pub addr: SocketAddr,
     pub upstream: Upstream,
@@ -26,17 +26,17 @@ pub struct Proxy {
 
 /// How long the filter waits for the rate limit service.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Timeouts {
-    /// 100 ms in place of the 20 that are Envoy's default and the example's: for tests of what
-    /// becomes of a request in time, on machines that may stop for some of these 20.
+pub enum Timeout {
+    /// 100 ms: for tests of late responses. Envoy's default and the example's, 20 ms, is less than a
+    /// busy machine may pause.
     Tenth,
-    /// A second: for tests of what is decided, on machines that do other things as well.
+    /// A second: for tests of verdicts, on machines that do other things as well.
     Second,
 }
 
 impl Proxy {
-    /// Starts it in front of the gRPC doors of `cluster`.
-    pub async fn start(cluster: &Cluster, timeouts: Timeouts) -> Self {
+    /// Starts it in front of the gRPC listeners of `cluster`.
+    pub async fn start(cluster: &Cluster, timeout: Timeout) -> Self {
         let upstream = Upstream::start().await;
         let (addr, admin) = (ports::free(), ports::free());
         let dir = cluster.dir.path().join("envoy");
@@ -52,16 +52,16 @@ impl Proxy {
             (8182, second.grpc),
             (8183, third.grpc),
         ]);
-        let config = match timeouts {
-            Timeouts::Tenth => patient(&config, "0.1s"),
-            Timeouts::Second => patient(&config, "1s"),
+        let config = match timeout {
+            Timeout::Tenth => with_timeout(&config, "0.1s"),
+            Timeout::Second => with_timeout(&config, "1s"),
         };
         let file = dir.join("envoy.yaml");
         fs::write(&file, config).unwrap();
 
         let mut command = Command::new(tools::program("envoy"));
         command.env_clear().arg("-c").arg(&file).args(["--log-level", "warn"]);
-        // Two Envoys of one machine share memory otherwise.
+        // Otherwise two Envoys on one machine share memory.
         command.args(["--disable-hot-restart", "--concurrency", "2"]);
         let mut process = Process::spawn("envoy", &mut command, &dir.join("log"));
         let http = Http::new();
@@ -80,12 +80,12 @@ impl Proxy {
         Self { addr, upstream, http, admin, _process: process }
     }
 
-    /// A GET by a client with these headers.
+    /// A GET with these headers.
     pub async fn get(&self, target: &str, headers: &[(&str, &str)]) -> Reply {
         self.http.send(Method::GET, self.addr, target, headers, Bytes::new()).await.unwrap()
     }
 
-    /// One of Envoy's own counters and gauges, 0 while it was never touched.
+    /// One of Envoy's own counters and gauges; 0 until it is first set.
     pub async fn stat(&self, name: &str) -> u64 {
         stat(&self.http, self.admin, name).await.unwrap()
     }
@@ -97,7 +97,7 @@ async fn stat(http: &Http, admin: SocketAddr, name: &str) -> Result<u64, String>
     value.map_or(Ok(0), |value| value.trim().parse().map_err(|_| text.clone()))
 }
 
-/// The file of the documents, with each of its ports, said once, replaced.
+/// The documented example with its ports, each of which occurs once, replaced.
 fn example(ports: &[(u16, SocketAddr)]) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/envoy.yaml");
     let mut text = fs::read_to_string(path).unwrap();
@@ -108,9 +108,9 @@ fn example(ports: &[(u16, SocketAddr)]) -> String {
     text
 }
 
-fn patient(config: &str, timeout: &str) -> String {
-    let each_try = format!("max_interval: {timeout}");
-    let config = replaced_once(config, "max_interval: 0.02s", &each_try);
+fn with_timeout(config: &str, timeout: &str) -> String {
+    let retry_interval = format!("max_interval: {timeout}");
+    let config = replaced_once(config, "max_interval: 0.02s", &retry_interval);
     let line = "failure_mode_deny: true";
     let indent = " ".repeat(22);
     replaced_once(&config, line, &format!("{line}\n{indent}timeout: {timeout}"))

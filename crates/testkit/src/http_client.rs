@@ -1,5 +1,4 @@
-//! An HTTP client that keeps its connections and repeats nothing: a request that fails is a
-//! failure.
+//! An HTTP client that keeps its connections and never retries: the test sees every failure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,13 +12,13 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-/// Cheap to clone; clones share connections.
+/// Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Http {
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
@@ -27,8 +26,8 @@ pub struct Reply {
     pub body: String,
 }
 
-/// Far above what anything here takes: a guard against hanging.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Far above what any request takes: it ends a test that would hang.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Http {
     pub fn new() -> Self {
@@ -65,9 +64,9 @@ impl Http {
                 body: String::from_utf8_lossy(&body).into_owned(),
             })
         };
-        match tokio::time::timeout(PATIENCE, whole).await {
+        match tokio::time::timeout(TIMEOUT, whole).await {
             Ok(outcome) => outcome.map_err(|error: String| format!("{url}: {error}")),
-            Err(_) => Err(format!("{url}: no answer within {PATIENCE:?}")),
+            Err(_) => Err(format!("{url}: no response within {TIMEOUT:?}")),
         }
     }
 
@@ -96,7 +95,7 @@ pub fn check_body(domain: &str, key: &str, value: &str) -> Value {
     })
 }
 
-/// A check of one descriptor with one entry and so many hits; none only look.
+/// The body of a check of one descriptor with one entry and `hits`; no hits only read the counter.
 pub fn hits_body(domain: &str, key: &str, value: &str, hits: u64) -> Value {
     serde_json::json!({
         "domain": domain,
@@ -107,7 +106,7 @@ pub fn hits_body(domain: &str, key: &str, value: &str, hits: u64) -> Value {
     })
 }
 
-/// An error with its causes: hyper's own text names none.
+/// An error with its causes, which hyper's own text leaves out.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

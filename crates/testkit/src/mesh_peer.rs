@@ -1,4 +1,4 @@
-//! Whoever else may speak to a mesh port: quinn, driven by hand.
+//! A peer on the mesh port that is not a node: quinn, driven by hand.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use tidegate_cluster::pki::{Identity, MESH_NAME};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
 
-/// A dialer with its own socket.
-pub struct Stranger {
+/// An endpoint with its own socket.
+pub struct RawPeer {
     pub endpoint: Endpoint,
 }
 
-impl Stranger {
-    /// One with `identity`'s certificate, which also accepts.
+impl RawPeer {
+    /// An endpoint with the certificate of `identity`, which also accepts connections.
     pub fn with(identity: &Identity) -> Self {
-        let (server, client) = tls::configure(identity).expect("a pair that works");
+        let (server, client) = tls::configure(identity).expect("a valid certificate");
         let endpoint = Endpoint::server(server, ([127, 0, 0, 1], 0).into());
         let mut endpoint = endpoint.expect("bind");
         endpoint.set_default_client_config(client);
         Self { endpoint }
     }
 
-    /// One that trusts `roots` and shows no certificate.
+    /// An endpoint that trusts `roots` and presents no certificate.
     pub fn without_certificate(roots: &Arc<RootCertStore>) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ClientConfig::builder_with_provider(provider)
@@ -49,12 +49,12 @@ impl Stranger {
         self.endpoint.local_addr().expect("bound")
     }
 
-    /// In TLS 1.3 this may succeed before the acceptor has looked at the certificate.
+    /// In TLS 1.3 this may succeed before the acceptor has verified the certificate.
     pub async fn dial(&self, addr: SocketAddr) -> Result<Connection, ConnectionError> {
         self.endpoint.connect(addr, MESH_NAME).expect("a valid address").await
     }
 
-    /// A hello of this node id that everything is right with.
+    /// A valid hello of the node `node`.
     pub fn hello(&self, cluster: &str, node: &str, secret: u64) -> Hello {
         Hello {
             cluster: cluster.into(),
@@ -69,18 +69,18 @@ impl Stranger {
     }
 }
 
-/// Says `bytes` on a stream of their own and returns the answer; `None` when there was none.
+/// Sends `bytes` on a stream of their own and returns the reply, if there is one.
 pub async fn exchange(connection: &Connection, bytes: &[u8]) -> Option<Vec<u8>> {
     let (mut send, mut recv) = connection.open_bi().await.ok()?;
     send.write_all(bytes).await.ok()?;
     send.finish().ok()?;
-    recv.read_to_end(codec::FRAME_BYTES_MAX).await.ok().filter(|answer| !answer.is_empty())
+    recv.read_to_end(codec::FRAME_BYTES_MAX).await.ok().filter(|reply| !reply.is_empty())
 }
 
-/// Says hello; `None` when there was no answer.
-pub async fn greet(connection: &Connection, hello: &Hello) -> Option<HelloReply> {
-    let answer = exchange(connection, &frame(hello)).await?;
-    Some(unframe(&answer))
+/// Sends `hello` and returns the reply, if there is one.
+pub async fn send_hello(connection: &Connection, hello: &Hello) -> Option<HelloReply> {
+    let reply = exchange(connection, &frame(hello)).await?;
+    Some(unframe(&reply))
 }
 
 pub fn frame<T: Serialize>(message: &T) -> Vec<u8> {

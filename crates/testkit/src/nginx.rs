@@ -1,4 +1,4 @@
-//! Debian's nginx in front of the nodes and the upstream, with `auth_request` between.
+//! nginx in front of the upstream, with `auth_request` to the nodes.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ pub struct Nginx {
 pub struct Request {
     pub status: u16,
     pub user: String,
-    /// When it was read and when it was answered, milliseconds since the epoch by nginx's clock.
+    /// When it was read, and when the response was sent: milliseconds since the epoch by nginx's clock.
     pub start_ms: u64,
     pub end_ms: u64,
 }
 
-/// Where Debian's packages put it; a shell of a plain user has no `sbin` in its path.
+/// Where Debian's packages put it: `sbin` is not in the path of every user.
 const PROGRAM: &str = "/usr/sbin/nginx";
 
 impl Nginx {
-    /// Starts it in front of the HTTP doors of `cluster`, round robin, and `upstream`.
+    /// Starts it in front of `upstream`, with the HTTP listeners of `cluster` round robin.
     pub async fn start(cluster: &Cluster, upstream: SocketAddr) -> Self {
         assert!(
             Path::new(PROGRAM).exists(),
@@ -59,8 +59,8 @@ impl Nginx {
         Self { addr, access: dir.join("access.log"), _process: process }
     }
 
-    /// All requests of the users that `is_meant`, in the order in which they were answered, once
-    /// `count` of them are there: a line is written after its answer is sent.
+    /// All requests of the users that `is_meant`, in the order of their responses, once there are
+    /// `count` of them: a line is written after the response is sent.
     pub async fn requests(&self, count: usize, is_meant: impl Fn(&str) -> bool) -> Vec<Request> {
         let complete = async || {
             let log = fs::read_to_string(&self.access).unwrap();
@@ -98,7 +98,7 @@ fn config(dir: &Path, addr: SocketAddr, listeners: &[SocketAddr], upstream: Sock
     format!(
         r#"
 daemon off;
-# One process, so that ending it ends all of it: a worker outlives a master that is killed.
+# One process, so that killing it ends all of it: a worker outlives a master that is killed.
 master_process off;
 {user}
 pid nginx.pid;

@@ -1,4 +1,4 @@
-//! Ports for processes that must be told theirs before they start.
+//! Ports for processes, which get theirs before they start.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,10 +10,9 @@ const COUNT: u16 = 20_000;
 
 static TAKEN: AtomicU16 = AtomicU16::new(0);
 
-/// An address of the loopback that nobody listens on, by TCP or UDP, and that no other call here
-/// was given.
+/// An address of the loopback that is free for TCP and UDP, and that no other call returned.
 pub fn free() -> SocketAddr {
-    // Test processes that run at the same time begin in different places.
+    // Test binaries that run at the same time begin at different ports.
     let start = u16::try_from(std::process::id() % u32::from(COUNT / 40)).unwrap() * 40;
     for _ in 0..COUNT {
         let offset = TAKEN.fetch_add(1, Ordering::Relaxed);

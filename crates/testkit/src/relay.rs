@@ -1,4 +1,4 @@
-//! A bad link: a UDP relay in front of one node that drops, doubles, delays or cuts what passes.
+//! A bad link: a UDP relay in front of one node that drops, duplicates, delays or cuts datagrams.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
-/// Stands in front of a node until it is dropped.
+use crate::random;
+
+/// Relays to a node until it is dropped.
 pub struct Relay {
     /// Where peers reach the node.
     pub front: SocketAddr,
@@ -17,22 +19,22 @@ pub struct Relay {
     running: tokio::task::JoinHandle<()>,
 }
 
-/// What the link does to a datagram. Percentages; drawn from a seeded generator.
+/// What happens to a datagram: percentages, drawn from a seed.
 #[derive(Debug)]
 pub struct Link {
     pub loss: u64,
-    pub doubled: u64,
-    /// Up to so long each datagram waits, which reorders them.
+    pub duplicated: u64,
+    /// The longest delay of a datagram. Delays differ, so datagrams are reordered.
     pub delay: Duration,
     cut: AtomicBool,
-    /// A peer whose datagrams are cut.
+    /// A peer whose datagrams alone are cut.
     cut_one: Mutex<Option<SocketAddr>>,
     state: AtomicU64,
     pub lost: AtomicU64,
     pub passed: AtomicU64,
 }
 
-/// Peers that a relay serves; a test has a handful.
+/// Most peers of a relay; a test has a handful.
 const PEERS_MAX: usize = 64;
 
 impl Relay {
@@ -58,10 +60,10 @@ impl Drop for Relay {
 }
 
 impl Link {
-    pub fn new(seed: u64, loss: u64, doubled: u64, delay: Duration) -> Self {
+    pub fn new(seed: u64, loss: u64, duplicated: u64, delay: Duration) -> Self {
         Self {
             loss,
-            doubled,
+            duplicated,
             delay,
             cut: AtomicBool::new(false),
             cut_one: Mutex::default(),
@@ -71,7 +73,7 @@ impl Link {
         }
     }
 
-    /// Cuts everybody's datagrams, or none.
+    /// Cuts the datagrams of all peers, or none.
     pub fn cut(&self, is_cut: bool) {
         self.cut.store(is_cut, Ordering::Relaxed);
     }
@@ -81,16 +83,13 @@ impl Link {
         *self.cut_one.lock().expect("nobody panics holding it") = is_cut.then_some(peer);
     }
 
-    /// Below `bound`, by splitmix64.
+    /// A random number below `bound`.
     fn draw(&self, bound: u64) -> u64 {
-        let step = 0x9E37_79B9_7F4A_7C15;
-        let mut z = self.state.fetch_add(step, Ordering::Relaxed).wrapping_add(step);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound.max(1)
+        let state = self.state.fetch_add(random::STEP, Ordering::Relaxed);
+        random::mix(state.wrapping_add(random::STEP)) % bound.max(1)
     }
 
-    /// The delays of the copies that arrive; none when it is lost.
+    /// The delays of the copies that arrive; empty when the datagram is lost.
     fn copies(&self, peer: SocketAddr) -> Vec<Duration> {
         let is_cut = self.cut.load(Ordering::Relaxed)
             || *self.cut_one.lock().expect("nobody panics holding it") == Some(peer);
@@ -99,7 +98,7 @@ impl Link {
             return Vec::new();
         }
         self.passed.fetch_add(1, Ordering::Relaxed);
-        let copies = if self.draw(100) < self.doubled { 2 } else { 1 };
+        let copies = if self.draw(100) < self.duplicated { 2 } else { 1 };
         let micros = u64::try_from(self.delay.as_micros()).expect("short");
         (0..copies).map(|_| Duration::from_micros(self.draw(micros + 1))).collect()
     }
@@ -118,7 +117,7 @@ async fn forward(front: Arc<UdpSocket>, target: SocketAddr, link: Arc<Link>) {
             None => {
                 let back = Arc::new(UdpSocket::bind("0.0.0.0:0").await.expect("bind"));
                 backs.insert(from, back.clone());
-                tasks.spawn(answer(front.clone(), back.clone(), from, link.clone()));
+                tasks.spawn(backward(front.clone(), back.clone(), from, link.clone()));
                 back
             }
         };
@@ -132,8 +131,8 @@ async fn forward(front: Arc<UdpSocket>, target: SocketAddr, link: Arc<Link>) {
     }
 }
 
-/// What the node answers one peer.
-async fn answer(front: Arc<UdpSocket>, back: Arc<UdpSocket>, to: SocketAddr, link: Arc<Link>) {
+/// Relays the datagrams of the node to one peer.
+async fn backward(front: Arc<UdpSocket>, back: Arc<UdpSocket>, to: SocketAddr, link: Arc<Link>) {
     let mut tasks = JoinSet::new();
     let mut buffer = vec![0; 65_536];
     loop {

@@ -1,8 +1,8 @@
-//! Where `scripts/envoy-tools` puts what it fetches.
+//! Programs that `scripts/envoy-tools` fetches.
 
 use std::path::{Path, PathBuf};
 
-/// A program of that folder.
+/// The path of one of them.
 pub fn program(name: &str) -> PathBuf {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/envoy/bin").join(name);

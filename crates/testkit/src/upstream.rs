@@ -1,4 +1,4 @@
-//! The application behind the proxy: it answers and counts.
+//! The application behind a proxy: it responds and counts.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-/// A server that is gone when this is dropped.
+/// A server that stops when it is dropped.
 pub struct Upstream {
     pub addr: SocketAddr,
     served: Arc<AtomicU64>,

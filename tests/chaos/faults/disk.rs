@@ -9,7 +9,7 @@ use crate::arena::{Arena, NODES, Setup};
 const VICTIM: usize = NODES - 1;
 /// Enough for a small file of counts.
 const DISK_SIZE: &str = "8m";
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Several intervals of the snapshot.
 const SAID_WITHIN: Duration = Duration::from_secs(10);
 
@@ -36,7 +36,7 @@ async fn says(arena: &mut Arena, is_written: bool) {
     let node = &arena.nodes[VICTIM];
     let said = async {
         while node.metric("tidegate_storage_ok").await != Ok(i64::from(is_written)) {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     if tokio::time::timeout(SAID_WITHIN, said).await.is_err() {

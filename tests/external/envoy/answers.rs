@@ -2,7 +2,7 @@
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::envoy::{Proxy, Timeouts};
+use tidegate_testkit::envoy::{Proxy, Timeout};
 use tidegate_testkit::http_client::Reply;
 use tidegate_testkit::process::Cluster;
 
@@ -28,7 +28,7 @@ descriptors:
 async fn clients_get_envoys_headers_with_our_numbers() {
     day::far_from_its_end().await;
     let cluster = Cluster::three(TIDEGATE, RULES).await;
-    let proxy = Proxy::start(&cluster, Timeouts::Second).await;
+    let proxy = Proxy::start(&cluster, Timeout::Second).await;
 
     a_limit_is_used_up(&proxy).await;
     a_name_is_told(&proxy).await;

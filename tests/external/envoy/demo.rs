@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, Shape};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 use tidegate_testkit::wait::until;
 
 /// The demo as a person in the project's folder gives it, its files below `home`.
@@ -25,7 +25,8 @@ fn demo(home: &TempDir, args: &[&str]) -> Command {
 async fn alone() -> Cluster {
     let rules =
         "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n";
-    Cluster::start(TIDEGATE, Shape { nodes: &["n1"], rules, ..Shape::default() }).await
+    Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1"], rules, ..ClusterOptions::default() })
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::envoy::{Proxy, Timeouts};
-use tidegate_testkit::process::{Cluster, Shape, THREE};
+use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const LIMIT: usize = 1_000;
 const CLIENTS: usize = 16;
@@ -25,8 +25,9 @@ async fn of_five_times_the_limit_exactly_the_limit_passes() {
     day::far_from_its_end().await;
     let sets = &["cluster.deadline_ms=1000"];
     let cluster =
-        Cluster::start(TIDEGATE, Shape { nodes: THREE, rules: RULES, config: "", sets }).await;
-    let proxy = Arc::new(Proxy::start(&cluster, Timeouts::Second).await);
+        Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
+            .await;
+    let proxy = Arc::new(Proxy::start(&cluster, Timeout::Second).await);
     let (asked, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {

@@ -15,8 +15,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::envoy::{Proxy, Timeouts};
-use tidegate_testkit::process::{Cluster, Shape, THREE};
+use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const RULES: &str = "
 domain: edge
@@ -46,9 +46,14 @@ struct Answer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_killed_under_load_costs_no_request() {
     day::far_from_its_end().await;
-    let shape = Shape { nodes: THREE, rules: RULES, sets: &[DEADLINE], ..Shape::default() };
-    let mut cluster = Cluster::start(TIDEGATE, shape).await;
-    let proxy = Arc::new(Proxy::start(&cluster, Timeouts::Tenth).await);
+    let options = ClusterOptions {
+        nodes: THREE,
+        rules: RULES,
+        sets: &[DEADLINE],
+        ..ClusterOptions::default()
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let proxy = Arc::new(Proxy::start(&cluster, Timeout::Tenth).await);
     let before = steady(proxy.clone(), 0, BEFORE).await;
     assert_eq!(failures(&before), 0, "with all nodes up: {:?}", statuses(&before));
 

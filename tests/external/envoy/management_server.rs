@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::TIDEGATE;
 use tidegate_testkit::tools;
-use tidegate_testkit::xds::{Node, soon};
+use tidegate_testkit::wait::in_time;
+use tidegate_testkit::xds::Node;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_configurations_are_confirmed_and_a_bad_one_is_refused() {
@@ -33,7 +34,7 @@ async fn two_configurations_are_confirmed_and_a_bad_one_is_refused() {
         assert!(script.wait().unwrap().success(), "{transcript:#?}");
         transcript
     });
-    let transcript = soon("the script ends", transcript).await.unwrap();
+    let transcript = in_time("the script ends", transcript).await.unwrap();
     assert_eq!(
         transcript,
         [

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, Shape};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 use tidegate_testkit::tools;
 
 /// Cases of `tests/golden/sequence_cases.json`: those of one instant that need no process setting.
@@ -23,8 +23,8 @@ async fn a_python_client_gets_the_references_answers() {
     let rules = tempfile::tempdir().unwrap();
     python("rules", rules.path().to_str().unwrap());
     let set = format!("rules.path={}", rules.path().display());
-    let shape = Shape { nodes: &["n1"], sets: &[&set], ..Shape::default() };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions { nodes: &["n1"], sets: &[&set], ..ClusterOptions::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     print!("{}", python("ask", &cluster.nodes[0].grpc.to_string()));
 }
 

@@ -3,8 +3,8 @@
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::envoy::{Proxy, Timeouts};
-use tidegate_testkit::process::{Cluster, Shape, THREE};
+use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 /// A bucket of two that gets a token back each half hour: it may pass again long before it is full.
 const RULES: &str = "
@@ -18,9 +18,10 @@ descriptors:
 async fn a_refusal_says_when_to_come_back() {
     day::far_from_its_end().await;
     let config = "[envoy]\nresponse_headers = true\n";
-    let shape = Shape { nodes: THREE, rules: RULES, config, ..Shape::default() };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
-    let proxy = Proxy::start(&cluster, Timeouts::Second).await;
+    let options =
+        ClusterOptions { nodes: THREE, rules: RULES, config, ..ClusterOptions::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
+    let proxy = Proxy::start(&cluster, Timeout::Second).await;
 
     for left in ["1", "0"] {
         let reply = proxy.get("/", &[("x-user", "alice")]).await;

@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use crate::TIDEGATE;
 use tidegate_testkit::http_client::Http;
 use tidegate_testkit::nginx::{Nginx, Request};
-use tidegate_testkit::process::{Cluster, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
+use tidegate_testkit::random::Random;
 use tidegate_testkit::upstream::Upstream;
 
 const CLIENTS: usize = 16;
@@ -72,8 +73,8 @@ async fn of_20_000_requests_for_one_key_exactly_the_limit_passes_with_every_algo
         "gcra",
     ] {
         let user = format!("only-{algorithm}");
-        let asks = vec![(format!("/{algorithm}"), user.clone()); REQUESTS];
-        let seen = ask_all(nginx.addr, asks).await;
+        let requests = vec![(format!("/{algorithm}"), user.clone()); REQUESTS];
+        let seen = send_all(nginx.addr, requests).await;
         let log = nginx.requests(REQUESTS, |name| name == user).await;
         let passed: Vec<&Request> = log.iter().filter(|request| request.status == 200).collect();
         let refused = log.iter().filter(|request| request.status == 429).count();
@@ -102,12 +103,12 @@ async fn of_500_keys_each_gets_exactly_its_limit() {
     let (cluster, _upstream, nginx) = start().await;
     far_from_the_change_of_hour().await;
     let user = |index: usize| format!("user-{}", index % KEYS);
-    let mut asks: Vec<_> =
+    let mut requests: Vec<_> =
         (0..KEYS * ASKED).map(|index| ("/many".to_owned(), user(index))).collect();
     let seed = u64::from(std::process::id());
     println!("order of seed {seed}");
-    shuffle(&mut asks, seed);
-    ask_all(nginx.addr, asks).await;
+    Random::new(seed).shuffle(&mut requests);
+    send_all(nginx.addr, requests).await;
 
     let log = nginx.requests(KEYS * ASKED, |name| name.starts_with("user-")).await;
     let mut passed: BTreeMap<&str, usize> = BTreeMap::new();
@@ -124,23 +125,24 @@ async fn of_500_keys_each_gets_exactly_its_limit() {
 async fn start() -> (Cluster, Upstream, Nginx) {
     let sets = &["cluster.deadline_ms=1000"];
     let cluster =
-        Cluster::start(TIDEGATE, Shape { nodes: THREE, rules: RULES, config: AUTH, sets }).await;
+        Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: AUTH, sets })
+            .await;
     let upstream = Upstream::start().await;
     let nginx = Nginx::start(&cluster, upstream.addr).await;
     (cluster, upstream, nginx)
 }
 
 /// Asks once for each path and user, with all clients at once; how often each status came.
-async fn ask_all(nginx: SocketAddr, asks: Vec<(String, String)>) -> BTreeMap<u16, usize> {
-    let (asks, next) = (Arc::new(asks), Arc::new(AtomicUsize::new(0)));
+async fn send_all(nginx: SocketAddr, requests: Vec<(String, String)>) -> BTreeMap<u16, usize> {
+    let (requests, next) = (Arc::new(requests), Arc::new(AtomicUsize::new(0)));
     let start = Instant::now();
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
-        let (asks, next) = (asks.clone(), next.clone());
+        let (requests, next) = (requests.clone(), next.clone());
         clients.spawn(async move {
             let http = Http::new();
             let mut seen: BTreeMap<u16, usize> = BTreeMap::new();
-            while let Some((path, user)) = asks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some((path, user)) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let headers = [("x-user", user.as_str())];
                 let reply = http.send(Method::GET, nginx, path, &headers, Bytes::new()).await;
                 *seen.entry(reply.unwrap().status).or_default() += 1;
@@ -153,7 +155,11 @@ async fn ask_all(nginx: SocketAddr, asks: Vec<(String, String)>) -> BTreeMap<u16
         *seen.entry(status).or_default() += count;
     }
     let millis = start.elapsed().as_millis().max(1);
-    println!("{} requests through nginx, {}/s", asks.len(), asks.len() as u128 * 1_000 / millis);
+    println!(
+        "{} requests through nginx, {}/s",
+        requests.len(),
+        requests.len() as u128 * 1_000 / millis
+    );
     seen
 }
 
@@ -207,18 +213,5 @@ async fn far_from_the_change_of_hour() {
     if left <= 60 {
         println!("the hour ends in {left} s; wait for the next");
         tokio::time::sleep(Duration::from_secs(left + 1)).await;
-    }
-}
-
-/// Fisher and Yates, with the numbers of splitmix64.
-fn shuffle<T>(items: &mut [T], mut seed: u64) {
-    for last in (1..items.len()).rev() {
-        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut random = seed;
-        random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        random = (random ^ (random >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        random ^= random >> 31;
-        let chosen = usize::try_from(random % (last as u64 + 1)).unwrap();
-        items.swap(last, chosen);
     }
 }

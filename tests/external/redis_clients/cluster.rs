@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::RULES;
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, Shape, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const LIMIT: i64 = 500;
 const CLIENTS: usize = 12;
@@ -17,8 +17,8 @@ const ASKS: usize = 200;
 async fn of_2_400_asks_through_three_nodes_exactly_the_limit_passes() {
     // On two cores that also run the clients, ten milliseconds now and then are not enough.
     let sets = &["cluster.deadline_ms=1000"];
-    let shape = Shape { nodes: THREE, rules: RULES, sets, ..Shape::default() };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions { nodes: THREE, rules: RULES, sets, ..ClusterOptions::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     // One comes back every three hours, so none does while it lasts.
     for pipeline in [1, 20] {
         let mut clients = JoinSet::new();

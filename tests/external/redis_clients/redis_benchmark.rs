@@ -2,14 +2,14 @@
 
 use super::{RULES, run};
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, Shape};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 const REQUESTS: u64 = 100_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_answered_to_the_last_request() {
-    let shape = Shape { nodes: &["n1"], rules: RULES, ..Shape::default() };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions { nodes: &["n1"], rules: RULES, ..ClusterOptions::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     let port = &cluster.nodes[0].resp.port().to_string();
     for pipeline in ["1", "16"] {
         let count = REQUESTS.to_string();

@@ -2,7 +2,7 @@
 
 use super::{RULES, WITH_PASSWORD, run};
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, Shape};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 async fn cli(port: &str, args: &[&str], typed: &str) -> String {
     let args = [&["-p", port], args].concat();
@@ -11,8 +11,8 @@ async fn cli(port: &str, args: &[&str], typed: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_answered_as_by_redis_cell() {
-    let shape = Shape { nodes: &["n1"], rules: RULES, ..Shape::default() };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions { nodes: &["n1"], rules: RULES, ..ClusterOptions::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     let port = &cluster.nodes[0].resp.port().to_string();
     let throttle = ["CL.THROTTLE", "user", "15", "1", "3600"];
     assert_eq!(cli(port, &throttle, "").await, "0\n16\n15\n-1\n3600\n");
@@ -43,8 +43,13 @@ async fn it_is_answered_as_by_redis_cell() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_says_the_password() {
-    let shape = Shape { nodes: &["n1"], rules: RULES, sets: WITH_PASSWORD, ..Shape::default() };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions {
+        nodes: &["n1"],
+        rules: RULES,
+        sets: WITH_PASSWORD,
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     let port = &cluster.nodes[0].resp.port().to_string();
     assert!(cli(port, &["PING"], "").await.contains("NOAUTH Authentication required."));
     let known = ["--no-auth-warning", "-a", "open sesame"];

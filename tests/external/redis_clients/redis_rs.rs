@@ -4,14 +4,19 @@ use redis::{Client, Connection, RedisError};
 
 use super::{RULES, WITH_PASSWORD};
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, Shape};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 type Five = (i64, i64, i64, i64, i64);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_finds_a_server_of_the_protocol() {
-    let shape = Shape { nodes: &["n1"], rules: RULES, sets: WITH_PASSWORD, ..Shape::default() };
-    let cluster = Cluster::start(TIDEGATE, shape).await;
+    let options = ClusterOptions {
+        nodes: &["n1"],
+        rules: RULES,
+        sets: WITH_PASSWORD,
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     let port = cluster.nodes[0].resp.port();
     tokio::task::spawn_blocking(move || {
         for protocol in ["resp2", "resp3"] {

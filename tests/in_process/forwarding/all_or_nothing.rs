@@ -23,7 +23,7 @@ async fn requests_that_one_owner_refuses_are_given_back_by_the_other() {
     let answers = join_all(asks).await;
     let admitted = answers.iter().filter(|answer| answer.allowed).count();
     assert_eq!(admitted, 20, "the bucket's limit");
-    let left = a.ask_hits("window", &window, 0).await;
+    let left = a.check_hits("window", &window, 0).await;
     assert_eq!(remaining(&left), 80, "the refused ten took nothing of the window");
 }
 

@@ -20,7 +20,7 @@ use tidegate_ownership::route::Topology;
 
 use tidegate_testkit::in_process::Node;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
 pub(crate) const VNODES: u32 = 128;
 pub(crate) const RULES: &str = "
 domain: test

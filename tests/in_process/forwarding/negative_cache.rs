@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use tidegate::decide::VerdictSource;
 
-use super::bench::{PATIENCE, RULES, count, remaining, source, value_of};
-use tidegate_testkit::in_process::{Node, book, cluster, eventually};
+use super::bench::{RULES, TIMEOUT, count, remaining, source, value_of};
+use tidegate_testkit::in_process::{Node, cluster};
+use tidegate_testkit::rules::book;
+use tidegate_testkit::wait::eventually;
 
 async fn two() -> Vec<Node> {
     cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await
@@ -14,8 +16,8 @@ async fn two() -> Vec<Node> {
 /// Leaves 5 of the 20 of a key of b, and lets a be refused 10. Returns the key.
 async fn refused(a: &Node) -> String {
     let key = value_of(a, "bucket", "b");
-    assert_eq!(remaining(&a.ask_hits("bucket", &key, 15).await), 5);
-    let refusal = a.ask_hits("bucket", &key, 10).await;
+    assert_eq!(remaining(&a.check_hits("bucket", &key, 15).await), 5);
+    let refusal = a.check_hits("bucket", &key, 10).await;
     assert_eq!((refusal.allowed, source(&refusal)), (false, VerdictSource::Owner));
     key
 }
@@ -27,7 +29,7 @@ async fn a_refused_key_costs_its_owner_nothing() {
     let key = refused(a).await;
     let served = count(b, |counters| &counters.served);
     for hits in [10, 11, 20] {
-        let answer = a.ask_hits("bucket", &key, hits).await;
+        let answer = a.check_hits("bucket", &key, hits).await;
         assert_eq!(
             (answer.allowed, source(&answer)),
             (false, VerdictSource::Remembered),
@@ -36,8 +38,8 @@ async fn a_refused_key_costs_its_owner_nothing() {
     }
     assert_eq!(count(b, |counters| &counters.served), served);
     assert_eq!(count(a, |counters| &counters.remembered), 3);
-    let owners = b.ask_hits("bucket", &key, 10).await;
-    let remembered = a.ask_hits("bucket", &key, 10).await;
+    let owners = b.check_hits("bucket", &key, 10).await;
+    let remembered = a.check_hits("bucket", &key, 10).await;
     let wait = |answer: &tidegate::decide::Answer| {
         answer.statuses[0].verdicts[0].retry.after().unwrap().as_secs_ceil()
     };
@@ -49,9 +51,9 @@ async fn fewer_hits_and_looks_pass_through() {
     let nodes = two().await;
     let [a, _] = &nodes[..] else { unreachable!("two nodes") };
     let key = refused(a).await;
-    let look = a.ask_hits("bucket", &key, 0).await;
+    let look = a.check_hits("bucket", &key, 0).await;
     assert_eq!((source(&look), remaining(&look)), (VerdictSource::Owner, 5));
-    let fewer = a.ask_hits("bucket", &key, 5).await;
+    let fewer = a.check_hits("bucket", &key, 5).await;
     assert_eq!((fewer.allowed, source(&fewer)), (true, VerdictSource::Owner));
 }
 
@@ -62,17 +64,17 @@ async fn hits_that_are_given_back_are_found() {
     let [a, b] = &nodes[..] else { unreachable!("two nodes") };
     for at in [a, b] {
         let key = refused(a).await;
-        assert_eq!(source(&a.ask_hits("bucket", &key, 10).await), VerdictSource::Remembered);
-        at.ask_hits("bucket", &key, -15).await;
-        let mut answer = a.ask_hits("bucket", &key, 10).await;
+        assert_eq!(source(&a.check_hits("bucket", &key, 10).await), VerdictSource::Remembered);
+        at.check_hits("bucket", &key, -15).await;
+        let mut answer = a.check_hits("bucket", &key, 10).await;
         // The notice of b may still be on its way.
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         while source(&answer) == VerdictSource::Remembered && tokio::time::Instant::now() < deadline
         {
-            answer = a.ask_hits("bucket", &key, 10).await;
+            answer = a.check_hits("bucket", &key, 10).await;
         }
         assert_eq!((answer.allowed, source(&answer)), (true, VerdictSource::Owner));
-        a.ask_hits("bucket", &key, -10).await;
+        a.check_hits("bucket", &key, -10).await;
     }
 }
 
@@ -82,14 +84,14 @@ async fn all_that_were_refused_hear_of_hits_given_back() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
     let [a, _, c] = &nodes[..] else { unreachable!("three nodes") };
     let key = refused(a).await;
-    c.ask_hits("bucket", &key, 10).await;
-    assert_eq!(source(&c.ask_hits("bucket", &key, 10).await), VerdictSource::Remembered);
-    a.ask_hits("bucket", &key, -15).await;
+    c.check_hits("bucket", &key, 10).await;
+    assert_eq!(source(&c.check_hits("bucket", &key, 10).await), VerdictSource::Remembered);
+    a.check_hits("bucket", &key, -15).await;
     let remembered = || count(c, |counters| &counters.remembered);
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         let before = remembered();
-        let answer = c.ask_hits("bucket", &key, 10).await;
+        let answer = c.check_hits("bucket", &key, 10).await;
         if remembered() == before {
             assert!(answer.allowed);
             break;
@@ -107,9 +109,9 @@ async fn a_rule_that_changed_is_asked_for() {
     for node in &nodes {
         node.core.decider.parts().book.store(Arc::clone(&raised.load()));
     }
-    let answer = a.ask_hits("bucket", &key, 10).await;
+    let answer = a.check_hits("bucket", &key, 10).await;
     assert_eq!((answer.allowed, source(&answer)), (true, VerdictSource::Owner));
-    eventually("nothing was answered from memory", PATIENCE, || {
+    eventually("nothing was answered from memory", TIMEOUT, || {
         count(a, |counters| &counters.remembered) == 0
     })
     .await;

@@ -19,12 +19,12 @@ use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Topology;
 
-use super::bench::{PATIENCE, RULES, VNODES, check, count, holds, id, remaining, source, value_of};
-use tidegate_testkit::in_process::{
-    Node, Shape, authority, cluster, cluster_under, eventually, identity, settled,
-};
-use tidegate_testkit::mesh_peer::{Stranger, frame, greet};
+use super::bench::{RULES, TIMEOUT, VNODES, check, count, holds, id, remaining, source, value_of};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under, settled};
+use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
 use tidegate_testkit::relay::{Link, Relay};
+use tidegate_testkit::wait::eventually;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
@@ -34,7 +34,7 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     let mesh = &a.core.joined.as_ref().unwrap().mesh;
     let ask = async |check_id| {
         let call = Call::Check(check(a, check_id, "bucket", &key, 3));
-        mesh.call(&id("b"), StreamClass::Checks, call, PATIENCE).await.unwrap()
+        mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap()
     };
     let first = ask(1 << 40).await;
     assert!(matches!(&first, Reply::Verdicts(verdicts) if verdicts[0].remaining == 17));
@@ -48,7 +48,7 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     // Copies that come at once are one check too.
     let copies = join_all((0..10).map(|_| ask(1 << 41))).await;
     assert!(copies.iter().all(|copy| *copy == copies[0]));
-    assert_eq!(remaining(&b.ask_hits("bucket", &key, 0).await), 11);
+    assert_eq!(remaining(&b.check_hits("bucket", &key, 0).await), 11);
 }
 
 /// The owner's network is cut while 20 are asked, which give up; all that it got is told to it when
@@ -58,7 +58,7 @@ async fn asks_that_were_given_up_count_at_most_once() {
     let authority = authority();
     let listen = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let relay = Relay::start(listen, Link::new(1, 0, 0, Duration::ZERO)).await;
-    let shape = |id, seeds| Shape {
+    let options = |id, seeds| NodeOptions {
         id,
         region: "eu",
         seeds,
@@ -66,31 +66,31 @@ async fn asks_that_were_given_up_count_at_most_once() {
         rules: RULES,
         change: |config| config.cluster.deadline_ms = 100,
     };
-    let b = Node::start_behind(shape("b", &[]), listen, relay.front).await;
-    let a = Node::start(shape("a", &[relay.front])).await;
+    let b = Node::start_behind(options("b", &[]), listen, relay.front).await;
+    let a = Node::start(options("a", &[relay.front])).await;
     for node in [&a, &b] {
-        node.sees("both", |view| view.owners().count() == 2).await;
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
     }
     settled(&[&a, &b]).await;
     let key = value_of(&a, "window", "b");
-    let answer = a.ask_hits("window", &key, 0).await;
+    let answer = a.check_hits("window", &key, 0).await;
     assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 100));
 
     relay.link.cut(true);
-    let answers = join_all((0..20).map(|_| a.ask("window", &key))).await;
+    let answers = join_all((0..20).map(|_| a.check("window", &key))).await;
     assert!(answers.iter().all(|answer| source(answer) == VerdictSource::Policy));
     relay.link.cut(false);
 
     // The way is free again when a look comes through; everything before it on the stream has.
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut look = a.ask_hits("window", &key, 0).await;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    let mut look = a.check_hits("window", &key, 0).await;
     while source(&look) != VerdictSource::Owner {
         assert!(tokio::time::Instant::now() < deadline, "the way never was free again");
-        look = a.ask_hits("window", &key, 0).await;
+        look = a.check_hits("window", &key, 0).await;
     }
     let left = remaining(&look);
     assert!((80..=100).contains(&left), "20 hits counted as {}", 100 - left);
-    assert_eq!(remaining(&b.ask_hits("window", &key, 0).await), left);
+    assert_eq!(remaining(&b.check_hits("window", &key, 0).await), left);
 }
 
 /// The connection breaks behind the check: the same start is asked again under the same id.
@@ -106,7 +106,7 @@ async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
         owner.serve(&again, Some(Reply::Verdicts([verdict()].into_iter().collect()))).await;
     };
     let answer = tokio::select! {
-        answer = a.ask("bucket", &key) => answer,
+        answer = a.check("bucket", &key) => answer,
         () = breaks => unreachable!("the second connection stays"),
     };
     assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 7));
@@ -129,7 +129,7 @@ async fn a_check_whose_fate_is_unknown_goes_to_no_other_start() {
         owner.serve(&again, Some(Reply::Verdicts([verdict()].into_iter().collect()))).await;
     };
     let answer = tokio::select! {
-        answer = a.ask("bucket", &key) => answer,
+        answer = a.check("bucket", &key) => answer,
         () = restarts => unreachable!("the second connection stays"),
     };
     assert_eq!(source(&answer), VerdictSource::Policy);
@@ -144,7 +144,7 @@ async fn what_no_replica_confirmed_is_answered_by_policy() {
     let owner = OwnerByHand::new(&authority);
     let connection = owner.joins(&a, 5).await;
     let answer = tokio::select! {
-        answer = a.ask("bucket", &key) => answer,
+        answer = a.check("bucket", &key) => answer,
         () = owner.serve(&connection, Some(Reply::Unconfirmed)) => unreachable!("it stays"),
     };
     assert_eq!(source(&answer), VerdictSource::Policy);
@@ -163,7 +163,7 @@ async fn an_owner_that_never_holds_the_key_is_asked_until_the_deadline() {
     let epoch = Epoch { number: 9, name: 9 };
     let refusal = Reply::NotOwner { epoch, holder: Some(id("z")) };
     let answer = tokio::select! {
-        answer = a.ask("bucket", &key) => answer,
+        answer = a.check("bucket", &key) => answer,
         () = owner.serve(&connection, Some(refusal)) => unreachable!("it stays"),
     };
     assert_eq!(source(&answer), VerdictSource::Policy);
@@ -175,7 +175,7 @@ async fn an_owner_that_never_holds_the_key_is_asked_until_the_deadline() {
 
 /// A peer `z` that answers checks as it is told, or breaks its connection.
 struct OwnerByHand {
-    stranger: Stranger,
+    stranger: RawPeer,
     /// Every check that came.
     heard: Mutex<Vec<Check>>,
 }
@@ -209,21 +209,21 @@ fn verdict() -> Verdict {
 
 impl OwnerByHand {
     fn new(authority: &Authority) -> Self {
-        let stranger = Stranger::with(&identity(authority, authority, "z"));
+        let stranger = RawPeer::with(&identity(authority, authority, "z"));
         Self { stranger, heard: Mutex::default() }
     }
 
     /// Connects to `a` as the start `generation` of z.
     async fn joins(&self, a: &Node, generation: u64) -> Connection {
         let mesh = &a.core.joined.as_ref().unwrap().mesh;
-        eventually("the last connection is gone", PATIENCE, || mesh.peer(&id("z")).is_none()).await;
+        eventually("the last connection is gone", TIMEOUT, || mesh.peer(&id("z")).is_none()).await;
         let connection = self.stranger.dial(a.addr()).await.unwrap();
         let secret = a.core.decider.parts().hasher.fingerprint();
         let generation = Generation(generation);
         let hello = Hello { generation, ..self.stranger.hello("tidegate", "z", secret) };
-        let answer = greet(&connection, &hello).await;
+        let answer = send_hello(&connection, &hello).await;
         assert!(matches!(answer, Some(HelloReply::Welcome(_))), "{answer:?}");
-        eventually("it is admitted", PATIENCE, || mesh.peer(&id("z")).is_some()).await;
+        eventually("it is admitted", TIMEOUT, || mesh.peer(&id("z")).is_some()).await;
         connection
     }
 

@@ -7,10 +7,11 @@ use tidegate_limiter::policy::Scope;
 use tidegate_ownership::ranges::Ranges;
 
 use super::bench::{
-    PATIENCE, RULES, count, forget_rings, holds, id, remaining, replaced, source, value, value_of,
+    RULES, TIMEOUT, count, forget_rings, holds, id, remaining, replaced, source, value, value_of,
     without,
 };
-use tidegate_testkit::in_process::{Node, cluster, eventually};
+use tidegate_testkit::in_process::{Node, cluster};
+use tidegate_testkit::wait::eventually;
 
 async fn three() -> Vec<Node> {
     cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await
@@ -32,7 +33,7 @@ async fn a_holder_that_is_named_is_asked_once() {
     holds(b, Ranges::EMPTY, Some("a"));
     holds(a, Ranges::all(), None);
 
-    let answer = c.ask("bucket", &key).await;
+    let answer = c.check("bucket", &key).await;
     assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 19));
     assert_eq!(count(c, |counters| &counters.retried), 1);
     assert_eq!(count(b, |counters| &counters.not_owner), 1);
@@ -58,7 +59,7 @@ async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
     holds(a, Ranges::all(), None);
 
     for (node, left) in [(c, 19), (b, 18)] {
-        let answer = node.ask("bucket", &key).await;
+        let answer = node.check("bucket", &key).await;
         assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, left));
     }
     assert_eq!(count(c, |counters| &counters.retried), 1);
@@ -73,14 +74,13 @@ async fn a_range_on_its_way_is_waited_for() {
     let key = value_of(a, "bucket", "b");
     holds(b, Ranges::EMPTY, None);
     let arrives = async {
-        eventually("a asks again", PATIENCE, || count(b, |counters| &counters.not_owner) >= 3)
-            .await;
+        eventually("a asks again", TIMEOUT, || count(b, |counters| &counters.not_owner) >= 3).await;
         holds(b, Ranges::all(), None);
     };
     let (at_peer, at_owner, ()) =
-        tokio::join!(a.ask("bucket", &key), b.ask("bucket", &key), arrives);
+        tokio::join!(a.check("bucket", &key), b.check("bucket", &key), arrives);
     assert_eq!((source(&at_peer), source(&at_owner)), (VerdictSource::Owner, VerdictSource::Local));
-    assert_eq!(remaining(&a.ask_hits("bucket", &key, 0).await), 18, "each was counted once");
+    assert_eq!(remaining(&a.check_hits("bucket", &key, 0).await), 18, "each was counted once");
 }
 
 /// Node b owns a key by the ring and asks a, which has just handed it to b.
@@ -97,10 +97,10 @@ async fn a_node_that_is_named_to_itself_decides() {
     holds(a, Ranges::EMPTY, Some("b"));
     holds(b, Ranges::EMPTY, None);
     let arrives = async {
-        eventually("b asks a", PATIENCE, || count(a, |counters| &counters.not_owner) >= 1).await;
+        eventually("b asks a", TIMEOUT, || count(a, |counters| &counters.not_owner) >= 1).await;
         holds(b, Ranges::all(), None);
     };
-    let (answer, ()) = tokio::join!(b.ask("bucket", &key), arrives);
+    let (answer, ()) = tokio::join!(b.check("bucket", &key), arrives);
     assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Local, 19));
 }
 
@@ -109,9 +109,9 @@ async fn a_node_without_a_lease_answers_its_own_keys_by_policy() {
     let mut nodes = three().await;
     let b = nodes.remove(1);
     let key = value_of(&b, "bucket", "b");
-    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Local);
+    assert_eq!(source(&b.check("bucket", &key).await), VerdictSource::Local);
     drop(nodes);
     let ownership = &b.core.decider.parts().ownership;
-    eventually("the lease ran out", PATIENCE, || !ownership.has_lease(Scope::Region)).await;
-    assert_eq!(source(&b.ask("bucket", &key).await), VerdictSource::Policy);
+    eventually("the lease ran out", TIMEOUT, || !ownership.has_lease(Scope::Region)).await;
+    assert_eq!(source(&b.check("bucket", &key).await), VerdictSource::Policy);
 }

@@ -12,14 +12,14 @@ use tidegate::decide::Decider;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::RlsServer;
 use tidegate::front::rls::message::{RateLimitRequest, RateLimitResponse};
-use tidegate::node::{self, Core, Setup};
-use tidegate_cluster::environment::Clock;
+use tidegate::node::{self, Core};
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::Quota;
 use tidegate_limiter::units::Timestamp;
-use tidegate_ownership::identity::NodeId;
 use tidegate_rules::book::Book;
 use tidegate_rules::load::{Options, Source, parse};
+use tidegate_testkit::clock::ManualClock;
+use tidegate_testkit::in_process::standalone;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -32,28 +32,11 @@ const BROKEN: &str = "'''";
 /// The node, and what was loaded so far.
 pub struct Node {
     pub core: Arc<Core>,
-    clock: Arc<SetClock>,
+    clock: Arc<ManualClock>,
     book: Arc<ArcSwap<Book>>,
     merges_domains: bool,
     loads_ok: u64,
     loads_failed: u64,
-}
-
-#[derive(Debug, Default)]
-struct SetClock(AtomicU64);
-
-impl Clock for SetClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_secs(self.0.load(Ordering::Relaxed))
-    }
-
-    fn system(&self) -> Timestamp {
-        self.now()
-    }
-
-    fn steer(&self, _correction_ns: i64) {}
-
-    fn set(&self, _correction_ns: i64) {}
 }
 
 impl Node {
@@ -69,25 +52,18 @@ impl Node {
     /// A node without rules.
     pub async fn unloaded(envoy: Envoy, seconds: u64) -> Self {
         let (mut environment, _) = node::outside();
-        let clock = Arc::new(SetClock(seconds.into()));
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(seconds)));
         environment.clock = clock.clone();
         let mut config = Config::default();
         config.cluster.listen = None;
         config.envoy = envoy;
         let book = Arc::new(ArcSwap::from_pointee(Book::unloaded()));
-        let setup = Setup {
-            config,
-            node: NodeId::new("alone").expect("a valid id"),
-            identity: None,
-            book: book.clone(),
-            http: None,
-        };
-        let (core, _) = Core::build(setup, environment).await.expect("the node starts");
+        let core = standalone(config, book.clone(), environment).await;
         Self { core, clock, book, merges_domains: false, loads_ok: 0, loads_failed: 0 }
     }
 
-    /// Asks as a client does.
-    pub async fn ask(&self, step: &Step) -> Value {
+    /// Sends the request of a step and returns the response in the form of the cases.
+    pub async fn check(&self, step: &Step) -> Value {
         render::answer(self.send(step.seconds(), step.request()).await)
     }
 
@@ -97,7 +73,7 @@ impl Node {
         seconds: u64,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
-        self.clock.0.store(seconds, Ordering::Relaxed);
+        self.clock.set_to(Timestamp::from_secs(seconds));
         let decider: Arc<Decider> = Arc::new(self.core.decider.clone());
         let mut grpc =
             tonic::client::Grpc::new(RlsServer::new(decider, Bounds::default(), Arc::default()));

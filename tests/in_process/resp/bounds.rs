@@ -13,11 +13,11 @@ const SHORT_MS: u64 = 300;
 async fn a_door_with_a_password_answers_nobody_who_does_not_know_it() {
     let listener = open_with(|config| config.resp.password = Some("open sesame".into())).await;
     let mut client = listener.client().await;
-    client.says("CL.THROTTLE a 1 1 1", "-NOAUTH Authentication required.|").await;
+    client.exchange("CL.THROTTLE a 1 1 1", "-NOAUTH Authentication required.|").await;
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.|";
-    client.says("AUTH sesame", wrong).await;
-    client.says("AUTH default \"open sesam\"", wrong).await;
-    client.says("AUTH \"open sesame\"", "+OK|").await;
+    client.exchange("AUTH sesame", wrong).await;
+    client.exchange("AUTH default \"open sesam\"", wrong).await;
+    client.exchange("AUTH \"open sesame\"", "+OK|").await;
     client.throttles("a 0 1 1", [0, 1, 0, -1, 1]).await;
     // Before it, little is read.
     for (bytes, error) in [
@@ -39,20 +39,20 @@ async fn whoever_never_says_the_password_is_cut_off() {
     .await;
     let (mut silent, mut talking) = (listener.client().await, listener.client().await);
     let mut known = listener.client().await;
-    known.says("AUTH secret", "+OK|").await;
-    talking.says("PING", "-NOAUTH Authentication required.|").await;
+    known.exchange("AUTH secret", "+OK|").await;
+    talking.exchange("PING", "-NOAUTH Authentication required.|").await;
     assert_eq!(silent.rest().await, "");
     assert_eq!(talking.rest().await, "");
     assert_eq!(listener.stats.slow.get(), 2);
-    known.says("PING", "+PONG|").await;
+    known.exchange("PING", "+PONG|").await;
 }
 
 #[tokio::test]
 async fn a_command_that_does_not_go_on_is_cut_off_and_silence_is_not() {
     let listener = open_with(|config| config.limits.header_timeout_ms = SHORT_MS).await;
     let (mut silent, mut slow) = (listener.client().await, listener.client().await);
-    silent.says("PING", "+PONG|").await;
-    slow.says("PING", "+PONG|").await;
+    silent.exchange("PING", "+PONG|").await;
+    slow.exchange("PING", "+PONG|").await;
     slow.send("*2\r\n$4\r\nECHO\r\n$100\r\nbegun").await;
     // Bytes that come drop by drop do not make it a command either.
     let drops = async {
@@ -66,7 +66,7 @@ async fn a_command_that_does_not_go_on_is_cut_off_and_silence_is_not() {
     };
     drops.await;
     assert_eq!(listener.stats.slow.get(), 1);
-    silent.says("PING", "+PONG|").await;
+    silent.exchange("PING", "+PONG|").await;
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn a_stream_of_commands_that_never_pauses_at_an_end_is_not_slow() {
 async fn a_silent_connection_is_closed_at_last() {
     let listener = open_with(|config| config.resp.idle_timeout = Span::from_millis(SHORT_MS)).await;
     let mut client = listener.client().await;
-    client.says("PING", "+PONG|").await;
+    client.exchange("PING", "+PONG|").await;
     assert_eq!(client.rest().await, "");
     assert_eq!(listener.stats.idle.get(), 1);
 }
@@ -109,7 +109,7 @@ async fn what_is_too_long_is_refused() {
         .expect("-ERR the key has 11 bytes; at most 10 are allowed (limits.value_bytes_max)|")
         .await;
     client
-        .says(
+        .exchange(
             "TG.CHECK edge a b c d",
             "-ERR descriptor 0 has 2 entries; at most 1 are allowed (limits.entries_max)|",
         )
@@ -152,12 +152,12 @@ async fn a_client_that_reads_nothing_is_not_read_and_cut_off_in_the_end() {
 async fn a_full_door_lets_the_next_one_wait() {
     let listener = open_with(|config| config.limits.connections_max = 2).await;
     let (mut first, mut second) = (listener.client().await, listener.client().await);
-    first.says("PING", "+PONG|").await;
-    second.says("PING", "+PONG|").await;
+    first.exchange("PING", "+PONG|").await;
+    second.exchange("PING", "+PONG|").await;
     let mut third = listener.client().await;
     third.send("PING\r\n").await;
     tokio::time::sleep(Duration::from_millis(SHORT_MS)).await;
     assert_eq!((listener.stats.accepted.get(), listener.stats.full.get()), (2, 1));
-    first.says("QUIT", "+OK|").await;
+    first.exchange("QUIT", "+OK|").await;
     third.expect("+PONG|").await;
 }

@@ -10,8 +10,8 @@ use super::listener::{open, open_with};
 async fn connections_with_nothing_under_way_are_closed_and_begun_commands_answered() {
     let listener = open().await;
     let (mut idle, mut begun) = (listener.client().await, listener.client().await);
-    idle.says("PING", "+PONG|").await;
-    begun.says("PING", "+PONG|").await;
+    idle.exchange("PING", "+PONG|").await;
+    begun.exchange("PING", "+PONG|").await;
     begun.send("*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$1\r\n0\r\n$1\r\n1\r\n").await;
     // What was sent has to be there before the drain is.
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -28,7 +28,7 @@ async fn connections_with_nothing_under_way_are_closed_and_begun_commands_answer
 async fn a_drain_waits_no_longer_than_it_may() {
     let listener = open_with(|config| config.limits.drain_timeout_ms = 200).await;
     let mut begun = listener.client().await;
-    begun.says("PING", "+PONG|").await;
+    begun.exchange("PING", "+PONG|").await;
     begun.send("*5\r\n$11\r\nCL.THRO").await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     listener.drain.cancel();

@@ -1,21 +1,19 @@
-//! A door with a node behind it, and a client that speaks in bytes.
+//! The RESP listener in front of a node, and a client that sends bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::decide::Decider;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::resp::{Listener, serve};
 use tidegate::front::serve::ListenerStats;
-use tidegate::node::{self, Core, Setup};
-use tidegate_cluster::environment::Clock;
+use tidegate::node::{self, Core};
 use tidegate_limiter::units::Timestamp;
-use tidegate_ownership::identity::NodeId;
-use tidegate_rules::load::{Options, Source, parse};
+use tidegate_testkit::clock::ManualClock;
+use tidegate_testkit::in_process::standalone;
+use tidegate_testkit::rules::book;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -30,51 +28,30 @@ descriptors:
       rate_limit: {unit: minute, requests_per_unit: 1}}]}
 ";
 
-/// A door that is open.
+/// A running listener.
 pub(crate) struct Open {
     pub(crate) addr: SocketAddr,
     pub(crate) stats: Arc<ListenerStats>,
-    /// The node, which lives as long as the door.
+    /// The node lives as long as its listener.
     _core: Arc<Core>,
     pub(crate) drain: CancellationToken,
     pub(crate) served: JoinHandle<()>,
-    clock: Arc<SetClock>,
+    clock: Arc<ManualClock>,
 }
 
-#[derive(Debug)]
-struct SetClock(AtomicU64);
-
-impl Clock for SetClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-
-    fn system(&self) -> Timestamp {
-        self.now()
-    }
-
-    fn steer(&self, _correction_ns: i64) {}
-
-    fn set(&self, _correction_ns: i64) {}
-}
-
-/// A door as it is without any configuration.
+/// A listener with the default configuration.
 pub(crate) async fn open() -> Open {
     open_with(|_| {}).await
 }
 
-/// A door with its configuration changed.
+/// A listener with a changed configuration.
 pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Open {
     let mut config = Config::default();
     change(&mut config);
     let (mut environment, _) = node::outside();
-    let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000 * 1_000_000_000)));
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     environment.clock = clock.clone();
-    let source = Source { name: "rules.yaml".into(), bytes: RULES.into() };
-    let book = Arc::new(ArcSwap::from_pointee(parse(&[source], &Options::default()).unwrap()));
-    let node = NodeId::new("alone").unwrap();
-    let setup = Setup { config: config.clone(), node, identity: None, book, http: None };
-    let (core, _) = Core::build(setup, environment).await.unwrap();
+    let core = standalone(config.clone(), book(RULES), environment).await;
     let decide: Arc<Decider> = Arc::new(core.decider.clone());
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = socket.local_addr().unwrap();
@@ -92,7 +69,7 @@ impl Open {
     }
 
     pub(crate) fn later(&self, nanos: u64) {
-        self.clock.0.fetch_add(nanos, Ordering::Relaxed);
+        self.clock.advance(nanos);
     }
 }
 
@@ -101,26 +78,26 @@ pub(crate) struct Client {
     pub(crate) stream: TcpStream,
 }
 
-/// Far above what anything here takes: a guard against hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Far above what any exchange takes: it ends a test that would hang.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Client {
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Exactly what is expected, or a failure that shows what came.
+    /// Fails unless exactly `expected` arrives.
     pub(crate) async fn expect(&mut self, expected: &str) {
         let wanted = expected.replace('|', "\r\n");
         let mut found = vec![0; wanted.len()];
-        let read = tokio::time::timeout(PATIENCE, self.stream.read_exact(&mut found)).await;
+        let read = tokio::time::timeout(TIMEOUT, self.stream.read_exact(&mut found)).await;
         let found = String::from_utf8_lossy(&found).replace("\r\n", "|");
         assert!(matches!(read, Ok(Ok(_))), "{read:?} after {found:?}, expected {expected:?}");
         assert_eq!(found, expected);
     }
 
     /// One inline command and its reply.
-    pub(crate) async fn says(&mut self, command: &str, reply: &str) {
+    pub(crate) async fn exchange(&mut self, command: &str, reply: &str) {
         self.send(format!("{command}\r\n")).await;
         self.expect(reply).await;
     }
@@ -128,13 +105,13 @@ impl Client {
     /// `CL.THROTTLE` and its five integers.
     pub(crate) async fn throttles(&mut self, arguments: &str, five: [i64; 5]) {
         let reply = format!("*5|:{}|", five.map(|number| number.to_string()).join("|:"));
-        self.says(&format!("CL.THROTTLE {arguments}"), &reply).await;
+        self.exchange(&format!("CL.THROTTLE {arguments}"), &reply).await;
     }
 
-    /// All that still comes until the other side closes.
+    /// Everything until the other side closes.
     pub(crate) async fn rest(&mut self) -> String {
         let mut rest = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
+        let read = tokio::time::timeout(TIMEOUT, self.stream.read_to_end(&mut rest)).await;
         assert!(read.is_ok(), "it did not close, after {rest:?}");
         String::from_utf8_lossy(&rest).replace("\r\n", "|")
     }

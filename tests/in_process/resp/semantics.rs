@@ -80,7 +80,7 @@ async fn what_is_no_limit_is_an_error_and_counts_nothing() {
         ("CL.THROTTLE user 1 30", "ERR wrong number of arguments for 'cl.throttle' command"),
         ("TG.CHECK edge user", "ERR wrong number of arguments for 'tg.check' command"),
     ] {
-        client.says(command, &format!("-{error}|")).await;
+        client.exchange(command, &format!("-{error}|")).await;
     }
     assert_eq!(listener.stats.refused.get(), 5);
     client.throttles("user 1 30 60 0", [0, 2, 2, -1, 0]).await;
@@ -102,6 +102,6 @@ async fn a_check_is_decided_by_the_rules() {
         ("TG.CHECK edge unknown a", "*5|:0|:-1|:-1|:-1|:-1|"),
         ("TG.CHECK elsewhere user a", "*5|:0|:-1|:-1|:-1|:-1|"),
     ] {
-        client.says(command, reply).await;
+        client.exchange(command, reply).await;
     }
 }

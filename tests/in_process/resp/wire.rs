@@ -80,7 +80,7 @@ async fn resp3_is_spoken_after_hello() {
     client.send("HELLO 3\r\n").await;
     client.expect("%7|$6|server|$8|tidegate|$7|version|$").await;
     let mut client = listener.client().await;
-    client.says("CLIENT GETNAME", "$-1|").await;
+    client.exchange("CLIENT GETNAME", "$-1|").await;
     client.send("HELLO 3\r\nCLIENT GETNAME\r\nCONFIG GET save\r\nQUIT\r\n").await;
     let rest = client.rest().await;
     assert!(rest.ends_with("|*0|_|%1|$4|save|$0||+OK|"), "{rest}");

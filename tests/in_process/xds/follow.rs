@@ -18,8 +18,8 @@ use tidegate_rules::rule::{Rule, RuleStats};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use tidegate_testkit::wait::in_time;
 use tidegate_testkit::xds::Server;
-use tidegate_testkit::xds::soon;
 use tidegate_testkit::xds::{mistaken_rules, rules, state};
 
 #[tokio::test]
@@ -30,17 +30,17 @@ async fn each_state_of_the_world_replaces_the_one_before_and_is_confirmed() {
     assert_eq!(said(&stream.request().await), ("", "", None));
     assert_eq!(follower.status(), Status::default());
 
-    let answer = stream.ask(state("1", &[rules("a", 5), rules("b", 6)])).await;
+    let answer = stream.exchange(state("1", &[rules("a", 5), rules("b", 6)])).await;
     assert_eq!(said(&answer), ("1", "n1", None));
     // What was confirmed is in force.
     assert_eq!((follower.limit("a"), follower.limit("b")), (Some(5), Some(6)));
 
-    let answer = stream.ask(state("2", &[rules("b", 7)])).await;
+    let answer = stream.exchange(state("2", &[rules("b", 7)])).await;
     assert_eq!(said(&answer), ("2", "n2", None));
     assert_eq!((follower.limit("a"), follower.limit("b")), (None, Some(7)));
     assert_eq!(follower.status(), Status { loads_ok: 2, ..Status::default() });
 
-    let answer = stream.ask(state("3", &[])).await;
+    let answer = stream.exchange(state("3", &[])).await;
     assert_eq!(said(&answer), ("3", "n3", None));
     assert_eq!(follower.handle.book().domains().count(), 0);
     follower.stop().await;
@@ -52,9 +52,9 @@ async fn one_bad_resource_refuses_them_all_and_the_old_rules_stay() {
     let follower = Follower::of(server.addr);
     let mut stream = server.accept().await;
     stream.request().await;
-    stream.ask(state("1", &[rules("a", 5)])).await;
+    stream.exchange(state("1", &[rules("a", 5)])).await;
 
-    let answer = stream.ask(state("2", &[rules("a", 9), mistaken_rules("b")])).await;
+    let answer = stream.exchange(state("2", &[rules("a", 9), mistaken_rules("b")])).await;
     let reason = "b-config: invalid rate limit unit 'UNKNOWN'";
     assert_eq!(said(&answer), ("1", "n2", Some(reason)));
     assert_eq!((follower.limit("a"), follower.limit("b")), (Some(5), None));
@@ -62,7 +62,7 @@ async fn one_bad_resource_refuses_them_all_and_the_old_rules_stay() {
     assert_eq!((status.loads_ok, status.loads_failed), (1, 1));
     assert!(status.error.unwrap().contains("invalid rate limit unit 'UNKNOWN'"));
 
-    let answer = stream.ask(state("3", &[rules("a", 9)])).await;
+    let answer = stream.exchange(state("3", &[rules("a", 9)])).await;
     assert_eq!(said(&answer), ("3", "n3", None));
     assert_eq!((follower.limit("a"), follower.status().error), (Some(9), None));
     follower.stop().await;
@@ -74,11 +74,11 @@ async fn statistics_go_on_through_an_update() {
     let follower = Follower::of(server.addr);
     let mut stream = server.accept().await;
     stream.request().await;
-    stream.ask(state("1", &[rules("a", 5)])).await;
+    stream.exchange(state("1", &[rules("a", 5)])).await;
     let before = follower.rule("a").unwrap();
     RuleStats::add(&before.stats.allowed, 3);
 
-    stream.ask(state("2", &[rules("a", 6)])).await;
+    stream.exchange(state("2", &[rules("a", 6)])).await;
     let after = follower.rule("a").unwrap();
     assert_eq!(after.stats.allowed.load(Ordering::Relaxed), 3);
     follower.stop().await;
@@ -90,7 +90,7 @@ async fn a_stream_that_broke_is_opened_anew_and_asks_for_everything() {
     let follower = Follower::of(server.addr);
     let mut stream = server.accept().await;
     stream.request().await;
-    stream.ask(state("1", &[rules("a", 5)])).await;
+    stream.exchange(state("1", &[rules("a", 5)])).await;
 
     stream.break_off().await;
     let mut stream = server.accept().await;
@@ -100,7 +100,7 @@ async fn a_stream_that_broke_is_opened_anew_and_asks_for_everything() {
     assert_eq!(follower.limit("a"), Some(5), "the rules stay while the server is away");
 
     // A server that was restarted may begin with the same version again.
-    let answer = stream.ask(state("1", &[rules("a", 8)])).await;
+    let answer = stream.exchange(state("1", &[rules("a", 8)])).await;
     assert_eq!(said(&answer), ("1", "n1", None));
     assert_eq!((follower.limit("a"), follower.status().error), (Some(8), None));
 
@@ -124,7 +124,7 @@ async fn a_server_that_comes_late_is_found() {
     let mut server = Server::start_on(addr, None).await;
     let mut stream = server.accept().await;
     stream.request().await;
-    stream.ask(state("1", &[rules("a", 5)])).await;
+    stream.exchange(state("1", &[rules("a", 5)])).await;
     assert_eq!(follower.limit("a"), Some(5));
     follower.stop().await;
 }
@@ -135,7 +135,7 @@ async fn a_message_beyond_the_bound_is_not_taken() {
     let follower = Follower::start(Xds { max_message_bytes: 1_024, ..xds(server.addr) });
     let mut stream = server.accept().await;
     stream.request().await;
-    stream.ask(state("1", &[rules("a", 5)])).await;
+    stream.exchange(state("1", &[rules("a", 5)])).await;
     let seen = follower.status();
     let many: Vec<_> = (0..100).map(|n| rules(&format!("domain-{n}"), 5)).collect();
     stream.send(state("2", &many)).await;
@@ -156,7 +156,7 @@ async fn a_response_about_another_type_is_not_answered() {
     stream.request().await;
     let other = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
     stream.send(DiscoveryResponse { type_url: other.into(), ..state("1", &[]) }).await;
-    let answer = stream.ask(state("2", &[rules("a", 5)])).await;
+    let answer = stream.exchange(state("2", &[rules("a", 5)])).await;
     assert_eq!(said(&answer), ("2", "n2", None));
     assert_eq!(follower.status().loads_ok, 1);
     follower.stop().await;
@@ -211,7 +211,7 @@ impl Follower {
     }
 
     pub(crate) async fn changed_since(&self, seen: &Status) -> Status {
-        soon("the status changes", self.handle.changed_since(seen)).await
+        in_time("the status changes", self.handle.changed_since(seen)).await
     }
 
     fn rule(&self, domain: &str) -> Option<Arc<Rule>> {
@@ -227,7 +227,7 @@ impl Follower {
     /// Ends the task, whatever it waits for.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        soon("the client ends", self.running).await.unwrap();
+        in_time("the client ends", self.running).await.unwrap();
     }
 }
 

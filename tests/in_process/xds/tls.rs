@@ -20,7 +20,7 @@ async fn server_and_node_prove_themselves_to_each_other() {
     let follower = Follower::start(client(&server, ours.path(), ours.path()));
     let mut stream = server.accept().await;
     stream.request().await;
-    stream.ask(state("1", &[rules("a", 5)])).await;
+    stream.exchange(state("1", &[rules("a", 5)])).await;
     assert_eq!(follower.limit("a"), Some(5));
     follower.stop().await;
 }

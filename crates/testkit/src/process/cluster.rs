@@ -1,32 +1,26 @@
-//! Nodes with one authority, in a folder that goes away with them.
-
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+//! Nodes with certificates of one authority, in a folder that is removed with them.
 
 use tempfile::TempDir;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 use super::Node;
 use crate::http_client::Http;
+use crate::{certificates, exclusive};
 
-/// One cluster at a time: two cores have to carry it, and some tests say how fast it must be.
-static ALONE: Mutex<()> = Mutex::const_new(());
-
-/// Running nodes.
+/// Running nodes. One cluster runs at a time.
 pub struct Cluster {
     pub nodes: Vec<Node>,
     pub http: Http,
-    /// After the nodes: they are gone before their files are.
+    /// Dropped after the nodes.
     pub dir: TempDir,
     program: &'static str,
-    _alone: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
-/// What a cluster is made of.
+/// How the nodes of a cluster are configured.
 #[derive(Clone, Copy, Default)]
-pub struct Shape<'a> {
-    /// Ids of the nodes; one alone joins nothing.
+pub struct ClusterOptions<'a> {
+    /// Ids of the nodes. A single node is outside of any cluster.
     pub nodes: &'a [&'a str],
     /// The rules of every node.
     pub rules: &'a str,
@@ -39,22 +33,24 @@ pub struct Shape<'a> {
 pub const THREE: &[&str] = &["n1", "n2", "n3"];
 
 impl Cluster {
-    /// Starts the nodes and waits until each is ready and sees all others.
-    pub async fn start(program: &'static str, shape: Shape<'_>) -> Self {
-        let alone = ALONE.lock().await;
+    /// Starts the nodes of `program` and waits until each is ready and has all others in its view.
+    pub async fn start(program: &'static str, options: ClusterOptions<'_>) -> Self {
+        let exclusive = exclusive::lock().await;
         let dir = tempfile::tempdir().unwrap();
         let http = Http::new();
-        let node = |id: &&str| Node::new(program, dir.path(), id, shape.rules, shape.sets, &http);
-        let nodes: Vec<Node> = shape.nodes.iter().map(node).collect();
+        let node =
+            |id: &&str| Node::new(program, dir.path(), id, options.rules, options.sets, &http);
+        let nodes: Vec<Node> = options.nodes.iter().map(node).collect();
         if let [node] = &nodes[..] {
-            node.write_config(shape.config);
+            node.write_config(options.config);
         } else {
-            make_authority(program, &dir.path().join("pki"), shape.nodes);
+            let ids = options.nodes.iter().copied();
+            certificates::write(program, &dir.path().join("pki"), ids);
             for node in &nodes {
-                node.write_config(&format!("{}{}", membership(node, &nodes), shape.config));
+                node.write_config(&format!("{}{}", membership(node, &nodes), options.config));
             }
         }
-        let mut cluster = Self { nodes, http, dir, program, _alone: alone };
+        let mut cluster = Self { nodes, http, dir, program, _exclusive: exclusive };
         for node in &mut cluster.nodes {
             node.start();
         }
@@ -67,21 +63,22 @@ impl Cluster {
 
     /// Three nodes with `rules`.
     pub async fn three(program: &'static str, rules: &str) -> Self {
-        Self::start(program, Shape { nodes: THREE, rules, ..Shape::default() }).await
+        Self::start(program, ClusterOptions { nodes: THREE, rules, ..ClusterOptions::default() })
+            .await
     }
 
-    /// Starts one more node, with the others as its seeds, and waits until all see it.
-    pub async fn join(&mut self, id: &str, shape: Shape<'_>) {
-        issue(self.program, &self.dir.path().join("pki"), id);
+    /// Starts one more node, with the others as its seeds, and waits until all have it in their view.
+    pub async fn join(&mut self, id: &str, options: ClusterOptions<'_>) {
+        certificates::issue(self.program, &self.dir.path().join("pki"), id);
         let mut node =
-            Node::new(self.program, self.dir.path(), id, shape.rules, shape.sets, &self.http);
-        node.write_config(&format!("{}{}", membership(&node, &self.nodes), shape.config));
+            Node::new(self.program, self.dir.path(), id, options.rules, options.sets, &self.http);
+        node.write_config(&format!("{}{}", membership(&node, &self.nodes), options.config));
         node.start();
         self.nodes.push(node);
         self.one_view().await;
     }
 
-    /// Waits until each node that runs is ready and sees all that run.
+    /// Waits until each running node is ready and has all running nodes in its view.
     pub async fn one_view(&mut self) {
         let members = self.nodes.iter().filter(|node| node.is_running()).count();
         for node in self.nodes.iter_mut().filter(|node| node.is_running()) {
@@ -100,8 +97,7 @@ impl Cluster {
 }
 
 impl Drop for Cluster {
-    /// Politely at first, so that a node that does not end on SIGTERM is seen in its own test and
-    /// not hidden here; what still runs is killed when the nodes are dropped.
+    /// SIGTERM for all at once. What still runs is killed when the nodes are dropped.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             for node in self.nodes.iter().filter(|node| node.is_running()) {
@@ -109,25 +105,6 @@ impl Drop for Cluster {
             }
         }
     }
-}
-
-fn make_authority(program: &str, pki: &Path, nodes: &[&str]) {
-    ca(program, pki, &["init"]);
-    for node in nodes {
-        issue(program, pki, node);
-    }
-    assert!(fs::metadata(pki.join("cluster.secret")).is_ok());
-}
-
-fn issue(program: &str, pki: &Path, node: &str) {
-    ca(program, pki, &["issue", "--node", node]);
-}
-
-fn ca(program: &str, pki: &Path, args: &[&str]) {
-    let mut command = Command::new(program);
-    let command = command.env_clear().arg("ca").args(args).arg("--dir").arg(pki);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// `[cluster]` and `[tls]` of one node: the other nodes are its seeds.

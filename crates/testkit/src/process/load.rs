@@ -1,4 +1,4 @@
-//! A steady load: clients that each ask at a fixed pace, whatever the answers do.
+//! A steady load: clients that send at a fixed rate, however long the responses take.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,24 +11,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http_client::{Http, check_body};
 
-/// Clients that ask until they are told to stop.
+/// Clients that send until their token is cancelled.
 pub struct Load {
-    clients: JoinSet<(SocketAddr, DedupCache)>,
+    clients: JoinSet<(SocketAddr, Results)>,
 }
 
-/// What the clients of one door saw.
+/// What the clients of one listener received.
 #[derive(Clone, Debug)]
-pub struct DedupCache {
-    pub answers: u64,
-    /// Connection errors, and answers other than 200: the load never reaches its limit.
+pub struct Results {
+    pub responses: u64,
+    /// Connection errors, and responses other than 200: the load never reaches its limit.
     pub errors: Vec<String>,
-    /// From request to answer, microseconds.
+    /// From request to response, microseconds.
     pub micros: Histogram<u64>,
 }
 
-/// A client's pause between two requests.
-const PACE: Duration = Duration::from_millis(40);
-/// Distinct keys that the load asks for.
+/// Time between two requests of a client.
+const INTERVAL: Duration = Duration::from_millis(40);
+/// Distinct keys of the load.
 const KEYS: usize = 300;
 
 impl Load {
@@ -41,41 +41,41 @@ impl Load {
         for _ in 0..count {
             let number = self.clients.len();
             let stop = stop.clone();
-            self.clients.spawn(async move { (listener, ask(number, listener, stop).await) });
+            self.clients.spawn(async move { (listener, run(number, listener, stop).await) });
         }
     }
 
-    /// What was seen, by door, once all clients have stopped.
-    pub async fn seen(self) -> BTreeMap<SocketAddr, DedupCache> {
-        let mut all: BTreeMap<SocketAddr, DedupCache> = BTreeMap::new();
-        for (listener, seen) in self.clients.join_all().await {
+    /// Waits until all clients have stopped; results by listener.
+    pub async fn results(self) -> BTreeMap<SocketAddr, Results> {
+        let mut all: BTreeMap<SocketAddr, Results> = BTreeMap::new();
+        for (listener, results) in self.clients.join_all().await {
             match all.get_mut(&listener) {
-                Some(sum) => sum.add(&seen),
-                None => drop(all.insert(listener, seen)),
+                Some(sum) => sum.add(&results),
+                None => drop(all.insert(listener, results)),
             }
         }
         all
     }
 }
 
-impl DedupCache {
-    fn nothing() -> Self {
+impl Results {
+    fn empty() -> Self {
         let micros = Histogram::new_with_bounds(1, 60_000_000, 3).unwrap();
-        Self { answers: 0, errors: Vec::new(), micros }
+        Self { responses: 0, errors: Vec::new(), micros }
     }
 
     pub fn add(&mut self, other: &Self) {
-        self.answers += other.answers;
+        self.responses += other.responses;
         self.errors.extend(other.errors.iter().cloned());
         self.micros.add(&other.micros).unwrap();
     }
 
-    /// In one line, for people.
+    /// One line to print.
     pub fn summary(&self) -> String {
         let at = |quantile| Duration::from_micros(self.micros.value_at_quantile(quantile));
         format!(
-            "{} answers, {} errors, p50 {:?}, p99 {:?}, max {:?}",
-            self.answers,
+            "{} responses, {} errors, p50 {:?}, p99 {:?}, max {:?}",
+            self.responses,
             self.errors.len(),
             at(0.5),
             at(0.99),
@@ -88,10 +88,10 @@ impl DedupCache {
     }
 }
 
-async fn ask(number: usize, listener: SocketAddr, stop: CancellationToken) -> DedupCache {
+async fn run(number: usize, listener: SocketAddr, stop: CancellationToken) -> Results {
     let http = Http::new();
-    let mut seen = DedupCache::nothing();
-    let mut turn = tokio::time::interval_at(Instant::now() + spread(number), PACE);
+    let mut results = Results::empty();
+    let mut turn = tokio::time::interval_at(Instant::now() + spread(number), INTERVAL);
     turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for round in 0.. {
         tokio::select! {
@@ -102,18 +102,18 @@ async fn ask(number: usize, listener: SocketAddr, stop: CancellationToken) -> De
         let start = Instant::now();
         match http.check(listener, &check_body("load", "user", &key)).await {
             Ok(reply) if reply.status == 200 => {
-                seen.answers += 1;
+                results.responses += 1;
                 let micros = u64::try_from(start.elapsed().as_micros()).unwrap();
-                seen.micros.saturating_record(micros);
+                results.micros.saturating_record(micros);
             }
-            Ok(reply) => seen.errors.push(format!("{}: {}", reply.status, reply.body)),
-            Err(error) => seen.errors.push(error),
+            Ok(reply) => results.errors.push(format!("{}: {}", reply.status, reply.body)),
+            Err(error) => results.errors.push(error),
         }
     }
-    seen
+    results
 }
 
-/// So that the clients do not all ask in the same millisecond.
+/// Keeps the clients from sending in the same millisecond.
 fn spread(number: usize) -> Duration {
-    PACE * u32::try_from(number % 20).unwrap() / 20
+    INTERVAL * u32::try_from(number % 20).unwrap() / 20
 }

@@ -1,4 +1,4 @@
-//! One `tidegate serve`, as its operator sees it.
+//! One `tidegate serve`, with what its operator can do to it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::http_client::Http;
 use crate::ports;
 use crate::wait::until;
 
-/// A node; it may run or not.
+/// A node, running or not.
 #[derive(Debug)]
 pub struct Node {
     pub id: String,
@@ -22,7 +22,7 @@ pub struct Node {
     pub resp: SocketAddr,
     pub admin: SocketAddr,
     pub mesh: SocketAddr,
-    /// Its own rules folder.
+    /// Its rules folder.
     pub rules: PathBuf,
     program: &'static str,
     dir: PathBuf,
@@ -32,7 +32,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node in a folder of its own below `dir`, with its rules; it does not run yet.
+    /// A node in a folder of its own below `dir`. It does not run yet.
     pub fn new(
         program: &'static str,
         dir: &Path,
@@ -61,14 +61,14 @@ impl Node {
         node
     }
 
-    /// Replaces its rules as an editor does: whole, by a rename.
+    /// Replaces its rules by a rename, as editors do.
     pub fn write_rules(&self, rules: &str) {
         let draft = self.dir.join("rules.draft");
         fs::write(&draft, rules).unwrap();
         fs::rename(draft, self.rules.join("rules.yaml")).unwrap();
     }
 
-    /// Writes its `cluster.toml`: the doors and `more`.
+    /// Writes its `cluster.toml`: the listeners and `more`.
     pub fn write_config(&self, more: &str) {
         let Self { id, http, grpc, resp, admin, .. } = self;
         let config = format!(
@@ -81,7 +81,7 @@ impl Node {
     pub fn start(&mut self) {
         assert!(self.process.is_none(), "{} runs already", self.id);
         let mut command = Command::new(self.program);
-        // What is set around the tests must not matter.
+        // The environment of the tests must not matter.
         command.env_clear().arg("serve").arg("--config").arg(self.dir.join("cluster.toml"));
         for set in &self.sets {
             command.args(["--set", set]);
@@ -90,9 +90,9 @@ impl Node {
         self.process = Some(Process::spawn(&self.id, &mut command, &log));
     }
 
-    /// Waits until it is ready and sees as many members as `members`, all of them up.
+    /// Waits until it is ready and its view has `members` members, all of them up.
     pub async fn ready(&mut self, members: usize) {
-        let what = format!("{} is ready and sees {members} members", self.id);
+        let what = format!("{} is ready with {members} members", self.id);
         let (client, http, admin) = (self.client.clone(), self.http, self.admin);
         let process = self.process.as_mut().expect("it was started");
         let condition = async || {
@@ -101,7 +101,7 @@ impl Node {
             }
             let ready = client.get(http, "/readyz").await?;
             if ready.status != 200 {
-                return Err(format!("/readyz says {}: {}", ready.status, ready.body));
+                return Err(format!("/readyz returns {}: {}", ready.status, ready.body));
             }
             let seen = status(&client, admin).await?;
             let up =
@@ -119,13 +119,13 @@ impl Node {
         status(&self.client, self.admin).await
     }
 
-    /// Ids of the members that it sees, with their states.
-    pub async fn sees(&self) -> Result<Vec<(String, &'static str)>, String> {
+    /// Ids and states of the members in its view.
+    pub async fn members(&self) -> Result<Vec<(String, &'static str)>, String> {
         let members = self.status().await?.members.into_iter();
         Ok(members.map(|member| (member.id, member.state.name())).collect())
     }
 
-    /// Id of the one owner of a strict key.
+    /// Id of the owner of a strict key.
     pub async fn owner(&self, domain: &str, key: &str, value: &str) -> String {
         let target = format!("/owner?domain={domain}&{key}={value}");
         let reply = self.client.get(self.admin, &target).await.unwrap();
@@ -170,12 +170,12 @@ impl Node {
         self.process.as_ref().expect("it runs").resume();
     }
 
-    /// Memory that it holds, in bytes.
+    /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.process.as_ref().expect("it runs").resident_bytes()
     }
 
-    /// Waits for the end after [`Node::terminate`]; its exit code.
+    /// Waits for its end after [`Node::terminate`] and returns its exit code.
     pub async fn exit_code(&mut self, within: Duration) -> Option<i32> {
         let process = self.process.as_mut().expect("it runs");
         let code = process.ended(within).await.code();

@@ -1,4 +1,4 @@
-//! A child process whose output goes to a file, and which does not outlive its owner.
+//! A child process whose output goes to a file. It ends when its owner drops it.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ pub struct Process {
     log: PathBuf,
 }
 
-/// Lines of a log that a failure shows.
+/// Lines of the log that a failure prints.
 const TAIL_LINES: usize = 40;
 
 impl Process {
-    /// Starts `command`; what it writes is appended to `log`.
+    /// Starts `command` and appends its output to `log`.
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
         let open = || OpenOptions::new().create(true).append(true).open(log).unwrap();
         let child = command
@@ -36,8 +36,7 @@ impl Process {
         self.signal("TERM");
     }
 
-    /// SIGSTOP: it does nothing and answers nobody, and does not know. Returns when all its threads
-    /// have stopped.
+    /// SIGSTOP. Returns when all its threads have stopped.
     pub fn pause(&self) {
         self.signal("STOP");
         while !self.is_stopped() {
@@ -54,7 +53,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Memory that it holds, in bytes.
+    /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -62,13 +61,13 @@ impl Process {
         kib.parse::<u64>().unwrap() * 1024
     }
 
-    /// SIGKILL; returns when the process is gone.
+    /// SIGKILL. Returns when the process has ended.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// How it ended, or `None` while it runs.
+    /// Its exit status; `None` while it runs.
     pub fn exit(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
@@ -76,11 +75,11 @@ impl Process {
     /// Waits for its end.
     pub async fn ended(&mut self, within: Duration) -> ExitStatus {
         let what = format!("{} ends", self.name);
-        let condition = async || self.exit().ok_or_else(|| "it runs".to_owned());
+        let condition = async || self.exit().ok_or_else(|| "it still runs".to_owned());
         until(&what, within, condition).await.0
     }
 
-    /// The last lines that it wrote.
+    /// The end of its log.
     pub fn tail(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -95,7 +94,7 @@ impl Process {
     fn is_stopped(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         threads.into_iter().all(|thread| {
-            // A thread may end between the two: then look again.
+            // A thread may end between the two calls; the next round reads again.
             let status = fs::read_to_string(thread.unwrap().path().join("status"));
             status.is_ok_and(|status| status.contains("\nState:\tT"))
         })
@@ -103,7 +102,7 @@ impl Process {
 
     fn signal(&self, signal: &str) {
         let pid = self.pid();
-        // std can only kill; a shell's own `kill` is on every system.
+        // std can only send SIGKILL; every shell has `kill`.
         let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status();
         assert!(sent.unwrap().success(), "send SIG{signal} to {}", self.name);
     }
@@ -114,7 +113,7 @@ impl Drop for Process {
         if std::thread::panicking() {
             eprintln!("{}", self.tail());
         }
-        // Both fail only when it has ended already.
+        // Both fail only when the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -4,6 +4,6 @@ mod node;
 mod resources;
 mod server;
 
-pub use node::{Node, soon};
+pub use node::Node;
 pub use resources::{mistaken_rules, rules, state};
 pub use server::Server;

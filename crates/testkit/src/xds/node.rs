@@ -1,42 +1,38 @@
-//! A node that runs as a process, and the questions it is asked.
+//! A node as a process, which gets its rules from a management server.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tidegate::front::rls::RlsClient;
 use tidegate::front::rls::message::{
     DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest,
 };
 use tonic::transport::Endpoint;
 
-/// Far longer than anything takes: it ends a test that would hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::http_client::Http;
+use crate::ports;
+use crate::process::Process;
+use crate::wait::until;
 
-/// Waits, but not for ever.
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let Ok(value) = tokio::time::timeout(PATIENCE, future).await else {
-        panic!("{what}: not within {PATIENCE:?}");
-    };
-    value
-}
-
-/// How often a condition is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-
-/// `tidegate serve`, alone, with its rules from a management server.
+/// `tidegate serve` outside of any cluster.
 pub struct Node {
     pub grpc: SocketAddr,
     http: SocketAddr,
-    process: Child,
+    client: Http,
+    process: Process,
+    /// Dropped after the process.
+    _dir: TempDir,
 }
 
 impl Node {
+    /// Starts `program` with the management server at `server`.
     pub fn start(program: &str, server: SocketAddr) -> Self {
-        let (http, grpc, admin) = (free(), free(), free());
+        let dir = tempfile::tempdir().unwrap();
+        let (http, grpc, admin) = (ports::free(), ports::free(), ports::free());
         let mut command = Command::new(program);
-        command.env_clear().arg("serve").stdin(Stdio::null()).stdout(Stdio::null());
+        command.env_clear().arg("serve");
         for set in [
             format!("http.listen={http}"),
             format!("grpc.listen={grpc}"),
@@ -48,53 +44,30 @@ impl Node {
         ] {
             command.args(["--set", &set]);
         }
-        Self { grpc, http, process: command.spawn().unwrap() }
+        let process = Process::spawn("node", &mut command, &dir.path().join("log"));
+        Self { grpc, http, client: Http::new(), process, _dir: dir }
     }
 
-    /// Waits until `/readyz` says what is expected, and returns all of it.
-    pub async fn readiness(&mut self, expected: &str) -> String {
-        let looking = async {
-            loop {
-                if let Some(status) = self.process.try_wait().unwrap() {
-                    panic!("the node ended with {status}");
-                }
-                match get(self.http, "/readyz") {
-                    Ok(text) if text.contains(expected) => return text,
-                    _ => tokio::time::sleep(LOOK_INTERVAL).await,
-                }
+    /// Waits until `/readyz` responds with `status` and a body that contains `text`.
+    pub async fn wait_for_readiness(&mut self, status: u16, text: &str) {
+        let condition = async || {
+            if let Some(status) = self.process.exit() {
+                panic!("the node ended with {status}\n{}", self.process.tail());
             }
+            let reply = self.client.get(self.http, "/readyz").await?;
+            let is_expected = reply.status == status && reply.body.contains(text);
+            if is_expected { Ok(()) } else { Err(format!("{reply:?}")) }
         };
-        soon(expected, looking).await
+        until("readiness", Duration::from_secs(60), condition).await;
     }
 
-    /// Asks for some hits of `k=v` in a domain.
-    pub async fn ask(&self, domain: &str, hits: u32) -> DescriptorStatus {
+    /// Checks some hits of `k=v` in a domain.
+    pub async fn check(&self, domain: &str, hits: u32) -> DescriptorStatus {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.grpc)).unwrap();
         let entries = vec![Entry { key: "k".into(), value: "v".into() }];
         let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
         let request = RateLimitRequest { domain: domain.into(), descriptors, hits_addend: hits };
-        let answer = RlsClient::new(&endpoint).should_rate_limit(request).await.unwrap();
-        answer.statuses.into_iter().next().unwrap()
+        let response = RlsClient::new(&endpoint).should_rate_limit(request).await.unwrap();
+        response.statuses.into_iter().next().unwrap()
     }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn get(addr: SocketAddr, target: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(addr)?;
-    write!(stream, "GET {target} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// An address that nobody listens on.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Resources and responses as a management server would write them.
+//! Resources and responses of a management server.
 
 use prost::Message;
 use tidegate::xds::message::{Any, DiscoveryResponse};
@@ -6,7 +6,7 @@ use tidegate::xds::rls_conf::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit, TYPE_URL,
 };
 
-/// Rules of a domain: `k` may pass `limit` times a year, so that no test runs into a new window.
+/// Rules of a domain: `limit` a year for `k`, so that no test sees the next window.
 pub fn rules(domain: &str, limit: u32) -> RateLimitConfig {
     let policy = RateLimitPolicy {
         unit: RateLimitUnit::Year.into(),
@@ -24,7 +24,7 @@ pub fn rules(domain: &str, limit: u32) -> RateLimitConfig {
     }
 }
 
-/// The same with a mistake that the reference knows.
+/// The same with an error that envoyproxy/ratelimit reports.
 pub fn mistaken_rules(domain: &str) -> RateLimitConfig {
     let mut config = rules(domain, 1);
     let policy = config.descriptors[0].rate_limit.as_mut().unwrap();
@@ -32,7 +32,7 @@ pub fn mistaken_rules(domain: &str) -> RateLimitConfig {
     config
 }
 
-/// A state of the world: its version is also its nonce, behind an `n`.
+/// A state of the world. Its nonce is its version after an `n`.
 pub fn state(version: &str, configs: &[RateLimitConfig]) -> DiscoveryResponse {
     let any =
         |config: &RateLimitConfig| Any { type_url: TYPE_URL.into(), value: config.encode_to_vec() };

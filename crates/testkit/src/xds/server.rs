@@ -1,4 +1,4 @@
-//! A management server whose every word is the test's: streams are handed over as they come.
+//! A management server whose responses the test writes: streams are handed over as they are opened.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::node::soon;
+use crate::wait::in_time;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -31,7 +31,7 @@ pub struct Server {
 
 /// A stream that a client opened. Dropped, it ends without an error.
 pub struct Stream {
-    /// What the client sent along with the call.
+    /// Headers of the call.
     pub metadata: MetadataMap,
     requests: Streaming<DiscoveryRequest>,
     responses: mpsc::Sender<Result<DiscoveryResponse, Status>>,
@@ -61,7 +61,7 @@ impl Server {
 
     /// The next stream that a client opens.
     pub async fn accept(&mut self) -> Stream {
-        soon("a client opens a stream", self.streams.recv()).await.unwrap()
+        in_time("a client opens a stream", self.streams.recv()).await.unwrap()
     }
 }
 
@@ -74,7 +74,7 @@ impl Drop for Server {
 impl Stream {
     /// The next request.
     pub async fn request(&mut self) -> DiscoveryRequest {
-        soon("the client says something", self.requests.message()).await.unwrap().unwrap()
+        in_time("the client sends a request", self.requests.message()).await.unwrap().unwrap()
     }
 
     /// Sends a response.
@@ -82,8 +82,8 @@ impl Stream {
         self.responses.send(Ok(response)).await.unwrap();
     }
 
-    /// Sends a response and waits for the client's word on it.
-    pub async fn ask(&mut self, response: DiscoveryResponse) -> DiscoveryRequest {
+    /// Sends a response and waits for the client's ACK or NACK.
+    pub async fn exchange(&mut self, response: DiscoveryResponse) -> DiscoveryRequest {
         self.send(response).await;
         self.request().await
     }
@@ -111,7 +111,7 @@ impl StreamingService<DiscoveryRequest> for Discovery {
         let (responses, outgoing) = mpsc::channel(1);
         let metadata = request.metadata().clone();
         let stream = Stream { metadata, requests: request.into_inner(), responses };
-        // A test that is over accepts no more.
+        // A finished test accepts no more streams.
         let _ = self.opened.send(stream);
         let outgoing = stream::unfold(outgoing, async |mut outgoing| {
             outgoing.recv().await.map(|response| (response, outgoing))
