@@ -18,7 +18,7 @@ use crate::shell;
 
 /// What capabilities are needed for, by their numbers in `CapEff`.
 const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (21, "CAP_SYS_ADMIN")];
-/// As shells say it of a process that Ctrl-C ended.
+/// The exit code that shells give a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
 /// Runs the inner half; its exit code.

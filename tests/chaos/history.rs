@@ -9,9 +9,9 @@ use super::group::Key;
 pub(crate) struct Event {
     pub(crate) sent: Duration,
     pub(crate) answered: Duration,
-    /// Whom it asked.
+    /// The node it was sent to.
     pub(crate) token: usize,
-    /// Whether that node was meant to answer, all the time. One that was killed, stopped or told to
+    /// Whether that node had to answer, all the time. One that was killed, stopped or told to
     /// leave is not.
     pub(crate) is_meant_to_answer: bool,
     /// Whether an owner was meant to be within that node's reach, all the time. Of a minority it is

@@ -1,7 +1,7 @@
 //! `scripts/bench` works, and leaves nothing behind: neither when it ends nor when it is ended.
 //!
-//! The program behind it is built and run with the numbers turned down until it takes seconds. What
-//! it cannot have on this machine it says itself.
+//! The program behind it is built and run with small numbers, so that it takes seconds. What is
+//! missing on this machine is reported by the program.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,6 +17,7 @@ const PARTS: [&str; 9] =
     ["resp-1", "resp-16", "open", "grpc-1", "grpc-16", "http", "cluster", "store", "expiry"];
 
 #[test]
+#[ignore = "runs a benchmark for minutes: cargo test --test external bench_ends -- --ignored"]
 fn a_quick_run_fills_every_table_and_leaves_nothing() {
     let mark = format!("quick-{}", std::process::id());
     let before = fs::read_to_string("docs/benchmarks.json").unwrap_or_default();
@@ -39,6 +40,7 @@ fn a_quick_run_fills_every_table_and_leaves_nothing() {
 }
 
 #[test]
+#[ignore = "runs a benchmark for minutes: cargo test --test external bench_ends -- --ignored"]
 fn an_interrupted_run_leaves_nothing() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let mark = format!("ended-{}-{}", signal.as_raw(), std::process::id());
@@ -67,12 +69,12 @@ fn bench(mark: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Reads what it says until a line ends so.
+/// Reads its output until a line ends with `end`.
 fn wait_for(run: &mut Child, end: &str) {
-    let told = BufReader::new(run.stderr.take().unwrap());
-    let mut lines = told.lines();
+    let stderr = BufReader::new(run.stderr.take().unwrap());
+    let mut lines = stderr.lines();
     assert!(lines.by_ref().any(|line| line.unwrap().ends_with(end)), "it never said {end}");
-    // It goes on to say things, which somebody has to read.
+    // It keeps writing, and a full pipe would block it.
     std::thread::spawn(move || lines.count());
 }
 

@@ -1,4 +1,4 @@
-//! What the operator's door answers on each path.
+//! What the admin listener returns on each path.
 
 use std::sync::Arc;
 
@@ -125,7 +125,7 @@ impl Probes for FakeProbes {
     }
 }
 
-/// A node that owns everything and repeats what it was asked.
+/// A node that owns everything and returns the request.
 struct Fake;
 
 impl Inspect for Fake {

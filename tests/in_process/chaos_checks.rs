@@ -1,6 +1,4 @@
-//! What the checks of `scripts/chaos` say of histories whose faults are known.
-//!
-//! The checks judge the cluster; here they are judged.
+//! The checks of `scripts/chaos` on histories whose faults are known.
 
 #![allow(dead_code, reason = "the parts of the program that the checks need, and no more")]
 
@@ -14,7 +12,7 @@ mod history;
 use std::time::Duration;
 
 use checks::{Findings, NodeMetadata, check};
-use group::{Group, Key, Words};
+use group::{Fields, Group, Key};
 use history::{Answer, Event};
 
 const RIGHT: Answer = Answer::Owner { is_allowed: true };
@@ -57,7 +55,7 @@ fn nodes_in_a_minority_owe_no_right_answer_and_dead_ones_no_answer() {
 }
 
 #[test]
-fn an_acknowledged_hit_that_is_not_counted_is_lost_and_one_that_nobody_sent_is_double() {
+fn an_acknowledged_hit_that_is_not_counted_is_lost_and_one_that_was_not_sent_is_double() {
     let answers = [&[RIGHT; 7][..], &[POLICY, POLICY, error()]].concat();
     let history: Vec<Event> =
         answers.into_iter().map(|answer| event(Group::Count, 1_000, answer)).collect();
@@ -72,7 +70,7 @@ fn an_acknowledged_hit_that_is_not_counted_is_lost_and_one_that_nobody_sent_is_d
 }
 
 #[test]
-fn hits_beyond_a_limit_are_summed_by_group_whoever_admitted_them() {
+fn hits_beyond_a_limit_are_summed_by_group_over_all_nodes() {
     let limit = usize::try_from(Group::Local.limit()).expect("small");
     let mut history = vec![event(Group::Local, 1_000, RIGHT); limit];
     history.push(event(Group::Local, 2_000, Answer::Policy { is_allowed: true }));
@@ -84,7 +82,7 @@ fn hits_beyond_a_limit_are_summed_by_group_whoever_admitted_them() {
 }
 
 #[test]
-fn a_key_refused_early_unless_hits_that_nobody_answered_for_explain_it() {
+fn a_key_is_refused_early_unless_unanswered_hits_explain_it() {
     let limit = usize::try_from(Group::Strict.limit()).expect("small");
     let mut history = vec![event(Group::Strict, 1_000, RIGHT); limit - 3];
     history.extend([POLICY, error(), REFUSED].map(|answer| event(Group::Strict, 2_000, answer)));
@@ -119,18 +117,18 @@ fn an_owner_without_a_majority_is_seen_while_the_cut_lasts() {
 }
 
 #[test]
-fn what_an_answer_says_tells_whether_an_owner_or_the_policy_gave_it() {
-    let words =
-        |is_allowed, limit, remaining, reset_s| Words { is_allowed, limit, remaining, reset_s };
+fn an_answer_shows_whether_an_owner_or_the_fallback_gave_it() {
+    let fields =
+        |is_allowed, limit, remaining, reset_s| Fields { is_allowed, limit, remaining, reset_s };
     // A share of the limit is a policy's.
-    assert!(Group::Local.is_by_policy(words(true, 4, 3, 100)));
-    assert!(!Group::Local.is_by_policy(words(true, 20, 3, 100)));
-    // So is a refusal that lasts for a whole window, or of a limit that nobody reached.
+    assert!(Group::Local.is_by_policy(fields(true, 4, 3, 100)));
+    assert!(!Group::Local.is_by_policy(fields(true, 20, 3, 100)));
+    // So is a refusal that lasts for a whole window, or of a limit that was not reached.
     let window = Group::Strict.window_s();
-    assert!(Group::Strict.is_by_policy(words(false, 20, 0, window)));
-    assert!(!Group::Strict.is_by_policy(words(false, 20, 0, window - 1)));
-    assert!(!Group::Strict.is_by_policy(words(true, 20, 19, window)));
-    assert!(Group::Count.is_by_policy(words(false, 1_000_000, 0, window)));
+    assert!(Group::Strict.is_by_policy(fields(false, 20, 0, window)));
+    assert!(!Group::Strict.is_by_policy(fields(false, 20, 0, window - 1)));
+    assert!(!Group::Strict.is_by_policy(fields(true, 20, 19, window)));
+    assert!(Group::Count.is_by_policy(fields(false, 1_000_000, 0, window)));
 }
 
 // === histories ===

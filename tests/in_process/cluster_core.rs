@@ -1,4 +1,4 @@
-//! Nodes on real sockets decide together: strict keys at their owner, eventual keys on the spot.
+//! Nodes on real sockets decide together: strict keys at their owner, eventual keys where the request arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use tidegate::decide::VerdictSource;
 use tidegate_ownership::membership::{MemberState, View};
 use tidegate_ownership::route::Topology;
 use tidegate_testkit::in_process::{Node, cluster};
+use tidegate_testkit::wait::until;
 
 const RULES: &str = "
 domain: test
@@ -41,7 +42,7 @@ async fn a_strict_key_admits_its_limit_over_all_nodes() {
             if answer.statuses[0].source == VerdictSource::Local {
                 owners.push(turn % 3);
             } else {
-                // The owner, or its refusal that still holds.
+                // The owner, or its refusal from the negative cache.
                 let is_remembered = answer.statuses[0].source == VerdictSource::Remembered;
                 assert!(answer.statuses[0].source == VerdictSource::Owner || is_remembered);
                 assert!(!(answer.allowed && is_remembered));
@@ -52,7 +53,7 @@ async fn a_strict_key_admits_its_limit_over_all_nodes() {
     }
 }
 
-/// A forwarded answer says what a local one would.
+/// A forwarded answer equals a local one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forwarded_answer_is_a_local_one() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
@@ -78,7 +79,7 @@ async fn a_region_has_its_own_limit_unless_the_rule_is_global() {
     assert_eq!(allowed, [40, 20]);
 }
 
-/// A node that leaves tells the others first, and takes no eventual count with it.
+/// A node that leaves announces it first, and its eventual counts stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_is_not_missed() {
     let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |config| {
@@ -94,42 +95,45 @@ async fn a_node_that_leaves_is_not_missed() {
         let answer = node.check("strict", "y").await;
         assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Policy);
     }
-    let known: Vec<u32> = join(&nodes, "eventual", "x").await;
-    assert!(known.contains(&93), "somebody heard of the 7 hits: {known:?}");
+    let left = remaining(&nodes, "eventual", "x").await;
+    assert!(left.contains(&93), "one node received the 7 hits: {left:?}");
 }
 
-/// Nor does it take what it need not have told yet: 7 hits are far from a limit of 1,000.
+/// Neither do hits get lost that lazy sync has not sent yet: 7 hits are far from a limit of 1,000.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_leaves_tells_what_it_hid() {
+async fn a_node_that_leaves_sends_what_lazy_sync_held_back() {
     let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
     let keys: Vec<String> = (0..20).map(|n| format!("x{n}")).collect();
     for key in &keys {
         nodes[2].check("far", key).await;
     }
-    // The first hit of each is told as any other.
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    // The first hit of a key goes through the sync queue.
+    for key in &keys {
+        until_remaining(&nodes[..2], "far", key, 999).await;
+    }
     for key in &keys {
         for _ in 0..6 {
             nodes[2].check("far", key).await;
         }
     }
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    let mut hidden = 0;
+    // What went through the sync queue with or before this hit has arrived when it has.
+    nodes[2].check("eventual", "mark").await;
+    until_remaining(&nodes[..2], "eventual", "mark", 99).await;
+    let mut held_back = 0;
     for key in &keys {
-        hidden += usize::from(!join(&nodes[..2], "far", key).await.contains(&993));
+        held_back += usize::from(!remaining(&nodes[..2], "far", key).await.contains(&993));
     }
-    assert!(hidden > 0, "the other six wait for the walk");
+    assert!(held_back > 0, "the other six wait for the background scan");
     nodes.pop().expect("three nodes").stop().await;
     for key in &keys {
-        let known = join(&nodes, "far", key).await;
-        assert!(known.contains(&993), "somebody heard of the 7 hits of {key}: {known:?}");
+        let left = remaining(&nodes, "far", key).await;
+        assert!(left.contains(&993), "one node received the 7 hits of {key}: {left:?}");
     }
 }
 
-/// While only the leaving node knows that it leaves, both its peers' clients and its own get the
-/// answers that it has counted for so far.
+/// Until its peers have received that it leaves, a node decides its keys for their clients and its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
+async fn a_leaving_node_decides_its_keys_until_peers_have_received_it() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
     let [stays, leaves] = &nodes[..] else { unreachable!("two nodes") };
     let mut key = 0;
@@ -159,7 +163,7 @@ async fn a_leaving_node_decides_its_keys_until_peers_have_heard() {
     }
 }
 
-/// After every node counted alone, all know all of it within two intervals of the slower link.
+/// Every node counts by itself, and all nodes end with the sum.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eventual_counts_become_equal() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "us")], RULES, |_| {}).await;
@@ -168,16 +172,25 @@ async fn eventual_counts_become_equal() {
             assert!(node.check("eventual", "x").await.allowed);
         }
     }
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    assert_eq!(join(&nodes, "eventual", "x").await, [82, 82, 82]);
+    until_remaining(&nodes, "eventual", "x", 82).await;
 }
 
-/// What every node says is left, without taking any.
-async fn join(nodes: &[Node], key: &str, value: &str) -> Vec<u32> {
+/// What remains by each node's own count, without a hit.
+async fn remaining(nodes: &[Node], key: &str, value: &str) -> Vec<u32> {
     let mut remaining = Vec::new();
     for node in nodes {
         let answer = node.check_hits(key, value, 0).await;
         remaining.push(answer.statuses[0].verdicts[0].remaining);
     }
     remaining
+}
+
+/// Waits until each node's own count leaves `expected`.
+async fn until_remaining(nodes: &[Node], key: &str, value: &str, expected: u32) {
+    let condition = async || {
+        let left = remaining(nodes, key, value).await;
+        if left.iter().all(|left| *left == expected) { Ok(()) } else { Err(format!("{left:?}")) }
+    };
+    let what = format!("{key}={value} has {expected} left at each node");
+    until(&what, Duration::from_secs(20), condition).await;
 }

@@ -18,7 +18,7 @@ type Row = (
 );
 
 #[test]
-fn every_mistake_is_one_line_that_says_where_and_what_to_do() {
+fn every_error_is_one_line_with_position_and_advice() {
     let rows: &[Row] = &[
         // Keys that do not exist.
         (
@@ -162,7 +162,7 @@ fn every_mistake_is_one_line_that_says_where_and_what_to_do() {
             "c.toml: http.listen: none of http.listen, grpc.listen and resp.listen is set, so nobody \
              could ask this node; set at least one, such as http.listen = \"127.0.0.1:8080\"",
         ),
-        // A door that others can reach needs a password, which no message repeats.
+        // A listener that others can reach needs a password, which no message repeats.
         (
             None,
             &[("TIDEGATE_RESP__LISTEN", "0.0.0.0:6380")],
@@ -256,7 +256,7 @@ fn a_list_is_a_toml_array_or_parted_by_commas() {
     }
 }
 
-/// What the file needs and the environment says is not missing, in whatever order they come.
+/// A value that the environment sets is not missing in the file, in any order.
 #[test]
 fn a_later_layer_may_complete_or_put_right_an_earlier_one() {
     let file = "[http]\nlisten = \"127.0.0.1:1\"\n[limits]\nkeys_max = \"many\"\n\
@@ -341,7 +341,7 @@ fn paths_of_the_file_are_relative_to_it_and_those_of_variables_are_not() {
 }
 
 #[test]
-fn a_missing_file_is_one_line_that_says_what_to_do() {
+fn a_missing_file_is_one_line_with_advice() {
     let error = load(Some(Path::new("/nowhere/cluster.toml")), &[]).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -22,7 +22,7 @@ fn start_with(variables: &[(&str, &str)], sets: &[&str]) -> Result<Start, String
 }
 
 #[test]
-fn an_empty_environment_is_the_references_defaults() {
+fn an_empty_environment_has_the_defaults_of_envoy_ratelimit() {
     let start = start(&[]).unwrap();
     let config = &start.config;
     let addr = |addr: Option<std::net::SocketAddr>| addr.unwrap().to_string();
@@ -97,7 +97,7 @@ fn every_setting_with_a_meaning_reaches_its_key() {
 }
 
 #[test]
-fn statistics_go_to_one_place() {
+fn statistics_have_one_destination() {
     let stats = |variables: &[(&str, &str)]| start(variables).map(|start| start.config.stats);
     let default = stats(&[("EXTRA_TAGS", "env:prod,team:edge,nothing")]).unwrap();
     assert_eq!(default.statsd.as_deref(), Some("localhost:8125"));
@@ -133,7 +133,7 @@ fn statistics_go_to_one_place() {
 }
 
 #[test]
-fn what_means_nothing_here_is_one_warning_whatever_it_says() {
+fn an_ignored_variable_is_one_warning_whatever_its_value() {
     let start = start(&[
         ("REDIS_URL", "redis:6379"),
         ("REDIS_SOCKET_TYPE", "tcp"),

@@ -1,9 +1,9 @@
-//! Eventual keys over several nodes: how much is admitted while they have not heard of each other,
-//! how soon they all show the same count, and that no bad link, restart or lost owner changes it.
+//! Eventual keys over several nodes: how much is admitted before they have synchronised, how soon they
+//! converge, and that no bad link, restart or lost owner changes the count.
 //!
-//! Counts are read from each node's own columns, so that they are exact above the limit too. Where
-//! every hit has to become known, the limit is below 30: three nodes hide up to a tenth of a limit,
-//! and of such a small one that is nothing.
+//! Counts are read from each node's own per-actor counters, so that they are exact above the limit too.
+//! Where every hit has to arrive, the limit is below 30: lazy sync holds back up to a tenth of a limit
+//! over three nodes, which is nothing of such a small one.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
@@ -54,8 +54,8 @@ const MACHINE_MARGIN: Duration = Duration::from_millis(400);
 /// For conditions that have no stated time.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// 3 × L asks at once over three nodes in two regions; all show the same count within two intervals
-/// of the exchange between regions.
+/// 3 × L checks at once over three nodes in two regions. All converge within two intervals of the sync
+/// between regions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_burst_all_nodes_show_the_same_count() {
     let nodes = cluster(&NODES, RULES, |_| {}).await;
@@ -81,8 +81,8 @@ async fn after_a_burst_all_nodes_show_the_same_count() {
     }
 }
 
-/// Three times the limit, evenly over three nodes in two regions, open loop: once the nodes know of
-/// each other they admit at most a tenth over the limit.
+/// Three times the limit, evenly over three nodes in two regions, open loop: once the nodes are
+/// connected they admit at most a tenth over the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_steady_overload_admits_little_over_the_limit() {
     const WINDOW: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ async fn a_steady_overload_admits_little_over_the_limit() {
     are_connected(&nodes).await;
     let keys = [("steady-hundred", 100_u32), ("steady-thousand", 1_000)];
     let mut admitted = [[0_u64; WINDOWS]; 2];
-    let mut asked = [0_u64; 2];
+    let mut sent = [0_u64; 2];
     let mut ticks = tokio::time::interval(TICK);
     let start = Instant::now();
     loop {
@@ -103,11 +103,11 @@ async fn a_steady_overload_admits_little_over_the_limit() {
             break;
         }
         for (at, (name, limit)) in keys.iter().enumerate() {
-            // Open loop: what is due is asked, whatever was answered.
+            // Open loop: a check is sent when it is due.
             let due = elapsed.as_micros() * 3 * u128::from(*limit) / WINDOW.as_micros();
-            while u128::from(asked[at]) < due {
-                let node = usize::try_from(asked[at] % 3).unwrap();
-                asked[at] += 1;
+            while u128::from(sent[at]) < due {
+                let node = usize::try_from(sent[at] % 3).unwrap();
+                sent[at] += 1;
                 admitted[at][window] += u64::from(nodes[node].check(name, "load").await.allowed);
             }
         }
@@ -128,7 +128,7 @@ async fn a_lossy_link_changes_no_count() {
     let cluster = Relayed::start([link(1), link(2), link(3)]).await;
     let mut expected = [0; 30];
     for turn in 0..600 {
-        // Every node asks for every key: who never asked for one is not told of it.
+        // Every node checks every key: it gets no updates of keys that it has not checked.
         let (at, node) = (turn % expected.len(), turn / expected.len() % 3);
         expected[at] += 1;
         assert!(cluster.nodes[node].check("sliced", &at.to_string()).await.allowed);
@@ -142,8 +142,8 @@ async fn a_lossy_link_changes_no_count() {
     assert!(lost > 50, "the links were bad: {lost} datagrams lost");
 }
 
-/// A node that nobody reaches for three seconds, longer than a slice of the window, decides alone and
-/// is heard in full when the link heals.
+/// A node that is cut off for three seconds, longer than a slice of the window, decides alone. All its
+/// hits arrive when the link heals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_cut_link_heals_no_hit_is_missing() {
     let link = |seed| Link::new(seed, 0, 0, Duration::ZERO);
@@ -171,8 +171,8 @@ async fn after_a_cut_link_heals_no_hit_is_missing() {
     }
 }
 
-/// A node that comes back under a new generation before anybody missed it: the others keep what it
-/// counted before, once, and tell it.
+/// A node that restarts under a new generation before its failure is detected: the others keep what it
+/// counted before, once, and send it back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_forgets_and_doubles_nothing() {
     let authority = authority();
@@ -192,22 +192,22 @@ async fn a_restart_forgets_and_doubles_nothing() {
 
     drop(nodes.pop().unwrap());
     nodes.push(restart(&authority, &nodes[0], "c", "eu").await);
-    // What it owns is told to it without anybody asking again.
+    // The counts of keys that it owns arrive without another check.
     let owned: Vec<KeyHash> =
         keys.iter().copied().filter(|key| owner(&nodes[0], *key) == "c").collect();
     assert!(!owned.is_empty());
     all_count(&nodes[2..], &owned, 7).await;
-    // The rest it hears with its first ask.
+    // The others arrive with its first check.
     for value in &values {
         nodes[2].check_hits("sliced", value, 8).await;
     }
     all_count(&nodes, &keys, 15).await;
 }
 
-/// An owner that dies takes no count with it: the next owner hears of everybody's, and of the dead
-/// node's own, from those that knew.
+/// An owner that dies takes no count with it: the next owner gets all counts, those of the dead node
+/// included, from the nodes that have them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_owner_s_own_hits_stay_known() {
+async fn the_hits_of_a_dead_owner_stay_counted() {
     let nodes_of = [("a", "eu"), ("b", "eu"), ("c", "eu"), ("d", "eu")];
     let mut nodes = cluster(&nodes_of, RULES, |_| {}).await;
     are_connected(&nodes).await;
@@ -233,27 +233,27 @@ async fn a_dead_owner_s_own_hits_stay_known() {
     }
 }
 
-/// A node whose generation grows while it runs counts in another column from then on; its peers hear
-/// of both.
+/// A node whose generation is bumped while it runs counts under another actor from then on; its peers
+/// receive both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_goes_on_as_a_newer_start_is_still_heard() {
+async fn a_node_under_a_new_generation_still_syncs() {
     let nodes = cluster(&NODES, RULES, |_| {}).await;
     are_connected(&nodes).await;
     let values: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
     let quota = sliced();
     let keys: Vec<KeyHash> =
         values.iter().map(|value| key(&nodes[0], "sliced", value, &quota)).collect();
-    // It is heard by an owner as much as as an owner.
+    // It sends to an owner and is an owner.
     assert!(["a", "b"].iter().all(|id| keys.iter().any(|key| owner(&nodes[0], *key) == *id)));
-    ask_all(&nodes, &values, 4).await;
+    check_all(&nodes, &values, 4).await;
     all_count(&nodes, &keys, 12).await;
 
     let incarnation = &nodes[1].core.decider.parts().incarnation;
     let old = incarnation.actor();
     incarnation.renew();
     assert_ne!(incarnation.actor(), old);
-    // Gossip starts anew under the new generation, too; from then on peers know the new column for
-    // b's, and take it from nobody but the start of b that they are connected to.
+    // Gossip restarts under the new generation too. From then on peers accept the new actor of b, and
+    // only from the incarnation of b that they are connected to.
     for node in [&nodes[0], &nodes[2]] {
         node.wait_for_view("the newer start", |view| {
             let actors = view.members().iter();
@@ -263,11 +263,11 @@ async fn a_node_that_goes_on_as_a_newer_start_is_still_heard() {
         })
         .await;
     }
-    ask_all(&nodes, &values, 4).await;
+    check_all(&nodes, &values, 4).await;
     all_count(&nodes, &keys, 24).await;
 }
 
-/// An honest cluster refuses nothing of what its own nodes tell.
+/// An honest cluster rejects no message of its own nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn honest_nodes_reject_nothing_of_each_other() {
     let nodes = cluster(&NODES, RULES, |_| {}).await;
@@ -280,12 +280,12 @@ async fn honest_nodes_reject_nothing_of_each_other() {
         nodes[n % 3].check("sliced", &value).await;
         keys.push((n % 3, key(&nodes[0], "sliced", &value, &quota)));
     }
-    // Its region's owner and the other region's owner know each.
+    // The owners in both regions get each count.
     for (used_at, key) in keys {
         for region in ["eu", "us"] {
             let owner = owner_in(&nodes[used_at], region, key);
             let at = nodes.iter().position(|node| node.core.topology.load().me.as_str() == owner);
-            let what = format!("the owner in {region} knows");
+            let what = format!("the owner in {region} has the count");
             eventually(&what, TIMEOUT, || count(&nodes[at.unwrap()], key) == 1).await;
         }
     }
@@ -327,7 +327,7 @@ impl Relayed {
         Self { nodes, relays, listens }
     }
 
-    /// Cuts `node` off, or heals the cut: a connection passes the relay of whoever was dialed, so
+    /// Cuts `node` off, or heals the cut: a connection passes the relay of the side that was dialed, so
     /// datagrams between `node` and the others are cut at every relay.
     fn cut(&self, node: usize, is_cut: bool) {
         let own = self.nodes[node].core.joined.as_ref().unwrap().mesh.advertise();
@@ -349,7 +349,7 @@ impl Relayed {
     }
 }
 
-/// An address that nobody listened at a moment ago.
+/// An address that was free a moment ago.
 fn free_addr() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -372,7 +372,7 @@ async fn are_connected(nodes: &[Node]) {
 }
 
 /// Every node counts `hits` hits of every value.
-async fn ask_all(nodes: &[Node], values: &[String], hits: i64) {
+async fn check_all(nodes: &[Node], values: &[String], hits: i64) {
     for value in values {
         for node in nodes {
             node.check_hits("sliced", value, hits).await;
@@ -391,10 +391,10 @@ async fn all_count(nodes: &[Node], keys: &[KeyHash], expected: u64) {
     }
 }
 
-/// All hits of `key` that `node` knows of.
+/// All hits of `key` that `node` counts.
 ///
-/// Its own region's nodes and the other regions count; its own region's column is an echo of its
-/// nodes and is not there.
+/// Its own region's nodes and the other regions count; the counter of its own region would repeat
+/// those of its nodes and is absent.
 fn count(node: &Node, key: KeyHash) -> u64 {
     let Some(actor_counters) = node.core.decider.parts().store.actor_counters(key) else {
         return 0;

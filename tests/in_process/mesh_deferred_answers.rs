@@ -1,4 +1,4 @@
-//! Answers that wait for something: they hold up nobody, and there is a bound on how many wait.
+//! Deferred replies: they do not delay other calls, and their number is bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,16 +77,16 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     eventually("both are up", TIMEOUT, || a.peers().len() == 1 && b.peers().len() == 1).await;
 
     let to = NodeId::new("b").unwrap();
-    let ask = |call| a.call(&to, StreamClass::Bulk, call, TIMEOUT);
+    let send = |call| a.call(&to, StreamClass::Bulk, call, TIMEOUT);
     let mut waiting = Box::pin(join_all(
-        (0..LATER_MAX + 3).map(|_| ask(Call::Refunded { token: 1 })).collect::<Vec<_>>(),
+        (0..LATER_MAX + 3).map(|_| send(Call::Refunded { token: 1 })).collect::<Vec<_>>(),
     ));
     let ping = Call::Ping { clock: Timestamp::EPOCH, ownership_status: OwnershipStatus::default() };
     // All of them are on their way before the ping, which is answered before any of them.
     let pong = tokio::select! {
         biased;
         _ = &mut waiting => panic!("nobody let them go"),
-        pong = ask(ping) => pong,
+        pong = send(ping) => pong,
     };
     assert!(matches!(pong, Ok(Reply::Pong { .. })), "{pong:?}");
     go.add_permits(LATER_MAX);

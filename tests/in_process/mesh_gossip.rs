@@ -1,5 +1,5 @@
-//! Membership outlives its own library: chitchat's task ends on a message that it cannot reconcile,
-//! and nothing else says so.
+//! Gossip restarts when chitchat ends: its task ends on a message that it cannot reconcile, without an
+//! error.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Whoever is not of the cluster stays outside: no member, no state, nobody stopped.
 //!
-//! Each stranger tries its way in against two honest nodes. Afterwards every view, every counter of
+//! Each peer tries its way in against two honest nodes. Afterwards every view, every counter of
 //! what was counted for others and every stored key is as it was, and the honest nodes still decide
 //! exactly.
 
@@ -39,11 +39,11 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 100}
 ";
 
-/// How long an honest node may take to refuse somebody; far above what it needs.
+/// Far above what an honest node needs to refuse a peer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_a_foreign_authority_stays_outside() {
+async fn a_node_of_a_foreign_authority_is_refused() {
     let honest = Honest::start().await;
     let foreign = authority();
     honest.shuts_out(identity(&foreign, &foreign, "c"), |_| {}).await;
@@ -52,29 +52,29 @@ async fn a_node_of_a_foreign_authority_stays_outside() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_another_cluster_stays_outside() {
+async fn a_node_of_another_cluster_is_refused() {
     let honest = Honest::start().await;
     let change = |config: &mut Config| config.cluster.name = "staging".into();
     honest.shuts_out(honest.identity("c"), change).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_with_another_key_secret_stays_outside() {
+async fn a_node_with_another_key_secret_is_refused() {
     let honest = Honest::start().await;
     let identity = Identity { secret: [8; 16], ..honest.identity("c") };
     honest.shuts_out(identity, |_| {}).await;
 }
 
 /// A hello that claims a node id which the certificate does not name, a living member's or another,
-/// and one that claims the id of the very node it speaks to.
+/// and one that claims the id of the receiver.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hello_under_another_name_is_refused() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = RawPeer::with(&honest.identity("c"));
+    let peer = RawPeer::with(&honest.identity("c"));
     for claimed in ["b", "d"] {
-        let connection = stranger.dial(honest.target()).await.unwrap();
-        let hello = stranger.hello("tidegate", claimed, honest.secret());
+        let connection = peer.dial(honest.target()).await.unwrap();
+        let hello = peer.hello("tidegate", claimed, honest.secret());
         let answer = send_hello(&connection, &hello).await;
         let id = hello.node.clone();
         assert_eq!(answer, Some(HelloReply::Refused(Refusal::Name(id))), "claims {claimed}");
@@ -93,9 +93,9 @@ async fn a_hello_under_another_name_is_refused() {
 async fn calls_without_a_hello_reach_nothing() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = RawPeer::with(&honest.identity("c"));
+    let peer = RawPeer::with(&honest.identity("c"));
     for call in honest.poison() {
-        let connection = stranger.dial(honest.target()).await.unwrap();
+        let connection = peer.dial(honest.target()).await.unwrap();
         let frame = mesh_peer::frame(&Numbered { id: 1, body: call });
         assert_eq!(exchange(&connection, &frame).await, None);
         closed(&connection).await;
@@ -108,9 +108,9 @@ async fn calls_without_a_hello_reach_nothing() {
 async fn calls_behind_a_refused_hello_reach_nothing() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = RawPeer::with(&honest.identity("c"));
-    let connection = stranger.dial(honest.target()).await.unwrap();
-    let hello = stranger.hello("staging", "c", honest.secret());
+    let peer = RawPeer::with(&honest.identity("c"));
+    let connection = peer.dial(honest.target()).await.unwrap();
+    let hello = peer.hello("staging", "c", honest.secret());
     let (mut hello_stream, _hello_answer) = connection.open_bi().await.unwrap();
     let mut streams = Vec::new();
     for call in honest.poison() {
@@ -130,24 +130,24 @@ async fn calls_behind_a_refused_hello_reach_nothing() {
 async fn a_client_without_a_certificate_is_refused() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = RawPeer::without_certificate(&honest.identity("c").roots);
-    if let Ok(connection) = stranger.dial(honest.target()).await {
-        let hello = stranger.hello("tidegate", "c", honest.secret());
+    let peer = RawPeer::without_certificate(&honest.identity("c").roots);
+    if let Ok(connection) = peer.dial(honest.target()).await {
+        let hello = peer.hello("tidegate", "c", honest.secret());
         assert_eq!(send_hello(&connection, &hello).await, None);
         closed(&connection).await;
     }
     honest.is_unmoved(&before, 1).await;
 }
 
-/// Somebody who connects and says nothing is let go of after a while; meanwhile others get in.
+/// A connection without a hello is closed after a timeout; meanwhile others are accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_who_says_nothing_is_let_go() {
+async fn a_connection_without_a_hello_is_closed() {
     let honest = Honest::start().await;
     let before = honest.state();
-    let stranger = RawPeer::with(&honest.identity("c"));
+    let peer = RawPeer::with(&honest.identity("c"));
     let mut connections = Vec::new();
     for _ in 0..20 {
-        connections.push(stranger.dial(honest.target()).await.unwrap());
+        connections.push(peer.dial(honest.target()).await.unwrap());
     }
     honest.decides_exactly().await;
     for connection in &connections {
@@ -292,7 +292,7 @@ struct Honest {
     keys: AtomicU64,
 }
 
-/// What a stranger could have moved on one node.
+/// What a peer could have moved on one node.
 #[derive(Debug, PartialEq, Eq)]
 struct NodeState {
     members: Vec<String>,
@@ -349,27 +349,27 @@ impl Honest {
         self.nodes.iter().map(state).collect()
     }
 
-    /// A real node of that identity, which knows where the honest ones are and which one of them
-    /// dials too, is refused again and again and sees nobody.
+    /// A real node with that identity, with the honest nodes as seeds and dialed by one of them, is
+    /// refused every time and has an empty view.
     async fn shuts_out(&self, identity: Identity, change: fn(&mut Config)) {
         let before = self.state();
         let refused = self.refused();
         let seeds: Vec<_> = self.nodes.iter().map(Node::addr).collect();
         let shape =
             NodeOptions { id: "c", region: "eu", seeds: &seeds, identity, rules: RULES, change };
-        let stranger = Node::start(shape).await;
-        self.nodes[1].core.joined.as_ref().unwrap().mesh.want(stranger.addr());
+        let peer = Node::start(shape).await;
+        self.nodes[1].core.joined.as_ref().unwrap().mesh.want(peer.addr());
         for turn in 0..40 {
-            stranger.check("eventual", &format!("mine-{turn}")).await;
+            peer.check("eventual", &format!("mine-{turn}")).await;
         }
         // Its own authority may keep it from even showing its certificate; then it fails by itself.
-        let dials = &stranger.core.joined.as_ref().unwrap().mesh.counters().dials_failed;
+        let dials = &peer.core.joined.as_ref().unwrap().mesh.counters().dials_failed;
         eventually("four dials fail", TIMEOUT, || dials.load(Ordering::Relaxed) >= 4).await;
         eventually("a refusal", TIMEOUT, || self.refused() > refused).await;
-        let view = stranger.core.topology.load().view.clone();
+        let view = peer.core.topology.load().view.clone();
         assert_eq!(view.members().len(), 1, "it sees itself alone");
-        assert!(stranger.core.joined.as_ref().unwrap().mesh.peers().is_empty());
-        drop(stranger);
+        assert!(peer.core.joined.as_ref().unwrap().mesh.peers().is_empty());
+        drop(peer);
         self.is_unmoved(&before, 1).await;
     }
 
@@ -389,7 +389,7 @@ impl Honest {
         self.decides_exactly().await;
     }
 
-    /// 60 asks for a new key over both nodes: 20 pass.
+    /// Of 60 checks of a new key over both nodes 20 pass.
     async fn decides_exactly(&self) {
         let key = format!("fresh-{}", self.keys.fetch_add(1, Ordering::Relaxed));
         let mut allowed = 0;

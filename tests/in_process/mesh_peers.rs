@@ -1,5 +1,4 @@
-//! Two meshes, or a mesh and a peer that misbehaves: who is connected, what a call comes to, what
-//! bytes that are no frame do.
+//! Two meshes, or a mesh and a peer that misbehaves: connections, outcomes of calls, malformed bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +37,7 @@ const PING: Call = Call::Ping {
     },
 };
 
-/// Both dial before either has heard of the other: one connection stays, the lower id's.
+/// Both dial at once: the connection dialed by the lower id stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_dials_at_once_leave_the_connection_of_the_lower_id() {
     let authority = authority();
@@ -52,8 +51,8 @@ async fn two_dials_at_once_leave_the_connection_of_the_lower_id() {
                 .all(|side| matches!(&side.mesh.peers()[..], [peer] if peer.dialer.as_str() == "a"))
         })
         .await;
-        a.asks(&b).await;
-        b.asks(&a).await;
+        a.calls(&b).await;
+        b.calls(&a).await;
     }
 }
 
@@ -67,7 +66,7 @@ async fn a_newer_start_replaces_the_older_one() {
     new.joins(&a).await;
     assert_eq!(a.generation_of("b"), Some(2_000));
     eventually("the old one is let go", TIMEOUT, || old.mesh.peers().is_empty()).await;
-    new.asks(&a).await;
+    new.calls(&a).await;
 }
 
 /// A node whose clock was set back starts under a number that peers have seen a later one of: it is
@@ -79,7 +78,7 @@ async fn a_start_under_an_old_number_is_refused_once_and_rises() {
     let before = Side::start(&authority, "b", 1_000).await;
     before.joins(&a).await;
     before.stop().await;
-    eventually("a has noticed", TIMEOUT, || a.mesh.peers().is_empty()).await;
+    eventually("a has no peer", TIMEOUT, || a.mesh.peers().is_empty()).await;
     let back = Side::start(&authority, "b", 500).await;
     back.joins(&a).await;
     assert_eq!(back.incarnation.generation(), Generation(1_001));
@@ -87,9 +86,10 @@ async fn a_start_under_an_old_number_is_refused_once_and_rises() {
     assert_eq!(a.mesh.counters().refused.load(Ordering::Relaxed), 1);
 }
 
-/// Peers hold a node to the generation of its hello, so one that grows while it runs says hello anew.
+/// Peers reject messages of another generation than that of the hello, so a node whose generation is
+/// bumped sends a new hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_generation_that_grows_is_told_to_peers() {
+async fn a_bumped_generation_reaches_peers() {
     let authority = authority();
     let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1_000).await);
     b.joins(&a).await;
@@ -100,7 +100,7 @@ async fn a_generation_that_grows_is_told_to_peers() {
     })
     .await;
     eventually("b is back", TIMEOUT, || b.mesh.peers().len() == 1).await;
-    a.asks(&b).await;
+    a.calls(&b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,8 +109,8 @@ async fn a_peer_that_leaves_is_gone_at_once() {
     let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1).await);
     b.joins(&a).await;
     b.stop().await;
-    // Below the idle timeout of four seconds: it said so.
-    eventually("a has noticed", Duration::from_secs(3), || a.mesh.peers().is_empty()).await;
+    // Below the idle timeout of four seconds: b closed the connection.
+    eventually("a has no peer", Duration::from_secs(3), || a.mesh.peers().is_empty()).await;
     let to = NodeId::new("b").unwrap();
     let answer = a.mesh.call(&to, StreamClass::Checks, PING, TIMEOUT).await;
     assert_eq!(answer, Err(CallError::NotConnected));
@@ -119,7 +119,7 @@ async fn a_peer_that_leaves_is_gone_at_once() {
 /// A peer that takes calls and never answers costs a caller its deadline, and after a while not even
 /// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_never_answers_times_out_and_is_then_not_asked() {
+async fn a_peer_without_replies_times_out_and_then_gets_no_calls() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
     let (_stranger, connection) = mute_peer(&authority, &a).await;
@@ -133,7 +133,7 @@ async fn a_peer_that_never_answers_times_out_and_is_then_not_asked() {
     let answer = a.mesh.call(&to, StreamClass::Checks, PING, TIMEOUT).await;
     assert_eq!((answer, calls()), (Err(CallError::Silent), before));
 
-    // It is heard again as soon as it says anything.
+    // One message makes it reachable again.
     let answer = exchange(&connection, &frame(&Numbered { id: 5, body: PING })).await.unwrap();
     assert_eq!(unframe::<Numbered<Reply>>(&answer).id, 5);
     assert!(!a.mesh.peers()[0].is_unreachable());
@@ -141,12 +141,12 @@ async fn a_peer_that_never_answers_times_out_and_is_then_not_asked() {
 
 /// Calls at the bound are refused at once and leave the others alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_lane_refuses_and_drops() {
+async fn a_full_rpc_stream_refuses_and_drops() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
-    let (stranger, connection) = mute_peer(&authority, &a).await;
+    let (peer, connection) = mute_peer(&authority, &a).await;
     let to = NodeId::new("mute").unwrap();
-    // The lane's writer must not make room meanwhile; a pending call keeps its place either way.
+    // The writer of the stream must not make room meanwhile; a pending call keeps its slot either way.
     let call = || a.mesh.call(&to, StreamClass::Bulk, PING, UNREACHABLE_AFTER);
     let answers = join_all((0..IN_FLIGHT_MAX + 10).map(|_| call())).await;
     let count = |wanted| answers.iter().filter(|answer| **answer == Err(wanted)).count();
@@ -155,10 +155,10 @@ async fn a_full_lane_refuses_and_drops() {
     // Gossip is dropped once the stream takes no more: what waits is bounded by the queue.
     let dropped = || a.mesh.counters().dropped.load(Ordering::Relaxed);
     for _ in 0..IN_FLIGHT_MAX + 10 {
-        a.mesh.tell(stranger.addr(), vec![0; 60_000]);
+        a.mesh.tell(peer.addr(), vec![0; 60_000]);
     }
     eventually("gossip is dropped", TIMEOUT, || {
-        a.mesh.tell(stranger.addr(), vec![0; 60_000]);
+        a.mesh.tell(peer.addr(), vec![0; 60_000]);
         dropped() > 0
     })
     .await;
@@ -206,13 +206,13 @@ async fn a_malformed_frame_takes_no_earlier_call_with_it() {
     assert_eq!(a.service.malformed.load(Ordering::Relaxed), 1);
 }
 
-/// In place of the hello the same bytes end the connection, and nobody is admitted.
+/// In place of the hello the same bytes close the connection, and no peer is admitted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_bytes_are_no_hello() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
-    let stranger = RawPeer::with(&identity(&authority, &authority, "mute"));
-    let hello = frame(&stranger.hello("test", "mute", SECRET));
+    let peer = RawPeer::with(&identity(&authority, &authority, "mute"));
+    let hello = frame(&peer.hello("test", "mute", SECRET));
     let mut attempts = malformed();
     attempts.push(("half a hello", hello[..hello.len() / 2].to_vec()));
     attempts.push(("two hellos", [hello.clone(), hello].concat()));
@@ -220,7 +220,7 @@ async fn malformed_bytes_are_no_hello() {
     attempts.push(("nothing", Vec::new()));
     let count = u64::try_from(attempts.len()).unwrap();
     for (name, bytes) in attempts {
-        let connection = stranger.dial(a.mesh.advertise()).await.unwrap();
+        let connection = peer.dial(a.mesh.advertise()).await.unwrap();
         assert_eq!(exchange(&connection, &bytes).await, None, "{name}");
         let reason = tokio::time::timeout(TIMEOUT, connection.closed()).await.unwrap();
         let quinn::ConnectionError::ApplicationClosed(close) = reason else {
@@ -236,10 +236,10 @@ async fn malformed_bytes_are_no_hello() {
     assert_eq!(a.service.answered.load(Ordering::Relaxed), 0);
 }
 
-/// A peer that breaks one of our lanes would look alive and hear half of what it is told: the
-/// connection ends, so that the next has both lanes.
+/// A peer that resets one of our streams would look alive and receive half of our messages: the
+/// connection is closed, so that the next one has both streams.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_lane_ends_its_connection() {
+async fn a_reset_rpc_stream_closes_its_connection() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
     for breaks in [break_by_reset, break_by_malformed_reply] as [fn(_, _); 2] {
@@ -292,15 +292,15 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
 
 /// A peer `mute` that `side` admitted, which answers nothing.
 async fn mute_peer(authority: &Authority, side: &Side) -> (RawPeer, Connection) {
-    let stranger = RawPeer::with(&identity(authority, authority, "mute"));
-    let connection = stranger.dial(side.mesh.advertise()).await.unwrap();
-    let hello: Hello = stranger.hello("test", "mute", SECRET);
+    let peer = RawPeer::with(&identity(authority, authority, "mute"));
+    let connection = peer.dial(side.mesh.advertise()).await.unwrap();
+    let hello: Hello = peer.hello("test", "mute", SECRET);
     match send_hello(&connection, &hello).await {
         Some(HelloReply::Welcome(_)) => {}
         answer => panic!("{answer:?}"),
     }
     eventually("it is admitted", TIMEOUT, || side.generation_of("mute") == Some(5)).await;
-    (stranger, connection)
+    (peer, connection)
 }
 
 // === one mesh ===
@@ -355,7 +355,7 @@ impl Side {
         .await;
     }
 
-    async fn asks(&self, other: &Self) {
+    async fn calls(&self, other: &Self) {
         let to = other.incarnation.node();
         let answer = self.mesh.call(to, StreamClass::Bulk, PING, TIMEOUT).await;
         assert_eq!(answer, Ok(other.service.pong()));
@@ -396,14 +396,14 @@ impl Service for Counting {
     }
 }
 
-/// The refusal that a peer is told names the generation to rise above.
+/// The refusal names the generation that the peer has to exceed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_refusal_of_an_old_start_names_the_newer() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
-    let (stranger, _connection) = mute_peer(&authority, &a).await;
-    let again = stranger.dial(a.mesh.advertise()).await.unwrap();
-    let hello = Hello { generation: Generation(4), ..stranger.hello("test", "mute", SECRET) };
+    let (peer, _connection) = mute_peer(&authority, &a).await;
+    let again = peer.dial(a.mesh.advertise()).await.unwrap();
+    let hello = Hello { generation: Generation(4), ..peer.hello("test", "mute", SECRET) };
     let answer = send_hello(&again, &hello).await;
     assert_eq!(answer, Some(HelloReply::Refused(Refusal::Generation(Generation(5)))));
     assert_eq!(a.generation_of("mute"), Some(5));

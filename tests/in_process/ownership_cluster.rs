@@ -36,7 +36,7 @@ fn is_settled(nodes: &[&Node]) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_place_has_one_owner_while_nodes_join_leave_and_die() {
+async fn every_token_has_one_owner_while_nodes_join_leave_and_die() {
     let authority = authority();
     let nodes = [("a", "eu"), ("b", "eu"), ("c", "eu")];
     let mut nodes = cluster_under(&authority, &nodes, RULES, |_| {}).await;

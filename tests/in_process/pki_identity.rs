@@ -1,5 +1,5 @@
-//! A node refuses to start on anything its peers would refuse it for, and says so in one line; the
-//! files of `tidegate ca` are what it needs.
+//! A node refuses to start with a certificate that its peers would refuse, with an error of one line;
+//! the files of `tidegate ca` are valid.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -45,7 +45,7 @@ fn secrets_are_written_for_their_owner_alone() {
 }
 
 #[test]
-fn the_identity_s_debug_tells_no_secret() {
+fn the_debug_output_of_an_identity_has_no_secret() {
     let text = format!("{:?}", Pki::new().load("n1").unwrap());
     assert!(!text.contains("secret") && !text.contains("[7, 7"), "{text}");
 }

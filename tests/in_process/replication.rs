@@ -1,4 +1,4 @@
-//! Copies of strict counts: whoever would take a key over has its count.
+//! Copies of strict counts: the node that would take over a key has its count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -63,7 +63,7 @@ async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
 
 /// Messages that arrived and were forgotten are the worst kind of loss: nothing failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_lost_a_copy_is_told_again() {
+async fn a_replica_that_lost_a_copy_gets_it_again() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
     let [a, b] = &nodes[..] else { unreachable!() };
     let values = owned_by(a, "plain", 20);
@@ -91,7 +91,7 @@ async fn a_durable_answer_means_that_a_replica_holds_the_count() {
         assert_eq!(used(&held(b, "durable", &value).unwrap()), 3);
         let answer = b.check_hits("durable", &value, 0).await;
         assert!(answer.allowed);
-        // A fixed window counts what it refuses, but a refusal waits for nobody.
+        // A fixed window counts what it refuses, but a refusal does not wait for a replica.
         assert!(!b.check_hits("durable", &value, 98).await.allowed);
     }
     let counters = replicator(a).counters();
@@ -139,7 +139,7 @@ async fn nothing_is_confirmed_by_a_replica_that_is_cut_off_and_it_catches_up() {
     assert!(!replicator(&a).confirm(&keys[1..], Duration::from_millis(200)).await);
     assert_eq!(held(&b, "plain", &values[1]), None);
     relay.link.cut(false);
-    eventually("it is told", TIMEOUT, || held(&b, "plain", &values[1]).is_some()).await;
+    eventually("it gets the copy", TIMEOUT, || held(&b, "plain", &values[1]).is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,7 +168,7 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
     a.check("plain", &values[0]).await;
     assert!(replicator.flush(&to).await.is_err(), "it cannot have answered");
     relay.link.cut(false);
-    eventually("it is told after all", TIMEOUT, || {
+    eventually("it gets the copy after all", TIMEOUT, || {
         held(&b, "plain", &values[0]) == held(&a, "plain", &values[0])
     })
     .await;
@@ -179,7 +179,7 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn states_that_no_honest_member_tells_are_refused_and_counted() {
+async fn implausible_states_are_refused_and_counted() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "us")], RULES, |_| {}).await;
     let a = replicator(&nodes[0]);
     let now = nodes[0].core.decider.parts().clock.now();
@@ -215,7 +215,7 @@ async fn states_that_no_honest_member_tells_are_refused_and_counted() {
     assert_eq!(all(&nodes[0]).len(), 2);
 }
 
-// === what the tests ask of nodes ===
+// === nodes ===
 
 fn slow_stream(config: &mut Config) {
     config.cluster.replication_interval_ms = 3_600_000;

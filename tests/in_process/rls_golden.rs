@@ -1,4 +1,4 @@
-//! Whole conversations with envoyproxy/ratelimit, repeated with one node that stands alone.
+//! Sequences of requests to envoyproxy/ratelimit, repeated with a standalone node.
 //!
 //! `sequence_cases.json` holds scenarios made by the reference's own code (commit f2fb157): a rule
 //! file, process settings, and requests at given seconds, each with what the reference answered,
@@ -32,7 +32,7 @@ const DIFFERENT: &[(&str, Bug, &str)] = &[
 
 #[tokio::test]
 #[expect(clippy::print_stdout, reason = "how many pass is what one runs it for")]
-async fn conversations_with_the_reference_go_as_they_went() {
+async fn sequences_of_requests_get_the_recorded_responses() {
     let cases = crate::golden_support::case::all();
     assert!(!cases.is_empty(), "no cases were found");
     let (mut alike, mut wrong, mut different) = (0, String::new(), String::new());

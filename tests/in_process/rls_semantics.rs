@@ -1,5 +1,5 @@
-//! What Envoy's rate limit service does here beyond the reference's conversations: settings that
-//! only tidegate has, requests that crash the reference, rules that it does not know.
+//! Envoy's rate limit service beyond the golden cases: settings and rules that only tidegate has, and
+//! requests that crash envoyproxy/ratelimit.
 
 use crate::golden_support::node::Node;
 use crate::golden_support::render;
@@ -37,8 +37,8 @@ async fn a_limit_without_a_unit_is_answered_by_the_rule() {
     let node = node(Envoy::default()).await;
     for unit in [0, 8, -1] {
         let brought = RateLimitOverride { requests_per_unit: 1, unit };
-        let asked = RateLimitDescriptor { limit: Some(brought), ..hits("hour", 0) };
-        let status = statuses(&node, &[asked]).await.remove(0);
+        let requested = RateLimitDescriptor { limit: Some(brought), ..hits("hour", 0) };
+        let status = statuses(&node, &[requested]).await.remove(0);
         assert_eq!((&status["requests_per_unit"], &status["unit"]), (&json!(10), &json!("HOUR")));
     }
 }
@@ -47,13 +47,13 @@ async fn a_limit_without_a_unit_is_answered_by_the_rule() {
 async fn limits_that_requests_bring_along_can_be_switched_off() {
     let node = node(Envoy { overrides: false, ..Envoy::default() }).await;
     let brought = RateLimitOverride { requests_per_unit: 1, unit: 2 };
-    let asked = RateLimitDescriptor { limit: Some(brought), ..hits("hour", 4) };
-    let status = statuses(&node, &[asked]).await.remove(0);
+    let requested = RateLimitDescriptor { limit: Some(brought), ..hits("hour", 4) };
+    let status = statuses(&node, &[requested]).await.remove(0);
     assert_eq!((&status["requests_per_unit"], &status["limit_remaining"]), (&json!(10), &json!(6)));
 }
 
 #[tokio::test]
-async fn the_settings_of_the_service_do_not_reach_other_doors() {
+async fn the_settings_of_the_service_do_not_apply_to_other_listeners() {
     let envoy = Envoy {
         shadow_mode: true,
         quota_mode: true,
@@ -64,9 +64,13 @@ async fn the_settings_of_the_service_do_not_reach_other_doors() {
     let node = node(envoy).await;
     for (for_envoy, allowed) in [(true, true), (false, false), (true, true)] {
         let descriptors = [plain("zero"), plain("hour")];
-        let ask =
+        let check =
             CheckRequest { domain: "d", descriptors: &descriptors, hits: Hits::ONE, for_envoy };
-        assert_eq!(node.core.decider.decide(ask).await.allowed, allowed, "for Envoy: {for_envoy}");
+        assert_eq!(
+            node.core.decider.decide(check).await.allowed,
+            allowed,
+            "for Envoy: {for_envoy}"
+        );
     }
 }
 
@@ -80,23 +84,23 @@ async fn a_request_is_over_its_quotas_only_when_all_of_them_refuse() {
         ("zero", "nobody", false),
     ] {
         let descriptors = [plain(key), plain(other)];
-        let ask = CheckRequest {
+        let check = CheckRequest {
             domain: "d",
             descriptors: &descriptors,
             hits: Hits::ONE,
             for_envoy: false,
         };
-        assert_eq!(node.core.decider.decide(ask).await.allowed, allowed, "{key} and {other}");
+        assert_eq!(node.core.decider.decide(check).await.allowed, allowed, "{key} and {other}");
     }
 }
 
 #[tokio::test]
-async fn a_refusal_by_a_rule_that_the_reference_does_not_know_says_when_to_come_again() {
+async fn a_refusal_by_a_rule_only_tidegate_has_carries_retry_after() {
     let node = node(Envoy { response_headers: true, ..Envoy::default() }).await;
     for (key, retry_after) in [("minute", None), ("odd", Some("80")), ("bucket", Some("60"))] {
-        let asked = [hits(key, 1)];
-        while node.send(NOW, request(&asked)).await.expect("an answer").overall_code == 1 {}
-        let answer = node.send(NOW, request(&asked)).await.expect("an answer");
+        let requested = [hits(key, 1)];
+        while node.send(NOW, request(&requested)).await.expect("an answer").overall_code == 1 {}
+        let answer = node.send(NOW, request(&requested)).await.expect("an answer");
         let mut headers = answer.response_headers_to_add.into_iter();
         let found = headers.find(|header| header.key == "Retry-After").map(|header| header.value);
         assert_eq!(found.as_deref(), retry_after, "{key}");
@@ -104,16 +108,16 @@ async fn a_refusal_by_a_rule_that_the_reference_does_not_know_says_when_to_come_
 }
 
 #[tokio::test]
-async fn nobody_is_answered_before_there_are_rules() {
+async fn requests_before_the_first_rules_get_an_error() {
     let mut node = Node::unloaded(Envoy::default(), NOW).await;
-    let asked = [hits("hour", 1)];
-    let refused = node.send(NOW, request(&asked)).await.expect_err("no rules yet");
+    let requested = [hits("hour", 1)];
+    let refused = node.send(NOW, request(&requested)).await.expect_err("no rules yet");
     assert_eq!(refused.code(), tonic::Code::Unknown);
     assert_eq!(refused.message(), "no rate limit configuration loaded");
     node.load(&["'''"]);
-    node.send(NOW, request(&asked)).await.expect_err("still none");
+    node.send(NOW, request(&requested)).await.expect_err("still none");
     node.load(&["domain: d"]);
-    node.send(NOW, request(&asked)).await.expect("rules that say nothing are rules");
+    node.send(NOW, request(&requested)).await.expect("empty rules are rules");
     assert_eq!(node.statistics()["call.service_error"], 2);
 }
 
@@ -121,8 +125,8 @@ async fn nobody_is_answered_before_there_are_rules() {
 async fn all_values_of_a_shared_wildcard_are_one_counter() {
     let node = node(Envoy::default()).await;
     for (value, code) in [("files/a", "OK"), ("files/b", "OK"), ("files/c", "OVER_LIMIT")] {
-        let asked = RateLimitDescriptor { entries: vec![entry("path", value)], ..hits("", 1) };
-        assert_eq!(statuses(&node, &[asked]).await[0]["code"], code, "{value}");
+        let requested = RateLimitDescriptor { entries: vec![entry("path", value)], ..hits("", 1) };
+        assert_eq!(statuses(&node, &[requested]).await[0]["code"], code, "{value}");
     }
 }
 
@@ -140,7 +144,7 @@ async fn hits_that_are_given_back_end_a_remembered_refusal() {
 }
 
 #[tokio::test]
-async fn hits_are_given_back_whatever_another_descriptor_says() {
+async fn hits_are_refunded_whatever_the_other_descriptors_decide() {
     let node = node(Envoy { all_or_nothing: true, ..Envoy::default() }).await;
     statuses(&node, &[hits("hour", 6)]).await;
     let back = RateLimitDescriptor { is_negative_hits: true, ..hits("hour", 2) };

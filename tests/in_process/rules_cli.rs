@@ -9,7 +9,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_rules::load::Options;
 
 #[test]
-fn validate_tells_of_every_file_and_of_all_together() {
+fn validate_reports_every_file_and_a_summary() {
     let folder = folder(&[
         (
             "a.yaml",
@@ -47,7 +47,7 @@ fn validate_refuses_what_a_node_would_refuse() {
 }
 
 #[test]
-fn validate_for_both_refuses_what_only_we_know() {
+fn validate_for_both_refuses_keys_only_tidegate_has() {
     let ours = "domain: a\ndescriptors:\n- key: k\n  mode: eventual\n  \
                 rate_limit: {unit: day, requests_per_unit: 1}\n";
     let folder = folder(&[("a.yaml", ours), ("b.yaml", "domain: b")]);
@@ -64,7 +64,7 @@ fn validate_for_both_refuses_what_only_we_know() {
 }
 
 #[test]
-fn validate_as_json_carries_the_place_of_the_mistake() {
+fn validate_as_json_has_the_position_of_the_error() {
     let folder = folder(&[("a.yaml", "domain: a\nburst: 1")]);
     let (ok, text) = validated(&[folder.path().into()], Format::Json);
     let value: Value = serde_json::from_str(&text).unwrap();
@@ -74,7 +74,7 @@ fn validate_as_json_carries_the_place_of_the_mistake() {
 }
 
 #[test]
-fn a_test_says_which_rule_matches_and_why() {
+fn rules_test_prints_which_rule_matches_and_why() {
     let (found, text) =
         tested("api", &[("path", "/login"), ("client", "203.0.113.7")], Format::Text);
     assert!(found);
@@ -93,7 +93,7 @@ fn a_test_says_which_rule_matches_and_why() {
 }
 
 #[test]
-fn a_test_without_a_match_says_so() {
+fn rules_test_without_a_match_prints_that() {
     let (found, text) = tested("api", &[("path", "/")], Format::Text);
     assert_eq!((found, &*text), (false, "no rule matches: the request is not limited\n"));
     let (_, text) = tested("apo", &[("path", "/")], Format::Text);

@@ -1,6 +1,6 @@
 //! The rule book follows its folder, and a folder that makes no book changes nothing.
 //!
-//! Every test works on a real folder and waits for the watcher's own word, never for a time.
+//! Every test works on a real folder and waits for the status of the watcher, never for a time.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -43,7 +43,7 @@ async fn a_file_in_a_new_folder_applies_and_goes_again() {
 }
 
 #[tokio::test]
-async fn a_bad_file_keeps_the_old_book_and_says_file_line_and_key() {
+async fn a_bad_file_keeps_the_old_book_and_reports_file_line_and_key() {
     let folder = folder(&[("a.yaml", &rules("d", 5))]);
     let watched = watch(folder.path(), NEVER);
     let bad = rules("d", 6).replace("minute", "fortnight");

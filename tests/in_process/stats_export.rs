@@ -33,25 +33,25 @@ async fn a_statsd_server_that_was_away_gets_what_was_counted_meanwhile() {
         config.stats.extra_tags = vec!["env:prod".to_owned()];
     })
     .await;
-    node.ask(3).await;
+    node.check(3).await;
     let mut lines = Lines::accept(&server).await;
     assert_eq!(lines.sum_to(&format!("{CALLS}.__env=prod"), 3).await, 3);
 
     drop((lines, server));
-    node.ask(2).await;
-    // The next flush finds nobody; what it could not send is not forgotten.
+    node.check(2).await;
+    // The next flush fails; its counts are sent later.
     let server = TcpListener::bind(addr).await.unwrap();
-    node.ask(2).await;
+    node.check(2).await;
     let mut lines = Lines::accept(&server).await;
     assert_eq!(lines.sum_to(&format!("{CALLS}.__env=prod"), 4).await, 4);
     node.end().await;
-    assert_eq!(lines.rest(&format!("{CALLS}.__env=prod")).await, 0, "nothing is told twice");
+    assert_eq!(lines.rest(&format!("{CALLS}.__env=prod")).await, 0, "nothing is sent twice");
 }
 
 #[tokio::test]
 async fn a_statsd_server_that_never_comes_neither_delays_answers_nor_the_end() {
     let node = Running::start(|config| config.stats.statsd = Some(free().to_string())).await;
-    node.ask(3).await;
+    node.check(3).await;
     node.end().await;
 }
 
@@ -65,7 +65,7 @@ async fn dogstatsd_gets_datagrams_with_tags() {
         config.stats.extra_tags = vec!["env:prod".to_owned()];
     })
     .await;
-    node.ask(1).await;
+    node.check(1).await;
     let wanted = format!("{CALLS}:1|c|#env:prod");
     in_time("a datagram with the call", async {
         let mut bytes = [0; 2_048];
@@ -82,7 +82,7 @@ async fn dogstatsd_gets_datagrams_with_tags() {
 }
 
 #[tokio::test]
-async fn prometheus_finds_the_names_it_knows_at_both_doors() {
+async fn prometheus_gets_the_names_of_envoy_ratelimit_from_both_listeners() {
     let addr = free();
     let node = Running::start(|config| {
         config.stats.prometheus_names = true;
@@ -90,7 +90,7 @@ async fn prometheus_finds_the_names_it_knows_at_both_doors() {
         config.stats.prometheus_path = "/old-metrics".to_owned();
     })
     .await;
-    node.ask(3).await;
+    node.check(3).await;
     let calls = "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 3\n";
 
     let own = get(addr, "/old-metrics").await;
@@ -109,16 +109,16 @@ async fn prometheus_finds_the_names_it_knows_at_both_doors() {
 }
 
 #[tokio::test]
-async fn the_names_are_not_told_unasked() {
+async fn the_names_are_not_exported_by_default() {
     let node = Running::start(|_| {}).await;
-    node.ask(1).await;
+    node.check(1).await;
     assert!(!get(node.admin, "/metrics").await.contains("ratelimit_service"));
     node.end().await;
 }
 
 // === a node ===
 
-/// A node that stands alone, with its doors.
+/// A standalone node with its listeners.
 struct Running {
     grpc: SocketAddr,
     admin: SocketAddr,
@@ -135,7 +135,7 @@ impl Running {
         let config = config(rules.path(), grpc, admin, change);
         let shutdown = CancellationToken::new();
         let node = tokio::spawn(Box::pin(node::run(config, shutdown.clone())));
-        in_time("the door opens", async {
+        in_time("the listener is up", async {
             while TcpStream::connect(grpc).await.is_err() {
                 assert!(!node.is_finished(), "the node ended");
                 tokio::task::yield_now().await;
@@ -145,7 +145,7 @@ impl Running {
         Self { grpc, admin, shutdown, node, _rules: rules }
     }
 
-    async fn ask(&self, times: usize) {
+    async fn check(&self, times: usize) {
         let mut client =
             RlsClient::new(&Endpoint::from_shared(format!("http://{}", self.grpc)).unwrap());
         for _ in 0..times {
@@ -185,7 +185,7 @@ fn config(
     config
 }
 
-/// An address that nobody listens at now.
+/// An address that is free now.
 fn free() -> SocketAddr {
     Reserved::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -151,7 +151,7 @@ fn a_full_store_takes_what_it_has_room_for() {
 }
 
 #[test]
-fn a_lone_node_finds_its_secret_again_and_nobody_else_reads_it() {
+fn a_lone_node_reads_its_secret_again_and_no_other_user_can() {
     use std::os::unix::fs::PermissionsExt;
 
     let folder = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ proptest! {
 // === folders and disks that are not what they should be ===
 
 #[test]
-fn a_node_without_a_usable_path_runs_without_storage_and_says_so() {
+fn a_node_without_a_usable_path_runs_without_storage_and_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();

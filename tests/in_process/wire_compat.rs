@@ -2,7 +2,7 @@
 //!
 //! A frame that no longer decodes, or encodes to other bytes, means that old and new nodes cannot
 //! stand in one cluster: then the frame version has to grow. A message that is new gets a file of
-//! its own: the test says what to write into it.
+//! its own: the failure prints what to write into it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -57,12 +57,12 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 1, 7, 0],                         // Check, Region: counters
         &[0, 2, 0, 0],                         // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],          // … one entry: buckets
-        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5],    // … one bucket: columns of hits
-        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5, 0], // … columns of refunds
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5],    // … one bucket: per-actor hits
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5, 0], // … per-actor refunds
         &[0, 3],                               // States
         &[0, 3, 1, 1, 1, 4, 1, 1],             // … a state of slices: counts
         &[0, 3, 1, 1, 1, 5],                   // … a log: entries
-        &[0, 3, 1, 1, 1, 6, 1, 2],             // … columns: buckets
+        &[0, 3, 1, 1, 1, 6, 1, 2],             // … per-actor counters: buckets
         &[0, 4],                               // Gossip; reply: Columns … Malformed
         &[0, 5, 0, 1, 1, 1, 1],                // Handoff, Release: ranges
         &[0, 6],                               // Digests

@@ -1,4 +1,4 @@
-//! The binary as people and scripts meet it: exit codes, one line on standard error, help, files.
+//! The command line: exit codes, one line on standard error, help, files.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use tidegate::admin::report::{
 };
 
 #[test]
-fn help_says_what_each_command_does_with_examples() {
+fn help_describes_each_command_with_examples() {
     for (name, args) in [
         ("help", &["--help"][..]),
         ("help_serve", &["serve", "--help"]),
@@ -71,7 +71,7 @@ fn a_mistake_in_the_configuration_is_one_line_and_code_2() {
 }
 
 #[test]
-fn the_references_config_check_is_its_lines_and_exit_codes() {
+fn config_check_has_the_lines_and_exit_codes_of_envoy_ratelimit() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("ratelimit_config_check");
     std::os::unix::fs::symlink(TIDEGATE, &link).unwrap();
@@ -198,7 +198,7 @@ fn check_answers_with_its_exit_code_whatever_the_status_of_a_refusal() {
 
 #[test]
 fn check_without_a_verdict_is_one_line_and_code_2() {
-    // A port that was just free; nobody listens on it.
+    // A port that was free a moment ago.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let run = tidegate(&["check", "demo", "user=a", "--url", &format!("http://{closed}")]);
     let line = format!(
@@ -299,7 +299,7 @@ fn tidegate(args: &[&str]) -> Run {
     output(&mut command(args))
 }
 
-/// The binary in an empty environment: what is set around the tests must not matter.
+/// The binary in an empty environment: that of the tests must not matter.
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(TIDEGATE);
     command.args(args).env_clear().stdin(Stdio::null());
@@ -315,7 +315,7 @@ fn output(command: &mut Command) -> Run {
     }
 }
 
-// === a node that answers once ===
+// === a node that responds once ===
 
 struct Fake {
     url: String,
@@ -337,7 +337,7 @@ impl Fake {
         Self { url, thread }
     }
 
-    /// The request line and the body of what was asked.
+    /// The request line and the body of the request.
     fn request(self) -> (String, String) {
         self.thread.join().unwrap()
     }

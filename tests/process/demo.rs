@@ -1,4 +1,4 @@
-//! `tidegate demo` as a person meets it: what it shows holds, and it leaves nothing behind.
+//! `tidegate demo`: what it shows holds, and it leaves nothing behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,19 +9,21 @@ use std::time::Duration;
 
 use crate::TIDEGATE;
 use tempfile::TempDir;
+use tidegate_testkit::exclusive;
 
 /// How long the nodes may take to drain, which takes a second or two on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[test]
-fn the_whole_show_holds_and_leaves_nothing_behind() {
+fn the_whole_demo_holds_and_leaves_nothing_behind() {
+    let _exclusive = exclusive::blocking_lock();
     let home = tempfile::tempdir().unwrap();
     let output = demo(&home, &["--once"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
 
-    // The tables of the strict bursts say region, asked, passed, limit. Before the death each node got
+    // The tables of the strict bursts have region, asked, passed, limit. Before the death each node got
     // a third of the requests; after it, one now and then was tried on the dead one first.
     let rows = |row: &[&str]| {
         text.lines().filter(|l| l.split_whitespace().eq(row.iter().copied())).count()
@@ -45,7 +47,8 @@ fn the_whole_show_holds_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn it_stays_up_for_trying_until_it_is_told_to_end() {
+fn it_stays_up_until_a_signal_ends_it() {
+    let _exclusive = exclusive::blocking_lock();
     let home = tempfile::tempdir().unwrap();
     let mut demo = Running::start(&home);
     let text = demo.read_until("Ctrl-C ends it");
@@ -71,6 +74,7 @@ fn it_stays_up_for_trying_until_it_is_told_to_end() {
 
 #[test]
 fn a_signal_in_the_middle_of_its_start_leaves_nothing_behind() {
+    let _exclusive = exclusive::blocking_lock();
     let home = tempfile::tempdir().unwrap();
     let mut demo = Running::start(&home);
     // Certificates are made, the first node is being started.
@@ -82,6 +86,7 @@ fn a_signal_in_the_middle_of_its_start_leaves_nothing_behind() {
 
 #[test]
 fn nodes_do_not_outlive_a_demo_that_is_killed() {
+    let _exclusive = exclusive::blocking_lock();
     let home = tempfile::tempdir().unwrap();
     let mut demo = Running::start(&home);
     demo.read_until("started; waiting");
@@ -102,7 +107,7 @@ fn nodes_do_not_outlive_a_demo_that_is_killed() {
 fn demo(home: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(TIDEGATE);
     command.arg("demo").args(args).env_clear().env("TMPDIR", home.path());
-    // Variables of the person's own nodes must not reach these.
+    // Variables of the user's own nodes must not reach these.
     command.env("TIDEGATE_NODE__ID", "Not an id!");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -120,7 +125,7 @@ impl Running {
         Self { child, stdout }
     }
 
-    /// What it says, up to the line with `mark`.
+    /// Its output up to the line with `mark`.
     fn read_until(&mut self, mark: &str) -> String {
         let mut text = String::new();
         while !text.contains(mark) {

@@ -1,4 +1,4 @@
-//! A node that is told to leave finishes what it began, and its peers know at once.
+//! A draining node finishes its requests, and its peers see the state at once.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ entries = [{ key = \"queue\", header = \"x-queue\" }]
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_lets_everything_under_way_end_well() {
+async fn sigterm_completes_all_requests_in_flight() {
     let options = ClusterOptions { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
@@ -39,12 +39,12 @@ async fn sigterm_lets_everything_under_way_end_well() {
     load.add(4, listeners[2], &stop_leaving);
 
     let busy = async || match cluster.nodes[2].verdicts("owner").await {
-        0..100 => Err("too little was asked".to_owned()),
+        0..100 => Err("too few requests".to_owned()),
         _ => Ok(()),
     };
     until("the load runs", Duration::from_secs(10), busy).await;
 
-    // One request is held by the queue while the node is told to leave.
+    // The queue delays one request while the node begins to drain.
     let (http, listener) = (cluster.http.clone(), listeners[2]);
     let queue = async move || {
         let headers = [("x-queue", "only")];
@@ -53,19 +53,19 @@ async fn sigterm_lets_everything_under_way_end_well() {
     assert_eq!(queue().await.unwrap().status, 200);
     let held = tokio::spawn(async move { queue().await });
     let decided = async || {
-        let asked = cluster.nodes[2]
+        let allowed = cluster.nodes[2]
             .metric(r#"tidegate_rule_hits_total{rule="load.queue",outcome="allowed"}"#);
-        if asked.await == 2 { Ok(()) } else { Err("not decided".to_owned()) }
+        if allowed.await == 2 { Ok(()) } else { Err("not decided".to_owned()) }
     };
     until("the second of the queue is decided", Duration::from_secs(10), decided).await;
     cluster.nodes[2].terminate();
 
-    // A load balancer sees it and sends nothing any more; those clients had no error until then.
+    // A load balancer would stop sending now; its clients had no error until then.
     let not_ready = async || match cluster.http.get(listeners[2], "/readyz").await?.status {
         503 => Ok(()),
-        status => Err(format!("/readyz says {status}")),
+        status => Err(format!("/readyz returns {status}")),
     };
-    until("the leaving node says that it is not ready", Duration::from_secs(2), not_ready).await;
+    until("the leaving node is not ready", Duration::from_secs(2), not_ready).await;
     stop_leaving.cancel();
     for node in &cluster.nodes[..2] {
         let draining = async || {
@@ -76,12 +76,12 @@ async fn sigterm_lets_everything_under_way_end_well() {
                 Err(format!("{members:?}"))
             }
         };
-        let what = format!("{} sees that n3 leaves", node.id);
+        let what = format!("{} has n3 as draining", node.id);
         let ((), took) = until(&what, Duration::from_secs(1), draining).await;
         println!("{what} after {took:?}");
     }
-    assert!(!held.is_finished(), "the held request is still under way");
-    assert_eq!(held.await.unwrap().unwrap().status, 200, "what was held is answered");
+    assert!(!held.is_finished(), "the delayed request is still in flight");
+    assert_eq!(held.await.unwrap().unwrap().status, 200, "the delayed request is answered");
 
     assert_eq!(cluster.nodes[2].exit_code(Duration::from_secs(15)).await, Some(0));
     for node in &cluster.nodes[..2] {
@@ -99,7 +99,7 @@ async fn sigterm_lets_everything_under_way_end_well() {
         answers += seen.responses;
         assert_eq!(seen.errors, Vec::<String>::new(), "{listener}");
     }
-    // Whoever leaves in order is not missed: what is left over is an owner that was late.
-    println!("{policy} of {answers} answers by on_unavailable");
-    assert!(policy * 100 < answers, "{policy} of {answers} answers by on_unavailable");
+    // A planned leave costs no fallback: the rest are owners that were late.
+    println!("{policy} of {answers} responses by on_unavailable");
+    assert!(policy * 100 < answers, "{policy} of {answers} responses by on_unavailable");
 }

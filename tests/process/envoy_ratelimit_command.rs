@@ -1,4 +1,4 @@
-//! The binary under the name `ratelimit`: what a deployment of envoyproxy/ratelimit sees of it.
+//! The binary under the name `ratelimit`, in a deployment of envoyproxy/ratelimit.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ descriptors:
 ";
 
 /// A process, and where it is.
-struct Reference {
+struct Ratelimit {
     http: SocketAddr,
     grpc: SocketAddr,
     debug: SocketAddr,
@@ -39,7 +39,7 @@ struct Reference {
     dir: tempfile::TempDir,
 }
 
-impl Reference {
+impl Ratelimit {
     /// Starts the binary through a link, with this rule file and these variables.
     fn start(rules: Option<&str>, variables: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -77,7 +77,7 @@ impl Reference {
         self.client.send(Method::POST, self.http, "/json", &[], body).await.unwrap()
     }
 
-    /// Waits until `/healthcheck` says so.
+    /// Waits until `/healthcheck` has this status.
     async fn is_healthy(&mut self, status: u16) -> Reply {
         let (client, http) = (self.client.clone(), self.http);
         let process = &mut self.process;
@@ -115,14 +115,14 @@ impl Reference {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_port_of_the_reference_answers_as_it_does_there() {
+async fn every_port_responds_as_envoy_ratelimit_does() {
     let variables = [
         ("REDIS_URL", "redis:6379"),
         ("REDIS_SOCKET_TYPE", "tcp"),
         ("LOG_FORMAT", "json"),
         ("USE_STATSD", "false"),
     ];
-    let mut process = Reference::start(Some(RULES), &variables);
+    let mut process = Ratelimit::start(Some(RULES), &variables);
     assert_eq!(process.is_healthy(200).await.body, "OK");
     assert_eq!(process.serving().await, ServingStatus::Serving);
 
@@ -151,7 +151,7 @@ async fn every_port_of_the_reference_answers_as_it_does_there() {
     assert_eq!(profile.status, 404);
     assert!(profile.body.starts_with("there are no profiles"), "{}", profile.body);
 
-    // At the reference's level of WARN, one line says what is ignored.
+    // At the level WARN, one line names what is ignored.
     let log = process.log();
     let named: Vec<_> = log.lines().filter(|line| line.contains("REDIS_")).collect();
     assert_eq!(named.len(), 1, "{log}");
@@ -165,7 +165,7 @@ async fn every_port_of_the_reference_answers_as_it_does_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broken_rules_at_the_start_are_waited_out() {
-    let mut process = Reference::start(Some("domain: shop\ndescriptors: [{key: user"), &[]);
+    let mut process = Ratelimit::start(Some("domain: shop\ndescriptors: [{key: user"), &[]);
     let reply = process.is_healthy(500).await;
     assert!(reply.body.contains("rules: ") && reply.body.contains("shop.yaml"), "{reply:?}");
     assert_eq!(process.serving().await, ServingStatus::NotServing);
@@ -190,18 +190,18 @@ async fn broken_rules_at_the_start_are_waited_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_folder_is_healthy_unless_a_rule_is_asked_for() {
-    let mut process = Reference::start(None, &[]);
+async fn an_empty_folder_is_healthy_unless_rules_are_required() {
+    let mut process = Ratelimit::start(None, &[]);
     process.is_healthy(200).await;
-    let asked = [("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")];
-    let mut process = Reference::start(None, &asked);
+    let required = [("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")];
+    let mut process = Ratelimit::start(None, &required);
     process.is_healthy(500).await;
     fs::write(process.config.join("shop.yaml"), RULES).unwrap();
     process.is_healthy(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_of_them_are_a_cluster_when_our_own_variables_say_so() {
+async fn three_of_them_form_a_cluster_with_our_own_variables() {
     let pki = tempfile::tempdir().unwrap();
     let folder = pki.path().to_str().unwrap();
     let tidegate = |args: &[&str]| {
@@ -216,7 +216,7 @@ async fn three_of_them_are_a_cluster_when_our_own_variables_say_so() {
         let id = format!("rl-{number}");
         tidegate(&["ca", "issue", "--dir", folder, "--node", &id]);
         let path = |name: String| pki.path().join(name).to_str().unwrap().to_owned();
-        processes.push(Reference::start(
+        processes.push(Ratelimit::start(
             Some(RULES),
             &[
                 ("TIDEGATE_NODE__ID", &id),

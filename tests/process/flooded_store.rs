@@ -1,4 +1,4 @@
-//! A flood of keys that nobody uses twice: what is blocked stays blocked, and memory is bounded.
+//! A flood of keys that are used once: a blocked key stays blocked, and memory is bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -67,7 +67,7 @@ async fn remembers_a_used_up_week(nodes: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_file_is_torn_starts_and_says_so_once() {
+async fn a_node_whose_file_is_torn_starts_and_reports_it_once() {
     let options = ClusterOptions {
         nodes: &["n1"],
         rules: RULES,

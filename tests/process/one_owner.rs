@@ -1,4 +1,4 @@
-//! Every node names the same owner for a key, and who is asked makes no difference to the answer.
+//! Every node names the same owner for a key, and a check has the same result through every node.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -51,7 +51,7 @@ const KINDS: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
-    const ASKED: u64 = 3_000;
+    const CHECKED: u64 = 3_000;
     let cluster = Cluster::three(TIDEGATE, PLENTY).await;
     let mut owned = [0_usize; 3];
     for number in 0..1_000 {
@@ -67,18 +67,18 @@ async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
     assert!(owned.iter().all(|count| *count > 100), "{owned:?}");
 
     let (local, forwarded) = (cluster.verdicts("local").await, cluster.verdicts("owner").await);
-    for number in 0..ASKED {
+    for number in 0..CHECKED {
         let node = &cluster.nodes[usize::try_from(number % 3).unwrap()];
-        let body = check_body("plenty", "user", &format!("asked-{number}"));
+        let body = check_body("plenty", "user", &format!("checked-{number}"));
         let reply = cluster.http.check(node.http, &body).await.unwrap();
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     let local = cluster.verdicts("local").await - local;
     let forwarded = cluster.verdicts("owner").await - forwarded;
     let policy = cluster.verdicts("policy").await;
-    println!("{ASKED} keys: {local} decided by the node asked, {forwarded} forwarded");
-    assert_eq!(local + forwarded + policy, ASKED, "{policy} by policy");
-    let percent = forwarded * 100 / ASKED;
+    println!("{CHECKED} keys: {local} decided by the receiving node, {forwarded} forwarded");
+    assert_eq!(local + forwarded + policy, CHECKED, "{policy} by policy");
+    let percent = forwarded * 100 / CHECKED;
     assert!((55..78).contains(&percent), "{percent} %");
 }
 
@@ -101,11 +101,11 @@ async fn a_forwarded_answer_is_the_local_one_in_every_field() {
         let turns = key_of(&cluster, kind, "n3", "turns").await;
         let start = Instant::now();
         for (step, hits) in SEQUENCE.iter().enumerate() {
-            let ask = async |listener, key| ask(&cluster.http, listener, kind, key, *hits).await;
-            let expected = ask(n1, &local).await;
-            let forwarded = ask(n1, &remote).await;
+            let send = async |listener, key| check(&cluster.http, listener, kind, key, *hits).await;
+            let expected = send(n1, &local).await;
+            let forwarded = send(n1, &remote).await;
             let turn = [n1, n2, n3][step % 3];
-            let in_turn = ask_until(&cluster.http, turn, kind, &turns, *hits, &expected).await;
+            let in_turn = check_until(&cluster.http, turn, kind, &turns, *hits, &expected).await;
             let elapsed = start.elapsed();
             assert_alike(
                 &expected,
@@ -134,10 +134,10 @@ async fn a_node_alone_answers_as_a_cluster_does() {
             for (step, hits) in SEQUENCE.iter().enumerate() {
                 let listener = cluster.nodes[step % nodes.len()].http;
                 let reply = match answers.first() {
-                    None => ask(&cluster.http, listener, kind, "same", *hits).await,
+                    None => check(&cluster.http, listener, kind, "same", *hits).await,
                     Some(alone) => {
                         let expected: &Reply = &alone[replies.len()];
-                        ask_until(&cluster.http, listener, kind, "same", *hits, expected).await
+                        check_until(&cluster.http, listener, kind, "same", *hits, expected).await
                     }
                 };
                 replies.push(reply);
@@ -167,7 +167,7 @@ async fn key_of(cluster: &Cluster, kind: &str, owner: &str, prefix: &str) -> Str
     panic!("{owner} owns none of 1000 keys");
 }
 
-async fn ask(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits: i64) -> Reply {
+async fn check(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits: i64) -> Reply {
     let mut body: Value = check_body("kinds", kind, value);
     let descriptor = &mut body["descriptors"][0];
     descriptor["hitsAddend"] = json!(hits.unsigned_abs());
@@ -175,9 +175,9 @@ async fn ask(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits: i
     http.check(listener, &body).await.unwrap()
 }
 
-/// Like [`ask`]. Asks again while a refusal of before is remembered though hits were given back at
+/// Like [`check`]. Checks again while a refusal of before is remembered though hits were given back at
 /// another node: the notice is on its way, and a refusal from memory counts nothing.
-async fn ask_until(
+async fn check_until(
     http: &Http,
     listener: SocketAddr,
     kind: &str,
@@ -185,13 +185,13 @@ async fn ask_until(
     hits: i64,
     expected: &Reply,
 ) -> Reply {
-    let mut reply = ask(http, listener, kind, value, hits).await;
+    let mut reply = check(http, listener, kind, value, hits).await;
     for _ in 0..1_000 {
         if expected.status != 200 || reply.status != 429 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
-        reply = ask(http, listener, kind, value, hits).await;
+        reply = check(http, listener, kind, value, hits).await;
     }
     reply
 }

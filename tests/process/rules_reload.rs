@@ -1,4 +1,4 @@
-//! Rules change while nodes run; a node that holds others than its peers is told on.
+//! Rules change while nodes run; a node whose rules differ from its peers is reported.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn rules(limit: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_said() {
+async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_reported() {
     let cluster = Cluster::three(TIDEGATE, &rules(10)).await;
     let [first, others @ ..] = &cluster.nodes[..] else { unreachable!("three nodes") };
     for node in &cluster.nodes {
@@ -41,7 +41,7 @@ async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_said() 
         agrees(node, true).await;
     }
 
-    // A mistake changes nothing and is said.
+    // An invalid file changes nothing and is reported.
     first.write_rules("domain: shop\ndescriptorz: []\n");
     let said = async || match first.status().await?.rule_book.last_error {
         Some(error) => Ok(error),
@@ -63,15 +63,15 @@ async fn applies(cluster: &Cluster, node: &Node, expected: &str) {
     println!("{what} after {took:?}");
 }
 
-/// The limit that a client of `node` is told.
+/// The limit in the response of `node`.
 async fn limit(cluster: &Cluster, node: &Node) -> String {
     let reply = cluster.http.check(node.http, &check_body("shop", "user", "a")).await.unwrap();
     reply.header("x-ratelimit-limit").expect("a limit").to_owned()
 }
 
-/// Waits until `node` says, in `/status` and in its metrics, whether all hold the same rules.
+/// Waits until `/status` and the metrics of `node` report whether all nodes have the same rules.
 async fn agrees(node: &Node, expected: bool) {
-    let what = format!("{} says agrees: {expected}", node.id);
+    let what = format!("{} reports agrees: {expected}", node.id);
     let condition = async || {
         let book = node.status().await?.rule_book;
         let metric = node.metric("tidegate_rule_book_agrees").await;

@@ -43,7 +43,7 @@ descriptors:
 ";
 
 #[test]
-fn tallies_are_bounded_whatever_names_they_are_asked_for() {
+fn tallies_are_bounded_for_any_number_of_names() {
     let _exclusive = exclusive::blocking_lock();
     let before = resident();
     let tallies = Tallies::default();

@@ -1,7 +1,7 @@
-//! How the code is laid out: layers, pure parts, libraries that one place knows, names.
+//! How the code is laid out: layers, pure parts, libraries used in one place, names.
 //!
 //! The scan reads the sources with comments and the contents of literals blanked, line by line. It
-//! knows words and paths, not types. Each exception is listed beside its rule with the reason, and an
+//! finds words and paths, not types. Each exception is listed beside its rule with the reason, and an
 //! exception that is no longer needed fails too. `imports.rs` has the cycles.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod architecture;
-mod bench_docs;
+mod bench_rendering;
 mod docs;
 mod imports;
 mod rules_shipped;

@@ -1,4 +1,4 @@
-//! The rules that ship with the product load, without a warning, and say what the demo needs.
+//! The shipped rules load without a warning and have what the demo needs.
 
 use std::path::Path;
 

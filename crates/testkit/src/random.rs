@@ -1,7 +1,7 @@
 //! Random numbers from a seed that a failure prints.
 
 /// splitmix64.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
@@ -9,15 +9,29 @@ impl Random {
         Self(seed)
     }
 
+    #[expect(clippy::should_implement_trait, reason = "it never ends, so it is no iterator")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
+    }
+
+    /// Another generator, whose numbers are independent of those of this one.
+    #[must_use]
+    pub fn apart(&mut self) -> Self {
+        Self(self.next())
     }
 
     /// Below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         let below = self.next() % u64::try_from(bound.max(1)).expect("64 bits");
         usize::try_from(below).expect("below a usize")
+    }
+
+    /// The numbers below `count` in a random order.
+    pub fn order(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        self.shuffle(&mut order);
+        order
     }
 
     /// Fisher-Yates.

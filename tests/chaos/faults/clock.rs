@@ -12,7 +12,7 @@ use tidegate_testkit::wait::until;
 
 /// The node whose clock jumps.
 const VICTIM: usize = NODES - 1;
-/// Two windows: whoever believed it would hand out a limit anew.
+/// Two windows: a node that used this clock would admit a whole limit again.
 const JUMP: &str = "+600s";
 /// The node looks at its clock once a second, and believes a jump after ten.
 const SEEN_WITHIN: Duration = Duration::from_secs(8);
@@ -56,7 +56,7 @@ pub(super) async fn jump(arena: &mut Arena) {
 }
 
 /// Waits until so much of the present window is left that nothing of the fault meets the next one:
-/// then each key of the window admits its limit once, whatever a clock says.
+/// then each key of the window admits its limit once, whatever the time of a clock.
 #[expect(clippy::disallowed_methods, reason = "what matters is the window that the nodes see")]
 pub(crate) async fn far_from_the_next_window(hold: Duration) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();

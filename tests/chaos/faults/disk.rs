@@ -22,17 +22,17 @@ pub(super) async fn fill(arena: &mut Arena) {
     let mut file = File::create(&path).unwrap();
     // Whole pages, until there is no room for one more.
     while file.write_all(&[0; 4096]).is_ok() {}
-    says(arena, false).await;
+    reports(arena, false).await;
     tokio::time::sleep(arena.hold).await;
     arena.nodes[VICTIM].assert_runs();
-    // Its room is free only when nobody has it open any more.
+    // Its space is free when no process has it open any more.
     drop(file);
     fs::remove_file(&path).unwrap();
-    says(arena, true).await;
+    reports(arena, true).await;
 }
 
-/// Holds the node to what it says of its counts: whether they are written.
-async fn says(arena: &mut Arena, is_written: bool) {
+/// Waits until the node reports whether its counts are written.
+async fn reports(arena: &mut Arena, is_written: bool) {
     let node = &arena.nodes[VICTIM];
     let said = async {
         while node.metric("tidegate_storage_ok").await != Ok(i64::from(is_written)) {

@@ -12,9 +12,9 @@ use tidegate_testkit::relay::{Link, Relay};
 /// Which directions are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ways {
-    /// The minority is not heard either.
+    /// The minority cannot send either.
     Two,
-    /// The minority hears nothing and is heard.
+    /// The minority receives nothing and can send.
     One,
 }
 
@@ -27,7 +27,7 @@ const DELAY_MAX: Duration = Duration::from_millis(20);
 const RELAY_PORT: u16 = 7700;
 
 pub(super) async fn partition(arena: &mut Arena, ways: Ways) {
-    let order = arena.dice.order(NODES);
+    let order = arena.random.order(NODES);
     let (minority, majority) = order.split_at(MINORITY);
     let cut = |from, token: &usize| {
         arena.network.filter(*token, &Filter { from, loss: 100 }).unwrap();

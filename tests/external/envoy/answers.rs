@@ -1,4 +1,4 @@
-//! What a client behind Envoy is told: status, `X-RateLimit-*`, and whether anything got through.
+//! Responses to a client behind Envoy: status, `X-RateLimit-*`, and whether the request passed.
 
 use super::day;
 use crate::TIDEGATE;
@@ -31,10 +31,10 @@ async fn clients_get_envoys_headers_with_our_numbers() {
     let proxy = Proxy::start(&cluster, Timeout::Second).await;
 
     a_limit_is_used_up(&proxy).await;
-    a_name_is_told(&proxy).await;
+    the_name_of_a_limit_is_in_the_headers(&proxy).await;
     several_descriptors_are_decided_each(&proxy).await;
     a_weighty_request_takes_its_hits(&proxy).await;
-    what_is_in_shadow_or_unlimited_or_unknown_passes(&proxy).await;
+    shadow_unlimited_and_unmatched_requests_pass(&proxy).await;
     assert_eq!(proxy.stat("cluster.service.ratelimit.error").await, 0);
 }
 
@@ -56,7 +56,11 @@ async fn a_limit_is_used_up(proxy: &Proxy) {
     assert_eq!(reply.header("x-ratelimit-limit"), Some("5, 5;w=86400"));
     assert_eq!(reply.header("x-ratelimit-remaining"), Some("0"));
     assert_ends_at_midnight(&reply, latest);
-    assert_eq!(proxy.upstream.served(), served + 5, "the application saw what passed alone");
+    assert_eq!(
+        proxy.upstream.served(),
+        served + 5,
+        "exactly the admitted requests reach the upstream"
+    );
 }
 
 /// The window ends at midnight UTC; the answer is from between the looks at the clock.
@@ -67,7 +71,7 @@ fn assert_ends_at_midnight(reply: &Reply, latest: u64) {
     assert!(meant.contains(&reset), "{reset} is not in {meant:?}");
 }
 
-async fn a_name_is_told(proxy: &Proxy) {
+async fn the_name_of_a_limit_is_in_the_headers(proxy: &Proxy) {
     let reply = proxy.get("/", &[("x-user", "named")]).await;
     assert_eq!(reply.header("x-ratelimit-limit"), Some("2, 2;w=86400;name=\"per-user\""));
     assert_eq!(reply.header("x-ratelimit-remaining"), Some("1"));
@@ -102,14 +106,14 @@ async fn a_weighty_request_takes_its_hits(proxy: &Proxy) {
     assert_eq!(proxy.get("/export/all", &exporter).await.status, 429);
 }
 
-async fn what_is_in_shadow_or_unlimited_or_unknown_passes(proxy: &Proxy) {
+async fn shadow_unlimited_and_unmatched_requests_pass(proxy: &Proxy) {
     for user in ["shadowed", "free"] {
         for _ in 0..4 {
             let reply = proxy.get("/", &[("x-user", user)]).await;
             assert_eq!(reply.status, 200, "{user}: {reply:?}");
         }
     }
-    // No rule knows a descriptor of this request.
+    // No rule matches a descriptor of this request.
     let reply = proxy.get("/", &[]).await;
     assert_eq!((reply.status, reply.header("x-ratelimit-limit")), (200, None));
 }

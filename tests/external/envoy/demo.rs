@@ -10,10 +10,10 @@ use tempfile::TempDir;
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, ClusterOptions};
+use tidegate_testkit::exclusive;
 use tidegate_testkit::wait::until;
 
-/// The demo as a person in the project's folder gives it, its files below `home`.
+/// The demo, run in the repository, its files below `home`.
 fn demo(home: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(TIDEGATE);
     command.env_clear().env("TMPDIR", home.path()).current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -21,18 +21,10 @@ fn demo(home: &TempDir, args: &[&str]) -> Command {
     command
 }
 
-/// Its three nodes and an Envoy want the machine for themselves, as a cluster of the tests does.
-async fn alone() -> Cluster {
-    let rules =
-        "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n";
-    Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1"], rules, ..ClusterOptions::default() })
-        .await
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_is_exact_behind_envoy_and_nothing_is_left() {
     day::far_from_its_end().await;
-    let _alone = alone().await;
+    let _exclusive = exclusive::lock().await;
     let home = tempfile::tempdir().unwrap();
     let output = demo(&home, &["--once"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -51,7 +43,7 @@ async fn a_limit_is_exact_behind_envoy_and_nothing_is_left() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_does_not_outlive_a_demo_that_is_killed() {
     day::far_from_its_end().await;
-    let _alone = alone().await;
+    let _exclusive = exclusive::lock().await;
     let home = tempfile::tempdir().unwrap();
     let mut demo = demo(&home, &[]).spawn().unwrap();
     let mut text = String::new();
@@ -71,7 +63,7 @@ async fn an_envoy_does_not_outlive_a_demo_that_is_killed() {
 }
 
 #[test]
-fn without_an_envoy_it_says_where_to_get_one() {
+fn without_an_envoy_the_error_names_the_script_that_fetches_it() {
     let home = tempfile::tempdir().unwrap();
     let mut demo = demo(&home, &["--once"]);
     let output = demo.current_dir(home.path()).stderr(Stdio::piped()).output().unwrap();

@@ -1,4 +1,4 @@
-//! A strict limit is exact, whichever node Envoy asks.
+//! A strict limit is exact, whichever node Envoy sends a request to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,12 +28,12 @@ async fn of_five_times_the_limit_exactly_the_limit_passes() {
         Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
             .await;
     let proxy = Arc::new(Proxy::start(&cluster, Timeout::Second).await);
-    let (asked, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let (sent, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
-        let (proxy, asked, passed) = (proxy.clone(), asked.clone(), passed.clone());
+        let (proxy, sent, passed) = (proxy.clone(), sent.clone(), passed.clone());
         clients.spawn(async move {
-            while asked.fetch_add(1, Ordering::Relaxed) < 5 * LIMIT {
+            while sent.fetch_add(1, Ordering::Relaxed) < 5 * LIMIT {
                 let reply = proxy.get("/", &[("x-user", "alice")]).await;
                 assert!(matches!(reply.status, 200 | 429), "{reply:?}");
                 passed.fetch_add(usize::from(reply.status == 200), Ordering::Relaxed);
@@ -48,7 +48,7 @@ async fn of_five_times_the_limit_exactly_the_limit_passes() {
     assert_eq!(proxy.upstream.served(), LIMIT as u64);
     assert_eq!(proxy.stat("cluster.service.ratelimit.ok").await, LIMIT as u64);
     assert_eq!(proxy.stat("cluster.service.ratelimit.over_limit").await, 4 * LIMIT as u64);
-    // Envoy spread them: each node was asked for its third, and those that do not own alice asked on.
-    assert!(cluster.verdicts("owner").await > 0, "all asks reached the owner itself");
+    // Envoy spread the requests: each node got a third, and those that do not own alice forwarded them.
+    assert!(cluster.verdicts("owner").await > 0, "no check was forwarded");
     assert_eq!(cluster.verdicts("policy").await, 0, "an owner was late");
 }

@@ -1,5 +1,5 @@
 //! A management server in Python, made of the published protos, drives a node; a client made of them
-//! asks it. What is written by hand on our side is held against what others generate.
+//! sends checks. It compares our messages with generated ones.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,8 +1,7 @@
 //! A real Envoy in front of three nodes: what its clients get.
 //!
-//! Envoy runs `docs/examples/envoy.yaml`, the file that people copy, with nothing changed but its
-//! ports. `scripts/envoy-tools` fetches Envoy; the nodes, the upstream and the clients are those of
-//! `tests/process`.
+//! Envoy runs `docs/examples/envoy.yaml` with nothing changed but its ports and, where a test names it,
+//! its timeout. `scripts/envoy-tools` fetches Envoy.
 
 mod answers;
 mod day;

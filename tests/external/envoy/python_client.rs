@@ -1,4 +1,4 @@
-//! A client that we did not write: gRPC's Python library with Envoy's published protos gets from a
+//! A third-party client: the Python library of gRPC with Envoy's published protos gets from a
 //! node what envoyproxy/ratelimit answered to the same requests.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ const SCENARIOS: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_python_client_gets_the_references_answers() {
+async fn a_python_client_gets_the_responses_of_envoy_ratelimit() {
     day::far_from_its_end().await;
     // Each scenario has a domain of its own, so that one node answers all of them.
     let rules = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ async fn a_python_client_gets_the_references_answers() {
     print!("{}", python("ask", &cluster.nodes[0].grpc.to_string()));
 }
 
-/// Runs the client; what it says.
+/// Runs the client and returns its output.
 fn python(verb: &str, token: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(tools::program("python"));

@@ -15,7 +15,7 @@ descriptors:
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_says_when_to_come_back() {
+async fn a_refusal_has_a_retry_after() {
     day::far_from_its_end().await;
     let config = "[envoy]\nresponse_headers = true\n";
     let options =
@@ -37,7 +37,7 @@ async fn a_refusal_says_when_to_come_back() {
     assert!((1_740..=1_800).contains(&seconds("retry-after")), "{reply:?}");
     assert!((3_540..=3_600).contains(&seconds("ratelimit-reset")), "{reply:?}");
 
-    // A plain rule says no more than the reference does: its window's end is when to come back.
+    // A plain rule has the headers of envoyproxy/ratelimit alone: the reset is the end of the window.
     let plain = [("x-user", "plain")];
     for _ in 0..2 {
         assert_eq!(proxy.get("/", &plain).await.status, 200);

@@ -9,8 +9,8 @@ use tidegate_testkit::process::Cluster;
 use tidegate_testkit::wait::until;
 
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);
-/// Envoy asks the nodes in turn, each of its two workers by itself: so many answers in a row come
-/// from all three.
+/// Envoy sends to the nodes in turn, each of its two workers by itself: this many responses in a row
+/// come from all three.
 const ANSWERS: usize = 12;
 
 fn rules(limit: u32) -> String {
@@ -24,12 +24,12 @@ async fn changed_rules_apply_behind_envoy_within_two_seconds_and_keep_counts() {
     day::far_from_its_end().await;
     let cluster = Cluster::three(TIDEGATE, &rules(1_000_000)).await;
     let proxy = Proxy::start(&cluster, Timeout::Second).await;
-    say_limit(&proxy, "1000000, 1000000;w=86400").await.unwrap();
+    have_limit(&proxy, "1000000, 1000000;w=86400").await.unwrap();
 
     for node in &cluster.nodes {
         node.write_rules(&rules(10));
     }
-    let lowered = async || say_limit(&proxy, "10, 10;w=86400").await;
+    let lowered = async || have_limit(&proxy, "10, 10;w=86400").await;
     let ((), took) = until("all nodes hold the new limit", APPLIES_WITHIN, lowered).await;
     println!("a lower limit applies behind Envoy after {took:?}");
     // Alice's hits were counted by a rule that let them pass; they still are.
@@ -38,8 +38,8 @@ async fn changed_rules_apply_behind_envoy_within_two_seconds_and_keep_counts() {
     assert_eq!(proxy.get("/", &[("x-user", "bob")]).await.status, 200);
 }
 
-/// Whether all of some answers in a row say this limit.
-async fn say_limit(proxy: &Proxy, limit: &str) -> Result<(), String> {
+/// Whether all of some responses in a row have this limit.
+async fn have_limit(proxy: &Proxy, limit: &str) -> Result<(), String> {
     for _ in 0..ANSWERS {
         let reply = proxy.get("/", &[("x-user", "alice")]).await;
         match reply.header("x-ratelimit-limit") {

@@ -1,5 +1,5 @@
-//! A strict limit is exact, whoever measures it: three nodes behind nginx, round robin, sixteen
-//! clients at once. The measure is nginx's own access log.
+//! A strict limit is exact: three nodes behind nginx, round robin, sixteen clients at once, measured in
+//! the access log of nginx.
 //!
 //! Exactness is promised while owners answer in time; on two cores that also run the clients, ten
 //! milliseconds now and then are not enough. `cluster.deadline_ms` is therefore at its maximum here,
@@ -61,7 +61,7 @@ descriptors:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_20_000_requests_for_one_key_exactly_the_limit_passes_with_every_algorithm() {
     let (cluster, upstream, nginx) = start().await;
-    // Those that are aligned to the hour come first, right after the look at the clock.
+    // Windows aligned to the hour come first, right after reading the clock.
     far_from_the_change_of_hour().await;
     let mut served = 0;
     for algorithm in [
@@ -79,7 +79,7 @@ async fn of_20_000_requests_for_one_key_exactly_the_limit_passes_with_every_algo
         let passed: Vec<&Request> = log.iter().filter(|request| request.status == 200).collect();
         let refused = log.iter().filter(|request| request.status == 429).count();
         assert_eq!(passed.len() + refused, REQUESTS, "{algorithm}: {:?}", statuses(&log));
-        assert_eq!(statuses(&log), seen, "{algorithm}: clients saw what nginx logged");
+        assert_eq!(statuses(&log), seen, "{algorithm}: responses differ from the log of nginx");
         served += passed.len();
         match algorithm {
             "token_bucket" | "leaky_bucket" | "gcra" => {
@@ -91,7 +91,11 @@ async fn of_20_000_requests_for_one_key_exactly_the_limit_passes_with_every_algo
             }
         }
     }
-    assert_eq!(upstream.served(), served as u64, "what passes, and nothing else, goes on");
+    assert_eq!(
+        upstream.served(),
+        served as u64,
+        "exactly the admitted requests reach the upstream"
+    );
     assert_all_were_decided_by_owners(&cluster).await;
 }
 
@@ -132,7 +136,7 @@ async fn start() -> (Cluster, Upstream, Nginx) {
     (cluster, upstream, nginx)
 }
 
-/// Asks once for each path and user, with all clients at once; how often each status came.
+/// Sends each path and user once, with all clients at once; responses by status.
 async fn send_all(nginx: SocketAddr, requests: Vec<(String, String)>) -> BTreeMap<u16, usize> {
     let (requests, next) = (Arc::new(requests), Arc::new(AtomicUsize::new(0)));
     let start = Instant::now();
@@ -164,8 +168,8 @@ async fn send_all(nginx: SocketAddr, requests: Vec<(String, String)>) -> BTreeMa
 }
 
 /// A bucket admits its burst at once and one more each 3.6 s after the first hit, so how many may
-/// pass follows from when the first and the last request were decided. nginx knows an interval for
-/// each: from when it read the request to when it answered.
+/// pass follows from when the first and the last request were decided. nginx logs an interval for
+/// each: from reading the request to sending the response.
 fn assert_one_more_each_refill(algorithm: &str, log: &[Request], passed: &[&Request]) {
     let first_earliest = log.iter().map(|request| request.start_ms).min().unwrap();
     let first_latest = passed.iter().map(|request| request.end_ms).min().unwrap();
@@ -190,10 +194,10 @@ fn assert_one_more_each_refill(algorithm: &str, log: &[Request], passed: &[&Requ
 }
 
 async fn assert_all_were_decided_by_owners(cluster: &Cluster) {
-    assert_eq!(cluster.verdicts("policy").await, 0, "no owner was late");
+    assert_eq!(cluster.verdicts("policy").await, 0, "an owner was late");
     let (here, forwarded) = (cluster.verdicts("local").await, cluster.verdicts("owner").await);
-    println!("decided by the node asked: {here}, by another owner: {forwarded}");
-    assert_eq!(cluster.verdicts("peer").await, forwarded, "each forwarded ask was counted once");
+    println!("decided by the receiving node: {here}, by another owner: {forwarded}");
+    assert_eq!(cluster.verdicts("peer").await, forwarded, "each forwarded check was counted once");
 }
 
 fn statuses(log: &[Request]) -> BTreeMap<u16, usize> {

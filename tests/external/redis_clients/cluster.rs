@@ -1,4 +1,4 @@
-//! Three nodes hold a limit that clients name themselves together.
+//! Three nodes share a limit that is part of the command.
 
 use std::net::SocketAddr;
 
@@ -11,10 +11,10 @@ use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const LIMIT: i64 = 500;
 const CLIENTS: usize = 12;
-const ASKS: usize = 200;
+const REQUESTS: usize = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_2_400_asks_through_three_nodes_exactly_the_limit_passes() {
+async fn of_2_400_requests_through_three_nodes_exactly_the_limit_passes() {
     // On two cores that also run the clients, ten milliseconds now and then are not enough.
     let sets = &["cluster.deadline_ms=1000"];
     let options = ClusterOptions { nodes: THREE, rules: RULES, sets, ..ClusterOptions::default() };
@@ -25,7 +25,7 @@ async fn of_2_400_asks_through_three_nodes_exactly_the_limit_passes() {
         for number in 0..CLIENTS {
             let listener = cluster.nodes[number % THREE.len()].resp;
             let key = format!("shared-{pipeline}");
-            clients.spawn_blocking(move || ask(listener, &key, pipeline));
+            clients.spawn_blocking(move || send(listener, &key, pipeline));
         }
         let admitted: usize = clients.join_all().await.into_iter().sum();
         assert_eq!(i64::try_from(admitted).unwrap(), LIMIT, "{pipeline} at a time");
@@ -35,12 +35,12 @@ async fn of_2_400_asks_through_three_nodes_exactly_the_limit_passes() {
     }
 }
 
-/// Asks as often as `ASKS` says, so many at a time; how many passed.
-fn ask(listener: SocketAddr, key: &str, at_once: usize) -> usize {
+/// Sends `REQUESTS` commands, `at_once` in a pipeline; how many passed.
+fn send(listener: SocketAddr, key: &str, at_once: usize) -> usize {
     let mut connection =
         Client::open(format!("redis://{listener}/")).unwrap().get_connection().unwrap();
     let mut admitted = 0;
-    for _ in 0..ASKS / at_once {
+    for _ in 0..REQUESTS / at_once {
         let mut pipeline = redis::pipe();
         for _ in 0..at_once {
             pipeline.cmd("CL.THROTTLE").arg(key).arg(&[LIMIT - 1, 8, 86_400]);

@@ -1,4 +1,4 @@
-//! Clients that we did not write: redis-cli, redis-benchmark, redis-py and redis-rs against real
+//! Third-party clients: redis-cli, redis-benchmark, redis-py and redis-rs against real
 //! nodes, unchanged, as against a Redis.
 //!
 //! Debian's `redis-tools` has the first two; `scripts/envoy-tools` fetches redis-py.

@@ -42,7 +42,7 @@ async fn it_is_answered_as_by_redis_cell() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_says_the_password() {
+async fn it_authenticates_with_the_password() {
     let options = ClusterOptions {
         nodes: &["n1"],
         rules: RULES,

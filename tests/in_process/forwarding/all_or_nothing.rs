@@ -8,7 +8,7 @@ use tidegate_limiter::units::Hits;
 use super::bench::{RULES, remaining, value_of};
 use tidegate_testkit::in_process::{Node, cluster};
 
-/// Thirty requests at once, through two nodes, ask for a `bucket` of 20 of one node and a `window`
+/// Thirty requests at once, through two nodes, take from a `bucket` of 20 of one node and a `window`
 /// of 100 of the other. Looks and charges of all of them are mixed; what is taken from the window
 /// in the end is what the bucket let pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,8 +19,8 @@ async fn requests_that_one_owner_refuses_are_given_back_by_the_other() {
     .await;
     let [a, b] = &nodes[..] else { unreachable!("two nodes") };
     let (bucket, window) = (value_of(a, "bucket", "b"), value_of(a, "window", "a"));
-    let asks = (0..30).map(|n| both([a, b][n % 2], &window, &bucket));
-    let answers = join_all(asks).await;
+    let checks = (0..30).map(|n| both([a, b][n % 2], &window, &bucket));
+    let answers = join_all(checks).await;
     let admitted = answers.iter().filter(|answer| answer.allowed).count();
     assert_eq!(admitted, 20, "the bucket's limit");
     let left = a.check_hits("window", &window, 0).await;
@@ -31,11 +31,11 @@ async fn both(node: &Node, window: &str, bucket: &str) -> Answer {
     let one =
         |key, value| Descriptor { entries: vec![Entry { key, value }], hits: None, limit: None };
     let descriptors = [one("window", window), one("bucket", bucket)];
-    let ask = CheckRequest {
+    let request = CheckRequest {
         domain: "test",
         descriptors: &descriptors,
         hits: Hits::ONE,
         for_envoy: true,
     };
-    node.core.decider.decide(ask).await
+    node.core.decider.decide(request).await
 }

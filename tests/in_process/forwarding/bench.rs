@@ -1,6 +1,4 @@
-//! What the tests of forwarding stand on: keys with a known owner, rings and tenures set by hand.
-
-#![allow(unreachable_pub, reason = "as in the support that it adds to")]
+//! Keys with a known owner, rings and ownership set by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,19 +39,19 @@ pub(crate) fn id(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// Where the counters of one entry are.
+/// The ring position of one entry.
 pub(crate) fn token(node: &Node, key: &str, value: &str) -> u64 {
     let entries = [Entry { key, value }];
     node.core.decider.parts().hasher.descriptor("test", &entries).token()
 }
 
-/// A value of `key` whose place is as wanted.
+/// A value of `key` whose token satisfies `is_wanted`.
 pub(crate) fn value(node: &Node, key: &str, is_wanted: impl Fn(u64) -> bool) -> String {
     let mut values = (0..10_000).map(|n| format!("k{n}"));
     values.find(|value| is_wanted(token(node, key, value))).expect("one of ten thousand")
 }
 
-/// A value of `key` that `owner` owns by the ring that `node` sees.
+/// A value of `key` that `owner` owns by the ring of `node`.
 pub(crate) fn value_of(node: &Node, key: &str, owner: &str) -> String {
     let topology = node.core.topology.load();
     value(node, key, |token| topology.owner(Scope::Region, token) == Some(&id(owner)))
@@ -67,7 +65,7 @@ pub(crate) fn without(node: &Node, gone: &str) -> Topology {
 }
 
 /// Lets `node` forget the rings before the one it sees.
-pub fn forget_rings(node: &Node) {
+pub(crate) fn forget_rings(node: &Node) {
     let now = node.core.topology.load();
     let fresh = Topology::new(now.me.clone(), now.region.clone(), now.view.clone(), VNODES);
     node.core.topology.store(Arc::new(fresh));
@@ -79,7 +77,7 @@ pub(crate) fn replaced(node: &Node, before: &Topology) {
     node.core.topology.store(Arc::new(now));
 }
 
-/// Sets what `node` decides, and whom it says that it handed everything to.
+/// Sets the ranges that `node` decides, and the node that it names as the new owner of all.
 pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
     let owned_ranges = OwnedRanges { decides, given, ..OwnedRanges::default() };

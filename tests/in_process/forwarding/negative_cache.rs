@@ -1,4 +1,4 @@
-//! Refusals that are remembered by the node that was told.
+//! Refusals that the forwarding node remembers.
 
 use std::sync::Arc;
 
@@ -57,9 +57,9 @@ async fn fewer_hits_and_looks_pass_through() {
     assert_eq!((fewer.allowed, source(&fewer)), (true, VerdictSource::Owner));
 }
 
-/// Whether the hits are given back at the asker, or at the owner, which tells the asker.
+/// Refunded at the node that remembers the refusal, or at the owner, which notifies that node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hits_that_are_given_back_are_found() {
+async fn refunded_hits_can_be_used() {
     let nodes = two().await;
     let [a, b] = &nodes[..] else { unreachable!("two nodes") };
     for at in [a, b] {
@@ -78,9 +78,9 @@ async fn hits_that_are_given_back_are_found() {
     }
 }
 
-/// Third nodes hear of it too: the owner tells all that may have been refused.
+/// The owner notifies all nodes that may remember a refusal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_were_refused_hear_of_hits_given_back() {
+async fn refunded_hits_reach_all_nodes_that_remember_a_refusal() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
     let [a, _, c] = &nodes[..] else { unreachable!("three nodes") };
     let key = refused(a).await;
@@ -101,7 +101,7 @@ async fn all_that_were_refused_hear_of_hits_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rule_that_changed_is_asked_for() {
+async fn a_changed_rule_is_checked_at_the_owner() {
     let nodes = two().await;
     let [a, _] = &nodes[..] else { unreachable!("two nodes") };
     let key = refused(a).await;

@@ -1,4 +1,4 @@
-//! Checks that are sent again, come late, or are confirmed by nobody: counted once, or not at all.
+//! Checks that are retried, late, or unconfirmed: counted once, or not at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,29 +32,29 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     let [a, b] = &nodes[..] else { unreachable!("two nodes") };
     let key = value_of(a, "bucket", "b");
     let mesh = &a.core.joined.as_ref().unwrap().mesh;
-    let ask = async |check_id| {
+    let send = async |check_id| {
         let call = Call::Check(check(a, check_id, "bucket", &key, 3));
         mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap()
     };
-    let first = ask(1 << 40).await;
+    let first = send(1 << 40).await;
     assert!(matches!(&first, Reply::Verdicts(verdicts) if verdicts[0].remaining == 17));
-    let copies = join_all((0..10).map(|_| ask(1 << 40))).await;
+    let copies = join_all((0..10).map(|_| send(1 << 40))).await;
     assert!(copies.iter().all(|copy| *copy == first));
     assert_eq!(count(b, |counters| &counters.repeated), 10);
     assert_eq!(count(b, |counters| &counters.served), 1);
-    let other = ask((1 << 40) + 1).await;
+    let other = send((1 << 40) + 1).await;
     assert!(matches!(&other, Reply::Verdicts(verdicts) if verdicts[0].remaining == 14));
 
     // Copies that come at once are one check too.
-    let copies = join_all((0..10).map(|_| ask(1 << 41))).await;
+    let copies = join_all((0..10).map(|_| send(1 << 41))).await;
     assert!(copies.iter().all(|copy| *copy == copies[0]));
     assert_eq!(remaining(&b.check_hits("bucket", &key, 0).await), 11);
 }
 
-/// The owner's network is cut while 20 are asked, which give up; all that it got is told to it when
-/// the network is back.
+/// The network of the owner is cut while 20 checks are sent, which time out. What it received arrives
+/// when the network is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn asks_that_were_given_up_count_at_most_once() {
+async fn timed_out_checks_count_at_most_once() {
     let authority = authority();
     let listen = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let relay = Relay::start(listen, Link::new(1, 0, 0, Duration::ZERO)).await;
@@ -93,7 +93,7 @@ async fn asks_that_were_given_up_count_at_most_once() {
     assert_eq!(remaining(&b.check_hits("window", &key, 0).await), left);
 }
 
-/// The connection breaks behind the check: the same start is asked again under the same id.
+/// The connection breaks behind the check, which is retried at the same incarnation under the same id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
     let authority = authority();
@@ -110,15 +110,18 @@ async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
         () = breaks => unreachable!("the second connection stays"),
     };
     assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 7));
-    let heard = owner.heard.lock();
-    assert!(heard.len() >= 2 && heard.iter().all(|check| *check == heard[0]), "{heard:?}");
-    assert_ne!(heard[0].id, 0);
+    let received = owner.received.lock();
+    assert!(
+        received.len() >= 2 && received.iter().all(|check| *check == received[0]),
+        "{received:?}"
+    );
+    assert_ne!(received[0].id, 0);
     assert!(count(&a, |counters| &counters.retried) >= 1);
 }
 
-/// A new start of the owner does not know what the old one counted: it is not asked.
+/// A new incarnation of the owner cannot tell whether the old one counted the check: it gets none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_check_whose_fate_is_unknown_goes_to_no_other_start() {
+async fn a_check_that_may_be_counted_is_not_sent_to_a_new_incarnation() {
     let authority = authority();
     let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
     let owner = OwnerByHand::new(&authority);
@@ -133,12 +136,12 @@ async fn a_check_whose_fate_is_unknown_goes_to_no_other_start() {
         () = restarts => unreachable!("the second connection stays"),
     };
     assert_eq!(source(&answer), VerdictSource::Policy);
-    assert_eq!(owner.heard.lock().len(), 1);
+    assert_eq!(owner.received.lock().len(), 1);
 }
 
-/// Counted by the owner, confirmed by no replica: the policy answers, and it is told apart.
+/// Counted by the owner, confirmed by no replica: the fallback answers, and a metric of its own counts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_replica_confirmed_is_answered_by_policy() {
+async fn an_unconfirmed_check_is_answered_by_the_fallback() {
     let authority = authority();
     let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
     let owner = OwnerByHand::new(&authority);
@@ -149,12 +152,12 @@ async fn what_no_replica_confirmed_is_answered_by_policy() {
     };
     assert_eq!(source(&answer), VerdictSource::Policy);
     assert_eq!(count(&a, |counters| &counters.unconfirmed), 1);
-    assert_eq!(owner.heard.lock().len(), 1, "it was counted: nobody else is asked");
+    assert_eq!(owner.received.lock().len(), 1, "it was counted: no other node gets it");
 }
 
 /// It names itself: its range is on its way, and does not come in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_that_never_holds_the_key_is_asked_until_the_deadline() {
+async fn a_check_is_retried_until_the_deadline_at_an_owner_without_the_key() {
     let authority = authority();
     let (a, y, key) = beside_an_owner_by_hand(&authority).await;
     holds(&y, Ranges::EMPTY, None);
@@ -167,17 +170,17 @@ async fn an_owner_that_never_holds_the_key_is_asked_until_the_deadline() {
         () = owner.serve(&connection, Some(refusal)) => unreachable!("it stays"),
     };
     assert_eq!(source(&answer), VerdictSource::Policy);
-    let asked = owner.heard.lock().len();
-    assert!((2..=64).contains(&asked), "{asked} asks for one verdict");
+    let checks = owner.received.lock().len();
+    assert!((2..=64).contains(&checks), "{checks} checks for one verdict");
 }
 
 // === an owner that is driven by hand ===
 
-/// A peer `z` that answers checks as it is told, or breaks its connection.
+/// A peer `z` that replies as scripted, or breaks its connection.
 struct OwnerByHand {
-    stranger: RawPeer,
+    peer: RawPeer,
     /// Every check that came.
-    heard: Mutex<Vec<Check>>,
+    received: Mutex<Vec<Check>>,
 }
 
 /// Node a, which believes that z owns the key that is returned with it; and another node, because
@@ -209,18 +212,18 @@ fn verdict() -> Verdict {
 
 impl OwnerByHand {
     fn new(authority: &Authority) -> Self {
-        let stranger = RawPeer::with(&identity(authority, authority, "z"));
-        Self { stranger, heard: Mutex::default() }
+        let peer = RawPeer::with(&identity(authority, authority, "z"));
+        Self { peer, received: Mutex::default() }
     }
 
     /// Connects to `a` as the start `generation` of z.
     async fn joins(&self, a: &Node, generation: u64) -> Connection {
         let mesh = &a.core.joined.as_ref().unwrap().mesh;
         eventually("the last connection is gone", TIMEOUT, || mesh.peer(&id("z")).is_none()).await;
-        let connection = self.stranger.dial(a.addr()).await.unwrap();
+        let connection = self.peer.dial(a.addr()).await.unwrap();
         let secret = a.core.decider.parts().hasher.fingerprint();
         let generation = Generation(generation);
-        let hello = Hello { generation, ..self.stranger.hello("tidegate", "z", secret) };
+        let hello = Hello { generation, ..self.peer.hello("tidegate", "z", secret) };
         let answer = send_hello(&connection, &hello).await;
         assert!(matches!(answer, Some(HelloReply::Welcome(_))), "{answer:?}");
         eventually("it is admitted", TIMEOUT, || mesh.peer(&id("z")).is_some()).await;
@@ -256,7 +259,7 @@ impl OwnerByHand {
                 let Numbered { id, body } = codec::decode::<Numbered<Call>>(&whole).unwrap();
                 let reply = match (body, answer) {
                     (Call::Check(check), answer) => {
-                        self.heard.lock().push(check);
+                        self.received.lock().push(check);
                         let Some(answer) = answer else {
                             connection.close(9_u32.into(), b"broken");
                             return;

@@ -1,4 +1,4 @@
-//! Whom a node asks while keys change hands.
+//! Where a node sends a check while ranges are transferred.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ async fn three() -> Vec<Node> {
 
 /// Node c's view is stale: b has handed everything to a, which already sees a ring without b.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_is_named_is_asked_once() {
+async fn a_named_holder_gets_the_check_once() {
     let nodes = three().await;
     let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
     let ring = without(a, "b");
@@ -43,7 +43,7 @@ async fn a_holder_that_is_named_is_asked_once() {
 
 /// Node b is on the ring and has not got its range; a, which owned it before, still holds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
+async fn the_previous_owner_gets_checks_until_the_new_one_has_the_range() {
     let nodes = three().await;
     let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
     let before = without(a, "b");
@@ -66,15 +66,15 @@ async fn the_owner_before_is_asked_while_the_new_one_has_nothing() {
     assert_eq!(count(a, |counters| &counters.served), 2);
 }
 
-/// A frozen range: nobody decides it for a moment, and no client is told so.
+/// A frozen range has no owner for a moment, and no client gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_range_on_its_way_is_waited_for() {
+async fn a_check_waits_for_a_frozen_range() {
     let nodes = three().await;
     let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
     let key = value_of(a, "bucket", "b");
     holds(b, Ranges::EMPTY, None);
     let arrives = async {
-        eventually("a asks again", TIMEOUT, || count(b, |counters| &counters.not_owner) >= 3).await;
+        eventually("a retries", TIMEOUT, || count(b, |counters| &counters.not_owner) >= 3).await;
         holds(b, Ranges::all(), None);
     };
     let (at_peer, at_owner, ()) =
@@ -83,7 +83,7 @@ async fn a_range_on_its_way_is_waited_for() {
     assert_eq!(remaining(&a.check_hits("bucket", &key, 0).await), 18, "each was counted once");
 }
 
-/// Node b owns a key by the ring and asks a, which has just handed it to b.
+/// Node b owns a key by the ring and forwards to a, which has just transferred it to b.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_named_to_itself_decides() {
     let nodes = three().await;
@@ -97,7 +97,8 @@ async fn a_node_that_is_named_to_itself_decides() {
     holds(a, Ranges::EMPTY, Some("b"));
     holds(b, Ranges::EMPTY, None);
     let arrives = async {
-        eventually("b asks a", TIMEOUT, || count(a, |counters| &counters.not_owner) >= 1).await;
+        eventually("b forwards to a", TIMEOUT, || count(a, |counters| &counters.not_owner) >= 1)
+            .await;
         holds(b, Ranges::all(), None);
     };
     let (answer, ()) = tokio::join!(b.check("bucket", &key), arrives);

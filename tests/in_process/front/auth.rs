@@ -6,7 +6,7 @@ use tidegate::front::bounds::Bounds;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::units::Span;
 
-use super::support::{Listener, Table, admitted, answer, http_door, request, rule, status};
+use super::support::{Listener, Table, admitted, answer, http_listener, request, rule, status};
 
 const MAPPING: &str = r#"
     domain = "open"
@@ -34,7 +34,7 @@ fn mapping(domain: &str, more: &str) -> String {
 }
 
 async fn listener(table: &Arc<Table>, auth: &str) -> Listener {
-    http_door(table, Bounds::default(), auth).await
+    http_listener(table, Bounds::default(), auth).await
 }
 
 #[tokio::test]
@@ -49,8 +49,8 @@ async fn a_request_becomes_the_descriptors_of_the_mapping() {
         ("x-hits", "5"),
     ];
     assert_eq!(request(listener.addr, "GET", "/auth", &headers, b"").await.status, 200);
-    let asked = table.asked();
-    let shown: Vec<String> = asked[0]
+    let checks = table.checks();
+    let shown: Vec<String> = checks[0]
         .descriptors
         .iter()
         .map(|entries| {
@@ -69,7 +69,7 @@ async fn a_request_becomes_the_descriptors_of_the_mapping() {
             "method=PATCH host=test path=/shop/cart/7",
         ]
     );
-    assert_eq!((asked[0].domain.as_str(), asked[0].hits), ("open", 5));
+    assert_eq!((checks[0].domain.as_str(), checks[0].hits), ("open", 5));
 }
 
 #[tokio::test]
@@ -79,20 +79,20 @@ async fn a_descriptor_whose_header_is_absent_is_left_out() {
     for headers in [&[][..], &[("x-user", "")][..]] {
         assert_eq!(request(listener.addr, "POST", "/auth/a/b/c", headers, b"x").await.status, 200);
     }
-    for asked in table.asked() {
-        assert_eq!(asked.descriptors.len(), 2, "{asked:?}");
-        assert_eq!(asked.descriptors[0][0].1, "127.0.0.1");
-        assert_eq!(asked.descriptors[0][1].1, "/a/b");
-        assert_eq!(asked.hits, 1);
+    for check in table.checks() {
+        assert_eq!(check.descriptors.len(), 2, "{check:?}");
+        assert_eq!(check.descriptors[0][0].1, "127.0.0.1");
+        assert_eq!(check.descriptors[0][1].1, "/a/b");
+        assert_eq!(check.hits, 1);
     }
 }
 
 #[tokio::test]
-async fn a_request_that_no_descriptor_fits_passes_unasked() {
+async fn a_request_without_a_descriptor_passes_without_a_check() {
     let table = Table::usual();
     let listener = listener(&table, &mapping("limited", "")).await;
     assert_eq!(request(listener.addr, "GET", "/auth", &[], b"").await.status, 200);
-    assert_eq!(table.asked(), []);
+    assert_eq!(table.checks(), []);
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn a_refusal_has_the_status_that_the_proxy_understands() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_refused_and_not_counted() {
+async fn an_invalid_check_is_refused_and_not_counted() {
     let table = Table::usual();
     let long = "u".repeat(1_025);
     let hits = "hits = { header = \"x-hits\" }";
@@ -143,7 +143,7 @@ async fn what_cannot_be_asked_is_refused_and_not_counted() {
         assert!(reply.error().contains(says), "{}", reply.error());
         assert_eq!(listener.stats.refused.get(), 1);
     }
-    assert_eq!(table.asked(), []);
+    assert_eq!(table.checks(), []);
 }
 
 fn queue(delay: Span) -> tidegate::decide::Answer {
@@ -169,6 +169,6 @@ async fn a_delay_beyond_the_bound_is_refused_and_given_back() {
     let reply = request(listener.addr, "GET", "/auth", &[("x-user", "ann")], b"").await;
     assert_eq!(reply.status, 429);
     assert!(reply.error().contains("queue"));
-    let hits: Vec<i64> = table.asked().iter().map(|asked| asked.hits).collect();
+    let hits: Vec<i64> = table.checks().iter().map(|check| check.hits).collect();
     assert_eq!(hits, [1, -1]);
 }

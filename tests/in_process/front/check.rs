@@ -8,60 +8,61 @@ use tidegate::config::Auth;
 use tidegate::front::bounds::Bounds;
 
 use super::support::{
-    Asked, Table, Told, http_door, http_door_with, parse, post_check, request, send,
+    Readiness, RecordedCheck, Table, http_listener, http_listener_with, parse, post_check, request,
+    send,
 };
 
-fn ask(domain: &str) -> String {
+fn body_in(domain: &str) -> String {
     format!(r#"{{"domain":"{domain}","descriptors":[{{"entries":[{{"key":"k","value":"v"}}]}}]}}"#)
 }
 
 #[tokio::test]
-async fn an_ask_is_decided_as_it_was_meant() {
+async fn a_check_is_passed_on_as_sent() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds::default(), "").await;
+    let listener = http_listener(&table, Bounds::default(), "").await;
     let body = r#"{"domain":"open","hits_addend":"3","descriptors":[
         {"entries":[{"key":"user","value":"ann"},{"key":"path"}]},
         {"entries":[{"key":"ip","value":"::1"}],"hitsAddend":2,"isNegativeHits":true}]}"#;
     let reply = post_check(listener.addr, body.as_bytes()).await;
     assert_eq!(reply.status, 200);
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    let expected = Asked {
+    let expected = RecordedCheck {
         domain: "open".into(),
         descriptors: vec![vec![pair("user", "ann"), pair("path", "")], vec![pair("ip", "::1")]],
         own_hits: vec![None, Some(-2)],
         hits: 3,
     };
-    assert_eq!(table.asked(), [expected]);
+    assert_eq!(table.checks(), [expected]);
 }
 
 #[tokio::test]
 async fn verdicts_become_status_headers_and_body() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds::default(), "").await;
+    let listener = http_listener(&table, Bounds::default(), "").await;
 
-    let reply = post_check(listener.addr, ask("open").as_bytes()).await;
+    let reply = post_check(listener.addr, body_in("open").as_bytes()).await;
     assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, Some("7")));
     assert_eq!(reply.header("ratelimit"), Some("\"login\";r=7;t=12"));
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert!(reply.body.starts_with(r#"{"overallCode":"OK","statuses":[{"#), "{}", reply.body);
 
-    let reply = post_check(listener.addr, ask("limited").as_bytes()).await;
+    let reply = post_check(listener.addr, body_in("limited").as_bytes()).await;
     assert_eq!((reply.status, reply.header("retry-after")), (429, Some("12")));
     assert!(reply.body.starts_with(r#"{"overallCode":"OVER_LIMIT""#), "{}", reply.body);
 
     // A domain without rules is no error.
-    let reply = post_check(listener.addr, ask("nobody-knows").as_bytes()).await;
+    let reply = post_check(listener.addr, body_in("unknown").as_bytes()).await;
     assert_eq!((reply.status, reply.header("ratelimit")), (200, None));
     assert_eq!(reply.body, r#"{"overallCode":"OK","statuses":[{"code":"OK"}]}"#);
 }
 
 #[tokio::test]
-async fn http2_is_spoken_to_whoever_begins_with_it() {
+async fn http2_is_used_after_its_preface() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds::default(), "").await;
+    let listener = http_listener(&table, Bounds::default(), "").await;
     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
     let request = http::Request::post(format!("http://{}/v1/check", listener.addr))
-        .body(Full::new(Bytes::from(ask("limited"))))
+        .body(Full::new(Bytes::from(body_in("limited"))))
         .expect("a request");
     let response = client.request(request).await.expect("a response");
     assert_eq!((response.version(), response.status().as_u16()), (http::Version::HTTP_2, 429));
@@ -74,15 +75,16 @@ async fn the_denied_status_is_configurable() {
     for (configured, status) in [(503, 503), (200, 429), (9_999, 429)] {
         let auth = Auth::default();
         let listener =
-            http_door_with(&table, Bounds::default(), auth, Told(Ok(())), configured).await;
-        assert_eq!(post_check(listener.addr, ask("limited").as_bytes()).await.status, status);
+            http_listener_with(&table, Bounds::default(), auth, Readiness(Ok(())), configured)
+                .await;
+        assert_eq!(post_check(listener.addr, body_in("limited").as_bytes()).await.status, status);
     }
 }
 
 #[tokio::test]
-async fn bad_requests_are_named_counted_nowhere_and_hurt_nobody() {
+async fn bad_requests_get_an_error_and_are_not_counted() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds::default(), "").await;
+    let listener = http_listener(&table, Bounds::default(), "").await;
     let entry = r#"{"key":"k","value":"v"}"#;
     let descriptor = format!(r#"{{"entries":[{entry}]}}"#);
     let with = |descriptors: &str| format!(r#"{{"domain":"d","descriptors":[{descriptors}]}}"#);
@@ -115,50 +117,51 @@ async fn bad_requests_are_named_counted_nowhere_and_hurt_nobody() {
         assert_eq!(reply.status, status, "{shown}");
         assert!(reply.error().contains(says), "{shown}\nsays: {}\nnot: {says}", reply.error());
     }
-    assert_eq!(table.asked(), []);
+    assert_eq!(table.checks(), []);
     assert_eq!(listener.stats.refused.get(), n);
-    assert_eq!(post_check(listener.addr, ask("open").as_bytes()).await.status, 200);
+    assert_eq!(post_check(listener.addr, body_in("open").as_bytes()).await.status, 200);
 }
 
 #[tokio::test]
 async fn a_body_without_a_length_is_bounded_too() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds { body_bytes_max: 100, ..Bounds::default() }, "").await;
+    let listener =
+        http_listener(&table, Bounds { body_bytes_max: 100, ..Bounds::default() }, "").await;
     let mut bytes =
         b"POST /v1/check HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     for _ in 0..10 {
         bytes.extend_from_slice(format!("40\r\n{}\r\n", " ".repeat(64)).as_bytes());
     }
     assert_eq!(parse(&send(listener.addr, &bytes).await).status, 413);
-    assert_eq!(table.asked(), []);
+    assert_eq!(table.checks(), []);
 }
 
 #[tokio::test]
 async fn a_body_that_never_ends_is_given_up() {
     let table = Table::usual();
     let request_timeout = std::time::Duration::from_millis(50);
-    let listener = http_door(&table, Bounds { request_timeout, ..Bounds::default() }, "").await;
+    let listener = http_listener(&table, Bounds { request_timeout, ..Bounds::default() }, "").await;
     let bytes = b"POST /v1/check HTTP/1.1\r\nhost: t\r\ncontent-length: 100\r\n\r\n{";
     let reply = parse(&send(listener.addr, bytes).await);
     assert_eq!((reply.status, reply.header("connection")), (408, Some("close")));
-    assert_eq!(table.asked(), []);
+    assert_eq!(table.checks(), []);
 }
 
 #[tokio::test]
 async fn a_decision_that_does_not_come_is_a_503() {
     let table = Table::usual();
     let request_timeout = std::time::Duration::from_millis(50);
-    let listener = http_door(&table, Bounds { request_timeout, ..Bounds::default() }, "").await;
-    let reply = post_check(listener.addr, ask("held").as_bytes()).await;
+    let listener = http_listener(&table, Bounds { request_timeout, ..Bounds::default() }, "").await;
+    let reply = post_check(listener.addr, body_in("held").as_bytes()).await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
 }
 
-/// `curl -d` says that it sends a form.
+/// `curl -d` sets the content type of a form.
 #[tokio::test]
 async fn the_content_type_does_not_matter() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds::default(), "").await;
-    let body = ask("open");
+    let listener = http_listener(&table, Bounds::default(), "").await;
+    let body = body_in("open");
     for content_type in ["application/json", "application/x-www-form-urlencoded", "text/plain"] {
         let headers = [("content-type", content_type)];
         let reply = request(listener.addr, "POST", "/v1/check", &headers, body.as_bytes()).await;
@@ -169,9 +172,9 @@ async fn the_content_type_does_not_matter() {
 }
 
 #[tokio::test]
-async fn other_paths_and_methods_say_where_to_look() {
+async fn other_paths_and_methods_get_advice() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds::default(), "").await;
+    let listener = http_listener(&table, Bounds::default(), "").await;
     let reply = request(listener.addr, "GET", "/v1/check", &[], b"").await;
     assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")));
     assert!(reply.error().contains("GET / lists"));
@@ -181,22 +184,22 @@ async fn other_paths_and_methods_say_where_to_look() {
     let reply = request(listener.addr, "GET", "/", &[], b"").await;
     assert_eq!(reply.status, 200);
     assert!(reply.body.contains("POST /v1/check"));
-    assert_eq!(table.asked(), []);
+    assert_eq!(table.checks(), []);
 }
 
 #[tokio::test]
-async fn probes_are_told() {
+async fn probes_get_the_readiness() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds::default(), "").await;
+    let listener = http_listener(&table, Bounds::default(), "").await;
     assert_eq!(request(listener.addr, "GET", "/healthz", &[], b"").await.body, "ok\n");
     assert_eq!(request(listener.addr, "GET", "/readyz", &[], b"").await.status, 200);
     let metrics = request(listener.addr, "GET", "/metrics", &[], b"").await;
     assert_eq!(metrics.body, "# EOF\n");
     assert!(metrics.header("content-type").is_some_and(|it| it.starts_with("application/openm")));
 
-    let not_ready = Told(Err("no peers yet".into()));
+    let not_ready = Readiness(Err("no peers yet".into()));
     let auth = Auth::default();
-    let listener = http_door_with(&table, Bounds::default(), auth, not_ready, 429).await;
+    let listener = http_listener_with(&table, Bounds::default(), auth, not_ready, 429).await;
     let reply = request(listener.addr, "GET", "/readyz", &[], b"").await;
     assert_eq!((reply.status, reply.body.as_str()), (503, "not ready: no peers yet\n"));
     assert_eq!(request(listener.addr, "GET", "/healthz", &[], b"").await.status, 200);

@@ -7,7 +7,7 @@ use tidegate::front::bounds::Bounds;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::support::{Table, http_door, in_time, parse, request};
+use super::support::{Table, http_listener, in_time, parse, request};
 
 const SHORT: Duration = Duration::from_millis(250);
 const LONG: Duration = Duration::from_secs(3_600);
@@ -46,7 +46,7 @@ fn held(domain: &str) -> Vec<u8> {
 #[tokio::test]
 async fn a_slow_header_is_cut() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds { header_timeout: SHORT, ..patient() }, "").await;
+    let listener = http_listener(&table, Bounds { header_timeout: SHORT, ..patient() }, "").await;
     for start in [&b"G"[..], b"GET /healthz HTTP/1.1\r\nhost:", b"PRI * HTT"] {
         let mut stream = connect(listener.addr).await;
         stream.write_all(start).await.expect("sent");
@@ -66,7 +66,7 @@ async fn a_slow_header_is_cut() {
 async fn an_idle_connection_is_kept_until_the_idle_timeout_and_then_closed() {
     let table = Table::usual();
     let bounds = Bounds { header_timeout: SHORT, idle_timeout: 3 * SHORT, ..patient() };
-    let listener = http_door(&table, bounds, "").await;
+    let listener = http_listener(&table, bounds, "").await;
     let mut stream = connect(listener.addr).await;
     stream.write_all(HEALTH).await.expect("sent");
     healthy(&mut stream).await;
@@ -78,10 +78,10 @@ async fn an_idle_connection_is_kept_until_the_idle_timeout_and_then_closed() {
 async fn a_long_request_is_neither_slow_nor_idle() {
     let table = Table::usual();
     let bounds = Bounds { header_timeout: SHORT, idle_timeout: SHORT, ..patient() };
-    let listener = http_door(&table, bounds, "").await;
+    let listener = http_listener(&table, bounds, "").await;
     let mut stream = connect(listener.addr).await;
     stream.write_all(&held("held")).await.expect("sent");
-    table.until_asked().await;
+    table.until_checked().await;
     // Another connection runs out of patience meanwhile: the timers have had their chance.
     let mut other = connect(listener.addr).await;
     other.write_all(b"G").await.expect("sent");
@@ -93,7 +93,8 @@ async fn a_long_request_is_neither_slow_nor_idle() {
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds { header_bytes_max: 8 * 1024, ..patient() }, "").await;
+    let listener =
+        http_listener(&table, Bounds { header_bytes_max: 8 * 1024, ..patient() }, "").await;
     let cookie = "c".repeat(64 * 1024);
     let reply = request(listener.addr, "GET", "/healthz", &[("cookie", &cookie)], b"").await;
     assert_eq!(reply.status, 431);
@@ -103,7 +104,7 @@ async fn a_header_that_is_too_large_is_refused() {
 #[tokio::test]
 async fn at_the_bound_the_next_connection_waits_for_one_to_end() {
     let table = Table::usual();
-    let listener = http_door(&table, Bounds { connections_max: 2, ..patient() }, "").await;
+    let listener = http_listener(&table, Bounds { connections_max: 2, ..patient() }, "").await;
     let mut first = connect(listener.addr).await;
     let mut second = connect(listener.addr).await;
     for stream in [&mut first, &mut second] {
@@ -111,7 +112,7 @@ async fn at_the_bound_the_next_connection_waits_for_one_to_end() {
         healthy(stream).await;
     }
     assert_eq!((listener.stats.accepted.get(), listener.stats.full.get()), (2, 1));
-    // The system accepts the third into its queue; the door does not.
+    // The kernel queues the third connection; the listener does not accept it.
     let mut third = connect(listener.addr).await;
     third.write_all(HEALTH).await.expect("sent");
     first.write_all(HEALTH).await.expect("sent");
@@ -125,13 +126,13 @@ async fn at_the_bound_the_next_connection_waits_for_one_to_end() {
 #[tokio::test]
 async fn a_drain_finishes_what_is_in_flight_and_accepts_nothing_more() {
     let table = Table::usual();
-    let mut listener = http_door(&table, patient(), "").await;
+    let mut listener = http_listener(&table, patient(), "").await;
     let mut idle = connect(listener.addr).await;
     idle.write_all(HEALTH).await.expect("sent");
     healthy(&mut idle).await;
     let mut busy = connect(listener.addr).await;
     busy.write_all(&held("held")).await.expect("sent");
-    table.until_asked().await;
+    table.until_checked().await;
 
     listener.drain.cancel();
     assert_eq!(rest(&mut idle).await, b"", "the idle connection is closed at once");
@@ -148,10 +149,11 @@ async fn a_drain_finishes_what_is_in_flight_and_accepts_nothing_more() {
 #[tokio::test]
 async fn a_drain_ends_even_if_a_request_does_not() {
     let table = Table::usual();
-    let mut listener = http_door(&table, Bounds { drain_timeout: SHORT, ..patient() }, "").await;
+    let mut listener =
+        http_listener(&table, Bounds { drain_timeout: SHORT, ..patient() }, "").await;
     let mut busy = connect(listener.addr).await;
     busy.write_all(&held("held")).await.expect("sent");
-    table.until_asked().await;
+    table.until_checked().await;
     listener.drain.cancel();
     in_time("drain", &mut listener.served).await.expect("served to the end");
     assert_eq!(rest(&mut busy).await, b"");
@@ -161,7 +163,7 @@ async fn a_drain_ends_even_if_a_request_does_not() {
 #[tokio::test]
 async fn noise_ends_its_own_connection_alone() {
     let table = Table::usual();
-    let listener = http_door(&table, patient(), "").await;
+    let listener = http_listener(&table, patient(), "").await;
     let mut good = connect(listener.addr).await;
     for noise in [
         &b"\0\0\0\0\r\n\r\n"[..],
@@ -178,5 +180,5 @@ async fn noise_ends_its_own_connection_alone() {
     }
     good.write_all(HEALTH).await.expect("sent");
     healthy(&mut good).await;
-    assert_eq!(table.asked(), []);
+    assert_eq!(table.checks(), []);
 }

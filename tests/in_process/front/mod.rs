@@ -1,4 +1,4 @@
-//! The front doors over real sockets, with a table of answers in place of the node behind them.
+//! The HTTP and gRPC listeners over real sockets, with a table of answers in place of the node.
 
 mod auth;
 mod check;

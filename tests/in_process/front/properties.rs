@@ -119,7 +119,7 @@ proptest! {
             prop_oneof!["[0-9.:,\\[\\]a-f \"]{0,30}", Just("10.0.0.5".to_owned())],
             0..4,
         ),
-        client in any::<[u8; 4]>().prop_filter("a stranger", |it| it[0] != 10),
+        client in any::<[u8; 4]>().prop_filter("a peer", |it| it[0] != 10),
         inner_hops in 0..3_usize,
     ) {
         // The first proxy appends the client, each further one the proxy before it.

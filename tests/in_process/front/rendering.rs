@@ -1,4 +1,4 @@
-//! Verdicts in words: golden headers and golden JSON.
+//! Rendered verdicts: golden headers and golden JSON.
 
 use http::HeaderMap;
 use tidegate::decide::Answer;
@@ -26,7 +26,7 @@ fn body(answer: &Answer) -> String {
 }
 
 #[test]
-fn an_admitted_request_is_told_what_is_left() {
+fn an_admitted_request_has_the_remaining_hits() {
     assert_eq!(
         headers(&open()),
         "ratelimit-policy: \"login\";q=10;w=60\n\
@@ -42,7 +42,7 @@ fn an_admitted_request_is_told_what_is_left() {
 }
 
 #[test]
-fn a_refused_request_is_told_when_to_come_back_and_never_too_early() {
+fn a_refusal_has_a_retry_after_that_is_never_too_early() {
     assert_eq!(
         headers(&limited()),
         "ratelimit-policy: \"login\";q=10;w=60\n\
@@ -83,7 +83,7 @@ fn what_never_passes_has_no_retry_after() {
 }
 
 #[test]
-fn the_most_restrictive_descriptor_speaks() {
+fn the_headers_are_of_the_most_restrictive_descriptor() {
     let secs = Span::from_secs;
     let with = |verdict: Verdict| status(rule(None, &[(verdict.limit, 60)]), &[verdict], 0);
     let leads = |verdicts: &[Verdict]| {
@@ -135,7 +135,7 @@ fn windows_without_a_unit_have_no_unit() {
 }
 
 #[test]
-fn no_rule_and_unlimited_are_told_apart() {
+fn no_rule_and_unlimited_differ() {
     let free = answer(vec![unmatched(), status(rule(None, &[]), &[], 0)]);
     assert_eq!(headers(&free), "");
     assert_eq!(
@@ -145,7 +145,7 @@ fn no_rule_and_unlimited_are_told_apart() {
 }
 
 #[test]
-fn a_shadow_rule_slows_nobody_down() {
+fn a_shadow_rule_adds_no_delay() {
     let mut trial = rule(Some("trial"), &[(1, 60)]);
     trial.shadow = true;
     let mut verdict = refused(1, Span::from_secs(9), Retry::After(Span::from_secs(9)));

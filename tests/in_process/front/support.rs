@@ -1,4 +1,4 @@
-//! A `Decide` that answers from a table, doors on it, and a byte-level HTTP/1 client.
+//! A `Decide` with a table of answers, listeners in front of it, and a byte-level HTTP/1 client.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -104,9 +104,9 @@ pub(crate) fn limited() -> Answer {
 
 // === the table ===
 
-/// An ask, kept.
+/// A check that the table received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedCheck {
     pub(crate) domain: String,
     pub(crate) descriptors: Vec<Vec<(String, String)>>,
     pub(crate) own_hits: Vec<Option<i64>>,
@@ -116,7 +116,7 @@ pub(crate) struct Asked {
 /// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit.
 pub(crate) struct Table {
     pub(crate) answers: BTreeMap<&'static str, Answer>,
-    pub(crate) asked: Mutex<Vec<Asked>>,
+    pub(crate) checks: Mutex<Vec<RecordedCheck>>,
     pub(crate) gate: Semaphore,
 }
 
@@ -124,7 +124,7 @@ impl Table {
     pub(crate) fn new(answers: impl IntoIterator<Item = (&'static str, Answer)>) -> Arc<Self> {
         Arc::new(Self {
             answers: answers.into_iter().collect(),
-            asked: Mutex::default(),
+            checks: Mutex::default(),
             gate: Semaphore::new(0),
         })
     }
@@ -133,44 +133,44 @@ impl Table {
         Self::new([("open", open()), ("limited", limited())])
     }
 
-    /// Waits until somebody asked.
-    pub(crate) async fn until_asked(&self) {
-        let asked = async {
-            while self.asked.lock().is_empty() {
+    /// Waits for the first check.
+    pub(crate) async fn until_checked(&self) {
+        let checked = async {
+            while self.checks.lock().is_empty() {
                 tokio::task::yield_now().await;
             }
         };
-        in_time("wait for an ask", asked).await;
+        in_time("a check arrives", checked).await;
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().clone()
+    pub(crate) fn checks(&self) -> Vec<RecordedCheck> {
+        self.checks.lock().clone()
     }
 }
 
 impl Decide for Table {
-    async fn decide(&self, ask: CheckRequest<'_>) -> Answer {
+    async fn decide(&self, request: CheckRequest<'_>) -> Answer {
         let entries = |descriptor: &tidegate_limiter::descriptor::Descriptor<'_>| {
             descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect()
         };
-        self.asked.lock().push(Asked {
-            domain: ask.domain.to_owned(),
-            descriptors: ask.descriptors.iter().map(entries).collect(),
-            own_hits: ask.descriptors.iter().map(|d| d.hits.map(Hits::get)).collect(),
-            hits: ask.hits.get(),
+        self.checks.lock().push(RecordedCheck {
+            domain: request.domain.to_owned(),
+            descriptors: request.descriptors.iter().map(entries).collect(),
+            own_hits: request.descriptors.iter().map(|d| d.hits.map(Hits::get)).collect(),
+            hits: request.hits.get(),
         });
-        if ask.domain == "held" {
+        if request.domain == "held" {
             self.gate.acquire().await.expect("an open gate").forget();
         }
-        let unmatched = || answer(ask.descriptors.iter().map(|_| unmatched()).collect());
-        self.answers.get(ask.domain).cloned().unwrap_or_else(unmatched)
+        let unmatched = || answer(request.descriptors.iter().map(|_| unmatched()).collect());
+        self.answers.get(request.domain).cloned().unwrap_or_else(unmatched)
     }
 }
 
-/// Ready or not, as told.
-pub(crate) struct Told(pub(crate) Result<(), String>);
+/// Ready or not, as set.
+pub(crate) struct Readiness(pub(crate) Result<(), String>);
 
-impl Probes for Told {
+impl Probes for Readiness {
     fn ready(&self) -> Result<(), String> {
         self.0.clone()
     }
@@ -180,9 +180,9 @@ impl Probes for Told {
     }
 }
 
-// === doors ===
+// === listeners ===
 
-/// A door that listens; drains when dropped.
+/// A running listener. It drains when it is dropped.
 pub(crate) struct Listener {
     pub(crate) addr: SocketAddr,
     pub(crate) stats: Arc<ListenerStats>,
@@ -196,16 +196,16 @@ impl Drop for Listener {
     }
 }
 
-pub(crate) async fn http_door(table: &Arc<Table>, bounds: Bounds, auth: &str) -> Listener {
+pub(crate) async fn http_listener(table: &Arc<Table>, bounds: Bounds, auth: &str) -> Listener {
     let auth: Auth = toml::from_str(auth).expect("a valid [auth] section");
-    http_door_with(table, bounds, auth, Told(Ok(())), 429).await
+    http_listener_with(table, bounds, auth, Readiness(Ok(())), 429).await
 }
 
-pub(crate) async fn http_door_with(
+pub(crate) async fn http_listener_with(
     table: &Arc<Table>,
     bounds: Bounds,
     auth: Auth,
-    probes: Told,
+    probes: Readiness,
     denied_status: u16,
 ) -> Listener {
     let stats = Arc::<ListenerStats>::default();
@@ -229,11 +229,11 @@ pub(crate) async fn http_door_with(
     Listener { addr, stats, drain, served }
 }
 
-pub(crate) async fn grpc_door(table: &Arc<Table>, bounds: Bounds) -> (Listener, Health) {
-    grpc_door_with(table, bounds, None).await
+pub(crate) async fn grpc_listener(table: &Arc<Table>, bounds: Bounds) -> (Listener, Health) {
+    grpc_listener_with(table, bounds, None).await
 }
 
-pub(crate) async fn grpc_door_with(
+pub(crate) async fn grpc_listener_with(
     table: &Arc<Table>,
     bounds: Bounds,
     tls: Option<Tls>,
@@ -261,7 +261,7 @@ pub(crate) async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
     tokio::time::timeout(guard, done).await.unwrap_or_else(|_| panic!("{what}: it hangs"))
 }
 
-// === an HTTP/1 client that sends whatever it is told ===
+// === an HTTP/1 client that sends any bytes ===
 
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {

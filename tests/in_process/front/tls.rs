@@ -1,4 +1,4 @@
-//! The gRPC door under TLS: whom it lets in, what it shows, and what it does when its files change.
+//! The gRPC listener under TLS: which clients it accepts, its certificate, and changed files.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 use tower::service_fn;
 
-use super::support::{Listener, Table, grpc_door_with, in_time};
+use super::support::{Listener, Table, grpc_listener_with, in_time};
 
 #[tokio::test]
 async fn a_client_is_answered_under_tls_of_either_version() {
@@ -33,7 +33,7 @@ async fn a_client_is_answered_under_tls_of_either_version() {
     let (listener, _reload) = site.listener(Bounds::default()).await;
     for version in [&TLS12, &TLS13] {
         let client = site.client(None, version);
-        assert_eq!(ask(listener.addr, &client).await.expect("an answer"), Code::Ok);
+        assert_eq!(check(listener.addr, &client).await.expect("an answer"), Code::Ok);
     }
     assert_eq!(listener.stats.unshaken.get(), 0);
 }
@@ -66,13 +66,13 @@ async fn a_client_without_the_right_certificate_is_refused() {
     let named = clients.issue("envoy.internal");
     for version in [&TLS12, &TLS13] {
         let client = site.client(Some(&named), version);
-        assert_eq!(ask(listener.addr, &client).await.expect("an answer"), Code::Ok);
+        assert_eq!(check(listener.addr, &client).await.expect("an answer"), Code::Ok);
     }
-    let stranger = Authority::new().issue("envoy.internal");
+    let peer = Authority::new().issue("envoy.internal");
     let misnamed = clients.issue("other.internal");
-    for (refused, shown) in [None, Some(&stranger), Some(&misnamed)].into_iter().zip(1..) {
+    for (refused, shown) in [None, Some(&peer), Some(&misnamed)].into_iter().zip(1..) {
         let client = site.client(refused, &TLS13);
-        ask(listener.addr, &client).await.expect_err("it is refused");
+        check(listener.addr, &client).await.expect_err("it is refused");
         assert_eq!(listener.stats.unshaken.get(), shown);
     }
 }
@@ -93,7 +93,7 @@ async fn a_new_certificate_is_shown_and_a_broken_one_changes_nothing() {
     site.write("key.pem", &second.key);
     site.looked_at().await;
     assert_eq!(shown(listener.addr, &client).await, second.der());
-    assert_eq!(ask(listener.addr, &client).await.expect("an answer"), Code::Ok);
+    assert_eq!(check(listener.addr, &client).await.expect("an answer"), Code::Ok);
 
     fs::remove_file(site.path("cert.pem")).expect("it was there");
     site.looked_at().await;
@@ -101,7 +101,7 @@ async fn a_new_certificate_is_shown_and_a_broken_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn files_that_make_no_tls_are_told_with_their_path() {
+async fn invalid_tls_files_are_reported_with_their_path() {
     let mut site = Site::new();
     let says = |grpc: &Grpc| match Tls::of(grpc) {
         Err(error) => tidegate::config::UserError::from(error).to_string(),
@@ -116,7 +116,7 @@ async fn files_that_make_no_tls_are_told_with_their_path() {
     assert!(says(&site.grpc).contains("nowhere.pem: No such file"), "{}", says(&site.grpc));
 }
 
-// === the site: certificates, a door, clients ===
+// === certificates, a listener, clients ===
 
 struct Site {
     dir: tempfile::TempDir,
@@ -148,7 +148,7 @@ impl Site {
         let (tls, reloader) = Tls::of(&self.grpc).expect("files that work").expect("TLS");
         let stop = CancellationToken::new();
         tokio::spawn(reloader.run(stop.clone()));
-        let (listener, _) = grpc_door_with(&Table::usual(), bounds, Some(tls)).await;
+        let (listener, _) = grpc_listener_with(&Table::usual(), bounds, Some(tls)).await;
         (listener, Reload(stop))
     }
 
@@ -247,13 +247,13 @@ fn request() -> RateLimitRequest {
     RateLimitRequest { domain: "open".into(), descriptors, hits_addend: 0 }
 }
 
-async fn ask(addr: SocketAddr, client: &Arc<ClientConfig>) -> Result<Code, tonic::Status> {
+async fn check(addr: SocketAddr, client: &Arc<ClientConfig>) -> Result<Code, tonic::Status> {
     let client = Arc::clone(client);
     let connector = service_fn(move |_| {
         let client = Arc::clone(&client);
         async move { connect(addr, &client).await.map(TokioIo::new) }
     });
-    // The scheme is for the request line alone: the connector speaks TLS.
+    // The scheme is for the request line alone: the connector uses TLS.
     let endpoint = Endpoint::from_static("http://rl.internal");
     let channel = endpoint.connect_with_connector_lazy(connector);
     let mut client = RlsClient::over(channel);

@@ -11,18 +11,18 @@ use tidegate::front::rls::message::{
 use tidegate_limiter::units::Span;
 
 /// A scenario.
-pub struct Case {
-    pub name: String,
-    pub steps: Vec<Step>,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) steps: Vec<Step>,
     json: Value,
 }
 
 /// One request of a scenario, and its answer.
-pub struct Step(Value);
+pub(crate) struct Step(Value);
 
 /// What a case shows of the reference that is not to be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
+pub(crate) enum Bug {
     /// A request ends the process.
     Crash,
     /// Two counters have one name, because keys, values and windows are joined.
@@ -32,7 +32,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    pub fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Crash => "the reference's process crashes; here the request is answered",
             Self::SharedName => "two counters share a name there; here each counts by itself",
@@ -42,7 +42,7 @@ impl Bug {
 }
 
 /// All scenarios of the collection.
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     let file = folder().join("sequence_cases.json");
     let text = std::fs::read_to_string(&file)
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -50,8 +50,8 @@ pub fn all() -> Vec<Case> {
     cases.into_iter().map(Case::new).collect()
 }
 
-/// Whether no other collection was asked for.
-pub fn is_our_collection() -> bool {
+/// Whether the collection is the one in the repository.
+pub(crate) fn is_our_collection() -> bool {
     named_folder().is_none()
 }
 
@@ -72,12 +72,12 @@ impl Case {
     }
 
     /// Its rule files.
-    pub fn files(&self) -> Vec<&str> {
+    pub(crate) fn files(&self) -> Vec<&str> {
         ["yaml", "yaml2"].iter().filter_map(|key| self.json[*key].as_str()).collect()
     }
 
     /// A setting of the process; empty when it is not given.
-    pub fn setting(&self, name: &str) -> &str {
+    pub(crate) fn setting(&self, name: &str) -> &str {
         self.json["env"][name].as_str().unwrap_or_default()
     }
 
@@ -85,12 +85,12 @@ impl Case {
         matches!(self.setting(name), "1" | "t" | "T" | "true" | "TRUE" | "True")
     }
 
-    pub fn merges_domains(&self) -> bool {
+    pub(crate) fn merges_domains(&self) -> bool {
         self.is_set("MERGE_DOMAIN_CONFIG") || self.json["merge_domain_config"] == true
     }
 
     /// The settings by our names.
-    pub fn envoy(&self) -> Envoy {
+    pub(crate) fn envoy(&self) -> Envoy {
         let text = |name: &str, usual: String| match self.setting(name) {
             "" => usual,
             given => given.to_owned(),
@@ -118,7 +118,7 @@ impl Case {
 
     /// Whether each hit is counted, refused or not, under the entries of its own descriptor, and
     /// each refusal told.
-    pub fn counts_plainly(&self) -> bool {
+    pub(crate) fn counts_plainly(&self) -> bool {
         let envoy = self.envoy();
         let sharing = ["share_threshold", "shadow_mode"];
         let is_shared = |file: &&str| sharing.iter().any(|key| file.contains(key));
@@ -126,7 +126,7 @@ impl Case {
     }
 
     /// What was counted at the end, without what stayed zero.
-    pub fn statistics(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn statistics(&self) -> BTreeMap<String, u64> {
         let counted = self.json["final_stats"].as_object().into_iter().flatten();
         counted
             .filter_map(|(name, count)| Some((name.clone(), count.as_u64()?)))
@@ -134,8 +134,8 @@ impl Case {
             .collect()
     }
 
-    /// Which bug the case shows, told by its form.
-    pub fn bug(&self) -> Option<Bug> {
+    /// The bug that the case shows, recognised by its form.
+    pub(crate) fn bug(&self) -> Option<Bug> {
         if self.steps.iter().any(|step| !step.0["process_crash"].is_null()) {
             return Some(Bug::Crash);
         }
@@ -164,38 +164,38 @@ impl Case {
 }
 
 impl Step {
-    /// When it was asked.
-    pub fn seconds(&self) -> u64 {
+    /// When the request was sent.
+    pub(crate) fn seconds(&self) -> u64 {
         self.0["t"].as_u64().expect("a time")
     }
 
     /// A rule file that is loaded before the request.
-    pub fn reload(&self) -> Option<&str> {
+    pub(crate) fn reload(&self) -> Option<&str> {
         self.0["yaml"].as_str()
     }
 
-    pub fn descriptors(&self) -> &[Value] {
+    pub(crate) fn descriptors(&self) -> &[Value] {
         self.0["req"]["descriptors"].as_array().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Whether the reference answered.
-    pub fn has_answer(&self) -> bool {
+    pub(crate) fn has_answer(&self) -> bool {
         self.0["statuses"].is_array()
     }
 
     /// The statuses of the reference.
-    pub fn statuses(&self) -> &[Value] {
+    pub(crate) fn statuses(&self) -> &[Value] {
         self.0["statuses"].as_array().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Entries of a descriptor.
-    pub fn entries(&self, number: usize) -> Vec<(&str, &str)> {
+    pub(crate) fn entries(&self, number: usize) -> Vec<(&str, &str)> {
         let entries = self.descriptors()[number]["E"].as_array().into_iter().flatten();
         entries.filter_map(|pair| Some((pair[0].as_str()?, pair[1].as_str()?))).collect()
     }
 
     /// The request as a message.
-    pub fn request(&self) -> RateLimitRequest {
+    pub(crate) fn request(&self) -> RateLimitRequest {
         let req = &self.0["req"];
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         let descriptor = |(index, it): (usize, &Value)| RateLimitDescriptor {
@@ -219,7 +219,7 @@ impl Step {
     }
 
     /// What the reference answered, in the form of [`super::render`].
-    pub fn expected(&self) -> Value {
+    pub(crate) fn expected(&self) -> Value {
         if let Some(error) = self.0["grpc_error"].as_str() {
             return json!({ "grpc_error": error });
         }
@@ -235,13 +235,13 @@ impl Step {
     }
 
     /// Hits of a descriptor.
-    pub fn hits(&self, number: usize) -> u64 {
+    pub(crate) fn hits(&self, number: usize) -> u64 {
         let of_all = self.0["req"]["hits_addend"].as_u64().unwrap_or(0).max(1);
         self.descriptors()[number]["Hits"].as_u64().unwrap_or(of_all)
     }
 
     /// A descriptor as what it is.
-    pub fn structured_key(&self, number: usize) -> String {
+    pub(crate) fn structured_key(&self, number: usize) -> String {
         format!("{} {:?}", self.0["req"]["domain"], self.entries(number))
     }
 
@@ -255,7 +255,7 @@ impl Step {
     }
 
     /// When the window of a unit began.
-    pub fn window(&self, unit: &Value) -> u64 {
+    pub(crate) fn window(&self, unit: &Value) -> u64 {
         let unit = Unit::ALL.into_iter().find(|it| unit.as_str() == Some(it.name()));
         let window = unit.and_then(Unit::window).map_or(1, Span::as_secs_ceil);
         self.seconds() / window * window

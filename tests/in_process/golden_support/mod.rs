@@ -1,8 +1,5 @@
-//! The golden sequence cases, and a node that stands alone to run them with.
+//! The golden sequence cases, and a standalone node to run them with.
 
-#![allow(unreachable_pub, reason = "each test is a crate of its own")]
-#![allow(dead_code, reason = "each test uses its part of the support")]
-
-pub mod case;
-pub mod node;
-pub mod render;
+pub(crate) mod case;
+pub(crate) mod node;
+pub(crate) mod render;

@@ -30,8 +30,8 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 const BROKEN: &str = "'''";
 
 /// The node, and what was loaded so far.
-pub struct Node {
-    pub core: Arc<Core>,
+pub(crate) struct Node {
+    pub(crate) core: Arc<Core>,
     clock: Arc<ManualClock>,
     book: Arc<ArcSwap<Book>>,
     merges_domains: bool,
@@ -41,7 +41,7 @@ pub struct Node {
 
 impl Node {
     /// A node with the settings of the case, which loaded its rules or could not.
-    pub async fn start(case: &Case) -> Self {
+    pub(crate) async fn start(case: &Case) -> Self {
         let seconds = case.steps.first().map_or(0, Step::seconds);
         let mut node = Self::unloaded(case.envoy(), seconds).await;
         node.merges_domains = case.merges_domains();
@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// A node without rules.
-    pub async fn unloaded(envoy: Envoy, seconds: u64) -> Self {
+    pub(crate) async fn unloaded(envoy: Envoy, seconds: u64) -> Self {
         let (mut environment, _) = node::outside();
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(seconds)));
         environment.clock = clock.clone();
@@ -63,12 +63,12 @@ impl Node {
     }
 
     /// Sends the request of a step and returns the response in the form of the cases.
-    pub async fn check(&self, step: &Step) -> Value {
+    pub(crate) async fn check(&self, step: &Step) -> Value {
         render::answer(self.send(step.seconds(), step.request()).await)
     }
 
     /// Sends a message at a time.
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         seconds: u64,
         request: RateLimitRequest,
@@ -84,7 +84,7 @@ impl Node {
     }
 
     /// Loads files. The new rules are in force, or the old ones stay.
-    pub fn load(&mut self, files: &[&str]) {
+    pub(crate) fn load(&mut self, files: &[&str]) {
         let source = |(name, text): (&str, &&str)| Source {
             name: name.into(),
             bytes: text.as_bytes().to_vec(),
@@ -104,9 +104,9 @@ impl Node {
         service.config_load_error.store(self.loads_failed, Ordering::Relaxed);
     }
 
-    /// Loads other rules if the step shows that they are in force. The cases tell how often the
-    /// reference loaded, not what: that is read from the limits it answered with.
-    pub fn reload_for(&mut self, case: &Case, step: &Step) {
+    /// Loads other rules if the step shows that they are in force. The cases have how often the
+    /// reference loaded, not what: that follows from the limits of its responses.
+    pub(crate) fn reload_for(&mut self, case: &Case, step: &Step) {
         if let Some(text) = step.reload() {
             return self.load(&[text]);
         }
@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// Loads what the reference loaded without any answer showing it.
-    pub fn reload_rest(&mut self, case: &Case) {
+    pub(crate) fn reload_rest(&mut self, case: &Case) {
         let counted = case.statistics();
         let count = |name: &str| counted.get(name).copied().unwrap_or(0);
         while self.loads_ok < count("config_load_success") {
@@ -154,7 +154,7 @@ impl Node {
     }
 
     /// What was counted, by the names of the cases.
-    pub fn statistics(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn statistics(&self) -> BTreeMap<String, u64> {
         let tallies = &self.core.decider.parts().tallies;
         let mut counted = BTreeMap::new();
         let mut add = |name: String, count: &AtomicU64| {

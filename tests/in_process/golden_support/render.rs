@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 use tidegate::front::rls::message::{Code, DescriptorStatus, RateLimitResponse, Unit};
-use tidegate::front::rls::structure::{Kind, Struct, Value as Told};
+use tidegate::front::rls::structure::{Kind, Struct, Value as StructValue};
 use tonic::Status;
 
 /// What the service answered.
-pub fn answer(answer: Result<RateLimitResponse, Status>) -> Value {
+pub(crate) fn answer(answer: Result<RateLimitResponse, Status>) -> Value {
     let response = match answer {
         Ok(response) => response,
         Err(status) => {
@@ -53,10 +53,10 @@ fn code(number: i32) -> &'static str {
 
 fn structure(structure: &Struct) -> Value {
     let fields = structure.fields.iter();
-    Value::Object(fields.map(|(key, value)| (key.clone(), told(key, value))).collect())
+    Value::Object(fields.map(|(key, value)| (key.clone(), struct_value(key, value))).collect())
 }
 
-fn told(key: &str, value: &Told) -> Value {
+fn struct_value(key: &str, value: &StructValue) -> Value {
     match value.kind.as_ref().expect("a value") {
         Kind::Null(_) => Value::Null,
         Kind::Bool(truth) => json!(truth),
@@ -64,11 +64,11 @@ fn told(key: &str, value: &Told) -> Value {
         Kind::Text(text) if key == "limit" => json!(unit_as_number(text)),
         Kind::Text(text) => json!(text),
         Kind::Struct(inner) => structure(inner),
-        Kind::List(list) => list.values.iter().map(|value| told("", value)).collect(),
+        Kind::List(list) => list.values.iter().map(|value| struct_value("", value)).collect(),
     }
 }
 
-/// The cases were written by a printer that knows no names of units.
+/// The cases have numbers in place of names of units.
 fn unit_as_number(text: &str) -> String {
     let mut text = text.to_owned();
     for unit in Unit::ALL {
@@ -78,7 +78,7 @@ fn unit_as_number(text: &str) -> String {
 }
 
 /// The same with all numbers as integers that are.
-pub fn numbers(value: &Value) -> Value {
+pub(crate) fn numbers(value: &Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
             #[expect(clippy::cast_possible_truncation, reason = "it is whole and small")]
@@ -94,8 +94,8 @@ pub fn numbers(value: &Value) -> Value {
     }
 }
 
-/// Headers as pairs, in whichever way JSON says them.
-pub fn pairs(headers: &Value) -> Vec<(String, String)> {
+/// Headers as pairs, in any of their JSON forms.
+pub(crate) fn pairs(headers: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

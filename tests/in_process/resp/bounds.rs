@@ -1,4 +1,4 @@
-//! What a client may hold of the door, and what happens at each bound.
+//! The bounds of a client, and what happens at each.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::listener::{array, open_with};
 const SHORT_MS: u64 = 300;
 
 #[tokio::test]
-async fn a_door_with_a_password_answers_nobody_who_does_not_know_it() {
+async fn a_listener_with_a_password_refuses_unauthenticated_clients() {
     let listener = open_with(|config| config.resp.password = Some("open sesame".into())).await;
     let mut client = listener.client().await;
     client.exchange("CL.THROTTLE a 1 1 1", "-NOAUTH Authentication required.|").await;
@@ -31,7 +31,7 @@ async fn a_door_with_a_password_answers_nobody_who_does_not_know_it() {
 }
 
 #[tokio::test]
-async fn whoever_never_says_the_password_is_cut_off() {
+async fn an_unauthenticated_connection_is_closed() {
     let listener = open_with(|config| {
         config.resp.password = Some("secret".into());
         config.limits.header_timeout_ms = SHORT_MS;
@@ -132,11 +132,11 @@ async fn what_is_too_long_is_refused() {
 async fn a_client_that_reads_nothing_is_not_read_and_cut_off_in_the_end() {
     let listener = open_with(|config| config.limits.header_timeout_ms = SHORT_MS).await;
     let mut client = listener.client().await;
-    // Each asks for far more than it is itself: what is not taken must not pile up.
-    let asks = "COMMAND\r\n".repeat(1_000);
+    // Each reply is far larger than its command: replies that are not read must not pile up.
+    let commands = "COMMAND\r\n".repeat(1_000);
     let flood = async {
         loop {
-            if tokio::io::AsyncWriteExt::write_all(&mut client.stream, asks.as_bytes())
+            if tokio::io::AsyncWriteExt::write_all(&mut client.stream, commands.as_bytes())
                 .await
                 .is_err()
             {
@@ -149,7 +149,7 @@ async fn a_client_that_reads_nothing_is_not_read_and_cut_off_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_full_door_lets_the_next_one_wait() {
+async fn a_full_listener_queues_the_next_connection() {
     let listener = open_with(|config| config.limits.connections_max = 2).await;
     let (mut first, mut second) = (listener.client().await, listener.client().await);
     first.exchange("PING", "+PONG|").await;

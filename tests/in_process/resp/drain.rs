@@ -1,4 +1,4 @@
-//! A draining door finishes what was begun, and ends.
+//! A draining listener finishes the commands in progress, and ends.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The door for clients of Redis, byte by byte: a whole node that stands alone, under a clock that is
-//! set, behind the door on a socket.
+//! The RESP listener byte by byte, in front of a standalone node with a manual clock.
 
 mod bounds;
 mod drain;

@@ -1,4 +1,4 @@
-//! `CL.THROTTLE` answers what redis-cell answers; `TG.CHECK` what the rules say.
+//! `CL.THROTTLE` replies as redis-cell does, `TG.CHECK` by the rules.
 
 use tidegate_limiter::policy::Mode;
 
@@ -51,7 +51,7 @@ async fn a_quantity_is_taken_whole_or_not_at_all() {
     // Below zero gives back.
     client.throttles("user 9 10 10 -3", [0, 10, 9, -1, 1]).await;
     client.throttles("user 9 10 10 9", [0, 10, 0, -1, 10]).await;
-    // Idle for as long as it said, all is there again.
+    // After the reset time of the reply the whole limit is there again.
     listener.later(10_000 * MS);
     client.throttles("user 9 10 10 10", [0, 10, 0, -1, 10]).await;
 }

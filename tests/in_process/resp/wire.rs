@@ -1,4 +1,5 @@
-//! Pipelines are answered in order whatever way they come, and strangers' bytes end well.
+//! Replies to pipelines are in order however the bytes are split, and bytes of other protocols get an
+//! error.
 
 use super::listener::{array, open};
 
@@ -93,7 +94,7 @@ async fn what_is_no_command_ends_the_connection_after_what_was_right() {
         ("PING\r\n*1\r\n+OK\r\n", "+PONG|-ERR Protocol error: expected '$', got '+'|"),
         ("*x\r\n", "-ERR Protocol error: invalid multibulk length|"),
         ("PING\r\nQUIT\r\nPING\r\n", "+PONG|+OK|"),
-        // Somebody's browser.
+        // A browser.
         (
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             "-ERR unknown command 'GET', with args beginning with: '/' 'HTTP/1.1' |",

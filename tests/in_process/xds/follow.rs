@@ -1,4 +1,4 @@
-//! The client: what it asks, what it answers, and which rules are in force meanwhile.
+//! The client: its requests, its ACKs and NACKs, and which rules are in force.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,21 +27,21 @@ async fn each_state_of_the_world_replaces_the_one_before_and_is_confirmed() {
     let mut server = Server::start().await;
     let follower = Follower::of(server.addr);
     let mut stream = server.accept().await;
-    assert_eq!(said(&stream.request().await), ("", "", None));
+    assert_eq!(fields(&stream.request().await), ("", "", None));
     assert_eq!(follower.status(), Status::default());
 
     let answer = stream.exchange(state("1", &[rules("a", 5), rules("b", 6)])).await;
-    assert_eq!(said(&answer), ("1", "n1", None));
+    assert_eq!(fields(&answer), ("1", "n1", None));
     // What was confirmed is in force.
     assert_eq!((follower.limit("a"), follower.limit("b")), (Some(5), Some(6)));
 
     let answer = stream.exchange(state("2", &[rules("b", 7)])).await;
-    assert_eq!(said(&answer), ("2", "n2", None));
+    assert_eq!(fields(&answer), ("2", "n2", None));
     assert_eq!((follower.limit("a"), follower.limit("b")), (None, Some(7)));
     assert_eq!(follower.status(), Status { loads_ok: 2, ..Status::default() });
 
     let answer = stream.exchange(state("3", &[])).await;
-    assert_eq!(said(&answer), ("3", "n3", None));
+    assert_eq!(fields(&answer), ("3", "n3", None));
     assert_eq!(follower.handle.book().domains().count(), 0);
     follower.stop().await;
 }
@@ -56,14 +56,14 @@ async fn one_bad_resource_refuses_them_all_and_the_old_rules_stay() {
 
     let answer = stream.exchange(state("2", &[rules("a", 9), mistaken_rules("b")])).await;
     let reason = "b-config: invalid rate limit unit 'UNKNOWN'";
-    assert_eq!(said(&answer), ("1", "n2", Some(reason)));
+    assert_eq!(fields(&answer), ("1", "n2", Some(reason)));
     assert_eq!((follower.limit("a"), follower.limit("b")), (Some(5), None));
     let status = follower.status();
     assert_eq!((status.loads_ok, status.loads_failed), (1, 1));
     assert!(status.error.unwrap().contains("invalid rate limit unit 'UNKNOWN'"));
 
     let answer = stream.exchange(state("3", &[rules("a", 9)])).await;
-    assert_eq!(said(&answer), ("3", "n3", None));
+    assert_eq!(fields(&answer), ("3", "n3", None));
     assert_eq!((follower.limit("a"), follower.status().error), (Some(9), None));
     follower.stop().await;
 }
@@ -85,7 +85,7 @@ async fn statistics_go_on_through_an_update() {
 }
 
 #[tokio::test]
-async fn a_stream_that_broke_is_opened_anew_and_asks_for_everything() {
+async fn a_broken_stream_is_reopened_and_subscribes_to_everything() {
     let mut server = Server::start().await;
     let follower = Follower::of(server.addr);
     let mut stream = server.accept().await;
@@ -94,19 +94,19 @@ async fn a_stream_that_broke_is_opened_anew_and_asks_for_everything() {
 
     stream.break_off().await;
     let mut stream = server.accept().await;
-    assert_eq!(said(&stream.request().await), ("", "", None));
+    assert_eq!(fields(&stream.request().await), ("", "", None));
     let error = follower.status().error.unwrap();
     assert!(error.contains("the stream broke") && error.contains("restarting"), "{error}");
     assert_eq!(follower.limit("a"), Some(5), "the rules stay while the server is away");
 
     // A server that was restarted may begin with the same version again.
     let answer = stream.exchange(state("1", &[rules("a", 8)])).await;
-    assert_eq!(said(&answer), ("1", "n1", None));
+    assert_eq!(fields(&answer), ("1", "n1", None));
     assert_eq!((follower.limit("a"), follower.status().error), (Some(8), None));
 
     drop(stream);
     let mut stream = server.accept().await;
-    assert_eq!(said(&stream.request().await), ("", "", None));
+    assert_eq!(fields(&stream.request().await), ("", "", None));
     let error = follower.status().error.unwrap();
     assert!(error.contains("the server ended the stream"), "{error}");
     follower.stop().await;
@@ -144,7 +144,7 @@ async fn a_message_beyond_the_bound_is_not_taken() {
     assert_eq!(follower.limit("a"), Some(5));
     // It is the message that is at fault, not the server.
     let mut stream = server.accept().await;
-    assert_eq!(said(&stream.request().await), ("", "", None));
+    assert_eq!(fields(&stream.request().await), ("", "", None));
     follower.stop().await;
 }
 
@@ -157,13 +157,13 @@ async fn a_response_about_another_type_is_not_answered() {
     let other = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
     stream.send(DiscoveryResponse { type_url: other.into(), ..state("1", &[]) }).await;
     let answer = stream.exchange(state("2", &[rules("a", 5)])).await;
-    assert_eq!(said(&answer), ("2", "n2", None));
+    assert_eq!(fields(&answer), ("2", "n2", None));
     assert_eq!(follower.status().loads_ok, 1);
     follower.stop().await;
 }
 
 #[tokio::test]
-async fn the_server_learns_who_asks_for_what() {
+async fn the_request_has_the_node_and_its_subscription() {
     let mut server = Server::start().await;
     let follower = Follower::start(Xds {
         node_id: "edge".to_owned(),
@@ -177,7 +177,7 @@ async fn the_server_learns_who_asks_for_what() {
 
     let request = stream.request().await;
     assert_eq!(request.type_url, TYPE_URL);
-    assert!(request.resource_names.is_empty(), "all resources are asked for");
+    assert!(request.resource_names.is_empty(), "it subscribes to all resources");
     let node = request.node.unwrap();
     let team = node.metadata.unwrap().fields["team"].kind.clone();
     assert_eq!((node.id.as_str(), team), ("edge", Some(Kind::Text("a=b".to_owned()))));
@@ -251,7 +251,7 @@ impl Entropy for NoDice {
     }
 }
 
-fn said(request: &DiscoveryRequest) -> (&str, &str, Option<&str>) {
+fn fields(request: &DiscoveryRequest) -> (&str, &str, Option<&str>) {
     let reason = request.error_detail.as_ref().map(|status| &*status.message);
     (&request.version_info, &request.response_nonce, reason)
 }

@@ -1,4 +1,4 @@
-//! The server is who its certificate says, and so is the node.
+//! Server and node authenticate each other by certificate.
 
 use std::fs;
 use std::path::Path;

@@ -1,10 +1,10 @@
-//! What a person reads who made a mistake in a rule file: file, line, column, key, fact, advice.
+//! Errors in a rule file: file, line, column, key, fact, advice.
 
 use tidegate_limiter::policy::Mode;
 use tidegate_rules::Defaults;
 use tidegate_rules::load::{Options, Source, parse};
 
-/// Mistakes in one `rate_limit`, and what is said of them.
+/// Errors in one `rate_limit`, and their messages.
 #[rustfmt::skip]
 const LIMITS: &[(&str, &str)] = &[
     (
@@ -247,7 +247,7 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_in_a_limit_is_told_with_its_place_and_a_way_out() {
+fn every_error_in_a_limit_has_its_position_and_advice() {
     for (text, expected) in LIMITS {
         let file = format!("domain: d\ndescriptors:\n- key: a\n  rate_limit: {text}\n");
         assert_eq!(refusal(&[("f.yaml", &file)], &Options::default()), *expected, "{text}");
@@ -255,7 +255,7 @@ fn every_mistake_in_a_limit_is_told_with_its_place_and_a_way_out() {
 }
 
 #[test]
-fn every_mistake_in_a_file_is_told_with_its_place_and_a_way_out() {
+fn every_error_in_a_file_has_its_position_and_advice() {
     for (text, expected) in FILES {
         assert_eq!(refusal(&[("f.yaml", text)], &Options::default()), *expected, "{text}");
     }
@@ -295,7 +295,7 @@ fn names_longer_than_a_request_may_carry_are_refused() {
 }
 
 #[test]
-fn a_small_file_cannot_ask_for_a_book_of_endless_names() {
+fn a_small_file_cannot_make_a_book_of_endless_names() {
     let mut text = String::from("domain: d\nmetadata: &r {unit: day, requests_per_unit: 1}\n");
     let key = "k".repeat(1_000);
     for depth in 0..30 {
@@ -307,8 +307,10 @@ fn a_small_file_cannot_ask_for_a_book_of_endless_names() {
     for leaf in 0..10_000 {
         text.extend([&indent, "- {key: l", &leaf.to_string(), ", rate_limit: *r}\n"]);
     }
-    let told = refusal(&[("f.yaml", &text)], &Options::default());
-    assert!(told.ends_with("the rules hold names of more than 64 MiB; use fewer or shorter rules"));
+    let shown = refusal(&[("f.yaml", &text)], &Options::default());
+    assert!(
+        shown.ends_with("the rules hold names of more than 64 MiB; use fewer or shorter rules")
+    );
 }
 
 #[test]
@@ -326,9 +328,9 @@ descriptors:
     rate_limit: {unit: minute, shadow_mode: true, replaces: [{name: other}]}
 ";
     let book = parse(&sources(&[("f.yaml", text)]), &Options::default()).unwrap();
-    let told: Vec<_> = book.warnings().iter().map(ToString::to_string).collect();
+    let shown: Vec<_> = book.warnings().iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        shown,
         [
             "f.yaml:6:5: value: is written twice; the last one counts",
             "f.yaml:7:5: unit: has no effect in a descriptor; it belongs in rate_limit",
@@ -339,7 +341,7 @@ descriptors:
 }
 
 #[test]
-fn nothing_is_handed_down_the_tree_and_that_is_said() {
+fn nothing_is_inherited_and_the_error_mentions_it() {
     let text = "
 domain: d
 descriptors:
@@ -351,9 +353,9 @@ descriptors:
       - {key: b, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
     let book = parse(&sources(&[("f.yaml", text)]), &Options::default()).expect("a book");
-    let told: Vec<_> = book.warnings().iter().map(ToString::to_string).collect();
+    let shown: Vec<_> = book.warnings().iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        shown,
         [
             "f.yaml:5:11: mode: has no effect: this descriptor has no rate_limit of its own",
             "f.yaml:6:18: shadow_mode: has no effect: this descriptor has no rate_limit of its own",

@@ -44,8 +44,8 @@ fn a_link_to_a_folder_is_followed_and_a_loop_ends() {
 fn a_dangling_link_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     symlink("nowhere", folder.path().join("a.yaml")).unwrap();
-    let told = read(folder.path()).unwrap_err().to_string();
-    assert!(told.contains("a.yaml: cannot be read: "), "{told}");
+    let text = read(folder.path()).unwrap_err().to_string();
+    assert!(text.contains("a.yaml: cannot be read: "), "{text}");
 }
 
 #[test]
@@ -54,16 +54,16 @@ fn files_and_depth_are_bounded() {
     for number in 0..=1_000 {
         fs::write(folder.path().join(format!("{number}.yaml")), "").unwrap();
     }
-    let told = read(folder.path()).unwrap_err().to_string();
+    let text = read(folder.path()).unwrap_err().to_string();
     assert!(
-        told.ends_with(": it holds more than 1,000 rule files; use fewer or shorter rules"),
-        "{told}"
+        text.ends_with(": it holds more than 1,000 rule files; use fewer or shorter rules"),
+        "{text}"
     );
 
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("d/".repeat(17))).unwrap();
-    let told = read(folder.path()).unwrap_err().to_string();
-    assert!(told.contains("nested more than 16 deep"), "{told}");
+    let text = read(folder.path()).unwrap_err().to_string();
+    assert!(text.contains("nested more than 16 deep"), "{text}");
 }
 
 fn names(folder: &Path) -> Vec<String> {

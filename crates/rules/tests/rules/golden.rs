@@ -1,7 +1,7 @@
-//! The rule files of envoyproxy/ratelimit mean here what they mean there.
+//! The rule files of envoyproxy/ratelimit have the same meaning here.
 //!
 //! `tests/golden/config_cases.json` holds rule files, requests, and what the reference did with them
-//! (commit f2fb157). A file is either refused with the reference's words, or loaded and then matches
+//! (commit f2fb157). A file is either refused with the text of the reference, or loaded and then matches
 //! every request as there. Set `GOLDEN_DIR` to run another collection.
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use tidegate_rules::{Error, Match, Reason};
 const DIFFERENT: &[(&str, &str)] = &[];
 
 #[test]
-fn rule_files_of_the_reference_mean_the_same() {
+fn rule_files_of_envoy_ratelimit_mean_the_same() {
     let (cases, is_ours) = cases();
     let least = if is_ours { 94 } else { 1 };
     assert!(cases.len() >= least, "only {} cases were found", cases.len());
@@ -58,7 +58,7 @@ fn check(case: &Value) -> Result<(), String> {
         ..Options::default()
     };
     let book = match (parse(&sources, &options), case["error"].as_str()) {
-        (Err(error), Some(expected)) => return same_words(&error, expected),
+        (Err(error), Some(expected)) => return same_text(&error, expected),
         (Err(error), None) => return Err(format!("refused: {error}")),
         (Ok(_), Some(expected)) => return Err(format!("accepted, not refused with {expected}")),
         (Ok(book), None) => book,
@@ -82,8 +82,8 @@ fn check(case: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The reference's words, up to where its YAML library speaks.
-fn same_words(error: &Error, expected: &str) -> Result<(), String> {
+/// The text of the reference, up to the part of its YAML library.
+fn same_text(error: &Error, expected: &str) -> Result<(), String> {
     let ours = format!("{}: {}", error.file, error.reason);
     let same = match expected.split_once("yaml: ") {
         Some((before, _)) => ours.starts_with(before),

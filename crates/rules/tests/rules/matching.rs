@@ -1,4 +1,4 @@
-//! Which rule a request meets, and what that rule says.
+//! Which rule matches a request, and what the rule contains.
 
 use proptest::prelude::*;
 use tidegate_limiter::descriptor::Entry;
@@ -102,7 +102,7 @@ descriptors:
 }
 
 #[test]
-fn the_fingerprint_is_of_what_the_rules_say() {
+fn the_fingerprint_is_of_the_meaning_of_the_rules() {
     let one = "domain: d\ndescriptors:\n- {key: a, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: a, value: '*y', rate_limit: {unit: hour, requests_per_unit: 2}}\n";
     let other = "domain: e\n";
     let base = books(&[("1", one), ("2", other)]).fingerprint();
@@ -131,7 +131,7 @@ fn the_fingerprint_is_of_what_the_rules_say() {
 }
 
 #[test]
-fn what_is_not_known_is_not_limited() {
+fn an_unmatched_request_is_not_limited() {
     let book = book("{domain: d, descriptors: [{key: a, rate_limit: {unit: day}}]}");
     assert!(book.find("x", &[Entry { key: "a", value: "" }]).is_none());
     assert!(book.find("d", &[]).is_none());
@@ -152,7 +152,7 @@ proptest! {
     /// The model joins keys and values as envoyproxy/ratelimit does; no key here holds a `_`, so
     /// joined and apart mean the same.
     #[test]
-    fn find_takes_the_walk_of_the_reference(
+    fn find_matches_as_envoy_ratelimit_does(
         tree in level(),
         entries in prop::collection::vec((key(), request_value()), 0..4),
     ) {

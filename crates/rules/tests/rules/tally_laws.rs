@@ -1,7 +1,7 @@
 //! What the tallies count, against a model that looks at each hit by itself.
 //!
 //! In a fixed window the n-th hit is over the limit if `n > limit`, and near it if it is not over
-//! but beyond the near part. The sums over random asks must be the counters. A failing case is
+//! but beyond the near part. The sums over random requests must be the counters. A failing case is
 //! printed in full, shrunk; proptest keeps no file of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ proptest! {
     fn the_counters_are_sums_over_single_hits(
         limit in 0..30_u32,
         tenths in 0..=10_u64,
-        asks in prop::collection::vec(0..12_u64, 0..20),
+        requests in prop::collection::vec(0..12_u64, 0..20),
         remembers in any::<bool>(),
         shadow in any::<bool>(),
     ) {
@@ -41,7 +41,7 @@ proptest! {
         let (mut model, tally) = (Model::default(), Tally::default());
         let mut used = 0;
         let mut is_remembered = false;
-        for hits in asks {
+        for hits in requests {
             model.total += hits;
             if is_remembered {
                 model.over += hits;
@@ -69,7 +69,7 @@ proptest! {
         prop_assert_eq!(counted(&tally), model);
     }
 
-    /// Whatever comes in is counted without a panic, and what is asked for is what is counted.
+    /// Any numbers are counted without a panic, and the total is the sum of the hits.
     #[test]
     fn any_numbers_are_counted(
         limit in any::<u32>(),

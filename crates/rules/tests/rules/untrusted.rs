@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn any_value_in_any_place_ends_in_a_book_or_an_error(key in word(), value in value()) {
+    fn any_value_anywhere_ends_in_a_book_or_an_error(key in word(), value in value()) {
         for text in [
             format!("{{domain: d, {key}: {value}}}"),
             format!("{{domain: d, descriptors: [{{key: k, {key}: {value}}}]}}"),
