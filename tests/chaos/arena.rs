@@ -171,10 +171,12 @@ impl Arena {
             let is_seen = |event: &&Event| event.token == node.token && event.answer.is_by_policy();
             let seen = i64::try_from(history.iter().filter(is_seen).count()).unwrap();
             match node.metric("tidegate_verdicts_total{source=\"policy\"}").await {
-                Ok(said) if said >= seen => {}
-                said => {
+                Ok(counted) if counted >= seen => {}
+                counted => {
                     let id = &node.id;
-                    self.broken.push(format!("{id} says of {said:?} answers by policy of {seen}"));
+                    self.broken.push(format!(
+                        "{id} counted {counted:?} answers by the fallback, clients received {seen}"
+                    ));
                 }
             }
         }

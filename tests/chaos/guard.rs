@@ -99,7 +99,7 @@ fn start(network: &Network) -> std::io::Result<Child> {
     command.stdin(Stdio::piped()).kill_on_drop(true).spawn()
 }
 
-/// Says what is missing before anything is made.
+/// Reports what is missing before anything is made.
 fn check_means(options: &Options) -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -152,7 +152,7 @@ impl Load {
     }
 }
 
-// === impl Door ===
+// === impl Listener ===
 
 impl Listener {
     fn is_open(&self) -> bool {

@@ -73,7 +73,7 @@ fn bench(mark: &str, args: &[&str]) -> Command {
 fn wait_for(run: &mut Child, end: &str) {
     let stderr = BufReader::new(run.stderr.take().unwrap());
     let mut lines = stderr.lines();
-    assert!(lines.by_ref().any(|line| line.unwrap().ends_with(end)), "it never said {end}");
+    assert!(lines.by_ref().any(|line| line.unwrap().ends_with(end)), "no line ends with {end}");
     // It keeps writing, and a full pipe would block it.
     std::thread::spawn(move || lines.count());
 }

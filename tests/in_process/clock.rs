@@ -18,7 +18,7 @@ const OFF: Span = Span::from_secs(30);
 const ALIKE: Span = Span::from_secs(5);
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// A clock that is ahead, and whose corrections are those of the clock inside.
+/// A clock that is ahead of the one inside, which gets its corrections.
 #[derive(Debug)]
 struct Ahead(Arc<dyn Clock>);
 

@@ -1,5 +1,5 @@
-//! Every mistake in the configuration is one line that names where it stands and what to do; file,
-//! environment and flags override each other in that order.
+//! Every error in the configuration is one line with its position and advice; flags override the
+//! environment, which overrides the file.
 
 use std::path::Path;
 
@@ -279,8 +279,7 @@ fn the_shipped_file_is_one_node_on_loopback() {
     assert_eq!(format!("{config:?}"), format!("{standalone:?}"));
 }
 
-/// Whoever uncomments a line gets what stands there; elsewhere than in the examples that is the
-/// default, so the file cannot promise another one than the code has.
+/// A commented line of the shipped file has the default of the code, unless it is an example.
 #[test]
 fn the_shipped_file_names_every_key_with_its_default() {
     let uncommented: String = SHIPPED

@@ -76,7 +76,7 @@ async fn after_a_burst_all_nodes_show_the_same_count() {
             ratio(admitted, limit)
         );
         for node in &nodes {
-            assert!(!node.check(name, "burst").await.allowed, "nobody admits more");
+            assert!(!node.check(name, "burst").await.allowed, "no node admits more");
         }
     }
 }

@@ -41,7 +41,7 @@ impl Service for Waiting {
     }
 
     fn malformed(&self, from: &NodeId) {
-        panic!("{from} said nothing malformed");
+        panic!("{from} sent no malformed bytes");
     }
 
     fn ownership_status(&self, _: &Peer) -> OwnershipStatus {
@@ -85,7 +85,7 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     // All of them are on their way before the ping, which is answered before any of them.
     let pong = tokio::select! {
         biased;
-        _ = &mut waiting => panic!("nobody let them go"),
+        _ = &mut waiting => panic!("they were not released"),
         pong = send(ping) => pong,
     };
     assert!(matches!(pong, Ok(Reply::Pong { .. })), "{pong:?}");

@@ -1,8 +1,7 @@
-//! Whoever is not of the cluster stays outside: no member, no state, nobody stopped.
+//! A node that does not belong to the cluster is refused and changes nothing.
 //!
-//! Each peer tries its way in against two honest nodes. Afterwards every view, every counter of
-//! what was counted for others and every stored key is as it was, and the honest nodes still decide
-//! exactly.
+//! Each intruder tries to join two honest nodes. Afterwards every view, every counter and every stored
+//! key is unchanged, and the honest nodes still decide exactly.
 
 use std::fs::{self, Permissions};
 use std::net::UdpSocket;
@@ -292,7 +291,7 @@ struct Honest {
     keys: AtomicU64,
 }
 
-/// What a peer could have moved on one node.
+/// What an intruder could have changed on one node.
 #[derive(Debug, PartialEq, Eq)]
 struct NodeState {
     members: Vec<String>,

@@ -69,8 +69,8 @@ async fn a_newer_start_replaces_the_older_one() {
     new.calls(&a).await;
 }
 
-/// A node whose clock was set back starts under a number that peers have seen a later one of: it is
-/// refused once, learns the number and joins above it.
+/// A node whose clock was set back starts with a lower generation than peers have seen: it is refused
+/// once, and joins with a higher one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_under_an_old_number_is_refused_once_and_rises() {
     let authority = authority();
@@ -94,7 +94,7 @@ async fn a_bumped_generation_reaches_peers() {
     let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1_000).await);
     b.joins(&a).await;
     b.incarnation.renew();
-    eventually("a knows the new start", TIMEOUT, || {
+    eventually("a has the new incarnation", TIMEOUT, || {
         b.mesh.want(a.mesh.advertise());
         a.generation_of("b") == Some(1_001)
     })
@@ -116,8 +116,7 @@ async fn a_peer_that_leaves_is_gone_at_once() {
     assert_eq!(answer, Err(CallError::NotConnected));
 }
 
-/// A peer that takes calls and never answers costs a caller its deadline, and after a while not even
-/// that.
+/// A call to a peer that never replies ends at its deadline, and after a while at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_without_replies_times_out_and_then_gets_no_calls() {
     let authority = authority();
@@ -165,8 +164,7 @@ async fn a_full_rpc_stream_refuses_and_drops() {
     drop(connection);
 }
 
-/// Bytes that are no frame end their stream with a code and are counted; the connection and the
-/// node go on.
+/// Malformed bytes reset their stream with a code and are counted; the connection stays open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_malformed_frame_ends_its_stream_alone() {
     let authority = authority();
@@ -260,7 +258,7 @@ fn break_by_reset(mut send: quinn::SendStream, mut recv: quinn::RecvStream) {
 fn break_by_malformed_reply(mut send: quinn::SendStream, recv: quinn::RecvStream) {
     tokio::spawn(async move {
         send.write_all(&[9; 64]).await.unwrap();
-        // Held open: it is the bytes that end it.
+        // Held open: the malformed bytes close it.
         send.stopped().await.ok();
         drop(recv);
     });
@@ -373,7 +371,7 @@ impl Side {
 }
 
 impl Counting {
-    #[allow(clippy::unused_self, reason = "reads as what the service says")]
+    #[allow(clippy::unused_self, reason = "reads as a method of the service")]
     fn pong(&self) -> Reply {
         Reply::Pong { clock: Timestamp::EPOCH, epochs: None, grant: None }
     }

@@ -1,4 +1,4 @@
-//! Who owns what in a cluster of nodes on real sockets, while nodes come, go and die.
+//! Ownership in a cluster of nodes on real sockets, while nodes join, leave and die.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 20 }
 ";
 
-/// What a node decides, if it may.
+/// The ranges that a node decides; none without a lease.
 fn decides(node: &Node) -> Ranges {
     let ownership = &node.core.decider.parts().ownership;
     if ownership.has_lease(Scope::Region) {
@@ -28,7 +28,7 @@ fn decides(node: &Node) -> Ranges {
     }
 }
 
-/// Whether every place is decided by exactly one of `nodes`.
+/// Whether every token is decided by exactly one of `nodes`.
 fn is_settled(nodes: &[&Node]) -> bool {
     let all = nodes.iter().fold(Ranges::EMPTY, |all, node| all.with(&decides(node)));
     let shares: u32 = nodes.iter().map(|node| decides(node).share_ppm()).sum();

@@ -5,7 +5,7 @@
 //! and the statistics at the end. Set `GOLDEN_DIR` to run another collection.
 //!
 //! A case that shows a bug of the reference is not compared with it but with what is right; which
-//! bug, its form tells: a crash, an error of the Redis that is not here, or two counters that share
+//! bug, its form shows: a crash, an error of the Redis that is not here, or two counters that share
 //! a name there. Those of our collection are named in [`DIFFERENT`].
 
 use std::collections::HashMap;

@@ -15,9 +15,9 @@ use tidegate_rules::load;
 use tidegate_rules::rule::RuleStats;
 use tokio_util::sync::CancellationToken;
 
-/// Far longer than anything takes: it ends a test that would hang.
+/// Far above what a reload takes: it ends a test that would hang.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// No poll within a test: what is seen came by an event.
+/// No poll within a test: every change is seen by an event.
 const NEVER: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_bad_file_keeps_the_old_book_and_reports_file_line_and_key() {
 
 #[tokio::test]
 async fn a_configmap_swap_applies_by_event() {
-    // What the kubelet does: files are links through `..data`, which is replaced by a rename.
+    // As the kubelet does: files are links through `..data`, which is replaced by a rename.
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     for (version, limit) in [("..2024_1", 5), ("..2024_2", 9)] {
@@ -157,7 +157,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Waits until status and limit are as wanted.
+    /// Waits until status and limit satisfy the condition.
     async fn until(&self, wanted: impl Fn(&Status, Option<u32>) -> bool) -> Status {
         let waiting = async {
             let mut status = self.handle.status();

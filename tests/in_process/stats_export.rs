@@ -1,5 +1,4 @@
-//! A node that runs, and what a statsd server and a scraper get from it under the names of
-//! envoyproxy/ratelimit.
+//! What a statsd server and a scraper get from a running node under the names of envoyproxy/ratelimit.
 
 use std::net::{SocketAddr, TcpListener as Reserved};
 use std::path::Path;
@@ -229,7 +228,7 @@ fn added(line: &str, counter: &str) -> i64 {
     if name == counter { value.strip_suffix("|c").unwrap().parse().unwrap() } else { 0 }
 }
 
-/// The whole answer, head and body.
+/// The whole response, head and body.
 async fn get(addr: SocketAddr, path: &str) -> String {
     in_time("an answer", async {
         let mut stream = TcpStream::connect(addr).await.unwrap();
@@ -242,7 +241,7 @@ async fn get(addr: SocketAddr, path: &str) -> String {
     .await
 }
 
-/// A guard against hanging for ever; far above what anything here takes.
+/// Far above what anything here takes: it ends a test that would hang.
 async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
     let guard = Duration::from_secs(30);
     tokio::time::timeout(guard, done).await.unwrap_or_else(|_| panic!("{what}: it hangs"))

@@ -1,5 +1,5 @@
-//! Counts on disk: what was written comes back, and nothing that is wrong with a file, a folder or
-//! a disk stops a node or makes it count wrongly.
+//! Counts on disk: what was written is read again, and no damaged file, folder or disk stops a node or
+//! makes it count wrongly.
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Gcra,
 ];
 
-// === what comes back ===
+// === reading again ===
 
 #[test]
 fn counts_of_long_windows_come_back_and_others_do_not() {
@@ -89,7 +89,7 @@ fn what_expired_leaves_the_file() {
     snapshots.round(&store, NOW);
     let next_week = NOW.plus(Span::from_secs(7 * 86_400));
     store.check(&[day(1)], Hits::ONE, next_week);
-    // The sweep of one round is bounded, so it takes some.
+    // Each round sweeps a bounded number of keys, so it takes several.
     let mut rounds = 0;
     while snapshots.status().keys > 1 {
         snapshots.round(&store, next_week);
@@ -164,7 +164,7 @@ fn a_lone_node_reads_its_secret_again_and_no_other_user_can() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-// === files that are not what they should be ===
+// === damaged files ===
 
 #[test]
 fn a_foreign_file_is_set_aside_whole() {
@@ -180,7 +180,7 @@ fn a_foreign_file_is_set_aside_whole() {
     let asides = asides(folder.path());
     assert_eq!(asides, [folder.path().join(format!("counts.redb.aside-{}", NOW.as_secs()))]);
 
-    // Put back, it is as it was.
+    // With the original bytes it is read again.
     fs::rename(&asides[0], &path).unwrap();
     let (_, restarted) = start(&path);
     assert_eq!(used(&restarted, 1), 1);
@@ -237,7 +237,7 @@ fn a_file_cut_off_anywhere_stops_no_node_and_gives_no_wrong_count() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..Default::default() })]
 
-    /// Wherever the disk changed some bytes: each count is the one that was written, or none.
+    /// Wherever bytes changed on disk: each count is the one that was written, or none.
     #[test]
     fn changed_bytes_stop_no_node_and_give_no_wrong_count(
         changes in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 1..20),
@@ -253,7 +253,7 @@ proptest! {
     }
 }
 
-// === folders and disks that are not what they should be ===
+// === folders and disks with errors ===
 
 #[test]
 fn a_node_without_a_usable_path_runs_without_storage_and_reports_it() {
@@ -331,7 +331,7 @@ fn a_file_that_is_torn_while_the_node_runs_is_written_anew_from_memory() {
         store.check(&[day(name)], Hits::ONE, NOW);
     }
     snapshots.round(&store, NOW);
-    // The write fails, and what is found afterwards is no file of counts.
+    // The write fails and leaves an invalid file.
     disk.full.store(true, Ordering::Relaxed);
     store.check(&[day(1)], Hits::ONE, NOW);
     snapshots.round(&store, NOW);
@@ -341,7 +341,7 @@ fn a_file_that_is_torn_while_the_node_runs_is_written_anew_from_memory() {
     assert_eq!((snapshots.status().keys, snapshots.status().problem), (500, None));
 }
 
-// === below ===
+// === disks and files of the tests ===
 
 /// A disk in memory that can be full.
 #[derive(Clone, Debug, Default)]
@@ -423,7 +423,7 @@ fn open(path: &Path, secret: Secret) -> (Snapshots, Secret) {
     Snapshots::open(Box::new(PathOnDisk::new(path)), origin(secret), NOW)
 }
 
-/// What a node does at its start.
+/// As a node starts.
 fn start(path: &Path) -> (Snapshots, Store) {
     let (snapshots, _) = open(path, Secret::Shared(7));
     let store = new_store(100_000);

@@ -49,9 +49,9 @@ async fn start() -> Cluster {
 async fn assert_nothing_happened(cluster: &Cluster) {
     let node = &cluster.nodes[0];
     assert_eq!(node.metric("tidegate_store_keys").await, 0, "nothing was counted");
-    let mut look = check_body("shop", "user", "ann");
-    look["descriptors"][0]["hitsAddend"] = json!(0);
-    let reply = cluster.http.check(node.http, &look).await.unwrap();
+    let mut read = check_body("shop", "user", "ann");
+    read["descriptors"][0]["hitsAddend"] = json!(0);
+    let reply = cluster.http.check(node.http, &read).await.unwrap();
     assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, Some("100")));
     let response = grpc(node).should_rate_limit(request_in("shop", Some(0))).await.unwrap();
     assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, 100));
@@ -73,7 +73,7 @@ async fn the_http_listener_answers_bad_requests_with_an_error() {
     };
     let entry = json!({ "key": "user", "value": "ann" });
     let long = "v".repeat(1_025);
-    for (body, status, says) in [
+    for (body, status, part) in [
         (b"".to_vec(), 400, "not a RateLimitRequest"),
         (b"{".to_vec(), 400, "not a RateLimitRequest"),
         (b"null".to_vec(), 400, "not a RateLimitRequest"),
@@ -102,7 +102,7 @@ async fn the_http_listener_answers_bad_requests_with_an_error() {
         let reply = cluster.http.send(Method::POST, listener, "/v1/check", &headers, body).await;
         let reply = reply.unwrap_or_else(|error| panic!("{shown}: {error}"));
         assert_eq!(reply.status, status, "{shown}: {reply:?}");
-        assert_error(&reply.body, says, &shown);
+        assert_error(&reply.body, part, &shown);
         assert_eq!(reply.header("content-type"), Some("application/json"), "{shown}");
     }
 
@@ -140,7 +140,7 @@ async fn the_grpc_listener_answers_bad_calls_with_a_status() {
     let with = |descriptors| RateLimitRequest { descriptors, ..request_in("shop", None) };
     let ann = request_in("shop", None).descriptors[0].clone();
     let long = "v".repeat(1_025);
-    for (request, code, says) in [
+    for (request, code, part) in [
         (request_in("", None), tonic::Code::Unknown, "domain must not be empty"),
         (with(vec![]), tonic::Code::Unknown, "descriptor list must not be empty"),
         (with(vec![ann; 33]), tonic::Code::InvalidArgument, "33 descriptors"),
@@ -149,7 +149,7 @@ async fn the_grpc_listener_answers_bad_calls_with_a_status() {
     ] {
         let status = grpc(node).should_rate_limit(request).await.expect_err("a status");
         assert_eq!(status.code(), code, "{status:?}");
-        assert!(status.message().contains(says), "{status:?}");
+        assert!(status.message().contains(part), "{status:?}");
     }
 
     let path = format!("/{SERVICE_NAME}/ShouldRateLimit");

@@ -88,7 +88,7 @@ impl Ratelimit {
             let reply = client.get(http, "/healthcheck").await?;
             if reply.status == status { Ok(reply) } else { Err(format!("{reply:?}")) }
         };
-        until(&format!("/healthcheck says {status}"), Duration::from_secs(30), condition).await.0
+        until(&format!("/healthcheck returns {status}"), Duration::from_secs(30), condition).await.0
     }
 
     fn endpoint(&self) -> Endpoint {
@@ -180,11 +180,11 @@ async fn broken_rules_at_the_start_are_waited_out() {
 
     // From then on a mistake changes nothing.
     fs::write(process.config.join("shop.yaml"), "domain:").unwrap();
-    let said = async || match process.log() {
+    let reported = async || match process.log() {
         log if log.contains("the old rules stay in force") => Ok(()),
         log => Err(log),
     };
-    until("the mistake is said", Duration::from_secs(10), said).await;
+    until("the error is reported", Duration::from_secs(10), reported).await;
     assert_eq!(process.grpc("ann").await.unwrap(), Code::Ok);
     assert_eq!(process.get(process.http, "/healthcheck").await.status, 200);
 }

@@ -25,7 +25,7 @@ const AFTER: Duration = Duration::from_secs(3);
 /// dead owner waits for the deadline, ten milliseconds, and these are more than one in a hundred; a
 /// request without a deadline would wait for the failure detector, a hundred times as long.
 const P99_RATIO_MAX: u32 = 20;
-/// Below this, the p99 before the kill says more about the timer than about the nodes.
+/// Below this, the p99 before the kill is that of the timer, not of the nodes.
 const P99_FLOOR: Duration = Duration::from_millis(2);
 const ROUTED_AROUND_WITHIN: Duration = Duration::from_secs(2);
 /// Keys whose owners are looked up.

@@ -86,9 +86,13 @@ async fn a_node_whose_file_is_torn_starts_and_reports_it_once() {
     let storage = cluster.nodes[0].status().await.unwrap().storage.expect("it has a file");
     assert_eq!((storage.problem, storage.loaded), (None, 0));
     let log = std::fs::read_to_string(folder.join("log")).unwrap();
-    let said: Vec<_> = log.lines().filter(|line| line.contains("set aside")).collect();
-    assert_eq!(said.len(), 1, "{log}");
-    assert!(said[0].contains("the file is damaged") && said[0].contains(".aside-"), "{}", said[0]);
+    let reported: Vec<_> = log.lines().filter(|line| line.contains("set aside")).collect();
+    assert_eq!(reported.len(), 1, "{log}");
+    assert!(
+        reported[0].contains("the file is damaged") && reported[0].contains(".aside-"),
+        "{}",
+        reported[0]
+    );
 }
 
 async fn week(cluster: &Cluster, node: &Node, user: &str) -> u16 {

@@ -86,7 +86,7 @@ async fn leave(cluster: &mut Cluster, load: &Load, index: usize) {
     let listener = node.http;
     let not_ready = async || match http.get(listener, "/readyz").await?.status {
         503 => Ok(()),
-        status => Err(format!("/readyz says {status}")),
+        status => Err(format!("/readyz returns {status}")),
     };
     until("a leaving node is not ready", Duration::from_secs(5), not_ready).await;
     load.open(index, false);

@@ -153,7 +153,7 @@ async fn a_node_alone_answers_as_a_cluster_does() {
     }
 }
 
-/// Look, charge, look, give back, too much, fill up, refused, refused for ever, give back, again.
+/// Read, charge, read, refund, too much, fill up, refused, refused for ever, refund, again.
 const SEQUENCE: &[i64] = &[0, 1, 3, 0, -2, 9, 6, 1, 1, 1, 1, 1, 1_000, 0, -1, 1, 1];
 
 /// A key of `kind` that `owner` owns.

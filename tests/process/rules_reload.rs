@@ -43,11 +43,11 @@ async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_reporte
 
     // An invalid file changes nothing and is reported.
     first.write_rules("domain: shop\ndescriptorz: []\n");
-    let said = async || match first.status().await?.rule_book.last_error {
+    let reported = async || match first.status().await?.rule_book.last_error {
         Some(error) => Ok(error),
         None => Err("no error".to_owned()),
     };
-    let (error, _) = until("the mistake is said", APPLIES_WITHIN, said).await;
+    let (error, _) = until("the error is reported", APPLIES_WITHIN, reported).await;
     assert!(error.contains("rules.yaml") && error.contains("descriptorz"), "{error}");
     assert_eq!(limit(&cluster, first).await, "20");
     agrees(first, true).await;

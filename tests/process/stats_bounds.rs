@@ -28,7 +28,7 @@ const INVENTED: usize = 1_000_000;
 /// same for domains without rules. Quotes and backslashes double.
 const TEXT_BYTES_MAX: usize =
     (COUNTERS.len() + 1) * (NAMES_MAX + 1) * 110 + 2 * (COUNTERS.len() + 1) * NAMES_BYTES_MAX;
-/// Most bytes that the process may grow by: the names, what statsd was told of them, one text, and
+/// Most bytes that the process may grow by: the names, what statsd was sent of them, one text, and
 /// what the allocator keeps back. A million names would take some 400 MiB.
 const GROWTH_MAX: usize = 128 << 20;
 
@@ -53,7 +53,7 @@ fn tallies_are_bounded_for_any_number_of_names() {
         tallies.of(&name).count(1, 2, 2, Outcome::Over, true, 0.8);
         tallies.domain_not_found(&name);
         if n % (INVENTED / 4) == 0 {
-            tell(&mut sent, &tallies);
+            flush(&mut sent, &tallies);
         }
     }
     let all = tallies.all();
@@ -64,7 +64,7 @@ fn tallies_are_bounded_for_any_number_of_names() {
     assert_eq!(hits, 2 * INVENTED as u64, "nothing is lost");
     let lost: u64 = tallies.of(OTHER).total_hits.load(Ordering::Relaxed);
     assert_eq!(lost, 2 * (INVENTED - NAMES_MAX) as u64);
-    tell(&mut sent, &tallies);
+    flush(&mut sent, &tallies);
     is_within_bounds("tallies", &tallies, before);
 }
 
@@ -127,7 +127,7 @@ fn is_within_bounds(what: &str, tallies: &Tallies, before: usize) {
     assert!(longest.unwrap_or(0) <= NAMES_BYTES_MAX);
 }
 
-fn tell(sent: &mut Sent, tallies: &Tallies) {
+fn flush(sent: &mut Sent, tallies: &Tallies) {
     let statistics = Statistics::read(tallies, 0, Times::default());
     for chunk in sent.owed(&statistics, &Dialect::stream(&[])) {
         sent.note(chunk);

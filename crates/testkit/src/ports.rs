@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Below the range that the kernel gives to outgoing connections (from 32,768 on): a port from that
-/// range may be somebody's source port by the time a process, or its second start, binds it.
+/// range may be the source port of a connection by the time a process binds it.
 const FIRST: u16 = 10_000;
 const COUNT: u16 = 20_000;
 

@@ -80,7 +80,7 @@ impl Link {
 
     /// Cuts the datagrams from and to `peer`.
     pub fn cut_one(&self, peer: SocketAddr, is_cut: bool) {
-        *self.cut_one.lock().expect("nobody panics holding it") = is_cut.then_some(peer);
+        *self.cut_one.lock().expect("no holder panics") = is_cut.then_some(peer);
     }
 
     /// A random number below `bound`.
@@ -92,7 +92,7 @@ impl Link {
     /// The delays of the copies that arrive; empty when the datagram is lost.
     fn copies(&self, peer: SocketAddr) -> Vec<Duration> {
         let is_cut = self.cut.load(Ordering::Relaxed)
-            || *self.cut_one.lock().expect("nobody panics holding it") == Some(peer);
+            || *self.cut_one.lock().expect("no holder panics") == Some(peer);
         if is_cut || self.draw(100) < self.loss {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return Vec::new();

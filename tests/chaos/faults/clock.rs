@@ -14,7 +14,7 @@ use tidegate_testkit::wait::until;
 const VICTIM: usize = NODES - 1;
 /// Two windows: a node that used this clock would admit a whole limit again.
 const JUMP: &str = "+600s";
-/// The node looks at its clock once a second, and believes a jump after ten.
+/// The node reads its clock once a second, and follows a jump after ten.
 const SEEN_WITHIN: Duration = Duration::from_secs(8);
 /// Beyond the time that the fault is held: to start, to settle and to count.
 const MARGIN: Duration = Duration::from_secs(25);
@@ -38,7 +38,7 @@ pub(super) fn prepare(setup: &mut Setup) {
     victim.set_variable("LD_PRELOAD", library().unwrap());
     victim.set_variable("FAKETIME_TIMESTAMP_FILE", &file.display().to_string());
     victim.set_variable("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    // It reads the file anew at each look at the clock, and not every ten seconds.
+    // It reads the file at each reading of the clock, not every ten seconds.
     victim.set_variable("FAKETIME_NO_CACHE", "1");
 }
 

@@ -11,7 +11,7 @@ const VICTIM: usize = NODES - 1;
 const DISK_SIZE: &str = "8m";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Several intervals of the snapshot.
-const SAID_WITHIN: Duration = Duration::from_secs(10);
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn prepare(setup: &mut Setup) {
     setup.nodes[VICTIM].set_disk_size(DISK_SIZE);
@@ -34,13 +34,13 @@ pub(super) async fn fill(arena: &mut Arena) {
 /// Waits until the node reports whether its counts are written.
 async fn reports(arena: &mut Arena, is_written: bool) {
     let node = &arena.nodes[VICTIM];
-    let said = async {
+    let reported = async {
         while node.metric("tidegate_storage_ok").await != Ok(i64::from(is_written)) {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    if tokio::time::timeout(SAID_WITHIN, said).await.is_err() {
+    if tokio::time::timeout(REPORTED_WITHIN, reported).await.is_err() {
         let what = if is_written { "are written again" } else { "are not written" };
-        arena.broken.push(format!("{} does not say that its counts {what}", node.id));
+        arena.broken.push(format!("{} does not report that its counts {what}", node.id));
     }
 }

@@ -113,8 +113,8 @@ impl Fault {
     pub(crate) fn promise(self) -> Promise {
         let without_right_answer = match self {
             Self::Partition | Self::OneWayCut => Duration::from_secs(3),
-            // Also where everything stands still: a busy machine is late now and then. In a blackout
-            // nobody is there to answer, and this is what comes after it.
+            // Without a fault as well: a busy machine is late now and then. In a blackout no node runs,
+            // and this is the time after it.
             _ => Duration::from_secs(2),
         };
         let lag = if self == Self::Blackout { STORAGE_LAG } else { REPLICATION_LAG };

@@ -63,7 +63,7 @@ async fn a_limit_is_used_up(proxy: &Proxy) {
     );
 }
 
-/// The window ends at midnight UTC; the answer is from between the looks at the clock.
+/// The window ends at midnight UTC; the response is from between the two readings of the clock.
 fn assert_ends_at_midnight(reply: &Reply, latest: u64) {
     let reset: u64 = reply.header("x-ratelimit-reset").unwrap().parse().unwrap();
     // A node's clock may differ by milliseconds, and so be in the second before or after.

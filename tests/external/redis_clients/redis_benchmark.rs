@@ -15,9 +15,9 @@ async fn it_is_answered_to_the_last_request() {
         let count = REQUESTS.to_string();
         let args = ["-p", port, "-c", "50", "-n", &count, "-r", "1000", "-P", pipeline, "-q"];
         let throttle = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
-        let said = run("redis-benchmark", &[&args[..], &throttle].concat(), b"").await;
-        assert!(said.contains("requests per second") && !said.contains("rror"), "{said}");
-        assert!(!said.contains("WARNING"), "{said}");
+        let output = run("redis-benchmark", &[&args[..], &throttle].concat(), b"").await;
+        assert!(output.contains("requests per second") && !output.contains("rror"), "{output}");
+        assert!(!output.contains("WARNING"), "{output}");
     }
     let count = cluster.nodes[0].metric("tidegate_decision_seconds_count{door=\"resp\"}").await;
     // It may send a few more than requested.

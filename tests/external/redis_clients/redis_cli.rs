@@ -27,8 +27,8 @@ async fn it_is_answered_as_by_redis_cell() {
     let typed = "CL.THROTTLE \"a b\" 0 1 3600\nCL.THROTTLE \"a b\" 0 1 3600\nPING\n";
     assert_eq!(cli(port, &[], typed).await, "0\n1\n0\n-1\n3600\n1\n1\n0\n3600\n3600\nPONG\n");
     let lines = "THROTTLE piped 9 1 3600\r\n".repeat(1_000);
-    let said = cli(port, &["--pipe"], &lines).await;
-    assert!(said.contains("errors: 0, replies: 1000"), "{said}");
+    let output = cli(port, &["--pipe"], &lines).await;
+    assert!(output.contains("errors: 0, replies: 1000"), "{output}");
     assert_eq!(
         cli(port, &["CL.THROTTLE", "piped", "9", "1", "3600", "0"], "").await.lines().nth(2),
         Some("0")

@@ -9,7 +9,7 @@ use super::bench::{RULES, remaining, value_of};
 use tidegate_testkit::in_process::{Node, cluster};
 
 /// Thirty requests at once, through two nodes, take from a `bucket` of 20 of one node and a `window`
-/// of 100 of the other. Looks and charges of all of them are mixed; what is taken from the window
+/// of 100 of the other. Reads and charges of all of them are mixed; what is taken from the window
 /// in the end is what the bucket let pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_one_owner_refuses_are_given_back_by_the_other() {

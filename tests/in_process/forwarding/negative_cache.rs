@@ -43,7 +43,7 @@ async fn a_refused_key_costs_its_owner_nothing() {
     let wait = |answer: &tidegate::decide::Answer| {
         answer.statuses[0].verdicts[0].retry.after().unwrap().as_secs_ceil()
     };
-    assert!(wait(&owners).abs_diff(wait(&remembered)) <= 1, "it says what the owner would");
+    assert!(wait(&owners).abs_diff(wait(&remembered)) <= 1, "it equals the answer of the owner");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,8 +51,8 @@ async fn fewer_hits_and_looks_pass_through() {
     let nodes = two().await;
     let [a, _] = &nodes[..] else { unreachable!("two nodes") };
     let key = refused(a).await;
-    let look = a.check_hits("bucket", &key, 0).await;
-    assert_eq!((source(&look), remaining(&look)), (VerdictSource::Owner, 5));
+    let read = a.check_hits("bucket", &key, 0).await;
+    assert_eq!((source(&read), remaining(&read)), (VerdictSource::Owner, 5));
     let fewer = a.check_hits("bucket", &key, 5).await;
     assert_eq!((fewer.allowed, source(&fewer)), (true, VerdictSource::Owner));
 }
@@ -96,7 +96,7 @@ async fn refunded_hits_reach_all_nodes_that_remember_a_refusal() {
             assert!(answer.allowed);
             break;
         }
-        assert!(tokio::time::Instant::now() < deadline, "c never heard of it");
+        assert!(tokio::time::Instant::now() < deadline, "c was never notified");
     }
 }
 

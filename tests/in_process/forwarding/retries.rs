@@ -81,14 +81,14 @@ async fn timed_out_checks_count_at_most_once() {
     assert!(answers.iter().all(|answer| source(answer) == VerdictSource::Policy));
     relay.link.cut(false);
 
-    // The way is free again when a look comes through; everything before it on the stream has.
+    // When a read arrives, everything before it on the stream has arrived.
     let deadline = tokio::time::Instant::now() + TIMEOUT;
-    let mut look = a.check_hits("window", &key, 0).await;
-    while source(&look) != VerdictSource::Owner {
+    let mut read = a.check_hits("window", &key, 0).await;
+    while source(&read) != VerdictSource::Owner {
         assert!(tokio::time::Instant::now() < deadline, "the way never was free again");
-        look = a.check_hits("window", &key, 0).await;
+        read = a.check_hits("window", &key, 0).await;
     }
-    let left = remaining(&look);
+    let left = remaining(&read);
     assert!((80..=100).contains(&left), "20 hits counted as {}", 100 - left);
     assert_eq!(remaining(&b.check_hits("window", &key, 0).await), left);
 }

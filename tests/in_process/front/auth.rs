@@ -122,7 +122,7 @@ async fn an_invalid_check_is_refused_and_not_counted() {
     let long = "u".repeat(1_025);
     let hits = "hits = { header = \"x-hits\" }";
     let (user, ann) = ("x-user", "ann");
-    for (auth, target, headers, status, says) in [
+    for (auth, target, headers, status, part) in [
         (String::new(), "/auth", vec![(user, ann)], 404, "set auth.domain"),
         (mapping("open", ""), "/auth?denied=200", vec![(user, ann)], 400, "denied=200"),
         (mapping("open", ""), "/auth?denied=x", vec![(user, ann)], 400, "denied=x"),
@@ -140,7 +140,7 @@ async fn an_invalid_check_is_refused_and_not_counted() {
         let listener = listener(&table, &auth).await;
         let reply = request(listener.addr, "GET", target, &headers, b"").await;
         assert_eq!(reply.status, status, "{target} {headers:?}");
-        assert!(reply.error().contains(says), "{}", reply.error());
+        assert!(reply.error().contains(part), "{}", reply.error());
         assert_eq!(listener.stats.refused.get(), 1);
     }
     assert_eq!(table.checks(), []);

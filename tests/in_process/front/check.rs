@@ -111,11 +111,11 @@ async fn bad_requests_get_an_error_and_are_not_counted() {
         (vec![b'{'; 4 * 1024 * 1024], 413, "larger than 65536 bytes"),
     ];
     let n = cases.len() as u64;
-    for (body, status, says) in cases {
+    for (body, status, part) in cases {
         let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
         let reply = post_check(listener.addr, &body).await;
         assert_eq!(reply.status, status, "{shown}");
-        assert!(reply.error().contains(says), "{shown}\nsays: {}\nnot: {says}", reply.error());
+        assert!(reply.error().contains(part), "{shown}\ngot: {}\nexpected: {part}", reply.error());
     }
     assert_eq!(table.checks(), []);
     assert_eq!(listener.stats.refused.get(), n);

@@ -136,7 +136,7 @@ async fn a_drain_finishes_what_is_in_flight_and_accepts_nothing_more() {
 
     listener.drain.cancel();
     assert_eq!(rest(&mut idle).await, b"", "the idle connection is closed at once");
-    assert!(TcpStream::connect(listener.addr).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(listener.addr).await.is_err(), "the listener is closed");
     assert!(!listener.served.is_finished());
 
     table.gate.add_permits(1);

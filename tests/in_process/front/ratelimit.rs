@@ -31,7 +31,7 @@ async fn json_is_the_response_with_the_statuses_of_envoy_ratelimit_and_without_o
         ),
         ("POST", "unknown", 200, r#"{"overallCode":"OK","statuses":[{"code":"OK"}]}"#),
     ] {
-        // No content type: the reference never looks at it.
+        // No content type: envoyproxy/ratelimit ignores it.
         let reply = request(listener.addr, method, "/json", &[], body_in(domain).as_bytes()).await;
         assert_eq!((reply.status, &*reply.body), (status, body));
         assert_eq!(reply.header("content-type"), Some("application/json"));

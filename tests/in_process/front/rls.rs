@@ -98,7 +98,7 @@ async fn bad_requests_get_a_status_and_are_not_counted() {
     let mut client = client(listener.addr);
     let with = |descriptors| RateLimitRequest { descriptors, ..request_in("d") };
     let long = "v".repeat(1_025);
-    for (request, code, says) in [
+    for (request, code, part) in [
         (request_in(""), tonic::Code::Unknown, "rate limit domain must not be empty"),
         (with(vec![]), tonic::Code::Unknown, "rate limit descriptor list must not be empty"),
         (with(vec![descriptor(&[]); 33]), tonic::Code::InvalidArgument, "33 descriptors"),
@@ -109,7 +109,7 @@ async fn bad_requests_get_a_status_and_are_not_counted() {
     ] {
         let status = client.should_rate_limit(request).await.expect_err("a status");
         assert_eq!(status.code(), code, "{status:?}");
-        assert!(status.message().contains(says), "{status:?}");
+        assert!(status.message().contains(part), "{status:?}");
     }
     assert_eq!(table.checks(), []);
     client.should_rate_limit(request_in("open")).await.expect("the listener keeps serving");

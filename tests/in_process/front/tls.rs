@@ -103,17 +103,17 @@ async fn a_new_certificate_is_shown_and_a_broken_one_changes_nothing() {
 #[tokio::test]
 async fn invalid_tls_files_are_reported_with_their_path() {
     let mut site = Site::new();
-    let says = |grpc: &Grpc| match Tls::of(grpc) {
+    let error_of = |grpc: &Grpc| match Tls::of(grpc) {
         Err(error) => tidegate::config::UserError::from(error).to_string(),
         Ok(_) => panic!("it loads"),
     };
     site.write("key.pem", &site.authority.issue("rl.internal").key);
-    let error = says(&site.grpc);
+    let error = error_of(&site.grpc);
     assert!(error.contains("cert.pem: ") && error.contains("the key it was made with"), "{error}");
     site.write("key.pem", "no key");
-    assert!(says(&site.grpc).contains("key.pem: holds no private key in PEM; "));
+    assert!(error_of(&site.grpc).contains("key.pem: holds no private key in PEM; "));
     site.grpc.tls_cert = Some(site.path("nowhere.pem"));
-    assert!(says(&site.grpc).contains("nowhere.pem: No such file"), "{}", says(&site.grpc));
+    assert!(error_of(&site.grpc).contains("nowhere.pem: No such file"), "{}", error_of(&site.grpc));
 }
 
 // === certificates, a listener, clients ===
@@ -183,7 +183,7 @@ impl Site {
     }
 }
 
-/// Ends the task that looks at the files.
+/// Ends the task that watches the files.
 struct Reload(CancellationToken);
 
 impl Drop for Reload {

@@ -117,7 +117,7 @@ impl Case {
     }
 
     /// Whether each hit is counted, refused or not, under the entries of its own descriptor, and
-    /// each refusal told.
+    /// each refusal shown.
     pub(crate) fn counts_plainly(&self) -> bool {
         let envoy = self.envoy();
         let sharing = ["share_threshold", "shadow_mode"];

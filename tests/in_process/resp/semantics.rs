@@ -41,7 +41,7 @@ async fn a_burst_of_one_lets_one_pass_at_a_time() {
 async fn a_quantity_is_taken_whole_or_not_at_all() {
     let listener = open().await;
     let mut client = listener.client().await;
-    // Zero looks.
+    // No hits: a read.
     client.throttles("user 9 10 10 0", [0, 10, 10, -1, 0]).await;
     client.throttles("user 9 10 10 4", [0, 10, 6, -1, 4]).await;
     client.throttles("user 9 10 10 7", [1, 10, 6, 1, 4]).await;

@@ -1,4 +1,4 @@
-//! What the tallies count, against a model that looks at each hit by itself.
+//! The tallies against a model that counts each hit by itself.
 //!
 //! In a fixed window the n-th hit is over the limit if `n > limit`, and near it if it is not over
 //! but beyond the near part. The sums over random requests must be the counters. A failing case is
