@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
 use crate::checks::NodeMetadata;
-use crate::dice::Dice;
 use crate::group::{Group, Key};
 use crate::history::Event;
 use crate::load::Load;
 use crate::network::{Network, PLACES};
 use crate::node::Node;
-use crate::wait::until;
+use tidegate_testkit::certificates;
+use tidegate_testkit::random::Random;
+use tidegate_testkit::wait::until;
 
 /// Nodes that run from the start; there is room for one that joins.
 pub(crate) const NODES: usize = 5;
@@ -34,7 +34,7 @@ pub(crate) struct Setup {
 pub(crate) struct Arena {
     pub(crate) nodes: Vec<Node>,
     pub(crate) load: Load,
-    pub(crate) dice: Dice,
+    pub(crate) random: Random,
     pub(crate) network: Network,
     pub(crate) node_metadata: NodeMetadata,
     /// How long a fault that lasts is to last.
@@ -43,22 +43,23 @@ pub(crate) struct Arena {
     pub(crate) broken: Vec<String>,
 }
 
-/// How long the nodes may take to a first view.
+/// How long the nodes may take to the first view.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// How long anything is waited for that may never come: a peek of a key, one view.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a read of a key, or one view, may take.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Setup {
     /// Folders and certificates of all nodes that may run, below `runs`.
     pub(crate) fn new(runs: &Path, network: &Network) -> Self {
         fs::create_dir_all(runs).unwrap();
         let nodes: Vec<Node> = (0..PLACES).map(|token| Node::new(token, runs, network)).collect();
-        make_authority(&runs.join("pki"), &nodes);
+        let ids = nodes.iter().map(|node| node.id.as_str());
+        certificates::write(env!("CARGO_BIN_EXE_tidegate"), &runs.join("pki"), ids);
         Self { nodes, cluster: String::new(), more: String::new() }
     }
 
     /// Starts the first five and waits for one view.
-    pub(crate) async fn start(self, network: &Network, dice: Dice, hold: Duration) -> Arena {
+    pub(crate) async fn start(self, network: &Network, random: Random, hold: Duration) -> Arena {
         let Self { mut nodes, cluster, more } = self;
         let meshes: Vec<SocketAddr> = nodes.iter().map(|node| node.advertise).collect();
         for node in &nodes {
@@ -71,7 +72,7 @@ impl Setup {
         let load = Load::new(&nodes);
         let (network, node_metadata) = (network.clone(), NodeMetadata::default());
         let mut arena =
-            Arena { nodes, load, dice, network, node_metadata, hold, broken: Vec::new() };
+            Arena { nodes, load, random, network, node_metadata, hold, broken: Vec::new() };
         let what = format!("{NODES} nodes have one view");
         until(&what, START_WITHIN, async || arena.have_one_view().await).await;
         arena
@@ -87,17 +88,17 @@ impl Arena {
     /// A node that runs, drawn.
     pub(crate) fn draw(&mut self) -> usize {
         let running = self.running();
-        running[self.dice.below(running.len())]
+        running[self.random.below(running.len())]
     }
 
-    /// `kill -9`; a load balancer knows at once.
+    /// `kill -9`. The load stops at once.
     pub(crate) fn kill(&mut self, token: usize) {
         self.load.open(token, false);
         self.nodes[token].kill();
         self.node_metadata.crashes.push(self.load.now());
     }
 
-    /// SIGTERM, and waits for its end. It is asked until it says that it is not ready.
+    /// SIGTERM, and waits for its end. The load continues until it is not ready.
     pub(crate) async fn leave(&mut self, token: usize) {
         let node = &self.nodes[token];
         node.terminate();
@@ -105,7 +106,7 @@ impl Arena {
             Ok(true) => Err("it is ready".to_owned()),
             Ok(false) | Err(_) => Ok(()),
         };
-        until("a node that leaves says so", PATIENCE, not_ready).await;
+        until("a leaving node is not ready", TIMEOUT, not_ready).await;
         self.load.open(token, false);
         self.nodes[token].ended(Duration::from_secs(20)).await;
     }
@@ -122,12 +123,12 @@ impl Arena {
         self.load.open(token, true);
     }
 
-    /// Waits until all that run see each other and nobody else, and says how long that took.
+    /// Waits until the view of each running node is the running nodes; how long that took.
     pub(crate) async fn one_view(&mut self) -> Duration {
         let begun = tokio::time::Instant::now();
         while let Err(lacks) = self.have_one_view().await {
-            if begun.elapsed() > PATIENCE {
-                self.broken.push(format!("no one view within {PATIENCE:?}: {lacks}"));
+            if begun.elapsed() > TIMEOUT {
+                self.broken.push(format!("no one view within {TIMEOUT:?}: {lacks}"));
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -160,8 +161,8 @@ impl Arena {
         if epochs.len() == 1 { Ok(()) } else { Err(format!("epochs differ: {epochs:?}")) }
     }
 
-    /// Answers by policy are counted, never silent: each node that ran all the time says of at least
-    /// as many as its clients saw.
+    /// Answers by the fallback are counted: each node that ran all the time has counted at least as many
+    /// as its clients received.
     pub(crate) async fn hold_policy_against(&mut self, history: &[Event]) {
         for node in &self.nodes[..NODES] {
             if !node.is_running() || node.starts() > 1 {
@@ -170,10 +171,12 @@ impl Arena {
             let is_seen = |event: &&Event| event.token == node.token && event.answer.is_by_policy();
             let seen = i64::try_from(history.iter().filter(is_seen).count()).unwrap();
             match node.metric("tidegate_verdicts_total{source=\"policy\"}").await {
-                Ok(said) if said >= seen => {}
-                said => {
+                Ok(counted) if counted >= seen => {}
+                counted => {
                     let id = &node.id;
-                    self.broken.push(format!("{id} says of {said:?} answers by policy of {seen}"));
+                    self.broken.push(format!(
+                        "{id} counted {counted:?} answers by the fallback, clients received {seen}"
+                    ));
                 }
             }
         }
@@ -185,7 +188,7 @@ impl Arena {
             let key = Key { group: Group::Count, index };
             let token = self.draw();
             let load = &self.load;
-            let peek = tokio::time::timeout(PATIENCE, async {
+            let peek = tokio::time::timeout(TIMEOUT, async {
                 loop {
                     if let Ok(counted) = load.counted(token, key).await {
                         return counted;
@@ -200,23 +203,22 @@ impl Arena {
         }
     }
 
-    /// Asks for each key of `groups` until its owner refuses, so that what was admitted can be held
-    /// against the limit.
+    /// Hits each key of `groups` until its owner refuses, so that what was admitted can be compared with
+    /// the limit.
     pub(crate) async fn reach_limits(&mut self, groups: &[Group]) {
         let mut keys = JoinSet::new();
         let limited = Group::ALL.into_iter().filter(|group| group.has_limit_reached());
         for group in limited.filter(|group| groups.contains(group)) {
             for index in 0..group.keys() {
-                let (load, mut dice) = (self.load.clone(), self.dice.apart());
+                let (load, mut random) = (self.load.clone(), self.random.apart());
                 if keys.len() >= 16 {
                     keys.join_next().await;
                 }
                 keys.spawn(async move {
                     let key = Key { group, index };
-                    // Beyond any limit that holds: a key that is still admitted then is broken, and
-                    // the checks say so.
+                    // Beyond any limit: the checks report a key that still admits then.
                     for _ in 0..group.limit() * 3 {
-                        let Some(token) = load.draw(&mut dice) else { break };
+                        let Some(token) = load.draw(&mut random) else { break };
                         let answer = load.hit(token, key).await;
                         if !answer.is_allowed() && !answer.is_by_policy() {
                             break;
@@ -226,18 +228,5 @@ impl Arena {
             }
         }
         keys.join_all().await;
-    }
-}
-
-fn make_authority(pki: &Path, nodes: &[Node]) {
-    let ca = |args: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        let output = command.env_clear().arg("ca").args(args).arg("--dir").arg(pki).output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    ca(&["init"]);
-    for node in nodes {
-        ca(&["issue", "--node", &node.id]);
     }
 }

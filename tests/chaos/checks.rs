@@ -4,21 +4,21 @@
 //!   the first wrong answer to the next right one, at nodes that were meant to reach an owner.
 //! - **Admitted over limit**: of the keys of a group, the one with the most admitted hits.
 //! - **Lost**: hits that an owner acknowledged and that it does not count at the end.
-//! - **Refused early**: what a key that was asked for beyond its limit admitted too little. A hit
+//! - **Refused early**: hits that a key with more requests than its limit admitted too few. A hit
 //!   without an owner's answer may have taken a place.
 //! - **Admitted by a minority**: hits that two owners may have decided at the same time.
-//! - **Double**: hits that it counts although nobody sent them. A hit without an owner's answer may
+//! - **Double**: hits that it counts although no client sent them. A hit without an owner's answer may
 //!   have been counted once, or not.
 //!
-//! *Example*: of 10 hits on a key 7 were acknowledged, 2 answered by policy, 1 by nobody. At the end
+//! *Example*: of 10 hits on a key 7 were acknowledged, 2 answered by the fallback, 1 not answered. At the end
 //! the owner counts 6: one is lost. Were it 11: 10 are explained, one counts double.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::group::{Group, Key};
-use crate::history::{Answer, Event};
+use super::group::{Group, Key};
+use super::history::{Answer, Event};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) struct Findings {
 /// `cluster.lease`, and time for a ping that was under way.
 pub(crate) const LEASES_END_AFTER: Duration = Duration::from_secs(1);
 
-/// What is known beside the history.
+/// Facts beside the history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeMetadata {
     /// What owners count for each key of [`Group::Count`] in the end.
@@ -95,7 +95,7 @@ pub(crate) fn check(history: &[Event], node_metadata: &NodeMetadata) -> Findings
     findings
 }
 
-/// How many hits each key admitted, and of how many nobody knows whether they were counted.
+/// How many hits each key admitted, and how many may have been counted.
 fn admitted(history: &[Event]) -> BTreeMap<Key, (u64, u64)> {
     let mut keys: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
     for event in history {

@@ -1,7 +1,7 @@
-//! The keys that the load asks for: a few groups, each with one rule.
+//! The keys of the load: a few groups, each with one rule.
 //!
-//! An answer does not name who decided. It is still told by what it says, because each policy says
-//! something that an owner cannot:
+//! An answer does not name who decided, but its content shows it, because each fallback returns something
+//! that an owner cannot:
 //!
 //! - `local` names the node's share as the limit, not the rule's;
 //! - `deny` refuses until a whole window later; an owner's window has begun already. Of a limit that
@@ -13,11 +13,11 @@
 pub(crate) enum Group {
     /// Never reaches its limit, so that what the owner counted can be read off what remains.
     Count,
-    /// Reaches its limit; refused while nobody decides. Exact whatever happens, but for a crash.
+    /// Reaches its limit; refused while it has no owner. Exact whatever happens, but for a crash.
     Strict,
     /// Likewise, and an answer waits for a replica: exact in a crash as well.
     Durable,
-    /// Likewise, but each node answers from its share while nobody decides.
+    /// Likewise, but each node answers from its share while there is no owner.
     Local,
     /// A window that a clock can jump out of.
     Window,
@@ -30,9 +30,9 @@ pub(crate) struct Key {
     pub(crate) index: usize,
 }
 
-/// What a reply says of one key.
+/// The fields of a reply for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Words {
+pub(crate) struct Fields {
     pub(crate) is_allowed: bool,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
@@ -80,9 +80,8 @@ impl Group {
         }
     }
 
-    /// How many keys the load asks for: so few that each is asked for several times a second, which
-    /// is how fine a time without a right answer can be told, and so many that each of five nodes
-    /// owns some.
+    /// Number of keys: so few that each is checked several times a second, which is the resolution of a
+    /// time without a right answer, and so many that each of five nodes owns some.
     pub(crate) fn keys(self) -> usize {
         match self {
             Self::Count | Self::Strict | Self::Durable | Self::Window => 20,
@@ -95,13 +94,13 @@ impl Group {
         self != Self::Count
     }
 
-    /// Whether the words of an answer are those of `on_unavailable`.
-    pub(crate) fn is_by_policy(self, words: Words) -> bool {
+    /// Whether an answer is one of `on_unavailable`.
+    pub(crate) fn is_by_policy(self, fields: Fields) -> bool {
         match self {
-            Self::Local => words.limit != self.limit(),
-            Self::Count => !words.is_allowed,
+            Self::Local => fields.limit != self.limit(),
+            Self::Count => !fields.is_allowed,
             Self::Strict | Self::Durable | Self::Window => {
-                !words.is_allowed && words.reset_s == self.window_s()
+                !fields.is_allowed && fields.reset_s == self.window_s()
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::shell;
 
 /// What capabilities are needed for, by their numbers in `CapEff`.
 const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (21, "CAP_SYS_ADMIN")];
-/// As shells say it of a process that Ctrl-C ended.
+/// The exit code that shells give a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
 /// Runs the inner half; its exit code.
@@ -99,7 +99,7 @@ fn start(network: &Network) -> std::io::Result<Child> {
     command.stdin(Stdio::piped()).kill_on_drop(true).spawn()
 }
 
-/// Says what is missing before anything is made.
+/// Reports what is missing before anything is made.
 fn check_means(options: &Options) -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

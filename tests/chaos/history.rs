@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use crate::group::Key;
+use super::group::Key;
 
 /// One request. Times count from the start of the load.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) sent: Duration,
     pub(crate) answered: Duration,
-    /// Whom it asked.
+    /// The node it was sent to.
     pub(crate) token: usize,
-    /// Whether that node was meant to answer, all the time. One that was killed, stopped or told to
+    /// Whether that node had to answer, all the time. One that was killed, stopped or told to
     /// leave is not.
     pub(crate) is_meant_to_answer: bool,
     /// Whether an owner was meant to be within that node's reach, all the time. Of a minority it is

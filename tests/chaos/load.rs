@@ -8,13 +8,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Http, Reply, hits_body};
-use crate::dice::Dice;
-use crate::group::{DOMAIN, Group, Key, Words};
+use crate::group::{DOMAIN, Fields, Group, Key};
 use crate::history::{Answer, Event};
 use crate::node::Node;
+use tidegate_testkit::http_client::{Http, Reply, hits_body};
+use tidegate_testkit::random::Random;
 
-/// Asks, remembers, and is told which nodes may be asked.
+/// Sends checks to the open nodes and records the answers.
 #[derive(Clone)]
 pub(crate) struct Load {
     listeners: Arc<Vec<Listener>>,
@@ -30,12 +30,11 @@ struct Listener {
     is_in_majority: AtomicBool,
 }
 
-/// What the load does beside asking one key after the other.
 const CLIENTS: usize = 16;
 /// A client's pause between two requests: 400 requests a second in all.
 const PACE: Duration = Duration::from_millis(40);
-/// A client waits no longer; Envoy waits for a fiftieth of it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A client waits no longer; Envoy waits for a fiftieth of this.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Load {
     pub(crate) fn new(nodes: &[Node]) -> Self {
@@ -58,7 +57,7 @@ impl Load {
         self.began.elapsed()
     }
 
-    /// Whether the node at `token` is meant to answer, as a load balancer would know it.
+    /// Whether the node at `token` gets requests, as behind a load balancer.
     pub(crate) fn open(&self, token: usize, is_open: bool) {
         self.listeners[token].is_open.store(is_open, Ordering::SeqCst);
     }
@@ -75,25 +74,25 @@ impl Load {
         }
     }
 
-    /// Clients that ask for keys of `groups` until `stop`.
+    /// Clients that check keys of `groups` until `stop`.
     pub(crate) fn spawn(
         &self,
         groups: &'static [Group],
-        dice: &mut Dice,
+        random: &mut Random,
         stop: &CancellationToken,
     ) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
-            let (load, mut dice, stop) = (self.clone(), dice.apart(), stop.clone());
+            let (load, mut random, stop) = (self.clone(), random.apart(), stop.clone());
             let first = Instant::now() + PACE * u32::try_from(number).unwrap() / 16;
             clients.spawn(async move {
                 let mut turn = tokio::time::interval_at(first, PACE);
                 turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 while !stop.is_cancelled() {
                     turn.tick().await;
-                    let group = groups[dice.below(groups.len())];
-                    let key = Key { group, index: dice.below(group.keys()) };
-                    if let Some(token) = load.draw(&mut dice) {
+                    let group = groups[random.below(groups.len())];
+                    let key = Key { group, index: random.below(group.keys()) };
+                    if let Some(token) = load.draw(&mut random) {
                         load.hit(token, key).await;
                     }
                 }
@@ -103,15 +102,15 @@ impl Load {
     }
 
     /// One hit on `key` through the node at `token`, remembered.
-    pub(crate) async fn hit(&self, token: usize, key: Key) -> Answer {
+    pub(crate) async fn hit(&self, token: usize, key: Key) -> ServiceReply {
         let listener = &self.listeners[token];
         let (was_open, was_majority) = (listener.is_open(), listener.is_in_majority());
         let sent = self.now();
-        let answer = match listener.ask(key, 1).await {
-            Ok(words) if key.group.is_by_policy(words) => {
-                Answer::Policy { is_allowed: words.is_allowed }
+        let answer = match listener.check(key, 1).await {
+            Ok(fields) if key.group.is_by_policy(fields) => {
+                Answer::Policy { is_allowed: fields.is_allowed }
             }
-            Ok(words) => Answer::Owner { is_allowed: words.is_allowed },
+            Ok(fields) => Answer::Owner { is_allowed: fields.is_allowed },
             Err(error) => Answer::Error(error),
         };
         let event = Event {
@@ -127,14 +126,14 @@ impl Load {
         answer
     }
 
-    /// What the owner counts for `key`, asked through the node at `token` without a hit; an error
+    /// The count of the owner for `key`, read through the node at `token` without a hit; an error
     /// also when it is not the owner who answers.
     pub(crate) async fn counted(&self, token: usize, key: Key) -> Result<u64, String> {
-        let words = self.listeners[token].ask(key, 0).await?;
-        if key.group.is_by_policy(words) {
+        let fields = self.listeners[token].check(key, 0).await?;
+        if key.group.is_by_policy(fields) {
             return Err("answered by policy".to_owned());
         }
-        Ok(words.limit.saturating_sub(words.remaining))
+        Ok(fields.limit.saturating_sub(fields.remaining))
     }
 
     pub(crate) fn history(&self) -> Vec<Event> {
@@ -142,18 +141,18 @@ impl Load {
     }
 
     /// One of the nodes that are meant to answer.
-    pub(crate) fn draw(&self, dice: &mut Dice) -> Option<usize> {
+    pub(crate) fn draw(&self, random: &mut Random) -> Option<usize> {
         let open: Vec<usize> = self
             .listeners
             .iter()
             .filter(|listener| listener.is_open())
             .map(|listener| listener.token)
             .collect();
-        if open.is_empty() { None } else { Some(open[dice.below(open.len())]) }
+        if open.is_empty() { None } else { Some(open[random.below(open.len())]) }
     }
 }
 
-// === impl Door ===
+// === impl Listener ===
 
 impl Listener {
     fn is_open(&self) -> bool {
@@ -164,23 +163,23 @@ impl Listener {
         self.is_in_majority.load(Ordering::SeqCst)
     }
 
-    async fn ask(&self, key: Key, hits: u64) -> Result<Words, String> {
+    async fn check(&self, key: Key, hits: u64) -> Result<Fields, String> {
         let http = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let body = hits_body(DOMAIN, key.group.name(), &key.value(), hits);
-        match tokio::time::timeout(PATIENCE, http.check(self.http, &body)).await {
-            Ok(reply) => words(&reply?),
-            Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+        match tokio::time::timeout(TIMEOUT, http.check(self.http, &body)).await {
+            Ok(reply) => fields(&reply?),
+            Err(_) => Err(format!("no answer within {TIMEOUT:?}")),
         }
     }
 }
 
-fn words(reply: &Reply) -> Result<Words, String> {
+fn fields(reply: &Reply) -> Result<Fields, String> {
     let number = |name: &str| {
         let value = reply.header(name).and_then(|value| value.parse().ok());
         value.ok_or_else(|| format!("{} without {name}: {}", reply.status, reply.body))
     };
     match reply.status {
-        200 | 429 => Ok(Words {
+        200 | 429 => Ok(Fields {
             is_allowed: reply.status == 200,
             limit: number("x-ratelimit-limit")?,
             remaining: number("x-ratelimit-remaining")?,

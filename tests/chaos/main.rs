@@ -19,7 +19,6 @@
 
 mod arena;
 mod checks;
-mod dice;
 mod faults;
 mod group;
 mod guard;
@@ -32,27 +31,15 @@ mod report;
 mod shell;
 mod trial;
 
-#[path = "../process/harness/client.rs"]
-#[allow(dead_code, reason = "the process tests use the rest")]
-mod client;
-#[path = "../process/harness/process.rs"]
-mod process;
-#[path = "../support/relay.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the tests of the mesh use the rest, from outside")]
-mod relay;
-#[path = "../process/harness/wait.rs"]
-mod wait;
-
 use std::process::ExitCode;
 
 use clap::Parser;
-use dice::Dice;
 use faults::Extent;
 use network::Network;
 use options::Options;
+use tidegate_testkit::random::Random;
 use tokio::task::LocalSet;
 use trial::Trial;
-use wait::until;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
@@ -73,17 +60,17 @@ async fn main() -> ExitCode {
 /// The inner half: all faults, one after the other.
 async fn inside(options: &Options, maker: u32) -> ExitCode {
     let seed = options.seed();
-    let mut dice = Dice::new(seed);
+    let mut random = Random::new(seed);
     eprintln!("scripts/chaos --seed {seed}");
     let (mut trials, mut failed): (Vec<Trial>, bool) = (Vec::new(), false);
     for fault in options.faults() {
         eprintln!("{} for {:.1?}", fault.name(), options.hold(fault));
         let runs = guard::runs(maker).join(fault.name());
-        let (hold, dice) = (options.hold(fault), dice.apart());
+        let (hold, random) = (options.hold(fault), random.apart());
         let extent = Extent { junk: options.junk };
         // In a task of its own: what panics in it is one fault that failed, not the run.
         let trial = tokio::task::spawn_local(async move {
-            trial::run(fault, hold, extent, dice, (&Network::of(maker), &runs)).await
+            trial::run(fault, hold, extent, random, (&Network::of(maker), &runs)).await
         });
         let within = options.fault_ends_within(fault);
         let abort = trial.abort_handle();

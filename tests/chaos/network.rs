@@ -1,4 +1,4 @@
-//! A network of its own: one namespace for each node, and a hub that joins them and asks from.
+//! A network of its own: one namespace for each node, and a hub that joins them and sends the load.
 //!
 //! ```text
 //! tg-PID-hub   br0 10.77.0.254 ── n1 ── n2 ── n3 ── …      (veth ends, ports of the bridge)
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing of it is seen outside: no interface, address or rule is added to the namespace of the
-//! caller. PID is the process that made it, so that a later run can tell what was left behind by one
+//! caller. PID is the process that made it, so that a later run can recognise what was left behind by one
 //! that was killed from what another run still uses.
 
 use std::fmt::Write as _;
@@ -63,7 +63,7 @@ impl Network {
         Ok(())
     }
 
-    /// Ends what runs in it and takes it away. Goes on whatever fails; says what is left.
+    /// Ends what runs in it and removes it. Continues after an error; returns what is left.
     pub(crate) fn remove(&self) -> Result<(), String> {
         let mut failures = Vec::new();
         for name in namespaces()?.into_iter().filter(|name| self.owns(name)) {
@@ -100,8 +100,8 @@ impl Network {
         format!("{}-n{}", self.prefix, token + 1)
     }
 
-    /// From here on the node at `token` loses what `filter` says, and nothing else. Only datagrams
-    /// are meant: the mesh is QUIC, and whoever asks the node by TCP is not cut off.
+    /// From here on the node at `token` loses what matches `filter`. Datagrams only: the mesh is QUIC,
+    /// and the load uses TCP, which is not cut.
     pub(crate) fn filter(&self, token: usize, filter: &Filter<'_>) -> Result<(), String> {
         let mut rules = String::from(
             "table inet chaos {}\nflush table inet chaos\ntable inet chaos {\n chain heard {\n  \
@@ -121,7 +121,7 @@ impl Network {
         shell::feed(&line, &rules).map(drop)
     }
 
-    /// The node at `token` hears everybody again.
+    /// The node at `token` receives everything again.
     pub(crate) fn heal(&self, token: usize) -> Result<(), String> {
         self.filter(token, &Filter { from: &[], loss: 0 })
     }
@@ -142,7 +142,7 @@ pub(crate) fn node_ip(token: usize) -> IpAddr {
     Ipv4Addr::new(10, 77, 0, last).into()
 }
 
-/// Whether a process of this id runs. One that has ended and whose parent did not ask how does not.
+/// Whether a process of this id runs. A zombie does not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| !status.contains("\nState:\tZ"))

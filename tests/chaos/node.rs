@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tidegate::admin::StatusReport;
 
-use crate::client::Http;
 use crate::network::{self, Network};
-use crate::process::Process;
 use crate::{group, shell};
+use tidegate_testkit::http_client::Http;
+use tidegate_testkit::process::Process;
 
 /// A node; it may run or not.
 pub(crate) struct Node {
@@ -25,7 +25,7 @@ pub(crate) struct Node {
     dir: PathBuf,
     network: Network,
     environment: Vec<(String, String)>,
-    /// Put before the command: what else its process is to live in.
+    /// A command prefix, such as `unshare`.
     surroundings: Vec<String>,
     process: Option<Process>,
     starts: u32,
@@ -101,13 +101,13 @@ impl Node {
         }
         command.arg(env!("CARGO_BIN_EXE_tidegate")).arg("serve");
         command.arg("--config").arg(self.dir.join("cluster.toml"));
-        // Connections of its last life are dead, and the first use of each would fail.
+        // Connections to the previous process are dead, and the first use of each would fail.
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Http::new();
         self.starts += 1;
         self.process = Some(Process::spawn(&self.id, &mut command, &self.dir.join("log")));
     }
 
-    /// Whom the load asks, and with which connections.
+    /// The client of the load, with its connections.
     pub(crate) fn client(&self) -> Arc<Mutex<Http>> {
         self.client.clone()
     }
@@ -136,7 +136,7 @@ impl Node {
         self.starts
     }
 
-    /// Whether it says that it may be asked.
+    /// Whether it reports that it is ready.
     pub(crate) async fn is_ready(&self) -> Result<bool, String> {
         Ok(self.http().get(self.http, "/readyz").await?.status == 200)
     }

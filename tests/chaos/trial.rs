@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::arena::{Arena, Setup};
 use crate::checks::{self, Findings};
-use crate::dice::Dice;
 use crate::faults::{Extent, Fault, ONE_VIEW_WITHIN};
 use crate::group::Group;
 use crate::network::Network;
+use tidegate_testkit::random::Random;
 
 /// What one fault did.
 #[derive(Clone, Debug)]
@@ -33,16 +33,16 @@ pub(crate) async fn run(
     fault: Fault,
     hold: Duration,
     extent: Extent,
-    mut dice: Dice,
+    mut random: Random,
     (network, runs): (&Network, &Path),
 ) -> Trial {
     fault.wait_for_its_time(hold).await;
     let mut setup = Setup::new(runs, network);
     let link = fault.prepare(&mut setup).await;
-    let mut arena = setup.start(network, dice.apart(), hold).await;
+    let mut arena = setup.start(network, random.apart(), hold).await;
 
     let stop = CancellationToken::new();
-    let clients = arena.load.spawn(fault.groups(), &mut dice, &stop);
+    let clients = arena.load.spawn(fault.groups(), &mut random, &stop);
     tokio::time::sleep(BEFORE).await;
     fault.strike(&mut arena, extent).await;
     let one_view = arena.one_view().await;

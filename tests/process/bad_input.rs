@@ -1,5 +1,5 @@
-//! Whatever is sent to the doors of a real node: a clear error in the protocol's own form, nothing
-//! counted, and the node goes on.
+//! Malformed input to the listeners of a real node: an error in the form of the protocol, nothing is
+//! counted, and the node keeps running.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
-use crate::harness::{Cluster, Node, Shape, check_body};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node};
 
 const RULES: &str = "
 domain: shop
@@ -34,29 +36,30 @@ entries = [{ key = \"user\", header = \"x-user\" }]
 ";
 
 /// A guard against hanging, far above the header timeout that these nodes have.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 async fn start() -> Cluster {
     let sets = &["limits.header_timeout_ms=300"];
-    Cluster::start(Shape { nodes: &["n1"], rules: RULES, config: CONFIG, sets }).await
+    Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1"], rules: RULES, config: CONFIG, sets })
+        .await
 }
 
-/// The key that nothing bad may touch still has its whole limit, both doors answer, and nothing but
-/// these two looks was ever decided.
+/// The key still has its whole limit, both listeners respond, and nothing but these two reads was
+/// decided.
 async fn assert_nothing_happened(cluster: &Cluster) {
     let node = &cluster.nodes[0];
     assert_eq!(node.metric("tidegate_store_keys").await, 0, "nothing was counted");
-    let mut look = check_body("shop", "user", "ann");
-    look["descriptors"][0]["hitsAddend"] = json!(0);
-    let reply = cluster.http.check(node.http, &look).await.unwrap();
+    let mut read = check_body("shop", "user", "ann");
+    read["descriptors"][0]["hitsAddend"] = json!(0);
+    let reply = cluster.http.check(node.http, &read).await.unwrap();
     assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, Some("100")));
-    let response = grpc(node).should_rate_limit(ask("shop", Some(0))).await.unwrap();
+    let response = grpc(node).should_rate_limit(request_in("shop", Some(0))).await.unwrap();
     assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, 100));
     assert_eq!(node.verdicts("local").await, 2, "nothing else was decided");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_check_door_answers_bad_requests_with_what_is_wrong() {
+async fn the_http_listener_answers_bad_requests_with_an_error() {
     let cluster = start().await;
     let listener = cluster.nodes[0].http;
     let request = |domain: &str, descriptors: Value| {
@@ -70,7 +73,7 @@ async fn the_check_door_answers_bad_requests_with_what_is_wrong() {
     };
     let entry = json!({ "key": "user", "value": "ann" });
     let long = "v".repeat(1_025);
-    for (body, status, says) in [
+    for (body, status, part) in [
         (b"".to_vec(), 400, "not a RateLimitRequest"),
         (b"{".to_vec(), 400, "not a RateLimitRequest"),
         (b"null".to_vec(), 400, "not a RateLimitRequest"),
@@ -99,7 +102,7 @@ async fn the_check_door_answers_bad_requests_with_what_is_wrong() {
         let reply = cluster.http.send(Method::POST, listener, "/v1/check", &headers, body).await;
         let reply = reply.unwrap_or_else(|error| panic!("{shown}: {error}"));
         assert_eq!(reply.status, status, "{shown}: {reply:?}");
-        assert_says(&reply.body, says, &shown);
+        assert_error(&reply.body, part, &shown);
         assert_eq!(reply.header("content-type"), Some("application/json"), "{shown}");
     }
 
@@ -121,36 +124,36 @@ async fn the_check_door_answers_bad_requests_with_what_is_wrong() {
         let reply =
             cluster.http.send(method, listener, target, headers, good.clone()).await.unwrap();
         assert_eq!(reply.status, status, "{what}: {reply:?}");
-        assert_says(&reply.body, "", &what);
+        assert_error(&reply.body, "", &what);
     }
 
-    // A domain that no file names is no mistake of the request: nothing limits it.
-    let unknown = check_body("nobody-knows", "user", "ann");
+    // A domain without rules is not an error: nothing limits it.
+    let unknown = check_body("unknown", "user", "ann");
     assert_eq!(cluster.http.check(listener, &unknown).await.unwrap().status, 200);
     assert_nothing_happened(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_grpc_door_answers_bad_calls_with_a_status() {
+async fn the_grpc_listener_answers_bad_calls_with_a_status() {
     let cluster = start().await;
     let node = &cluster.nodes[0];
-    let with = |descriptors| RateLimitRequest { descriptors, ..ask("shop", None) };
-    let ann = ask("shop", None).descriptors[0].clone();
+    let with = |descriptors| RateLimitRequest { descriptors, ..request_in("shop", None) };
+    let ann = request_in("shop", None).descriptors[0].clone();
     let long = "v".repeat(1_025);
-    for (request, code, says) in [
-        (ask("", None), tonic::Code::Unknown, "domain must not be empty"),
+    for (request, code, part) in [
+        (request_in("", None), tonic::Code::Unknown, "domain must not be empty"),
         (with(vec![]), tonic::Code::Unknown, "descriptor list must not be empty"),
         (with(vec![ann; 33]), tonic::Code::InvalidArgument, "33 descriptors"),
-        (ask(&long, None), tonic::Code::InvalidArgument, "1025 bytes"),
-        (ask(&"d".repeat(100_000), None), tonic::Code::OutOfRange, "65536"),
+        (request_in(&long, None), tonic::Code::InvalidArgument, "1025 bytes"),
+        (request_in(&"d".repeat(100_000), None), tonic::Code::OutOfRange, "65536"),
     ] {
         let status = grpc(node).should_rate_limit(request).await.expect_err("a status");
         assert_eq!(status.code(), code, "{status:?}");
-        assert!(status.message().contains(says), "{status:?}");
+        assert!(status.message().contains(part), "{status:?}");
     }
 
     let path = format!("/{SERVICE_NAME}/ShouldRateLimit");
-    let valid = framed(&ask("shop", None).encode_to_vec());
+    let valid = framed(&request_in("shop", None).encode_to_vec());
     for (body, what) in [
         (vec![], "nothing"),
         (vec![0, 0], "half of a prefix"),
@@ -227,7 +230,7 @@ async fn a_header_that_dribbles_is_cut_while_others_are_served() {
     assert_eq!(cluster.http.get(node.http, "/healthz").await.unwrap().status, 200);
     for mut stream in slow {
         let mut rest = Vec::new();
-        let cut = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        let cut = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await;
         cut.expect("it is cut").unwrap();
         assert_eq!(rest, b"");
     }
@@ -237,7 +240,7 @@ async fn a_header_that_dribbles_is_cut_while_others_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_admin_door_says_what_is_wrong_with_a_question() {
+async fn the_admin_listener_answers_bad_requests_with_an_error() {
     let cluster = start().await;
     let admin = cluster.nodes[0].admin;
     for (method, target, status) in [
@@ -250,19 +253,19 @@ async fn the_admin_door_says_what_is_wrong_with_a_question() {
         let what = format!("{method} {target}");
         let reply = cluster.http.send(method, admin, target, &[], Bytes::new()).await.unwrap();
         assert_eq!(reply.status, status, "{what}: {reply:?}");
-        assert_says(&reply.body, "", &what);
+        assert_error(&reply.body, "", &what);
     }
     assert_nothing_happened(&cluster).await;
 }
 
-/// `body` is `{"error": text}` and the text contains `says`.
-fn assert_says(body: &str, says: &str, what: &str) {
+/// `body` is `{"error": text}` and the text contains `part`.
+fn assert_error(body: &str, part: &str, what: &str) {
     let parsed: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{what}: {body:?}"));
     let error = parsed["error"].as_str().unwrap_or_else(|| panic!("{what}: {body}"));
-    assert!(!error.is_empty() && error.contains(says), "{what}: {error}");
+    assert!(!error.is_empty() && error.contains(part), "{what}: {error}");
 }
 
-fn ask(domain: &str, hits: Option<u64>) -> RateLimitRequest {
+fn request_in(domain: &str, hits: Option<u64>) -> RateLimitRequest {
     let entries = vec![Entry { key: "user".into(), value: "ann".into() }];
     let descriptor = RateLimitDescriptor { entries, hits_addend: hits, ..Default::default() };
     RateLimitRequest { domain: domain.into(), descriptors: vec![descriptor], hits_addend: 0 }
@@ -299,17 +302,17 @@ async fn raw_call(addr: SocketAddr, path: &str, body: Vec<u8>) -> Option<String>
     status(&parts.headers).or_else(|| trailers.as_ref().and_then(status))
 }
 
-/// Sends the bytes and nothing more; what comes back until the door closes.
+/// Sends the bytes and returns everything until the listener closes.
 async fn noise_to(addr: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let mut answer = Vec::new();
-    // The door may close before everything is sent, and while its answer is read.
+    // The listener may close before everything is sent, and while its response is read.
     let exchange = async {
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         let _ = stream.read_to_end(&mut answer).await;
     };
-    let closed = tokio::time::timeout(PATIENCE, exchange).await;
+    let closed = tokio::time::timeout(TIMEOUT, exchange).await;
     assert!(closed.is_ok(), "{addr} keeps the connection open");
     answer
 }

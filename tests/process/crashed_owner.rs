@@ -1,11 +1,13 @@
-//! An owner that dies with counts: whoever takes over goes on from them.
+//! An owner that dies with counts: the next owner continues from them.
 
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::harness::{Cluster, Http, Reply, Shape, THREE, hits_body};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::{Http, Reply, hits_body};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const RULES: &str = "
 domain: quota
@@ -26,27 +28,31 @@ const REPLICATION_LAG: Duration = Duration::from_millis(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
-    let shape =
-        Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=1000"] };
-    let mut cluster = Cluster::start(shape).await;
+    let options = ClusterOptions {
+        nodes: THREE,
+        rules: RULES,
+        config: "",
+        sets: &["cluster.deadline_ms=1000"],
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     let mut keys = Vec::new();
     for rule in ["async", "durable"] {
         keys.extend(owned(&cluster, rule).await.into_iter().map(|value| (rule, value)));
     }
-    let asker = Asker { http: cluster.http.clone(), listeners: listeners(&cluster) };
-    let used = each(&keys, |rule, value| asker.clone().use_up(rule, value, USED)).await;
+    let client = Client { http: cluster.http.clone(), listeners: listeners(&cluster) };
+    let used = each(&keys, |rule, value| client.clone().use_up(rule, value, USED)).await;
     assert!(used.iter().all(|times| times.len() == USED), "the dead owner admitted them all");
 
     let killed = Instant::now();
     cluster.nodes[2].kill();
-    let answered = each(&keys, |rule, value| asker.clone().first_answer(rule, value)).await;
+    let answered = each(&keys, |rule, value| client.clone().first_answer(rule, value)).await;
     let latest = answered.into_iter().max().expect("keys").duration_since(killed);
     let policy = policy(&cluster).await;
     println!("all keys have an owner after {latest:?}; {policy} answers by policy until then");
     assert!(latest < ANSWERED_WITHIN, "an owner answers only after {latest:?}");
-    assert!(policy > 0, "what nobody could decide was counted as such");
+    assert!(policy > 0, "checks without an owner were counted");
 
-    let after = each(&keys, |rule, value| asker.clone().use_up(rule, value, 2 * LIMIT)).await;
+    let after = each(&keys, |rule, value| client.clone().use_up(rule, value, 2 * LIMIT)).await;
     let mut beyond = 0;
     for ((rule, value), after) in keys.iter().zip(&after) {
         let admitted = USED + after.len();
@@ -66,19 +72,19 @@ async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
     assert!(beyond <= late, "{beyond} hits beyond the limits, {late} may be");
 }
 
-/// Asks the nodes that live on, in turn.
+/// Sends to the living nodes in turn.
 #[derive(Clone)]
-struct Asker {
+struct Client {
     http: Http,
     listeners: [std::net::SocketAddr; 2],
 }
 
-impl Asker {
+impl Client {
     /// Hits until one is refused or `hits` were admitted; when each was.
     async fn use_up(self, rule: &'static str, value: String, hits: usize) -> Vec<Instant> {
         let mut admitted = Vec::new();
         while admitted.len() < hits {
-            let reply = self.ask(admitted.len(), rule, &value, 1).await;
+            let reply = self.check(admitted.len(), rule, &value, 1).await;
             if reply.status == 429 {
                 break;
             }
@@ -87,11 +93,11 @@ impl Asker {
         admitted
     }
 
-    /// Looks until an owner answers; when it did.
+    /// Reads the counter until an owner answers; when it did.
     async fn first_answer(self, rule: &'static str, value: String) -> Instant {
         for turn in 0.. {
-            // The policy refuses; an owner would let a look pass, because 60 of 100 are used.
-            if self.ask(turn, rule, &value, 0).await.status == 200 {
+            // The fallback refuses; an owner admits a read, because 60 of 100 are used.
+            if self.check(turn, rule, &value, 0).await.status == 200 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -99,7 +105,7 @@ impl Asker {
         Instant::now()
     }
 
-    async fn ask(&self, turn: usize, rule: &str, value: &str, hits: u64) -> Reply {
+    async fn check(&self, turn: usize, rule: &str, value: &str, hits: u64) -> Reply {
         let body = hits_body("quota", rule, value, hits);
         let reply = self.http.check(self.listeners[turn % 2], &body).await.unwrap();
         assert!([200, 429].contains(&reply.status), "{reply:?}");
@@ -107,17 +113,17 @@ impl Asker {
     }
 }
 
-/// What `ask` answers for each of `keys`, all asked at once.
+/// The results of `run` for all `keys`, at once.
 async fn each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     keys: &[(&'static str, String)],
-    ask: impl Fn(&'static str, String) -> F,
+    run: impl Fn(&'static str, String) -> F,
 ) -> Vec<T> {
-    let mut asks = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for (index, (rule, value)) in keys.iter().enumerate() {
-        let answer = ask(rule, value.clone());
-        asks.spawn(async move { (index, answer.await) });
+        let result = run(rule, value.clone());
+        tasks.spawn(async move { (index, result.await) });
     }
-    let mut answers = asks.join_all().await;
+    let mut answers = tasks.join_all().await;
     answers.sort_by_key(|(index, _)| *index);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }

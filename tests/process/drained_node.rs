@@ -1,4 +1,4 @@
-//! A node that is told to leave finishes what it began, and its peers know at once.
+//! A draining node finishes its requests, and its peers see the state at once.
 
 use std::time::Duration;
 
@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http::Method;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Load, Shape, THREE, until};
+use crate::TIDEGATE;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Load, THREE};
+use tidegate_testkit::wait::until;
 
 /// The queue lets one hit pass a second: the second is held for one.
 const RULES: &str = "
@@ -26,9 +28,9 @@ entries = [{ key = \"queue\", header = \"x-queue\" }]
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_lets_everything_under_way_end_well() {
-    let shape = Shape { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
-    let mut cluster = Cluster::start(shape).await;
+async fn sigterm_completes_all_requests_in_flight() {
+    let options = ClusterOptions { nodes: THREE, rules: RULES, config: AUTH, sets: &[] };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_leaving) = (CancellationToken::new(), CancellationToken::new());
     let mut load = Load::new();
@@ -37,12 +39,12 @@ async fn sigterm_lets_everything_under_way_end_well() {
     load.add(4, listeners[2], &stop_leaving);
 
     let busy = async || match cluster.nodes[2].verdicts("owner").await {
-        0..100 => Err("too little was asked".to_owned()),
+        0..100 => Err("too few requests".to_owned()),
         _ => Ok(()),
     };
     until("the load runs", Duration::from_secs(10), busy).await;
 
-    // One request is held by the queue while the node is told to leave.
+    // The queue delays one request while the node begins to drain.
     let (http, listener) = (cluster.http.clone(), listeners[2]);
     let queue = async move || {
         let headers = [("x-queue", "only")];
@@ -51,39 +53,39 @@ async fn sigterm_lets_everything_under_way_end_well() {
     assert_eq!(queue().await.unwrap().status, 200);
     let held = tokio::spawn(async move { queue().await });
     let decided = async || {
-        let asked = cluster.nodes[2]
+        let allowed = cluster.nodes[2]
             .metric(r#"tidegate_rule_hits_total{rule="load.queue",outcome="allowed"}"#);
-        if asked.await == 2 { Ok(()) } else { Err("not decided".to_owned()) }
+        if allowed.await == 2 { Ok(()) } else { Err("not decided".to_owned()) }
     };
     until("the second of the queue is decided", Duration::from_secs(10), decided).await;
     cluster.nodes[2].terminate();
 
-    // A load balancer sees it and sends nothing any more; those clients had no error until then.
+    // A load balancer would stop sending now; its clients had no error until then.
     let not_ready = async || match cluster.http.get(listeners[2], "/readyz").await?.status {
         503 => Ok(()),
-        status => Err(format!("/readyz says {status}")),
+        status => Err(format!("/readyz returns {status}")),
     };
-    until("the leaving node says that it is not ready", Duration::from_secs(2), not_ready).await;
+    until("the leaving node is not ready", Duration::from_secs(2), not_ready).await;
     stop_leaving.cancel();
     for node in &cluster.nodes[..2] {
         let draining = async || {
-            let members = node.sees().await?;
+            let members = node.members().await?;
             if members.contains(&("n3".to_owned(), "draining")) {
                 Ok(())
             } else {
                 Err(format!("{members:?}"))
             }
         };
-        let what = format!("{} sees that n3 leaves", node.id);
+        let what = format!("{} has n3 as draining", node.id);
         let ((), took) = until(&what, Duration::from_secs(1), draining).await;
         println!("{what} after {took:?}");
     }
-    assert!(!held.is_finished(), "the held request is still under way");
-    assert_eq!(held.await.unwrap().unwrap().status, 200, "what was held is answered");
+    assert!(!held.is_finished(), "the delayed request is still in flight");
+    assert_eq!(held.await.unwrap().unwrap().status, 200, "the delayed request is answered");
 
     assert_eq!(cluster.nodes[2].exit_code(Duration::from_secs(15)).await, Some(0));
     for node in &cluster.nodes[..2] {
-        let gone = async || match node.sees().await? {
+        let gone = async || match node.members().await? {
             members if members.len() == 2 => Ok(()),
             members => Err(format!("{members:?}")),
         };
@@ -92,12 +94,12 @@ async fn sigterm_lets_everything_under_way_end_well() {
     stop.cancel();
     let policy = cluster.verdicts("policy").await;
     let mut answers = 0;
-    for (listener, seen) in load.seen().await {
+    for (listener, seen) in load.results().await {
         println!("{listener}: {}", seen.summary());
-        answers += seen.answers;
+        answers += seen.responses;
         assert_eq!(seen.errors, Vec::<String>::new(), "{listener}");
     }
-    // Whoever leaves in order is not missed: what is left over is an owner that was late.
-    println!("{policy} of {answers} answers by on_unavailable");
-    assert!(policy * 100 < answers, "{policy} of {answers} answers by on_unavailable");
+    // A planned leave costs no fallback: the rest are owners that were late.
+    println!("{policy} of {answers} responses by on_unavailable");
+    assert!(policy * 100 < answers, "{policy} of {answers} responses by on_unavailable");
 }

@@ -1,4 +1,4 @@
-//! A flood of keys that nobody uses twice: what is blocked stays blocked, and memory is bounded.
+//! A flood of keys that are used once: a blocked key stays blocked, and memory is bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::harness::{Cluster, Node, Shape, THREE, check_body};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 
 /// The junk lives as long as what it is to push out.
 const RULES: &str = "
@@ -28,7 +30,9 @@ const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_key_stays_blocked_through_a_million_others() {
     let sets = &["limits.keys_max=50000", "cluster.deadline_ms=1000"];
-    let cluster = Cluster::start(Shape { nodes: THREE, rules: RULES, config: "", sets }).await;
+    let cluster =
+        Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
+            .await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let blocked = || (0..BLOCKED).map(|number| format!("blocked-{number}"));
     for key in blocked() {

@@ -1,13 +1,17 @@
-//! A node that dies without a word, under load: nobody who asks the others notices.
+//! A node that is killed under load: clients of the other nodes see no error.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Load, check_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, Load, Results};
+use tidegate_testkit::wait::until;
 
-/// So large that nothing here is refused: what is measured is failure, not limiting.
+/// So large that nothing is refused: the subject is failure, not limiting.
 const RULES: &str = "
 domain: load
 descriptors:
@@ -17,34 +21,43 @@ descriptors:
 
 const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(3);
-/// Promised by the contract, with the deadline of ten milliseconds that is the default.
-const P99_MAX: Duration = Duration::from_millis(20);
+/// How many times the p99 before the kill the p99 around it may be. Each request that waits for the
+/// dead owner waits for the deadline, ten milliseconds, and these are more than one in a hundred; a
+/// request without a deadline would wait for the failure detector, a hundred times as long.
+const P99_RATIO_MAX: u32 = 20;
+/// Below this, the p99 before the kill is that of the timer, not of the nodes.
+const P99_FLOOR: Duration = Duration::from_millis(2);
 const ROUTED_AROUND_WITHIN: Duration = Duration::from_secs(2);
-/// Keys that are looked at one by one.
+/// Keys whose owners are looked up.
 const KEYS: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
-    let mut cluster = Cluster::three(RULES).await;
+    let mut cluster = Cluster::three(TIDEGATE, RULES).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_victim) = (CancellationToken::new(), CancellationToken::new());
+    let before = steady(&listeners).await;
     let mut load = Load::new();
     load.add(8, listeners[0], &stop);
     load.add(8, listeners[1], &stop);
     load.add(4, listeners[2], &stop_victim);
-    tokio::time::sleep(BEFORE).await;
-    assert!(cluster.nodes[2].verdicts("peer").await > 0, "the victim owns keys that are asked for");
+    let victim_decides = async || match cluster.nodes[2].verdicts("peer").await {
+        0 => Err("no request".to_owned()),
+        _ => Ok(()),
+    };
+    until("the victim decides for its peers", Duration::from_secs(10), victim_decides).await;
     let first_generation = cluster.nodes[2].status().await.unwrap().node.generation;
 
     let killed = Instant::now();
     cluster.nodes[2].kill();
     stop_victim.cancel();
     for node in &cluster.nodes[..2] {
-        let gone = async || match node.sees().await? {
+        let gone = async || match node.members().await? {
             members if members.len() == 2 => Ok(()),
             members => Err(format!("{members:?}")),
         };
-        until("a living node forgets the dead one", Duration::from_secs(10), gone).await;
+        until("a living node removes the dead one from its view", Duration::from_secs(10), gone)
+            .await;
     }
     let taken_over = async || {
         let mut decided = 0.0;
@@ -58,28 +71,29 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     let policy = cluster.verdicts("policy").await;
     let (unsent, late) = (calls(&cluster, "unsent").await, calls(&cluster, "timeout").await);
     println!(
-        "routed around after {routed_around:?}; until then {policy} answers by on_unavailable: \
-         {late} calls not answered, {unsent} not sent"
+        "routed around after {routed_around:?}; until then {policy} responses by on_unavailable: \
+         {late} calls timed out, {unsent} not sent"
     );
-    assert!(policy > 0, "the load met keys of the dead node");
+    assert!(policy > 0, "the load includes keys of the dead node");
     assert!(routed_around < ROUTED_AROUND_WITHIN, "routed around after {routed_around:?}");
 
     tokio::time::sleep(AFTER).await;
     stop.cancel();
-    let seen = load.seen().await;
+    let seen = load.results().await;
     let mut living = seen[&listeners[0]].clone();
     living.add(&seen[&listeners[1]]);
     println!("clients of the living nodes: {}", living.summary());
     println!("clients of the victim until it died: {}", seen[&listeners[2]].summary());
     assert_eq!(living.errors, Vec::<String>::new());
-    assert!(living.p99() < P99_MAX, "{}", living.summary());
+    let p99_max = before.p99().max(P99_FLOOR) * P99_RATIO_MAX;
+    assert!(living.p99() < p99_max, "{}; before: {}", living.summary(), before.summary());
 
-    // From then on every key has a living owner: nobody asks the dead one. A living owner may still
-    // be late now and then, on a machine that does more than this.
+    // From then on every key has a living owner, and there are no calls to the dead one. A living owner
+    // may still be late now and then, on a busy machine.
     let policy = cluster.verdicts("policy").await - policy;
-    println!("after that {policy} answers by on_unavailable");
-    assert_eq!(calls(&cluster, "unsent").await, unsent, "no ask for a node that is not there");
-    assert!(policy * 100 < living.answers, "{policy} of {} answers", living.answers);
+    println!("after that {policy} responses by on_unavailable");
+    assert_eq!(calls(&cluster, "unsent").await, unsent, "no call to a node that is gone");
+    assert!(policy * 100 < living.responses, "{policy} of {} responses", living.responses);
     for number in 0..KEYS {
         let key = format!("load-{number}");
         let owner = cluster.nodes[0].owner("load", "user", &key).await;
@@ -90,7 +104,23 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     comes_back(&mut cluster, first_generation).await;
 }
 
-/// The dead node starts again under its name: a newer generation, and its keys are its own again.
+/// The same load with all nodes up.
+async fn steady(listeners: &[SocketAddr]) -> Results {
+    let stop = CancellationToken::new();
+    let mut load = Load::new();
+    for (listener, clients) in listeners.iter().zip([8, 8, 4]) {
+        load.add(clients, *listener, &stop);
+    }
+    tokio::time::sleep(BEFORE).await;
+    stop.cancel();
+    let results = load.results().await;
+    let mut living = results[&listeners[0]].clone();
+    living.add(&results[&listeners[1]]);
+    println!("with all nodes up: {}", living.summary());
+    living
+}
+
+/// The dead node starts again under its id: its generation is higher, and it owns keys again.
 async fn comes_back(cluster: &mut Cluster, first_generation: u64) {
     cluster.nodes[2].start();
     for node in &mut cluster.nodes {

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::harness::{Cluster, Node, Shape, THREE, check_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
 
 const RULES: &str = "
 domain: shop
@@ -24,8 +27,9 @@ async fn a_cluster_that_is_killed_whole_remembers_a_used_up_week() {
 }
 
 async fn remembers_a_used_up_week(nodes: &[&str]) {
-    let shape = Shape { nodes, rules: RULES, config: STORAGE, ..Shape::default() };
-    let mut cluster = Cluster::start(shape).await;
+    let options =
+        ClusterOptions { nodes, rules: RULES, config: STORAGE, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     for hit in 0..20 {
         let node = &cluster.nodes[hit % nodes.len()];
         assert_eq!(week(&cluster, node, "alice").await, 200, "hit {hit}");
@@ -63,9 +67,14 @@ async fn remembers_a_used_up_week(nodes: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_file_is_torn_starts_and_says_so_once() {
-    let shape = Shape { nodes: &["n1"], rules: RULES, config: STORAGE, ..Shape::default() };
-    let mut cluster = Cluster::start(shape).await;
+async fn a_node_whose_file_is_torn_starts_and_reports_it_once() {
+    let options = ClusterOptions {
+        nodes: &["n1"],
+        rules: RULES,
+        config: STORAGE,
+        ..ClusterOptions::default()
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     assert_eq!(week(&cluster, &cluster.nodes[0], "alice").await, 200);
     is_written(&cluster.nodes[0]).await;
     cluster.nodes[0].kill();
@@ -77,9 +86,13 @@ async fn a_node_whose_file_is_torn_starts_and_says_so_once() {
     let storage = cluster.nodes[0].status().await.unwrap().storage.expect("it has a file");
     assert_eq!((storage.problem, storage.loaded), (None, 0));
     let log = std::fs::read_to_string(folder.join("log")).unwrap();
-    let said: Vec<_> = log.lines().filter(|line| line.contains("set aside")).collect();
-    assert_eq!(said.len(), 1, "{log}");
-    assert!(said[0].contains("the file is damaged") && said[0].contains(".aside-"), "{}", said[0]);
+    let reported: Vec<_> = log.lines().filter(|line| line.contains("set aside")).collect();
+    assert_eq!(reported.len(), 1, "{log}");
+    assert!(
+        reported[0].contains("the file is damaged") && reported[0].contains(".aside-"),
+        "{}",
+        reported[0]
+    );
 }
 
 async fn week(cluster: &Cluster, node: &Node, user: &str) -> u16 {

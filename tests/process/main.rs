@@ -1,22 +1,27 @@
-//! Real processes: `tidegate serve`, nginx, and clients on the loopback.
+//! Real processes: `tidegate` as people run it, and clients on the loopback.
 //!
-//! Everything here runs the built binary as people run it, with certificates that it made itself.
-//! One cluster runs at a time, because two cores have to carry it.
+//! Everything here runs the built binary, with certificates that it made itself. One cluster runs at a
+//! time, because two cores have to carry it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
 #![allow(clippy::print_stderr, reason = "a failure shows the logs of the processes")]
 
 mod bad_input;
+mod cli_binary;
 mod crashed_owner;
+mod demo;
 mod drained_node;
-mod exact_limits;
+mod envoy_ratelimit_command;
 mod flooded_store;
-mod harness;
 mod killed_node;
 mod long_windows;
 mod moved_keys;
 mod one_owner;
 mod paused_owner;
-mod reference_process;
 mod rules_reload;
+mod stats_bounds;
+mod xds;
+
+/// The binary that cargo built for these tests.
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");

@@ -9,7 +9,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Http, Node, Shape, THREE, check_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::{Http, check_body};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
 
 const KEYS: usize = 2_000;
 const LIMIT: usize = 10;
@@ -18,8 +21,8 @@ const CLIENTS: usize = 16;
 const PACE: Duration = Duration::from_millis(12);
 const DRAINED_WITHIN: Duration = Duration::from_secs(20);
 
-/// Nobody gives up waiting: then exactly the limit is admitted, not one more and not one less.
-const SHAPE: Shape<'_> = Shape {
+/// No check times out, so exactly the limit is admitted, not one more and not one less.
+const SHAPE: ClusterOptions<'_> = ClusterOptions {
     nodes: THREE,
     rules: "
 domain: moved
@@ -32,7 +35,7 @@ descriptors:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_joins_takes_keys_with_their_counts() {
-    let mut cluster = Cluster::start(SHAPE).await;
+    let mut cluster = Cluster::start(TIDEGATE, SHAPE).await;
     let load = Load::start(&cluster);
     load.reaches(2).await;
     cluster.join("n4", SHAPE).await;
@@ -44,7 +47,7 @@ async fn a_node_that_joins_takes_keys_with_their_counts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_drained_hands_its_counts_over() {
-    let mut cluster = Cluster::start(SHAPE).await;
+    let mut cluster = Cluster::start(TIDEGATE, SHAPE).await;
     let load = Load::start(&cluster);
     load.reaches(2).await;
     drain(&cluster.nodes[2]);
@@ -55,7 +58,7 @@ async fn a_node_that_is_drained_hands_its_counts_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_of_all_nodes_forgets_nothing() {
-    let mut cluster = Cluster::start(SHAPE).await;
+    let mut cluster = Cluster::start(TIDEGATE, SHAPE).await;
     let load = Load::start(&cluster);
     load.reaches(1).await;
     for index in 0..cluster.nodes.len() {
@@ -70,27 +73,27 @@ async fn a_rolling_restart_of_all_nodes_forgets_nothing() {
 
 /// `tidegate drain`.
 fn drain(node: &Node) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut command = Command::new(TIDEGATE);
     let url = format!("http://{}", node.admin);
     let output = command.env_clear().args(["drain", "--no-wait", "--url", &url]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Waits for the end of a node that was told to leave. A load balancer sees that it is not ready and
-/// sends nothing any more.
+/// Waits for the end of a node that is leaving. Like a load balancer, the load stops when the node is
+/// no longer ready.
 async fn leave(cluster: &mut Cluster, load: &Load, index: usize) {
     let (http, node) = (cluster.http.clone(), &mut cluster.nodes[index]);
     let listener = node.http;
     let not_ready = async || match http.get(listener, "/readyz").await?.status {
         503 => Ok(()),
-        status => Err(format!("/readyz says {status}")),
+        status => Err(format!("/readyz returns {status}")),
     };
-    until("a node that leaves says so", Duration::from_secs(5), not_ready).await;
+    until("a leaving node is not ready", Duration::from_secs(5), not_ready).await;
     load.open(index, false);
     assert_eq!(node.exit_code(DRAINED_WITHIN).await, Some(0));
 }
 
-/// Clients that ask for one key after the other, and what each key was admitted.
+/// Clients that hit one key after the other, and how many hits of each key were admitted.
 struct Load {
     clients: JoinSet<()>,
     stop: CancellationToken,
@@ -103,11 +106,11 @@ struct Shared {
     admitted: Vec<AtomicUsize>,
 }
 
-/// One node, as a load balancer knows it.
+/// One node behind the load balancer.
 struct Listener {
     addr: SocketAddr,
     is_open: AtomicBool,
-    /// Another one after a restart: connections of the node's last life are dead.
+    /// Replaced after a restart, because the connections to the previous process are dead.
     http: Mutex<Http>,
 }
 
@@ -129,7 +132,7 @@ impl Load {
             clients.spawn(async move {
                 while !stop.is_cancelled() {
                     let turn = shared.next.fetch_add(1, Ordering::Relaxed);
-                    shared.ask(turn, turn % KEYS).await;
+                    shared.hit(turn, turn % KEYS).await;
                     tokio::time::sleep(PACE).await;
                 }
             });
@@ -137,7 +140,7 @@ impl Load {
         Self { clients, stop, shared }
     }
 
-    /// How often each key was asked for, on average.
+    /// Checks of each key, on average.
     fn average(&self) -> usize {
         self.shared.next.load(Ordering::Relaxed) / KEYS
     }
@@ -147,7 +150,7 @@ impl Load {
             found if found >= average => Ok(()),
             found => Err(format!("{found}")),
         };
-        let what = format!("each key was asked for {average} times");
+        let what = format!("each key was checked {average} times");
         until(&what, Duration::from_secs(60), reached).await;
     }
 
@@ -157,18 +160,18 @@ impl Load {
         listener.is_open.store(is_open, Ordering::SeqCst);
     }
 
-    /// Asks for each key until it is refused, and holds what it was admitted against the limit.
+    /// Hits each key until it is refused, and compares its admitted hits with the limit.
     async fn end(self, cluster: &Cluster) {
         self.stop.cancel();
         self.clients.join_all().await;
-        let asked = self.shared.next.load(Ordering::Relaxed);
+        let sent = self.shared.next.load(Ordering::Relaxed);
         let mut last = JoinSet::new();
         for client in 0..CLIENTS {
             let shared = self.shared.clone();
             last.spawn(async move {
                 for key in (client..KEYS).step_by(CLIENTS) {
                     for turn in 0..2 * LIMIT {
-                        if !shared.ask(turn, key).await {
+                        if !shared.hit(turn, key).await {
                             break;
                         }
                     }
@@ -181,14 +184,14 @@ impl Load {
             self.shared.admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let over = admitted.iter().filter(|count| **count > LIMIT).count();
         let under = admitted.iter().filter(|count| **count < LIMIT).count();
-        println!("{asked} hits under load; {over} keys over, {under} under; {policy} by policy");
+        println!("{sent} hits under load; {over} keys over, {under} under; {policy} by policy");
         assert_eq!((over, under), (0, 0), "of {KEYS} keys not exactly {LIMIT}");
     }
 }
 
 impl Shared {
-    /// One hit through an open door; whether it was admitted.
-    async fn ask(&self, turn: usize, key: usize) -> bool {
+    /// One hit through an open listener; whether it was admitted.
+    async fn hit(&self, turn: usize, key: usize) -> bool {
         let is_open = |listener: &&Listener| listener.is_open.load(Ordering::SeqCst);
         let open: Vec<&Listener> = self.listeners.iter().filter(is_open).collect();
         let listener = open[turn % open.len()];

@@ -1,4 +1,4 @@
-//! Every node names the same owner for a key, and who is asked makes no difference to the answer.
+//! Every node names the same owner for a key, and a check has the same result through every node.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::harness::{Cluster, Http, Reply, Shape, check_body};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::{Http, Reply, check_body};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 const PLENTY: &str = "
 domain: plenty
@@ -49,8 +51,8 @@ const KINDS: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
-    const ASKED: u64 = 3_000;
-    let cluster = Cluster::three(PLENTY).await;
+    const CHECKED: u64 = 3_000;
+    let cluster = Cluster::three(TIDEGATE, PLENTY).await;
     let mut owned = [0_usize; 3];
     for number in 0..1_000 {
         let value = format!("owned-{number}");
@@ -65,26 +67,31 @@ async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
     assert!(owned.iter().all(|count| *count > 100), "{owned:?}");
 
     let (local, forwarded) = (cluster.verdicts("local").await, cluster.verdicts("owner").await);
-    for number in 0..ASKED {
+    for number in 0..CHECKED {
         let node = &cluster.nodes[usize::try_from(number % 3).unwrap()];
-        let body = check_body("plenty", "user", &format!("asked-{number}"));
+        let body = check_body("plenty", "user", &format!("checked-{number}"));
         let reply = cluster.http.check(node.http, &body).await.unwrap();
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     let local = cluster.verdicts("local").await - local;
     let forwarded = cluster.verdicts("owner").await - forwarded;
     let policy = cluster.verdicts("policy").await;
-    println!("{ASKED} keys: {local} decided by the node asked, {forwarded} forwarded");
-    assert_eq!(local + forwarded + policy, ASKED, "{policy} by policy");
-    let percent = forwarded * 100 / ASKED;
+    println!("{CHECKED} keys: {local} decided by the receiving node, {forwarded} forwarded");
+    assert_eq!(local + forwarded + policy, CHECKED, "{policy} by policy");
+    let percent = forwarded * 100 / CHECKED;
     assert!((55..78).contains(&percent), "{percent} %");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forwarded_answer_is_the_local_one_in_every_field() {
     let sets = &["cluster.deadline_ms=1000"];
-    let shape = Shape { nodes: crate::harness::THREE, rules: EVERY_KIND, config: "", sets };
-    let cluster = Cluster::start(shape).await;
+    let options = ClusterOptions {
+        nodes: tidegate_testkit::process::THREE,
+        rules: EVERY_KIND,
+        config: "",
+        sets,
+    };
+    let cluster = Cluster::start(TIDEGATE, options).await;
     for kind in KINDS {
         // Three keys of one rule and in one state: one asked at its owner, one through another
         // node, one at each node in turn.
@@ -94,11 +101,11 @@ async fn a_forwarded_answer_is_the_local_one_in_every_field() {
         let turns = key_of(&cluster, kind, "n3", "turns").await;
         let start = Instant::now();
         for (step, hits) in SEQUENCE.iter().enumerate() {
-            let ask = async |listener, key| ask(&cluster.http, listener, kind, key, *hits).await;
-            let expected = ask(n1, &local).await;
-            let forwarded = ask(n1, &remote).await;
+            let send = async |listener, key| check(&cluster.http, listener, kind, key, *hits).await;
+            let expected = send(n1, &local).await;
+            let forwarded = send(n1, &remote).await;
             let turn = [n1, n2, n3][step % 3];
-            let in_turn = ask_until(&cluster.http, turn, kind, &turns, *hits, &expected).await;
+            let in_turn = check_until(&cluster.http, turn, kind, &turns, *hits, &expected).await;
             let elapsed = start.elapsed();
             assert_alike(
                 &expected,
@@ -118,19 +125,19 @@ async fn a_forwarded_answer_is_the_local_one_in_every_field() {
 async fn a_node_alone_answers_as_a_cluster_does() {
     let mut answers: Vec<Vec<Reply>> = Vec::new();
     let start = Instant::now();
-    for nodes in [&["n1"][..], crate::harness::THREE] {
+    for nodes in [&["n1"][..], tidegate_testkit::process::THREE] {
         let sets = &["cluster.deadline_ms=1000"];
-        let shape = Shape { nodes, rules: EVERY_KIND, config: "", sets };
-        let cluster = Cluster::start(shape).await;
+        let options = ClusterOptions { nodes, rules: EVERY_KIND, config: "", sets };
+        let cluster = Cluster::start(TIDEGATE, options).await;
         let mut replies = Vec::new();
         for kind in KINDS {
             for (step, hits) in SEQUENCE.iter().enumerate() {
                 let listener = cluster.nodes[step % nodes.len()].http;
                 let reply = match answers.first() {
-                    None => ask(&cluster.http, listener, kind, "same", *hits).await,
+                    None => check(&cluster.http, listener, kind, "same", *hits).await,
                     Some(alone) => {
                         let expected: &Reply = &alone[replies.len()];
-                        ask_until(&cluster.http, listener, kind, "same", *hits, expected).await
+                        check_until(&cluster.http, listener, kind, "same", *hits, expected).await
                     }
                 };
                 replies.push(reply);
@@ -146,7 +153,7 @@ async fn a_node_alone_answers_as_a_cluster_does() {
     }
 }
 
-/// Look, charge, look, give back, too much, fill up, refused, refused for ever, give back, again.
+/// Read, charge, read, refund, too much, fill up, refused, refused for ever, refund, again.
 const SEQUENCE: &[i64] = &[0, 1, 3, 0, -2, 9, 6, 1, 1, 1, 1, 1, 1_000, 0, -1, 1, 1];
 
 /// A key of `kind` that `owner` owns.
@@ -160,7 +167,7 @@ async fn key_of(cluster: &Cluster, kind: &str, owner: &str, prefix: &str) -> Str
     panic!("{owner} owns none of 1000 keys");
 }
 
-async fn ask(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits: i64) -> Reply {
+async fn check(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits: i64) -> Reply {
     let mut body: Value = check_body("kinds", kind, value);
     let descriptor = &mut body["descriptors"][0];
     descriptor["hitsAddend"] = json!(hits.unsigned_abs());
@@ -168,9 +175,9 @@ async fn ask(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits: i
     http.check(listener, &body).await.unwrap()
 }
 
-/// Like [`ask`]. Asks again while a refusal of before is remembered though hits were given back at
+/// Like [`check`]. Checks again while a refusal of before is remembered though hits were given back at
 /// another node: the notice is on its way, and a refusal from memory counts nothing.
-async fn ask_until(
+async fn check_until(
     http: &Http,
     listener: SocketAddr,
     kind: &str,
@@ -178,13 +185,13 @@ async fn ask_until(
     hits: i64,
     expected: &Reply,
 ) -> Reply {
-    let mut reply = ask(http, listener, kind, value, hits).await;
+    let mut reply = check(http, listener, kind, value, hits).await;
     for _ in 0..1_000 {
         if expected.status != 200 || reply.status != 429 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
-        reply = ask(http, listener, kind, value, hits).await;
+        reply = check(http, listener, kind, value, hits).await;
     }
     reply
 }

@@ -1,10 +1,13 @@
-//! An owner that stops for a moment: whoever gave up waiting for it is not counted again.
+//! An owner that is paused: checks that timed out meanwhile count at most once.
 
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::harness::{Cluster, Node, Shape, THREE, hits_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::hits_body;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
 
 const RULES: &str = "
 domain: quota
@@ -18,9 +21,13 @@ const PAUSE: Duration = Duration::from_millis(300);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most() {
     // Callers wait for 100 ms, a third of the pause.
-    let shape =
-        Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=100"] };
-    let mut cluster = Cluster::start(shape).await;
+    let options = ClusterOptions {
+        nodes: THREE,
+        rules: RULES,
+        config: "",
+        sets: &["cluster.deadline_ms=100"],
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     let key = owned_by(&cluster.nodes[2], "n3").await;
     // The first hit, so that every connection is there.
     hit(&cluster, &key).await;
@@ -40,14 +47,14 @@ async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most()
         cluster.nodes[2].resume();
     };
     let (statuses, ()) = tokio::join!(callers.join_all(), resume);
-    assert!(statuses.iter().all(|status| *status == 429), "nobody could admit: {statuses:?}");
+    assert!(statuses.iter().all(|status| *status == 429), "no owner could admit: {statuses:?}");
 
     cluster.one_view().await;
     let after = counted(&cluster.nodes[0], &cluster, &key).await;
     println!("{CALLERS} hits, counted as {}", after - before);
     assert!(after - before <= CALLERS, "{CALLERS} hits are counted as {}", after - before);
 
-    // None of them comes late: what is counted from here on is what is asked from here on.
+    // None of them arrives later: from here on only the hits from here on are counted.
     for _ in 0..5 {
         hit(&cluster, &key).await;
     }
@@ -72,7 +79,7 @@ async fn hit(cluster: &Cluster, key: &str) {
     assert_eq!(reply.status, 200, "{reply:?}");
 }
 
-/// What the owner counts, asked through `node` without a hit.
+/// The count of the owner, read through `node` without a hit.
 async fn counted(node: &Node, cluster: &Cluster, key: &str) -> u64 {
     let body = hits_body("quota", "user", key, 0);
     let looked = async || {

@@ -1,8 +1,11 @@
-//! Rules change while nodes run; a node that holds others than its peers is told on.
+//! Rules change while nodes run; a node whose rules differ from its peers is reported.
 
 use std::time::Duration;
 
-use crate::harness::{Cluster, Node, check_body, until};
+use crate::TIDEGATE;
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, Node};
+use tidegate_testkit::wait::until;
 
 /// What the shipped `cluster.toml` promises.
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);
@@ -15,8 +18,8 @@ fn rules(limit: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_said() {
-    let cluster = Cluster::three(&rules(10)).await;
+async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_reported() {
+    let cluster = Cluster::three(TIDEGATE, &rules(10)).await;
     let [first, others @ ..] = &cluster.nodes[..] else { unreachable!("three nodes") };
     for node in &cluster.nodes {
         assert_eq!(limit(&cluster, node).await, "10");
@@ -38,13 +41,13 @@ async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_said() 
         agrees(node, true).await;
     }
 
-    // A mistake changes nothing and is said.
+    // An invalid file changes nothing and is reported.
     first.write_rules("domain: shop\ndescriptorz: []\n");
-    let said = async || match first.status().await?.rule_book.last_error {
+    let reported = async || match first.status().await?.rule_book.last_error {
         Some(error) => Ok(error),
         None => Err("no error".to_owned()),
     };
-    let (error, _) = until("the mistake is said", APPLIES_WITHIN, said).await;
+    let (error, _) = until("the error is reported", APPLIES_WITHIN, reported).await;
     assert!(error.contains("rules.yaml") && error.contains("descriptorz"), "{error}");
     assert_eq!(limit(&cluster, first).await, "20");
     agrees(first, true).await;
@@ -60,15 +63,15 @@ async fn applies(cluster: &Cluster, node: &Node, expected: &str) {
     println!("{what} after {took:?}");
 }
 
-/// The limit that a client of `node` is told.
+/// The limit in the response of `node`.
 async fn limit(cluster: &Cluster, node: &Node) -> String {
     let reply = cluster.http.check(node.http, &check_body("shop", "user", "a")).await.unwrap();
     reply.header("x-ratelimit-limit").expect("a limit").to_owned()
 }
 
-/// Waits until `node` says, in `/status` and in its metrics, whether all hold the same rules.
+/// Waits until `/status` and the metrics of `node` report whether all nodes have the same rules.
 async fn agrees(node: &Node, expected: bool) {
-    let what = format!("{} says agrees: {expected}", node.id);
+    let what = format!("{} reports agrees: {expected}", node.id);
     let condition = async || {
         let book = node.status().await?.rule_book;
         let metric = node.metric("tidegate_rule_book_agrees").await;

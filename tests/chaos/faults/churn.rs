@@ -1,9 +1,9 @@
-//! Planned changes: nodes that join, leave and restart while they are asked.
+//! Planned changes: nodes that join, leave and restart under load.
 
 use crate::arena::{Arena, NODES};
 
 pub(super) async fn restart_all(arena: &mut Arena) {
-    for token in arena.dice.order(NODES) {
+    for token in arena.random.order(NODES) {
         arena.leave(token).await;
         arena.start(token).await;
         arena.one_view().await;

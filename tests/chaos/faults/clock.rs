@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 use crate::arena::{Arena, NODES, Setup};
 use crate::group::WINDOW_S;
 use crate::node::Node;
-use crate::wait::until;
+use tidegate_testkit::wait::until;
 
 /// The node whose clock jumps.
 const VICTIM: usize = NODES - 1;
-/// Two windows: whoever believed it would hand out a limit anew.
+/// Two windows: a node that used this clock would admit a whole limit again.
 const JUMP: &str = "+600s";
-/// The node looks at its clock once a second, and believes a jump after ten.
+/// The node reads its clock once a second, and follows a jump after ten.
 const SEEN_WITHIN: Duration = Duration::from_secs(8);
 /// Beyond the time that the fault is held: to start, to settle and to count.
 const MARGIN: Duration = Duration::from_secs(25);
@@ -38,7 +38,7 @@ pub(super) fn prepare(setup: &mut Setup) {
     victim.set_variable("LD_PRELOAD", library().unwrap());
     victim.set_variable("FAKETIME_TIMESTAMP_FILE", &file.display().to_string());
     victim.set_variable("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    // It reads the file anew at each look at the clock, and not every ten seconds.
+    // It reads the file at each reading of the clock, not every ten seconds.
     victim.set_variable("FAKETIME_NO_CACHE", "1");
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn jump(arena: &mut Arena) {
 }
 
 /// Waits until so much of the present window is left that nothing of the fault meets the next one:
-/// then each key of the window admits its limit once, whatever a clock says.
+/// then each key of the window admits its limit once, whatever the time of a clock.
 #[expect(clippy::disallowed_methods, reason = "what matters is the window that the nodes see")]
 pub(crate) async fn far_from_the_next_window(hold: Duration) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();

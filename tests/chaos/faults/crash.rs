@@ -1,4 +1,4 @@
-//! Nodes that die without a word and come back.
+//! Nodes that are killed and come back.
 
 use crate::arena::Arena;
 

@@ -9,9 +9,9 @@ use crate::arena::{Arena, NODES, Setup};
 const VICTIM: usize = NODES - 1;
 /// Enough for a small file of counts.
 const DISK_SIZE: &str = "8m";
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Several intervals of the snapshot.
-const SAID_WITHIN: Duration = Duration::from_secs(10);
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn prepare(setup: &mut Setup) {
     setup.nodes[VICTIM].set_disk_size(DISK_SIZE);
@@ -22,25 +22,25 @@ pub(super) async fn fill(arena: &mut Arena) {
     let mut file = File::create(&path).unwrap();
     // Whole pages, until there is no room for one more.
     while file.write_all(&[0; 4096]).is_ok() {}
-    says(arena, false).await;
+    reports(arena, false).await;
     tokio::time::sleep(arena.hold).await;
     arena.nodes[VICTIM].assert_runs();
-    // Its room is free only when nobody has it open any more.
+    // Its space is free when no process has it open any more.
     drop(file);
     fs::remove_file(&path).unwrap();
-    says(arena, true).await;
+    reports(arena, true).await;
 }
 
-/// Holds the node to what it says of its counts: whether they are written.
-async fn says(arena: &mut Arena, is_written: bool) {
+/// Waits until the node reports whether its counts are written.
+async fn reports(arena: &mut Arena, is_written: bool) {
     let node = &arena.nodes[VICTIM];
-    let said = async {
+    let reported = async {
         while node.metric("tidegate_storage_ok").await != Ok(i64::from(is_written)) {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    if tokio::time::timeout(SAID_WITHIN, said).await.is_err() {
+    if tokio::time::timeout(REPORTED_WITHIN, reported).await.is_err() {
         let what = if is_written { "are written again" } else { "are not written" };
-        arena.broken.push(format!("{} does not say that its counts {what}", node.id));
+        arena.broken.push(format!("{} does not report that its counts {what}", node.id));
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that nobody uses twice, by the million: they must not push out a key that is blocked.
+//! Millions of keys that are used once: they must not evict a blocked key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

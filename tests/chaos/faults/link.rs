@@ -7,14 +7,14 @@ use crate::arena::{Arena, NODES, Setup};
 use crate::checks::LEASES_END_AFTER;
 use crate::network::{self, Filter};
 use crate::node::MESH_PORT;
-use crate::relay::{Link, Relay};
+use tidegate_testkit::relay::{Link, Relay};
 
 /// Which directions are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ways {
-    /// The minority is not heard either.
+    /// The minority cannot send either.
     Two,
-    /// The minority hears nothing and is heard.
+    /// The minority receives nothing and can send.
     One,
 }
 
@@ -27,7 +27,7 @@ const DELAY_MAX: Duration = Duration::from_millis(20);
 const RELAY_PORT: u16 = 7700;
 
 pub(super) async fn partition(arena: &mut Arena, ways: Ways) {
-    let order = arena.dice.order(NODES);
+    let order = arena.random.order(NODES);
     let (minority, majority) = order.split_at(MINORITY);
     let cut = |from, token: &usize| {
         arena.network.filter(*token, &Filter { from, loss: 100 }).unwrap();

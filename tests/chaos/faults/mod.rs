@@ -27,9 +27,9 @@ pub(crate) enum Fault {
     Pause,
     /// SIGSTOP of one node for 3 s
     LongPause,
-    /// Three nodes and two hear nothing of each other
+    /// Three nodes and two receive nothing from each other
     Partition,
-    /// Two nodes hear nothing of the other three, which hear them
+    /// Two nodes receive nothing from the other three, which receive from them
     OneWayCut,
     /// One node loses three in ten of the datagrams that it receives
     OneWayLoss,
@@ -47,7 +47,7 @@ pub(crate) enum Fault {
     Leave,
     /// kill -9 of all nodes at once, which come back
     Blackout,
-    /// As many junk keys as --junk says
+    /// As many junk keys as --junk
     Flood,
 }
 
@@ -102,7 +102,7 @@ impl Fault {
         Budget { fixed_s, hold_s }
     }
 
-    /// What the load asks for, each as often as it is named.
+    /// The groups of the load, each as often as it is named.
     pub(crate) fn groups(self) -> &'static [Group] {
         match self {
             Self::ClockJump => &[Group::Count, Group::Strict, Group::Window, Group::Window],
@@ -113,8 +113,8 @@ impl Fault {
     pub(crate) fn promise(self) -> Promise {
         let without_right_answer = match self {
             Self::Partition | Self::OneWayCut => Duration::from_secs(3),
-            // Also where everything stands still: a busy machine is late now and then. In a blackout
-            // nobody is there to answer, and this is what comes after it.
+            // Without a fault as well: a busy machine is late now and then. In a blackout no node runs,
+            // and this is the time after it.
             _ => Duration::from_secs(2),
         };
         let lag = if self == Self::Blackout { STORAGE_LAG } else { REPLICATION_LAG };
@@ -138,7 +138,7 @@ impl Fault {
             Self::Flood => flood::prepare(setup),
             // Of an owner and two replicas one is in the majority, whichever two nodes are cut off.
             Self::Partition | Self::OneWayCut => setup.cluster.push_str("replicas = 2\n"),
-            // A planned change is exact while nobody gives up waiting.
+            // A planned change is exact while no check times out.
             Self::RollingRestart | Self::Join | Self::Leave => {
                 setup.cluster.push_str("deadline_ms = 1000\n");
             }

@@ -1,6 +1,6 @@
-//! Nodes that do nothing for a while and do not know: a stopped virtual machine, a long collection.
+//! Nodes that are paused without noticing: a stopped virtual machine, a long garbage collection.
 //!
-//! Nobody asks a node while it is stopped, but the moment that it goes on it is asked again: what it
+//! No requests are sent to a node while it is stopped, but again as soon as it continues: what it
 //! believed to own then is what this is about.
 
 use std::time::Duration;

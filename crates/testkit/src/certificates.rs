@@ -1,0 +1,61 @@
+//! Certificates for nodes in this process, made by an authority of the test.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tidegate::node;
+use tidegate_cluster::pki::{Authority, Identity, Validity};
+use tidegate_limiter::units::{Span, Timestamp};
+
+/// An authority that is valid now.
+pub fn authority() -> Authority {
+    Authority::generate(validity()).expect("make an authority")
+}
+
+/// From yesterday until tomorrow.
+pub fn validity() -> Validity {
+    let (environment, _) = node::outside();
+    let now = environment.clock.system();
+    let day = Span::from_secs(86_400);
+    Validity { not_before: now.minus(day), not_after: now.plus(day) }
+}
+
+/// An identity for `node`, issued by `authority`, that trusts `trusted`.
+pub fn identity(authority: &Authority, trusted: &Authority, node: &str) -> Identity {
+    let issued = authority.issue(node, validity()).expect("issue a certificate");
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(trusted.cert_pem().as_bytes()).expect("a certificate");
+    roots.add(ca).expect("an authority");
+    Identity {
+        node: node.to_owned(),
+        roots: Arc::new(roots),
+        chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).expect("pem")],
+        key: PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).expect("pem"),
+        secret: [7; 16],
+        expires: Timestamp::NEVER,
+    }
+}
+
+/// Writes an authority and a certificate for each of `nodes` into `folder`, with `tidegate ca`.
+pub fn write<'a>(program: &str, folder: &Path, nodes: impl IntoIterator<Item = &'a str>) {
+    ca(program, folder, &["init"]);
+    for node in nodes {
+        issue(program, folder, node);
+    }
+}
+
+/// Writes one more certificate of the authority in `folder`.
+pub fn issue(program: &str, folder: &Path, node: &str) {
+    ca(program, folder, &["issue", "--node", node]);
+}
+
+fn ca(program: &str, folder: &Path, args: &[&str]) {
+    let mut command = Command::new(program);
+    let output = command.env_clear().arg("ca").args(args).arg("--dir").arg(folder).output();
+    let output = output.expect("run tidegate ca");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

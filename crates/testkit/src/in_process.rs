@@ -1,0 +1,210 @@
+//! Nodes on tasks of the test, on real sockets of the loopback: everything but the listeners.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tidegate::config::Config;
+use tidegate::decide::{CheckRequest, CheckResponse, Decide};
+use tidegate::node::{self, Core, Setup};
+use tidegate_cluster::environment::Environment;
+use tidegate_cluster::pki::{Authority, Identity};
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::units::Hits;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::membership::View;
+use tidegate_rules::book::Book;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::certificates::{authority, identity};
+use crate::rules::book;
+use crate::wait::eventually;
+
+/// How long nodes may take to one view, on a machine that does other things as well.
+const SETTLES_WITHIN: Duration = Duration::from_secs(20);
+
+/// A node of a cluster. It runs until it is dropped.
+pub struct Node {
+    pub core: Arc<Core>,
+    pub stop: CancellationToken,
+    running: Option<JoinHandle<()>>,
+}
+
+/// What differs from node to node.
+pub struct NodeOptions<'a> {
+    pub id: &'a str,
+    pub region: &'a str,
+    pub seeds: &'a [SocketAddr],
+    pub identity: Identity,
+    pub rules: &'a str,
+    pub change: fn(&mut Config),
+}
+
+/// A node outside of any cluster, which starts no task.
+pub async fn standalone(
+    config: Config,
+    book: Arc<ArcSwap<Book>>,
+    environment: Environment,
+) -> Arc<Core> {
+    let node = NodeId::new("alone").expect("a valid id");
+    let setup = Setup { config, node, identity: None, book, http: None };
+    let (core, _) = Core::build(setup, environment).await.expect("the node starts");
+    core
+}
+
+impl Node {
+    pub async fn start(options: NodeOptions<'_>) -> Self {
+        let (environment, stop) = system_environment();
+        Self::start_in(options, environment, stop).await
+    }
+
+    /// Starts a node that listens on `listen` and advertises another address to its peers.
+    pub async fn start_behind(
+        options: NodeOptions<'_>,
+        listen: SocketAddr,
+        advertise: SocketAddr,
+    ) -> Self {
+        let (environment, stop) = system_environment();
+        Self::start_at(options, environment, stop, Some((listen, advertise))).await
+    }
+
+    /// Starts a node with a clock and sources of randomness of the test's own.
+    pub async fn start_in(
+        options: NodeOptions<'_>,
+        environment: Environment,
+        stop: CancellationToken,
+    ) -> Self {
+        Self::start_at(options, environment, stop, None).await
+    }
+
+    async fn start_at(
+        options: NodeOptions<'_>,
+        environment: Environment,
+        stop: CancellationToken,
+        addresses: Option<(SocketAddr, SocketAddr)>,
+    ) -> Self {
+        let mut config = Config::default();
+        config.node.id = options.id.into();
+        config.node.region = options.region.into();
+        config.cluster.listen = Some(([127, 0, 0, 1], 0).into());
+        config.cluster.seeds = options.seeds.iter().map(ToString::to_string).collect();
+        // These tests share two cores with whatever else runs; late answers have tests of their own.
+        config.cluster.deadline_ms = 2_000;
+        config.cluster.gossip_interval_ms = 50;
+        (options.change)(&mut config);
+        if let Some((listen, advertise)) = addresses {
+            config.cluster.listen = Some(listen);
+            config.cluster.advertise = Some(advertise);
+        }
+        let setup = Setup {
+            config,
+            node: NodeId::new(options.id).expect("a valid id"),
+            identity: Some(options.identity),
+            book: book(options.rules),
+            http: None,
+        };
+        let (core, tasks) = Core::build(setup, environment).await.expect("the node starts");
+        let running = core.clone().run(tasks, stop.clone());
+        let running = tokio::spawn(async move { running.await.expect("no task fails") });
+        Self { core, stop, running: Some(running) }
+    }
+
+    /// Where its peers reach it.
+    pub fn addr(&self) -> SocketAddr {
+        self.core.joined.as_ref().expect("in a cluster").mesh.advertise()
+    }
+
+    /// Waits until its view of the members satisfies `condition`.
+    pub async fn wait_for_view(&self, what: &str, condition: impl Fn(&View) -> bool) {
+        let mut views = self.core.joined.as_ref().expect("in a cluster").gossip.views();
+        let seen = tokio::time::timeout(SETTLES_WITHIN, async {
+            views.wait_for(|view| condition(view)).await.map(drop).expect("gossip runs");
+            let epoch = views.borrow().epoch();
+            while self.core.topology.load().view.epoch() != epoch {
+                tokio::task::yield_now().await;
+            }
+        });
+        if seen.await.is_err() {
+            let view = self.core.topology.load();
+            panic!("{} has no view with {what}: {:?}", view.me, view.view.members());
+        }
+    }
+
+    /// Checks one hit of one entry, in the domain `test`.
+    pub async fn check(&self, key: &str, value: &str) -> CheckResponse {
+        self.check_hits(key, value, 1).await
+    }
+
+    pub async fn check_hits(&self, key: &str, value: &str, hits: i64) -> CheckResponse {
+        let entries = [Entry { key, value }].into_iter().collect();
+        let descriptors = [Descriptor { entries, hits: None, limit: None }];
+        let hits = Hits::new(hits);
+        let request =
+            CheckRequest { domain: "test", descriptors: &descriptors, hits, for_envoy: true };
+        self.core.decider.decide(request).await
+    }
+
+    /// Stops as on SIGTERM.
+    pub async fn stop(mut self) {
+        self.core.leave().await;
+        self.stop.cancel();
+        if let Some(running) = self.running.take() {
+            running.await.expect("the node ended without an error");
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(running) = &self.running {
+            running.abort();
+        }
+    }
+}
+
+/// Starts nodes `(id, region)` with each other as seeds, and waits until they have settled.
+pub async fn cluster(nodes: &[(&str, &str)], rules: &str, change: fn(&mut Config)) -> Vec<Node> {
+    cluster_under(&authority(), nodes, rules, change).await
+}
+
+/// Like [`cluster`], with certificates of `authority`.
+pub async fn cluster_under(
+    authority: &Authority,
+    nodes: &[(&str, &str)],
+    rules: &str,
+    change: fn(&mut Config),
+) -> Vec<Node> {
+    let mut started: Vec<Node> = Vec::new();
+    for (id, region) in nodes {
+        let seeds: Vec<SocketAddr> = started.iter().take(1).map(Node::addr).collect();
+        let identity = identity(authority, authority, id);
+        let options = NodeOptions { id, region, seeds: &seeds, identity, rules, change };
+        started.push(Node::start(options).await);
+    }
+    for node in &started {
+        node.wait_for_view("all nodes", |view| view.owners().count() == nodes.len()).await;
+    }
+    settled(&started.iter().collect::<Vec<_>>()).await;
+    started
+}
+
+/// Waits until each node owns its ranges, all in one epoch.
+pub async fn settled(nodes: &[&Node]) {
+    let has_settled = |node: &&Node| {
+        let joined = node.core.joined.as_ref().expect("in a cluster");
+        joined.is_member.is_cancelled() && joined.ownership_driver.is_settled()
+    };
+    eventually("all nodes own their ranges", SETTLES_WITHIN, || nodes.iter().all(has_settled))
+        .await;
+}
+
+/// The environment of a real node, with its clock synchronised until the token is cancelled.
+fn system_environment() -> (Environment, CancellationToken) {
+    let (environment, clock) = node::outside();
+    let stop = CancellationToken::new();
+    tokio::spawn(clock.run(stop.clone()));
+    (environment, stop)
+}

@@ -1,0 +1,35 @@
+//! Scaffolding that all tests share: nodes in this process, nodes as processes, proxies in front of
+//! them and the application behind, clients, and waiting.
+//!
+//! - [`in_process`]: nodes on tasks of the test, on real sockets of the loopback.
+//! - [`process`]: `tidegate serve` as child processes, alone or as a cluster with certificates.
+//! - [`http_client`]: an HTTP client without retries.
+//! - [`mesh_peer`]: a QUIC peer driven by hand, with or without a valid certificate.
+//! - [`relay`]: a UDP relay that drops, duplicates, delays or cuts.
+//! - [`nginx`], [`envoy`], [`upstream`]: proxies and the application behind them.
+//! - [`xds`]: a management server, and a node that follows one.
+//! - [`wait`], [`exclusive`]: waiting for conditions, and for other tests.
+//! - [`certificates`], [`rules`], [`clock`], [`random`]: what nodes and tests are given.
+//! - [`ports`], [`tools`]: free ports, programs that `scripts/envoy-tools` fetched.
+
+#![allow(missing_docs, reason = "used by tests only")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "a failure shows the logs of the processes")]
+
+pub mod certificates;
+pub mod clock;
+pub mod envoy;
+pub mod exclusive;
+pub mod http_client;
+pub mod in_process;
+pub mod mesh_peer;
+pub mod nginx;
+pub mod ports;
+pub mod process;
+pub mod random;
+pub mod relay;
+pub mod rules;
+pub mod tools;
+pub mod upstream;
+pub mod wait;
+pub mod xds;

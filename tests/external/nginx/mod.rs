@@ -1,0 +1,3 @@
+//! Debian's nginx in front of three nodes, with `auth_request`.
+
+mod exact_limits;

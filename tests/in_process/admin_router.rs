@@ -1,0 +1,149 @@
+//! What the admin listener returns on each path.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use tidegate::admin::report::{NodeReport, OwnerOf};
+use tidegate::admin::{Inspect, Listeners, OwnerReport, StatusReport, router};
+use tidegate::front::Probes;
+use tidegate::observe::{Health, Metrics};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+#[tokio::test]
+async fn each_path_answers_with_its_own() {
+    let rows = [
+        ("/healthz", StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
+        (
+            "/readyz",
+            StatusCode::SERVICE_UNAVAILABLE,
+            "text/plain; charset=utf-8",
+            "rules: starting\n",
+        ),
+        (
+            "/owner?domain=edge&user=a%20b&ip=::1",
+            StatusCode::OK,
+            "application/json",
+            "{\"place\":\"edge user=a b ip=::1\",\"rule\":null,\"mode\":null,\"scope\":null,\
+             \"owners\":[{\"region\":\"eu\",\"node\":\"n1\"}]}\n",
+        ),
+        (
+            "/owner?domain=edge",
+            StatusCode::BAD_REQUEST,
+            "application/json",
+            "{\"error\":\"a domain and at least one entry are needed; ask \
+             /owner?domain=D&KEY=VALUE\"}\n",
+        ),
+        (
+            "/owner?domain=%ff&a=b",
+            StatusCode::BAD_REQUEST,
+            "application/json",
+            "{\"error\":\"the query is missing or not percent-encoded UTF-8; ask \
+             /owner?domain=D&KEY=VALUE\"}\n",
+        ),
+        (
+            "/nowhere",
+            StatusCode::NOT_FOUND,
+            "application/json",
+            "{\"error\":\"no such path; GET / lists those there are\"}\n",
+        ),
+    ];
+    for (path, status, content_type, body) in rows {
+        let answer = get(path, &Health::starting(&["rules"])).await;
+        assert_eq!((answer.0, &*answer.1, &*answer.2), (status, content_type, body), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_is_ready_when_its_conditions_are_green() {
+    let health = Health::starting(&["rules"]);
+    health.green("rules");
+    let (status, _, body) = get("/readyz", &health).await;
+    assert_eq!((status, &*body), (StatusCode::OK, "ready\n"));
+}
+
+#[tokio::test]
+async fn metrics_are_openmetrics_text() {
+    let (status, content_type, body) = get("/metrics", &Health::default()).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(body.ends_with("# EOF\n"), "{body}");
+}
+
+#[tokio::test]
+async fn a_status_is_read_back_as_it_was_written() {
+    let (_, _, body) = get("/status", &Health::default()).await;
+    let report: StatusReport = serde_json::from_str(&body).unwrap();
+    assert_eq!(report, Fake.status());
+}
+
+#[tokio::test]
+async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
+    let listeners = listeners(&Health::default());
+    for (request, status, drains) in [
+        (Request::get("/drain"), StatusCode::METHOD_NOT_ALLOWED, false),
+        (Request::post("/status"), StatusCode::METHOD_NOT_ALLOWED, false),
+        (Request::post("/drain"), StatusCode::ACCEPTED, true),
+    ] {
+        let request = request.body(Body::empty()).unwrap();
+        let response = router(listeners.clone()).oneshot(request).await.unwrap();
+        assert_eq!((response.status(), listeners.drain.is_cancelled()), (status, drains));
+    }
+}
+
+fn listeners(health: &Health) -> Listeners {
+    Listeners {
+        inspect: Arc::new(Fake),
+        probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
+        drain: CancellationToken::new(),
+    }
+}
+
+async fn get(path: &str, health: &Health) -> (StatusCode, String, String) {
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    let response = router(listeners(health)).oneshot(request).await.unwrap();
+    let status = response.status();
+    let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, content_type, String::from_utf8(body.to_vec()).unwrap())
+}
+
+struct FakeProbes {
+    health: Health,
+    metrics: Metrics,
+}
+
+impl Probes for FakeProbes {
+    fn ready(&self) -> Result<(), String> {
+        self.health.ready()
+    }
+
+    fn metrics(&self) -> String {
+        self.metrics.encode()
+    }
+}
+
+/// A node that owns everything and returns the request.
+struct Fake;
+
+impl Inspect for Fake {
+    fn status(&self) -> StatusReport {
+        StatusReport {
+            node: NodeReport { id: "n1".to_owned(), ..NodeReport::default() },
+            cluster: "test".to_owned(),
+            epoch: "a7b3c9d100000000".to_owned(),
+            ..StatusReport::default()
+        }
+    }
+
+    fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport {
+        let entries: Vec<String> = entries.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        OwnerReport {
+            token: format!("{domain} {}", entries.join(" ")),
+            owners: vec![OwnerOf { region: "eu".to_owned(), node: "n1".to_owned() }],
+            ..OwnerReport::default()
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A node whose clock is off counts in the windows of the others, and reports its skew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::config::Config;
+use tidegate::node;
+use tidegate_cluster::environment::{Clock, Environment};
+use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions};
+use tidegate_testkit::wait::eventually;
+use tokio_util::sync::CancellationToken;
+
+const RULES: &str = "domain: d\n";
+const OFF: Span = Span::from_secs(30);
+/// Two clocks that agree may differ by this much on a busy machine.
+const ALIKE: Span = Span::from_secs(5);
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// A clock that is ahead of the one inside, which gets its corrections.
+#[derive(Debug)]
+struct Ahead(Arc<dyn Clock>);
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        self.0.now().plus(OFF)
+    }
+
+    fn system(&self) -> Timestamp {
+        self.0.system().plus(OFF)
+    }
+
+    fn slew(&self, correction_ns: i64) {
+        self.0.slew(correction_ns);
+    }
+
+    fn step(&self, correction_ns: i64) {
+        self.0.step(correction_ns);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_others() {
+    let authority = authority();
+    let options = |id, seeds| NodeOptions {
+        id,
+        region: "eu",
+        seeds,
+        identity: identity(&authority, &authority, id),
+        rules: RULES,
+        change: |_: &mut Config| {},
+    };
+    let first = Node::start(options("n1", &[])).await;
+    let seeds = [first.core.joined.as_ref().expect("a mesh").mesh.advertise()];
+    let second = Node::start(options("n2", &seeds)).await;
+    connected(&second, 1).await;
+
+    let (outside, right) = node::outside();
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
+    let environment = Environment { clock: clock.clone(), ..outside };
+    let stop = CancellationToken::new();
+    tokio::spawn(right.clone().run(stop.clone()));
+    assert!(clock.now().since(right.system()) > ALIKE, "it is ahead before it joins");
+    let both = [seeds[0], second.core.joined.as_ref().expect("a mesh").mesh.advertise()];
+    let late = Node::start_in(options("n3", &both), environment, stop).await;
+    connected(&late, 2).await;
+    eventually("its skew is known", WITHIN, || late.core.skew().is_beyond).await;
+
+    let median_s = late.core.skew().median_ns / 1_000_000_000;
+    assert!((-35..=-25).contains(&median_s), "{median_s} s");
+    let (here, there) = (clock.now(), right.system());
+    assert!(here.since(there) < ALIKE && there.since(here) < ALIKE, "{here:?}, {there:?}");
+    assert!(clock.system().since(right.system()) > ALIKE, "peers get its uncorrected clock");
+    for node in [&first, &second] {
+        assert!(!node.core.skew().is_beyond, "one wrong clock of three moves no other");
+    }
+}
+
+async fn connected(node: &Node, peers: usize) {
+    let mesh = &node.core.joined.as_ref().expect("a mesh").mesh;
+    eventually("it is connected", WITHIN, || mesh.peers().len() == peers).await;
+}

@@ -1,0 +1,371 @@
+//! Every error in the configuration is one line with its position and advice; flags override the
+//! environment, which overrides the file.
+
+use std::path::Path;
+
+use tidegate::config::load::{Inputs, assemble};
+use tidegate::config::{Cluster, Config, load};
+
+/// `cluster.toml` as it is shipped.
+const SHIPPED: &str = include_str!("../../cluster.toml");
+
+/// The file, or none; variables; `--set`s; the whole error text.
+type Row = (
+    Option<&'static str>,
+    &'static [(&'static str, &'static str)],
+    &'static [&'static str],
+    &'static str,
+);
+
+#[test]
+fn every_error_is_one_line_with_position_and_advice() {
+    let rows: &[Row] = &[
+        // Keys that do not exist.
+        (
+            Some("[http]\nlisten = \"127.0.0.1:1\"\nlisen = 1\n"),
+            &[],
+            &[],
+            "c.toml:3: unknown key http.lisen; did you mean http.listen?",
+        ),
+        (
+            Some("[nodes]\nid = \"a\"\n"),
+            &[],
+            &[],
+            "c.toml:1: unknown section [nodes]; did you mean [node]?",
+        ),
+        (
+            Some("[http]\nkeys_max = 5\n"),
+            &[],
+            &[],
+            "c.toml:2: unknown key http.keys_max; did you mean limits.keys_max?",
+        ),
+        (
+            Some("[node]\ncolour = 5\n"),
+            &[],
+            &[],
+            "c.toml:2: unknown key node.colour; [node] has id, region, zone, threads",
+        ),
+        (
+            None,
+            &[],
+            &["node.threads=257"],
+            "--set node.threads: node.threads: 257 is outside 0 to 256; give a number in that range",
+        ),
+        (
+            None,
+            &[("TIDEGATE_NODE__IDD", "a")],
+            &[],
+            "TIDEGATE_NODE__IDD: unknown key node.idd; did you mean TIDEGATE_NODE__ID?",
+        ),
+        (
+            None,
+            &[("TIDEGATE_HTTP_LISTEN", "127.0.0.1:1")],
+            &[],
+            "TIDEGATE_HTTP_LISTEN: unknown variable; did you mean TIDEGATE_HTTP__LISTEN?",
+        ),
+        (
+            None,
+            &[("TIDEGATE_COLOUR", "red")],
+            &[],
+            "TIDEGATE_COLOUR: unknown variable; write TIDEGATE_SECTION__KEY, with two underscores \
+             between section and key",
+        ),
+        (None, &[], &["node.idd=a"], "--set node.idd: unknown key node.idd; did you mean node.id?"),
+        (
+            None,
+            &[],
+            &["node.id"],
+            "--set node.id: it has no =; write it as --set section.key=value",
+        ),
+        // Values of the wrong type.
+        (
+            Some("[limits]\nbody_bytes_max = 2048\nkeys_max = \"many\"\n"),
+            &[],
+            &[],
+            "c.toml:3: limits.keys_max: invalid type: string \"many\", expected usize; give a whole \
+             number",
+        ),
+        (
+            Some("[http]\nlisten = \"localhost\"\n"),
+            &[],
+            &[],
+            "c.toml:2: http.listen: invalid socket address syntax; give IP:PORT, such as \
+             127.0.0.1:8080",
+        ),
+        (
+            Some("[defaults]\nmode = \"strickt\"\n"),
+            &[],
+            &[],
+            "c.toml:2: defaults.mode: unknown variant `strickt`, expected `strict` or `eventual`; \
+             give one of those",
+        ),
+        (
+            None,
+            &[("TIDEGATE_LIMITS__KEYS_MAX", "many")],
+            &[],
+            "TIDEGATE_LIMITS__KEYS_MAX: limits.keys_max: invalid type: string \"many\", expected \
+             usize; give a whole number",
+        ),
+        (
+            None,
+            &[("TIDEGATE_HTTP__LISTEN", "8080")],
+            &[],
+            "TIDEGATE_HTTP__LISTEN: http.listen: invalid type: integer `8080`, expected socket \
+             address; give IP:PORT, such as 127.0.0.1:8080",
+        ),
+        // Values out of range, wherever they were set last.
+        (
+            Some("[http]\nlisten = \"127.0.0.1:1\"\n[cluster]\nvnodes = 0\n"),
+            &[],
+            &[],
+            "c.toml:4: cluster.vnodes: 0 is outside 1 to 1024; give a number in that range",
+        ),
+        (
+            Some("[http]\nlisten = \"127.0.0.1:1\"\n[cluster]\nvnodes = 0\n"),
+            &[("TIDEGATE_CLUSTER__VNODES", "2000")],
+            &[],
+            "TIDEGATE_CLUSTER__VNODES: cluster.vnodes: 2000 is outside 1 to 1024; give a number in \
+             that range",
+        ),
+        (
+            None,
+            &[("TIDEGATE_NODE__ID", "Edge_1")],
+            &[],
+            "TIDEGATE_NODE__ID: node.id: \"Edge_1\" is not a DNS label; use 1 to 63 of a-z, 0-9 and \
+             -, at least one letter, no - at either end",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.listen=127.0.0.1:7600"],
+            "configuration: tls.ca: the mesh (cluster.listen) needs it; make it with `tidegate ca \
+             init --dir pki` and `tidegate ca issue --dir pki --node node-1`, then set it",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.seeds=a:1"],
+            "--set cluster.seeds: cluster.seeds: a node that stands alone joins nobody; set \
+             cluster.listen too, or remove them",
+        ),
+        (
+            None,
+            &[],
+            &["http.listen=127.0.0.1:8081"],
+            "configuration: grpc.listen: 127.0.0.1:8081 is another door's address; give each door a \
+             port of its own",
+        ),
+        (
+            Some("[node]\nid = \"a\"\n"),
+            &[],
+            &[],
+            "c.toml: http.listen: none of http.listen, grpc.listen and resp.listen is set, so nobody \
+             could ask this node; set at least one, such as http.listen = \"127.0.0.1:8080\"",
+        ),
+        // A listener that others can reach needs a password, which no message repeats.
+        (
+            None,
+            &[("TIDEGATE_RESP__LISTEN", "0.0.0.0:6380")],
+            &[],
+            "TIDEGATE_RESP__LISTEN: resp.listen: off loopback (0.0.0.0:6380) clients must name a \
+             password; set TIDEGATE_RESP__PASSWORD, or listen on 127.0.0.1",
+        ),
+        (
+            Some("[resp]\nlisten = \"127.0.0.1:1\"\npassword = 12345\n"),
+            &[],
+            &[],
+            "c.toml:3: resp.password: a number, expected a string; give text in quotes",
+        ),
+        // Keys that are right by themselves and do not go together.
+        (
+            Some("[http]\nlisten = \"127.0.0.1:1\"\n[auth]\ndomain = \"edge\"\n"),
+            &[],
+            &[],
+            "c.toml:3: auth.domain without [[auth.descriptors]] limits nothing: add at least one \
+             descriptor",
+        ),
+        (
+            None,
+            &[("TIDEGATE_AUTH__DOMAIN", "edge")],
+            &[],
+            "configuration: auth.domain without [[auth.descriptors]] limits nothing: add at least \
+             one descriptor",
+        ),
+        // No TOML at all.
+        (
+            Some("[http\nlisten = 1\n"),
+            &[],
+            &[],
+            "c.toml:1: unclosed table, expected `]`; write it as TOML (https://toml.io)",
+        ),
+        (
+            Some("[node]\nid = \"a\"\nid = \"b\"\n"),
+            &[],
+            &[],
+            "c.toml:3: duplicate key; write it as TOML (https://toml.io)",
+        ),
+    ];
+    for (file, variables, sets, expected) in rows {
+        let error = read(*file, variables, sets).expect_err(expected);
+        assert_eq!(error, *expected);
+        assert!(!error.contains('\n'));
+    }
+}
+
+#[test]
+fn flags_override_variables_override_the_file() {
+    let file = "[node]\nid = \"from-file\"\nregion = \"from-file\"\nzone = \"from-file\"\n\
+                [http]\nlisten = \"127.0.0.1:1\"\n";
+    let variables = [("TIDEGATE_NODE__REGION", "from-env"), ("TIDEGATE_NODE__ZONE", "from-env")];
+    let config = read(Some(file), &variables, &["node.zone=from-flag"]).unwrap();
+    assert_eq!(
+        [&*config.node.id, &*config.node.region, &*config.node.zone],
+        ["from-file", "from-env", "from-flag"]
+    );
+}
+
+#[test]
+fn a_variable_becomes_a_value_of_its_key_s_type() {
+    let variables = [
+        ("TIDEGATE_CLUSTER__NAME", "7"),
+        ("TIDEGATE_NODE__ZONE", "\"quoted\""),
+        ("TIDEGATE_LIMITS__KEYS_MAX", "5_000"),
+        ("TIDEGATE_LIMITS__ON_FULL", "refuse"),
+        ("TIDEGATE_HTTP__LISTEN", "[::1]:9000"),
+    ];
+    let config = read(None, &variables, &[]).unwrap();
+    assert_eq!(config.cluster.name, "7");
+    assert_eq!(config.node.zone, "quoted");
+    assert_eq!(config.limits.keys_max, 5_000);
+    assert_eq!(config.limits.on_full, tidegate_limiter::store::OnFull::Refuse);
+    assert_eq!(config.http.listen, "[::1]:9000".parse().ok());
+}
+
+#[test]
+fn a_list_is_a_toml_array_or_parted_by_commas() {
+    let mesh = "[cluster]\nlisten = \"127.0.0.1:7600\"\n[http]\nlisten = \"127.0.0.1:1\"\n\
+                [tls]\nca = \"a\"\ncert = \"b\"\nkey = \"c\"\nsecret = \"d\"\n";
+    for (text, expected) in [
+        ("[\"a:1\", \"b:2\"]", &["a:1", "b:2"][..]),
+        ("a:1, b:2,", &["a:1", "b:2"]),
+        ("a:1", &["a:1"]),
+        ("[]", &[]),
+    ] {
+        let config = read(Some(mesh), &[("TIDEGATE_CLUSTER__SEEDS", text)], &[]).unwrap();
+        assert_eq!(config.cluster.seeds, expected, "{text}");
+    }
+}
+
+/// A value that the environment sets is not missing in the file, in any order.
+#[test]
+fn a_later_layer_may_complete_or_put_right_an_earlier_one() {
+    let file = "[http]\nlisten = \"127.0.0.1:1\"\n[limits]\nkeys_max = \"many\"\n\
+                [[auth.descriptors]]\nentries = [{ key = \"path\", source = \"path\" }]\n";
+    let variables = [("TIDEGATE_AUTH__DOMAIN", "edge"), ("TIDEGATE_LIMITS__KEYS_MAX", "7")];
+    let config = read(Some(file), &variables, &[]).unwrap();
+    assert_eq!((config.auth.domain.as_deref(), config.limits.keys_max), (Some("edge"), 7));
+
+    let both = [
+        ("TIDEGATE_AUTH__DESCRIPTORS", "[{ entries = [{ key = \"path\", source = \"path\" }] }]"),
+        ("TIDEGATE_AUTH__DOMAIN", "edge"),
+    ];
+    assert_eq!(read(None, &both, &[]).unwrap().auth.descriptors.len(), 1);
+}
+
+#[test]
+fn the_shipped_file_is_one_node_on_loopback() {
+    let config = read(Some(SHIPPED), &[], &[]).unwrap();
+    let standalone = Config::standalone();
+    assert_eq!(format!("{config:?}"), format!("{standalone:?}"));
+}
+
+/// A commented line of the shipped file has the default of the code, unless it is an example.
+#[test]
+fn the_shipped_file_names_every_key_with_its_default() {
+    let uncommented: String = SHIPPED
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let config = read(Some(&uncommented), &[], &[]).unwrap();
+    let standalone = Config::standalone();
+    assert_eq!(format!("{:?}", config.limits), format!("{:?}", standalone.limits));
+    assert_eq!(format!("{:?}", config.defaults), format!("{:?}", standalone.defaults));
+    assert_eq!(config.http.denied_status, standalone.http.denied_status);
+    assert_eq!(config.auth.descriptors.len(), 2);
+    let cluster =
+        Cluster { listen: None, advertise: None, seeds: Vec::new(), ..config.cluster.clone() };
+    assert_eq!(format!("{cluster:?}"), format!("{:?}", standalone.cluster));
+    for key in tidegate::config::keys() {
+        let (section, name) = key.split_once('.').unwrap();
+        let (_, rest) = SHIPPED.split_once(&format!("\n[{section}]\n")).unwrap();
+        let text = rest.split("\n[").next().unwrap_or(rest);
+        assert!(
+            text.contains(&format!("{name} =")) || text.contains(&format!(".{name}]")),
+            "{key}"
+        );
+    }
+}
+
+#[test]
+fn a_password_of_digits_is_text_in_a_variable_and_is_not_shown() {
+    let variables = [("TIDEGATE_RESP__PASSWORD", "12345"), ("TIDEGATE_RESP__LISTEN", "[::]:1")];
+    let config = read(None, &variables, &[]).unwrap();
+    assert_eq!(config.resp.password.as_ref().map(tidegate::config::Secret::reveal), Some("12345"));
+    assert!(!format!("{config:?}").contains("12345"));
+}
+
+#[test]
+fn an_empty_variable_and_one_for_the_command_line_change_nothing() {
+    let variables = [("TIDEGATE_HTTP__LISTEN", ""), ("TIDEGATE_LOG", "debug")];
+    let config = read(None, &variables, &[]).unwrap();
+    assert_eq!(config.http.listen, Config::standalone().http.listen);
+}
+
+#[test]
+fn paths_of_the_file_are_relative_to_it_and_those_of_variables_are_not() {
+    let file = "[http]\nlisten = \"127.0.0.1:1\"\n[tls]\nca = \"pki/ca.pem\"\nkey = \"/abs/key\"\n\
+                [storage]\npath = \"counts.redb\"\n";
+    let inputs = Inputs {
+        file: Some((Path::new("/etc/tidegate/cluster.toml"), file)),
+        variables: vec![("TIDEGATE_TLS__CERT".to_owned(), "here.pem".to_owned())],
+        sets: &[],
+    };
+    let (config, _) = assemble(&inputs).unwrap();
+    assert_eq!(config.tls.ca.as_deref(), Some(Path::new("/etc/tidegate/pki/ca.pem")));
+    assert_eq!(config.tls.key.as_deref(), Some(Path::new("/abs/key")));
+    assert_eq!(config.tls.cert.as_deref(), Some(Path::new("here.pem")));
+    assert_eq!(config.rules.path, Path::new("/etc/tidegate/rules"));
+    assert_eq!(config.storage.path.as_deref(), Some(Path::new("/etc/tidegate/counts.redb")));
+}
+
+#[test]
+fn a_missing_file_is_one_line_with_advice() {
+    let error = load(Some(Path::new("/nowhere/cluster.toml")), &[]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "/nowhere/cluster.toml: no such file; give --config the path of a configuration file, or \
+         leave it out to run one node on loopback"
+    );
+}
+
+#[test]
+fn a_rules_folder_that_is_named_has_to_exist() {
+    let sets = ["rules.path=/nowhere/rules".to_owned()];
+    let error = load(None, &sets).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--set rules.path: rules.path: /nowhere/rules is not there; create it with at least one \
+         rule file, or set TIDEGATE_RULES__PATH"
+    );
+}
+
+fn read(file: Option<&str>, variables: &[(&str, &str)], sets: &[&str]) -> Result<Config, String> {
+    let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+    let inputs = Inputs {
+        file: file.map(|text| (Path::new("c.toml"), text)),
+        variables: variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        sets: &sets,
+    };
+    assemble(&inputs).map(|(config, _)| config).map_err(|error| error.to_string())
+}

@@ -1,0 +1,304 @@
+//! The environment of envoyproxy/ratelimit as a configuration of ours.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use tidegate::config;
+use tidegate::config::StatsdProtocol;
+use tidegate::config::reference::settings::{self, Here};
+use tidegate::config::reference::{Start, Warning, read};
+use tidegate_limiter::units::Span;
+
+fn start(variables: &[(&str, &str)]) -> Result<Start, String> {
+    start_with(variables, &[])
+}
+
+fn start_with(variables: &[(&str, &str)], sets: &[&str]) -> Result<Start, String> {
+    let variables: BTreeMap<_, _> =
+        variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let sets: Vec<_> = sets.iter().map(ToString::to_string).collect();
+    read(&variables, &sets).map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_empty_environment_has_the_defaults_of_envoy_ratelimit() {
+    let start = start(&[]).unwrap();
+    let config = &start.config;
+    let addr = |addr: Option<std::net::SocketAddr>| addr.unwrap().to_string();
+    assert_eq!(addr(config.http.listen), "0.0.0.0:8080");
+    assert_eq!(addr(config.grpc.listen), "0.0.0.0:8081");
+    assert_eq!(addr(config.debug.listen), "0.0.0.0:6070");
+    assert_eq!(config.admin.listen, None, "there is no such port there");
+    assert_eq!(config.rules.path, Path::new("/srv/runtime_data/current/config"));
+    assert!(!config.rules.required && config.rules.may_be_empty && !config.rules.merge_domains);
+    let envoy = &config.envoy;
+    assert!(!envoy.shadow_mode && !envoy.quota_mode && !envoy.all_or_nothing);
+    assert!(!envoy.local_cache && !envoy.response_headers && !envoy.dynamic_metadata);
+    assert!(envoy.overrides);
+    assert!((envoy.near_limit_ratio - 0.8).abs() < 1e-6);
+    assert_eq!(envoy.limit_header, "RateLimit-Limit");
+    assert_eq!(config.grpc.tls_cert, None);
+    assert_eq!((start.log_level, start.log_json), ("warn", false));
+    assert_eq!(start.warnings, []);
+}
+
+#[test]
+fn every_setting_with_a_meaning_reaches_its_key() {
+    let start = start(&[
+        ("HOST", "127.0.0.1"),
+        ("PORT", "9080"),
+        ("GRPC_HOST", "::"),
+        ("GRPC_PORT", "0x2379"),
+        ("DEBUG_HOST", "localhost"),
+        ("DEBUG_PORT", "6071"),
+        ("GRPC_SERVER_USE_TLS", "1"),
+        ("GRPC_SERVER_TLS_CERT", "/tls/cert.pem"),
+        ("GRPC_SERVER_TLS_KEY", "/tls/key.pem"),
+        ("GRPC_CLIENT_TLS_CACERT", "/tls/ca.pem"),
+        ("GRPC_CLIENT_TLS_SAN", "envoy.internal"),
+        ("LOG_LEVEL", "Fatal"),
+        ("LOG_FORMAT", "JSON"),
+        ("RUNTIME_ROOT", "/data/"),
+        ("RUNTIME_SUBDIRECTORY", "/ratelimit"),
+        ("RUNTIME_APPDIRECTORY", "rules/"),
+        ("MERGE_DOMAIN_CONFIG", "true"),
+        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "t"),
+        ("SHADOW_MODE", "TRUE"),
+        ("QUOTA_MODE", "true"),
+        ("NEAR_LIMIT_RATIO", "0.5"),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "1000"),
+        ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_LIMIT_HEADER", "X-A"),
+        ("LIMIT_REMAINING_HEADER", "X-B"),
+        ("LIMIT_RESET_HEADER", "X-C"),
+        ("RESPONSE_DYNAMIC_METADATA", "true"),
+    ])
+    .unwrap();
+    let config = &start.config;
+    assert_eq!(config.http.listen.unwrap().to_string(), "127.0.0.1:9080");
+    assert_eq!(config.grpc.listen.unwrap().to_string(), "[::]:9081");
+    assert_eq!(config.debug.listen.unwrap().to_string(), "127.0.0.1:6071");
+    assert_eq!(config.grpc.tls_cert.as_deref(), Some(Path::new("/tls/cert.pem")));
+    assert_eq!(config.grpc.tls_key.as_deref(), Some(Path::new("/tls/key.pem")));
+    assert_eq!(config.grpc.client_ca.as_deref(), Some(Path::new("/tls/ca.pem")));
+    assert_eq!(config.grpc.client_san.as_deref(), Some("envoy.internal"));
+    assert_eq!((start.log_level, start.log_json), ("error", true));
+    assert_eq!(config.rules.path, Path::new("/data/ratelimit/rules"));
+    assert!(config.rules.merge_domains && !config.rules.may_be_empty);
+    let envoy = &config.envoy;
+    assert!(envoy.shadow_mode && envoy.quota_mode && envoy.all_or_nothing && envoy.local_cache);
+    assert!(envoy.response_headers && envoy.dynamic_metadata);
+    assert!((envoy.near_limit_ratio - 0.5).abs() < f32::EPSILON);
+    let headers = [&envoy.limit_header, &envoy.remaining_header, &envoy.reset_header];
+    assert_eq!(headers, ["X-A", "X-B", "X-C"]);
+    assert_eq!(start.warnings, []);
+}
+
+#[test]
+fn statistics_have_one_destination() {
+    let stats = |variables: &[(&str, &str)]| start(variables).map(|start| start.config.stats);
+    let default = stats(&[("EXTRA_TAGS", "env:prod,team:edge,nothing")]).unwrap();
+    assert_eq!(default.statsd.as_deref(), Some("localhost:8125"));
+    assert_eq!(default.statsd_protocol, StatsdProtocol::Tcp);
+    assert_eq!(default.extra_tags, ["env:prod", "team:edge"]);
+    assert!(!default.prometheus_names && default.prometheus_listen.is_none());
+
+    let quiet = stats(&[("DISABLE_STATS", "true"), ("USE_PROMETHEUS", "true")]).unwrap();
+    assert_eq!((quiet.statsd, quiet.prometheus_listen), (None, None));
+
+    let dog = [
+        ("USE_STATSD", "false"),
+        ("USE_DOG_STATSD", "true"),
+        ("STATSD_HOST", "agent"),
+        ("STATSD_PORT", "8126"),
+        ("STATS_FLUSH_INTERVAL", "1s"),
+    ];
+    let dog = stats(&dog).unwrap();
+    assert_eq!(dog.statsd.as_deref(), Some("agent:8126"));
+    assert_eq!(dog.statsd_protocol, StatsdProtocol::Dogstatsd);
+    assert_eq!(dog.flush_interval, Span::from_secs(1));
+
+    let prometheus =
+        [("USE_STATSD", "false"), ("USE_PROMETHEUS", "true"), ("PROMETHEUS_PATH", "/stats")];
+    let prometheus = stats(&prometheus).unwrap();
+    assert_eq!(prometheus.statsd, None);
+    assert!(prometheus.prometheus_names);
+    assert_eq!(prometheus.prometheus_listen.unwrap().to_string(), "0.0.0.0:9090");
+    assert_eq!(prometheus.prometheus_path, "/stats");
+
+    let error = stats(&[("USE_PROMETHEUS", "true")]).unwrap_err();
+    assert!(error.contains("USE_STATSD"), "{error}");
+}
+
+#[test]
+fn an_ignored_variable_is_one_warning_whatever_its_value() {
+    let start = start(&[
+        ("REDIS_URL", "redis:6379"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_POOL_SIZE", "many"),
+        ("BACKEND_TYPE", "memcache"),
+        ("MEMCACHE_HOST_PORT", "a:1,b:2"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("TRACING_ENABLED", ""),
+        ("REDIS_MASTER_PORT", "tcp://10.0.0.1:6379"),
+        ("HOME", "/"),
+    ])
+    .unwrap();
+    let [Warning::Ignored(names)] = &start.warnings[..] else { panic!("{:?}", start.warnings) };
+    assert_eq!(
+        names[..],
+        [
+            "RUNTIME_IGNOREDOTFILES",
+            "BACKEND_TYPE",
+            "REDIS_SOCKET_TYPE",
+            "REDIS_URL",
+            "REDIS_POOL_SIZE",
+            "MEMCACHE_HOST_PORT"
+        ]
+    );
+}
+
+#[test]
+fn a_socket_or_a_name_that_cannot_be_had_is_a_warning_of_its_own() {
+    let tls = [
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", "c"),
+        ("GRPC_SERVER_TLS_KEY", "k"),
+        ("GRPC_CLIENT_TLS_SAN", "envoy"),
+        ("GRPC_UDS", "/run/rl.sock"),
+    ];
+    let start = start(&tls).unwrap();
+    assert_eq!(
+        start.warnings,
+        [Warning::UnaskedName, Warning::UnixSocket("0.0.0.0:8081".to_owned())]
+    );
+    assert_eq!(start.config.grpc.client_san, None);
+}
+
+#[test]
+fn a_wrong_value_is_one_line_that_names_its_variable() {
+    for (name, value, message) in [
+        ("PORT", "http", "PORT: http.listen: \"http\" is no port; give a number up to 65535"),
+        ("PORT", "65536", "PORT: http.listen: \"65536\" is no port; give a number up to 65535"),
+        (
+            "GRPC_HOST",
+            "redis",
+            "GRPC_HOST: grpc.listen: \"redis\" is no IP address; give one of this machine's, or \
+             0.0.0.0 for all of them",
+        ),
+        (
+            "SHADOW_MODE",
+            "yes",
+            "SHADOW_MODE: value: \"yes\" is neither true nor false; give true or false",
+        ),
+        (
+            "LOG_LEVEL",
+            "loud",
+            "LOG_LEVEL: value: \"loud\" is no level; give trace, debug, info, warn, error, fatal \
+             or panic",
+        ),
+        (
+            "NEAR_LIMIT_RATIO",
+            "1.5",
+            "NEAR_LIMIT_RATIO: envoy.near_limit_ratio: 1.5 is outside 0 to 1; give a number in \
+             that range",
+        ),
+        (
+            "LIMIT_RESET_HEADER",
+            "a b",
+            "LIMIT_RESET_HEADER: envoy.reset_header: \"a b\" is no name of a header; use letters, \
+             digits and -, such as RateLimit-Limit",
+        ),
+        (
+            "CONFIG_TYPE",
+            "ETCD",
+            "CONFIG_TYPE: value: \"ETCD\" is no source of rules; give FILE or GRPC_XDS_SOTW",
+        ),
+        (
+            "GRPC_SERVER_USE_TLS",
+            "true",
+            "GRPC_SERVER_TLS_CERT: grpc.tls_cert: GRPC_SERVER_USE_TLS needs it; set it to the \
+             path of a PEM file",
+        ),
+        (
+            "DEBUG_PORT",
+            "8080",
+            "DEBUG_PORT: debug.listen: 0.0.0.0:8080 is another door's address; give each door a \
+             port of its own",
+        ),
+    ] {
+        assert_eq!(start(&[(name, value)]).unwrap_err(), message);
+    }
+}
+
+#[test]
+fn variables_and_flags_of_our_own_stand_above_theirs() {
+    let theirs = [
+        ("PORT", "9080"),
+        ("TIDEGATE_HTTP__LISTEN", "127.0.0.1:1"),
+        ("TIDEGATE_NODE__ID", "rl-2"),
+        ("TIDEGATE_LOG", "debug"),
+        ("TIDEGATE_ENVOY__SHADOW_MODE", "true"),
+    ];
+    let start = start_with(&theirs, &["envoy.shadow_mode=false", "limits.keys_max=7"]).unwrap();
+    let config = &start.config;
+    assert_eq!(config.http.listen.unwrap().to_string(), "127.0.0.1:1");
+    assert_eq!(config.node.id, "rl-2");
+    assert!(!config.envoy.shadow_mode);
+    assert_eq!(config.limits.keys_max, 7);
+
+    let error = start_with(&[("TIDEGATE_HTTP__LISEN", "x")], &[]).unwrap_err();
+    assert!(error.starts_with("TIDEGATE_HTTP__LISEN: unknown key http.lisen; "), "{error}");
+}
+
+#[test]
+fn a_name_stands_once_in_the_table_and_its_key_exists() {
+    let keys = config::keys();
+    let mut names = Vec::new();
+    for setting in settings::all() {
+        assert!(!names.contains(&setting.name), "{} stands twice", setting.name);
+        names.push(setting.name);
+        if let Here::Sets(key) = setting.here
+            && !key.starts_with("--")
+            && let Some((section, _)) = key.split_once('.')
+            // A section that this build is without cannot be held against anything.
+            && keys.iter().any(|known| known.split('.').next() == Some(section))
+        {
+            assert!(keys.iter().any(|known| known == key), "{}: no key {key}", setting.name);
+        }
+    }
+}
+
+#[test]
+fn the_document_shows_the_table() {
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/envoyproxy-ratelimit-settings.md");
+    let text = fs::read_to_string(text).unwrap();
+    let documented: BTreeMap<&str, (&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"))
+        .filter_map(|row| {
+            let (name, rest) = row.split_once("` | ")?;
+            Some((name, rest.split_once(" | ")?))
+        })
+        .collect();
+    let quoted = |text: &str| match text {
+        "" => "none".to_owned(),
+        text => format!("`{text}`"),
+    };
+    let mut missing = Vec::new();
+    for setting in settings::all() {
+        let here = match setting.here {
+            Here::Sets(key) => format!("`{key}`"),
+            Here::Chooses(what) => what.to_owned(),
+            Here::Ignored(why) => format!("ignored: {why}"),
+        };
+        let default = quoted(setting.default);
+        if documented.get(setting.name) != Some(&(&*default, &*here)) {
+            missing.push(format!("| `{}` | {default} | {here} |", setting.name));
+        }
+    }
+    assert!(missing.is_empty(), "not so in the document:\n{}", missing.join("\n"));
+    assert_eq!(documented.len(), settings::all().count(), "the document names what is not there");
+}

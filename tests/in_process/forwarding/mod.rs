@@ -1,0 +1,8 @@
+//! Strict checks that leave the node they were sent to: counted once, whoever owns the key and whatever
+//! happens to the messages.
+
+mod all_or_nothing;
+mod bench;
+mod negative_cache;
+mod retries;
+mod searches;

@@ -1,0 +1,280 @@
+//! Checks that are retried, late, or unconfirmed: counted once, or not at all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use quinn::{Connection, RecvStream, SendStream};
+use tidegate::decide::VerdictSource;
+use tidegate_cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, Reply};
+use tidegate_cluster::mesh::{StreamClass, codec};
+use tidegate_cluster::pki::Authority;
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::Epoch;
+use tidegate_ownership::identity::Generation;
+use tidegate_ownership::membership::{Member, MemberState, View};
+use tidegate_ownership::ranges::Ranges;
+use tidegate_ownership::route::Topology;
+
+use super::bench::{RULES, TIMEOUT, VNODES, check, count, holds, id, remaining, source, value_of};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under, settled};
+use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
+use tidegate_testkit::relay::{Link, Relay};
+use tidegate_testkit::wait::eventually;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
+    let [a, b] = &nodes[..] else { unreachable!("two nodes") };
+    let key = value_of(a, "bucket", "b");
+    let mesh = &a.core.joined.as_ref().unwrap().mesh;
+    let send = async |check_id| {
+        let call = Call::Check(check(a, check_id, "bucket", &key, 3));
+        mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap()
+    };
+    let first = send(1 << 40).await;
+    assert!(matches!(&first, Reply::Verdicts(verdicts) if verdicts[0].remaining == 17));
+    let copies = join_all((0..10).map(|_| send(1 << 40))).await;
+    assert!(copies.iter().all(|copy| *copy == first));
+    assert_eq!(count(b, |counters| &counters.deduplicated), 10);
+    assert_eq!(count(b, |counters| &counters.served), 1);
+    let other = send((1 << 40) + 1).await;
+    assert!(matches!(&other, Reply::Verdicts(verdicts) if verdicts[0].remaining == 14));
+
+    // Copies that come at once are one check too.
+    let copies = join_all((0..10).map(|_| send(1 << 41))).await;
+    assert!(copies.iter().all(|copy| *copy == copies[0]));
+    assert_eq!(remaining(&b.check_hits("bucket", &key, 0).await), 11);
+}
+
+/// The network of the owner is cut while 20 checks are sent, which time out. What it received arrives
+/// when the network is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn timed_out_checks_count_at_most_once() {
+    let authority = authority();
+    let listen = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let relay = Relay::start(listen, Link::new(1, 0, 0, Duration::ZERO)).await;
+    let options = |id, seeds| NodeOptions {
+        id,
+        region: "eu",
+        seeds,
+        identity: identity(&authority, &authority, id),
+        rules: RULES,
+        change: |config| config.cluster.deadline_ms = 100,
+    };
+    let b = Node::start_behind(options("b", &[]), listen, relay.front).await;
+    let a = Node::start(options("a", &[relay.front])).await;
+    for node in [&a, &b] {
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
+    }
+    settled(&[&a, &b]).await;
+    let key = value_of(&a, "window", "b");
+    let answer = a.check_hits("window", &key, 0).await;
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 100));
+
+    relay.link.cut(true);
+    let answers = join_all((0..20).map(|_| a.check("window", &key))).await;
+    assert!(answers.iter().all(|answer| source(answer) == VerdictSource::Fallback));
+    relay.link.cut(false);
+
+    // When a read arrives, everything before it on the stream has arrived.
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    let mut read = a.check_hits("window", &key, 0).await;
+    while source(&read) != VerdictSource::Owner {
+        assert!(tokio::time::Instant::now() < deadline, "the way never was free again");
+        read = a.check_hits("window", &key, 0).await;
+    }
+    let left = remaining(&read);
+    assert!((80..=100).contains(&left), "20 hits counted as {}", 100 - left);
+    assert_eq!(remaining(&b.check_hits("window", &key, 0).await), left);
+}
+
+/// The connection breaks behind the check, which is retried at the same incarnation under the same id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
+    let authority = authority();
+    let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
+    let owner = OwnerByHand::new(&authority);
+    let broken = owner.joins(&a, 5).await;
+    let breaks = async {
+        owner.serve(&broken, None).await;
+        let again = owner.joins(&a, 5).await;
+        owner.serve(&again, Some(Reply::Verdicts([verdict()].into_iter().collect()))).await;
+    };
+    let answer = tokio::select! {
+        answer = a.check("bucket", &key) => answer,
+        () = breaks => unreachable!("the second connection stays"),
+    };
+    assert_eq!((source(&answer), remaining(&answer)), (VerdictSource::Owner, 7));
+    let received = owner.received.lock();
+    assert!(
+        received.len() >= 2 && received.iter().all(|check| *check == received[0]),
+        "{received:?}"
+    );
+    assert_ne!(received[0].id, 0);
+    assert!(count(&a, |counters| &counters.retried) >= 1);
+}
+
+/// A new incarnation of the owner cannot tell whether the old one counted the check: it gets none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_that_may_be_counted_is_not_sent_to_a_new_incarnation() {
+    let authority = authority();
+    let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
+    let owner = OwnerByHand::new(&authority);
+    let broken = owner.joins(&a, 5).await;
+    let restarts = async {
+        owner.serve(&broken, None).await;
+        let again = owner.joins(&a, 6).await;
+        owner.serve(&again, Some(Reply::Verdicts([verdict()].into_iter().collect()))).await;
+    };
+    let answer = tokio::select! {
+        answer = a.check("bucket", &key) => answer,
+        () = restarts => unreachable!("the second connection stays"),
+    };
+    assert_eq!(source(&answer), VerdictSource::Fallback);
+    assert_eq!(owner.received.lock().len(), 1);
+}
+
+/// Counted by the owner, confirmed by no replica: the fallback answers, and a metric of its own counts it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unconfirmed_check_is_answered_by_the_fallback() {
+    let authority = authority();
+    let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
+    let owner = OwnerByHand::new(&authority);
+    let connection = owner.joins(&a, 5).await;
+    let answer = tokio::select! {
+        answer = a.check("bucket", &key) => answer,
+        () = owner.serve(&connection, Some(Reply::Unconfirmed)) => unreachable!("it stays"),
+    };
+    assert_eq!(source(&answer), VerdictSource::Fallback);
+    assert_eq!(count(&a, |counters| &counters.unconfirmed), 1);
+    assert_eq!(owner.received.lock().len(), 1, "it was counted: no other node gets it");
+}
+
+/// It names itself: its range is on its way, and does not come in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_is_retried_until_the_deadline_at_an_owner_without_the_key() {
+    let authority = authority();
+    let (a, y, key) = beside_an_owner_by_hand(&authority).await;
+    holds(&y, Ranges::EMPTY, None);
+    let owner = OwnerByHand::new(&authority);
+    let connection = owner.joins(&a, 5).await;
+    let epoch = Epoch { number: 9, name: 9 };
+    let refusal = Reply::NotOwner { epoch, holder: Some(id("z")) };
+    let answer = tokio::select! {
+        answer = a.check("bucket", &key) => answer,
+        () = owner.serve(&connection, Some(refusal)) => unreachable!("it stays"),
+    };
+    assert_eq!(source(&answer), VerdictSource::Fallback);
+    let checks = owner.received.lock().len();
+    assert!((2..=64).contains(&checks), "{checks} checks for one verdict");
+}
+
+// === an owner that is driven by hand ===
+
+/// A peer `z` that replies as scripted, or breaks its connection.
+struct OwnerByHand {
+    peer: RawPeer,
+    /// Every check that came.
+    received: Mutex<Vec<Check>>,
+}
+
+/// Node a, which believes that z owns the key that is returned with it; and another node, because
+/// a node that sees another has taken its view, and does not take it again over the ring set here.
+async fn beside_an_owner_by_hand(authority: &Authority) -> (Node, Node, String) {
+    let mut nodes = cluster_under(authority, &[("y", "eu"), ("a", "eu")], RULES, |_| {}).await;
+    let (a, y) = (nodes.pop().unwrap(), nodes.pop().unwrap());
+    let now = a.core.topology.load_full();
+    let mut z: Member = now.view.members()[0].clone();
+    (z.id, z.generation, z.state) = (id("z"), Generation(5), MemberState::Up);
+    let members = now.view.members().iter().cloned().chain([z]);
+    let with_z = Topology::new(now.me.clone(), now.region.clone(), View::new(members), VNODES);
+    a.core.topology.store(Arc::new(with_z));
+    let key = value_of(&a, "bucket", "z");
+    (a, y, key)
+}
+
+fn verdict() -> Verdict {
+    Verdict {
+        allowed: true,
+        limit: 20,
+        remaining: 7,
+        reset: Span::ZERO,
+        retry: Retry::Now,
+        delay: Span::ZERO,
+        excess: 0,
+    }
+}
+
+impl OwnerByHand {
+    fn new(authority: &Authority) -> Self {
+        let peer = RawPeer::with(&identity(authority, authority, "z"));
+        Self { peer, received: Mutex::default() }
+    }
+
+    /// Connects to `a` as the start `generation` of z.
+    async fn joins(&self, a: &Node, generation: u64) -> Connection {
+        let mesh = &a.core.joined.as_ref().unwrap().mesh;
+        eventually("the last connection is gone", TIMEOUT, || mesh.peer(&id("z")).is_none()).await;
+        let connection = self.peer.dial(a.addr()).await.unwrap();
+        let secret = a.core.hasher.fingerprint();
+        let generation = Generation(generation);
+        let hello = Hello { generation, ..self.peer.hello("tidegate", "z", secret) };
+        let answer = send_hello(&connection, &hello).await;
+        assert!(matches!(answer, Some(HelloReply::Welcome(_))), "{answer:?}");
+        eventually("it is admitted", TIMEOUT, || mesh.peer(&id("z")).is_some()).await;
+        connection
+    }
+
+    /// Serves a connection until it closes; closes it at the first check if there is no `answer`.
+    async fn serve(&self, connection: &Connection, answer: Option<Reply>) {
+        let mut streams = futures_util::stream::FuturesUnordered::new();
+        loop {
+            use futures_util::StreamExt;
+            tokio::select! {
+                stream = connection.accept_bi() => {
+                    let Ok((send, recv)) = stream else { return };
+                    streams.push(self.serve_stream(connection, answer.as_ref(), send, recv));
+                }
+                Some(()) = streams.next() => {}
+            }
+        }
+    }
+
+    async fn serve_stream(
+        &self,
+        connection: &Connection,
+        answer: Option<&Reply>,
+        mut send: SendStream,
+        mut recv: RecvStream,
+    ) {
+        let mut buffer = BytesMut::new();
+        while let Ok(Some(chunk)) = recv.read_chunk(64 * 1024, true).await {
+            buffer.extend_from_slice(&chunk.bytes);
+            while let Some(whole) = codec::split(&mut buffer).unwrap() {
+                let Numbered { id, body } = codec::decode::<Numbered<Call>>(&whole).unwrap();
+                let reply = match (body, answer) {
+                    (Call::Check(check), answer) => {
+                        self.received.lock().push(check);
+                        let Some(answer) = answer else {
+                            connection.close(9_u32.into(), b"broken");
+                            return;
+                        };
+                        answer.clone()
+                    }
+                    (Call::Ping { .. }, _) => {
+                        Reply::Pong { clock: Timestamp::EPOCH, epochs: None, grant: None }
+                    }
+                    _ => continue,
+                };
+                if send.write_all(&frame(&Numbered { id, body: reply })).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Connections: patience, bounds and drain.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tidegate::front::bounds::Bounds;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::support::{Table, http_listener, in_time, parse, request};
+
+const SHORT: Duration = Duration::from_millis(250);
+const LONG: Duration = Duration::from_secs(3_600);
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n";
+
+fn patient() -> Bounds {
+    Bounds { header_timeout: LONG, idle_timeout: LONG, drain_timeout: LONG, ..Bounds::default() }
+}
+
+async fn connect(addr: SocketAddr) -> TcpStream {
+    TcpStream::connect(addr).await.expect("a connection")
+}
+
+/// Reads what comes until the server closes.
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = in_time("read until the server closes", stream.read_to_end(&mut bytes)).await;
+    bytes
+}
+
+/// Reads one answer to [`HEALTH`].
+async fn healthy(stream: &mut TcpStream) {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\nok\n") {
+        let n = in_time("read an answer", stream.read_buf(&mut bytes)).await.expect("an answer");
+        assert_ne!(n, 0, "closed after {:?}", String::from_utf8_lossy(&bytes));
+    }
+}
+
+fn held(domain: &str) -> Vec<u8> {
+    let body = format!(r#"{{"domain":"{domain}","descriptors":[{{}}]}}"#);
+    format!("POST /v1/check HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        .into()
+}
+
+#[tokio::test]
+async fn a_slow_header_is_cut() {
+    let table = Table::usual();
+    let listener = http_listener(&table, Bounds { header_timeout: SHORT, ..patient() }, "").await;
+    for start in [&b"G"[..], b"GET /healthz HTTP/1.1\r\nhost:", b"PRI * HTT"] {
+        let mut stream = connect(listener.addr).await;
+        stream.write_all(start).await.expect("sent");
+        assert_eq!(rest(&mut stream).await, b"", "{start:?}");
+    }
+    assert_eq!(listener.stats.slow.get(), 3);
+    // Also the second request of a connection.
+    let mut stream = connect(listener.addr).await;
+    stream.write_all(HEALTH).await.expect("sent");
+    healthy(&mut stream).await;
+    stream.write_all(b"GET /hea").await.expect("sent");
+    assert_eq!(rest(&mut stream).await, b"");
+    assert_eq!(listener.stats.slow.get(), 4);
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_kept_until_the_idle_timeout_and_then_closed() {
+    let table = Table::usual();
+    let bounds = Bounds { header_timeout: SHORT, idle_timeout: 3 * SHORT, ..patient() };
+    let listener = http_listener(&table, bounds, "").await;
+    let mut stream = connect(listener.addr).await;
+    stream.write_all(HEALTH).await.expect("sent");
+    healthy(&mut stream).await;
+    assert_eq!(rest(&mut stream).await, b"");
+    assert_eq!((listener.stats.idle.get(), listener.stats.slow.get()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_long_request_is_neither_slow_nor_idle() {
+    let table = Table::usual();
+    let bounds = Bounds { header_timeout: SHORT, idle_timeout: SHORT, ..patient() };
+    let listener = http_listener(&table, bounds, "").await;
+    let mut stream = connect(listener.addr).await;
+    stream.write_all(&held("held")).await.expect("sent");
+    table.until_checked().await;
+    // Another connection runs out of patience meanwhile: the timers have had their chance.
+    let mut other = connect(listener.addr).await;
+    other.write_all(b"G").await.expect("sent");
+    rest(&mut other).await;
+    table.gate.add_permits(1);
+    assert_eq!(parse(&rest(&mut stream).await).status, 200);
+}
+
+#[tokio::test]
+async fn a_header_that_is_too_large_is_refused() {
+    let table = Table::usual();
+    let listener =
+        http_listener(&table, Bounds { header_bytes_max: 8 * 1024, ..patient() }, "").await;
+    let cookie = "c".repeat(64 * 1024);
+    let reply = request(listener.addr, "GET", "/healthz", &[("cookie", &cookie)], b"").await;
+    assert_eq!(reply.status, 431);
+    assert_eq!(request(listener.addr, "GET", "/healthz", &[], b"").await.status, 200);
+}
+
+#[tokio::test]
+async fn at_the_bound_the_next_connection_waits_for_one_to_end() {
+    let table = Table::usual();
+    let listener = http_listener(&table, Bounds { connections_max: 2, ..patient() }, "").await;
+    let mut first = connect(listener.addr).await;
+    let mut second = connect(listener.addr).await;
+    for stream in [&mut first, &mut second] {
+        stream.write_all(HEALTH).await.expect("sent");
+        healthy(stream).await;
+    }
+    assert_eq!((listener.stats.accepted.get(), listener.stats.full.get()), (2, 1));
+    // The kernel queues the third connection; the listener does not accept it.
+    let mut third = connect(listener.addr).await;
+    third.write_all(HEALTH).await.expect("sent");
+    first.write_all(HEALTH).await.expect("sent");
+    healthy(&mut first).await;
+    assert_eq!(listener.stats.accepted.get(), 2);
+    drop(second);
+    healthy(&mut third).await;
+    assert_eq!(listener.stats.accepted.get(), 3);
+}
+
+#[tokio::test]
+async fn a_drain_finishes_what_is_in_flight_and_accepts_nothing_more() {
+    let table = Table::usual();
+    let mut listener = http_listener(&table, patient(), "").await;
+    let mut idle = connect(listener.addr).await;
+    idle.write_all(HEALTH).await.expect("sent");
+    healthy(&mut idle).await;
+    let mut busy = connect(listener.addr).await;
+    busy.write_all(&held("held")).await.expect("sent");
+    table.until_checked().await;
+
+    listener.drain.cancel();
+    assert_eq!(rest(&mut idle).await, b"", "the idle connection is closed at once");
+    assert!(TcpStream::connect(listener.addr).await.is_err(), "the listener is closed");
+    assert!(!listener.served.is_finished());
+
+    table.gate.add_permits(1);
+    let reply = parse(&rest(&mut busy).await);
+    assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
+    in_time("drain", &mut listener.served).await.expect("served to the end");
+    assert_eq!((listener.stats.ended.get(), listener.stats.dropped.get()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_drain_ends_even_if_a_request_does_not() {
+    let table = Table::usual();
+    let mut listener =
+        http_listener(&table, Bounds { drain_timeout: SHORT, ..patient() }, "").await;
+    let mut busy = connect(listener.addr).await;
+    busy.write_all(&held("held")).await.expect("sent");
+    table.until_checked().await;
+    listener.drain.cancel();
+    in_time("drain", &mut listener.served).await.expect("served to the end");
+    assert_eq!(rest(&mut busy).await, b"");
+    assert_eq!((listener.stats.ended.get(), listener.stats.dropped.get()), (1, 1));
+}
+
+#[tokio::test]
+async fn noise_ends_its_own_connection_alone() {
+    let table = Table::usual();
+    let listener = http_listener(&table, patient(), "").await;
+    let mut good = connect(listener.addr).await;
+    for noise in [
+        &b"\0\0\0\0\r\n\r\n"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: t\r\ncontent-length: x\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+    ] {
+        let mut stream = connect(listener.addr).await;
+        stream.write_all(noise).await.expect("sent");
+        rest(&mut stream).await;
+    }
+    good.write_all(HEALTH).await.expect("sent");
+    healthy(&mut good).await;
+    assert_eq!(table.checks(), []);
+}

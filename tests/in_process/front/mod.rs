@@ -1,0 +1,11 @@
+//! The HTTP and gRPC listeners over real sockets, with a table of answers in place of the node.
+
+mod auth;
+mod check;
+mod connections;
+mod properties;
+mod ratelimit;
+mod rendering;
+mod rls;
+mod support;
+mod tls;

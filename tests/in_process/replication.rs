@@ -1,0 +1,295 @@
+//! Copies of strict counts: the node that would take over a key has its count.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::config::Config;
+use tidegate::decide::VerdictSource;
+use tidegate_cluster::mesh::wire::{Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
+use tidegate_cluster::replication::Replicator;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::State;
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
+use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::HandoffReply;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::ranges::Ranges;
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
+use tidegate_testkit::relay::{Link, Relay};
+use tidegate_testkit::wait::eventually;
+
+const RULES: &str = "
+domain: test
+descriptors:
+  - key: plain
+    rate_limit: {unit: day, requests_per_unit: 100}
+  - key: durable
+    durability: replicated
+    rate_limit: {unit: day, requests_per_unit: 100}
+";
+
+/// Above what anything here needs.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
+    let values: Vec<String> = (0..60).map(|n| n.to_string()).collect();
+    for (n, value) in values.iter().enumerate() {
+        let answer = nodes[n % 3].check_hits("plain", value, 7).await;
+        assert!(answer.allowed && answer.statuses[0].source != VerdictSource::Fallback);
+    }
+    for value in &values {
+        let token = token(&nodes[0], "plain", value);
+        let topology = nodes[0].core.topology.load();
+        let holders = topology.region_ring("eu").unwrap().replicas(token, 1);
+        assert_eq!(holders.len(), 2);
+        eventually("the replica holds the count", TIMEOUT, || {
+            let copies = nodes.iter().filter(|node| holders.contains(&&id_of(node)));
+            let copies: Vec<_> = copies.map(|node| held(node, "plain", value)).collect();
+            copies[0].as_ref().is_some_and(|one| copies[1].as_ref() == Some(one) && used(one) == 7)
+        })
+        .await;
+        let third = nodes.iter().find(|node| !holders.contains(&&id_of(node))).unwrap();
+        assert_eq!(held(third, "plain", value), None);
+    }
+    for node in &nodes {
+        eventually("nothing waits", TIMEOUT, || replicator(node).lag().is_zero()).await;
+    }
+}
+
+/// Messages that arrived and were forgotten are the worst kind of loss: nothing failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_lost_a_copy_gets_it_again() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
+    let [a, b] = &nodes[..] else { unreachable!() };
+    let values = owned_by(a, "plain", 20);
+    for value in &values {
+        a.check("plain", value).await;
+    }
+    let is_copied = |value: &String| held(b, "plain", value) == held(a, "plain", value);
+    eventually("all are copied", TIMEOUT, || values.iter().all(is_copied)).await;
+    for value in &values[..7] {
+        let lost = held(b, "plain", value).unwrap();
+        assert!(b.core.store.remove(lost.key).is_some());
+    }
+    eventually("what was lost is there again", TIMEOUT, || values.iter().all(is_copied)).await;
+    assert!(read(&replicator(a).counters().repaired) >= 7);
+}
+
+/// Changes are sent once an hour here, so that only the answer itself can have brought the copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_answer_means_that_a_replica_holds_the_count() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, slow_stream).await;
+    let [a, b] = &nodes[..] else { unreachable!() };
+    for value in owned_by(a, "durable", 5) {
+        let answer = b.check_hits("durable", &value, 3).await;
+        assert_eq!((answer.allowed, answer.statuses[0].source), (true, VerdictSource::Owner));
+        assert_eq!(used(&held(b, "durable", &value).unwrap()), 3);
+        let answer = b.check_hits("durable", &value, 0).await;
+        assert!(answer.allowed);
+        // A fixed window counts what it refuses, but a refusal does not wait for a replica.
+        assert!(!b.check_hits("durable", &value, 98).await.allowed);
+    }
+    let counters = replicator(a).counters();
+    assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (5, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
+    let authority = authority();
+    let options = |id, seeds, change| {
+        let identity = identity(&authority, &authority, id);
+        NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
+    };
+    let a = Node::start(options("a", &[], slow_stream)).await;
+    let seeds = [a.addr()];
+    let full = |config: &mut Config| {
+        slow_stream(config);
+        config.limits.keys_max = 1;
+    };
+    let b = Node::start(options("b", &seeds, full)).await;
+    for node in [&a, &b] {
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
+    }
+    let ownership = &a.core.ownership;
+    eventually("it may own", TIMEOUT, || ownership.has_lease(Scope::Region)).await;
+    let values = owned_by(&a, "durable", 2);
+    assert_eq!(b.check("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
+    assert_eq!(b.check("durable", &values[1]).await.statuses[0].source, VerdictSource::Fallback);
+    let counters = replicator(&a).counters();
+    assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_confirmed_by_a_replica_that_is_cut_off_and_it_catches_up() {
+    let (a, b, relay) = behind_a_relay(slow_stream).await;
+    let values = owned_by(&a, "plain", 2);
+    for value in &values {
+        a.check("plain", value).await;
+    }
+    let keys: Vec<KeyHash> =
+        values.iter().map(|value| held(&a, "plain", value).unwrap().key).collect();
+    assert!(replicator(&a).confirm(&keys[..1], TIMEOUT).await);
+    assert_eq!(held(&b, "plain", &values[0]), held(&a, "plain", &values[0]));
+    relay.link.cut(true);
+    assert!(!replicator(&a).confirm(&keys[1..], Duration::from_millis(200)).await);
+    assert_eq!(held(&b, "plain", &values[1]), None);
+    relay.link.cut(false);
+    eventually("it gets the copy", TIMEOUT, || held(&b, "plain", &values[1]).is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
+    let (a, b, relay) = behind_a_relay(|config| config.cluster.replicas = 0).await;
+    let (to, replicator) = (id_of(&b), replicator(&a));
+    let values = owned_by(&a, "plain", 40);
+    for value in &values[..30] {
+        a.check("plain", value).await;
+    }
+    assert_eq!(replicator.flush(&to).await, Ok(()), "it follows nothing");
+    replicator.subscribe(Scope::Region, to.clone(), Ranges::all());
+    let wanted: Vec<u64> = values[..20].iter().map(|value| token(&a, "plain", value)).collect();
+    let copied = replicator.copy(&to, |key| wanted.contains(&key.token)).await;
+    assert_eq!(copied, Ok(20));
+    for (n, value) in values.iter().enumerate().take(30) {
+        assert_eq!(held(&b, "plain", value).is_some(), n < 20);
+    }
+    for value in &values[10..40] {
+        a.check("plain", value).await;
+    }
+    assert_eq!(replicator.flush(&to).await, Ok(()));
+    assert!(values.iter().all(|value| held(&b, "plain", value) == held(&a, "plain", value)));
+
+    relay.link.cut(true);
+    a.check("plain", &values[0]).await;
+    assert!(replicator.flush(&to).await.is_err(), "it cannot have answered");
+    relay.link.cut(false);
+    eventually("it gets the copy after all", TIMEOUT, || {
+        held(&b, "plain", &values[0]) == held(&a, "plain", &values[0])
+    })
+    .await;
+    replicator.unsubscribe(Scope::Region, &to);
+    a.check("plain", &values[0]).await;
+    assert_eq!(replicator.flush(&to).await, Ok(()));
+    assert_eq!(used(&held(&b, "plain", &values[0]).unwrap()), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn implausible_states_are_refused_and_counted() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "us")], RULES, |_| {}).await;
+    let a = replicator(&nodes[0]);
+    let now = nodes[0].core.clock.now();
+    let entry = |tag, secs: u32| {
+        let index = u32::try_from(now.as_secs() / 60).unwrap() + secs / 60;
+        let expires = Timestamp::from_secs(u64::from(index + 1) * 60);
+        let state = State::FixedWindow { index, used: 5 };
+        StateEntry { key: KeyHash { token: 9, tag }, state, expires }
+    };
+    let (owned, eventual, share, global) = (16, 16 | 1, 16 | 4, 16 | 2);
+    let id = |id| NodeId::new(id).unwrap();
+    for (from, entry) in [
+        (id("b"), entry(owned, 3_600)),
+        (id("b"), StateEntry { expires: Timestamp::NEVER, ..entry(owned, 0) }),
+        (id("b"), StateEntry { state: tat_in(now, 200), ..entry(owned, 0) }),
+        (id("b"), entry(eventual, 0)),
+        (id("b"), entry(share, 0)),
+        (id("c"), entry(owned, 0)),
+    ] {
+        assert_eq!(a.receive(&from, vec![entry.clone()]), Reply::Unconfirmed, "{from}: {entry:?}");
+    }
+    let later = Reply::Handoff(HandoffReply::Later);
+    assert_eq!(a.receive(&id("d"), vec![entry(global, 0)]), later, "no member");
+    assert_eq!(read(&a.counters().refused), 7);
+    assert!(all(&nodes[0]).is_empty());
+    let many = vec![entry(owned, 0); STATE_ENTRIES_MAX + 1];
+    assert_eq!(a.receive(&id("b"), many), Reply::Malformed);
+    let outside = vec![Digest { bucket: 4_096, sum: 1 }];
+    assert_eq!(a.compare_digests(&id("b"), outside).await, Reply::Malformed);
+
+    assert_eq!(a.receive(&id("b"), vec![entry(owned, 0)]), Reply::Done);
+    assert_eq!(a.receive(&id("c"), vec![entry(global, 0)]), Reply::Done);
+    assert_eq!(all(&nodes[0]).len(), 2);
+}
+
+// === nodes ===
+
+fn slow_stream(config: &mut Config) {
+    config.cluster.replication_interval_ms = 3_600_000;
+}
+
+fn tat_in(now: Timestamp, years: u64) -> State {
+    let tat = now.plus(Span::from_secs(years * 365 * 86_400));
+    State::Tat(tidegate_limiter::engine::Tat::new(tat.as_nanos(), 0))
+}
+
+/// Two nodes; whatever goes to or from the second passes a relay.
+async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
+    let authority = authority();
+    let options = |id, seeds| {
+        let identity = identity(&authority, &authority, id);
+        NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
+    };
+    let a = Node::start(options("a", &[])).await;
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let relay = Relay::start(port, Link::new(7, 0, 0, Duration::ZERO)).await;
+    // It never dials, so that there is no way around the relay.
+    let b = Node::start_behind(options("b", &[]), port, relay.front).await;
+    let reaches = a.core.joined.as_ref().unwrap().mesh.clone();
+    eventually("both are up", TIMEOUT, || {
+        reaches.request_dial(relay.front);
+        reaches.peers().len() == 1
+    })
+    .await;
+    for node in [&a, &b] {
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
+    }
+    settled(&[&a, &b]).await;
+    (a, b, relay)
+}
+
+fn id_of(node: &Node) -> NodeId {
+    node.core.topology.load().me.clone()
+}
+
+fn replicator(node: &Node) -> &Replicator {
+    &node.core.joined.as_ref().unwrap().replicator
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn token(node: &Node, key: &str, value: &str) -> u64 {
+    node.core.hasher.descriptor("test", &[Entry { key, value }]).token()
+}
+
+/// Values whose keys `node` owns.
+fn owned_by(node: &Node, key: &str, count: usize) -> Vec<String> {
+    let topology = node.core.topology.load();
+    let is_own = |value: &String| topology.owns(Scope::Region, token(node, key, value));
+    (0..).map(|n: u32| n.to_string()).filter(is_own).take(count).collect()
+}
+
+/// All strict states that a node holds.
+fn all(node: &Node) -> Vec<StoredCounter> {
+    let parts = &node.core;
+    let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
+    while let Some(cursor) = from {
+        let now = parts.clock.now();
+        from = parts.store.scan(cursor, now, 1_000, KeyHash::is_owned, &mut found);
+    }
+    found
+}
+
+fn held(node: &Node, key: &str, value: &str) -> Option<StoredCounter> {
+    let token = token(node, key, value);
+    all(node).into_iter().find(|counted| counted.key.token == token)
+}
+
+fn used(counted: &StoredCounter) -> u32 {
+    let State::FixedWindow { used, .. } = counted.state else { panic!("{counted:?}") };
+    used
+}

@@ -1,0 +1,107 @@
+//! `CL.THROTTLE` replies as redis-cell does, `TG.CHECK` by the rules.
+
+use tidegate_limiter::policy::Mode;
+
+use super::listener::{open, open_with};
+
+const MS: u64 = 1_000_000;
+
+#[tokio::test]
+async fn a_burst_passes_and_then_the_rate() {
+    let listener = open().await;
+    let mut client = listener.client().await;
+    // 30 in 60 s: one comes back every 2 s.
+    for (remaining, reset) in [(2, 2), (1, 4), (0, 6)] {
+        client.throttles("user 2 30 60", [0, 3, remaining, -1, reset]).await;
+    }
+    client.throttles("user 2 30 60", [1, 3, 0, 2, 6]).await;
+    // One millisecond before it is there, the wait is rounded up to a second, never down to none.
+    listener.later(1_999 * MS);
+    client.throttles("user 2 30 60", [1, 3, 0, 1, 5]).await;
+    listener.later(MS - 1);
+    client.throttles("user 2 30 60", [1, 3, 0, 1, 5]).await;
+    listener.later(1);
+    client.throttles("user 2 30 60", [0, 3, 0, -1, 6]).await;
+    client.throttles("other 2 30 60", [0, 3, 2, -1, 2]).await;
+}
+
+#[tokio::test]
+async fn a_burst_of_one_lets_one_pass_at_a_time() {
+    let listener = open().await;
+    let mut client = listener.client().await;
+    client.throttles("user 0 10 1", [0, 1, 0, -1, 1]).await;
+    client.throttles("user 0 10 1", [1, 1, 0, 1, 1]).await;
+    listener.later(100 * MS - 1);
+    client.throttles("user 0 10 1", [1, 1, 0, 1, 1]).await;
+    listener.later(1);
+    client.throttles("user 0 10 1", [0, 1, 0, -1, 1]).await;
+}
+
+#[tokio::test]
+async fn a_quantity_is_taken_whole_or_not_at_all() {
+    let listener = open().await;
+    let mut client = listener.client().await;
+    // No hits: a read.
+    client.throttles("user 9 10 10 0", [0, 10, 10, -1, 0]).await;
+    client.throttles("user 9 10 10 4", [0, 10, 6, -1, 4]).await;
+    client.throttles("user 9 10 10 7", [1, 10, 6, 1, 4]).await;
+    client.throttles("user 9 10 10 0", [0, 10, 6, -1, 4]).await;
+    // More than the limit is never let through, so there is nothing to wait for.
+    client.throttles("user 9 10 10 11", [1, 10, 6, -1, 4]).await;
+    // Below zero gives back.
+    client.throttles("user 9 10 10 -3", [0, 10, 9, -1, 1]).await;
+    client.throttles("user 9 10 10 9", [0, 10, 0, -1, 10]).await;
+    // After the reset time of the reply the whole limit is there again.
+    listener.later(10_000 * MS);
+    client.throttles("user 9 10 10 10", [0, 10, 0, -1, 10]).await;
+}
+
+#[tokio::test]
+async fn an_eventual_limit_holds_the_same_burst_and_rate() {
+    let listener = open_with(|config| config.resp.mode = Some(Mode::Eventual)).await;
+    let mut client = listener.client().await;
+    // Three in each window of 3 · 60 / 30 = 6 s, of which 2 s have passed.
+    for remaining in [2, 1, 0] {
+        client.throttles("user 2 30 60", [0, 3, remaining, -1, 10]).await;
+    }
+    client.throttles("user 2 30 60", [1, 3, 0, 6, 10]).await;
+    listener.later(12_000 * MS);
+    client.throttles("user 2 30 60 3", [0, 3, 0, -1, 10]).await;
+}
+
+#[tokio::test]
+async fn what_is_no_limit_is_an_error_and_counts_nothing() {
+    let listener = open().await;
+    let mut client = listener.client().await;
+    for (command, error) in [
+        ("CL.THROTTLE user 1 0 60", "Cell error: Zero rates are not supported"),
+        ("CL.THROTTLE user 1 30 x", "Cell error: Couldn't parse as integer: x"),
+        ("CL.THROTTLE user -1 30 60", "ERR max_burst must be 0 to 4294967294"),
+        ("CL.THROTTLE user 1 30", "ERR wrong number of arguments for 'cl.throttle' command"),
+        ("TG.CHECK edge user", "ERR wrong number of arguments for 'tg.check' command"),
+    ] {
+        client.exchange(command, &format!("-{error}|")).await;
+    }
+    assert_eq!(listener.stats.refused.get(), 5);
+    client.throttles("user 1 30 60 0", [0, 2, 2, -1, 0]).await;
+}
+
+#[tokio::test]
+async fn a_check_is_decided_by_the_rules() {
+    let listener = open().await;
+    let mut client = listener.client().await;
+    // 1,700,000,000 is 800 s into its hour and 20 s into its minute.
+    for (command, reply) in [
+        ("TG.CHECK edge user a", "*5|:0|:3|:2|:-1|:2800|"),
+        ("TG.CHECK edge user a HITS 2", "*5|:0|:3|:0|:-1|:2800|"),
+        ("TG.CHECK edge user a", "*5|:1|:3|:0|:2800|:2800|"),
+        ("TG.CHECK edge both x path /", "*5|:0|:1|:0|:-1|:40|"),
+        ("TG.CHECK edge both x path /", "*5|:1|:1|:0|:40|:40|"),
+        // Nothing limits these.
+        ("TG.CHECK edge free a", "*5|:0|:-1|:-1|:-1|:-1|"),
+        ("TG.CHECK edge unknown a", "*5|:0|:-1|:-1|:-1|:-1|"),
+        ("TG.CHECK elsewhere user a", "*5|:0|:-1|:-1|:-1|:-1|"),
+    ] {
+        client.exchange(command, reply).await;
+    }
+}

@@ -1,0 +1,138 @@
+//! What `tidegate rules validate` and `tidegate rules test` print.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tidegate::cli::rules::{Dialect, Format, test, validate};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_rules::load::Options;
+
+#[test]
+fn validate_reports_every_file_and_a_summary() {
+    let folder = folder(&[
+        (
+            "a.yaml",
+            "{domain: a, descriptors: [{key: k, unit: day, rate_limit: {unit: day, requests_per_unit: 1}}]}",
+        ),
+        ("b.yaml", "domain: b"),
+    ]);
+    let (ok, text) = validated(&[folder.path().into()], Format::Text);
+    assert!(ok);
+    let (rest, fingerprint) = text.trim_end().rsplit_once(' ').unwrap();
+    assert_eq!(fingerprint.len(), 16);
+    assert_eq!(
+        rest.replace(&format!("{}/", folder.path().display()), ""),
+        "a.yaml: ok, 1 rule\n\
+         a.yaml:1:36: unit: has no effect in a descriptor; it belongs in rate_limit (warning)\n\
+         b.yaml: ok, 0 rules\n\
+         2 files, 1 rule, fingerprint"
+    );
+}
+
+#[test]
+fn validate_refuses_what_a_node_would_refuse() {
+    let folder = folder(&[("a.yaml", "domain: a"), ("b.yaml", "domain: a"), ("c.yml", "domain:")]);
+    let (ok, text) = validated(&[folder.path().join("c.yml")], Format::Text);
+    assert!(!ok && text.contains("config file cannot have empty domain"), "{text}");
+    assert!(text.ends_with("1 file, 1 refused\n"), "{text}");
+
+    let both = [folder.path().join("a.yaml"), folder.path().join("b.yaml")];
+    let (ok, text) = validated(&both, Format::Text);
+    assert!(!ok && text.contains("duplicate domain 'a'"), "{text}");
+    assert!(text.ends_with("2 files, refused together\n"), "{text}");
+
+    let (ok, text) = validated(&[folder.path().join("none")], Format::Text);
+    assert!(!ok && text.contains("none: cannot be read: "), "{text}");
+}
+
+#[test]
+fn validate_for_both_refuses_keys_only_tidegate_has() {
+    let ours = "domain: a\ndescriptors:\n- key: k\n  mode: eventual\n  \
+                rate_limit: {unit: day, requests_per_unit: 1}\n";
+    let folder = folder(&[("a.yaml", ours), ("b.yaml", "domain: b")]);
+    let paths = [folder.path().into()];
+    assert!(validated(&paths, Format::Text).0);
+    let (ok, text) = validated_as(&paths, Dialect::Compatible, Format::Text);
+    let text = text.replace(&format!("{}/", folder.path().display()), "");
+    assert!(!ok);
+    assert_eq!(
+        text,
+        "a.yaml:4:3: mode: envoyproxy/ratelimit does not know it; remove it, or validate without \
+         --strict-compat\nb.yaml: ok, 0 rules\n2 files, 1 refused\n"
+    );
+}
+
+#[test]
+fn validate_as_json_has_the_position_of_the_error() {
+    let folder = folder(&[("a.yaml", "domain: a\nburst: 1")]);
+    let (ok, text) = validated(&[folder.path().into()], Format::Json);
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let error = &value["files"][0]["error"];
+    assert!(!ok && value["ok"] == false);
+    assert_eq!((error["line"].as_u64(), error["key"].as_str()), (Some(2), Some("burst")));
+}
+
+#[test]
+fn rules_test_prints_which_rule_matches_and_why() {
+    let (found, text) =
+        tested("api", &[("path", "/login"), ("client", "203.0.113.7")], Format::Text);
+    assert!(found);
+    assert_eq!(
+        text,
+        "path=/login matches path=/login (by value)\n\
+         client=203.0.113.7 matches client (by key)\n\
+         rule api.path_/login.client\n  \
+         limit 10 per 1h, fixed_window\n  \
+         mode strict, scope region, on_unavailable local\n"
+    );
+    let (_, text) = tested("modes", &[("search", "x")], Format::Text);
+    assert!(text.ends_with("  shadow_mode: everything passes\n"), "{text}");
+    let (_, text) = tested("api", &[("user", "health-checker")], Format::Text);
+    assert!(text.contains("  unlimited\n"), "{text}");
+}
+
+#[test]
+fn rules_test_without_a_match_prints_that() {
+    let (found, text) = tested("api", &[("path", "/")], Format::Text);
+    assert_eq!((found, &*text), (false, "no rule matches: the request is not limited\n"));
+    let (_, text) = tested("apo", &[("path", "/")], Format::Text);
+    assert!(text.contains("no rules for domain 'apo'; there are: algorithms, api, "), "{text}");
+}
+
+#[test]
+fn a_test_as_json_carries_the_limits() {
+    let (_, text) = tested("several", &[("api_key", "x")], Format::Json);
+    let value: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["rule"], "several.api_key");
+    assert_eq!(value["limits"][0]["burst"], 20);
+    assert_eq!(value["limits"][2]["window"], "30d");
+    let (_, text) = tested("several", &[("none", "x")], Format::Json);
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["matched"], false);
+}
+
+fn validated(paths: &[PathBuf], format: Format) -> (bool, String) {
+    validated_as(paths, Dialect::Ours, format)
+}
+
+fn validated_as(paths: &[PathBuf], dialect: Dialect, format: Format) -> (bool, String) {
+    let mut out = Vec::new();
+    let ok = validate(paths, &Options::default(), dialect, format, &mut out).unwrap();
+    (ok, String::from_utf8(out).unwrap())
+}
+
+fn tested(domain: &str, entries: &[(&str, &str)], format: Format) -> (bool, String) {
+    let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");
+    let mut out = Vec::new();
+    let found = test(&rules, &Options::default(), (domain, &entries), format, &mut out).unwrap();
+    (found, String::from_utf8(out).unwrap())
+}
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}

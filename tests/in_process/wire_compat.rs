@@ -1,0 +1,404 @@
+//! The wire as it was released: one frame of every message, kept as hexadecimal digits.
+//!
+//! A frame that no longer decodes, or encodes to other bytes, means that old and new nodes cannot
+//! stand in one cluster: then the frame version has to grow. A message that is new gets a file of
+//! its own: the failure prints what to write into it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bytes::BytesMut;
+use crdts::VClock;
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use smallvec::smallvec;
+use tidegate_cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
+use tidegate_cluster::mesh::wire::{
+    Call, Check, Digest, Handoff, HandoffStep, Hello, HelloReply, Numbered, Refusal, Reply,
+    StateEntry, Sync, SyncEntry, SyncRole,
+};
+use tidegate_limiter::engine::delta::DeltaSlice;
+use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
+use tidegate_limiter::policy::{Durability, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+use tidegate_limiter::store::{Counter, KeyHash};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::ranges::{Range, Ranges};
+use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus};
+
+const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
+const KEY: KeyHash = KeyHash { token: 0x0123_4567_89ab_cdef, tag: 0xfedc_ba98_7654_3210 };
+
+#[test]
+fn every_message_is_written_and_read_as_it_was_released() {
+    let mut golden = Golden::default();
+    for (name, hello) in hellos() {
+        golden.holds(&format!("hello_{name}"), &hello);
+    }
+    for (name, reply) in hello_replies() {
+        golden.holds(&format!("hello_reply_{name}"), &reply);
+    }
+    for (name, body) in calls() {
+        golden.holds(&format!("call_{name}"), &Numbered { id: 300, body });
+    }
+    for (name, body) in replies() {
+        golden.holds(&format!("reply_{name}"), &Numbered { id: u64::MAX, body });
+    }
+    golden.end();
+}
+
+/// Each list of each message may claim any length; none is believed before its bytes are there.
+#[test]
+fn a_claimed_length_reserves_no_memory() {
+    // What follows the last byte of these is a length.
+    let heads: [&[u8]; 15] = [
+        &[0, 1, 7, 0],                         // Check, Region: counters
+        &[0, 2, 0, 0],                         // Sync, Node, calm: entries
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2],          // … one entry: buckets
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5],    // … one bucket: per-actor hits
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5, 0], // … per-actor refunds
+        &[0, 3],                               // States
+        &[0, 3, 1, 1, 1, 4, 1, 1],             // … a state of slices: counts
+        &[0, 3, 1, 1, 1, 5],                   // … a log: entries
+        &[0, 3, 1, 1, 1, 6, 1, 2],             // … per-actor counters: buckets
+        &[0, 4],                               // Gossip; reply: Columns … Malformed
+        &[0, 5, 0, 1, 1, 1, 1],                // Handoff, Release: ranges
+        &[0, 6],                               // Digests
+        &[0, 8],                               // Reply: Differing
+        &[0, 1, 1],                            // Reply: Verdicts
+        &[],                                   // Hello: cluster
+    ];
+    let before = peak_virtual_kib();
+    for head in heads {
+        for claim in [1_u64 << 20, 1 << 26, 1 << 32, 1 << 60, u64::MAX] {
+            let mut frame = vec![VERSION];
+            frame.extend_from_slice(head);
+            frame.push(253);
+            frame.extend_from_slice(&claim.to_le_bytes());
+            read_as_anything(&frame);
+            // And with something behind it to begin with.
+            frame.extend_from_slice(&[1; 64]);
+            read_as_anything(&frame);
+        }
+    }
+    let grown = peak_virtual_kib() - before;
+    // The allocator sets 64 MiB of addresses aside for each new thread of the other tests.
+    assert!(grown < 256 * 1024, "claims reserved {grown} KiB");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..Default::default() })]
+
+    #[test]
+    fn random_frames_are_errors_or_messages(bytes: Vec<u8>) {
+        let mut frame = vec![VERSION];
+        frame.extend_from_slice(&bytes);
+        read_as_anything(&frame);
+    }
+
+    /// What is read of a mutated frame can be written again: nothing out of bounds got in.
+    #[test]
+    fn mutated_frames_are_errors_or_messages(
+        which: prop::sample::Index,
+        at: prop::sample::Index,
+        change in 0_u8..4,
+        byte: u8,
+    ) {
+        let all: Vec<Vec<u8>> = calls().into_iter().map(|(_, body)| body_of(&Numbered { id: 1, body }))
+            .chain(replies().into_iter().map(|(_, body)| body_of(&Numbered { id: 1, body })))
+            .chain(hellos().into_iter().map(|(_, hello)| body_of(&hello)))
+            .collect();
+        let mut frame = which.get(&all).clone();
+        let at = at.index(frame.len());
+        match change {
+            0 => frame[at] = byte,
+            1 => frame.truncate(at),
+            2 => frame.insert(at, byte),
+            _ => drop(frame.remove(at)),
+        }
+        read_as_anything(&frame);
+    }
+}
+
+fn read_as_anything(frame: &[u8]) {
+    if let Ok(message) = codec::decode::<Numbered<Call>>(frame) {
+        body_of(&message);
+    }
+    if let Ok(message) = codec::decode::<Numbered<Reply>>(frame) {
+        body_of(&message);
+    }
+    let _ = codec::decode::<Hello>(frame);
+    let _ = codec::decode::<HelloReply>(frame);
+}
+
+/// The most memory that this process ever had mapped. A reservation that is not written to counts.
+fn peak_virtual_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmPeak:")).expect("a peak");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+// === one of each ===
+
+fn node(id: &str) -> NodeId {
+    NodeId::new(id).expect("a valid id")
+}
+
+fn epochs() -> Epochs {
+    let epoch = |number| Epoch { number, name: 0xfeed_f00d_dead_beef };
+    Epochs { region: epoch(7), global: epoch(70_000) }
+}
+
+fn ranges() -> Ranges {
+    Ranges::of([Range { first: 5, last: 70_000 }, Range { first: 1 << 40, last: u64::MAX }])
+}
+
+fn handoff(step: HandoffStep) -> Call {
+    Call::Handoff(Handoff { scope: Scope::Global, epoch: epochs().global, step })
+}
+
+fn hellos() -> Vec<(&'static str, Hello)> {
+    let first = Hello {
+        cluster: "prod".into(),
+        node: node("edge-7"),
+        generation: Generation(1_767_225_600_123),
+        region: "eu".into(),
+        advertise: ([10, 0, 0, 7], 7600).into(),
+        secret: 0x0123_4567_89ab_cdef,
+        clock: NOW,
+        highest_seen: None,
+    };
+    let again = Hello {
+        advertise: "[2001:db8::7]:7600".parse().expect("an address"),
+        highest_seen: Some(Generation(7)),
+        ..first.clone()
+    };
+    vec![("first", first), ("again", again)]
+}
+
+fn hello_replies() -> Vec<(&'static str, HelloReply)> {
+    let mut replies: Vec<_> = hellos()
+        .into_iter()
+        .take(1)
+        .map(|(_, hello)| ("welcome", HelloReply::Welcome(hello)))
+        .collect();
+    let refusals = [
+        ("cluster", Refusal::Cluster("staging".into())),
+        ("name", Refusal::Name(node("n1"))),
+        ("secret", Refusal::Secret),
+        ("generation", Refusal::Generation(Generation(9))),
+        ("own", Refusal::Own),
+        ("malformed", Refusal::Malformed),
+    ];
+    replies.extend(refusals.map(|(name, refusal)| (name, HelloReply::Refused(refusal))));
+    replies
+}
+
+fn quota(algorithm: Algorithm, sub_windows: u8) -> Quota {
+    let queue = (algorithm == Algorithm::LeakyBucket).then_some(5);
+    let parts = QuotaParts {
+        algorithm,
+        limit: 100,
+        window: Span::from_secs(60),
+        burst: 100,
+        sub_windows,
+        queue,
+    };
+    Quota::new(parts).expect("a valid quota")
+}
+
+fn delta() -> Delta {
+    let clock = |actor_counters: &[(u64, u64)]| VClock {
+        dots: actor_counters.iter().map(|&(actor, n)| (ActorId::new(actor), n)).collect(),
+    };
+    let buckets = vec![
+        DeltaSlice {
+            index: 29_453_760,
+            used: clock(&[(1, 5), (1 << 63, 70_000)]),
+            refunded: clock(&[(1, 2)]),
+        },
+        DeltaSlice { index: 29_453_759, used: clock(&[(2, 1)]), refunded: clock(&[]) },
+    ];
+    Delta { slice_ns: 60_000_000_000, slices_kept: 2, slices: buckets }
+}
+
+fn states() -> Vec<State> {
+    let strict = [
+        (Algorithm::FixedWindow, 1),
+        (Algorithm::SlidingWindowCounter, 1),
+        (Algorithm::Gcra, 1),
+        (Algorithm::SlidingWindowCounter, 3),
+        (Algorithm::SlidingWindowLog, 1),
+    ];
+    let mut states: Vec<State> = strict
+        .map(|(algorithm, sub_windows)| {
+            let mut state = State::Absent;
+            decide(&mut state, &quota(algorithm, sub_windows), Hits::new(3), NOW);
+            state
+        })
+        .into();
+    let mut actor_counters = State::Absent;
+    let shape = quota(Algorithm::SlidingWindowCounter, 1);
+    decide_eventual(&mut actor_counters, ActorId::new(7), &shape, Hits::new(3), NOW);
+    states.extend([State::Absent, actor_counters]);
+    states
+}
+
+fn calls() -> Vec<(&'static str, Call)> {
+    let algorithms = [
+        (Algorithm::FixedWindow, 1),
+        (Algorithm::SlidingWindowLog, 1),
+        (Algorithm::SlidingWindowCounter, 6),
+        (Algorithm::TokenBucket, 1),
+        (Algorithm::LeakyBucket, 1),
+        (Algorithm::Gcra, 1),
+    ];
+    let counters = algorithms.iter().map(|&(algorithm, sub_windows)| Counter {
+        key: KEY,
+        quota: quota(algorithm, sub_windows),
+    });
+    let sync = |role, urgent| {
+        Call::Sync(Sync {
+            role,
+            urgent,
+            entries: vec![SyncEntry { key: KEY, actor_counters: delta() }],
+        })
+    };
+    let entry = |state| StateEntry { key: KEY, state, expires: NOW };
+    let one = smallvec![Counter { key: KEY, quota: quota(Algorithm::Gcra, 1) }];
+    vec![
+        (
+            "ping",
+            Call::Ping {
+                clock: NOW,
+                ownership_status: OwnershipStatus { epochs: epochs(), has_lease: true },
+            },
+        ),
+        (
+            "check_region",
+            Call::Check(Check {
+                id: 70_000,
+                scope: Scope::Region,
+                counters: counters.collect(),
+                hits: Hits::new(-3),
+                durability: Durability::Async,
+            }),
+        ),
+        (
+            "check_global",
+            Call::Check(Check {
+                id: 8,
+                scope: Scope::Global,
+                counters: one,
+                hits: Hits::ONE,
+                durability: Durability::Replicated,
+            }),
+        ),
+        ("sync_node", sync(SyncRole::Node, false)),
+        ("sync_owner", sync(SyncRole::Owner, true)),
+        ("sync_region", sync(SyncRole::Region, false)),
+        ("states", Call::States(states().into_iter().map(entry).collect())),
+        ("gossip", Call::Gossip(vec![0, 1, 2, 255])),
+        ("handoff_offer", handoff(HandoffStep::Offer)),
+        ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
+        ("digests", Call::Digests(vec![Digest { bucket: 4_095, sum: 0x0123_4567_89ab_cdef }])),
+        ("refunded", Call::Refunded { token: KEY.token }),
+    ]
+}
+
+fn replies() -> Vec<(&'static str, Reply)> {
+    let verdict = |allowed, retry| Verdict {
+        allowed,
+        limit: 100,
+        remaining: 7,
+        reset: Span::from_secs(60),
+        retry,
+        delay: Span::from_millis(250),
+        excess: if allowed { 0 } else { 300 },
+    };
+    vec![
+        ("pong", Reply::Pong { clock: NOW, epochs: Some(epochs()), grant: Some(3) }),
+        (
+            "verdicts",
+            Reply::Verdicts(smallvec![
+                verdict(true, Retry::Now),
+                verdict(false, Retry::After(Span::from_millis(1_500))),
+                verdict(false, Retry::Never),
+            ]),
+        ),
+        ("not_owner", Reply::NotOwner { epoch: epochs().region, holder: None }),
+        ("not_owner_any_more", Reply::NotOwner { epoch: epochs().global, holder: Some(node("b")) }),
+        ("unconfirmed", Reply::Unconfirmed),
+        ("handoff_ready", Reply::Handoff(HandoffReply::Ready)),
+        ("handoff_later", Reply::Handoff(HandoffReply::Later)),
+        ("handoff_taken", Reply::Handoff(HandoffReply::Accepted)),
+        ("handoff_refused", Reply::Handoff(HandoffReply::Refused)),
+        ("differing", Reply::Differing(vec![0, 4_095])),
+        ("columns", Reply::ActorCounters(vec![SyncEntry { key: KEY, actor_counters: delta() }])),
+        ("done", Reply::Done),
+        ("malformed", Reply::Malformed),
+    ]
+}
+
+// === frames as files ===
+
+#[derive(Default)]
+struct Golden {
+    names: Vec<String>,
+    wrong: Vec<String>,
+}
+
+impl Golden {
+    fn holds<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+        &mut self,
+        name: &str,
+        message: &T,
+    ) {
+        let mut bytes = BytesMut::new();
+        codec::encode(message, &mut bytes).expect("fits a frame");
+        let file = format!("{name}.hex");
+        let released = fs::read_to_string(folder().join(&file)).unwrap_or_default();
+        self.names.push(file.clone());
+        let written = hex(&bytes);
+        if released.trim() != written {
+            self.wrong.push(format!("{file}: is {:?}, encodes as {written}", released.trim()));
+            return;
+        }
+        let mut buffer = BytesMut::from(&unhex(released.trim())[..]);
+        let frame = codec::split(&mut buffer).expect("valid").expect("whole");
+        assert!(buffer.is_empty() && frame.len() < FRAME_BYTES_MAX, "{file}");
+        assert_eq!(codec::decode::<T>(&frame).expect("decodes"), *message, "{file}");
+    }
+
+    /// No file is left without its message.
+    fn end(mut self) {
+        for entry in fs::read_dir(folder()).expect("a folder") {
+            let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
+            if !self.names.contains(&name) {
+                self.wrong.push(format!("{name}: no message has this name any more"));
+            }
+        }
+        assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
+    }
+}
+
+fn folder() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "golden_frames"].iter().collect()
+}
+
+fn body_of<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut bytes = BytesMut::new();
+    codec::encode(message, &mut bytes).expect("what was read can be written");
+    bytes[4..].to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"))
+}
+
+fn unhex(digits: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+    (0..digits.len()).step_by(2).map(byte).collect()
+}

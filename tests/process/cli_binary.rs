@@ -1,0 +1,422 @@
+//! The command line: exit codes, one line on standard error, help, files.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::TIDEGATE;
+use tidegate::admin::StatusReport;
+use tidegate::admin::report::{
+    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
+    RuleBookReport, StorageReport, StoreReport,
+};
+
+#[test]
+fn help_describes_each_command_with_examples() {
+    for (name, args) in [
+        ("help", &["--help"][..]),
+        ("help_serve", &["serve", "--help"]),
+        ("help_ratelimit", &["ratelimit", "--help"]),
+        ("help_config_check", &["ratelimit-config-check", "--help"]),
+        ("help_check", &["check", "--help"]),
+        ("help_rules_validate", &["rules", "validate", "--help"]),
+        ("help_rules_test", &["rules", "test", "--help"]),
+        ("help_ca_init", &["ca", "init", "--help"]),
+        ("help_ca_issue", &["ca", "issue", "--help"]),
+        ("help_status", &["status", "--help"]),
+    ] {
+        let run = tidegate(args);
+        assert_eq!(run.code, 0, "{name}");
+        insta::assert_snapshot!(name, run.stdout);
+    }
+}
+
+#[test]
+fn a_mistake_in_the_configuration_is_one_line_and_code_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cluster.toml");
+    fs::write(&file, "[http]\nlisten = \"127.0.0.1:1\"\nlisen = 1\n").unwrap();
+    let file = file.to_str().unwrap();
+
+    let run = tidegate(&["serve", "--config", file]);
+    let line = format!("tidegate: {file}:3: unknown key http.lisen; did you mean http.listen?\n");
+    assert_eq!((run.code, &*run.stderr, &*run.stdout), (2, &*line, ""));
+
+    let run = tidegate(&["serve", "--config", "/nowhere.toml"]);
+    assert_eq!(
+        (run.code, &*run.stderr),
+        (
+            2,
+            "tidegate: /nowhere.toml: no such file; give --config the path of a configuration \
+             file, or leave it out to run one node on loopback\n"
+        )
+    );
+
+    let run = output(command(&["serve"]).env("TIDEGATE_NODE__IDD", "x"));
+    assert_eq!(
+        (run.code, &*run.stderr),
+        (
+            2,
+            "tidegate: TIDEGATE_NODE__IDD: unknown key node.idd; did you mean TIDEGATE_NODE__ID?\n"
+        )
+    );
+
+    let run = tidegate(&["serve", "--log", "tidegate=loud"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.starts_with("tidegate: log filter \"tidegate=loud\": "), "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 1);
+}
+
+#[test]
+fn config_check_has_the_lines_and_exit_codes_of_envoy_ratelimit() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("ratelimit_config_check");
+    std::os::unix::fs::symlink(TIDEGATE, &link).unwrap();
+    let config = dir.path().join("config");
+    // As a ConfigMap is mounted: its files stand in a folder with dots, too.
+    fs::create_dir_all(config.join("..data")).unwrap();
+    fs::write(config.join("a.yaml"), "domain: a").unwrap();
+    fs::write(config.join("b"), "domain: a").unwrap();
+    let folder = config.to_str().unwrap();
+    let begin = format!(
+        "checking rate limit configs...\nloading config directory: {folder}\n\
+         opening config file: {folder}/a.yaml\nopening config file: {folder}/b\n"
+    );
+
+    let run = output(Command::new(&link).args(["-config_dir", folder, "-merge_domain_configs"]));
+    assert_eq!((run.code, run.stdout), (0, format!("{begin}all rate limit configs ok\n")));
+
+    let run = tidegate(&["ratelimit-config-check", "-config_dir", folder]);
+    let error = run.stdout.strip_prefix(&begin).unwrap();
+    assert_eq!(run.code, 1);
+    assert!(error.starts_with("error loading rate limit configs: "), "{error}");
+    assert!(error.contains("duplicate domain 'a' in config file"), "{error}");
+
+    let run = tidegate(&["ratelimit-config-check", "--config_dir=/nowhere"]);
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stdout.contains("error opening directory /nowhere: No such file"),
+        "{}",
+        run.stdout
+    );
+
+    let run = tidegate(&["ratelimit-config-check", "-dir", folder]);
+    assert_eq!(
+        (run.code, &*run.stderr),
+        (2, "tidegate: flag provided but not defined: -dir; see --help\n")
+    );
+}
+
+#[test]
+fn ca_makes_files_that_only_their_owner_reads_and_overwrites_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    let pki = pki.to_str().unwrap();
+
+    let run = tidegate(&["ca", "init", "--dir", pki]);
+    let listed = format!("{pki}/ca.pem\n{pki}/ca.key\n{pki}/cluster.secret\n");
+    assert_eq!((run.code, run.stdout, &*run.stderr), (0, listed, ""));
+    let run = tidegate(&["ca", "issue", "--dir", pki, "--node", "n1"]);
+    assert_eq!((run.code, run.stdout), (0, format!("{pki}/n1.pem\n{pki}/n1.key\n")));
+    for name in ["ca.key", "cluster.secret", "n1.key"] {
+        let mode = fs::metadata(format!("{pki}/{name}")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+
+    let run = tidegate(&["ca", "init", "--dir", pki]);
+    let line = format!(
+        "tidegate: {pki}/ca.pem: already there; a new authority would lock out the nodes of the \
+         old one: choose another --dir\n"
+    );
+    assert_eq!((run.code, run.stderr), (2, line));
+    let issue = ["ca", "issue", "--dir", pki, "--node", "n1"];
+    assert_eq!(tidegate(&issue).code, 2);
+    assert_eq!(tidegate(&[&issue[..], &["--renew"]].concat()).code, 0);
+
+    let run = tidegate(&["ca", "issue", "--dir", "/nowhere", "--node", "n1"]);
+    assert_eq!(
+        (run.code, &*run.stderr),
+        (
+            2,
+            "tidegate: /nowhere/ca.pem: no such file; make it with `tidegate ca init --dir \
+             /nowhere`\n"
+        )
+    );
+}
+
+#[test]
+fn rules_answer_with_their_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.yaml");
+    let path = file.to_str().unwrap();
+    fs::write(
+        &file,
+        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: minute, requests_per_unit: 3 }\n",
+    )
+    .unwrap();
+    assert_eq!(tidegate(&["rules", "validate", path]).code, 0);
+    assert_eq!(tidegate(&["rules", "test", "d", "k=v", "--rules", path]).code, 0);
+    assert_eq!(tidegate(&["rules", "test", "d", "other=v", "--rules", path]).code, 1);
+
+    fs::write(&file, "domain: d\ndescriptorz: []\n").unwrap();
+    assert_eq!(tidegate(&["rules", "validate", path]).code, 1);
+    let run = tidegate(&["rules", "test", "d", "k=v", "--rules", path]);
+    assert_eq!((run.code, run.stderr.lines().count()), (2, 1), "{}", run.stderr);
+    assert!(run.stderr.starts_with("tidegate: "), "{}", run.stderr);
+}
+
+#[test]
+fn check_answers_with_its_exit_code_whatever_the_status_of_a_refusal() {
+    let allowed = "HTTP/1.1 200 OK\r\nx-ratelimit-limit: 10\r\nx-ratelimit-remaining: 9\r\n";
+    let denied = "HTTP/1.1 503 Service Unavailable\r\nx-ratelimit-limit: 10\r\n\
+                  x-ratelimit-remaining: 0\r\nretry-after: 43\r\n";
+    let over = "{\"overallCode\":\"OVER_LIMIT\"}";
+
+    let node = Fake::start(allowed, "{\"overallCode\":\"OK\"}");
+    let run = tidegate(&["check", "demo", "user=a=b", "--url", &node.url, "--hits", "2"]);
+    assert_eq!((run.code, &*run.stdout), (0, "allowed: limit 10, remaining 9\n"));
+    let (head, body) = node.request();
+    assert_eq!(head, "POST /v1/check HTTP/1.1");
+    let expected = serde_json::json!({
+        "domain": "demo",
+        "descriptors": [{ "entries": [{ "key": "user", "value": "a=b" }] }],
+        "hitsAddend": 2,
+    });
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&body).unwrap(), expected);
+
+    let node = Fake::start(denied, over);
+    let run = tidegate(&["check", "demo", "user=a", "--url", &node.url]);
+    assert_eq!((run.code, &*run.stdout), (1, "denied: limit 10, remaining 0, retry after 43s\n"));
+
+    let node = Fake::start(denied, over);
+    let run = tidegate(&["check", "demo", "user=a", "--json", "--url", &node.url]);
+    assert_eq!((run.code, run.stdout), (1, format!("{over}\n")));
+}
+
+#[test]
+fn check_without_a_verdict_is_one_line_and_code_2() {
+    // A port that was free a moment ago.
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let run = tidegate(&["check", "demo", "user=a", "--url", &format!("http://{closed}")]);
+    let line = format!(
+        "tidegate: http://{closed}/v1/check: connection refused; start a node with `tidegate \
+         serve`, or give the address of one with --url\n"
+    );
+    assert_eq!((run.code, run.stderr), (2, line));
+
+    let node = Fake::start(
+        "HTTP/1.1 400 Bad Request\r\n",
+        "{\"error\":\"rate limit domain must not be empty\"}",
+    );
+    let run = tidegate(&["check", "", "user=a", "--url", &node.url]);
+    let url = &node.url;
+    let line = format!(
+        "tidegate: {url}/v1/check answered 400 Bad Request; rate limit domain must not be empty\n"
+    );
+    assert_eq!((run.code, run.stderr), (2, line));
+
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", "<html>");
+    let run = tidegate(&["check", "demo", "user=a", "--url", &node.url]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("with something else than a verdict"), "{}", run.stderr);
+
+    let run = tidegate(&["check", "demo", "user=a", "--url", "https://node:1"]);
+    assert_eq!(
+        (run.code, &*run.stderr),
+        (
+            2,
+            "tidegate: https://node:1/v1/check: not the URL of a node; give --url as \
+             http://HOST:PORT, such as http://127.0.0.1:8080\n"
+        )
+    );
+    assert_eq!(tidegate(&["check", "demo", "user"]).code, 2);
+    assert_eq!(tidegate(&["check", "demo"]).code, 2);
+}
+
+#[test]
+fn status_is_a_table_that_marks_who_disagrees() {
+    let json = serde_json::to_string(&status()).unwrap();
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &json);
+    let run = tidegate(&["status", "--url", &node.url]);
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    insta::assert_snapshot!("status", run.stdout);
+    assert_eq!(node.request().0, "GET /status HTTP/1.1");
+
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &json);
+    let run = tidegate(&["status", "--json", "--url", &node.url]);
+    assert_eq!(serde_json::from_str::<StatusReport>(&run.stdout).unwrap(), status());
+}
+
+#[test]
+fn status_of_a_key_names_its_owners() {
+    let report = OwnerReport {
+        token: "00000000000000ff".to_owned(),
+        rule: Some("demo.user".to_owned()),
+        mode: Some("strict".to_owned()),
+        scope: Some("region".to_owned()),
+        owners: vec![
+            OwnerOf { region: "eu".to_owned(), node: "n1".to_owned() },
+            OwnerOf { region: "us".to_owned(), node: "n3".to_owned() },
+        ],
+    };
+    let json = serde_json::to_string(&report).unwrap();
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &json);
+    let run = tidegate(&["status", "--url", &node.url, "--key", "demo", "user=a b&c"]);
+    assert_eq!(
+        run.stdout,
+        "rule demo.user (strict, region), place 00000000000000ff\nowner in eu: n1\nowner in us: n3\n"
+    );
+    assert_eq!(node.request().0, "GET /owner?domain=demo&user=a%20b%26c HTTP/1.1");
+}
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_failure() {
+    let json = serde_json::to_string(&status()).unwrap();
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &json);
+    let mut child = command(&["status", "--url", &node.url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+// === running the binary ===
+
+struct Run {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+fn tidegate(args: &[&str]) -> Run {
+    output(&mut command(args))
+}
+
+/// The binary in an empty environment: that of the tests must not matter.
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(TIDEGATE);
+    command.args(args).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn output(command: &mut Command) -> Run {
+    let output = command.output().unwrap();
+    Run {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+// === a node that responds once ===
+
+struct Fake {
+    url: String,
+    thread: thread::JoinHandle<(String, String)>,
+}
+
+impl Fake {
+    /// Answers its one request with `head` (status line and headers) and `body`.
+    fn start(head: &str, body: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        let thread = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let request = read_request(&mut BufReader::new(stream.try_clone().unwrap()));
+            stream.write_all(answer.as_bytes()).unwrap();
+            request
+        });
+        Self { url, thread }
+    }
+
+    /// The request line and the body of the request.
+    fn request(self) -> (String, String) {
+        self.thread.join().unwrap()
+    }
+}
+
+fn read_request(reader: &mut impl BufRead) -> (String, String) {
+    let mut first = String::new();
+    reader.read_line(&mut first).unwrap();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        match line.trim().to_ascii_lowercase().strip_prefix("content-length: ") {
+            Some(number) => length = number.parse().unwrap(),
+            None if line.trim().is_empty() => break,
+            None => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    (first.trim().to_owned(), String::from_utf8(body).unwrap())
+}
+
+fn status() -> StatusReport {
+    let member = |id: &str, region: &str, state, book: Option<&str>| MemberReport {
+        id: id.to_owned(),
+        region: region.to_owned(),
+        zone: "a".to_owned(),
+        generation: 1,
+        addr: Some("10.0.0.1:7600".to_owned()),
+        http: None,
+        state,
+        rule_book: book.map(str::to_owned),
+        clock_offset_ms: book.map(|_| -3),
+        ring_share: 0.3333,
+        rtt_us: book.map(|_| 180),
+    };
+    StatusReport {
+        node: NodeReport {
+            id: "n1".to_owned(),
+            region: "eu".to_owned(),
+            zone: "a".to_owned(),
+            generation: 1,
+            version: "0.1.0".to_owned(),
+            uptime_s: 90_061,
+        },
+        cluster: "prod".to_owned(),
+        epoch: "a7b3c9d100000000".to_owned(),
+        not_ready: Some("rules: starting".to_owned()),
+        members: vec![
+            member("n1", "eu", MemberState::This, Some("0123456789abcdef")),
+            member("n2", "eu", MemberState::Up, Some("fedcba9876543210")),
+            member("node-3", "us-east", MemberState::Joining, None),
+        ],
+        rule_book: RuleBookReport {
+            fingerprint: "0123456789abcdef".to_owned(),
+            rules: 12,
+            last_error: Some("a.yaml:3: unknown key".to_owned()),
+            agrees: false,
+        },
+        store: StoreReport { keys: 5, keys_max: 100, bytes: 4_096, shared: 2, refused: 0 },
+        ownership: Some(OwnershipReport {
+            has_lease: false,
+            epoch_number: 7,
+            epoch_name: "0123456789abcdef".to_owned(),
+            decides: 0.0,
+            missed: vec!["n4".to_owned(), "n5".to_owned()],
+        }),
+        clock: ClockReport { median_ms: 750, is_skewed: true },
+        storage: Some(StorageReport {
+            path: "counts.redb".to_owned(),
+            problem: Some("No space left on device".to_owned()),
+            written_s_ago: Some(75),
+            keys: 4,
+            loaded: 3,
+            skipped: 1,
+            written: 9,
+            rounds: 20,
+            failed: 25,
+        }),
+    }
+}

@@ -1,0 +1,173 @@
+//! The documents match the code: every key, every metric, examples that load, links without a dead end.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tidegate::config;
+use tidegate::observe::names;
+use tidegate::observe::statistics::prometheus;
+use tidegate_rules::load;
+use tidegate_rules::tally;
+
+#[test]
+fn every_key_is_documented_with_its_variable() {
+    let rows = rows_of(&read("docs/configuration.md"));
+    let documented: BTreeSet<(String, String)> = rows
+        .into_iter()
+        .filter(|cells| cells.len() == 4 && code(&cells[0]).is_some_and(|key| key.contains('.')))
+        .map(|cells| (code(&cells[0]).unwrap(), code(&cells[3]).unwrap_or_default()))
+        .collect();
+    let keys: BTreeSet<(String, String)> = config::keys()
+        .into_iter()
+        .map(|key| {
+            let variable = format!("TIDEGATE_{}", key.to_uppercase().replace('.', "__"));
+            (key, variable)
+        })
+        .collect();
+    assert_eq!(documented, keys);
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let documented: BTreeSet<String> = rows_of(&read("docs/operations.md"))
+        .into_iter()
+        .filter_map(|cells| code(cells.first()?))
+        .filter_map(|name| name.strip_prefix("tidegate_").map(str::to_owned))
+        .collect();
+    // The constants of the file that holds nothing but the names.
+    let names: BTreeSet<String> = read("src/observe/names.rs")
+        .lines()
+        .filter_map(|line| Some(line.split_once("&str = \"")?.1.trim_end_matches("\";").to_owned()))
+        .filter(|name| name != names::PREFIX)
+        .collect();
+    assert_eq!(documented, names);
+}
+
+#[test]
+fn every_statistic_of_envoyproxy_ratelimit_is_documented() {
+    let documented: BTreeSet<String> = rows_of(&read("docs/operations.md"))
+        .into_iter()
+        .filter_map(|cells| code(cells.get(1)?))
+        .filter_map(|name| match name.strip_prefix("..._") {
+            Some(counter) => Some(format!("{}{counter}", prometheus::PREFIX)),
+            None => name.starts_with("ratelimit_").then_some(name),
+        })
+        .collect();
+    let counters = tally::COUNTERS.iter().map(|counter| format!("{}{counter}", prometheus::PREFIX));
+    let others = [
+        prometheus::NOT_FOUND,
+        prometheus::ERROR,
+        prometheus::LOAD_SUCCESS,
+        prometheus::LOAD_ERROR,
+        prometheus::SHADOW_MODE,
+        prometheus::CALLS,
+        prometheus::TIMES,
+    ];
+    let exported: BTreeSet<String> = counters.chain(others.map(str::to_owned)).collect();
+    assert_eq!(documented, exported);
+}
+
+#[test]
+fn the_examples_are_ones_that_a_node_takes() {
+    let folder = root().join("docs/examples");
+    let sets = [
+        "cluster.listen=127.0.0.1:7601",
+        "tls.cert=pki/node-1.pem",
+        "tls.key=pki/node-1.key",
+        "http.listen=127.0.0.1:8081",
+        "rules.path=docs/examples/edge.yaml",
+    ];
+    let sets = sets.map(str::to_owned);
+    let config = config::load(Some(&folder.join("cluster.toml")), &sets).unwrap();
+    let bytes = fs::read(folder.join("edge.yaml")).unwrap();
+    let source = load::Source { name: "edge.yaml".into(), bytes };
+    let book = load::parse(&[source], &load::Options::default()).unwrap();
+    assert_eq!(book.rules().count(), 2);
+    assert_eq!(config.auth.domain.as_deref(), Some("edge"));
+}
+
+#[test]
+fn rules_in_the_documents_load() {
+    let mut loaded = 0;
+    for name in documents() {
+        let text = read(&name);
+        for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            let is_rule_file = block.lines().any(|line| line.starts_with("domain:"));
+            if is_rule_file {
+                let source = load::Source { name: name.clone(), bytes: block.into() };
+                let book = load::parse(&[source], &load::Options::default());
+                assert!(book.is_ok(), "{name}: {}\n{block}", book.unwrap_err());
+                loaded += 1;
+            }
+        }
+    }
+    assert!(loaded > 0, "no document has a rule file");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut dead = Vec::new();
+    for name in documents() {
+        let folder = root().join(&name).parent().unwrap().to_owned();
+        for target in links(&read(&name)) {
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let path = if file.is_empty() { root().join(&name) } else { folder.join(file) };
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let has_anchor =
+                || text.lines().any(|line| line.starts_with('#') && slug(line) == anchor);
+            if !path.exists() || !anchor.is_empty() && !has_anchor() {
+                dead.push(format!("{name} links to {target}"));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "\n{}", dead.join("\n"));
+}
+
+// === reading Markdown ===
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap()
+}
+
+/// The pages of the repository, without the change log of released versions.
+fn documents() -> Vec<String> {
+    let mut names = Vec::new();
+    for folder in ["", "docs/", "docs/adr/", "tests/"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") && name != "CHANGELOG.md" {
+                names.push(format!("{folder}{name}"));
+            }
+        }
+    }
+    names.sort();
+    names
+}
+
+/// The cells of all table rows.
+fn rows_of(text: &str) -> Vec<Vec<String>> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    rows.map(|row| row.split(" | ").map(str::to_owned).collect()).collect()
+}
+
+/// The text of a cell that is all code.
+fn code(cell: &str) -> Option<String> {
+    cell.strip_prefix('`')?.strip_suffix('`').filter(|text| !text.contains('`')).map(str::to_owned)
+}
+
+/// The targets of links inside the repository.
+fn links(text: &str) -> Vec<String> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.starts_with("http")).map(str::to_owned).collect()
+}
+
+/// As GitHub names a heading's anchor.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    text.chars().filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_')).collect()
+}
