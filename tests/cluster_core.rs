@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use support::{Node, cluster};
 use tidegate::decide::VerdictSource;
+use tidegate_limiter::units::Span;
 use tidegate_ownership::membership::{MemberState, View};
 use tidegate_ownership::route::Topology;
 
@@ -84,7 +85,7 @@ async fn a_region_has_its_own_limit_unless_the_rule_is_global() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_is_not_missed() {
     let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |config| {
-        config.cluster.sync_interval_ms = 10_000;
+        config.cluster.sync_interval = Span::from_secs(10);
     })
     .await;
     for _ in 0..7 {

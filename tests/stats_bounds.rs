@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
+use tidegate::compat::envoy_ratelimit::statistics::prometheus::{Form, render};
+use tidegate::compat::envoy_ratelimit::statistics::statsd::{Dialect, Sent};
+use tidegate::compat::envoy_ratelimit::statistics::{Statistics, sanitized};
 use tidegate::config::Config;
 use tidegate::decide::Decide;
 use tidegate::front::bounds::Bounds;
@@ -15,9 +18,6 @@ use tidegate::front::rls::message::{
 use tidegate::front::rls::{Question, response};
 use tidegate::node::{self, Core, Setup};
 use tidegate::observe::latency::Times;
-use tidegate::observe::statistics::prometheus::{Form, render};
-use tidegate::observe::statistics::statsd::{Dialect, Sent};
-use tidegate::observe::statistics::{Statistics, sanitized};
 use tidegate_ownership::identity::NodeId;
 use tidegate_rules::load;
 use tidegate_rules::tally::{COUNTERS, NAMES_BYTES_MAX, NAMES_MAX, OTHER, Outcome, Tallies};
@@ -122,7 +122,7 @@ fn invented(n: usize) -> RateLimitRequest {
 
 fn is_within_bounds(what: &str, tallies: &Tallies, before: usize) {
     let statistics = Statistics::read(tallies, 0, Times::default());
-    let text = render(&statistics, Form::OpenMetrics);
+    let text = render(statistics.clone(), Form::OpenMetrics);
     let grown = resident().saturating_sub(before);
     println!(
         "{what}: {INVENTED} invented, {} names, {} domains, {} bytes of metrics (at most \
@@ -141,7 +141,7 @@ fn is_within_bounds(what: &str, tallies: &Tallies, before: usize) {
 
 fn tell(sent: &mut Sent, tallies: &Tallies) {
     let statistics = Statistics::read(tallies, 0, Times::default());
-    for chunk in sent.owed(&statistics, &Dialect::stream(&[])) {
+    for chunk in sent.pending(&statistics, &Dialect::stream(&[])) {
         sent.note(chunk);
     }
 }

@@ -162,7 +162,7 @@ impl Core {
                     secret: hasher.fingerprint(),
                 };
                 let (mesh, tasks) = Mesh::bind(options, &identity, &environment).await?;
-                let interval = Duration::from_millis(config.cluster.gossip_interval_ms);
+                let interval = config.cluster.gossip_interval.to_std();
                 let gossip = Gossip::new(
                     gossip::Options {
                         cluster: config.cluster.name.clone(),
@@ -183,10 +183,8 @@ impl Core {
                 );
                 let synchroniser = Synchroniser::new(
                     sync::Options {
-                        interval: Duration::from_millis(config.cluster.sync_interval_ms),
-                        region_interval: Duration::from_millis(
-                            config.cluster.region_sync_interval_ms,
-                        ),
+                        interval: config.cluster.sync_interval.to_std(),
+                        region_interval: config.cluster.region_sync_interval.to_std(),
                     },
                     store.clone(),
                     topology.clone(),
@@ -210,7 +208,7 @@ impl Core {
                 let cluster = &config.cluster;
                 let replicator = Replicator::new(
                     replicate::Options {
-                        interval: Duration::from_millis(cluster.replication_interval_ms),
+                        interval: cluster.replication_interval.to_std(),
                         replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
                     },
                     store.clone(),
@@ -241,8 +239,8 @@ impl Core {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
             replicator: joined.replicator.clone(),
-            deadline: Duration::from_millis(config.cluster.deadline_ms),
-            global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
+            deadline: config.cluster.deadline.to_std(),
+            global_deadline: config.cluster.global_deadline.to_std(),
         });
         let clock = environment.clock.clone();
         let time = Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew));

@@ -23,7 +23,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
             i64::from(has_lease),
         ),
         gauge(
-            names::RING_DECIDED_PPM,
+            names::RING_OWNED_PPM,
             "Parts per million of its region's ring that this node decides now",
             i64::from(decides),
         ),
@@ -33,7 +33,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
             signed(owned_ranges.epoch.number),
         ),
         gauge(
-            names::MEMBERS_MISSED,
+            names::MEMBERS_LOST,
             "Members that were lost without leaving and still count for the majority",
             signed(joined.ownership_driver.missed().len() as u64),
         ),
@@ -45,7 +45,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
             &counters.leases_lost,
         ),
         (
-            names::TENURES_BROKEN,
+            names::LEASES_INTERRUPTED,
             "Times that this node was recognised again and had to begin as a newcomer",
             &counters.leases_interrupted,
         ),

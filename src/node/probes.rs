@@ -10,11 +10,11 @@ use super::listeners::Stats;
 use super::outside::SystemClock;
 use super::ownership;
 use super::rulebook::RuleBook;
-use super::statistics::VerdictSource;
+use crate::compat::envoy_ratelimit::statistics::Source;
+use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
 use crate::front::Probes;
 use crate::front::serve::ListenerStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
-use crate::observe::statistics::prometheus::{Form, render};
 use crate::observe::{Health, Metrics, names};
 use crate::storage::Status;
 
@@ -23,7 +23,7 @@ use crate::storage::Status;
 pub(super) struct NodeProbes {
     health: Health,
     metrics: Metrics,
-    statistics: VerdictSource,
+    statistics: Source,
 }
 
 impl Probes for NodeProbes {
@@ -46,14 +46,14 @@ impl NodeProbes {
         prometheus_names: bool,
     ) -> Self {
         let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
-        let statistics = VerdictSource {
+        let statistics = Source {
             tallies: core.decider.parts().tallies.clone(),
             latency: metrics.grpc.latency.clone(),
             listener: stats.grpc.clone(),
         };
         if prometheus_names {
             let source = statistics.clone();
-            metrics.watch_foreign(move || render(&source.read(), Form::OpenMetrics));
+            metrics.watch_unprefixed(collector(move || source.read(), Form::OpenMetrics));
         }
         let cell = book.cell();
         metrics.watch_rules(move || {
@@ -89,7 +89,7 @@ impl NodeProbes {
     }
 
     /// What is told under the names of envoyproxy/ratelimit.
-    pub(super) fn statistics(&self) -> VerdictSource {
+    pub(super) fn statistics(&self) -> Source {
         self.statistics.clone()
     }
 
@@ -110,7 +110,7 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
     let mut family = |name, text, kind, read: fn(&ListenerStats) -> u64| {
         for (listener, stats) in listeners {
             let value = signed(read(stats));
-            readings.push(Reading { name, text, kind, label: Some(("door", listener)), value });
+            readings.push(Reading { name, text, kind, label: Some(("listener", listener)), value });
         }
     };
     family(names::CONNECTIONS, "Connections open now, by door", Kind::Gauge, |listener| {
@@ -129,7 +129,7 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
         |listener| listener.full.get(),
     );
     family(
-        names::CONNECTIONS_CUT,
+        names::CONNECTIONS_ABORTED,
         "Connections that the door ended: slow, no TLS handshake, idle, or drained",
         Kind::Counter,
         |listener| {
@@ -182,7 +182,7 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
             &counters.retried,
         ),
         (
-            names::FORWARD_REPEATED,
+            names::FORWARD_DUPLICATES,
             "Checks of peers that came a second time and were not counted again",
             &counters.repeated,
         ),
@@ -291,7 +291,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
             "Frames from peers that could not be read, or calls out of bounds",
             &joined.refused.malformed,
         ),
-        (names::STATES_REFUSED, "States of peers refused as implausible", &replication.refused),
+        (names::STATES_REJECTED, "States of peers refused as implausible", &replication.refused),
         (
             names::SYNC_FAILED,
             "Messages of columns that were not answered and are sent again",

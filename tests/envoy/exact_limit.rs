@@ -22,7 +22,7 @@ descriptors:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_five_times_the_limit_exactly_the_limit_passes() {
     day::far_from_its_end().await;
-    let sets = &["cluster.deadline_ms=1000"];
+    let sets = &["cluster.deadline=1s"];
     let cluster = Cluster::start(Shape { nodes: THREE, rules: RULES, config: "", sets }).await;
     let proxy = Arc::new(Proxy::start(&cluster, Timeouts::Second).await);
     let (asked, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());

@@ -25,7 +25,7 @@ descriptors:
 ";
 /// What the example asks for: a node that waits in vain for the dead one's verdict leaves most of the
 /// 20 ms to everything else.
-const DEADLINE: &str = "cluster.deadline_ms=5";
+const DEADLINE: &str = "cluster.deadline=5ms";
 const PACE: Duration = Duration::from_millis(5);
 /// Two seconds of it, with all nodes up.
 const BEFORE: usize = 400;

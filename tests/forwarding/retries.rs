@@ -64,7 +64,7 @@ async fn asks_that_were_given_up_count_at_most_once() {
         seeds,
         identity: identity(&authority, &authority, id),
         rules: RULES,
-        change: |config| config.cluster.deadline_ms = 100,
+        change: |config| config.cluster.deadline = Span::from_millis(100),
     };
     let b = Node::start_behind(shape("b", &[]), listen, relay.front).await;
     let a = Node::start(shape("a", &[relay.front])).await;

@@ -26,8 +26,7 @@ const REPLICATION_LAG: Duration = Duration::from_millis(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
-    let shape =
-        Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=1000"] };
+    let shape = Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline=1s"] };
     let mut cluster = Cluster::start(shape).await;
     let mut keys = Vec::new();
     for rule in ["async", "durable"] {

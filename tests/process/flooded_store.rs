@@ -27,7 +27,7 @@ const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_key_stays_blocked_through_a_million_others() {
-    let sets = &["limits.keys_max=50000", "cluster.deadline_ms=1000"];
+    let sets = &["limits.keys_max=50000", "cluster.deadline=1s"];
     let cluster = Cluster::start(Shape { nodes: THREE, rules: RULES, config: "", sets }).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let blocked = || (0..BLOCKED).map(|number| format!("blocked-{number}"));

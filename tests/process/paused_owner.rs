@@ -18,8 +18,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most() {
     // Callers wait for 100 ms, a third of the pause.
-    let shape =
-        Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline_ms=100"] };
+    let shape = Shape { nodes: THREE, rules: RULES, config: "", sets: &["cluster.deadline=100ms"] };
     let mut cluster = Cluster::start(shape).await;
     let key = owned_by(&cluster.nodes[2], "n3").await;
     // The first hit, so that every connection is there.

@@ -15,7 +15,7 @@ const ASKS: usize = 200;
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_2_400_asks_through_three_nodes_exactly_the_limit_passes() {
     // On two cores that also run the clients, ten milliseconds now and then are not enough.
-    let sets = &["cluster.deadline_ms=1000"];
+    let sets = &["cluster.deadline=1s"];
     let shape = Shape { nodes: THREE, rules: RULES, sets, ..Shape::default() };
     let cluster = Cluster::start(shape).await;
     // One comes back every three hours, so none does while it lasts.

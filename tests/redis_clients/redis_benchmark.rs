@@ -18,7 +18,7 @@ async fn it_is_answered_to_the_last_request() {
         assert!(said.contains("requests per second") && !said.contains("rror"), "{said}");
         assert!(!said.contains("WARNING"), "{said}");
     }
-    let count = cluster.nodes[0].metric("tidegate_decision_seconds_count{door=\"resp\"}").await;
+    let count = cluster.nodes[0].metric("tidegate_decision_seconds_count{listener=\"resp\"}").await;
     // It may have sent a few more than it was asked for.
     assert!((2 * REQUESTS..2 * REQUESTS + 2_000).contains(&count), "{count}");
 }

@@ -121,8 +121,8 @@ impl Node {
         config.cluster.listen = Some(([127, 0, 0, 1], 0).into());
         config.cluster.seeds = shape.seeds.iter().map(ToString::to_string).collect();
         // These tests share two cores with whatever else runs: a late answer is not their subject.
-        config.cluster.deadline_ms = 2_000;
-        config.cluster.gossip_interval_ms = 50;
+        config.cluster.deadline = Span::from_secs(2);
+        config.cluster.gossip_interval = Span::from_millis(50);
         (shape.change)(&mut config);
         token(&mut config);
         let setup = Setup {
