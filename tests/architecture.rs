@@ -20,7 +20,7 @@ const LAYERS: [&[&str]; 12] = [
     &["cluster"],
     &["decide"],
     &["front"],
-    &["admin"],
+    &["admin", "compat"],
     &["node"],
     &["cli"],
 ];

@@ -78,7 +78,55 @@ fn every_mistake_is_one_line_that_says_where_and_what_to_do() {
             &["node.id"],
             "--set node.id: it has no =; write it as --set section.key=value",
         ),
+        // Keys that held milliseconds are durations.
+        (
+            Some("[cluster]\ndeadline_ms = 25\n"),
+            &[],
+            &[],
+            "c.toml:2: unknown key cluster.deadline_ms; did you mean cluster.deadline = \"25ms\"?",
+        ),
+        (
+            Some("[auth]\nhold_max_ms = 500\n"),
+            &[],
+            &[],
+            "c.toml:2: unknown key auth.hold_max_ms; did you mean auth.hold_max = \"500ms\"?",
+        ),
+        (
+            None,
+            &[("TIDEGATE_LIMITS__DRAIN_TIMEOUT_MS", "30000")],
+            &[],
+            "TIDEGATE_LIMITS__DRAIN_TIMEOUT_MS: unknown key limits.drain_timeout_ms; did you mean \
+             TIDEGATE_LIMITS__DRAIN_TIMEOUT=30000ms?",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.gossip_interval_ms=100"],
+            "--set cluster.gossip_interval_ms: unknown key cluster.gossip_interval_ms; did you mean \
+             cluster.gossip_interval=100ms?",
+        ),
         // Values of the wrong type.
+        (
+            Some("[cluster]\ndeadline = 10\n"),
+            &[],
+            &[],
+            "c.toml:2: cluster.deadline: invalid type: integer `10`, expected a duration; use numbers \
+             with units, such as \"400ms\", \"90s\", \"1h30m\" or \"7d\"",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.deadline=soon"],
+            "--set cluster.deadline: cluster.deadline: \"soon\" is not a duration; use numbers with \
+             units, such as \"400ms\", \"90s\", \"1h30m\" or \"7d\"",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.deadline=2s"],
+            "--set cluster.deadline: cluster.deadline: 2s is outside 1ms to 1s; use a value in that \
+             range",
+        ),
         (
             Some("[limits]\nbody_bytes_max = 2048\nkeys_max = \"many\"\n"),
             &[],

@@ -182,18 +182,18 @@ pub enum Error {
 // === impl Auth ===
 
 /// The section as written.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct AuthParts {
     domain: Option<String>,
     descriptors: Vec<AuthDescriptor>,
     trusted_hops: Option<u8>,
     trusted_proxies: Option<Vec<IpNet>>,
-    ipv6_prefix: u8,
+    ipv6_prefix: Option<u8>,
     original: OriginalFrom,
     hits: Option<HitsParts>,
-    #[serde(deserialize_with = "duration")]
-    hold_max: Span,
+    #[serde(deserialize_with = "some_duration")]
+    hold_max: Option<Span>,
     denied_status: Option<u16>,
 }
 
@@ -233,11 +233,14 @@ impl TryFrom<AuthParts> for Auth {
             (hops, None) => Trust::Hops(hops.unwrap_or(0)),
             (None, Some(networks)) => Trust::Proxies(networks),
         };
-        if parts.ipv6_prefix > 128 {
-            return Err(Error::Ipv6Prefix(parts.ipv6_prefix));
+        let default = Self::default();
+        let ipv6_prefix = parts.ipv6_prefix.unwrap_or(default.ipv6_prefix);
+        if ipv6_prefix > 128 {
+            return Err(Error::Ipv6Prefix(ipv6_prefix));
         }
-        if parts.hold_max > HOLD_MAX {
-            return Err(Error::Hold(parts.hold_max));
+        let hold_max = parts.hold_max.unwrap_or(default.hold_max);
+        if hold_max > HOLD_MAX {
+            return Err(Error::Hold(hold_max));
         }
         if let Some(status) = parts.denied_status
             && !(400..=599).contains(&status)
@@ -248,42 +251,25 @@ impl TryFrom<AuthParts> for Auth {
             domain: parts.domain,
             descriptors: parts.descriptors,
             trust,
-            ipv6_prefix: parts.ipv6_prefix,
+            ipv6_prefix,
             original: parts.original,
             hits_header: parts.hits.map(|hits| hits.header),
-            hold_max: parts.hold_max,
+            hold_max,
             denied_status: parts.denied_status,
         })
     }
 }
 
-impl Default for AuthParts {
-    fn default() -> Self {
-        Self {
-            domain: None,
-            descriptors: Vec::new(),
-            trusted_hops: None,
-            trusted_proxies: None,
-            ipv6_prefix: 64,
-            original: OriginalFrom::default(),
-            hits: None,
-            hold_max: Span::from_secs(10),
-            denied_status: None,
-        }
-    }
-}
-
 impl Default for Auth {
     fn default() -> Self {
-        let AuthParts { ipv6_prefix, hold_max, .. } = AuthParts::default();
         Self {
             domain: None,
             descriptors: Vec::new(),
             trust: Trust::Hops(0),
-            ipv6_prefix,
+            ipv6_prefix: 64,
             original: OriginalFrom::default(),
             hits_header: None,
-            hold_max,
+            hold_max: Span::from_secs(10),
             denied_status: None,
         }
     }
@@ -349,6 +335,10 @@ impl fmt::Display for AuthEntry {
 
 fn parse_header_name(name: &str) -> Result<HeaderName, Error> {
     HeaderName::try_from(name).map_err(|_| Error::HeaderName(name.to_owned()))
+}
+
+fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
+    duration(deserializer).map(Some)
 }
 
 fn header_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderName, D::Error> {

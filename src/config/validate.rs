@@ -35,9 +35,9 @@ pub struct Invalid {
 ///
 /// The first violation.
 pub fn validate(config: &Config) -> Result<(), Invalid> {
+    dependencies(config)?;
     node(&config.node)?;
     cluster(&config.cluster)?;
-    cluster_ranges(&config.cluster)?;
     mesh_tls(config)?;
     listeners(config)?;
     grpc(&config.grpc)?;
@@ -48,6 +48,40 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     stats(&config.stats)?;
     xds(&config.xds)?;
     limits(&config.limits)
+}
+
+/// Keys that require another one.
+fn dependencies(config: &Config) -> Result<(), Invalid> {
+    let Config { cluster, grpc, xds, .. } = config;
+    let mesh = ("cluster.listen", cluster.listen.is_some());
+    let (cert, key) = (grpc.tls_cert.is_some(), grpc.tls_key.is_some());
+    let has_server = xds.server.is_some();
+    for (name, is_set, (other, has_other)) in [
+        ("cluster.advertise", cluster.advertise.is_some(), mesh),
+        ("cluster.seeds", !cluster.seeds.is_empty(), mesh),
+        ("grpc.tls_cert", cert, ("grpc.tls_key", key)),
+        ("grpc.tls_key", key, ("grpc.tls_cert", cert)),
+        ("grpc.client_ca", grpc.client_ca.is_some(), ("grpc.tls_cert", cert)),
+        (
+            "grpc.client_san",
+            grpc.client_san.is_some(),
+            ("grpc.client_ca", grpc.client_ca.is_some()),
+        ),
+        (
+            "xds.tls_cert",
+            has_server && xds.tls_cert.is_some(),
+            ("xds.tls_key", xds.tls_key.is_some()),
+        ),
+        (
+            "xds.tls_key",
+            has_server && xds.tls_key.is_some(),
+            ("xds.tls_cert", xds.tls_cert.is_some()),
+        ),
+    ] {
+        let fix = format!("set {other} too, or remove it");
+        ensure(!is_set || has_other, name, format!("it requires {other}"), fix)?;
+    }
+    Ok(())
 }
 
 fn node(node: &Node) -> Result<(), Invalid> {
@@ -71,18 +105,6 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
         format!("{:?} is not a valid cluster name", cluster.name),
         "use 1 to 63 letters, digits, -, _ and .",
     )?;
-    ensure(
-        cluster.listen.is_some() || cluster.advertise.is_none(),
-        "cluster.advertise",
-        "it requires cluster.listen",
-        "set cluster.listen too, or remove it",
-    )?;
-    ensure(
-        cluster.listen.is_some() || cluster.seeds.is_empty(),
-        "cluster.seeds",
-        "it requires cluster.listen",
-        "set cluster.listen too, or remove it",
-    )?;
     if let Some(addr) = cluster.advertised() {
         ensure(
             !addr.ip().is_unspecified(),
@@ -91,24 +113,8 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
             "set it to the IP:PORT at which the other nodes reach this one",
         )?;
     }
-    ensure(
-        cluster.seeds.len() <= SEEDS_MAX,
-        "cluster.seeds",
-        format!("{} seeds are more than {SEEDS_MAX}", cluster.seeds.len()),
-        "list two or three members; gossip finds the others",
-    )?;
-    for seed in &cluster.seeds {
-        ensure(
-            is_host_port(seed),
-            "cluster.seeds",
-            format!("{seed:?} is not HOST:PORT"),
-            "write each as host:port, such as 10.0.0.7:7600 or tidegate.internal:7600",
-        )?;
-    }
-    Ok(())
-}
-
-fn cluster_ranges(cluster: &Cluster) -> Result<(), Invalid> {
+    at_most("cluster.seeds", cluster.seeds.len(), SEEDS_MAX)?;
+    cluster.seeds.iter().try_for_each(|seed| host_port("cluster.seeds", seed))?;
     within("cluster.deadline", cluster.deadline, ms(1)..=secs(1))?;
     within("cluster.global_deadline", cluster.global_deadline, ms(1)..=secs(10))?;
     within("cluster.sync_interval", cluster.sync_interval, ms(5)..=secs(10))?;
@@ -176,23 +182,7 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
 }
 
 fn grpc(grpc: &Grpc) -> Result<(), Invalid> {
-    certificate_and_key(
-        ("grpc.tls_cert", grpc.tls_cert.is_some()),
-        ("grpc.tls_key", grpc.tls_key.is_some()),
-    )?;
-    ensure(
-        grpc.client_ca.is_none() || grpc.tls_cert.is_some(),
-        "grpc.client_ca",
-        "it requires grpc.tls_cert",
-        "set grpc.tls_cert and grpc.tls_key too",
-    )?;
     let Some(san) = &grpc.client_san else { return Ok(()) };
-    ensure(
-        grpc.client_ca.is_some(),
-        "grpc.client_san",
-        "it requires grpc.client_ca",
-        "set grpc.client_ca too, or remove it",
-    )?;
     ensure(
         rustls::pki_types::ServerName::try_from(san.as_str()).is_ok(),
         "grpc.client_san",
@@ -244,14 +234,7 @@ fn envoy(envoy: &Envoy) -> Result<(), Invalid> {
 }
 
 fn stats(stats: &Stats) -> Result<(), Invalid> {
-    if let Some(server) = &stats.statsd {
-        ensure(
-            is_host_port(server),
-            "stats.statsd",
-            format!("{server:?} is not HOST:PORT"),
-            "write it as host:port, such as statsd.internal:8125",
-        )?;
-    }
+    stats.statsd.iter().try_for_each(|server| host_port("stats.statsd", server))?;
     let is_plain = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_control());
     for tag in &stats.extra_tags {
         ensure(
@@ -261,12 +244,7 @@ fn stats(stats: &Stats) -> Result<(), Invalid> {
             "write each as key:value, such as env:prod",
         )?;
     }
-    ensure(
-        stats.extra_tags.len() <= TAGS_MAX,
-        "stats.extra_tags",
-        format!("{} tags are more than {TAGS_MAX}", stats.extra_tags.len()),
-        "every line carries all of them: keep those that identify the process",
-    )?;
+    at_most("stats.extra_tags", stats.extra_tags.len(), TAGS_MAX)?;
     let path = &stats.prometheus_path;
     let is_path = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic());
     ensure(
@@ -302,10 +280,6 @@ fn xds(xds: &Xds) -> Result<(), Invalid> {
             "begin xds.server with https://, or remove it",
         )?;
     }
-    certificate_and_key(
-        ("xds.tls_cert", xds.tls_cert.is_some()),
-        ("xds.tls_key", xds.tls_key.is_some()),
-    )?;
     xds_pairs("xds.node_metadata", &xds.node_metadata, '=')?;
     xds_pairs("xds.headers", &xds.headers, ':')?;
     for (name, value) in xds.header_pairs() {
@@ -323,12 +297,7 @@ fn xds(xds: &Xds) -> Result<(), Invalid> {
 }
 
 fn xds_pairs(key: &'static str, pairs: &[String], separator: char) -> Result<(), Invalid> {
-    ensure(
-        pairs.len() <= XDS_PAIRS_MAX,
-        key,
-        format!("{} pairs are more than {XDS_PAIRS_MAX}", pairs.len()),
-        "remove some",
-    )?;
+    at_most(key, pairs.len(), XDS_PAIRS_MAX)?;
     pairs.iter().try_for_each(|pair| {
         ensure(
             pair.contains(separator),
@@ -374,17 +343,13 @@ fn within<T: PartialOrd + Display>(
     ensure(range.contains(&value), key, problem, "use a value in that range")
 }
 
-fn certificate_and_key(
-    (cert, has_cert): (&'static str, bool),
-    (key, has_key): (&'static str, bool),
-) -> Result<(), Invalid> {
-    let missing = if has_cert { key } else { cert };
-    ensure(
-        has_cert == has_key,
-        missing,
-        "certificate and key belong together",
-        "set both, or neither",
-    )
+fn at_most(key: &'static str, count: usize, max: usize) -> Result<(), Invalid> {
+    ensure(count <= max, key, format!("{count} entries are more than {max}"), "remove some")
+}
+
+fn host_port(key: &'static str, text: &str) -> Result<(), Invalid> {
+    let fix = "write it as host:port, such as 10.0.0.7:7600 or node-1.internal:7600";
+    ensure(is_host_port(text), key, format!("{text:?} is not HOST:PORT"), fix)
 }
 
 /// `host:port`, where host is a name, an IPv4 address or an IPv6 address in brackets.
@@ -450,8 +415,6 @@ mod tests {
             ("xds.server", server("http://gateway:18000/path")),
             ("xds.tls", Xds { tls: true, ..server("http://gateway:18000") }),
             ("xds.tls_ca", Xds { tls_ca: file(), ..server("gateway:18000") }),
-            ("xds.tls_key", Xds { tls_cert: file(), ..server("https://gateway:18000") }),
-            ("xds.tls_cert", Xds { tls_key: file(), ..server("https://gateway:18000") }),
             ("xds.node_metadata", Xds { node_metadata: pairs("a", 1), ..server("g:1") }),
             ("xds.node_metadata", Xds { node_metadata: pairs("a=b", 65), ..server("g:1") }),
             ("xds.headers", Xds { headers: pairs("a b:c", 1), ..server("g:1") }),
@@ -486,6 +449,19 @@ mod tests {
             ("resp.idle_timeout", Resp { idle_timeout: Span::ZERO, ..Resp::default() }),
         ] {
             assert_eq!(resp(&bad).map_err(|invalid| invalid.key), Err(key), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_requires_its_key() {
+        let server = Some("https://gateway:18000".to_owned());
+        for (key, xds) in [
+            ("xds.tls_cert", Xds { tls_cert: Some("x.pem".into()), ..Xds::default() }),
+            ("xds.tls_key", Xds { tls_key: Some("x.pem".into()), ..Xds::default() }),
+        ] {
+            let config =
+                Config { xds: Xds { server: server.clone(), ..xds }, ..Config::standalone() };
+            assert_eq!(validate(&config).map_err(|invalid| invalid.key), Err(key));
         }
     }
 

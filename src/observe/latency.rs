@@ -14,28 +14,10 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use tidegate_limiter::units::Span;
 
-/// Upper bounds of the buckets in nanoseconds.
+/// Upper bounds of the buckets in microseconds.
 pub const BOUNDS: [u64; 20] = [
-    50_000,
-    100_000,
-    200_000,
-    300_000,
-    500_000,
-    1_000_000,
-    2_000_000,
-    5_000_000,
-    10_000_000,
-    20_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    200_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    5_000_000_000,
-    10_000_000_000,
+    50, 100, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 25_000, 50_000, 100_000, 200_000,
+    250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
 /// Counts durations by bucket. Clones share the counts.
@@ -64,7 +46,7 @@ impl Latency {
     /// Counts the same duration `times` times: each check of a batch takes as long as the batch.
     pub fn record_many(&self, span: Span, times: u64) {
         let nanos = span.as_nanos();
-        let bucket = BOUNDS.partition_point(|bound| *bound < nanos);
+        let bucket = BOUNDS.partition_point(|micros| *micros * 1_000 < nanos);
         if let Some(count) = self.0.counts.get(bucket) {
             count.fetch_add(times, Ordering::Relaxed);
         }
@@ -105,7 +87,7 @@ impl TypedMetric for Latency {
 impl EncodeMetric for Latency {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), Error> {
         let Times { counts, sum } = self.read();
-        let bounds = BOUNDS.iter().map(|bound| seconds(*bound)).chain([f64::MAX]);
+        let bounds = BOUNDS.iter().map(|micros| seconds(*micros * 1_000)).chain([f64::MAX]);
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         let sum = seconds(sum.as_nanos());
         encoder.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)

@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 
 use super::latency::Latency;
 use super::names;
-use super::samples::{Reading, Readings, RuleSample, Rules};
+use super::samples::{Reading, RuleSample, Scrape};
 
 /// The `content-type` of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -75,12 +75,12 @@ impl Metrics {
     /// Exports counters of the rules. `read` is called at each scrape; the order of its rules should
     /// be stable.
     pub fn watch_rules(&mut self, read: impl Fn() -> Vec<RuleSample> + Send + Sync + 'static) {
-        self.registry.register_collector(Box::new(Rules::new(read)));
+        self.registry.register_collector(Box::new(Scrape(Box::new(read))));
     }
 
     /// Exports counters of other parts. `read` is called at each scrape.
     pub fn watch(&mut self, read: impl Fn() -> Vec<Reading> + Send + Sync + 'static) {
-        self.registry.register_collector(Box::new(Readings::new(read)));
+        self.registry.register_collector(Box::new(Scrape(Box::new(read))));
     }
 
     /// Exports metrics whose names do not begin with `tidegate_`.

@@ -52,27 +52,18 @@ pub enum Kind {
     Gauge,
 }
 
-type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
+/// A collector's source, called at each scrape.
+pub(crate) struct Scrape<T>(pub(crate) Box<dyn Fn() -> T + Send + Sync>);
 
-pub(super) struct Rules(Read<Vec<RuleSample>>);
-
-pub(super) struct Readings(Read<Vec<Reading>>);
-
-impl Rules {
-    pub(super) fn new(read: impl Fn() -> Vec<RuleSample> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
-    }
-}
-
-impl Readings {
-    pub(super) fn new(read: impl Fn() -> Vec<Reading> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
+impl<T> fmt::Debug for Scrape<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
     }
 }
 
 // === impl Collector ===
 
-impl Collector for Rules {
+impl Collector for Scrape<Vec<RuleSample>> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut samples = (self.0)();
         sum_up_beyond(RULE_LABELS_MAX, &mut samples);
@@ -104,7 +95,7 @@ impl Collector for Rules {
     }
 }
 
-impl Collector for Readings {
+impl Collector for Scrape<Vec<Reading>> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let readings = (self.0)();
         for family in readings.chunk_by(|a, b| a.name == b.name) {
@@ -133,18 +124,6 @@ fn write(encoder: MetricEncoder<'_>, reading: &Reading) -> fmt::Result {
             ConstCounter::new(u64::try_from(reading.value).unwrap_or(0)).encode(encoder)
         }
         Kind::Gauge => ConstGauge::new(reading.value).encode(encoder),
-    }
-}
-
-impl fmt::Debug for Rules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Rules")
-    }
-}
-
-impl fmt::Debug for Readings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Readings")
     }
 }
 

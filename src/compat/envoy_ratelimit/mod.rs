@@ -8,7 +8,8 @@
 //! | debug port: `/rlconfig`, `/stats` | [`debug_port`] | `process` (`reference_process`) |
 //! | statistics for statsd, `DogStatsD` and Prometheus | [`statistics`] | `stats_export`, `stats_bounds` |
 //! | how hits are counted under a name | `tidegate_rules::tally` | `tally_laws`, `rls_golden` |
-//! | rule files; those that both limiters accept | `tidegate_rules`, `tidegate_rules::compat` | `rules_golden`, `rules_cli` |
+//! | rule files | `tidegate_rules` | `rules_golden` |
+//! | rule files that both limiters accept (`--strict-compat`) | [`rule_files`] | `rules_cli` |
 //! | rules over xDS | `crate::xds` | `xds` |
 //! | gRPC service, headers, dynamic metadata, quota and shadow mode | `crate::front::rls`, `[envoy]` | `rls_golden`, `rls_semantics` |
 //! | `/json`, `/healthcheck` | `crate::front::http::ratelimit` | `front` (`ratelimit`), `process` |
@@ -27,4 +28,5 @@
 pub mod command;
 pub mod debug_port;
 pub mod environment;
+pub mod rule_files;
 pub mod statistics;

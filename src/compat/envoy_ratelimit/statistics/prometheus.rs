@@ -36,7 +36,7 @@ use tidegate_rules::tally::COUNTERS;
 
 use super::{Statistics, sanitized};
 use crate::observe::latency::{BOUNDS, Times, seconds};
-use crate::observe::samples::Escaped;
+use crate::observe::samples::{Escaped, Scrape};
 
 /// The `content-type` of [`Form::Plain`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -73,7 +73,7 @@ pub fn collector(
     read: impl Fn() -> Statistics + Send + Sync + 'static,
     form: Form,
 ) -> Box<dyn Collector> {
-    Box::new(Exposition { read, form })
+    Box::new(Exposition { read: Scrape(Box::new(read)), form })
 }
 
 /// All of `statistics` as text.
@@ -93,33 +93,25 @@ pub fn render(statistics: Statistics, form: Form) -> String {
     text
 }
 
-struct Exposition<F> {
-    read: F,
+#[derive(Debug)]
+struct Exposition {
+    read: Scrape<Statistics>,
     form: Form,
 }
 
 type Labels = Vec<(&'static str, Escaped<String>)>;
 
-/// Upper bounds of the histogram in nanoseconds: the defaults of Prometheus' client libraries.
+/// Upper bounds of the histogram in microseconds: the defaults of Prometheus' client libraries.
 const BUCKETS: [u64; 11] = [
-    5_000_000,
+    5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    5_000_000_000,
-    10_000_000_000,
 ];
 
 const HELP: &str = "Same as in envoyproxy/ratelimit";
 
-impl<F: Fn() -> Statistics + Send + Sync + 'static> Collector for Exposition<F> {
+impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let statistics = (self.read)();
+        let statistics = (self.read.0)();
         let series = by_labels(&statistics);
         for (index, counter) in COUNTERS.iter().enumerate() {
             let values = series.iter().map(|(labels, counts)| (labels, counts[index]));
@@ -147,7 +139,7 @@ impl<F: Fn() -> Statistics + Send + Sync + 'static> Collector for Exposition<F> 
     }
 }
 
-impl<F> Exposition<F> {
+impl Exposition {
     /// Writes the series with a count. A negative one, after more refunds than hits, is omitted.
     fn counter<'a>(
         &self,
@@ -176,12 +168,6 @@ impl<F> Exposition<F> {
     }
 }
 
-impl<F> fmt::Debug for Exposition<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exposition").field("form", &self.form).finish_non_exhaustive()
-    }
-}
-
 fn histogram(encoder: &mut DescriptorEncoder<'_>, labels: &Labels, times: &Times) -> fmt::Result {
     let all = times.count();
     if all == 0 {
@@ -191,7 +177,7 @@ fn histogram(encoder: &mut DescriptorEncoder<'_>, labels: &Labels, times: &Times
     for bound in BUCKETS {
         let within = BOUNDS.iter().zip(times.counts).filter(|(upper, _)| **upper <= bound);
         let count: u64 = within.map(|(_, count)| count).sum();
-        buckets.push((seconds(bound), count.saturating_sub(below)));
+        buckets.push((seconds(bound * 1_000), count.saturating_sub(below)));
         below = count;
     }
     buckets.push((f64::MAX, all.saturating_sub(below)));

@@ -163,7 +163,7 @@ impl Chunk {
 /// The lower bound of a bucket in whole milliseconds, to which envoyproxy/ratelimit rounds down.
 fn whole_ms_from(bucket: usize) -> u64 {
     let below = bucket.checked_sub(1).and_then(|below| BOUNDS.get(below));
-    below.map_or(0, |nanos| nanos / 1_000_000)
+    below.map_or(0, |micros| micros / 1_000)
 }
 
 /// One in `count`, rounded down: servers divide by it and drop the fraction.
