@@ -44,8 +44,8 @@ struct Cli {
 enum Command {
     /// Run a node until it is told to stop (SIGTERM or Ctrl-C)
     Serve(serve::Args),
-    /// Run a node with the environment and the ports of envoyproxy/ratelimit
-    Ratelimit(command::Args),
+    /// Run a node by envoyproxy/ratelimit's environment, on its ports
+    Ratelimit(ratelimit::Args),
     /// Ask a node whether hits may pass, and charge them
     Check(check::Args),
     /// Look at rule files without running a node

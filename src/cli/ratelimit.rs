@@ -2,7 +2,7 @@
 
 use super::serve::{self, Log};
 use super::{Failure, Outcome};
-use crate::compat::envoy_ratelimit::command::Args;
+pub(super) use crate::compat::envoy_ratelimit::command::Args;
 
 pub(super) fn run(args: &Args) -> Result<Outcome, Failure> {
     let start = args.load()?;

@@ -9,14 +9,14 @@ use super::environment::{self, Start};
 use crate::config::Error;
 use crate::observe::log::Format;
 
-/// Run a node with the environment and the ports of envoyproxy/ratelimit.
+/// Run a node with envoyproxy/ratelimit's environment variables and ports.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Set a configuration key, overriding the environment
+    /// Set a configuration key; overrides the environment
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
-    /// Log filter: a level, or module=level, ...; default: `LOG_LEVEL`
+    /// Log level, or module=level, ...; default: `LOG_LEVEL`
     #[arg(long, value_name = "FILTER", env = "TIDEGATE_LOG")]
     log: Option<String>,
     /// Log format; default: `LOG_FORMAT`

@@ -40,11 +40,11 @@ const fn ignored(name: &'static str, default: &'static str, why: &'static str) -
     Setting { name, default, here: Here::Ignored(why) }
 }
 
-const NO_TRACES: &str = "there are no traces; the log and the metrics tell";
-const NO_AGE: &str = "a connection lives as long as it is used; a drain ends it in order";
-const OWN_BACKOFF: &str = "waits double with every attempt and are spread by chance";
-const OWN_NAMES: &str = "metrics have the reference's names with its own mapping";
-const NO_STORE: &str = "counters live in the nodes themselves";
+const NO_TRACES: &str = "tracing is not supported; use the log and the metrics";
+const NO_AGE: &str = "connections are not closed by age; a drain closes them gracefully";
+const OWN_BACKOFF: &str = "the delay doubles with every attempt and has jitter";
+const OWN_NAMES: &str = "metrics have the names of envoyproxy/ratelimit's own mapping";
+const NO_STORE: &str = "counters are in the memory of the nodes";
 
 /// All settings, in the order of the documentation.
 pub const ALL: &[Setting] = &[
@@ -54,7 +54,7 @@ pub const ALL: &[Setting] = &[
     sets("DEBUG_PORT", "6070", "debug.listen"),
     sets("GRPC_HOST", "0.0.0.0", "grpc.listen"),
     sets("GRPC_PORT", "8081", "grpc.listen"),
-    ignored("GRPC_UDS", "", "the gRPC door listens on `GRPC_HOST` and `GRPC_PORT`"),
+    ignored("GRPC_UDS", "", "the gRPC listener uses `GRPC_HOST` and `GRPC_PORT`"),
     ignored("GRPC_MAX_CONNECTION_AGE", "24h", NO_AGE),
     ignored("GRPC_MAX_CONNECTION_AGE_GRACE", "1h", NO_AGE),
     chooses("GRPC_SERVER_USE_TLS", "false", "whether the next four apply"),
@@ -77,7 +77,7 @@ pub const ALL: &[Setting] = &[
     ignored(
         "RUNTIME_WATCH_ROOT",
         "true",
-        "files and links are watched all the way down, and looked at every 1.5 s",
+        "files and links are watched recursively and polled every 1.5 s",
     ),
     sets("MERGE_DOMAIN_CONFIG", "false", "rules.merge_domains"),
     sets("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", "rules.may_be_empty"),
@@ -91,12 +91,8 @@ pub const ALL: &[Setting] = &[
     sets("LIMIT_REMAINING_HEADER", "RateLimit-Remaining", "envoy.remaining_header"),
     sets("LIMIT_RESET_HEADER", "RateLimit-Reset", "envoy.reset_header"),
     sets("RESPONSE_DYNAMIC_METADATA", "false", "envoy.dynamic_metadata"),
-    ignored(
-        "EXPIRATION_JITTER_MAX_SECONDS",
-        "300",
-        "counters that no longer matter leave bit by bit anyway",
-    ),
-    ignored("CACHE_KEY_PREFIX", "", "clusters share no store; `cluster.name` keeps them apart"),
+    ignored("EXPIRATION_JITTER_MAX_SECONDS", "300", "expired counters are removed gradually"),
+    ignored("CACHE_KEY_PREFIX", "", "clusters share no store; `cluster.name` separates them"),
     ignored("TRACING_ENABLED", "false", NO_TRACES),
     ignored("TRACING_SERVICE_NAME", "RateLimit", NO_TRACES),
     ignored("TRACING_SERVICE_NAMESPACE", "", NO_TRACES),
@@ -132,7 +128,7 @@ pub const ALL: &[Setting] = &[
     sets("STATSD_PORT", "8125", "stats.statsd"),
     sets("STATS_FLUSH_INTERVAL", "10s", "stats.flush_interval"),
     sets("EXTRA_TAGS", "", "stats.extra_tags"),
-    chooses("USE_PROMETHEUS", "false", "whether the next two apply; `/metrics` tells them too"),
+    chooses("USE_PROMETHEUS", "false", "whether the next two apply; `/metrics` includes them too"),
     sets("PROMETHEUS_ADDR", ":9090", "stats.prometheus_listen"),
     sets("PROMETHEUS_PATH", "/metrics", "stats.prometheus_path"),
     ignored("PROMETHEUS_MAPPER_YAML", "", OWN_NAMES),
