@@ -6,14 +6,5 @@
 pub mod report;
 mod router;
 
-pub use report::{OwnerReport, StatusReport};
+pub use report::{Inspect, OwnerReport, StatusReport};
 pub use router::{AdminState, router};
-
-/// The state behind `/status` and `/owner`.
-pub trait Inspect: Send + Sync + 'static {
-    /// The current view of the cluster.
-    fn status(&self) -> StatusReport;
-
-    /// The owner of a descriptor, given as key/value pairs, outermost first.
-    fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport;
-}

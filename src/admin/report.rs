@@ -2,6 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The state behind `/status` and `/owner`.
+pub trait Inspect: Send + Sync + 'static {
+    /// The current view of the cluster.
+    fn status(&self) -> StatusReport;
+
+    /// The owner of a descriptor, given as key/value pairs, outermost first.
+    fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport;
+}
+
 /// One node's view of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {

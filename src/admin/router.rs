@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::Inspect;
+use super::report::Inspect;
 use crate::front::Probes;
 use crate::observe::metrics::CONTENT_TYPE;
 

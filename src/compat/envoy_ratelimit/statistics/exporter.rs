@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::Source;
+use super::reading::Source;
 use super::statsd::{Dialect, Sent};
 use crate::config::{Stats, StatsdProtocol};
 

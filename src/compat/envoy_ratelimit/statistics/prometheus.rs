@@ -34,7 +34,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tidegate_rules::tally::COUNTERS;
 
-use super::{Statistics, sanitized};
+use super::name::sanitized;
+use super::reading::Statistics;
 use crate::observe::latency::{BOUNDS, Times, seconds};
 use crate::observe::samples::{Escaped, Scrape};
 

@@ -24,7 +24,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::Statistics;
+use super::reading::Statistics;
 use crate::observe::latency::BOUNDS;
 
 /// The format of lines.
