@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod cli;
+pub mod compat;
 pub mod config;
 pub mod decide;
 pub mod front;

@@ -106,11 +106,8 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
     if has("listeners") || has("cluster") || has("peers") {
         say("starting the servers");
         let node = tidegate::Setting::new(folder)?.start().map_err(why);
-        let peers = if has("peers") {
-            resp::peers(folder, &node)
-        } else {
-            resp::baseline(folder, &node)
-        };
+        let peers =
+            if has("peers") { resp::peers(folder, &node) } else { resp::baseline(folder, &node) };
         if has("listeners") {
             tables.push(resp::measure(&plan, &peers, "resp", 1));
             tables.push(resp::measure(&plan, &peers, "resp", 16));
@@ -150,7 +147,8 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
         tables.push(expiry::measure(&plan, folder));
     }
     let took = begin.elapsed().as_secs();
-    results.seconds = PARTS.iter().filter(|part| has(part)).map(|part| ((*part).into(), took)).collect();
+    results.seconds =
+        PARTS.iter().filter(|part| has(part)).map(|part| ((*part).into(), took)).collect();
     results.holds = holds::all(&results);
     Ok(results)
 }

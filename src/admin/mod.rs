@@ -1,21 +1,10 @@
-//! The operator's door: how the cluster looks from this node.
+//! The admin listener: the state of this node and its view of the cluster.
 //!
-//! `/healthz` (alive), `/readyz` (send traffic here), `/metrics`, `/status` and `/owner`. It serves
-//! people and their scripts, so its answers are JSON with names that do not change. It decides
-//! nothing and changes nothing.
+//! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/owner` and `POST /drain`.
+//! Responses are JSON for operators and their scripts; names are only added.
 
-pub mod debug;
 pub mod report;
 mod router;
 
-pub use report::{OwnerReport, StatusReport};
-pub use router::{Listeners, router};
-
-/// What the node tells about itself and the cluster.
-pub trait Inspect: Send + Sync + 'static {
-    /// The cluster as this node sees it now.
-    fn status(&self) -> StatusReport;
-
-    /// Who decides a descriptor, given as key/value pairs, outermost first.
-    fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport;
-}
+pub use report::{Inspect, OwnerReport, StatusReport};
+pub use router::{AdminState, router};

@@ -1,100 +1,94 @@
-//! What `/status` and `/owner` answer. Names are only ever added: scripts read them.
+//! The responses of `/status` and `/owner`. Scripts read them: fields are only added.
 
 use serde::{Deserialize, Serialize};
 
-/// The cluster as one node sees it.
+/// The state behind `/status` and `/owner`.
+pub trait Inspect: Send + Sync + 'static {
+    /// The current view of the cluster.
+    fn status(&self) -> StatusReport;
+
+    /// The owner of a descriptor, given as key/value pairs, outermost first.
+    fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport;
+}
+
+/// One node's view of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// The node that answers.
     pub node: NodeReport,
-    /// The cluster's name.
     pub cluster: String,
-    /// Names the ring, 16 hexadecimal digits: equal on two nodes exactly when they see the same
-    /// nodes own keys.
+    /// Fingerprint of the ring, 16 hexadecimal digits: equal on two nodes exactly when their rings
+    /// have the same nodes.
     pub epoch: String,
-    /// Whether the node may be sent traffic; if not, why not.
+    /// Why the node is not ready; none if it is.
     pub not_ready: Option<String>,
-    /// Every member, this node among them, by id.
+    /// Every member, including this node, by id.
     pub members: Vec<MemberReport>,
-    /// The rules this node holds.
     pub rule_book: RuleBookReport,
-    /// The counters this node holds.
     pub store: StoreReport,
-    /// What it owns; none of a node that stands alone.
+    /// None for a standalone node.
     #[serde(default)]
     pub ownership: Option<OwnershipReport>,
-    /// How its clock stands to the other members'.
     #[serde(default)]
     pub clock: ClockReport,
-    /// How it keeps counts on disk; none without `storage.path`.
+    /// None without `storage.path`.
     #[serde(default)]
     pub storage: Option<StorageReport>,
 }
 
-/// The node that answers.
+/// The responding node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Its id.
     pub id: String,
-    /// Its region.
     pub region: String,
-    /// Its zone.
     pub zone: String,
-    /// Grows at each start.
+    /// Increases at each start.
     pub generation: u64,
-    /// Version of the program.
     pub version: String,
-    /// Seconds since its start.
     pub uptime_s: u64,
 }
 
 /// A member of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberReport {
-    /// Its id.
     pub id: String,
-    /// Its region.
     pub region: String,
-    /// Its zone.
     pub zone: String,
-    /// Grows at each start.
+    /// Increases at each start.
     pub generation: u64,
-    /// Where its mesh is, `IP:PORT`.
+    /// Address of its mesh, `IP:PORT`.
     pub addr: Option<String>,
-    /// Where its HTTP door is, `IP:PORT`.
+    /// Address of its HTTP listener, `IP:PORT`.
     pub http: Option<String>,
-    /// How it stands with it.
     pub state: MemberState,
-    /// Fingerprint of its rules, 16 hexadecimal digits; none while it is not known.
+    /// Fingerprint of its rules, 16 hexadecimal digits; none while unknown.
     pub rule_book: Option<String>,
-    /// How far its clock is ahead of this node's; none while it is not known.
+    /// How far its clock is ahead of this node's; none while unknown.
     pub clock_offset_ms: Option<i64>,
-    /// Its share of its region's ring, 0 to 1.
+    /// Share of its region's ring, 0 to 1.
     pub ring_share: f64,
     /// The last round trip to it over the mesh.
     pub rtt_us: Option<u64>,
 }
 
-/// How it stands with a member.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
-    /// Seen by gossip, no hello yet.
+    /// Known by gossip, no hello yet.
     #[default]
     Joining,
-    /// The node that answers.
+    /// The responding node.
     #[serde(rename = "self")]
     This,
     /// Its hello was accepted.
     Up,
-    /// Gossip lost sight of it.
+    /// Gossip considers it failed.
     Down,
-    /// It is leaving.
     Draining,
 }
 
 impl MemberState {
-    /// As JSON and tables spell it.
+    /// The name in JSON and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Joining => "joining",
@@ -106,27 +100,22 @@ impl MemberState {
     }
 }
 
-/// The rules a node holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleBookReport {
     /// 16 hexadecimal digits, equal on two nodes exactly when their rules are.
     pub fingerprint: String,
-    /// How many rules.
     pub rules: usize,
-    /// Why the folder's present content is not in force.
+    /// Why the current content of the folder is not in force.
     pub last_error: Option<String>,
     /// Whether every member that is up holds the same rules.
     pub agrees: bool,
 }
 
-/// The counters a node holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreReport {
-    /// Counters now.
     pub keys: u64,
-    /// Most it may hold.
     pub keys_max: u64,
-    /// Bytes now, approximately.
+    /// Approximate.
     pub bytes: u64,
     /// New keys that shared a bucket because the store was full.
     pub shared: u64,
@@ -134,77 +123,75 @@ pub struct StoreReport {
     pub refused: u64,
 }
 
-/// What a node owns on the ring of its region.
+/// Ownership on the ring of the node's region.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnershipReport {
-    /// Whether a majority recognises it; without that it owns nothing.
+    /// Without a lease the node owns nothing.
     pub has_lease: bool,
-    /// Grows whenever the members change.
+    /// Increases whenever the members change.
     pub epoch_number: u64,
-    /// 16 hexadecimal digits, equal on two nodes exactly when they recognise the same members.
+    /// 16 hexadecimal digits, equal on two nodes exactly when their members are the same.
     pub epoch_name: String,
-    /// The share of the ring that it decides now, 0 to 1; its share of the ring once all is
-    /// settled.
+    /// The share of the ring owned now, 0 to 1; equal to its share of the ring when no transfer is
+    /// in progress.
     pub decides: f64,
-    /// Members that were lost without leaving and still count for the majority.
+    /// Members lost without leaving that still count for the majority.
     pub missed: Vec<String>,
 }
 
-/// How a node's clock stands to the other members'.
+/// The node's clock compared to the other members'.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReport {
-    /// How far the members' median clock is ahead of it.
+    /// How far the members' median clock is ahead.
     pub median_ms: i64,
-    /// Whether that is more than `cluster.max_skew`, so that the median gives the time of windows.
+    /// Whether that is beyond `cluster.max_skew`, so that windows use the median.
     pub is_skewed: bool,
 }
 
-/// How a node keeps counts on disk.
+/// Persistence of counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageReport {
-    /// The file.
     pub path: String,
-    /// Why it is not written; none while it is.
+    /// The last error; none while writes succeed.
     pub problem: Option<String>,
-    /// Seconds since it was last brought up to date; none before the first time.
+    /// Seconds since the last write; none before the first.
     pub written_s_ago: Option<u64>,
-    /// Counters in it.
+    /// Counters in the file.
     pub keys: u64,
-    /// Counters read from it at the start.
+    /// Counters loaded at start.
     pub loaded: u64,
-    /// Counters of it that were not believed at the start, or found no room.
+    /// Counters skipped at start: implausible, or the store was full.
     pub skipped: u64,
-    /// Counters written since the start.
+    /// Counters written since start.
     pub written: u64,
-    /// Times that it was brought up to date since the start.
+    /// Writes since start.
     pub rounds: u64,
-    /// Times that it could not be written.
+    /// Failed writes since start.
     pub failed: u64,
 }
 
-/// Who decides a descriptor.
+/// The owners of a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerReport {
-    /// Hash of domain and entries under the cluster's secret, 16 hexadecimal digits: its place on
-    /// the ring.
+    /// Position on the ring, 16 hexadecimal digits: hash of domain and entries under the cluster's
+    /// secret.
     pub token: String,
-    /// Id of the rule that matches; none: nothing limits it.
+    /// Id of the matching rule; none: it is not limited.
     pub rule: Option<String>,
     /// `strict` or `eventual`; none when no rule matches.
     pub mode: Option<String>,
     /// `region` or `global`; none when no rule matches or it is eventual.
     pub scope: Option<String>,
-    /// The owners: one for each region, or one in all for a global rule. Of an eventual rule, those
-    /// that gather its columns.
+    /// One owner in each region, or a single one for a global rule. For an eventual rule, the nodes
+    /// that collect its counters.
     pub owners: Vec<OwnerOf>,
 }
 
 /// The owner in one region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerOf {
-    /// The region that it decides for; `*` is all of them.
+    /// `*` is all regions.
     pub region: String,
-    /// Its id.
     pub node: String,
 }
 
@@ -213,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_spelled_alike_in_json_and_in_tables() {
+    fn a_state_has_the_same_name_in_json_and_in_tables() {
         for state in [
             MemberState::Joining,
             MemberState::This,

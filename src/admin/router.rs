@@ -1,5 +1,6 @@
-//! The routes of the operator's door.
+//! The routes of the admin listener.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,29 +9,30 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 use http::{Method, StatusCode, Uri, header};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::Inspect;
+use super::report::Inspect;
 use crate::front::Probes;
 use crate::observe::metrics::CONTENT_TYPE;
 
-/// Most key/value pairs that `/owner` takes; a descriptor has far fewer.
+/// Most key/value pairs of `/owner`; a descriptor has far fewer.
 const ENTRIES_MAX: usize = 100;
 
-/// What stands behind the routes.
+/// The state behind the routes.
 #[derive(Clone)]
-pub struct Listeners {
-    /// Answers `/status` and `/owner`.
+pub struct AdminState {
+    /// For `/status` and `/owner`.
     pub inspect: Arc<dyn Inspect>,
-    /// Answers `/readyz` and `/metrics`.
+    /// For `/readyz` and `/metrics`.
     pub probes: Arc<dyn Probes>,
-    /// Cancelled by `/drain`: the node hands over what it owns and ends.
+    /// Cancelled by `/drain`: the node transfers its ranges and shuts down.
     pub drain: CancellationToken,
 }
 
-/// The router for the listener of `[admin]`.
-pub fn router(listeners: Listeners) -> Router {
+/// The router of the listener of `[admin]`.
+pub fn router(state: AdminState) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/healthz", get(alive))
@@ -39,9 +41,9 @@ pub fn router(listeners: Listeners) -> Router {
         .route("/status", get(status))
         .route("/owner", get(owner))
         .route("/drain", post(drain))
-        .fallback(unknown)
-        .method_not_allowed_fallback(not_that_way)
-        .with_state(listeners)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(state)
 }
 
 async fn index() -> Response {
@@ -54,64 +56,61 @@ async fn index() -> Response {
     )
 }
 
-/// A node that can answer at all is alive.
 async fn alive() -> Response {
     answer(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".to_owned())
 }
 
-async fn ready(State(listeners): State<Listeners>) -> Response {
-    let (status, text) = match listeners.probes.ready() {
+async fn ready(State(state): State<AdminState>) -> Response {
+    let (status, text) = match state.probes.ready() {
         Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
         Err(reasons) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reasons}\n")),
     };
     answer(status, "text/plain; charset=utf-8", text)
 }
 
-async fn metrics(State(listeners): State<Listeners>) -> Response {
-    answer(StatusCode::OK, CONTENT_TYPE, listeners.probes.metrics())
+async fn metrics(State(state): State<AdminState>) -> Response {
+    answer(StatusCode::OK, CONTENT_TYPE, state.probes.metrics())
 }
 
-async fn status(State(listeners): State<Listeners>) -> Response {
-    json(StatusCode::OK, &listeners.inspect.status())
+async fn status(State(state): State<AdminState>) -> Response {
+    json(StatusCode::OK, &state.inspect.status())
 }
 
-/// `?domain=D` first or last, every other pair an entry, in order.
-async fn owner(State(listeners): State<Listeners>, uri: Uri) -> Response {
+/// `?domain=D` and, in order, the entries.
+async fn owner(State(state): State<AdminState>, uri: Uri) -> Response {
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
-        return refuse(
-            "the query is missing or not percent-encoded UTF-8; ask /owner?domain=D&KEY=VALUE",
-        );
+        return refuse("query missing or not percent-encoded UTF-8; use /owner?domain=D&KEY=VALUE");
     };
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
         Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
-            json(StatusCode::OK, &listeners.inspect.owner(&domain, &pairs))
+            json(StatusCode::OK, &state.inspect.owner(&domain, &pairs))
         }
-        _ => refuse("a domain and at least one entry are needed; ask /owner?domain=D&KEY=VALUE"),
+        _ => refuse("a domain and at least one entry are required; use /owner?domain=D&KEY=VALUE"),
     }
 }
 
-/// As SIGTERM does. Answers before the node is drained: the door closes when it is.
-async fn drain(State(listeners): State<Listeners>) -> Response {
-    listeners.drain.cancel();
+/// Same as SIGTERM. Responds before the drain is complete, which closes the listener.
+async fn drain(State(state): State<AdminState>) -> Response {
+    state.drain.cancel();
     json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
 }
 
-async fn unknown() -> Response {
+async fn not_found() -> Response {
     json(
         StatusCode::NOT_FOUND,
-        &serde_json::json!({ "error": "no such path; GET / lists those there are" }),
+        &serde_json::json!({ "error": "no such path; GET / lists the paths" }),
     )
 }
 
-async fn not_that_way(method: Method) -> Response {
+async fn method_not_allowed(method: Method) -> Response {
     json(
         StatusCode::METHOD_NOT_ALLOWED,
-        &serde_json::json!({ "error": format!("{method} is not for this path; GET / lists what is") }),
+        &serde_json::json!({ "error": format!("{method} is not allowed on this path; GET / lists the methods") }),
     )
 }
 
-// === answers ===
+// === responses ===
 
 fn refuse(text: &str) -> Response {
     json(StatusCode::BAD_REQUEST, &serde_json::json!({ "error": text }))
@@ -120,7 +119,7 @@ fn refuse(text: &str) -> Response {
 fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(text) => answer(status, "application/json", text + "\n"),
-        // Reports are plain structs; only a map with keys that are no strings could fail.
+        // Reports are plain structs; only a map whose keys are not strings can fail.
         Err(error) => {
             let text = format!("{error}\n");
             answer(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
@@ -128,7 +127,7 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-pub(super) fn answer(status: StatusCode, content_type: &'static str, text: String) -> Response {
+fn answer(status: StatusCode, content_type: &'static str, text: String) -> Response {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response
@@ -139,7 +138,7 @@ pub(super) fn answer(status: StatusCode, content_type: &'static str, text: Strin
 
 // === the query ===
 
-/// The pairs of a query in order; none when it holds too many, or is not percent-encoded UTF-8.
+/// The pairs of a query in order; `None` if there are too many or it is not percent-encoded UTF-8.
 fn decode_query(query: &str) -> Option<Vec<(String, String)>> {
     let parts: Vec<&str> = query.split('&').filter(|part| !part.is_empty()).collect();
     if parts.len() > ENTRIES_MAX {
@@ -154,25 +153,16 @@ fn decode_query(query: &str) -> Option<Vec<(String, String)>> {
         .collect()
 }
 
-/// Undoes percent-encoding, with `+` for a space as forms have it.
+/// Decodes percent-encoding, and `+` as a space as in forms.
 fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match first {
-            b'+' => bytes.push(b' '),
-            b'%' => {
-                let (digits, tail) = rest.split_at_checked(2)?;
-                let mut digits = digits.iter().map(|b| char::from(*b).to_digit(16));
-                let byte = digits.try_fold(0, |byte, digit| Some(byte * 16 + digit?))?;
-                bytes.push(u8::try_from(byte).ok()?);
-                rest = tail;
-            }
-            plain => bytes.push(*plain),
-        }
+    // `percent_decode_str` leaves a `%` without two digits as it is.
+    let is_complete = |rest: &str| {
+        rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(is_complete) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    percent_decode_str(&text.replace('+', " ")).decode_utf8().ok().map(Cow::into_owned)
 }
 
 #[cfg(test)]
@@ -190,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_that_cannot_be_read_is_none() {
+    fn an_invalid_query_is_none() {
         for query in ["a=%", "a=%2", "a=%zz", "a=%+1", "a=%ff", "%C3=1"] {
             assert_eq!(decode_query(query), None, "{query}");
         }

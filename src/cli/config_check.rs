@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use tidegate_rules::load::{self, Options, Source};
 
 use super::{Failure, Outcome};
+use crate::compat::envoy_ratelimit::environment;
 use crate::config::UserError;
-use crate::config::reference;
 
 /// Check a folder of rule files as envoyproxy/ratelimit's checker does.
 #[derive(Debug, clap::Args)]
@@ -114,7 +114,7 @@ fn flags(args: &[String]) -> Result<Flags, UserError> {
             }
             ("merge_domain_configs", None) => flags.merge_domains = true,
             ("merge_domain_configs", Some(value)) => {
-                flags.merge_domains = reference::flag(value).ok_or_else(|| {
+                flags.merge_domains = environment::flag(value).ok_or_else(|| {
                     wrong(format!("invalid boolean value {value:?} for -merge_domain_configs"))
                 })?;
             }

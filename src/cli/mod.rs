@@ -12,7 +12,6 @@ mod config_check;
 mod demo;
 mod drain;
 mod failure;
-mod multi_call;
 mod outcome;
 mod ratelimit;
 pub mod rules;
@@ -27,6 +26,8 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::compat::envoy_ratelimit::command;
 
 pub use failure::Failure;
 pub use outcome::Outcome;
@@ -73,7 +74,7 @@ Examples:
 
 /// Runs the command line `args`, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(multi_call::arguments(args)) {
+    let cli = match Cli::try_parse_from(command::arguments(args)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are errors to clap too; it selects the stream for each.

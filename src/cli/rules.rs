@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::Quota;
 use tidegate_rules::book::{Book, Rule};
-use tidegate_rules::compat;
 use tidegate_rules::load::{self, Options, Source};
 use tidegate_rules::{Error, Match, Step, Via, Warning};
 
+use crate::compat::envoy_ratelimit::rule_files;
+
+/// How the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
@@ -108,7 +110,7 @@ impl Report {
         }
         let parse = |sources: &[Source]| {
             if dialect == Dialect::Compatible {
-                compat::check(sources)?;
+                rule_files::check(sources)?;
             }
             load::parse(sources, options)
         };

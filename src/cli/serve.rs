@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use tokio::runtime;
 
 use super::{Failure, Outcome, shutdown};
@@ -26,16 +25,10 @@ pub(super) struct Args {
     log: String,
     /// Log format
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
-    log_format: LogFormat,
-    /// Drain when standard input ends, for a parent process that holds the other end of a pipe
+    log_format: log::Format,
+    /// Drain when standard input ends: for a parent that holds the other end of a pipe
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum LogFormat {
-    Text,
-    Json,
 }
 
 const EXAMPLES: &str = "\
@@ -56,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<Outcome, Failure> {
 /// Level and format of the log.
 pub(super) struct Log {
     pub(super) filter: String,
-    pub(super) format: LogFormat,
+    pub(super) format: log::Format,
 }
 
 /// Runs a node until shutdown. `begin` is called once the log is set up.
@@ -68,10 +61,7 @@ pub(super) fn node(
 ) -> Result<Outcome, Failure> {
     log::init(&log::Options {
         filter: log.filter.clone(),
-        format: match log.format {
-            LogFormat::Text => log::Format::Text,
-            LogFormat::Json => log::Format::Json,
-        },
+        format: log.format,
         colour: io::stderr().is_terminal(),
     })?;
     begin();

@@ -1,4 +1,4 @@
-//! `[cluster]`: where the other nodes are and how long to wait for them.
+//! `[node]` and `[cluster]`: the identity of this node, its peers, and the timing between them.
 
 use std::net::SocketAddr;
 
@@ -6,108 +6,150 @@ use serde::Deserialize;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::QuorumRule;
 
-use super::duration;
+use super::value::duration;
+
+/// `[node]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// Stable name of this node, unchanged by a restart: lower-case letters, digits and `-`, at
+    /// least one letter, at most 63. It is the name in the node's certificate and determines its
+    /// tokens on the ring: renaming a node moves its keys, changing its address does not.
+    ///
+    /// Default `node-1`, for a standalone node. Every node of a cluster needs its own.
+    pub id: String,
+    /// The region, written like `id`. Nodes of one region share strict limits, so a forwarded check
+    /// must return within `cluster.deadline` anywhere in it.
+    ///
+    /// Default `local`. Set it when nodes are more than a few milliseconds apart.
+    pub region: String,
+    /// The zone inside the region, written like `id`: a failure domain. Replicas are placed in
+    /// another zone where there is one.
+    ///
+    /// Default `local`. Set it to the cloud's availability zone or to the rack.
+    pub zone: String,
+    /// Worker threads for everything but the RESP listener, 0 to 256; 0 is the number of cores
+    /// available to the process.
+    ///
+    /// Default 0. Set it where several nodes share a machine: the threads of all nodes together
+    /// should not exceed the cores by much.
+    pub threads: usize,
+}
 
 /// `[cluster]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cluster {
-    /// Name of the cluster: letters, digits, `-`, `_` and `.`, at most 63. Nodes of another name
-    /// are refused even with a good certificate, so that staging never joins production.
+    /// Name of the cluster: letters, digits, `-`, `_` and `.`, at most 63. Nodes of another cluster
+    /// are refused even with a valid certificate, so that staging never joins production.
     ///
     /// Default `tidegate`. Change it when one certificate authority serves several clusters.
     pub name: String,
-    /// UDP address of the mesh, `IP:PORT`. Needs `[tls]`: there is no plaintext mesh.
+    /// UDP address of the mesh, `IP:PORT`. Requires `[tls]`: there is no plaintext mesh.
     ///
-    /// Default none: the node stands alone. Set it on every node of a cluster.
+    /// Default none: the node is standalone. Set it on every node of a cluster.
     pub listen: Option<SocketAddr>,
-    /// Address that peers reach this node at, `IP:PORT`.
+    /// Address at which peers reach this node, `IP:PORT`.
     ///
-    /// Default `listen`. Set it when `listen` is `0.0.0.0` or when the node is behind NAT.
+    /// Default `listen`. Set it when `listen` is `0.0.0.0` or the node is behind NAT.
     pub advertise: Option<SocketAddr>,
-    /// `HOST:PORT` of some members, at most 64; the rest is found by gossip. A DNS name that stands
-    /// for several addresses will do. A node may name itself.
+    /// `HOST:PORT` of some members, at most 64; gossip finds the others. A DNS name may resolve to
+    /// several addresses. A node may list itself.
     ///
-    /// Default none: the first node of a cluster, which the others name. Two or three nodes that
-    /// are seldom down at once are best.
+    /// Default none: the first node of a cluster, which the others list. Two or three nodes that
+    /// are rarely down together are enough.
     pub seeds: Vec<String>,
-    /// Deadline of a forwarded check inside the region, in milliseconds, 1 to 1,000. When it
-    /// passes, the rule's `on_unavailable` answers.
+    /// Deadline of a forwarded check inside the region, 1ms to 1s. After it, the rule's
+    /// `on_unavailable` applies.
     ///
-    /// Default 10: half of Envoy's 20 ms, so that an owner that just died costs the caller no
-    /// error. Raise it only together with the caller's own deadline.
-    pub deadline_ms: u64,
-    /// Deadline of a forwarded check to another region (`scope: global`), in milliseconds, 1 to
-    /// 10,000.
+    /// Default `10ms`: half of Envoy's 20 ms, so that the failure of an owner causes no client
+    /// error. Raise it only together with the client's deadline.
+    #[serde(deserialize_with = "duration")]
+    pub deadline: Span,
+    /// Deadline of a forwarded check to another region (`scope: global`), 1ms to 10s.
     ///
-    /// Default 150: a round trip half around the globe. Lower it to what your farthest regions
-    /// need.
-    pub global_deadline_ms: u64,
-    /// How often eventual columns are synchronised inside the region, in milliseconds, 5 to 10,000.
+    /// Default `150ms`: a round trip half around the globe. Lower it to the needs of the most
+    /// distant region.
+    #[serde(deserialize_with = "duration")]
+    pub global_deadline: Span,
+    /// Interval of synchronisation of eventual counters inside the region, 5ms to 10s.
     ///
-    /// Default 50: at a limit of 1,000 a second, 50 hits of staleness. Lower costs messages, higher
-    /// admits more over the limit.
-    pub sync_interval_ms: u64,
-    /// How often regions exchange their columns, in milliseconds, 10 to 60,000.
+    /// Default `50ms`: 50 hits of staleness at a limit of 1,000 per second. A shorter interval
+    /// costs messages, a longer one admits more over the limit.
+    #[serde(deserialize_with = "duration")]
+    pub sync_interval: Span,
+    /// Interval of synchronisation of eventual counters between regions, 10ms to 60s.
     ///
-    /// Default 200: about one round trip of the long link, which more often would not beat.
-    pub region_sync_interval_ms: u64,
-    /// How often a node gossips, in milliseconds, 20 to 5,000.
+    /// Default `200ms`: about one round trip; a shorter interval gains nothing.
+    #[serde(deserialize_with = "duration")]
+    pub region_sync_interval: Span,
+    /// Interval of gossip, 20ms to 5s.
     ///
-    /// Default 200: a dead node is noticed within a second. Lower costs traffic at every node.
-    pub gossip_interval_ms: u64,
-    /// Virtual nodes a member has on the ring, 1 to 1,024. The same on every node, or they disagree
-    /// about owners.
+    /// Default `200ms`: a dead node is detected within a second. A shorter interval costs traffic
+    /// on every node.
+    #[serde(deserialize_with = "duration")]
+    pub gossip_interval: Span,
+    /// Virtual nodes of a member on the ring, 1 to 1,024. It must be the same on every node,
+    /// otherwise nodes disagree about owners.
     ///
-    /// Default 128: keeps the largest share within some 20 % of the fair one and the table in the
-    /// L2 cache. Change it only while the whole cluster is down.
+    /// Default 128: the largest share stays within 20 % of the mean and the table in the L2 cache.
+    /// Change it only while the whole cluster is down.
     pub vnodes: u32,
-    /// Nodes that hold a copy of each strict count beside its owner, 0 to 3. Copies go to another
-    /// zone where there is one.
+    /// Copies of each strict counter beside its owner, 0 to 3, in another zone where there is one.
     ///
-    /// Default 1: a node that dies takes no count with it. Two survive two deaths within a second;
-    /// 0 saves the memory and the traffic, and a crash forgets.
+    /// Default 1: the failure of one node loses no counter. 2 survives two failures within a
+    /// second; 0 saves memory and traffic, and a crash loses counters.
     pub replicas: u32,
-    /// How often an owner sends changed counts to its replicas, in milliseconds, 1 to 1,000. A
-    /// crash may forget what was counted since, unless a rule asks for `durability: replicated`.
+    /// Interval at which an owner sends changed counters to its replicas, 1ms to 1s. A crash may
+    /// lose the hits since the last one, unless the rule has `durability: replicated`.
     ///
-    /// Default 5. Higher saves messages when few keys are busy.
-    pub replication_interval_ms: u64,
-    /// How long a node may own keys after a majority last answered it, 150ms to 10s. The same on
-    /// every node. Shorter than the failure detector (about five `gossip_interval_ms`), so that an
-    /// owner that is cut off has stopped before another takes over.
+    /// Default `5ms`. A longer interval saves messages when few keys are busy.
+    #[serde(deserialize_with = "duration")]
+    pub replication_interval: Span,
+    /// How long a node may own keys after the last answer of a majority, 150ms to 10s. The same on
+    /// every node. It must be shorter than the failure detector (about five `gossip_interval`s), so
+    /// that an isolated owner has stopped before another takes over.
     ///
-    /// Default `600ms`: six pings, of which five may be lost; a dead node is given up later.
-    #[serde(deserialize_with = "duration::read")]
+    /// Default `600ms`: six pings, of which five may be lost.
+    #[serde(deserialize_with = "duration")]
     pub lease: Span,
-    /// Who may own keys while the cluster is split: `majority` of the known members, or `none`.
+    /// Which side may own keys during a partition: `majority` of the known members, or `none`.
     ///
-    /// Default `majority`: at most one side decides strict limits, the other answers by
-    /// `on_unavailable`. With `none` each side decides alone, and up to one limit a side is
-    /// admitted until the split heals.
+    /// Default `majority`: at most one side decides strict limits, the other falls back to
+    /// `on_unavailable`. With `none` each side decides alone, and up to one limit per side is
+    /// admitted until the partition heals.
     pub quorum: QuorumRule,
-    /// How long a member that was lost without leaving still counts for the majority, 10s to 30d.
+    /// How long a member that was lost without leaving counts for the majority, 10s to 30d.
     ///
-    /// Default `1h`: longer than any split that nobody looks after. Lower it where crashed nodes
-    /// come back under new ids.
-    #[serde(deserialize_with = "duration::read")]
+    /// Default `1h`: longer than an unattended partition. Lower it where crashed nodes come back
+    /// under new ids.
+    #[serde(deserialize_with = "duration")]
     pub forget_after: Span,
-    /// How far this node's clock may be from the members' median, 10ms to 60s. Beyond it the node
-    /// says so and takes the median for window numbers.
+    /// Largest offset of this node's clock from the members' median, 10ms to 60s. Beyond it the
+    /// node logs a warning and uses the median for window numbers.
     ///
-    /// Default `500ms`: what NTP holds with ease, and half of the shortest usual window.
-    #[serde(deserialize_with = "duration::read")]
+    /// Default `500ms`: easily met with NTP, and half of the shortest common window.
+    #[serde(deserialize_with = "duration")]
     pub max_skew: Span,
     /// Whether a node whose clock is beyond `max_skew` is not ready.
     ///
-    /// Default false: it uses the members' time and can answer.
+    /// Default false: it uses the members' time and its decisions are correct.
     pub skew_unready: bool,
 }
 
+/// Largest number of threads of each kind.
+pub(super) const THREADS_MAX: usize = 256;
+
 impl Cluster {
-    /// The address peers are told: `advertise`, else `listen`; none when the node stands alone.
+    /// The address announced to peers: `advertise`, else `listen`; none for a standalone node.
     pub fn advertised(&self) -> Option<SocketAddr> {
         self.listen.map(|listen| self.advertise.unwrap_or(listen))
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { id: "node-1".into(), region: "local".into(), zone: "local".into(), threads: 0 }
     }
 }
 
@@ -118,14 +160,14 @@ impl Default for Cluster {
             listen: None,
             advertise: None,
             seeds: Vec::new(),
-            deadline_ms: 10,
-            global_deadline_ms: 150,
-            sync_interval_ms: 50,
-            region_sync_interval_ms: 200,
-            gossip_interval_ms: 200,
+            deadline: Span::from_millis(10),
+            global_deadline: Span::from_millis(150),
+            sync_interval: Span::from_millis(50),
+            region_sync_interval: Span::from_millis(200),
+            gossip_interval: Span::from_millis(200),
             vnodes: 128,
             replicas: 1,
-            replication_interval_ms: 5,
+            replication_interval: Span::from_millis(5),
             lease: Span::from_millis(600),
             quorum: QuorumRule::Majority,
             forget_after: Span::from_secs(3_600),

@@ -1,42 +1,101 @@
-//! `[envoy]`: what envoyproxy/ratelimit takes from its environment, by our names.
+//! `[envoy]` and `[stats]`: the behaviour and the statistics of envoyproxy/ratelimit, which takes
+//! them from its environment. [`crate::compat::envoy_ratelimit`] describes the compatibility.
+
+use std::net::SocketAddr;
 
 use serde::Deserialize;
+use tidegate_limiter::units::Span;
 
-/// `[envoy]`. It concerns Envoy's rate limit service alone: gRPC and its JSON form.
+use super::value::duration;
+
+/// `[envoy]`. It applies to Envoy's rate limit service only: gRPC and its JSON form.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own, as there")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 pub struct Envoy {
-    /// Every answer is `OK`, whatever the limits say; what would have been refused is counted.
+    /// Every response is `OK`, regardless of the limits; requests over a limit are counted.
     pub shadow_mode: bool,
-    /// Every rule counts as one with `quota_mode`: a request is over the limit only when all of its
-    /// descriptors are.
+    /// Every rule is treated as one with `quota_mode`: a request is over the limit only when all of
+    /// its descriptors are.
     pub quota_mode: bool,
-    /// Whether a limit that a request brings along (`RateLimitDescriptor.limit`) takes the place of
-    /// the rule's.
+    /// Whether a limit in a request (`RateLimitDescriptor.limit`) overrides the rule's.
     ///
-    /// Default true, as envoyproxy/ratelimit does. With false it is counted and ignored.
+    /// Default true, as in envoyproxy/ratelimit. With false it is counted and ignored.
     pub overrides: bool,
-    /// Whether a request that one descriptor refuses charges the other descriptors nothing.
+    /// Whether a denied descriptor keeps the other descriptors of the request from being charged.
     ///
-    /// Default false: each descriptor is charged, whatever the others say. True costs a request
-    /// with several descriptors one more look at each.
+    /// Default false: each descriptor is charged independently. True costs a request with several
+    /// descriptors a second lookup of each.
     pub all_or_nothing: bool,
-    /// Whether a key that was refused in this window is refused from memory until the window ends,
-    /// uncounted.
+    /// Whether a key denied in this window is denied from memory, uncounted, until the window ends.
     pub local_cache: bool,
-    /// From which part of a limit on its hits count as near the limit, 0 to 1.
+    /// Fraction of a limit above which hits count as near the limit, 0 to 1.
     pub near_limit_ratio: f32,
-    /// Whether answers carry the three headers below, for Envoy to add to the response.
+    /// Whether responses carry the three headers below, which Envoy adds to its response.
     pub response_headers: bool,
     /// Name of the header with the limit.
     pub limit_header: String,
-    /// Name of the header with what is left.
+    /// Name of the header with the remaining hits.
     pub remaining_header: String,
-    /// Name of the header with the seconds until the limit is whole again.
+    /// Name of the header with the seconds until the limit resets.
     pub reset_header: String,
-    /// Whether answers carry the request and the `metadata` of the rules that let it pass.
+    /// Whether responses carry the request and the `metadata` of the rules that admitted it.
     pub dynamic_metadata: bool,
+}
+
+/// `[stats]`. Metrics under tidegate's own names are independent of it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Stats {
+    /// A statsd server, `HOST:PORT`, resolved at each connect.
+    ///
+    /// Default none.
+    pub statsd: Option<String>,
+    pub statsd_protocol: StatsdProtocol,
+    /// Interval at which changes are sent, 100ms to 10m.
+    ///
+    /// Default `10s`, as in envoyproxy/ratelimit.
+    #[serde(deserialize_with = "duration")]
+    pub flush_interval: Span,
+    /// Tags of every statistic, each `KEY:VALUE`, at most 32.
+    pub extra_tags: Vec<String>,
+    /// Whether `/metrics` includes these statistics beside tidegate's own metrics.
+    ///
+    /// Default false: without dashboards of envoyproxy/ratelimit they only duplicate.
+    pub prometheus_names: bool,
+    /// Address of a listener for these statistics alone, `IP:PORT`, for a scraper that is
+    /// configured for it.
+    ///
+    /// Default none.
+    pub prometheus_listen: Option<SocketAddr>,
+    /// Path on that listener.
+    ///
+    /// Default `/metrics`.
+    pub prometheus_path: String,
+}
+
+/// Protocol of the statsd server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StatsdProtocol {
+    /// Lines over one connection; tags in the names. The default, as in envoyproxy/ratelimit:
+    /// a failed write is detected and repeated.
+    #[default]
+    Tcp,
+    /// The same lines in datagrams.
+    Udp,
+    /// `DogStatsD`: datagrams with a tag section.
+    Dogstatsd,
+}
+
+/// Most tags: every line carries all of them.
+pub(super) const TAGS_MAX: usize = 32;
+
+impl Stats {
+    /// The extra tags as pairs; one without a colon is skipped.
+    pub fn tags(&self) -> Vec<(&str, &str)> {
+        self.extra_tags.iter().filter_map(|tag| tag.split_once(':')).collect()
+    }
 }
 
 impl Default for Envoy {
@@ -53,6 +112,20 @@ impl Default for Envoy {
             remaining_header: "RateLimit-Remaining".to_owned(),
             reset_header: "RateLimit-Reset".to_owned(),
             dynamic_metadata: false,
+        }
+    }
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            statsd: None,
+            statsd_protocol: StatsdProtocol::default(),
+            flush_interval: Span::from_secs(10),
+            extra_tags: Vec::new(),
+            prometheus_names: false,
+            prometheus_listen: None,
+            prometheus_path: "/metrics".to_owned(),
         }
     }
 }

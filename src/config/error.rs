@@ -1,14 +1,18 @@
-//! What can be wrong with a configuration. Every text is one line: where, what, and what to do.
+//! Configuration errors. Every message is one line: where, what, and the fix.
 
 use std::fmt;
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Where a value came from, so that a mistake is reported where it can be put right.
+use super::text::{one_line, variable};
+
+/// Where a value was set, so that the error points to the place to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A line of the configuration file.
     File {
-        /// The file as it was named.
+        /// The path as given.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
@@ -17,9 +21,9 @@ pub enum Origin {
     Variable(String),
     /// A `--set key=value`, by key.
     Flag(String),
-    /// The configuration file, which does not say what it has to.
+    /// The configuration file, which lacks a required key.
     Missing(PathBuf),
-    /// Nobody said anything.
+    /// Not set; the default applies.
     Default,
 }
 
@@ -35,70 +39,124 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why there is no configuration.
+/// Why the configuration could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The configuration file, a folder it names or a flag cannot be read.
     #[error("{what}; {fix}")]
-    Unreadable {
-        /// What cannot be read, and why.
-        what: String,
-        /// What to do.
-        fix: String,
-    },
-    /// The file is no TOML.
-    #[error("{at}: {problem}; write it as TOML (https://toml.io)")]
-    Syntax {
-        /// Where the parser stopped.
-        at: Origin,
-        /// What it found.
-        problem: String,
-    },
+    Unreadable { what: String, fix: String },
+    /// The file is not TOML.
+    #[error("{at}: {problem}; {FIX_SYNTAX}")]
+    Syntax { at: Origin, problem: String },
     /// A section or key that does not exist.
     #[error("{at}: unknown {key}; {fix}")]
-    Unknown {
-        /// Where it stands.
-        at: Origin,
-        /// The key as it was written.
-        key: String,
-        /// What was probably meant, or what exists.
-        fix: String,
-    },
+    Unknown { at: Origin, key: String, fix: String },
     /// A value of the wrong type or out of range.
     #[error("{at}: {key}: {problem}; {fix}")]
-    BadValue {
-        /// Where it stands.
-        at: Origin,
-        /// The key it was given to.
-        key: String,
-        /// What is wrong with it.
-        problem: String,
-        /// What would be right.
-        fix: String,
-    },
-    /// Keys that are right by themselves and do not go together.
+    BadValue { at: Origin, key: String, problem: String, fix: String },
+    /// Keys that are valid one by one and contradict each other.
     #[error("{at}: {problem}")]
-    Together {
-        /// Where they stand.
-        at: Origin,
-        /// What is wrong and what to do.
-        problem: String,
-    },
+    Conflict { at: Origin, problem: String },
 }
 
+const FIX_SYNTAX: &str = "write it as TOML (https://toml.io)";
+
 impl Error {
-    /// What is wrong, and what to do about it.
-    pub(super) fn into_parts(self) -> (String, String) {
+    /// A value that serde rejected with `message`.
+    pub(super) fn bad_value(at: Origin, key: String, message: &str) -> Self {
+        let problem = one_line(message);
+        let fix = advice(&problem).to_owned();
+        Self::BadValue { at, key, problem, fix }
+    }
+
+    /// Splits the message into problem and fix.
+    fn into_parts(self) -> (String, String) {
         let whole = self.to_string();
         let fix = match self {
             Self::Unreadable { fix, .. }
             | Self::Unknown { fix, .. }
             | Self::BadValue { fix, .. } => fix,
-            Self::Together { .. } => "make file, environment and flags agree".to_owned(),
-            Self::Syntax { .. } => "write it as TOML (https://toml.io)".to_owned(),
+            Self::Conflict { .. } => "make file, environment and flags agree".to_owned(),
+            Self::Syntax { .. } => FIX_SYNTAX.to_owned(),
         };
         let what = whole.strip_suffix(&fix).and_then(|rest| rest.strip_suffix("; "));
         (what.unwrap_or(&whole).to_owned(), fix)
+    }
+}
+
+/// The fix for a message of serde.
+fn advice(problem: &str) -> &'static str {
+    let hints = [
+        ("socket address", "use IP:PORT, such as 127.0.0.1:8080"),
+        ("unknown variant", "use one of those"),
+        ("unknown field", "use one of those"),
+        ("a duration", "use numbers with units, such as \"400ms\", \"90s\", \"1h30m\" or \"7d\""),
+        ("expected a boolean", "use true or false"),
+        ("expected a sequence", "use a list, such as [\"a\", \"b\"]"),
+        ("expected a string", "use text in quotes"),
+        ("expected path string", "use text in quotes"),
+        ("expected struct", "write it as a section, [name], with keys below it"),
+        ("expected usize", "use a whole number"),
+        ("expected u", "use a whole number"),
+        ("expected i", "use a whole number"),
+    ];
+    let hint = hints.iter().find(|(part, _)| problem.contains(part));
+    hint.map_or("see cluster.toml for valid values", |(_, advice)| advice)
+}
+
+/// A mistake of the user, printed as one line on standard error; the process exits with code 2.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {fix}")]
+pub struct UserError {
+    /// The problem and its place: file and line, variable, address.
+    pub what: String,
+    pub fix: String,
+}
+
+impl UserError {
+    pub fn new(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { what: what.into(), fix: fix.into() }
+    }
+
+    /// An address that cannot be bound. `key` is its key, such as `http.listen`.
+    ///
+    /// ```
+    /// use std::io;
+    /// use tidegate::config::UserError;
+    ///
+    /// let taken = io::Error::from(io::ErrorKind::AddrInUse);
+    /// assert_eq!(
+    ///     UserError::cannot_listen("http.listen", "127.0.0.1:8080".parse()?, &taken).to_string(),
+    ///     "http.listen 127.0.0.1:8080: address already in use; stop the other process or set \
+    ///      TIDEGATE_HTTP__LISTEN",
+    /// );
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
+    pub fn cannot_listen(key: &str, addr: SocketAddr, error: &io::Error) -> Self {
+        let variable = variable(key);
+        let (problem, fix) = match error.kind() {
+            io::ErrorKind::AddrInUse => (
+                "address already in use".to_owned(),
+                format!("stop the other process or set {variable}"),
+            ),
+            io::ErrorKind::AddrNotAvailable => (
+                "this machine has no such address".to_owned(),
+                format!("set {variable} to one of its own, or to 0.0.0.0:{}", addr.port()),
+            ),
+            io::ErrorKind::PermissionDenied => (
+                "permission denied".to_owned(),
+                format!("set {variable} to a port above 1023, or grant CAP_NET_BIND_SERVICE"),
+            ),
+            _ => (error.to_string(), format!("set {variable} to an address that can be bound")),
+        };
+        Self::new(format!("{key} {addr}: {problem}"), fix)
+    }
+}
+
+impl From<Error> for UserError {
+    fn from(error: Error) -> Self {
+        let (what, fix) = error.into_parts();
+        Self { what, fix }
     }
 }

@@ -1,28 +1,18 @@
-//! The configuration file: TOML with the line of every key, so that a mistake is named by its line.
+//! The configuration file: TOML with the line of every key, for error messages.
 
 use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
-use toml::Table;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{Error, Origin};
-use super::load::Origins;
+use super::layer::Layer;
+use super::sections::Config;
 use super::text::one_line;
-use super::{Config, schema, setting, unknown};
+use super::{schema, unknown};
 
-/// What has been said so far, and by whom.
-#[derive(Debug, Default)]
-pub(super) struct Layer {
-    pub(super) table: Table,
-    pub(super) origins: Origins,
-    /// What is wrong with the values of the file. A later layer may put it right, by another value
-    /// or by a key that one of the file's needs.
-    pub(super) complaint: Option<Error>,
-}
-
-/// Reads the file's text; every key must exist.
+/// Parses the file. Unknown keys are errors; a bad value is kept as [`Layer::complaint`].
 pub(super) fn read(path: &Path, text: &str) -> Result<Layer, Error> {
     let at = |span: Option<Range<usize>>| Origin::File {
         path: path.to_owned(),
@@ -37,19 +27,20 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Layer, Error> {
     let mut keys = Vec::new();
     collect(document.get_ref(), &mut Vec::new(), &mut keys);
     for key in &keys {
-        unknown::refuse(&key.path, |_| at(Some(key.span.clone())))?;
+        let value = text.get(key.value.clone());
+        unknown::check(&key.steps(), value, &at(Some(key.span.clone())))?;
     }
 
     let deserializer = toml::Deserializer::parse(text).map_err(|error| syntax(&error))?;
     let complaint = Config::deserialize(deserializer).err().map(|error| {
         let start = error.span().map_or(0, |span| span.start);
         let key = keys.iter().rev().find(|key| key.span.contains(&start));
-        let steps: Vec<&str> = key.iter().flat_map(|key| &key.path).map(String::as_str).collect();
+        let steps = key.map(Key::steps).unwrap_or_default();
         if schema::fields(&steps).is_empty() {
-            setting::bad_value(at(error.span()), steps.join("."), error.message())
+            Error::bad_value(at(error.span()), steps.join("."), error.message())
         } else {
-            // A whole section is at fault, so each of its keys is right by itself.
-            Error::Together { at: at(error.span()), problem: one_line(error.message()) }
+            // The error is in a whole section, so each of its keys is valid by itself.
+            Error::Conflict { at: at(error.span()), problem: one_line(error.message()) }
         }
     });
 
@@ -58,19 +49,27 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Layer, Error> {
     Ok(Layer { table, origins, complaint })
 }
 
-/// One key of the document and what it covers, from its name to the end of its value.
+/// One key of the document.
 struct Key {
     path: Vec<String>,
+    /// From the name to the end of the value.
     span: Range<usize>,
+    value: Range<usize>,
 }
 
-/// All keys of all tables, the outer before the inner, in a stable order. Tables in lists are left
-/// out: no bad value could be told apart by their path.
+impl Key {
+    fn steps(&self) -> Vec<&str> {
+        self.path.iter().map(String::as_str).collect()
+    }
+}
+
+/// All keys of all tables, outer before inner, in a stable order. Tables in arrays are skipped:
+/// their path does not identify a value.
 fn collect(table: &DeTable<'_>, path: &mut Vec<String>, keys: &mut Vec<Key>) {
     for (name, value) in table {
         path.push(name.get_ref().to_string());
         let span = name.span().start..value.span().end.max(name.span().end);
-        keys.push(Key { path: path.clone(), span });
+        keys.push(Key { path: path.clone(), span, value: value.span() });
         if let DeValue::Table(inner) = value.get_ref() {
             collect(inner, path, keys);
         }
@@ -78,7 +77,7 @@ fn collect(table: &DeTable<'_>, path: &mut Vec<String>, keys: &mut Vec<Key>) {
     }
 }
 
-/// The line that byte `offset` is in, counted from 1.
+/// The line of byte `offset`, counted from 1.
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }

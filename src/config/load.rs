@@ -1,47 +1,44 @@
-//! File, then environment, then flags; each overrides the one before.
+//! Loads file, environment and flags; each overrides the one before.
 //!
-//! [`assemble`] is pure: text and pairs in, a checked [`Config`] or one error out. [`load`] reads
-//! the file and the environment for it, and is the only place that does.
+//! [`assemble`] is pure: text and pairs in, a validated [`Config`] or one error out. [`load`] reads
+//! the file and the environment for it.
 //!
-//! A variable `TIDEGATE_HTTP__LISTEN` and a flag `--set http.listen=...` name a key; their text is
-//! read as a TOML value when that suits the key's type, else as a bare string, else as a list
-//! parted by commas. So `TIDEGATE_CLUSTER__NAME=7` is the string `7`, and
+//! A variable `TIDEGATE_HTTP__LISTEN` and a flag `--set http.listen=...` name a key. Their text is
+//! parsed as a TOML value if that matches the key's type, else as a bare string, else as a list
+//! separated by commas. So `TIDEGATE_CLUSTER__NAME=7` is the string `7`, and
 //! `TIDEGATE_CLUSTER__SEEDS=a:7600,b:7600` is a list. An empty variable counts as not set.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::error::{Error, Origin};
-use super::file::{self, Layer};
-use super::{Config, reference, setting, unknown, validate};
+use super::layer::Layer;
+pub use super::layer::Origins;
+use super::sections::Config;
+use super::text::{OPTION_VARIABLES, is_ours, one_line};
+use super::{file, setting, validate};
 
-/// Variables of ours that are options of the command line, not keys of the configuration.
-pub const OPTION_VARIABLES: [&str; 5] = [
-    "TIDEGATE_CONFIG",
-    "TIDEGATE_LOG",
-    "TIDEGATE_LOG_FORMAT",
-    "TIDEGATE_URL",
-    "TIDEGATE_ADMIN_URL",
-];
-
-/// Reads the file, if there is one, and the environment, and assembles them with `sets`, the
+/// Loads the configuration: the file at `path`, if any, the environment, and `sets`, the
 /// `key=value` pairs of the command line.
+///
+/// # Errors
+///
+/// The first mistake found, with its place.
 pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Config, Error> {
     let text = path.map(|path| std::fs::read_to_string(path).map_err(|e| unreadable(path, &e)));
     let text = text.transpose()?;
-    let inputs = Inputs { file: path.zip(text.as_deref()), variables: variables()?, sets };
+    let inputs = Inputs { file: path.zip(text.as_deref()), variables: environment(is_ours)?, sets };
     let (mut config, origins) = assemble(&inputs)?;
-    find_rules(&mut config, path, &origins)?;
+    locate_rules(&mut config, path, &origins)?;
     Ok(config)
 }
 
-/// Everything a configuration is assembled from.
+/// The inputs of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs<'a> {
-    /// The file's name and text.
+    /// Name and text of the file.
     pub file: Option<(&'a Path, &'a str)>,
     /// Environment variables whose name begins with `TIDEGATE_`.
     pub variables: Vec<(String, String)>,
@@ -49,61 +46,51 @@ pub struct Inputs<'a> {
     pub sets: &'a [String],
 }
 
-/// Where each key that somebody set was set last.
-pub type Origins = BTreeMap<String, Origin>;
-
-/// Merges the layers and checks the result.
+/// Merges the inputs and validates the result.
+///
+/// # Errors
+///
+/// The first mistake found, with its place.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<(Config, Origins), Error> {
-    let mut whole = match inputs.file {
+    let mut layer = match inputs.file {
         Some((path, text)) => file::read(path, text)?,
         None => Layer::default(),
     };
-    lay_over(&mut whole, &inputs.variables, inputs.sets)?;
-    // The fault may be that a key is missing, so the file is where it has to go.
+    overlay(&mut layer, &inputs.variables, inputs.sets)?;
+    // A missing key has no origin; the file is where to add it.
     let missing = inputs.file.map_or(Origin::Default, |(path, _)| Origin::Missing(path.into()));
-    settle(whole, &missing, |config, origins| match inputs.file {
+    build(layer, &missing, |config, origins| match inputs.file {
         Some((path, _)) => anchor_paths(config, path, origins),
-        None => config.stand_alone(),
+        None => config.listen_on_loopback(),
     })
 }
 
-/// Reads the environment as envoyproxy/ratelimit does, with our own variables and `sets` on top.
-pub fn load_reference(sets: &[String]) -> Result<reference::Start, Error> {
-    let is_read = |name: &str| is_ours(name) || reference::settings::find(name).is_some();
-    let mut start = reference::read(&environment(is_read)?.into_iter().collect(), sets)?;
-    find_rules(&mut start.config, None, &start.origins)?;
-    Ok(start)
-}
-
-/// Lays variables and flags over what was said before.
-pub(super) fn lay_over(
-    whole: &mut Layer,
+/// Applies variables, then flags.
+pub(crate) fn overlay(
+    layer: &mut Layer,
     variables: &[(String, String)],
     sets: &[String],
 ) -> Result<(), Error> {
     for (name, text) in variables {
         if !text.is_empty() && !OPTION_VARIABLES.contains(&name.as_str()) {
-            setting::from_variable(name, text)?.apply(whole);
+            setting::set_variable(layer, name, text)?;
         }
     }
-    for pair in sets {
-        setting::from_flag(pair)?.apply(whole);
-    }
-    Ok(())
+    sets.iter().try_for_each(|pair| setting::set_flag(layer, pair))
 }
 
-/// Makes the configuration of what was said, lets `complete` add what nobody said, and checks it.
-/// `missing` is where a key stands that nobody set.
-pub(super) fn settle(
-    whole: Layer,
+/// Deserializes the configuration, lets `complete` fill in defaults, and validates it. `missing` is
+/// the origin of a key that is not set.
+pub(crate) fn build(
+    layer: Layer,
     missing: &Origin,
     complete: impl FnOnce(&mut Config, &Origins),
 ) -> Result<(Config, Origins), Error> {
-    let Layer { table, origins, complaint } = whole;
+    let Layer { table, origins, complaint } = layer;
     let mut config = Config::deserialize(table).map_err(|error| {
-        complaint.unwrap_or_else(|| Error::Together {
+        complaint.unwrap_or_else(|| Error::Conflict {
             at: Origin::Default,
-            problem: super::text::one_line(error.message()),
+            problem: one_line(error.message()),
         })
     })?;
     complete(&mut config, &origins);
@@ -119,9 +106,8 @@ pub(super) fn settle(
     Ok((config, origins))
 }
 
-/// Paths that the file gives, or leaves to their default, are relative to the file, so that it
-/// means the same whatever folder the node is started in. Those of variables and flags are relative
-/// to that folder, as a shell's are.
+/// Makes paths from the file, and default paths, relative to the file, so that the working
+/// directory does not matter. Paths from variables and flags are relative to the working directory.
 fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let Some(folder) = file.parent() else {
         return;
@@ -152,9 +138,13 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     }
 }
 
-/// The rules folder has to be there, unless the rules come from a management server, or nobody
-/// named any: then the examples compiled in serve.
-fn find_rules(config: &mut Config, file: Option<&Path>, origins: &Origins) -> Result<(), Error> {
+/// Checks that the rules folder exists, unless the rules come from a management server. If neither
+/// a file nor a folder was given, the compiled-in examples are used.
+pub(crate) fn locate_rules(
+    config: &mut Config,
+    file: Option<&Path>,
+    origins: &Origins,
+) -> Result<(), Error> {
     let path = &config.rules.path;
     if path.exists() || config.xds.server.is_some() || !config.rules.required {
         return Ok(());
@@ -166,22 +156,13 @@ fn find_rules(config: &mut Config, file: Option<&Path>, origins: &Origins) -> Re
     }
     let at = origin.map_or_else(String::new, |origin| format!("{origin}: "));
     Err(Error::Unreadable {
-        what: format!("{at}rules.path: {} is not there", path.display()),
+        what: format!("{at}rules.path: {} does not exist", path.display()),
         fix: "create it with at least one rule file, or set TIDEGATE_RULES__PATH".to_owned(),
     })
 }
 
-/// Our part of the environment.
-fn variables() -> Result<Vec<(String, String)>, Error> {
-    environment(is_ours)
-}
-
-fn is_ours(name: &str) -> bool {
-    name.starts_with(super::text::PREFIX) && !unknown::is_service_link(name)
-}
-
-/// The variables that `is_read`, sorted; the environment is read here and nowhere else.
-fn environment(is_read: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Error> {
+/// The variables selected by `is_read`, sorted. The environment is read only here.
+pub(crate) fn environment(is_read: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Error> {
     let mut read = Vec::new();
     for (name, value) in std::env::vars_os() {
         let Some(name) = name.to_str().filter(|name| is_read(name)) else {
@@ -197,7 +178,7 @@ fn environment(is_read: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, 
         };
         read.push((name.to_owned(), value.to_owned()));
     }
-    // The system's order is arbitrary; the first mistake reported should not be.
+    // The order of the environment is arbitrary; the first reported mistake should be stable.
     read.sort();
     Ok(read)
 }
@@ -210,7 +191,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Error {
     };
     Error::Unreadable {
         what: format!("{}: {problem}", path.display()),
-        fix: "give --config the path of a configuration file, or leave it out to run one node on \
+        fix: "pass --config the path of a configuration file, or omit it to run one node on \
               loopback"
             .to_owned(),
     }

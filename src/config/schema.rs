@@ -1,9 +1,9 @@
-//! Which keys `cluster.toml` may have and of what type each is, asked of the types themselves.
+//! Which keys exist and which values each accepts, derived from the types.
 //!
-//! A derived `Deserialize` tells its deserializer the names of the fields it wants before it reads
-//! anything, and asks for each value by its type. [`Probe`] is a deserializer that walks down one
-//! path and there either takes down the names or hands over one value. So what "did you mean"
-//! searches, and what a variable's text may become, can never differ from what a file may say.
+//! A derived `Deserialize` passes the names of its fields to the deserializer before it reads
+//! anything, and requests each value by its type. [`Probe`] is a deserializer that follows one path
+//! and at its end records the names or supplies one value. So the keys of "did you mean" and the
+//! values of variables always match the sections.
 
 use std::fmt;
 
@@ -11,44 +11,53 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Value;
 
-use super::Config;
+use super::sections::Config;
 
-/// The keys under `path`: the sections for `[]`, the keys of `[http]` for `["http"]`. Empty when
-/// `path` leads to a value or nowhere.
+/// Every key as `section.key`, in the order of `cluster.toml`.
+pub fn keys() -> Vec<String> {
+    all_keys().map(|(section, key)| format!("{section}.{key}")).collect()
+}
+
+/// Every section with each of its keys.
+pub(super) fn all_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    fields(&[]).iter().flat_map(|section| fields(&[section]).iter().map(|key| (*section, *key)))
+}
+
+/// The keys under `path`: the sections for `[]`, the keys of `[http]` for `["http"]`. Empty if
+/// `path` leads to a value or does not exist.
 pub(super) fn fields(path: &[&str]) -> &'static [&'static str] {
     let mut found: &'static [&'static str] = &[];
     probe(path, Goal::Fields(&mut found));
     found
 }
 
-/// Whether the key at `path` takes `value`, and if not, why. What other keys say is not looked at.
+/// Checks whether the key at `path` accepts `value`, independent of other keys.
 pub(super) fn accepts(path: &[&str], value: &Value) -> Result<(), String> {
-    let mut outcome = Err("it is no key".to_owned());
+    let mut outcome = Err("there is no such key".to_owned());
     probe(path, Goal::Value(value, &mut outcome));
     outcome
 }
 
 fn probe(path: &[&str], goal: Goal<'_>) {
-    // What the goal was for, it has noted; the rest of the configuration is not there.
+    // The result is in `goal`; deserialization itself always fails.
     let _ = Config::deserialize(Probe { path, goal });
 }
 
-/// What to do at the end of the path.
+/// The action at the end of the path.
 enum Goal<'a> {
-    /// Note the names of the fields.
+    /// Record the names of the fields.
     Fields(&'a mut &'static [&'static str]),
-    /// Hand over the value and note what came of it.
+    /// Supply the value and record the result.
     Value(&'a Value, &'a mut Result<(), String>),
 }
 
-/// Goes down `path`.
 struct Probe<'a> {
     path: &'a [&'a str],
     goal: Goal<'a>,
 }
 
 impl Probe<'_> {
-    /// At the end of the path: offers the value to `take`, which asks for it by its type.
+    /// At the end of the path: supplies the value to `take`, which reads it as the key's type.
     fn offer<T>(self, take: impl FnOnce(Value) -> Result<T, toml::de::Error>) -> Result<T, Stop> {
         match self.goal {
             Goal::Value(value, outcome) if self.path.is_empty() => match take(value.clone()) {
@@ -120,7 +129,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// A map of the one field that the path goes through.
+/// A map with one entry: the next field of the path.
 struct OneField<'a> {
     name: &'a str,
     value: Option<Probe<'a>>,
@@ -144,7 +153,7 @@ impl<'de> MapAccess<'de> for OneField<'_> {
     }
 }
 
-/// The probe has what it came for.
+/// Ends deserialization.
 #[derive(Debug)]
 struct Stop;
 
@@ -187,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_held_against_its_own_key_alone() {
+    fn a_value_is_checked_against_its_own_key_only() {
         assert_eq!(accepts(&["auth", "domain"], &Value::String("edge".to_owned())), Ok(()));
         assert_eq!(accepts(&["limits", "on_full"], &Value::String("refuse".to_owned())), Ok(()));
         assert!(accepts(&["limits", "on_full"], &Value::String("maybe".to_owned())).is_err());

@@ -1,74 +1,47 @@
-//! Keys that do not exist, and what was probably meant.
+//! Keys that do not exist: the error, with the key that was probably meant.
 
 use super::error::{Error, Origin};
-use super::schema::fields;
-use super::similar::nearest;
-use super::text::{PREFIX, variable};
+use super::schema::{all_keys, fields, keys};
+use super::text::{OPTION_VARIABLES, PREFIX, variable};
 
-/// Refuses a path that leads to no key. `at` is asked where it stands.
-pub(super) fn refuse(path: &[String], at: impl FnOnce(&str) -> Origin) -> Result<(), Error> {
-    let steps: Vec<&str> = path.iter().map(String::as_str).collect();
-    for depth in 0..steps.len() {
-        let (parent, name) = (&steps[..depth], steps[depth]);
+/// Checks that `path` leads to a key. `value` is its text, if known, for the suggested fix.
+///
+/// # Errors
+///
+/// [`Error::Unknown`] names the nearest existing key.
+pub(super) fn check(path: &[&str], value: Option<&str>, at: &Origin) -> Result<(), Error> {
+    for depth in 0..path.len() {
+        let (parent, name) = (&path[..depth], path[depth]);
         let known = fields(parent);
-        // A value, or a type with no fixed fields: serde judges what is inside.
+        // A value, or a type without fixed fields: serde checks what is inside.
         if known.is_empty() {
             return Ok(());
         }
         if !known.contains(&name) {
-            let key = steps[..=depth].join(".");
-            let origin = at(&key);
-            let fix = remedy(parent, name, known, matches!(origin, Origin::Variable(_)));
+            let key = path[..=depth].join(".");
             let key = if depth == 0 { format!("section [{name}]") } else { format!("key {key}") };
-            return Err(Error::Unknown { at: origin, key, fix });
+            let fix = fix(parent, name, value, known, at);
+            return Err(Error::Unknown { at: at.clone(), key, fix });
         }
     }
     Ok(())
 }
 
-/// The error for a variable of ours that names no section.
+/// The error for a variable without a section.
 pub(super) fn no_section(name: &str) -> Error {
     let known: Vec<String> = keys().iter().map(|key| variable(key)).collect();
-    let routing_attempts = known.iter().map(String::as_str).chain(super::load::OPTION_VARIABLES);
-    // What all of them begin with would make any two look alike.
-    let fix = nearest(
-        name.trim_start_matches(PREFIX),
-        routing_attempts.map(|candidate| candidate.trim_start_matches(PREFIX)),
-    )
-    .map_or_else(
+    let candidates = known.iter().map(String::as_str).chain(OPTION_VARIABLES);
+    // The common prefix would make any two names similar.
+    let bare = |name| str::strip_prefix(name, PREFIX).unwrap_or(name);
+    let fix = nearest(bare(name), candidates.map(bare)).map_or_else(
         || "write TIDEGATE_SECTION__KEY, with two underscores between section and key".to_owned(),
         |near| format!("did you mean {PREFIX}{near}?"),
     );
     Error::Unknown { at: Origin::Variable(name.to_owned()), key: "variable".to_owned(), fix }
 }
 
-/// Whether Kubernetes made this variable. It gives every pod the addresses of the services in its
-/// namespace, and a service named `tidegate` or `tidegate-admin` begins like our own variables:
-/// `TIDEGATE_PORT=tcp://10.0.0.1:80`, `TIDEGATE_ADMIN_SERVICE_HOST=10.0.0.2`.
-pub(super) fn is_service_link(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix(PREFIX).filter(|rest| !rest.contains("__")) else {
-        return false;
-    };
-    let words: Vec<&str> = rest.split('_').collect();
-    match words.iter().rposition(|word| matches!(*word, "PORT" | "SERVICE")) {
-        None => false,
-        Some(at) => match (words[at], &words[at + 1..]) {
-            ("SERVICE", [last]) => *last == "HOST",
-            ("PORT", []) => true,
-            // TIDEGATE_SERVICE_PORT_HTTP: the port's own name follows.
-            ("PORT", _) if at > 0 && words[at - 1] == "SERVICE" => true,
-            // TIDEGATE_PORT_8080_TCP and TIDEGATE_PORT_8080_TCP_ADDR.
-            ("PORT", [number, protocol, ..]) => {
-                number.parse::<u16>().is_ok() && matches!(*protocol, "TCP" | "UDP" | "SCTP")
-            }
-            _ => false,
-        },
-    }
-}
-
-/// What was probably meant, else what there is.
-fn remedy(parent: &[&str], name: &str, known: &[&str], as_variable: bool) -> String {
-    let spell = |path: &str| if as_variable { variable(path) } else { path.to_owned() };
+/// The key that was probably meant, or the list of existing keys.
+fn fix(parent: &[&str], name: &str, value: Option<&str>, known: &[&str], at: &Origin) -> String {
     let Some(section) = parent.first() else {
         return match nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean [{near}]?"),
@@ -76,24 +49,38 @@ fn remedy(parent: &[&str], name: &str, known: &[&str], as_variable: bool) -> Str
         };
     };
     let here = parent.join(".");
+    let spell = |key: &str| match at {
+        Origin::Variable(_) => variable(key),
+        _ => key.to_owned(),
+    };
+    // Keys of 0.1 pre-releases held milliseconds; the same key without the suffix is a duration.
+    if let Some(stem) = name.strip_suffix("_ms").filter(|stem| known.contains(stem)) {
+        let millis = value.and_then(|text| text.parse::<u64>().ok()).unwrap_or(10);
+        let key = spell(&format!("{here}.{stem}"));
+        return match at {
+            Origin::File { .. } => format!("did you mean {key} = \"{millis}ms\"?"),
+            _ => format!("did you mean {key}={millis}ms?"),
+        };
+    }
     if let Some(near) = nearest(name, known.iter().copied()) {
         return format!("did you mean {}?", spell(&format!("{here}.{near}")));
     }
-    if let Some((elsewhere, key)) = all_keys().find(|(other, key)| other != section && *key == name)
-    {
-        return format!("did you mean {}?", spell(&format!("{elsewhere}.{key}")));
+    if let Some((other, key)) = all_keys().find(|(other, key)| other != section && *key == name) {
+        return format!("did you mean {}?", spell(&format!("{other}.{key}")));
     }
     format!("[{here}] has {}", known.join(", "))
 }
 
-/// Every key as `section.key`, in the order of `cluster.toml`.
-pub fn keys() -> Vec<String> {
-    all_keys().map(|(section, key)| format!("{section}.{key}")).collect()
-}
-
-/// Every section with every key of it.
-fn all_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
-    fields(&[]).iter().flat_map(|section| fields(&[section]).iter().map(|key| (*section, *key)))
+/// The candidate with the smallest edit distance to `word`: at most a third of the word, and at
+/// least one edit.
+fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let edits_max = (word.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::levenshtein(word, candidate), candidate))
+        .filter(|(edits, _)| *edits <= edits_max)
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]
@@ -101,21 +88,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_kubernetes_makes_are_not_ours() {
-        for link in [
-            "TIDEGATE_PORT",
-            "TIDEGATE_SERVICE_HOST",
-            "TIDEGATE_SERVICE_PORT",
-            "TIDEGATE_SERVICE_PORT_HTTP",
-            "TIDEGATE_PORT_8080_TCP",
-            "TIDEGATE_PORT_8080_TCP_ADDR",
-            "TIDEGATE_ADMIN_SERVICE_HOST",
-            "TIDEGATE_ADMIN_PORT_8082_TCP_PROTO",
-        ] {
-            assert!(is_service_link(link), "{link}");
-        }
-        for ours in ["TIDEGATE_HTTP_LISTEN", "TIDEGATE_HTTP__LISTEN", "TIDEGATE_PORT__X", "PORT"] {
-            assert!(!is_service_link(ours), "{ours}");
-        }
+    fn only_a_similar_word_is_suggested() {
+        assert_eq!(nearest("lisen", ["name", "listen"]), Some("listen"));
+        assert_eq!(nearest("idd", ["id", "zone"]), Some("id"));
+        assert_eq!(nearest("colour", ["id", "zone"]), None);
     }
 }

@@ -154,10 +154,10 @@ impl From<&Limits> for Bounds {
             descriptors_max: limits.descriptors_max,
             entries_max: limits.entries_max,
             value_bytes_max: limits.value_bytes_max,
-            header_timeout: Duration::from_millis(limits.header_timeout_ms),
+            header_timeout: limits.header_timeout.to_std(),
             idle_timeout: IDLE_TIMEOUT,
             request_timeout: REQUEST_TIMEOUT,
-            drain_timeout: Duration::from_millis(limits.drain_timeout_ms),
+            drain_timeout: limits.drain_timeout.to_std(),
             streams_max: STREAMS_MAX,
             header_bytes_max: HEADER_BYTES_MAX,
         }

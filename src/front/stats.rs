@@ -59,7 +59,7 @@ impl ListenerStats {
         self.ended.add(open as u64);
         tracing::warn!(
             connections = open,
-            "dropping connections that did not end within limits.drain_timeout_ms"
+            "dropping connections that did not end within limits.drain_timeout"
         );
     }
 

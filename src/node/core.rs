@@ -170,7 +170,7 @@ impl Core {
                     secret: hasher.fingerprint(),
                 };
                 let (mesh, tasks) = Mesh::bind(options, &identity, &environment).await?;
-                let interval = Duration::from_millis(config.cluster.gossip_interval_ms);
+                let interval = config.cluster.gossip_interval.to_std();
                 let gossip = Gossip::new(
                     gossip::Options {
                         cluster: config.cluster.name.clone(),
@@ -191,10 +191,8 @@ impl Core {
                 );
                 let synchroniser = Synchroniser::new(
                     sync::Options {
-                        interval: Duration::from_millis(config.cluster.sync_interval_ms),
-                        region_interval: Duration::from_millis(
-                            config.cluster.region_sync_interval_ms,
-                        ),
+                        interval: config.cluster.sync_interval.to_std(),
+                        region_interval: config.cluster.region_sync_interval.to_std(),
                     },
                     store.clone(),
                     topology.clone(),
@@ -218,7 +216,7 @@ impl Core {
                 let cluster = &config.cluster;
                 let replicator = Replicator::new(
                     replication::Options {
-                        interval: Duration::from_millis(cluster.replication_interval_ms),
+                        interval: cluster.replication_interval.to_std(),
                         replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
                     },
                     store.clone(),
@@ -259,8 +257,8 @@ impl Core {
         let options = decide::Options {
             envoy: config.envoy.clone(),
             throttle_rule: Arc::new(throttle_rule),
-            deadline: Duration::from_millis(config.cluster.deadline_ms),
-            global_deadline: Duration::from_millis(config.cluster.global_deadline_ms),
+            deadline: config.cluster.deadline.to_std(),
+            global_deadline: config.cluster.global_deadline.to_std(),
         };
         let local = LocalNode {
             incarnation: incarnation.clone(),

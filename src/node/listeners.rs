@@ -16,6 +16,7 @@ use super::inspect::View;
 use super::measured::Measured;
 use super::probes::NodeProbes;
 use crate::admin;
+use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
 use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
@@ -126,13 +127,12 @@ impl Listeners {
         );
         let resp_listener =
             resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), stats.resp.clone());
-        let source = probes.statistics();
-        let admin_router =
-            admin::router(admin::Listeners { inspect: view, probes, drain: on_demand.clone() });
-        let debug_router = admin::debug::router(admin::debug::Debug {
+        let debug_router = debug_port::router(DebugPort {
             book: core.book.clone(),
-            statistics: move || source.read(),
+            statistics: probes.statistics(),
         });
+        let admin_router =
+            admin::router(admin::AdminState { inspect: view, probes, drain: on_demand.clone() });
         async move {
             let http = async {
                 if let Some(listener) = open_after("http.listen", http, &joined, &drain).await? {

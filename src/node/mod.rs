@@ -21,7 +21,6 @@ mod rulebook;
 mod service;
 mod skew;
 mod statistics;
-mod statsd;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,7 +39,7 @@ use self::probes::NodeProbes;
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
 use self::statistics::PrometheusListener;
-use self::statsd::Statsd;
+use crate::compat::envoy_ratelimit::statistics::StatsdExporter;
 use crate::config::{Config, UserError};
 use crate::front::tls::Tls;
 use crate::observe::Health;
@@ -124,7 +123,12 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     }
     tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
-    tasks.spawn(Statsd::new(&config.stats, probes.statistics()).run(stop_node.clone()));
+    let statsd = StatsdExporter::new(&config.stats, probes.statistics());
+    let stop = stop_node.clone();
+    tasks.spawn(async {
+        statsd.run(stop).await;
+        Ok(())
+    });
     tasks.spawn(prometheus.serve(&config.limits, probes.statistics(), stop_node.clone()));
     let readiness = Readiness {
         core: core.clone(),

@@ -23,7 +23,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
             i64::from(has_lease),
         ),
         gauge(
-            names::RING_DECIDED_PPM,
+            names::RING_OWNED_PPM,
             "Share of its region's ring that this node decides, parts per million",
             i64::from(decides),
         ),
@@ -33,7 +33,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
             signed(owned_ranges.epoch.number),
         ),
         gauge(
-            names::MEMBERS_MISSED,
+            names::MEMBERS_LOST,
             "Members that failed and still count as voters",
             signed(joined.ownership_driver.lost_voters().len() as u64),
         ),
@@ -41,7 +41,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
     for (name, text, value) in [
         (names::LEASES_LOST, "Leases that expired", &counters.leases_lost),
         (
-            names::TENURES_BROKEN,
+            names::LEASES_INTERRUPTED,
             "Leases regained after an interruption, with all owned ranges dropped",
             &counters.leases_interrupted,
         ),

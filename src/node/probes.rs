@@ -10,11 +10,11 @@ use super::listeners::Stats;
 use super::outside::SystemClock;
 use super::ownership;
 use super::rulebook::RuleBook;
-use super::statistics::VerdictSource;
+use crate::compat::envoy_ratelimit::statistics::Source;
+use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
 use crate::front::Probes;
 use crate::front::serve::ListenerStats;
 use crate::observe::samples::{Kind, Reading, RuleSample};
-use crate::observe::statistics::prometheus::{Form, render};
 use crate::observe::{Health, Metrics, names};
 use crate::storage::Status;
 
@@ -23,7 +23,7 @@ use crate::storage::Status;
 pub(super) struct NodeProbes {
     health: Health,
     metrics: Metrics,
-    statistics: VerdictSource,
+    statistics: Source,
 }
 
 impl Probes for NodeProbes {
@@ -46,14 +46,14 @@ impl NodeProbes {
         prometheus_names: bool,
     ) -> Self {
         let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
-        let statistics = VerdictSource {
+        let statistics = Source {
             tallies: core.tallies.clone(),
             latency: metrics.grpc.latency.clone(),
             listener: stats.grpc.clone(),
         };
         if prometheus_names {
             let source = statistics.clone();
-            metrics.watch_foreign(move || render(&source.read(), Form::OpenMetrics));
+            metrics.watch_unprefixed(collector(move || source.read(), Form::OpenMetrics));
         }
         let cell = book.cell();
         metrics.watch_rules(move || {
@@ -89,7 +89,7 @@ impl NodeProbes {
     }
 
     /// The statistics under the names of envoyproxy/ratelimit.
-    pub(super) fn statistics(&self) -> VerdictSource {
+    pub(super) fn statistics(&self) -> Source {
         self.statistics.clone()
     }
 
@@ -110,7 +110,7 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
     let mut family = |name, text, kind, read: fn(&ListenerStats) -> u64| {
         for (listener, stats) in listeners {
             let value = signed(read(stats));
-            readings.push(Reading { name, text, kind, label: Some(("door", listener)), value });
+            readings.push(Reading { name, text, kind, label: Some(("listener", listener)), value });
         }
     };
     family(names::CONNECTIONS, "Open connections, by listener", Kind::Gauge, |listener| {
@@ -129,7 +129,7 @@ fn listeners(stats: &Stats, readings: &mut Vec<Reading>) {
         |listener| listener.full.get(),
     );
     family(
-        names::CONNECTIONS_CUT,
+        names::CONNECTIONS_ABORTED,
         "Connections closed by the listener: slow, no TLS handshake, idle, or drained",
         Kind::Counter,
         |listener| {
@@ -182,7 +182,7 @@ fn decisions(core: &Core, readings: &mut Vec<Reading>) {
             &counters.retried,
         ),
         (
-            names::FORWARD_REPEATED,
+            names::FORWARD_DUPLICATES,
             "Duplicate forwarded checks, not counted again",
             &counters.deduplicated,
         ),
@@ -295,7 +295,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
             "Malformed frames and out-of-bounds calls from peers",
             &joined.refused.malformed,
         ),
-        (names::STATES_REFUSED, "Implausible states from peers, rejected", &replication.refused),
+        (names::STATES_REJECTED, "Implausible states from peers, rejected", &replication.refused),
         (
             names::SYNC_FAILED,
             "Synchronisation messages without an answer; they are sent again",

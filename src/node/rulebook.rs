@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::core::Failed;
-use crate::config::{Config, examples};
+use crate::config::{Config, EXAMPLES};
 use crate::reload::current::{Handle, Status};
 use crate::reload::watch::{Options, Watcher};
 use crate::xds;
@@ -50,7 +50,7 @@ impl RuleBook {
                 name: (*name).to_owned(),
                 bytes: text.as_bytes().to_vec(),
             };
-            let sources: Vec<_> = examples::FILES.iter().map(source).collect();
+            let sources: Vec<_> = EXAMPLES.iter().map(source).collect();
             let book = load::parse(&sources, &options)?;
             tracing::info!("no rules folder: the example rules of domain \"demo\" are in force");
             let cell = Arc::new(ArcSwap::from_pointee(book));

@@ -98,7 +98,9 @@ impl PeerService {
             return ServiceReply::Ready(self.noted(from, Reply::Malformed));
         }
         let (replicator, from) = (self.replicator.clone(), from.id.clone());
-        ServiceReply::Deferred(Box::pin(async move { replicator.compare_digests(&from, told).await }))
+        ServiceReply::Deferred(Box::pin(
+            async move { replicator.compare_digests(&from, told).await },
+        ))
     }
 
     fn noted(&self, from: &Peer, reply: Reply) -> Reply {

@@ -1,7 +1,8 @@
-//! Whether this node should be sent traffic: a set of named conditions, all of which must hold.
+//! Readiness: a set of named conditions, all of which must hold.
 //!
-//! A part of the node that can fail has a condition of its own and turns it red with a reason a
-//! person understands: `rules`, `mesh`, `gossip`, `drain`. A load balancer asks [`Health::ready`].
+//! Every part of the node that can fail has its own condition, such as `rules` or `gossip`, and sets
+//! it to red with a reason for the operator. `/readyz` and the gRPC health service return
+//! [`Health::ready`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +12,12 @@ use parking_lot::RwLock;
 /// The conditions of one node. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    /// Why each red condition is red; a green one is not in it. There are as many as there are
-    /// names in our own code, so this is bounded.
+    /// The red conditions with their reasons. Names are constants of the code, which bounds it.
     red: Arc<RwLock<BTreeMap<&'static str, String>>>,
 }
 
 impl Health {
-    /// A node whose `conditions` are red until each is turned green: a node that is still starting
-    /// is not ready.
+    /// A starting node: `conditions` are red until each is set to green.
     pub fn starting(conditions: &[&'static str]) -> Self {
         let health = Self::default();
         for condition in conditions {
@@ -27,17 +26,21 @@ impl Health {
         health
     }
 
-    /// The condition does not hold, and why.
+    /// Sets the condition to red.
     pub fn red(&self, condition: &'static str, reason: impl Into<String>) {
         self.red.write().insert(condition, reason.into());
     }
 
-    /// The condition holds; whether it did not before.
+    /// Sets the condition to green. Returns whether it was red.
     pub fn green(&self, condition: &'static str) -> bool {
         self.red.write().remove(condition).is_some()
     }
 
-    /// Ready, or every reason why not on one line: `gossip: starting; rules: edge.yaml:3: ...`.
+    /// Whether every condition is green.
+    ///
+    /// # Errors
+    ///
+    /// All reasons on one line: `gossip: starting; rules: edge.yaml:3: ...`.
     pub fn ready(&self) -> Result<(), String> {
         let red = self.red.read();
         if red.is_empty() {

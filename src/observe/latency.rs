@@ -1,9 +1,9 @@
-//! A histogram of durations without a lock: every decision of every thread goes through it.
+//! A lock-free histogram of durations, shared by all threads that decide.
 //!
-//! The bounds are fixed. They are dense around what a decision should take (some hundred
-//! microseconds) and have one at each deadline people alert on: our own 10 ms, Envoy's 20 ms. Those
-//! of Prometheus' client libraries are among them, 5 ms to 10 s, so that what was counted can be
-//! told in their buckets too.
+//! The bounds are fixed: dense around the usual duration of a decision (some hundred microseconds),
+//! with one at each deadline to alert on: the default 10 ms of a forwarded check, Envoy's 20 ms. The
+//! default bounds of Prometheus' client libraries, 5 ms to 10 s, are among them, so that their
+//! buckets can be derived.
 
 use std::array;
 use std::fmt::Error;
@@ -14,68 +14,46 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use tidegate_limiter::units::Span;
 
-/// Upper bounds of the buckets in nanoseconds, and as the text shows them, in seconds.
-pub const BOUNDS: [(u64, f64); 20] = [
-    (50_000, 0.000_05),
-    (100_000, 0.000_1),
-    (200_000, 0.000_2),
-    (300_000, 0.000_3),
-    (500_000, 0.000_5),
-    (1_000_000, 0.001),
-    (2_000_000, 0.002),
-    (5_000_000, 0.005),
-    (10_000_000, 0.01),
-    (20_000_000, 0.02),
-    (25_000_000, 0.025),
-    (50_000_000, 0.05),
-    (100_000_000, 0.1),
-    (200_000_000, 0.2),
-    (250_000_000, 0.25),
-    (500_000_000, 0.5),
-    (1_000_000_000, 1.0),
-    (2_500_000_000, 2.5),
-    (5_000_000_000, 5.0),
-    (10_000_000_000, 10.0),
+/// Upper bounds of the buckets in microseconds.
+pub const BOUNDS: [u64; 20] = [
+    50, 100, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 25_000, 50_000, 100_000, 200_000,
+    250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
-/// Counts durations by bucket. Clones count together.
+/// Counts durations by bucket. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Latency(Arc<Buckets>);
 
-/// What was counted, read once.
+/// One reading of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many fell into each bucket; the last is for everything beyond the last of [`BOUNDS`].
+    /// The count of each bucket; the last is for durations above all [`BOUNDS`].
     pub counts: [u64; BOUNDS.len() + 1],
-    /// Of all together.
     pub sum: Span,
 }
 
 #[derive(Debug)]
 struct Buckets {
-    /// One more than there are bounds: the last is for everything beyond.
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum_nanos: AtomicU64,
 }
 
 impl Latency {
-    /// Counts one duration.
     pub fn record(&self, span: Span) {
         self.record_many(span, 1);
     }
 
-    /// Counts the same duration `times` times: what was decided together took each as long.
+    /// Counts the same duration `times` times: each check of a batch takes as long as the batch.
     pub fn record_many(&self, span: Span, times: u64) {
         let nanos = span.as_nanos();
-        let bucket = BOUNDS.partition_point(|(bound, _)| *bound < nanos);
+        let bucket = BOUNDS.partition_point(|micros| *micros * 1_000 < nanos);
         if let Some(count) = self.0.counts.get(bucket) {
             count.fetch_add(times, Ordering::Relaxed);
         }
         self.0.sum_nanos.fetch_add(nanos.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// What was counted until now. Read once, so that the buckets and their total agree while
-    /// others count on.
+    /// A consistent reading: the total is derived from the same counts as the buckets.
     pub fn read(&self) -> Times {
         Times {
             counts: self.0.counts.each_ref().map(|count| count.load(Ordering::Relaxed)),
@@ -83,14 +61,14 @@ impl Latency {
         }
     }
 
-    /// How many durations were counted.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.read().count()
     }
 }
 
 impl Times {
-    /// How many durations there are.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -109,11 +87,10 @@ impl TypedMetric for Latency {
 impl EncodeMetric for Latency {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), Error> {
         let Times { counts, sum } = self.read();
-        let bounds = BOUNDS.iter().map(|(_, seconds)| *seconds).chain([f64::MAX]);
+        let bounds = BOUNDS.iter().map(|micros| seconds(*micros * 1_000)).chain([f64::MAX]);
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        #[expect(clippy::cast_precision_loss, reason = "a sum for people, not for a decision")]
-        let seconds = sum.as_nanos() as f64 / 1e9;
-        encoder.encode_histogram::<NoLabelSet>(seconds, counts.iter().sum(), &buckets, None)
+        let sum = seconds(sum.as_nanos());
+        encoder.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
     }
 
     fn metric_type(&self) -> MetricType {
@@ -121,12 +98,18 @@ impl EncodeMetric for Latency {
     }
 }
 
+/// Nanoseconds in the unit of Prometheus.
+#[expect(clippy::cast_precision_loss, reason = "exact below 104 days, and only for display")]
+pub(crate) fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_on_a_bound_belongs_below_it() {
+    fn a_bound_belongs_to_the_bucket_below() {
         let latency = Latency::default();
         for nanos in [0, 50_000, 50_001, 10_000_000_000, 10_000_000_001, u64::MAX] {
             latency.record(Span::from_nanos(nanos));

@@ -1,49 +1,42 @@
-//! The log: lines on standard error, for people on a terminal or for machines as JSON.
+//! The log: lines on standard error, as text or JSON.
 
 use std::io;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::SubscriberBuilder;
 
-/// How much is logged and in which form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A level, or levels by module: `info`, `tidegate=debug,quinn=warn`.
+    /// A level, or a level for each module: `info`, `tidegate=debug,quinn=warn`.
     pub filter: String,
-    /// The form of a line.
     pub format: Format,
-    /// Whether levels are coloured; only text is.
+    /// Whether levels are coloured, in text only.
     pub colour: bool,
 }
 
-/// The form of a line of the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The format of the log. JSON is one object a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
     Json,
 }
 
-/// Why there is no log.
+/// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The filter cannot be read.
     #[error("log filter {filter:?}: {problem}; write it as a level or as module=level, ...")]
-    Filter {
-        /// As it was given.
-        filter: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A log was set up before in this process.
-    #[error("the log is set up already; do it once a process")]
+    Filter { filter: String, problem: String },
+    #[error("the log was set up before in this process")]
     Twice,
 }
 
 /// Sets up the log of this process.
+///
+/// # Errors
+///
+/// [`Error::Filter`] for an invalid filter, [`Error::Twice`] for a second call.
 pub fn init(options: &Options) -> Result<(), Error> {
     let filter = EnvFilter::try_new(&options.filter).map_err(|error| Error::Filter {
         filter: options.filter.clone(),
@@ -65,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_cannot_be_read_says_what_to_write() {
+    fn the_error_for_an_invalid_filter_includes_the_fix() {
         let options =
             Options { filter: "tidegate=loud".to_owned(), format: Format::Text, colour: false };
         let text = init(&options).unwrap_err().to_string();

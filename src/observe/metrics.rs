@@ -1,11 +1,12 @@
-//! The metrics of a node, as Prometheus reads them.
+//! The metrics of a node, exported to Prometheus.
 //!
-//! What is counted on the way of a request is one atomic addition, looked up by label once, when
-//! the node is built. What other parts count for themselves (rules, store, mesh) is asked for when
-//! somebody reads the metrics, so there is one number and not two that may differ.
+//! A metric on the request path is one atomic addition; its labels are resolved once, when the node
+//! is built. Counters that other parts keep for themselves (rules, store, mesh) are read at each
+//! scrape, so that there is only one number of each.
 
 use std::fmt;
 
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,32 +15,30 @@ use prometheus_client::registry::Registry;
 
 use super::latency::Latency;
 use super::names;
-use super::samples::{Reading, Readings, RuleSample, Rules};
+use super::samples::{Reading, RuleSample, Scrape};
 
-/// What [`Metrics::encode`] writes, for the answer's `content-type`.
+/// The `content-type` of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics of one node.
 pub struct Metrics {
-    /// The HTTP door: `/v1/check` and forward-auth.
+    /// `/v1/check` and forward-auth.
     pub http: Listener,
     /// Envoy's rate limit service.
     pub grpc: Listener,
-    /// The door for clients of Redis.
+    /// Redis clients.
     pub resp: Listener,
     registry: Registry,
-    /// Families that are not named by us, as text.
-    foreign: Option<Box<dyn Fn() -> String + Send + Sync>>,
+    /// Metrics without the prefix `tidegate_`.
+    unprefixed: Registry,
 }
 
-/// What one front door decided.
+/// Decisions of one listener.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// Requests that may pass.
     pub allowed: Counter,
-    /// Requests that may not.
     pub denied: Counter,
-    /// From a request read to its answer ready.
+    /// From the parsed request to the response.
     pub latency: Latency,
 }
 
@@ -55,49 +54,46 @@ impl Metrics {
         let decisions = Family::<[Label; 2], Counter>::default();
         registry.register(
             names::DECISIONS,
-            "Requests decided, by door and outcome",
+            "Requests decided, by listener and outcome",
             decisions.clone(),
         );
         let latency = Family::<[Label; 1], Latency>::default();
         registry.register(
             names::DECISION_SECONDS,
-            "Time from a request read to its answer ready, by door",
+            "Time from the parsed request to the response, by listener",
             latency.clone(),
         );
         let listener = |name| Listener {
-            allowed: decisions.get_or_create_owned(&[("door", name), ("outcome", "allowed")]),
-            denied: decisions.get_or_create_owned(&[("door", name), ("outcome", "denied")]),
-            latency: latency.get_or_create_owned(&[("door", name)]),
+            allowed: decisions.get_or_create_owned(&[("listener", name), ("outcome", "allowed")]),
+            denied: decisions.get_or_create_owned(&[("listener", name), ("outcome", "denied")]),
+            latency: latency.get_or_create_owned(&[("listener", name)]),
         };
         let (http, grpc, resp) = (listener("http"), listener("grpc"), listener("resp"));
-        Self { http, grpc, resp, registry, foreign: None }
+        Self { http, grpc, resp, registry, unprefixed: Registry::default() }
     }
 
-    /// Reports what the rules counted. `read` is called at each reading of the metrics; it should
-    /// name the rules in a stable order.
+    /// Exports counters of the rules. `read` is called at each scrape; the order of its rules should
+    /// be stable.
     pub fn watch_rules(&mut self, read: impl Fn() -> Vec<RuleSample> + Send + Sync + 'static) {
-        self.registry.register_collector(Box::new(Rules::new(read)));
+        self.registry.register_collector(Box::new(Scrape(Box::new(read))));
     }
 
-    /// Reports what others count. `read` is called at each reading of the metrics.
+    /// Exports counters of other parts. `read` is called at each scrape.
     pub fn watch(&mut self, read: impl Fn() -> Vec<Reading> + Send + Sync + 'static) {
-        self.registry.register_collector(Box::new(Readings::new(read)));
+        self.registry.register_collector(Box::new(Scrape(Box::new(read))));
     }
 
-    /// Adds the text of whole families whose names begin otherwise. `read` is called at each
-    /// reading of the metrics.
-    pub fn watch_foreign(&mut self, read: impl Fn() -> String + Send + Sync + 'static) {
-        self.foreign = Some(Box::new(read));
+    /// Exports metrics whose names do not begin with `tidegate_`.
+    pub fn watch_unprefixed(&mut self, collector: Box<dyn Collector>) {
+        self.unprefixed.register_collector(collector);
     }
 
     /// All metrics as `OpenMetrics` text, of type [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
         let mut text = String::new();
-        // Writing to a `String` fails only if a collector does, and ours do not.
+        // Writing to a `String` fails only if a collector does, and these do not.
         let _ = encode_registry(&mut text, &self.registry);
-        if let Some(read) = &self.foreign {
-            text.push_str(&read());
-        }
+        let _ = encode_registry(&mut text, &self.unprefixed);
         let _ = encode_eof(&mut text);
         text
     }
@@ -109,7 +105,6 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A label with its value.
 type Label = (&'static str, &'static str);
 
 #[cfg(test)]
@@ -119,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_what_is_read() {
+    fn counts_are_exported() {
         let metrics = Metrics::new("1.2.3");
         metrics.grpc.denied.inc();
         metrics.grpc.clone().denied.inc();
@@ -127,10 +122,10 @@ mod tests {
         let text = metrics.encode();
         for line in [
             "tidegate_build_info{version=\"1.2.3\"} 1",
-            "tidegate_decisions_total{door=\"grpc\",outcome=\"denied\"} 2",
-            "tidegate_decision_seconds_bucket{le=\"0.01\",door=\"http\"} 0",
-            "tidegate_decision_seconds_bucket{le=\"0.02\",door=\"http\"} 1",
-            "tidegate_decision_seconds_sum{door=\"http\"} 0.015",
+            "tidegate_decisions_total{listener=\"grpc\",outcome=\"denied\"} 2",
+            "tidegate_decision_seconds_bucket{le=\"0.01\",listener=\"http\"} 0",
+            "tidegate_decision_seconds_bucket{le=\"0.02\",listener=\"http\"} 1",
+            "tidegate_decision_seconds_sum{listener=\"http\"} 0.015",
             "# EOF",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");

@@ -1,127 +1,124 @@
-//! The names of the metrics. Dashboards and alerts hang on them: they are never changed, only added
-//! to. Each is exported as `tidegate_NAME`, counters with `_total` at the end.
+//! Names of the metrics. Each is exported as `tidegate_NAME`, counters with the suffix `_total`.
+//! Dashboards and alerts depend on them: after a release they are only added to.
 
-/// What every name begins with.
 pub const PREFIX: &str = "tidegate";
 
-/// Version of the program.
 pub const BUILD: &str = "build";
 
-/// Requests decided, by door and outcome.
+/// Requests decided, by listener and outcome.
 pub const DECISIONS: &str = "decisions";
-/// Time from a request read to its answer ready, by door.
+/// Time from the parsed request to the response, by listener.
 pub const DECISION_SECONDS: &str = "decision_seconds";
-/// Descriptors decided, by who decided.
+/// Descriptors decided, by source of the verdict.
 pub const VERDICTS: &str = "verdicts";
-/// Asks of peers for keys that this node does not own.
+/// Forwarded checks received for keys that this node does not own.
 pub const NOT_OWNER: &str = "not_owner";
-/// Asks after the first for one verdict.
+/// Second and later routing attempts of forwarded checks.
 pub const FORWARD_RETRIES: &str = "forward_retries";
-/// Checks of peers that came a second time and were not counted again.
-pub const FORWARD_REPEATED: &str = "forward_repeated";
-/// Decisions that no replica confirmed in time.
+/// Forwarded checks received more than once and not counted again.
+pub const FORWARD_DUPLICATES: &str = "forward_duplicates";
+/// Hits counted without a confirmation by a replica in time.
 pub const UNCONFIRMED: &str = "unconfirmed";
 
-/// Connections open now, by door.
+/// Open connections, by listener.
 pub const CONNECTIONS: &str = "connections";
-/// Connections accepted, by door.
+/// Connections accepted, by listener.
 pub const CONNECTIONS_ACCEPTED: &str = "connections_accepted";
-/// Times a door stopped accepting because it held `limits.connections_max`.
+/// Times a listener stopped accepting at `limits.connections_max`.
 pub const CONNECTIONS_AT_BOUND: &str = "connections_at_bound";
-/// Connections that the door ended, by reason.
-pub const CONNECTIONS_CUT: &str = "connections_cut";
-/// Requests refused as malformed or out of bounds, by door.
+/// Connections closed by the listener: slow header, failed TLS handshake, idle, or drained.
+pub const CONNECTIONS_ABORTED: &str = "connections_aborted";
+/// Malformed or oversized requests, by listener.
 pub const BAD_REQUESTS: &str = "bad_requests";
-/// Descriptors that brought along a limit of their own, which does not apply.
+/// Descriptors with a limit of their own that does not apply.
 pub const OVERRIDES_IGNORED: &str = "overrides_ignored";
 
 /// Calls to peers, by outcome.
 pub const MESH_CALLS: &str = "mesh_calls";
-/// Peers whose hello was accepted and that are connected now.
+/// Connected peers.
 pub const MESH_PEERS_UP: &str = "mesh_peers_up";
 /// Hellos accepted.
 pub const MESH_ADMITTED: &str = "mesh_admitted";
 /// Connections refused in handshake or hello.
 pub const MESH_REFUSED: &str = "mesh_refused";
-/// Dials that found nobody.
+/// Failed dials.
 pub const MESH_DIALS_FAILED: &str = "mesh_dials_failed";
-/// Gossip and notices dropped: the lane was full, or the peer is not connected.
+/// One-way messages dropped: the send queue was full or the peer not connected.
 pub const MESH_DROPPED: &str = "mesh_dropped";
-/// Frames from peers that could not be read, or calls out of bounds.
+/// Malformed frames and calls from peers.
 pub const MESH_MALFORMED: &str = "mesh_malformed";
-/// States of peers refused as implausible.
-pub const STATES_REFUSED: &str = "states_refused";
+/// Counter states from peers rejected as implausible.
+pub const STATES_REJECTED: &str = "states_rejected";
 
-/// Members, this node among them.
+/// Members, including this node.
 pub const MEMBERS: &str = "members";
 /// 1 while every member holds the same rules as this node.
 pub const RULE_BOOK_AGREES: &str = "rule_book_agrees";
-/// How far the system clock, with its correction, is ahead of the decision clock, milliseconds.
+/// How far the corrected system clock is ahead of the decision clock, milliseconds.
 pub const CLOCK_ERROR_MS: &str = "clock_error_ms";
-/// How far the farthest peer's clock is from this node's, milliseconds.
+/// Largest clock offset of a peer, milliseconds.
 pub const CLOCK_OFFSET_MS: &str = "clock_offset_max_ms";
-
 /// How far the members' median clock is ahead of this node's, milliseconds.
 pub const CLOCK_MEDIAN_MS: &str = "clock_median_ms";
 /// 1 while this node's clock is beyond `cluster.max_skew` of the members' median.
 pub const CLOCK_SKEWED: &str = "clock_skewed";
 
-/// Keys of eventual rules told or heard, by what became of them.
+/// Keys of eventual rules synchronised, by outcome.
 pub const SYNC_KEYS: &str = "sync_keys";
-/// Messages of columns that were not answered and are sent again.
+/// Unanswered synchronisation messages, which are sent again.
 pub const SYNC_FAILED: &str = "sync_failed";
 
-/// States of strict keys sent to other nodes or taken from them, by what became of them.
+/// Strict counters sent to or received from other nodes, by outcome.
 pub const REPLICATION_KEYS: &str = "replication_keys";
-/// Messages of states that were not answered and are sent again.
+/// Unanswered replication messages, which are sent again.
 pub const REPLICATION_FAILED: &str = "replication_failed";
-/// How long the oldest change has waited for its copy, milliseconds.
+/// Age of the oldest change without a copy, milliseconds.
 pub const REPLICATION_LAG_MS: &str = "replication_lag_ms";
 /// Counts of rules with `durability: replicated`, by whether a replica confirmed them in time.
 pub const REPLICATION_CONFIRMS: &str = "replication_confirms";
 
-/// 1 while a majority recognises this node.
+/// 1 while this node holds its ownership lease.
 pub const LEASE: &str = "lease";
-/// Parts per million of its region's ring that this node decides now.
-pub const RING_DECIDED_PPM: &str = "ring_decided_ppm";
-/// Number of the epoch that this node stands at.
+/// Parts per million of the region's ring owned by this node.
+pub const RING_OWNED_PPM: &str = "ring_owned_ppm";
+/// Number of the current epoch.
 pub const EPOCH_NUMBER: &str = "epoch_number";
-/// Members that were lost without leaving and still count for the majority.
-pub const MEMBERS_MISSED: &str = "members_missed";
-/// Times that no majority recognised this node any more.
+/// Members lost without leaving that still count for the majority.
+pub const MEMBERS_LOST: &str = "members_lost";
+/// Times that this node lost its lease.
 pub const LEASES_LOST: &str = "leases_lost";
-/// Times that this node was recognised again and had to begin as a newcomer.
-pub const TENURES_BROKEN: &str = "tenures_broken";
-/// Ranges handed to another node, and taken from one.
+/// Times that this node regained its lease after an interruption and dropped all owned ranges.
+pub const LEASES_INTERRUPTED: &str = "leases_interrupted";
+/// Ranges transferred to or from other nodes.
 pub const HANDOFF_RANGES: &str = "handoff_ranges";
-/// Counts copied to their owners before a handover.
+/// Counters copied to their new owners before a handoff.
 pub const HANDOFF_COPIED: &str = "handoff_copied";
-/// Steps of handovers that failed and were begun anew.
+/// Failed steps of handoffs, which are retried.
 pub const HANDOFF_FAILED: &str = "handoff_failed";
 
-/// Readings of the rules folder, by outcome.
+/// Loads of the rules, by outcome.
 pub const RULE_LOADS: &str = "rule_loads";
 /// Hits by rule and outcome.
 pub const RULE_HITS: &str = "rule_hits";
-/// Asks answered by `on_unavailable`, by rule.
+/// Checks decided by `on_unavailable`, by rule.
 pub const RULE_UNAVAILABLE: &str = "rule_unavailable";
 
 /// Counters in the store.
 pub const STORE_KEYS: &str = "store_keys";
-/// Bytes the store holds.
+/// Bytes of the store.
 pub const STORE_BYTES: &str = "store_bytes";
-/// Counters that left the store because they no longer mattered.
+/// Expired counters removed from the store.
 pub const STORE_EXPIRED: &str = "store_expired";
-/// Asks for new keys in a full store, by what they got.
+/// New keys in a full store, by outcome.
 pub const STORE_FULL: &str = "store_full";
 
-/// 1 while counts of long windows are written to `storage.path`.
+/// 1 while counters of long windows are written to `storage.path`.
 pub const STORAGE_OK: &str = "storage_ok";
 /// Counters in the file.
 pub const STORAGE_KEYS: &str = "storage_keys";
 /// Counters written to the file.
 pub const STORAGE_WRITTEN: &str = "storage_written";
-/// Counters of the file that were not believed at the start, or found no room.
+/// Counters of the file skipped at start: implausible, or the store was full.
 pub const STORAGE_SKIPPED: &str = "storage_skipped";
-/// Rounds that could not be written.
+/// Failed writes of the file.
 pub const STORAGE_FAILED: &str = "storage_failed";

@@ -1,4 +1,4 @@
-//! What other parts of the node count by themselves, asked for when the metrics are read.
+//! Collectors of counters that other parts of the node keep, read at each scrape.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -13,77 +13,57 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::names;
 
-/// Most rules with a series of their own; what the others counted is summed up under
-/// [`OTHER_RULES`]. Each costs five series: more would hurt the one who stores them before it hurts
-/// us.
+/// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
+/// series, which load the Prometheus server more than the node.
 pub const RULE_LABELS_MAX: usize = 5_000;
 
 /// The label of the rules beyond [`RULE_LABELS_MAX`].
 pub const OTHER_RULES: &str = "(other)";
 
-/// What one rule counted, in hits; see `rules::rule::RuleStats`.
+/// The hits of one rule; see `tidegate_rules::rule::RuleStats`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSample {
-    /// The rule's id.
     pub id: Arc<str>,
-    /// Let through.
     pub allowed: u64,
-    /// Refused.
     pub denied: u64,
-    /// Would have been refused by a shadow rule.
+    /// Admitted by a shadow rule over its limit.
     pub shadowed: u64,
-    /// Answered by `on_unavailable`.
+    /// Decided by `on_unavailable`.
     pub unavailable: u64,
 }
 
-/// One reading of something that is counted elsewhere. Readings of one name stand together and have
-/// the same text and kind.
+/// The value of a counter or gauge. Readings with the same name are adjacent and have the same help
+/// text and kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     /// One of [`names`].
     pub name: &'static str,
-    /// What it is, for people.
+    /// The help text.
     pub text: &'static str,
-    /// Whether it only grows.
     pub kind: Kind,
-    /// Name and value of the label that tells it from others of the name.
+    /// Name and value of the label, if the metric has one.
     pub label: Option<(&'static str, &'static str)>,
-    /// How much.
     pub value: i64,
 }
 
-/// How a reading changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
     Counter,
-    /// It goes up and down.
     Gauge,
 }
 
-type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
+/// A collector's source, called at each scrape.
+pub(crate) struct Scrape<T>(pub(crate) Box<dyn Fn() -> T + Send + Sync>);
 
-/// Writes what the rules counted.
-pub(super) struct Rules(Read<Vec<RuleSample>>);
-
-/// Writes what others count.
-pub(super) struct Readings(Read<Vec<Reading>>);
-
-impl Rules {
-    pub(super) fn new(read: impl Fn() -> Vec<RuleSample> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
-    }
-}
-
-impl Readings {
-    pub(super) fn new(read: impl Fn() -> Vec<Reading> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
+impl<T> fmt::Debug for Scrape<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
     }
 }
 
 // === impl Collector ===
 
-impl Collector for Rules {
+impl Collector for Scrape<Vec<RuleSample>> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut samples = (self.0)();
         sum_up_beyond(RULE_LABELS_MAX, &mut samples);
@@ -104,7 +84,7 @@ impl Collector for Rules {
         }
         let mut unavailable = encoder.encode_descriptor(
             names::RULE_UNAVAILABLE,
-            "Asks answered by on_unavailable, by rule",
+            "Checks decided by on_unavailable, by rule",
             None,
             MetricType::Counter,
         )?;
@@ -115,7 +95,7 @@ impl Collector for Rules {
     }
 }
 
-impl Collector for Readings {
+impl Collector for Scrape<Vec<Reading>> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let readings = (self.0)();
         for family in readings.chunk_by(|a, b| a.name == b.name) {
@@ -147,18 +127,6 @@ fn write(encoder: MetricEncoder<'_>, reading: &Reading) -> fmt::Result {
     }
 }
 
-impl fmt::Debug for Rules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Rules")
-    }
-}
-
-impl fmt::Debug for Readings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Readings")
-    }
-}
-
 fn labelled<const N: usize>(
     encoder: &mut MetricEncoder<'_>,
     labels: &[(&'static str, &str); N],
@@ -168,13 +136,14 @@ fn labelled<const N: usize>(
     ConstCounter::new(value).encode(encoder.encode_family(&labels)?)
 }
 
-/// A label's value that may hold anything: rule ids come from files. prometheus-client 0.24 writes
-/// values as they are, so a quote or a line break in one would end it early.
-struct Escaped<'a>(&'a str);
+/// A label value from a file or a client. prometheus-client 0.24 does not escape values, so a quote
+/// or a line break would end the value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Escaped<S>(pub(crate) S);
 
-impl EncodeLabelValue for Escaped<'_> {
+impl<S: AsRef<str>> EncodeLabelValue for Escaped<S> {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|char| match char {
+        self.0.as_ref().chars().try_for_each(|char| match char {
             '\\' => encoder.write_str("\\\\"),
             '"' => encoder.write_str("\\\""),
             '\n' => encoder.write_str("\\n"),
@@ -183,7 +152,7 @@ impl EncodeLabelValue for Escaped<'_> {
     }
 }
 
-/// Keeps the first `max` samples and adds one that sums up the rest.
+/// Keeps the first `max` samples and adds one with the sum of the others.
 fn sum_up_beyond(max: usize, samples: &mut Vec<RuleSample>) {
     if samples.len() <= max {
         return;
@@ -205,12 +174,12 @@ mod tests {
     use crate::observe::Metrics;
 
     #[test]
-    fn what_others_count_is_asked_at_each_reading() {
+    fn counters_of_other_parts_are_exported() {
         let mut metrics = Metrics::new("0");
         metrics.watch_rules(|| vec![sample("edge.user", 7)]);
         let store = |label, value| Reading {
             name: names::STORE_FULL,
-            text: "Asks for new keys in a full store",
+            text: "New keys in a full store",
             kind: Kind::Counter,
             label: Some(("outcome", label)),
             value,
@@ -237,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_beyond_the_bound_are_summed_up() {
+    fn rules_beyond_the_bound_are_summed() {
         let mut samples = vec![sample("a", 1), sample("b", 2), sample("c", 3)];
         sum_up_beyond(3, &mut samples);
         assert_eq!(samples.len(), 3);

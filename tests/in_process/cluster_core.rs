@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::decide::VerdictSource;
+use tidegate_limiter::units::Span;
 use tidegate_ownership::membership::{MemberState, View};
 use tidegate_ownership::route::Topology;
 use tidegate_testkit::in_process::{Node, cluster};
@@ -83,7 +84,7 @@ async fn a_region_has_its_own_limit_unless_the_rule_is_global() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_is_not_missed() {
     let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |config| {
-        config.cluster.sync_interval_ms = 10_000;
+        config.cluster.sync_interval = Span::from_secs(10);
     })
     .await;
     for _ in 0..7 {

@@ -49,7 +49,7 @@ fn every_error_is_one_line_with_position_and_advice() {
             None,
             &[],
             &["node.threads=257"],
-            "--set node.threads: node.threads: 257 is outside 0 to 256; give a number in that range",
+            "--set node.threads: node.threads: 257 is outside 0 to 256; use a value in that range",
         ),
         (
             None,
@@ -77,19 +77,67 @@ fn every_error_is_one_line_with_position_and_advice() {
             &["node.id"],
             "--set node.id: it has no =; write it as --set section.key=value",
         ),
+        // Keys that held milliseconds are durations.
+        (
+            Some("[cluster]\ndeadline_ms = 25\n"),
+            &[],
+            &[],
+            "c.toml:2: unknown key cluster.deadline_ms; did you mean cluster.deadline = \"25ms\"?",
+        ),
+        (
+            Some("[auth]\nhold_max_ms = 500\n"),
+            &[],
+            &[],
+            "c.toml:2: unknown key auth.hold_max_ms; did you mean auth.hold_max = \"500ms\"?",
+        ),
+        (
+            None,
+            &[("TIDEGATE_LIMITS__DRAIN_TIMEOUT_MS", "30000")],
+            &[],
+            "TIDEGATE_LIMITS__DRAIN_TIMEOUT_MS: unknown key limits.drain_timeout_ms; did you mean \
+             TIDEGATE_LIMITS__DRAIN_TIMEOUT=30000ms?",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.gossip_interval_ms=100"],
+            "--set cluster.gossip_interval_ms: unknown key cluster.gossip_interval_ms; did you mean \
+             cluster.gossip_interval=100ms?",
+        ),
         // Values of the wrong type.
+        (
+            Some("[cluster]\ndeadline = 10\n"),
+            &[],
+            &[],
+            "c.toml:2: cluster.deadline: invalid type: integer `10`, expected a duration; use numbers \
+             with units, such as \"400ms\", \"90s\", \"1h30m\" or \"7d\"",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.deadline=soon"],
+            "--set cluster.deadline: cluster.deadline: \"soon\" is not a duration; use numbers with \
+             units, such as \"400ms\", \"90s\", \"1h30m\" or \"7d\"",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.deadline=2s"],
+            "--set cluster.deadline: cluster.deadline: 2s is outside 1ms to 1s; use a value in that \
+             range",
+        ),
         (
             Some("[limits]\nbody_bytes_max = 2048\nkeys_max = \"many\"\n"),
             &[],
             &[],
-            "c.toml:3: limits.keys_max: invalid type: string \"many\", expected usize; give a whole \
+            "c.toml:3: limits.keys_max: invalid type: string \"many\", expected usize; use a whole \
              number",
         ),
         (
             Some("[http]\nlisten = \"localhost\"\n"),
             &[],
             &[],
-            "c.toml:2: http.listen: invalid socket address syntax; give IP:PORT, such as \
+            "c.toml:2: http.listen: invalid socket address syntax; use IP:PORT, such as \
              127.0.0.1:8080",
         ),
         (
@@ -97,34 +145,34 @@ fn every_error_is_one_line_with_position_and_advice() {
             &[],
             &[],
             "c.toml:2: defaults.mode: unknown variant `strickt`, expected `strict` or `eventual`; \
-             give one of those",
+             use one of those",
         ),
         (
             None,
             &[("TIDEGATE_LIMITS__KEYS_MAX", "many")],
             &[],
             "TIDEGATE_LIMITS__KEYS_MAX: limits.keys_max: invalid type: string \"many\", expected \
-             usize; give a whole number",
+             usize; use a whole number",
         ),
         (
             None,
             &[("TIDEGATE_HTTP__LISTEN", "8080")],
             &[],
             "TIDEGATE_HTTP__LISTEN: http.listen: invalid type: integer `8080`, expected socket \
-             address; give IP:PORT, such as 127.0.0.1:8080",
+             address; use IP:PORT, such as 127.0.0.1:8080",
         ),
         // Values out of range, wherever they were set last.
         (
             Some("[http]\nlisten = \"127.0.0.1:1\"\n[cluster]\nvnodes = 0\n"),
             &[],
             &[],
-            "c.toml:4: cluster.vnodes: 0 is outside 1 to 1024; give a number in that range",
+            "c.toml:4: cluster.vnodes: 0 is outside 1 to 1024; use a value in that range",
         ),
         (
             Some("[http]\nlisten = \"127.0.0.1:1\"\n[cluster]\nvnodes = 0\n"),
             &[("TIDEGATE_CLUSTER__VNODES", "2000")],
             &[],
-            "TIDEGATE_CLUSTER__VNODES: cluster.vnodes: 2000 is outside 1 to 1024; give a number in \
+            "TIDEGATE_CLUSTER__VNODES: cluster.vnodes: 2000 is outside 1 to 1024; use a value in \
              that range",
         ),
         (
@@ -138,43 +186,43 @@ fn every_error_is_one_line_with_position_and_advice() {
             None,
             &[],
             &["cluster.listen=127.0.0.1:7600"],
-            "configuration: tls.ca: the mesh (cluster.listen) needs it; make it with `tidegate ca \
+            "configuration: tls.ca: the mesh (cluster.listen) requires it; create it with `tidegate ca \
              init --dir pki` and `tidegate ca issue --dir pki --node node-1`, then set it",
         ),
         (
             None,
             &[],
             &["cluster.seeds=a:1"],
-            "--set cluster.seeds: cluster.seeds: a node that stands alone joins nobody; set \
-             cluster.listen too, or remove them",
+            "--set cluster.seeds: cluster.seeds: it requires cluster.listen; set cluster.listen \
+             too, or remove it",
         ),
         (
             None,
             &[],
             &["http.listen=127.0.0.1:8081"],
-            "configuration: grpc.listen: 127.0.0.1:8081 is another door's address; give each door a \
-             port of its own",
+            "configuration: grpc.listen: another listener has the address 127.0.0.1:8081; give each \
+             listener its own port",
         ),
         (
             Some("[node]\nid = \"a\"\n"),
             &[],
             &[],
-            "c.toml: http.listen: none of http.listen, grpc.listen and resp.listen is set, so nobody \
-             could ask this node; set at least one, such as http.listen = \"127.0.0.1:8080\"",
+            "c.toml: http.listen: none of http.listen, grpc.listen and resp.listen is set, so the \
+             node would serve nothing; set at least one, such as http.listen = \"127.0.0.1:8080\"",
         ),
         // A listener that others can reach needs a password, which no message repeats.
         (
             None,
             &[("TIDEGATE_RESP__LISTEN", "0.0.0.0:6380")],
             &[],
-            "TIDEGATE_RESP__LISTEN: resp.listen: off loopback (0.0.0.0:6380) clients must name a \
+            "TIDEGATE_RESP__LISTEN: resp.listen: 0.0.0.0:6380 is not on loopback and requires a \
              password; set TIDEGATE_RESP__PASSWORD, or listen on 127.0.0.1",
         ),
         (
             Some("[resp]\nlisten = \"127.0.0.1:1\"\npassword = 12345\n"),
             &[],
             &[],
-            "c.toml:3: resp.password: a number, expected a string; give text in quotes",
+            "c.toml:3: resp.password: a number, expected a string; use text in quotes",
         ),
         // Keys that are right by themselves and do not go together.
         (
@@ -344,8 +392,8 @@ fn a_missing_file_is_one_line_with_advice() {
     let error = load(Some(Path::new("/nowhere/cluster.toml")), &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "/nowhere/cluster.toml: no such file; give --config the path of a configuration file, or \
-         leave it out to run one node on loopback"
+        "/nowhere/cluster.toml: no such file; pass --config the path of a configuration file, or \
+         omit it to run one node on loopback"
     );
 }
 
@@ -355,7 +403,7 @@ fn a_rules_folder_that_is_named_has_to_exist() {
     let error = load(None, &sets).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "--set rules.path: rules.path: /nowhere/rules is not there; create it with at least one \
+        "--set rules.path: rules.path: /nowhere/rules does not exist; create it with at least one \
          rule file, or set TIDEGATE_RULES__PATH"
     );
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use tidegate::compat::envoy_ratelimit::environment::settings::{self, Here};
+use tidegate::compat::envoy_ratelimit::environment::{Start, Warning, read};
 use tidegate::config;
 use tidegate::config::StatsdProtocol;
-use tidegate::config::reference::settings::{self, Here};
-use tidegate::config::reference::{Start, Warning, read};
+use tidegate::observe::log::Format;
 use tidegate_limiter::units::Span;
 
 fn start(variables: &[(&str, &str)]) -> Result<Start, String> {
@@ -39,7 +40,7 @@ fn an_empty_environment_has_the_defaults_of_envoy_ratelimit() {
     assert!((envoy.near_limit_ratio - 0.8).abs() < 1e-6);
     assert_eq!(envoy.limit_header, "RateLimit-Limit");
     assert_eq!(config.grpc.tls_cert, None);
-    assert_eq!((start.log_level, start.log_json), ("warn", false));
+    assert_eq!((start.log_level, start.log_format), ("warn", Format::Text));
     assert_eq!(start.warnings, []);
 }
 
@@ -84,7 +85,7 @@ fn every_setting_with_a_meaning_reaches_its_key() {
     assert_eq!(config.grpc.tls_key.as_deref(), Some(Path::new("/tls/key.pem")));
     assert_eq!(config.grpc.client_ca.as_deref(), Some(Path::new("/tls/ca.pem")));
     assert_eq!(config.grpc.client_san.as_deref(), Some("envoy.internal"));
-    assert_eq!((start.log_level, start.log_json), ("error", true));
+    assert_eq!((start.log_level, start.log_format), ("error", Format::Json));
     assert_eq!(config.rules.path, Path::new("/data/ratelimit/rules"));
     assert!(config.rules.merge_domains && !config.rules.may_be_empty);
     let envoy = &config.envoy;
@@ -172,7 +173,7 @@ fn a_socket_or_a_name_that_cannot_be_had_is_a_warning_of_its_own() {
     let start = start(&tls).unwrap();
     assert_eq!(
         start.warnings,
-        [Warning::UnaskedName, Warning::UnixSocket("0.0.0.0:8081".to_owned())]
+        [Warning::SanWithoutCa, Warning::UnixSocket("0.0.0.0:8081".to_owned())]
     );
     assert_eq!(start.config.grpc.client_san, None);
 }
@@ -185,48 +186,48 @@ fn a_wrong_value_is_one_line_that_names_its_variable() {
         (
             "GRPC_HOST",
             "redis",
-            "GRPC_HOST: grpc.listen: \"redis\" is no IP address; give one of this machine's, or \
+            "GRPC_HOST: grpc.listen: \"redis\" is not an IP address; use one of this machine's, or \
              0.0.0.0 for all of them",
         ),
         (
             "SHADOW_MODE",
             "yes",
-            "SHADOW_MODE: value: \"yes\" is neither true nor false; give true or false",
+            "SHADOW_MODE: value: \"yes\" is neither true nor false; use true or false",
         ),
         (
             "LOG_LEVEL",
             "loud",
-            "LOG_LEVEL: value: \"loud\" is no level; give trace, debug, info, warn, error, fatal \
+            "LOG_LEVEL: value: \"loud\" is not a level; use trace, debug, info, warn, error, fatal \
              or panic",
         ),
         (
             "NEAR_LIMIT_RATIO",
             "1.5",
-            "NEAR_LIMIT_RATIO: envoy.near_limit_ratio: 1.5 is outside 0 to 1; give a number in \
+            "NEAR_LIMIT_RATIO: envoy.near_limit_ratio: 1.5 is outside 0 to 1; use a value in \
              that range",
         ),
         (
             "LIMIT_RESET_HEADER",
             "a b",
-            "LIMIT_RESET_HEADER: envoy.reset_header: \"a b\" is no name of a header; use letters, \
+            "LIMIT_RESET_HEADER: envoy.reset_header: \"a b\" is not a header name; use letters, \
              digits and -, such as RateLimit-Limit",
         ),
         (
             "CONFIG_TYPE",
             "ETCD",
-            "CONFIG_TYPE: value: \"ETCD\" is no source of rules; give FILE or GRPC_XDS_SOTW",
+            "CONFIG_TYPE: value: \"ETCD\" is not a source of rules; use FILE or GRPC_XDS_SOTW",
         ),
         (
             "GRPC_SERVER_USE_TLS",
             "true",
-            "GRPC_SERVER_TLS_CERT: grpc.tls_cert: GRPC_SERVER_USE_TLS needs it; set it to the \
+            "GRPC_SERVER_TLS_CERT: grpc.tls_cert: GRPC_SERVER_USE_TLS requires it; set it to the \
              path of a PEM file",
         ),
         (
             "DEBUG_PORT",
             "8080",
-            "DEBUG_PORT: debug.listen: 0.0.0.0:8080 is another door's address; give each door a \
-             port of its own",
+            "DEBUG_PORT: debug.listen: another listener has the address 0.0.0.0:8080; give \
+             each listener its own port",
         ),
     ] {
         assert_eq!(start(&[(name, value)]).unwrap_err(), message);
@@ -257,7 +258,7 @@ fn variables_and_flags_of_our_own_stand_above_theirs() {
 fn a_name_stands_once_in_the_table_and_its_key_exists() {
     let keys = config::keys();
     let mut names = Vec::new();
-    for setting in settings::all() {
+    for setting in settings::ALL {
         assert!(!names.contains(&setting.name), "{} stands twice", setting.name);
         names.push(setting.name);
         if let Here::Sets(key) = setting.here
@@ -288,7 +289,7 @@ fn the_document_shows_the_table() {
         text => format!("`{text}`"),
     };
     let mut missing = Vec::new();
-    for setting in settings::all() {
+    for setting in settings::ALL {
         let here = match setting.here {
             Here::Sets(key) => format!("`{key}`"),
             Here::Chooses(what) => what.to_owned(),
@@ -300,5 +301,5 @@ fn the_document_shows_the_table() {
         }
     }
     assert!(missing.is_empty(), "not so in the document:\n{}", missing.join("\n"));
-    assert_eq!(documented.len(), settings::all().count(), "the document names what is not there");
+    assert_eq!(documented.len(), settings::ALL.count(), "the document names what is not there");
 }

@@ -47,7 +47,7 @@ descriptors:
 ";
 
 const NODES: [(&str, &str); 3] = [("a", "eu"), ("b", "eu"), ("c", "us")];
-/// The default of `cluster.region_sync_interval_ms`, the slower of the two.
+/// The default of `cluster.region_sync_interval`, the slower of the two.
 const REGION_INTERVAL: Duration = Duration::from_millis(200);
 /// What two shared cores may add to any time that is measured here.
 const MACHINE_MARGIN: Duration = Duration::from_millis(400);

@@ -217,7 +217,7 @@ async fn implausible_states_are_refused_and_counted() {
 // === nodes ===
 
 fn slow_stream(config: &mut Config) {
-    config.cluster.replication_interval_ms = 3_600_000;
+    config.cluster.replication_interval = Span::from_secs(3_600);
 }
 
 fn tat_in(now: Timestamp, years: u64) -> State {

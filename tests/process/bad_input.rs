@@ -39,7 +39,7 @@ entries = [{ key = \"user\", header = \"x-user\" }]
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 async fn start() -> Cluster {
-    let sets = &["limits.header_timeout_ms=300"];
+    let sets = &["limits.header_timeout=300ms"];
     Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1"], rules: RULES, config: CONFIG, sets })
         .await
 }
@@ -234,7 +234,7 @@ async fn a_header_that_dribbles_is_cut_while_others_are_served() {
         cut.expect("it is cut").unwrap();
         assert_eq!(rest, b"");
     }
-    let cut = node.metric("tidegate_connections_cut_total{door=\"http\"}").await;
+    let cut = node.metric("tidegate_connections_aborted_total{listener=\"http\"}").await;
     assert_eq!(cut, 1);
     assert_nothing_happened(&cluster).await;
 }

@@ -32,7 +32,7 @@ async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
         nodes: THREE,
         rules: RULES,
         config: "",
-        sets: &["cluster.deadline_ms=1000"],
+        sets: &["cluster.deadline=1000ms"],
     };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     let mut keys = Vec::new();

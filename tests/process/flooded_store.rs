@@ -29,7 +29,7 @@ const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_key_stays_blocked_through_a_million_others() {
-    let sets = &["limits.keys_max=50000", "cluster.deadline_ms=1000"];
+    let sets = &["limits.keys_max=50000", "cluster.deadline=1000ms"];
     let cluster =
         Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
             .await;

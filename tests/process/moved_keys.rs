@@ -30,7 +30,7 @@ descriptors:
   - {key: user, rate_limit: {window: 7d, requests_per_unit: 10, on_unavailable: deny}}
 ",
     config: "",
-    sets: &["cluster.deadline_ms=1000"],
+    sets: &["cluster.deadline=1s"],
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

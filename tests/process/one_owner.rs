@@ -84,7 +84,7 @@ async fn all_nodes_name_the_same_owner_and_two_thirds_are_forwarded() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forwarded_answer_is_the_local_one_in_every_field() {
-    let sets = &["cluster.deadline_ms=1000"];
+    let sets = &["cluster.deadline=1000ms"];
     let options = ClusterOptions {
         nodes: tidegate_testkit::process::THREE,
         rules: EVERY_KIND,
@@ -126,7 +126,7 @@ async fn a_node_alone_answers_as_a_cluster_does() {
     let mut answers: Vec<Vec<Reply>> = Vec::new();
     let start = Instant::now();
     for nodes in [&["n1"][..], tidegate_testkit::process::THREE] {
-        let sets = &["cluster.deadline_ms=1000"];
+        let sets = &["cluster.deadline=1000ms"];
         let options = ClusterOptions { nodes, rules: EVERY_KIND, config: "", sets };
         let cluster = Cluster::start(TIDEGATE, options).await;
         let mut replies = Vec::new();

@@ -25,7 +25,7 @@ async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most()
         nodes: THREE,
         rules: RULES,
         config: "",
-        sets: &["cluster.deadline_ms=100"],
+        sets: &["cluster.deadline=100ms"],
     };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     let key = owned_by(&cluster.nodes[2], "n3").await;

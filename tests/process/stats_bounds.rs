@@ -111,7 +111,7 @@ fn invented(n: usize) -> RateLimitRequest {
 
 fn is_within_bounds(what: &str, tallies: &Tallies, before: usize) {
     let statistics = Statistics::read(tallies, 0, Times::default());
-    let text = render(&statistics, Form::OpenMetrics);
+    let text = render(statistics.clone(), Form::OpenMetrics);
     let grown = resident().saturating_sub(before);
     println!(
         "{what}: {INVENTED} invented, {} names, {} domains, {} bytes of metrics (at most \
@@ -130,7 +130,7 @@ fn is_within_bounds(what: &str, tallies: &Tallies, before: usize) {
 
 fn flush(sent: &mut Sent, tallies: &Tallies) {
     let statistics = Statistics::read(tallies, 0, Times::default());
-    for chunk in sent.owed(&statistics, &Dialect::stream(&[])) {
+    for chunk in sent.pending(&statistics, &Dialect::stream(&[])) {
         sent.note(chunk);
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tidegate::compat::envoy_ratelimit::statistics::prometheus;
 use tidegate::config;
 use tidegate::observe::names;
-use tidegate::observe::statistics::prometheus;
 use tidegate_rules::load;
 use tidegate_rules::tally;
 

@@ -41,7 +41,6 @@ mod pattern;
 mod shape;
 
 pub mod book;
-pub mod compat;
 pub mod defaults;
 pub mod error;
 pub mod keys;

@@ -1,13 +1,12 @@
-//! What was asked and answered, in hits and by name, as envoyproxy/ratelimit counts it.
+//! Hits by name and outcome, counted as envoyproxy/ratelimit does.
 //!
 //! A name is `domain.key_value.key`, made from a rule or, for rules with `detailed_metric` and
-//! limits that a request brings along, from the request itself. Clients can invent such names, so
-//! their number and their length are bounded: what comes beyond [`NAMES_MAX`] and
-//! [`NAMES_BYTES_MAX`] is counted under [`OTHER`].
+//! limits in a request, from the request. Clients can invent such names, so their number and length
+//! are bounded: beyond [`NAMES_MAX`] and [`NAMES_BYTES_MAX`], hits are counted under [`OTHER`].
 //!
-//! Worked example: of a limit of 10 an hour with 8 used, an ask for 5 is refused. Of its hits 2
-//! came near the limit and 3 went over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. An ask
-//! for 1 after that finds the limit used up: `total_hits` 1, `over_limit` 1.
+//! Worked example: of a limit of 10 an hour with 8 used, a check of 5 hits is denied. 2 of its hits
+//! are near the limit and 3 over it: `total_hits` 5, `near_limit` 2, `over_limit` 3. The limit is
+//! used up for the next check of 1 hit: `total_hits` 1, `over_limit` 1.
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go` and `src/limiter/base_limiter.go`.
 
@@ -19,12 +18,12 @@ use parking_lot::RwLock;
 
 /// Most names. Each costs some 200 bytes here and six series where they are stored.
 pub const NAMES_MAX: usize = 10_000;
-/// Most bytes of all names together. A name is made of whole descriptors, so it can be long, and
-/// each comes back in every line that is told of it.
+/// Most bytes of all names together. A name consists of whole descriptors, so it can be long, and it
+/// is part of every exported line.
 pub const NAMES_BYTES_MAX: usize = 2 << 20;
-/// The name under which everything beyond these bounds is counted.
+/// The name for everything beyond these bounds.
 pub const OTHER: &str = "(other)";
-/// How the counters of a name are called, in the order of [`Tally::read`].
+/// Names of the counters of a tally, in the order of [`Tally::read`].
 pub const COUNTERS: [&str; 6] = [
     "total_hits",
     "over_limit",
@@ -34,68 +33,67 @@ pub const COUNTERS: [&str; 6] = [
     "shadow_mode",
 ];
 
-/// What one name counted, in hits.
+/// The counters of one name, in hits.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Hits that were asked for.
+    /// Hits of all checks.
     pub total_hits: AtomicU64,
     /// Hits beyond the limit.
     pub over_limit: AtomicU64,
-    /// Hits below the limit, but beyond the part of it that counts as near.
+    /// Hits below the limit, but above `near_limit_ratio` of it.
     pub near_limit: AtomicU64,
-    /// Hits that were refused from memory.
+    /// Hits denied from the local cache.
     pub over_limit_with_local_cache: AtomicU64,
-    /// Hits of asks that passed.
+    /// Hits of admitted checks.
     pub within_limit: AtomicU64,
-    /// Hits beyond the limit of a rule in shadow mode, which passed.
+    /// Hits beyond the limit of a rule in shadow mode, which were admitted.
     pub shadow_mode: AtomicU64,
 }
 
-/// How an ask ended, for [`Tally::count`].
+/// The outcome of a check, for [`Tally::count`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It passed.
+    /// Admitted.
     Within,
-    /// It was refused, or would have been but for shadow mode.
+    /// Denied, or it would have been without shadow mode.
     Over,
-    /// Likewise, from memory: the window was known to be used up, and nothing was counted in it.
+    /// Likewise, from the local cache, without counting in the window.
     OverFromMemory,
 }
 
-/// Every [`Tally`] of the process by its name, and what is counted once for all.
+/// Every [`Tally`] of the process by name, and the counters without a name.
 #[derive(Debug, Default)]
 pub struct Tallies {
     by_name: RwLock<Named<Tally>>,
-    /// Asks for a domain that no rule speaks of, by domain.
+    /// Checks of domains without rules, by domain.
     not_found: RwLock<Named<AtomicU64>>,
-    /// What many requests share.
     pub service: Service,
 }
 
-/// Things by name, within the bounds on names.
+/// Values by name, within the bounds on names.
 #[derive(Debug, Default)]
 struct Named<T> {
-    things: BTreeMap<Arc<str>, Arc<T>>,
-    /// Of all names but [`OTHER`].
+    values: BTreeMap<Arc<str>, Arc<T>>,
+    /// Length of all names but [`OTHER`].
     bytes: usize,
 }
 
-/// What is counted once for all names.
+/// Counters without a name.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "fields have the names of what they count")]
 pub struct Service {
-    /// Loads of the rules that made a book.
+    /// Successful loads of the rules.
     pub config_load_success: AtomicU64,
-    /// Loads that made none.
+    /// Failed loads.
     pub config_load_error: AtomicU64,
-    /// Requests that were wrong in form, or came before there were rules.
+    /// Malformed requests, and requests before the first rules.
     pub service_error: AtomicU64,
-    /// Requests that passed only because everything is in shadow mode.
+    /// Requests admitted only because of the global shadow mode.
     pub global_shadow_mode: AtomicU64,
 }
 
 impl Tally {
-    /// The counters now, in the order of [`COUNTERS`].
+    /// The values, in the order of [`COUNTERS`].
     pub fn read(&self) -> [u64; COUNTERS.len()] {
         [
             &self.total_hits,
@@ -108,14 +106,14 @@ impl Tally {
         .map(|counter| counter.load(Ordering::Relaxed))
     }
 
-    /// Counts an ask for `hits` of a limit of which `after` are used, these `hits` among them.
+    /// Counts a check of `hits` against a limit of which `after` are used, including these `hits`.
     ///
-    /// What is near begins at `floor(limit * near_limit_ratio)`, in single precision. Sums wrap, as
-    /// they do there: hits that are negative in two's complement take a counter back. Decisions
-    /// count no hits that are given back.
+    /// Hits are near the limit above `floor(limit * near_limit_ratio)`, in single precision. Sums
+    /// wrap, as in envoyproxy/ratelimit: hits that are negative in two's complement decrease a
+    /// counter. Decisions do not count refunded hits.
     ///
-    /// An algorithm may refuse although `after` is within the limit, as a bucket that holds less
-    /// than the limit does. Its hits are all over the limit, and none is near it.
+    /// An algorithm may deny although `after` is within the limit, for example a bucket that is
+    /// smaller than the limit. Then all hits are over the limit, and none is near it.
     pub fn count(
         &self,
         limit: u32,
@@ -155,12 +153,12 @@ impl Tally {
 }
 
 impl Tallies {
-    /// The tally of `name`, which is made when it is new.
+    /// The tally of `name`, created on first use.
     pub fn of(&self, name: &str) -> Arc<Tally> {
         entry(&self.by_name, name)
     }
 
-    /// Counts an ask for a domain that no rule speaks of.
+    /// Counts a check of a domain without rules.
     pub fn domain_not_found(&self, domain: &str) {
         entry(&self.not_found, domain).fetch_add(1, Ordering::Relaxed);
     }
@@ -170,24 +168,23 @@ impl Tallies {
         sorted(&self.by_name)
     }
 
-    /// All unknown domains with how often they were asked for, sorted.
+    /// All domains without rules and the number of their checks, sorted.
     pub fn unknown_domains(&self) -> Vec<(Arc<str>, Arc<AtomicU64>)> {
         sorted(&self.not_found)
     }
 }
 
-/// Hits of `limit` that are not near it yet.
+/// The hits of `limit` that are not near it.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is near is told in single precision where this comes from, and bounds saturate"
+    reason = "envoyproxy/ratelimit uses single precision, and bounds saturate"
 )]
 fn near_threshold(limit: u32, ratio: f32) -> u64 {
     f64::from(limit as f32 * ratio).floor() as u64
 }
 
-/// Adds, and wraps.
 fn add(counter: &AtomicU64, hits: u64) {
     counter.fetch_add(hits, Ordering::Relaxed);
 }
@@ -195,28 +192,28 @@ fn add(counter: &AtomicU64, hits: u64) {
 fn entry<T: Default>(named: &RwLock<Named<T>>, name: &str) -> Arc<T> {
     {
         let named = named.read();
-        // A flood of new names must not make everybody wait for the one who writes.
-        let is_full = named.things.len() > NAMES_MAX;
-        let full = || if is_full { named.things.get(OTHER) } else { None };
-        if let Some(found) = named.things.get(name).or_else(full) {
+        // A flood of new names must not take the write lock.
+        let is_full = named.values.len() > NAMES_MAX;
+        let full = || if is_full { named.values.get(OTHER) } else { None };
+        if let Some(found) = named.values.get(name).or_else(full) {
             return found.clone();
         }
     }
     let mut named = named.write();
     let bytes = named.bytes.saturating_add(name.len());
-    let has_room = named.things.len() < NAMES_MAX && bytes <= NAMES_BYTES_MAX;
-    let name = if has_room || named.things.contains_key(name) { name } else { OTHER };
-    if let Some(found) = named.things.get(name) {
+    let has_room = named.values.len() < NAMES_MAX && bytes <= NAMES_BYTES_MAX;
+    let name = if has_room || named.values.contains_key(name) { name } else { OTHER };
+    if let Some(found) = named.values.get(name) {
         return found.clone();
     }
     if name != OTHER {
         named.bytes = bytes;
     }
-    named.things.entry(name.into()).or_default().clone()
+    named.values.entry(name.into()).or_default().clone()
 }
 
 fn sorted<T>(named: &RwLock<Named<T>>) -> Vec<(Arc<str>, Arc<T>)> {
-    named.read().things.iter().map(|(name, it)| (name.clone(), it.clone())).collect()
+    named.read().values.iter().map(|(name, it)| (name.clone(), it.clone())).collect()
 }
 
 #[cfg(test)]
@@ -224,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_bounded_and_nothing_is_lost_beyond_the_bound() {
+    fn names_are_bounded_and_no_hit_is_lost() {
         let tallies = Tallies::default();
         for n in 0..NAMES_MAX + 5 {
             tallies.of(&format!("d.k_{n}")).total_hits.fetch_add(1, Ordering::Relaxed);
@@ -243,7 +240,7 @@ mod tests {
         for n in 0..10 {
             tallies.of(&format!("{n}{long}")).total_hits.fetch_add(1, Ordering::Relaxed);
         }
-        // A short one still fits, and those that came first keep theirs.
+        // A short one still fits, and earlier names keep their tallies.
         tallies.of("short").total_hits.fetch_add(1, Ordering::Relaxed);
         tallies.of(&format!("0{long}")).total_hits.fetch_add(1, Ordering::Relaxed);
         let read = |name: &str| tallies.of(name).read()[0];
@@ -263,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ask_across_the_limit_is_near_up_to_it_and_over_beyond() {
+    fn a_check_across_the_limit_is_near_up_to_it_and_over_beyond() {
         let tally = Tally::default();
         tally.count(10, 13, 5, Outcome::Over, false, 0.8);
         assert_eq!(tally.read(), [5, 3, 2, 0, 0, 0]);
@@ -272,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn shadow_mode_counts_what_would_have_been_refused() {
+    fn shadow_mode_counts_what_would_have_been_denied() {
         let tally = Tally::default();
         tally.count(10, 13, 5, Outcome::Over, true, 0.8);
         assert_eq!(tally.read(), [5, 3, 2, 0, 0, 3]);
@@ -283,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_given_back_are_taken_off_again() {
+    fn refunded_hits_are_subtracted() {
         let tally = Tally::default();
         tally.count(10, 5, 5, Outcome::Within, false, 0.8);
         tally.count(10, 2, 3_u64.wrapping_neg(), Outcome::Within, false, 0.8);
@@ -291,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_below_the_limit_is_all_over_it() {
+    fn a_denial_below_the_limit_is_over_it_entirely() {
         let tally = Tally::default();
         tally.count(10, 9, 4, Outcome::Over, true, 0.8);
         assert_eq!(tally.read(), [4, 4, 0, 0, 0, 4]);
     }
 
     #[test]
-    fn what_is_near_is_rounded_down_in_single_precision() {
+    fn the_near_threshold_is_rounded_down_in_single_precision() {
         assert_eq!(near_threshold(10, 0.8), 8);
         assert_eq!(near_threshold(1, 0.8), 0);
         // 0.1 in single precision is a little more than a tenth, and 10 of it round to 1.

@@ -87,7 +87,7 @@ region = "{region}"
 name = "demo"
 listen = "127.0.0.1:0"
 seeds = [{seeds}]
-deadline_ms = {DEADLINE_MS}
+deadline = "{DEADLINE_MS}ms"
 
 [tls]
 ca = "pki/ca.pem"
@@ -108,7 +108,7 @@ listen = "127.0.0.1:0"
 path = "rules"
 
 [limits]
-drain_timeout_ms = 1000
+drain_timeout = "1s"
 
 # What the load balancer's /auth requests are limited by: the headers that are there.
 [auth]

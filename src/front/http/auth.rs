@@ -30,12 +30,10 @@
 //! *Traefik* (`forwardAuth.address`) and *Caddy* (`forward_auth`) forward a refusal as it is: 429 and
 //! its headers reach the client without further configuration.
 //!
-//! A leaky bucket used as a queue admits a request after a delay. The response is held for the
-//! delay, up to `auth.hold_max_ms`; a request whose delay is longer is refused and its hits are
-//! returned.
+//! A leaky bucket used as a queue answers "pass after `delay`". Here the delay is waited out, up to
+//! `auth.hold_max`; a request that would have to wait longer is refused and its hits given back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -120,7 +118,7 @@ async fn answer<D: Decide, P: Probes>(
         return Ok(undecided());
     };
     let delay = render::delay(&answer).to_std();
-    let hold_max = Duration::from_millis(listener.auth.hold_max.0);
+    let hold_max = listener.auth.hold_max.to_std();
     let mut response = if !answer.allowed {
         let retry = render::most_restrictive(&answer).map_or(Retry::Now, |verdict| verdict.retry);
         problem(denied, &refused(retry))
@@ -193,7 +191,7 @@ fn client(parts: &Parts, auth: &Auth) -> Option<String> {
         parts.headers.get_all(&X_FORWARDED_FOR).iter().map(http::HeaderValue::as_bytes).collect();
     let real_ip = parts.headers.get(&X_REAL_IP).map(http::HeaderValue::as_bytes);
     let addr = client_addr::client_address(peer.ip(), lists.into_iter(), real_ip, &auth.trust);
-    Some(client_addr::group(addr, auth.ipv6_prefix.0))
+    Some(client_addr::group(addr, auth.ipv6_prefix))
 }
 
 /// The cost of the request. Never negative: a header must not be able to return hits.

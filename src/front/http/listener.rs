@@ -12,7 +12,7 @@ use hyper::body::Body as _;
 
 use super::problem::problem;
 use crate::config::Auth;
-use crate::decide::{CheckResponse, CheckRequest, Decide};
+use crate::decide::{CheckRequest, CheckResponse, Decide};
 use crate::front::bounds::Bounds;
 use crate::front::serve::ListenerStats;
 use crate::front::within;

@@ -18,14 +18,14 @@
 //! |---|---|---|
 //! | connections | `limits.connections_max` | accepting pauses until one ends; counted |
 //! | a command | `limits.body_bytes_max`, 1,024 words | an error, and the connection is closed |
-//! | before `AUTH` | 10 words of 16 KiB | the same, as in Redis |
-//! | a key; the entries of `TG.CHECK` | `limits.value_bytes_max`; `limits.entries_max` | an error |
-//! | time to complete a command; to authenticate | `limits.header_timeout_ms` | cut; counted |
-//! | time without the client reading replies | `limits.header_timeout_ms` | cut; counted |
-//! | replies not sent | 64 KiB and one reply | nothing more is read until they are sent |
-//! | commands per batch | 512 | the rest follow in the next batch |
-//! | idle time | `resp.idle_timeout` | closed, within twice the time; counted |
-//! | drain | `limits.drain_timeout_ms` | connections still open are dropped; counted |
+//! | before `AUTH` | 10 words of 16 KiB | likewise, as Redis |
+//! | a key; what `TG.CHECK` names | `limits.value_bytes_max`; `limits.entries_max` | an error |
+//! | time for a command that has begun; for `AUTH` | `limits.header_timeout` | cut; counted |
+//! | time in which a client takes no replies | `limits.header_timeout` | cut; counted |
+//! | replies not sent | 64 KiB and one reply | nothing more is read until they are gone |
+//! | commands decided at once | 512 | the others follow |
+//! | silence | `resp.idle_timeout` | closed, within twice the time; counted |
+//! | drain | `limits.drain_timeout` | connections still open are dropped; counted |
 
 pub mod command;
 pub mod limit;

@@ -90,7 +90,11 @@ fn whole_seconds(span: Span) -> Duration {
 
 // === response headers ===
 
-fn headers(answer: &CheckResponse, statuses: &[DescriptorStatus], envoy: &Envoy) -> Vec<HeaderValue> {
+fn headers(
+    answer: &CheckResponse,
+    statuses: &[DescriptorStatus],
+    envoy: &Envoy,
+) -> Vec<HeaderValue> {
     let Some((status, wire)) = most_restrictive(answer, statuses, envoy) else { return Vec::new() };
     let Some(limit) = &wire.current_limit else { return Vec::new() };
     let header = |key: &str, value: u64| HeaderValue { key: key.into(), value: value.to_string() };

@@ -130,7 +130,7 @@ impl Fault {
         match self {
             Self::Delay => {
                 // More than twice what the link takes there and back.
-                setup.cluster.push_str("deadline_ms = 100\n");
+                setup.cluster.push_str("deadline = \"100ms\"\n");
                 return Some(link::slow(setup).await);
             }
             Self::ClockJump => clock::prepare(setup),
@@ -140,7 +140,7 @@ impl Fault {
             Self::Partition | Self::OneWayCut => setup.cluster.push_str("replicas = 2\n"),
             // A planned change is exact while no check times out.
             Self::RollingRestart | Self::Join | Self::Leave => {
-                setup.cluster.push_str("deadline_ms = 1000\n");
+                setup.cluster.push_str("deadline = \"1s\"\n");
             }
             _ => {}
         }

@@ -23,7 +23,7 @@ descriptors:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_five_times_the_limit_exactly_the_limit_passes() {
     day::far_from_its_end().await;
-    let sets = &["cluster.deadline_ms=1000"];
+    let sets = &["cluster.deadline=1000ms"];
     let cluster =
         Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
             .await;

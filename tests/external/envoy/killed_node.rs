@@ -26,7 +26,7 @@ descriptors:
 ";
 /// As in the example: a node that waits in vain for the verdict of a dead owner leaves most of the
 /// 20 ms for the rest.
-const DEADLINE: &str = "cluster.deadline_ms=5";
+const DEADLINE: &str = "cluster.deadline=5ms";
 const PACE: Duration = Duration::from_millis(5);
 /// Two seconds of it, with all nodes up.
 const BEFORE: usize = 400;

@@ -2,7 +2,7 @@
 //! the access log of nginx.
 //!
 //! Exactness is promised while owners answer in time; on two cores that also run the clients, ten
-//! milliseconds now and then are not enough. `cluster.deadline_ms` is therefore at its maximum here,
+//! milliseconds now and then are not enough. `cluster.deadline` is therefore at its maximum here,
 //! and each test ends by showing that no verdict came from `on_unavailable`.
 
 use std::collections::BTreeMap;
@@ -127,7 +127,7 @@ async fn of_500_keys_each_gets_exactly_its_limit() {
 }
 
 async fn start() -> (Cluster, Upstream, Nginx) {
-    let sets = &["cluster.deadline_ms=1000"];
+    let sets = &["cluster.deadline=1000ms"];
     let cluster =
         Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: AUTH, sets })
             .await;

@@ -16,7 +16,7 @@ const REQUESTS: usize = 200;
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_2_400_requests_through_three_nodes_exactly_the_limit_passes() {
     // On two cores that also run the clients, ten milliseconds now and then are not enough.
-    let sets = &["cluster.deadline_ms=1000"];
+    let sets = &["cluster.deadline=1000ms"];
     let options = ClusterOptions { nodes: THREE, rules: RULES, sets, ..ClusterOptions::default() };
     let cluster = Cluster::start(TIDEGATE, options).await;
     // One comes back every three hours, so none does while it lasts.

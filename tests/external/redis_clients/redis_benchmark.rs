@@ -19,7 +19,7 @@ async fn it_is_answered_to_the_last_request() {
         assert!(output.contains("requests per second") && !output.contains("rror"), "{output}");
         assert!(!output.contains("WARNING"), "{output}");
     }
-    let count = cluster.nodes[0].metric("tidegate_decision_seconds_count{door=\"resp\"}").await;
+    let count = cluster.nodes[0].metric("tidegate_decision_seconds_count{listener=\"resp\"}").await;
     // It may send a few more than requested.
     assert!((2 * REQUESTS..2 * REQUESTS + 2_000).contains(&count), "{count}");
 }

@@ -34,10 +34,10 @@ async fn it_is_answered_as_by_redis_cell() {
         Some("0")
     );
     let decided =
-        |outcome| format!("tidegate_decisions_total{{door=\"resp\",outcome=\"{outcome}\"}}");
+        |outcome| format!("tidegate_decisions_total{{listener=\"resp\",outcome=\"{outcome}\"}}");
     assert_eq!(cluster.nodes[0].metric(&decided("denied")).await, 991);
     assert_eq!(cluster.nodes[0].metric(&decided("allowed")).await, 15);
-    let timed = "tidegate_decision_seconds_count{door=\"resp\"}";
+    let timed = "tidegate_decision_seconds_count{listener=\"resp\"}";
     assert_eq!(cluster.nodes[0].metric(timed).await, 1_006);
 }
 

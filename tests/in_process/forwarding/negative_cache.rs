@@ -69,7 +69,8 @@ async fn refunded_hits_can_be_used() {
         let mut answer = a.check_hits("bucket", &key, 10).await;
         // The notice of b may still be on its way.
         let deadline = tokio::time::Instant::now() + TIMEOUT;
-        while source(&answer) == VerdictSource::NegativeCache && tokio::time::Instant::now() < deadline
+        while source(&answer) == VerdictSource::NegativeCache
+            && tokio::time::Instant::now() < deadline
         {
             answer = a.check_hits("bucket", &key, 10).await;
         }

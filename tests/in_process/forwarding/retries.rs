@@ -64,7 +64,7 @@ async fn timed_out_checks_count_at_most_once() {
         seeds,
         identity: identity(&authority, &authority, id),
         rules: RULES,
-        change: |config| config.cluster.deadline_ms = 100,
+        change: |config| config.cluster.deadline = Span::from_millis(100),
     };
     let b = Node::start_behind(options("b", &[]), listen, relay.front).await;
     let a = Node::start(options("a", &[relay.front])).await;

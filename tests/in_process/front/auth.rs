@@ -165,7 +165,7 @@ async fn a_queues_delay_is_waited_out_before_the_request_passes() {
 #[tokio::test]
 async fn a_delay_beyond_the_bound_is_refused_and_given_back() {
     let table = Table::new([("queue", queue(Span::from_secs(3_600)))]);
-    let listener = listener(&table, &mapping("queue", "hold_max_ms = 100")).await;
+    let listener = listener(&table, &mapping("queue", "hold_max = \"100ms\"")).await;
     let reply = request(listener.addr, "GET", "/auth", &[("x-user", "ann")], b"").await;
     assert_eq!(reply.status, 429);
     assert!(reply.error().contains("queue"));

@@ -34,7 +34,7 @@ async fn a_listener_with_a_password_refuses_unauthenticated_clients() {
 async fn an_unauthenticated_connection_is_closed() {
     let listener = open_with(|config| {
         config.resp.password = Some("secret".into());
-        config.limits.header_timeout_ms = SHORT_MS;
+        config.limits.header_timeout = Span::from_millis(SHORT_MS);
     })
     .await;
     let (mut silent, mut talking) = (listener.client().await, listener.client().await);
@@ -49,7 +49,8 @@ async fn an_unauthenticated_connection_is_closed() {
 
 #[tokio::test]
 async fn a_command_that_does_not_go_on_is_cut_off_and_silence_is_not() {
-    let listener = open_with(|config| config.limits.header_timeout_ms = SHORT_MS).await;
+    let listener =
+        open_with(|config| config.limits.header_timeout = Span::from_millis(SHORT_MS)).await;
     let (mut silent, mut slow) = (listener.client().await, listener.client().await);
     silent.exchange("PING", "+PONG|").await;
     slow.exchange("PING", "+PONG|").await;
@@ -71,7 +72,8 @@ async fn a_command_that_does_not_go_on_is_cut_off_and_silence_is_not() {
 
 #[tokio::test]
 async fn a_stream_of_commands_that_never_pauses_at_an_end_is_not_slow() {
-    let listener = open_with(|config| config.limits.header_timeout_ms = SHORT_MS).await;
+    let listener =
+        open_with(|config| config.limits.header_timeout = Span::from_millis(SHORT_MS)).await;
     let mut client = listener.client().await;
     let ping = array(&["PING"]);
     let (first, rest) = ping.split_at(5);
@@ -130,7 +132,8 @@ async fn what_is_too_long_is_refused() {
 
 #[tokio::test]
 async fn a_client_that_reads_nothing_is_not_read_and_cut_off_in_the_end() {
-    let listener = open_with(|config| config.limits.header_timeout_ms = SHORT_MS).await;
+    let listener =
+        open_with(|config| config.limits.header_timeout = Span::from_millis(SHORT_MS)).await;
     let mut client = listener.client().await;
     // Each reply is far larger than its command: replies that are not read must not pile up.
     let commands = "COMMAND\r\n".repeat(1_000);

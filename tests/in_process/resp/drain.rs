@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate_limiter::units::Span;
 use tokio::net::TcpStream;
 
 use super::listener::{open, open_with};
@@ -26,7 +27,7 @@ async fn connections_with_nothing_under_way_are_closed_and_begun_commands_answer
 
 #[tokio::test]
 async fn a_drain_waits_no_longer_than_it_may() {
-    let listener = open_with(|config| config.limits.drain_timeout_ms = 200).await;
+    let listener = open_with(|config| config.limits.drain_timeout = Span::from_millis(200)).await;
     let mut begun = listener.client().await;
     begun.exchange("PING", "+PONG|").await;
     begun.send("*5\r\n$11\r\nCL.THRO").await;

@@ -15,7 +15,7 @@ pub(crate) struct Scenario {
     /// The most that the network itself delays a datagram; every step of the simulation adds one
     /// or two milliseconds.
     pub(crate) latency_max_ms: u64,
-    /// `cluster.deadline_ms`
+    /// `cluster.deadline`
     pub(crate) deadline_ms: u64,
     /// `limits.keys_max`
     pub(crate) keys_max: usize,

@@ -55,8 +55,7 @@ impl Replicator {
             count(&shared.counters.received, 1);
             match shared.store.merge(StoredCounter { key, state, expires }, now) {
                 // The owner forwards the change to its replicas; a replica forwards nothing.
-                MergeOutcome::Merged { changed: true } if topology.owns(key.scope(), key.token) =>
-                {
+                MergeOutcome::Merged { changed: true } if topology.owns(key.scope(), key.token) => {
                     shared.store.enqueue_replication(key);
                 }
                 MergeOutcome::Merged { .. } | MergeOutcome::Expired => {}
@@ -84,7 +83,8 @@ pub fn is_plausible(key: KeyHash, state: &State, expires: Timestamp, now: Timest
         State::Tat(_) => ahead.plus(DRAIN_MAX).plus(Span::from_nanos(32)),
         _ => ahead.plus(WINDOW_MAX).plus(WINDOW_MAX),
     };
-    let is_seen = state.last_update_from_expiry(expires).is_some_and(|seen| seen <= ahead.plus(ROUNDING));
+    let is_seen =
+        state.last_update_from_expiry(expires).is_some_and(|seen| seen <= ahead.plus(ROUNDING));
     key.is_owned() && is_seen && expires <= last
 }
 

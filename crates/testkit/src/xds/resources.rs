@@ -1,8 +1,9 @@
 //! Resources and responses of a management server.
 
 use prost::Message;
+use tidegate_proto::xds::TYPE_URL;
 use tidegate_proto::xds::rls_conf::{
-    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit, TYPE_URL,
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
 use tidegate_proto::xds::{Any, DiscoveryResponse};
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tidegate::config::Config;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::store::KeyHasher;
+use tidegate_limiter::units::Span;
 use tidegate_rules::book::Book;
 use turmoil::Sim;
 
@@ -118,7 +119,7 @@ impl World<'_> {
         }
         let mut config = Config::default();
         config.cluster.seeds = addrs.iter().take(2).map(ToString::to_string).collect();
-        config.cluster.deadline_ms = scenario.deadline_ms;
+        config.cluster.deadline = Span::from_millis(scenario.deadline_ms);
         config.limits.keys_max = scenario.keys_max;
         Ok(Self {
             history: History::new(time.clone(), log.clone()),

@@ -1,14 +1,14 @@
-//! What the name of a tally becomes inside the name of a counter.
+//! Sanitises the name of a tally for use in the name of a counter.
 //!
-//! `:` and `|` part name, value and type on statsd's wire, and a dot parts the levels of a name, so
-//! that an IPv4 address would be four: `remote_address_10.0.0.1` becomes `remote_address_10_0_0_1`.
-//! Control characters become `_` too, which they do not in envoyproxy/ratelimit: a line break that
-//! a client put into a value would begin a line of its own there.
+//! `:` and `|` separate name, value and type in statsd's protocol, and a dot separates the levels of
+//! a name, so an IPv4 address would be four levels: `remote_address_10.0.0.1` becomes
+//! `remote_address_10_0_0_1`. Control characters become `_` as well, unlike in envoyproxy/ratelimit,
+//! where a line break in a client's value begins a new line.
 //!
 //! Source: envoyproxy/ratelimit, `SanitizeStatName` in `src/utils/utilities.go`, whose pattern is
 //! `\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`, found anywhere, leftmost first.
 
-/// `name` as it stands in the name of a counter.
+/// `name` without the characters that have a meaning in statsd's protocol.
 pub fn sanitized(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
@@ -26,8 +26,8 @@ pub fn sanitized(name: &str) -> String {
     out
 }
 
-/// Length of the IPv4 address that `bytes` begin with, as the pattern sees it: of the last number
-/// at most three digits belong to it, whatever follows.
+/// Length of the IPv4 address at the start of `bytes`, by the pattern above: at most three digits of
+/// the last number belong to it, whatever follows.
 fn address(bytes: &[u8]) -> Option<usize> {
     let mut length = 0;
     for part in 0..4 {
@@ -52,13 +52,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_means_something_on_the_wire_is_replaced() {
+    fn characters_of_the_protocol_are_replaced() {
         for (name, expected) in [
             ("mongo_cps.database_users", "mongo_cps.database_users"),
             ("d.path_/a:b|c", "d.path_/a_b_c"),
             ("d.remote_address_10.0.0.1", "d.remote_address_10_0_0_1"),
             ("10.0.0.1.20.0.0.2", "10_0_0_1.20_0_0_2"),
-            // Leftmost first: what is no address from its first digit on is one from its second.
+            // Leftmost first: not an address from its first digit on, but from its second.
             ("1234.5.6.7", "1234_5_6_7"),
             ("1.2.3.4567", "1_2_3_4567"),
             ("1.2.3", "1.2.3"),

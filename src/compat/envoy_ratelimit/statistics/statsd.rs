@@ -1,5 +1,5 @@
-//! Statistics as statsd takes them: lines of `name:value|type`, counters as what was added since
-//! the last time.
+//! Statistics in statsd's protocol: lines of `name:value|type`, counters as the increase since the
+//! last flush.
 //!
 //! ```text
 //! ratelimit.service.rate_limit.mongo_cps.database_users.total_hits:12|c
@@ -7,68 +7,65 @@
 //! ratelimit_server.ShouldRateLimit.response_time:0|ms|@0.090909090
 //! ```
 //!
-//! A counter that did not move is not told. What was told is noted once its bytes were handed to
-//! the connection ([`Sent::note`]); until then it stays owed, so that a server that was away gets
-//! the sum when it is back, and nothing has to be kept for it meanwhile. Should a counter go
-//! back, the difference is negative, which statsd takes.
+//! An unchanged counter is not sent. A value counts as sent once its bytes were written to the
+//! connection ([`Sent::note`]); until then it stays pending, so a server that was unavailable
+//! receives the sum later and nothing is queued meanwhile. If a counter decreases, the difference is
+//! negative, which statsd accepts.
 //!
-//! Calls are timed by the thousand a second, and a line for each would cost more than the calls.
-//! Those of one bucket are one line: the bucket's lower end in whole milliseconds, at the sampling
-//! rate of one in so many, which every server multiplies out.
+//! Thousands of calls a second are timed, and a line for each would cost more than the calls. The
+//! calls of one bucket are one line: the bucket's lower bound in whole milliseconds, with a sampling
+//! rate of one in the number of calls, which servers multiply out.
 //!
-//! Why not a client library: cadence sends a line a metric through a queue of its own, has no TCP
-//! and no names that carry tags, and keeps no account of what arrived. What remains is the text
-//! below.
+//! A client library does not fit: cadence sends one line a metric through its own queue, has neither
+//! TCP nor tags in names, and does not track what was delivered.
 //!
 //! Source: lyft/gostats, `net_sink.go` and `internal/tags/tags.go`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::Statistics;
+use super::reading::Statistics;
 use crate::observe::latency::BOUNDS;
 
-/// How lines look.
+/// The format of lines.
 #[derive(Clone, Debug)]
 pub struct Dialect {
-    /// Behind the name: `.__env=prod.__zone=a`, as gostats writes tags.
+    /// Appended to the name: `.__env=prod.__zone=a`, the tags of gostats.
     in_name: String,
-    /// At the end of the line: `|#env:prod,zone:a`, as `DogStatsD` takes them.
+    /// Appended to the line: `|#env:prod,zone:a`, the tags of `DogStatsD`.
     at_end: String,
-    /// Most bytes that are handed to the connection at once.
+    /// Most bytes of one write.
     bytes_max: usize,
 }
 
-/// Some whole lines, and what they tell.
+/// Whole lines for one write, and the values they contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// To be handed to the connection.
     pub bytes: Vec<u8>,
     counters: Vec<(String, u64)>,
     times: Vec<(usize, u64)>,
 }
 
-/// What the server was told. It grows with the names of the tallies, and they are bounded.
+/// The values last sent. It grows with the names of the tallies, which are bounded.
 #[derive(Debug, Default)]
 pub struct Sent {
     counters: HashMap<String, u64>,
     times: [u64; BOUNDS.len() + 1],
 }
 
-/// What a datagram carries through an Ethernet without being split.
+/// A datagram that Ethernet carries in one frame.
 const DATAGRAM_BYTES: usize = 1_432;
-/// What a stream is given at once.
 const STREAM_BYTES: usize = 1 << 16;
 
 // === impl Dialect ===
 
 impl Dialect {
-    /// That of gostats over a stream.
+    /// gostats over a stream.
     pub fn stream(tags: &[(&str, &str)]) -> Self {
         Self { bytes_max: STREAM_BYTES, ..Self::datagrams(tags) }
     }
 
-    /// That of gostats in datagrams.
+    /// gostats in datagrams.
     pub fn datagrams(tags: &[(&str, &str)]) -> Self {
         let mut in_name = String::new();
         for (key, value) in in_order(tags) {
@@ -77,7 +74,7 @@ impl Dialect {
         Self { in_name, at_end: String::new(), bytes_max: DATAGRAM_BYTES }
     }
 
-    /// That of `DogStatsD`, in datagrams.
+    /// `DogStatsD` in datagrams.
     pub fn dog(tags: &[(&str, &str)]) -> Self {
         let tags = in_order(tags).map(|(key, value)| format!("{key}:{}", clean(value)));
         let tags = tags.collect::<Vec<_>>().join(",");
@@ -86,7 +83,7 @@ impl Dialect {
     }
 }
 
-/// Tags sorted by key; without a key or a value they are none.
+/// Tags sorted by key, without those whose key or value is empty.
 fn in_order<'a>(tags: &[(&'a str, &'a str)]) -> impl Iterator<Item = (&'a str, &'a str)> {
     let mut tags: Vec<_> =
         tags.iter().copied().filter(|(key, value)| !key.is_empty() && !value.is_empty()).collect();
@@ -94,7 +91,7 @@ fn in_order<'a>(tags: &[(&'a str, &'a str)]) -> impl Iterator<Item = (&'a str, &
     tags.into_iter()
 }
 
-/// A tag's value without what parts names, values and types.
+/// A tag's value without separators of the protocol.
 fn clean(value: &str) -> String {
     value.replace(['.', ':', '|'], "_")
 }
@@ -102,17 +99,17 @@ fn clean(value: &str) -> String {
 // === impl Sent ===
 
 impl Sent {
-    /// What the server was not told yet of `statistics`, in order.
-    pub fn owed(&self, statistics: &Statistics, dialect: &Dialect) -> Vec<Chunk> {
+    /// The changes since the last flush, in order.
+    pub fn pending(&self, statistics: &Statistics, dialect: &Dialect) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         let mut chunk = Chunk::default();
         let mut line = String::new();
         statistics.counters(|name, value| {
-            let told = self.counters.get(name).copied().unwrap_or(0);
-            if value == told {
+            let sent = self.counters.get(name).copied().unwrap_or(0);
+            if value == sent {
                 return;
             }
-            let more = value.wrapping_sub(told).cast_signed();
+            let more = value.wrapping_sub(sent).cast_signed();
             line.clear();
             let Dialect { in_name, at_end, .. } = dialect;
             let _ = writeln!(line, "{name}{in_name}:{more}|c{at_end}");
@@ -120,8 +117,8 @@ impl Sent {
             chunk.counters.push((name.to_owned(), value));
         });
         for (bucket, count) in statistics.times.counts.into_iter().enumerate() {
-            let told = self.times.get(bucket).copied().unwrap_or(0);
-            let more = count.wrapping_sub(told);
+            let sent = self.times.get(bucket).copied().unwrap_or(0);
+            let more = count.wrapping_sub(sent);
             if more == 0 {
                 continue;
             }
@@ -141,19 +138,19 @@ impl Sent {
         chunks
     }
 
-    /// Notes that the bytes of `chunk` were handed over.
+    /// Records that `chunk` was written.
     pub fn note(&mut self, chunk: Chunk) {
         self.counters.extend(chunk.counters);
         for (bucket, count) in chunk.times {
-            if let Some(told) = self.times.get_mut(bucket) {
-                *told = count;
+            if let Some(sent) = self.times.get_mut(bucket) {
+                *sent = count;
             }
         }
     }
 }
 
 impl Chunk {
-    /// The chunk with one more line, or a new one with this line after `self` went to `full`.
+    /// Appends a line. If it does not fit, `self` moves to `full` and the line starts a new chunk.
     fn with(mut self, line: &str, dialect: &Dialect, full: &mut Vec<Self>) -> Self {
         if !self.bytes.is_empty() && self.bytes.len() + line.len() > dialect.bytes_max {
             full.push(std::mem::take(&mut self));
@@ -163,14 +160,13 @@ impl Chunk {
     }
 }
 
-/// The lower end of a bucket in whole milliseconds, as which the reference tells all of its calls
-/// that fall between two of them.
+/// The lower bound of a bucket in whole milliseconds, to which envoyproxy/ratelimit rounds down.
 fn whole_ms_from(bucket: usize) -> u64 {
     let below = bucket.checked_sub(1).and_then(|below| BOUNDS.get(below));
-    below.map_or(0, |(nanos, _)| nanos / 1_000_000)
+    below.map_or(0, |micros| micros / 1_000)
 }
 
-/// One in `count`, rounded down: servers divide, drop the fraction, and must not lose one by it.
+/// One in `count`, rounded down: servers divide by it and drop the fraction.
 fn rate(count: u64) -> String {
     match count {
         1 => String::new(),
@@ -189,26 +185,26 @@ mod tests {
     use crate::observe::latency::{Latency, Times};
 
     #[test]
-    fn counters_are_told_by_what_was_added() {
+    fn counters_are_sent_as_differences() {
         let tallies = Tallies::default();
         let mut sent = Sent::default();
         let tally = tallies.of("mongo_cps.database_users");
         tally.count(10, 12, 12, Outcome::Over, false, 0.8);
         assert_eq!(
-            told(&sent, &tallies),
+            text_of(&sent, &tallies),
             "ratelimit.service.rate_limit.mongo_cps.database_users.total_hits:12|c\n\
              ratelimit.service.rate_limit.mongo_cps.database_users.over_limit:2|c\n\
              ratelimit.service.rate_limit.mongo_cps.database_users.near_limit:2|c\n"
         );
         note_all(&mut sent, &tallies);
-        assert_eq!(told(&sent, &tallies), "");
+        assert_eq!(text_of(&sent, &tallies), "");
 
         tally.count(10, 13, 1, Outcome::Over, false, 0.8);
         tallies.domain_not_found("10.0.0.1:80");
         tallies.service.service_error.fetch_add(1, Ordering::Relaxed);
         tallies.service.config_load_success.fetch_add(1, Ordering::Relaxed);
         assert_eq!(
-            told(&sent, &tallies),
+            text_of(&sent, &tallies),
             "ratelimit.service.rate_limit.mongo_cps.database_users.total_hits:1|c\n\
              ratelimit.service.rate_limit.mongo_cps.database_users.over_limit:1|c\n\
              ratelimit.service.rate_limit.10_0_0_1_80.domain_not_found:1|c\n\
@@ -218,35 +214,35 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_noted_stays_owed() {
+    fn unsent_values_stay_pending() {
         let tallies = Tallies::default();
         let sent = Sent::default();
         let tally = tallies.of("d.k");
         tally.count(10, 1, 1, Outcome::Within, false, 0.8);
-        let first = told(&sent, &tallies);
-        assert_eq!(first, told(&sent, &tallies));
+        let first = text_of(&sent, &tallies);
+        assert_eq!(first, text_of(&sent, &tallies));
         tally.count(10, 2, 1, Outcome::Within, false, 0.8);
-        assert!(told(&sent, &tallies).contains("total_hits:2|c\n"));
+        assert!(text_of(&sent, &tallies).contains("total_hits:2|c\n"));
     }
 
     #[test]
-    fn hits_given_back_are_told_as_less() {
+    fn refunded_hits_are_negative() {
         let tallies = Tallies::default();
         let mut sent = Sent::default();
         tallies.of("d.k").count(10, 5, 5, Outcome::Within, false, 0.8);
         note_all(&mut sent, &tallies);
         tallies.of("d.k").count(10, 2, 3_u64.wrapping_neg(), Outcome::Within, false, 0.8);
-        assert!(told(&sent, &tallies).contains("d.k.total_hits:-3|c\n"));
+        assert!(text_of(&sent, &tallies).contains("d.k.total_hits:-3|c\n"));
     }
 
     #[test]
-    fn tags_stand_where_the_dialect_wants_them() {
+    fn tags_follow_the_dialect() {
         let tags = [("zone", "a.b"), ("env", "prod"), ("empty", ""), ("", "x")];
         let tallies = Tallies::default();
         tallies.domain_not_found("d");
         let line = |dialect: &Dialect| {
             let statistics = Statistics::read(&tallies, 0, Times::default());
-            text(&Sent::default().owed(&statistics, dialect))
+            text(&Sent::default().pending(&statistics, dialect))
         };
         let name = "ratelimit.service.rate_limit.d.domain_not_found";
         let in_name = format!("{name}.__env=prod.__zone=a_b:1|c\n");
@@ -264,7 +260,7 @@ mod tests {
         }
         let statistics = Statistics::read(&Tallies::default(), 6, latency.read());
         let mut sent = Sent::default();
-        let chunks = sent.owed(&statistics, &Dialect::stream(&[]));
+        let chunks = sent.pending(&statistics, &Dialect::stream(&[]));
         assert_eq!(
             text(&chunks),
             "ratelimit_server.ShouldRateLimit.total_requests:6|c\n\
@@ -273,11 +269,11 @@ mod tests {
              ratelimit_server.ShouldRateLimit.response_time:5|ms\n"
         );
         note(&mut sent, chunks);
-        assert_eq!(sent.owed(&statistics, &Dialect::stream(&[])), []);
+        assert_eq!(sent.pending(&statistics, &Dialect::stream(&[])), []);
     }
 
     #[test]
-    fn a_datagram_holds_whole_lines_and_what_was_lost_with_one_is_owed_alone() {
+    fn a_datagram_holds_whole_lines_and_a_lost_one_stays_pending_alone() {
         let tallies = Tallies::default();
         for n in 0..100 {
             tallies.of(&format!("domain.key_{n}")).count(10, 1, 1, Outcome::Within, false, 0.8);
@@ -285,7 +281,7 @@ mod tests {
         let statistics = Statistics::read(&tallies, 0, Times::default());
         let dialect = Dialect::datagrams(&[]);
         let mut sent = Sent::default();
-        let mut chunks = sent.owed(&statistics, &dialect);
+        let mut chunks = sent.pending(&statistics, &dialect);
         let lines = text(&chunks).lines().count();
         assert_eq!(lines, 200, "total_hits and within_limit of each");
         assert!(chunks.len() > 5);
@@ -295,18 +291,18 @@ mod tests {
         }
         let lost = chunks.remove(3);
         note(&mut sent, chunks);
-        assert_eq!(sent.owed(&statistics, &dialect), [lost]);
+        assert_eq!(sent.pending(&statistics, &dialect), [lost]);
     }
 
-    fn told(sent: &Sent, tallies: &Tallies) -> String {
+    fn text_of(sent: &Sent, tallies: &Tallies) -> String {
         let statistics = Statistics::read(tallies, 0, Times::default());
-        text(&sent.owed(&statistics, &Dialect::stream(&[])))
+        text(&sent.pending(&statistics, &Dialect::stream(&[])))
     }
 
     fn note_all(sent: &mut Sent, tallies: &Tallies) {
         let statistics = Statistics::read(tallies, 0, Times::default());
-        let owed = sent.owed(&statistics, &Dialect::stream(&[]));
-        note(sent, owed);
+        let pending = sent.pending(&statistics, &Dialect::stream(&[]));
+        note(sent, pending);
     }
 
     fn note(sent: &mut Sent, chunks: Vec<Chunk>) {

@@ -1,4 +1,4 @@
-//! `[auth]`: how a request that a reverse proxy asks about becomes descriptors.
+//! `[auth]`: how a forward-auth request becomes descriptors.
 //!
 //! ```toml
 //! [auth]
@@ -15,48 +15,52 @@
 //! ]
 //! ```
 //!
-//! A descriptor whose header is absent is left out, as Envoy leaves it out; when none remains the
-//! request passes. Everything is validated while it is read, so that a mistake is one line at start
-//! and never a surprise in traffic.
+//! A descriptor whose header is absent is omitted, as in Envoy; a request without descriptors
+//! passes. The section is validated while it is read, so that a mistake is one line at start.
 
-mod entry;
+use std::fmt;
 
-use entry::parse_header_name;
-pub use entry::{AuthEntry, AuthValue};
 use http::header::HeaderName;
 use ipnet::IpNet;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de};
+use tidegate_limiter::units::Span;
 
-/// Most descriptors a mapping may make; a request with more would be refused at every other door.
+use super::value::duration;
+
+/// Most descriptors of the mapping; other listeners refuse requests with more.
 pub const DESCRIPTORS_MAX: usize = 16;
-/// Most entries of one of its descriptors.
+/// Most entries of a descriptor.
 pub const ENTRIES_MAX: usize = 16;
-/// Longest time a request may be held at `/auth`; proxies give up on their own after a minute.
-pub const HOLD_MAX_MS: u64 = 60_000;
+/// Longest `hold_max`; proxies time out after a minute.
+pub const HOLD_MAX: Span = Span::from_secs(60);
 
-/// The whole section. Without a `domain` forward-auth is off and `/auth` answers 404.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// `[auth]`. Without a `domain` forward-auth is off and `/auth` answers 404.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "AuthParts")]
 pub struct Auth {
     /// The domain whose rules apply.
     pub domain: Option<String>,
-    /// What the request's own words become; one descriptor each.
     pub descriptors: Vec<AuthDescriptor>,
-    /// Whose word about the client's address is believed.
     pub trust: Trust,
-    /// IPv6 clients count by this prefix, because one customer usually holds a whole /64.
-    pub ipv6_prefix: Ipv6Prefix,
-    /// Which headers tell the original method, path and host.
-    pub original: OriginalFrom,
-    /// The header that says how many hits a request costs; none: one.
-    pub hits_header: Option<HeaderName>,
-    /// How long a request may be held when a queue answers "later".
-    pub hold_max: HoldMax,
-    /// Status of a refusal; none: the one of `[http]`.
+    /// Prefix length by which IPv6 clients are grouped, 0 to 128.
     ///
-    /// nginx's `auth_request` lets only 2xx, 401 and 403 through and turns everything else into
-    /// 500: say 403 here (or `/auth?denied=403` in its `proxy_pass`) and `error_page 403 =429`
-    /// there.
+    /// Default 64: a customer usually has a whole /64.
+    pub ipv6_prefix: u8,
+    pub original: OriginalFrom,
+    /// Header with the hits that a request costs.
+    ///
+    /// Default none: one hit.
+    pub hits_header: Option<HeaderName>,
+    /// How long a request may be delayed by a queue algorithm, at most 60s.
+    ///
+    /// Default `10s`: clients still wait for it, and nginx ends a subrequest only after 60 s. Raise
+    /// it together with the queue.
+    pub hold_max: Span,
+    /// Status of a denied request, 400 to 599.
+    ///
+    /// Default none: the status of `[http]`. nginx's `auth_request` accepts only 2xx, 401 and 403
+    /// and converts everything else to 500: set 403 here (or `/auth?denied=403` in its
+    /// `proxy_pass`) and `error_page 403 =429` in nginx.
     pub denied_status: Option<u16>,
 }
 
@@ -68,42 +72,61 @@ pub struct AuthDescriptor {
     pub entries: Vec<AuthEntry>,
 }
 
-/// Whose word about the client's address is believed.
+/// Which proxies may determine the client's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// This many proxies stand in front and each appends to `X-Forwarded-For`; 0 believes nobody.
+    /// The number of proxies in front that append to `X-Forwarded-For`; 0 ignores the header.
     Hops(u8),
     /// The proxies in these networks.
     Proxies(Vec<IpNet>),
 }
 
-/// Which headers tell the original method, path and host.
+/// Which headers contain the original method, path and host.
 ///
-/// A proxy overwrites its own family of headers and passes a client's copy of the other one on, so
-/// believing both would let a client choose the path that it is limited by.
+/// A proxy overwrites its own family of headers and forwards a client's copy of the other, so
+/// accepting both would let a client choose the path it is limited by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OriginalFrom {
-    /// Whichever family is there; a request that carries both is refused with a 400.
+    /// Whichever family is present; a request with both is refused (400).
     #[default]
     Auto,
-    /// `X-Original-URI` and `X-Original-Method`: what nginx configurations set.
+    /// `X-Original-URI` and `X-Original-Method`: the convention of nginx.
     XOriginal,
-    /// `X-Forwarded-Uri`, `-Method` and `-Host`: what Traefik and Caddy set.
+    /// `X-Forwarded-Uri`, `-Method` and `-Host`: the convention of Traefik and Caddy.
     XForwarded,
-    /// The request itself; what follows `/auth` is the path.
+    /// The request itself; the path is what follows `/auth`.
     Request,
 }
 
-/// Prefix length by which IPv6 clients are grouped; 64 unless told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv6Prefix(pub u8);
+/// One entry of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "EntryParts")]
+pub struct AuthEntry {
+    pub key: String,
+    pub value: AuthValue,
+}
 
-/// How long a request may be held, in milliseconds; 10 s unless told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldMax(pub u64);
+/// Where the value of an entry comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthValue {
+    /// A request header; if it is absent or empty, the descriptor is omitted.
+    Header(HeaderName),
+    /// The client's address, grouped by [`Auth::ipv6_prefix`].
+    ClientAddress,
+    /// The whole path, without the query.
+    Path,
+    /// The first segments of the path.
+    PathPrefix(u8),
+    /// The method.
+    Method,
+    /// The host, in lower case and without the port.
+    Host,
+    /// A fixed value.
+    Constant(String),
+}
 
-/// Why some parts make no `[auth]` section. Each text says what to write instead.
+/// Why an `[auth]` section is invalid. Each message includes the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -113,7 +136,7 @@ pub enum Error {
     /// The domain is the empty string.
     #[error("auth.domain is empty: name the domain whose rules apply, or leave it out")]
     DomainEmpty,
-    /// A domain without descriptors would let everything pass.
+    /// Without descriptors every request would pass.
     #[error("auth.domain without [[auth.descriptors]] limits nothing: add at least one descriptor")]
     DescriptorsMissing,
     /// More than [`DESCRIPTORS_MAX`] descriptors.
@@ -122,54 +145,43 @@ pub enum Error {
     /// A descriptor with no entries or too many.
     #[error("a descriptor of [auth] has {0} entries; 1 to {ENTRIES_MAX} are allowed")]
     Entries(usize),
-    /// Both kinds of trust.
     #[error("auth.trusted_hops and auth.trusted_proxies exclude each other: keep one")]
     TrustTwice,
-    /// The client's address is asked for and nobody says who is in front.
+    /// The client's address is used without any trusted proxy.
     #[error(
         "source \"client_address\" needs auth.trusted_hops (1: the proxy that calls /auth appends \
          the client to X-Forwarded-For; 0: the caller is the client) or auth.trusted_proxies"
     )]
     TrustMissing,
-    /// Outside 0 to 128.
     #[error("auth.ipv6_prefix is {0}; 0 to 128 are allowed, 64 is usual")]
     Ipv6Prefix(u8),
-    /// Outside 400 to 599.
     #[error(
         "auth.denied_status is {0}; 400 to 599 are allowed (nginx understands only 401 and 403)"
     )]
     DeniedStatus(u16),
-    /// Longer than [`HOLD_MAX_MS`].
-    #[error("auth.hold_max_ms is {0}; at most {HOLD_MAX_MS} is allowed")]
-    Hold(u64),
-    /// An entry that names no source or several.
+    #[error("auth.hold_max is {0}; at most {HOLD_MAX} is allowed")]
+    Hold(Span),
+    /// An entry without a source or with several.
     #[error("entry {0:?} of [auth] must have exactly one of header, source, value")]
     EntrySource(String),
     /// An entry without a key.
     #[error("an entry of [auth] has no key")]
     EntryKey,
-    /// A source that does not exist.
     #[error(
-        "entry {key:?} of [auth] has the unknown source {source_name:?}; there are client_address, \
+        "entry {key:?} of [auth] has the unknown source {source_name:?}; sources are client_address, \
          path, path_prefix, method, host"
     )]
-    SourceUnknown {
-        /// The entry's key.
-        key: String,
-        /// What it says.
-        source_name: String,
-    },
-    /// `segments` missing, zero, or beside another source.
+    SourceUnknown { key: String, source_name: String },
+    /// `segments` is missing, zero, or set with another source.
     #[error("entry {0:?} of [auth]: segments (1 to 32) goes with source = \"path_prefix\" alone")]
     Segments(String),
-    /// Not the name of a header.
-    #[error("{0:?} in [auth] is not the name of a header")]
+    #[error("{0:?} in [auth] is not a header name")]
     HeaderName(String),
 }
 
 // === impl Auth ===
 
-/// The section as it is written.
+/// The section as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct AuthParts {
@@ -180,7 +192,8 @@ struct AuthParts {
     ipv6_prefix: Option<u8>,
     original: OriginalFrom,
     hits: Option<HitsParts>,
-    hold_max_ms: Option<u64>,
+    #[serde(deserialize_with = "some_duration")]
+    hold_max: Option<Span>,
     denied_status: Option<u16>,
 }
 
@@ -220,13 +233,14 @@ impl TryFrom<AuthParts> for Auth {
             (hops, None) => Trust::Hops(hops.unwrap_or(0)),
             (None, Some(networks)) => Trust::Proxies(networks),
         };
-        let ipv6_prefix = parts.ipv6_prefix.map_or_else(Ipv6Prefix::default, Ipv6Prefix);
-        if ipv6_prefix.0 > 128 {
-            return Err(Error::Ipv6Prefix(ipv6_prefix.0));
+        let default = Self::default();
+        let ipv6_prefix = parts.ipv6_prefix.unwrap_or(default.ipv6_prefix);
+        if ipv6_prefix > 128 {
+            return Err(Error::Ipv6Prefix(ipv6_prefix));
         }
-        let hold_max = parts.hold_max_ms.map_or_else(HoldMax::default, HoldMax);
-        if hold_max.0 > HOLD_MAX_MS {
-            return Err(Error::Hold(hold_max.0));
+        let hold_max = parts.hold_max.unwrap_or(default.hold_max);
+        if hold_max > HOLD_MAX {
+            return Err(Error::Hold(hold_max));
         }
         if let Some(status) = parts.denied_status
             && !(400..=599).contains(&status)
@@ -246,29 +260,90 @@ impl TryFrom<AuthParts> for Auth {
     }
 }
 
-impl Default for Trust {
+impl Default for Auth {
     fn default() -> Self {
-        Self::Hops(0)
+        Self {
+            domain: None,
+            descriptors: Vec::new(),
+            trust: Trust::Hops(0),
+            ipv6_prefix: 64,
+            original: OriginalFrom::default(),
+            hits_header: None,
+            hold_max: Span::from_secs(10),
+            denied_status: None,
+        }
     }
 }
 
-impl Default for Ipv6Prefix {
-    fn default() -> Self {
-        Self(64)
+// === impl AuthEntry ===
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EntryParts {
+    #[serde(default)]
+    key: String,
+    header: Option<String>,
+    source: Option<String>,
+    value: Option<String>,
+    segments: Option<u8>,
+}
+
+impl TryFrom<EntryParts> for AuthEntry {
+    type Error = Error;
+
+    fn try_from(parts: EntryParts) -> Result<Self, Error> {
+        let EntryParts { key, header, source, value, segments } = parts;
+        if key.is_empty() {
+            return Err(Error::EntryKey);
+        }
+        if segments.is_some() && source.as_deref() != Some("path_prefix") {
+            return Err(Error::Segments(key));
+        }
+        let value = match (header, source, value) {
+            (Some(name), None, None) => AuthValue::Header(parse_header_name(&name)?),
+            (None, None, Some(value)) => AuthValue::Constant(value),
+            (None, Some(name), None) => match (name.as_str(), segments) {
+                ("client_address", _) => AuthValue::ClientAddress,
+                ("path", _) => AuthValue::Path,
+                ("path_prefix", Some(n @ 1..=32)) => AuthValue::PathPrefix(n),
+                ("path_prefix", _) => return Err(Error::Segments(key)),
+                ("method", _) => AuthValue::Method,
+                ("host", _) => AuthValue::Host,
+                _ => return Err(Error::SourceUnknown { key, source_name: name }),
+            },
+            _ => return Err(Error::EntrySource(key)),
+        };
+        Ok(Self { key, value })
     }
 }
 
-impl Default for HoldMax {
-    /// What a person still waits for, and well inside the 60 s after which nginx gives a subrequest
-    /// up. Raise it together with the queue.
-    fn default() -> Self {
-        Self(10_000)
+impl fmt::Display for AuthEntry {
+    /// `user = header x-user`, for humans.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = ", self.key)?;
+        match &self.value {
+            AuthValue::Header(name) => write!(f, "header {name}"),
+            AuthValue::ClientAddress => f.write_str("client address"),
+            AuthValue::Path => f.write_str("path"),
+            AuthValue::PathPrefix(n) => write!(f, "first {n} segments of the path"),
+            AuthValue::Method => f.write_str("method"),
+            AuthValue::Host => f.write_str("host"),
+            AuthValue::Constant(value) => write!(f, "{value:?}"),
+        }
     }
+}
+
+fn parse_header_name(name: &str) -> Result<HeaderName, Error> {
+    HeaderName::try_from(name).map_err(|_| Error::HeaderName(name.to_owned()))
+}
+
+fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
+    duration(deserializer).map(Some)
 }
 
 fn header_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderName, D::Error> {
     let name = String::deserialize(deserializer)?;
-    parse_header_name(&name).map_err(serde::de::Error::custom)
+    parse_header_name(&name).map_err(de::Error::custom)
 }
 
 #[cfg(test)]
@@ -288,7 +363,7 @@ mod tests {
             ipv6_prefix = 56
             original = "x-forwarded"
             hits = { header = "X-Hits" }
-            hold_max_ms = 500
+            hold_max = "500ms"
             denied_status = 403
             [[descriptors]]
             entries = [
@@ -311,7 +386,7 @@ mod tests {
             ]
         );
         assert_eq!(auth.original, OriginalFrom::XForwarded);
-        assert_eq!((auth.ipv6_prefix.0, auth.hold_max.0), (56, 500));
+        assert_eq!((auth.ipv6_prefix, auth.hold_max), (56, Span::from_millis(500)));
         assert_eq!(auth.hits_header, Some(HeaderName::from_static("x-hits")));
     }
 
@@ -319,11 +394,11 @@ mod tests {
     fn an_empty_section_turns_forward_auth_off() {
         let auth = read("").expect("valid");
         assert_eq!(auth.domain, None);
-        assert_eq!((auth.ipv6_prefix.0, auth.hold_max.0), (64, 10_000));
+        assert_eq!((auth.ipv6_prefix, auth.hold_max), (64, Span::from_secs(10)));
     }
 
     #[test]
-    fn every_mistake_says_what_to_write() {
+    fn every_error_includes_the_fix() {
         let entry = |entry: &str| {
             format!("domain = \"d\"\ntrusted_hops = 1\n[[descriptors]]\nentries = [{entry}]")
         };
@@ -337,7 +412,7 @@ mod tests {
             (entry(r#"{ key = "a" }"#), "exactly one of header, source, value"),
             (entry(r#"{ key = "a", header = "x", value = "y" }"#), "exactly one of"),
             (entry(r#"{ header = "x" }"#), "has no key"),
-            (entry(r#"{ key = "a", header = "x y" }"#), "not the name of a header"),
+            (entry(r#"{ key = "a", header = "x y" }"#), "not a header name"),
             (entry(r#"{ key = "a", source = "ip" }"#), "client_address, path"),
             (entry(r#"{ key = "a", source = "path_prefix" }"#), "segments (1 to 32)"),
             (entry(r#"{ key = "a", source = "path", segments = 2 }"#), "segments (1 to 32)"),
@@ -350,8 +425,8 @@ mod tests {
             ("trusted_hops = 1\ntrusted_proxies = []".into(), "exclude each other"),
             ("denied_status = 200".into(), "400 to 599"),
             ("ipv6_prefix = 129".into(), "0 to 128"),
-            ("hold_max_ms = 60001".into(), "at most 60000"),
-            ("hits = { header = \"\" }".into(), "not the name of a header"),
+            ("hold_max = \"61s\"".into(), "at most 1m"),
+            ("hits = { header = \"\" }".into(), "not a header name"),
         ] {
             let error = read(&toml).expect_err(&toml);
             assert!(error.contains(says), "{toml}\nsays: {error}\nnot: {says}");

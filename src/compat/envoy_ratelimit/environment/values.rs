@@ -1,6 +1,6 @@
-//! Values as Go's `strconv`, `time` and envconfig spell them.
+//! Values in the syntax of Go's `strconv`, `time` and envconfig.
 
-/// A truth value: `1`, `t`, `T`, `TRUE`, `true`, `True` and their opposites.
+/// A boolean: `1`, `t`, `T`, `TRUE`, `true`, `True` and their opposites.
 pub fn flag(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -9,7 +9,7 @@ pub fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// An integer: decimal, or `0x`, `0o`, `0b` and `0` (octal) in front. Underscores are not taken.
+/// An integer: decimal, or `0x`, `0o`, `0b` and `0` (octal) in front. Underscores are rejected.
 pub(super) fn integer(text: &str) -> Option<i64> {
     let (is_negative, digits) = match text.strip_prefix(['+', '-']) {
         Some(digits) => (text.starts_with('-'), digits),
@@ -27,7 +27,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
     } else {
         (10, &*lower)
     };
-    // `from_str_radix` takes a sign, which was there already.
+    // `from_str_radix` accepts a sign, but it has been read already.
     if digits.starts_with(['+', '-']) {
         return None;
     }
@@ -35,12 +35,12 @@ pub(super) fn integer(text: &str) -> Option<i64> {
     Some(if is_negative { -amount } else { amount })
 }
 
-/// A share of one, such as `0.8`.
+/// A fraction, such as `0.8`.
 pub(super) fn ratio(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// A length of time such as `10s`, `1h30m` or `0`, in milliseconds, rounded up.
+/// A duration such as `10s`, `1h30m` or `0`, in milliseconds, rounded up.
 pub(super) fn duration_ms(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     if text == "0" {
@@ -73,7 +73,7 @@ pub(super) fn duration_ms(text: &str) -> Option<u64> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "whole, not negative and below 2^44, where the conversion is exact"
+    reason = "an integer, not negative and below 2^44, where the conversion is exact"
 )]
 fn whole(number: f64) -> u64 {
     number as u64
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_time_are_read_as_go_reads_them() {
+    fn durations_are_read_as_go_reads_them() {
         for (text, ms) in [
             ("0", 0),
             ("10s", 10_000),

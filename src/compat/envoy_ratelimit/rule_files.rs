@@ -1,26 +1,31 @@
-//! Whether rule files say nothing that envoyproxy/ratelimit would not take: for folders that both
-//! have to read while one takes the other's section.
+//! Strict compatibility of rule files, `tidegate rules validate --strict-compat`: for folders that
+//! both limiters read during a migration.
 //!
-//! Everything that it refuses is refused here anyway. What remains are the keys of ours
-//! ([`keys::Key::is_envoy`] is false) and a list where it knows one limit alone.
+//! Everything that envoyproxy/ratelimit rejects is rejected by tidegate as well. What remains are
+//! the keys of tidegate ([`keys::Key::is_envoy`] is false) and lists of limits.
 
-use super::error::{Error, Reason};
-use super::keys;
-use super::load::Source;
-use super::yaml::{self, Bounds, Kind, Node};
+use tidegate_rules::error::{Error, Reason};
+use tidegate_rules::keys;
+use tidegate_rules::load::Source;
+use tidegate_rules::yaml::{self, Bounds, Kind, Node};
 
-/// The first thing that envoyproxy/ratelimit would not take, by file and line.
+/// Checks that envoyproxy/ratelimit accepts the files.
+///
+/// # Errors
+///
+/// The first key or value that it rejects, with file and line.
 ///
 /// ```
-/// use tidegate_rules::{compat, load::Source};
+/// use tidegate::compat::envoy_ratelimit::rule_files;
+/// use tidegate_rules::load::Source;
 ///
 /// let bytes = b"domain: d\ndescriptors:\n- key: k\n  mode: eventual\n".to_vec();
-/// let error = compat::check(&[Source { name: "d.yaml".into(), bytes }]).unwrap_err();
+/// let error = rule_files::check(&[Source { name: "d.yaml".into(), bytes }]).unwrap_err();
 /// assert!(error.to_string().starts_with("d.yaml:4:3: mode: "));
 /// ```
 pub fn check(sources: &[Source]) -> Result<(), Error> {
     for Source { name, bytes } in sources {
-        // What is no YAML is the loader's matter.
+        // The loader reports what is not YAML.
         if let Ok(Some(root)) = yaml::parse(bytes, Bounds::RULE_FILE) {
             check_node(name, &root)?;
         }
@@ -28,7 +33,7 @@ pub fn check(sources: &[Source]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Recursion is bounded by the depth that the YAML reader allows.
+/// The depth limit of the YAML reader bounds the recursion.
 fn check_node(file: &str, node: &Node) -> Result<(), Error> {
     match &node.kind {
         Kind::Scalar(_) => Ok(()),
@@ -47,7 +52,7 @@ fn check_pair(file: &str, key: &Node, value: &Node) -> Result<(), Error> {
     };
     match known {
         Some(known) if !known.is_envoy => Err(fault(key.at, known, Reason::OnlyOurs)),
-        // Metadata is the author's own.
+        // Metadata may contain any key.
         Some(known) if known.name == "metadata" => Ok(()),
         Some(known) if known.name == "rate_limit" && matches!(value.kind, Kind::List(_)) => {
             Err(fault(value.at, known, Reason::OnlyOneLimit))
@@ -60,14 +65,14 @@ fn check_pair(file: &str, key: &Node, value: &Node) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn says(text: &str) -> Option<String> {
+    fn error_of(text: &str) -> Option<String> {
         let source = Source { name: "a.yaml".into(), bytes: text.as_bytes().to_vec() };
         check(&[source]).err().map(|error| error.to_string())
     }
 
     #[test]
-    fn what_only_we_know_is_named_with_its_place() {
-        for (text, section) in [
+    fn keys_of_tidegate_are_rejected_with_their_position() {
+        for (text, position) in [
             ("domain: d\ndescriptors:\n- key: k\n  on_unavailable: deny\n", "4:3: on_unavailable:"),
             (
                 "domain: d\ndescriptors:\n- key: k\n  descriptors:\n  - key: l\n    \
@@ -79,17 +84,17 @@ mod tests {
                 "5:5: rate_limit:",
             ),
         ] {
-            let error = says(text).expect(text);
-            assert!(error.starts_with(&format!("a.yaml:{section}")), "{error}");
+            let error = error_of(text).expect(text);
+            assert!(error.starts_with(&format!("a.yaml:{position}")), "{error}");
         }
     }
 
     #[test]
-    fn what_both_know_passes_and_metadata_is_the_authors_own() {
+    fn common_keys_and_any_metadata_are_accepted() {
         let text = "domain: d\ndescriptors:\n- key: k\n  shadow_mode: true\n  \
                     metadata: {mode: x, queue: [1]}\n  rate_limit: {unit: week, \
                     requests_per_unit: 1, name: n, replaces: [{name: m}]}\n";
-        assert_eq!(says(text), None);
-        assert_eq!(says("{"), None, "what is no YAML is told by the loader");
+        assert_eq!(error_of(text), None);
+        assert_eq!(error_of("{"), None, "the loader reports what is not YAML");
     }
 }

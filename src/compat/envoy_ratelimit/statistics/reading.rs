@@ -1,53 +1,61 @@
-//! The statistics of envoyproxy/ratelimit under the names that its dashboards know: a reading of
-//! the [`Tallies`], and the two forms it is told in.
-//!
-//! A name of a tally is `domain.key_value.key`. In statsd's form it stands in the middle of the
-//! counter's name, `ratelimit.service.rate_limit.domain.key_value.key.total_hits`; in Prometheus'
-//! form its first three parts are labels.
-//!
-//! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go`, `src/metrics/metrics.go`.
-
-mod name;
-pub mod prometheus;
-pub mod statsd;
+//! A reading of all statistics.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use self::name::sanitized;
 use tidegate_rules::tally::{COUNTERS, Tallies};
 
-use super::latency::Times;
+use super::name::sanitized;
+use crate::front::serve::ListenerStats;
+use crate::observe::latency::{Latency, Times};
+
+/// Where statistics are read from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub tallies: Arc<Tallies>,
+    /// Latency of the gRPC listener's decisions.
+    pub latency: Latency,
+    /// Counts calls of the gRPC listener that were refused without a decision.
+    pub listener: Arc<ListenerStats>,
+}
+
+impl Source {
+    pub fn read(&self) -> Statistics {
+        let times = self.latency.read();
+        let calls = times.count().saturating_add(self.listener.refused.get());
+        Statistics::read(&self.tallies, calls, times)
+    }
+}
 
 /// One reading.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
-    /// What each name counted, in the order of [`COUNTERS`]; sorted by name.
+    /// The counters of each name, in the order of [`COUNTERS`]; sorted by name.
     pub by_name: Vec<(Arc<str>, [u64; COUNTERS.len()])>,
-    /// Asks for domains that no rule speaks of, sorted by domain.
+    /// Checks of domains without rules, sorted by domain.
     pub not_found: Vec<(Arc<str>, u64)>,
-    /// Loads of the rules that made a book.
+    /// Successful loads of the rules.
     pub config_load_success: u64,
-    /// Loads that made none.
+    /// Failed loads.
     pub config_load_error: u64,
-    /// Requests that were wrong in form, or came before there were rules.
+    /// Malformed requests, and requests before the first rules.
     pub service_error: u64,
-    /// Requests that passed only because everything is in shadow mode.
+    /// Requests admitted only because of the global shadow mode.
     pub global_shadow_mode: u64,
     /// Calls of `ShouldRateLimit`.
     pub calls: u64,
-    /// How long those took that were decided.
+    /// Latency of the decided calls.
     pub times: Times,
 }
 
 impl Statistics {
-    /// Reads `tallies`, and adds what the gRPC door knows of its calls.
+    /// Reads `tallies`, and adds the calls of the gRPC listener.
     pub fn read(tallies: &Tallies, calls: u64, times: Times) -> Self {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let by_name = tallies.all().into_iter().map(|(name, tally)| (name, tally.read()));
         let not_found =
-            tallies.unknown_domains().into_iter().map(|(domain, asks)| (domain, read(&asks)));
+            tallies.unknown_domains().into_iter().map(|(domain, checks)| (domain, read(&checks)));
         let service = &tallies.service;
         Self {
             by_name: by_name.collect(),
@@ -61,7 +69,7 @@ impl Statistics {
         }
     }
 
-    /// Hands every counter to `take` by its full name.
+    /// Calls `take` with the full name and the value of every counter.
     pub fn counters(&self, mut take: impl FnMut(&str, u64)) {
         let mut name = String::new();
         for (tally, counts) in &self.by_name {
@@ -74,11 +82,11 @@ impl Statistics {
                 take(&name, *value);
             }
         }
-        for (domain, asks) in &self.not_found {
+        for (domain, checks) in &self.not_found {
             name.clear();
             let domain = sanitized(domain);
             let _ = write!(name, "ratelimit.service.rate_limit.{domain}.domain_not_found");
-            take(&name, *asks);
+            take(&name, *checks);
         }
         for (name, value) in [
             ("ratelimit.service.config_load_success", self.config_load_success),

@@ -1,12 +1,12 @@
-//! The limits in force, one a line, in the words of envoyproxy/ratelimit:
+//! The limits in force, one a line, in the format of envoyproxy/ratelimit:
 //!
 //! ```text
 //! shop.user_ann: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
 //! ```
 //!
-//! Sorted, which it is not there. A window that is none of Envoy's units stands by its length
-//! (`unit=90s`); a rule of several limits has one line each; an unlimited one is `unit=UNKNOWN
-//! requests_per_unit=0`, as there.
+//! The lines are sorted, unlike there. A window that is not one of Envoy's units is shown as a
+//! duration (`unit=90s`); a rule with several limits has a line for each; an unlimited one is
+//! `unit=UNKNOWN requests_per_unit=0`, as there.
 //!
 //! Source: `src/config/config_impl.go`, `dump`.
 

@@ -1,7 +1,7 @@
 //! Sends the statistics to a statsd server, every `stats.flush_interval` and once at the end.
 //!
-//! A server that is away, slow or full costs a second of this task and nothing else: nobody waits
-//! for it, and nothing is queued. What was not handed over stays owed; `Sent` knows it.
+//! A server that is unavailable, slow or full costs one second of this task and nothing else: no
+//! other task waits for it, and nothing is queued. Unsent values stay pending in [`Sent`].
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,35 +12,36 @@ use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::core::Failed;
-use super::statistics::VerdictSource;
+use super::reading::Source;
+use super::statsd::{Dialect, Sent};
 use crate::config::{Stats, StatsdProtocol};
-use crate::observe::statistics::statsd::{Dialect, Sent};
 
-/// How long looking up, connecting and writing may take together. It is also what a server that
-/// does not answer adds to the end of the node.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout of name resolution, connect and write together. An unresponsive server delays the
+/// shutdown of the node by it.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The way to one statsd server.
-pub(super) struct Statsd {
+/// Exports to one statsd server.
+#[derive(Debug)]
+pub struct StatsdExporter {
     server: Option<String>,
     protocol: StatsdProtocol,
     dialect: Dialect,
     interval: Duration,
-    source: VerdictSource,
+    source: Source,
     sent: Sent,
     connection: Option<Connection>,
-    /// Whether the last flush went through, so that the log says when that changes.
-    is_well: bool,
+    /// Whether the last flush succeeded; changes are logged.
+    is_healthy: bool,
 }
 
+#[derive(Debug)]
 enum Connection {
     Stream(TcpStream),
     Datagrams(UdpSocket),
 }
 
-impl Statsd {
-    pub(super) fn new(stats: &Stats, source: VerdictSource) -> Self {
+impl StatsdExporter {
+    pub fn new(stats: &Stats, source: Source) -> Self {
         let tags = stats.tags();
         let dialect = match stats.statsd_protocol {
             StatsdProtocol::Tcp => Dialect::stream(&tags),
@@ -51,19 +52,19 @@ impl Statsd {
             server: stats.statsd.clone(),
             protocol: stats.statsd_protocol,
             dialect,
-            interval: Duration::from_nanos(stats.flush_interval.as_nanos()),
+            interval: stats.flush_interval.to_std(),
             source,
             sent: Sent::default(),
             connection: None,
-            is_well: true,
+            is_healthy: true,
         }
     }
 
-    /// Sends until `stop`, and then what is left; without a server it only waits for that.
-    pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Failed> {
+    /// Sends until `stop`, then flushes once more. Without a server it returns at `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
         let Some(server) = self.server.take() else {
             stop.cancelled().await;
-            return Ok(());
+            return;
         };
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,48 +75,48 @@ impl Statsd {
             };
             self.flush(&server).await;
             if is_last {
-                return Ok(());
+                return;
             }
         }
     }
 
     async fn flush(&mut self, server: &str) {
-        let outcome = match tokio::time::timeout(PATIENCE, self.send(server)).await {
+        let outcome = match tokio::time::timeout(FLUSH_TIMEOUT, self.send(server)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         };
         match outcome {
-            Ok(()) if !self.is_well => {
-                tracing::info!(server, "the statsd server takes statistics again");
-                self.is_well = true;
+            Ok(()) if !self.is_healthy => {
+                tracing::info!(server, "sending statistics to the statsd server again");
+                self.is_healthy = true;
             }
             Ok(()) => {}
             Err(error) => {
-                // Half a line may be on its way: what follows it must not be taken for its end.
+                // Half a line may have been sent; the next line must not be appended to it.
                 self.connection = None;
-                if self.is_well {
+                if self.is_healthy {
                     tracing::warn!(
                         server,
                         %error,
-                        "send statistics to the statsd server; they are kept until it takes them"
+                        "failed to send statistics to the statsd server; retrying, nothing is lost"
                     );
-                    self.is_well = false;
+                    self.is_healthy = false;
                 }
             }
         }
     }
 
-    /// Hands over what is owed. Not cancel-safe: the connection is to be dropped then.
+    /// Sends pending values. Not cancel-safe: drop the connection after a cancellation.
     async fn send(&mut self, server: &str) -> io::Result<()> {
-        let owed = self.sent.owed(&self.source.read(), &self.dialect);
-        if owed.is_empty() {
+        let pending = self.sent.pending(&self.source.read(), &self.dialect);
+        if pending.is_empty() {
             return Ok(());
         }
         let mut connection = match self.connection.take().filter(Connection::is_open) {
             Some(connection) => connection,
             None => Connection::open(server, self.protocol).await?,
         };
-        for chunk in owed {
+        for chunk in pending {
             connection.write(&chunk.bytes).await?;
             self.sent.note(chunk);
         }
@@ -139,8 +140,8 @@ impl Connection {
         Ok(Self::Datagrams(socket))
     }
 
-    /// Whether the server has not closed it: the first write after that would go nowhere, without
-    /// an error. A statsd server says nothing; if it does, that is no reason to part.
+    /// Whether the server has not closed the connection: the first write afterwards would be lost
+    /// without an error. Data from the server, which statsd does not define, is ignored.
     fn is_open(&self) -> bool {
         match self {
             Self::Stream(stream) => match stream.try_read(&mut [0; 1_024]) {

@@ -1,16 +1,17 @@
-//! A text that nobody is shown.
+//! Types of values: secrets and durations.
 
 use std::fmt;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
+use tidegate_limiter::units::Span;
 
-/// A password. It is written nowhere: not in logs, not in errors, not by `Debug`.
+/// A password. It never appears in logs, errors or `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text, to compare with.
+    /// The password in plain text, for comparison.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -30,14 +31,14 @@ impl fmt::Debug for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_string(Text)
+        from.deserialize_string(SecretVisitor)
     }
 }
 
-/// Takes text. serde's own complaint about a number would quote it.
-struct Text;
+/// Accepts text. serde's own error for a number would quote the number.
+struct SecretVisitor;
 
-impl Visitor<'_> for Text {
+impl Visitor<'_> for SecretVisitor {
     type Value = Secret;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,6 +59,25 @@ impl Visitor<'_> for Text {
 
     fn visit_f64<E: Error>(self, _: f64) -> Result<Secret, E> {
         Err(E::custom("a number, expected a string"))
+    }
+}
+
+/// Reads a duration such as `"400ms"`, `"90s"` or `"1h30m"`; for `#[serde(deserialize_with)]`.
+pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+    from.deserialize_str(DurationVisitor)
+}
+
+struct DurationVisitor;
+
+impl Visitor<'_> for DurationVisitor {
+    type Value = Span;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+        text.parse().map_err(|_| E::custom(format_args!("{text:?} is not a duration")))
     }
 }
 

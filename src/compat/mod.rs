@@ -1,0 +1,3 @@
+//! Compatibility with other rate limiters.
+
+pub mod envoy_ratelimit;
