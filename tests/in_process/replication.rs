@@ -114,8 +114,7 @@ async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
     for node in [&a, &b] {
         node.wait_for_view("both", |view| view.owners().count() == 2).await;
     }
-    let ownership = &a.core.ownership;
-    eventually("it may own", TIMEOUT, || ownership.has_lease(Scope::Region)).await;
+    settled(&[&a, &b]).await;
     let values = owned_by(&a, "durable", 2);
     assert_eq!(b.check("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
     assert_eq!(b.check("durable", &values[1]).await.statuses[0].source, VerdictSource::Fallback);

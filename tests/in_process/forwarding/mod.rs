@@ -2,7 +2,7 @@
 //! happens to the messages.
 
 mod all_or_nothing;
-mod bench;
+pub(crate) mod bench;
 mod negative_cache;
 mod retries;
 mod searches;
