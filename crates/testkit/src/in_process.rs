@@ -11,7 +11,7 @@ use tidegate::node::{self, Core, Setup};
 use tidegate_cluster::environment::Environment;
 use tidegate_cluster::pki::{Authority, Identity};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::units::{Hits, Span};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::View;
 use tidegate_rules::book::Book;
