@@ -21,7 +21,7 @@ fn the_whole_show_holds_and_leaves_nothing_behind() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
 
-    // The tables of the strict bursts say region, asked, passed, limit. Before the death each node got
+    // The tables of the strict bursts contain region, sent, passed, limit. Before the kill each node got
     // a third of the requests; after it, one now and then was tried on the dead one first.
     let rows = |row: &[&str]| {
         text.lines().filter(|l| l.split_whitespace().eq(row.iter().copied())).count()
@@ -32,11 +32,11 @@ fn the_whole_show_holds_and_leaves_nothing_behind() {
     assert_eq!(text.matches("   ok ").count(), 6, "{text}");
     for part in [
         "eu-1 eu-2 us-1",
-        "asked 300, passed 50\n",
+        "sent 300, passed 50\n",
         "HTTP/1.1 429 Too Many Requests\n",
         "x-ratelimit-remaining: 0\n",
-        "asked 60 more, passed 0\n",
-        "800 answers, 800 passed, 0 errors",
+        "sent 60 more, passed 0\n",
+        "800 responses, 800 passed, 0 errors",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -48,7 +48,7 @@ fn the_whole_show_holds_and_leaves_nothing_behind() {
 fn it_stays_up_for_trying_until_it_is_told_to_end() {
     let home = tempfile::tempdir().unwrap();
     let mut demo = Running::start(&home);
-    let text = demo.read_until("Ctrl-C ends it");
+    let text = demo.read_until("Ctrl-C ends the demo");
 
     let check = text.lines().find(|line| line.contains(" check demo user=me ")).unwrap();
     let mut words = check.split_whitespace();
