@@ -21,6 +21,9 @@ use crate::output::Output;
 /// not depend on its other load.
 pub(crate) const DEADLINE_MS: u64 = 100;
 
+/// The keys of the rules. The header of each is `x-` and the key.
+pub(crate) const KEYS: [&str; 5] = ["user", "login", "licence", "page", "visitor"];
+
 const RULES: &str = include_str!("../rules.yaml");
 
 /// How long a process may take to drain before it is killed.
@@ -191,16 +194,22 @@ impl Cluster {
 
 /// The configuration of a node. The system chooses all ports; the node's log contains them.
 pub fn node_configuration(id: &str, region: &str, seed: Option<SocketAddr>) -> String {
-    let seeds = seed.map_or_else(String::new, |seed| format!("\"{seed}\""));
+    let seed = seed.map(|seed| format!("\"{seed}\"")).unwrap_or_default();
+    let descriptors = KEYS
+        .map(|key| format!("  {{ entries = [{{ key = \"{key}\", header = \"x-{key}\" }}] }},\n"))
+        .concat();
     format!(
-        r#"[node]
-id = "{id}"
-region = "{region}"
+        r#"node = {{ id = "{id}", region = "{region}" }}
+rules.path = "rules"
+http.listen = "127.0.0.1:0"
+grpc.listen = "127.0.0.1:0"
+admin.listen = "127.0.0.1:0"
+limits.drain_timeout_ms = 1000
 
 [cluster]
 name = "demo"
 listen = "127.0.0.1:0"
-seeds = [{seeds}]
+seeds = [{seed}]
 deadline_ms = {DEADLINE_MS}
 
 [tls]
@@ -209,36 +218,12 @@ cert = "pki/{id}.pem"
 key = "pki/{id}.key"
 secret = "pki/cluster.secret"
 
-[http]
-listen = "127.0.0.1:0"
-
-[grpc]
-listen = "127.0.0.1:0"
-
-[admin]
-listen = "127.0.0.1:0"
-
-[rules]
-path = "rules"
-
-[limits]
-drain_timeout_ms = 1000
-
 # The headers that limit the load balancer's /auth requests, as far as they are present.
 [auth]
 domain = "demo"
 original = "x-original"
-
-[[auth.descriptors]]
-entries = [{{ key = "user", header = "x-user" }}]
-[[auth.descriptors]]
-entries = [{{ key = "login", header = "x-login" }}]
-[[auth.descriptors]]
-entries = [{{ key = "licence", header = "x-licence" }}]
-[[auth.descriptors]]
-entries = [{{ key = "page", header = "x-page" }}]
-[[auth.descriptors]]
-entries = [{{ key = "visitor", header = "x-visitor" }}]
+descriptors = [
+{descriptors}]
 "#
     )
 }

@@ -1,7 +1,7 @@
 //! A load balancer with the upstream that it protects.
 //!
-//! It does what nginx does with `auth_request` and `proxy_next_upstream`: check each request with
-//! the nodes in turn, and skip a node for a second after it could not be reached.
+//! It does what nginx does with `auth_request` and `proxy_next_upstream`: it checks each request with
+//! one node, in turn, or with the next one if that node cannot be reached.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use axum::extract::State;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use axum::response::IntoResponse as _;
-use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use crate::cluster::KEYS;
 use crate::node::Node;
 use crate::requests::{self, Http, REGION};
 
@@ -28,22 +28,13 @@ pub(crate) const NODE: HeaderName = HeaderName::from_static("x-node");
 /// What the upstream responds.
 pub(crate) const HELLO: &str = "hello from the upstream\n";
 
-/// The headers that requests are limited by; see the rules.
-const KEYS: [&str; 5] = ["x-user", "x-login", "x-licence", "x-page", "x-visitor"];
-
-/// How long a node that could not be reached is skipped.
-const SKIPPED: Duration = Duration::from_secs(1);
 /// How long a node may take to respond.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the load balancer on a free port. It runs until the runtime ends.
 pub(crate) async fn start(nodes: &[Node]) -> io::Result<SocketAddr> {
-    let backend = |node: &Node| Backend { node: node.clone(), skipped_until: Mutex::new(None) };
-    let balancer = Balancer {
-        http: requests::client(),
-        backends: nodes.iter().map(backend).collect(),
-        next: AtomicUsize::new(0),
-    };
+    let balancer =
+        Balancer { http: requests::client(), nodes: nodes.to_vec(), next: AtomicUsize::new(0) };
     serve(Router::new().fallback(pass).with_state(Arc::new(balancer))).await
 }
 
@@ -57,30 +48,19 @@ pub(crate) async fn serve(router: Router) -> io::Result<SocketAddr> {
 
 struct Balancer {
     http: Http,
-    backends: Vec<Backend>,
+    nodes: Vec<Node>,
     next: AtomicUsize,
-}
-
-struct Backend {
-    node: Node,
-    skipped_until: Mutex<Option<Instant>>,
 }
 
 /// Checks the request with one node; the upstream responds if it may pass.
 async fn pass(State(balancer): State<Arc<Balancer>>, request: Request<Body>) -> Response<Body> {
     // Limits do not depend on the body.
     let (request, _) = request.into_parts();
-    let now = Instant::now();
-    let is_skipped = |backend: &Backend| backend.skipped_until.lock().is_some_and(|end| now < end);
-    let mut backends: Vec<&Backend> =
-        balancer.backends.iter().filter(|backend| !is_skipped(backend)).collect();
-    let next = balancer.next.fetch_add(1, Ordering::Relaxed);
-    let first = next.checked_rem(backends.len()).unwrap_or(0);
-    backends.rotate_left(first);
-    for Backend { node, skipped_until } in backends {
-        match check(&balancer.http, node, &request).await {
-            Some(verdict) => return respond(node, &verdict),
-            None => *skipped_until.lock() = Some(Instant::now() + SKIPPED),
+    let Balancer { http, nodes, next } = &*balancer;
+    let first = next.fetch_add(1, Ordering::Relaxed) % nodes.len();
+    for node in nodes[first..].iter().chain(&nodes[..first]) {
+        if let Some(verdict) = check(http, node, &request).await {
+            return respond(node, &verdict);
         }
     }
     (StatusCode::BAD_GATEWAY, "no node responds\n").into_response()
@@ -92,9 +72,9 @@ async fn check(http: &Http, node: &Node, request: &Parts) -> Option<Response<Byt
     let mut check = Request::get(format!("http://{}/auth", node.http))
         .header("x-original-uri", path)
         .header("x-original-method", request.method.as_str());
-    for key in KEYS {
-        if let Some(value) = request.headers.get(key) {
-            check = check.header(key, value);
+    for name in KEYS.map(|key| format!("x-{key}")) {
+        if let Some(value) = request.headers.get(&name) {
+            check = check.header(name, value);
         }
     }
     timeout(TIMEOUT, requests::send(http, check, Body::empty())).await.ok()?.ok()

@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::{Request, Response, header};
-use serde::Deserialize;
-use serde_json::json;
+use axum::body::Body;
+use axum::http::{Request, header};
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::error::Error;
@@ -33,13 +32,13 @@ impl Node {
         &self,
         http: &Http,
         what: &str,
-        found: impl Fn(&Status) -> Option<T>,
+        found: impl Fn(&Value) -> Option<T>,
     ) -> Result<T, Error> {
         let url = format!("http://{}/status", self.admin);
         until(&format!("{} did not see {what}", self.id), async || {
-            let response = request(http, &url, None).await?;
+            let response = send(http, Request::get(&url), Body::empty()).await?;
             let status = serde_json::from_slice(response.body());
-            Ok(found(&status.map_err(Error::context(&url, LOG_ABOVE))?))
+            Ok(found(&status.map_err(Error::context(&url, "the node's log is above"))?))
         })
         .await
     }
@@ -57,7 +56,8 @@ impl Node {
             "descriptors": [{ "entries": [{ "key": key, "value": value }], "hitsAddend": "0" }],
         });
         until(&format!("{} did not see that the limit is exhausted", self.id), async || {
-            let response = request(http, &url, Some(check.to_string())).await?;
+            let request = Request::post(&url).header(header::CONTENT_TYPE, "application/json");
+            let response = send(http, request, check.to_string()).await?;
             let remaining = response.headers().get("x-ratelimit-remaining");
             Ok(remaining.filter(|remaining| *remaining == "0").map(|_| ()))
         })
@@ -67,70 +67,30 @@ impl Node {
     /// How many checks the node decided by `on_unavailable` since its start.
     pub(crate) async fn fallbacks(&self, http: &Http) -> Result<u64, Error> {
         const SERIES: &str = "tidegate_verdicts_total{source=\"policy\"} ";
-        let response = request(http, &format!("http://{}/metrics", self.admin), None).await?;
+        let request = Request::get(format!("http://{}/metrics", self.admin));
+        let response = send(http, request, Body::empty()).await?;
         let text = String::from_utf8_lossy(response.body());
         let value = text.lines().find_map(|line| line.strip_prefix(SERIES));
         Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 }
 
-/// The part of `/status` that the demo reads.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Status {
-    not_ready: Option<String>,
-    members: Vec<Member>,
-    ownership: Option<Ownership>,
+/// The ids of the members that are up, by a `/status`.
+pub(crate) fn up(status: &Value) -> Vec<&str> {
+    let is_up = |member: &&Value| member["state"] == "self" || member["state"] == "up";
+    let members = status["members"].as_array().into_iter().flatten();
+    members.filter(is_up).filter_map(|member| member["id"].as_str()).collect()
 }
 
-#[derive(Debug, Deserialize)]
-struct Member {
-    id: String,
-    /// Of its mesh listener.
-    addr: Option<String>,
-    state: String,
+/// The address of the mesh listener of the node whose `/status` this is.
+pub(crate) fn mesh(status: &Value) -> Option<SocketAddr> {
+    let mut members = status["members"].as_array()?.iter();
+    members.find(|member| member["state"] == "self")?["addr"].as_str()?.parse().ok()
 }
 
-#[derive(Debug, Deserialize)]
-struct Ownership {
-    /// Share of the ring, 0 to 1.
-    decides: f64,
-}
-
-impl Status {
-    /// The ids of the members that are up.
-    pub(crate) fn up(&self) -> Vec<&str> {
-        let is_up = |member: &&Member| ["self", "up"].contains(&&*member.state);
-        self.members.iter().filter(is_up).map(|member| &*member.id).collect()
-    }
-
-    pub(crate) fn is_ready(&self) -> bool {
-        self.not_ready.is_none()
-    }
-
-    /// The address of the node's own mesh listener.
-    pub(crate) fn mesh(&self) -> Option<SocketAddr> {
-        let own = self.members.iter().find(|member| member.state == "self")?;
-        own.addr.as_ref()?.parse().ok()
-    }
-
-    /// Whether the node owns all keys of its region.
-    pub(crate) fn owns_whole_region(&self) -> bool {
-        self.ownership.as_ref().is_some_and(|ownership| ownership.decides > 0.999)
-    }
-}
-
-const LOG_ABOVE: &str = "the node's log is above";
-
-/// GET, or POST of a JSON body.
-async fn request(http: &Http, url: &str, body: Option<String>) -> Result<Response<Bytes>, Error> {
-    let sent = match body {
-        None => send(http, Request::get(url), Body::empty()).await,
-        Some(body) => {
-            let request = Request::post(url).header(header::CONTENT_TYPE, "application/json");
-            send(http, request, body).await
-        }
-    };
-    sent.map_err(Error::context(url, LOG_ABOVE))
+/// Whether the node whose `/status` this is decides all keys of its region.
+pub(crate) fn decides_whole_region(status: &Value) -> bool {
+    status["ownership"]["decides"].as_f64().is_some_and(|share| share > 0.999)
 }
 
 /// Calls `attempt` until it returns a value. `failure` is the error's text when it takes too long.

@@ -1,19 +1,20 @@
 //! HTTP requests: single ones, bursts, and steady load, with a tally of the responses.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::request::Builder;
-use axum::http::{HeaderName, Request, Response, StatusCode};
+use axum::http::{HeaderName, Request, Response, StatusCode, Uri};
 use futures_util::{StreamExt, stream};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::error::Error;
 
 /// The region of the node that decided a request, as the load balancer reports it.
 pub(crate) const REGION: HeaderName = HeaderName::from_static("x-region");
@@ -32,23 +33,23 @@ pub(crate) fn client() -> Http {
 }
 
 /// Sends a request and returns the whole response, whatever its status. There is no timeout.
-///
-/// # Errors
-///
-/// The innermost error message, such as "connection refused".
 pub(crate) async fn send(
     http: &Http,
     request: Builder,
     body: impl Into<Body>,
-) -> Result<Response<Bytes>, String> {
-    let request = request.body(body.into()).map_err(|error| innermost(&error))?;
-    let response = http.request(request).await.map_err(|error| innermost(&error))?;
-    let (head, body) = response.into_parts();
-    let body = to_bytes(Body::new(body), RESPONSE_BYTES_MAX).await;
-    Ok(Response::from_parts(head, body.map_err(|error| innermost(&error))?))
+) -> Result<Response<Bytes>, Error> {
+    let url = request.uri_ref().map(Uri::to_string).unwrap_or_default();
+    let exchange = async {
+        let (head, body) = http.request(request.body(body.into())?).await?.into_parts();
+        let body = to_bytes(Body::new(body), RESPONSE_BYTES_MAX).await?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Response::from_parts(head, body))
+    };
+    exchange.await.map_err(|error| {
+        Error::new(format!("{url}: {}", innermost(&*error)), "the node's log is above")
+    })
 }
 
-fn innermost(error: &dyn Error) -> String {
+fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }
 
