@@ -77,7 +77,7 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<Outcome, Fai
 }
 
 /// Creates an authority and a secret.
-pub(super) fn init(dir: &Path) -> Result<(), Failure> {
+fn init(dir: &Path) -> Result<(), Failure> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).map_err(|error| {
         UserError::new(
@@ -90,20 +90,15 @@ pub(super) fn init(dir: &Path) -> Result<(), Failure> {
 }
 
 /// From an hour ago for `days` days.
-pub(super) fn validity(days: u32) -> Validity {
-    let now = now();
-    Validity {
-        not_before: now.minus(CLOCK_SLACK),
-        not_after: now.plus(Span::from_secs(u64::from(days) * 86_400)),
-    }
-}
-
-/// The time on this machine.
 #[expect(
     clippy::disallowed_methods,
     reason = "a command that runs outside a node and the simulator"
 )]
-pub(super) fn now() -> Timestamp {
+fn validity(days: u32) -> Validity {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::EPOCH.plus(Span::from(since_epoch))
+    let now = Timestamp::EPOCH.plus(Span::from(since_epoch));
+    Validity {
+        not_before: now.minus(CLOCK_SLACK),
+        not_after: now.plus(Span::from_secs(u64::from(days) * 86_400)),
+    }
 }

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http::{Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::runtime;
 use tokio::time::timeout;
@@ -38,7 +37,7 @@ pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<By
         .build()
         .map_err(|error| no_answer(url, &error.to_string()))?;
     runtime.block_on(async {
-        match timeout(TIMEOUT, exchange(&http(), request)).await {
+        match timeout(TIMEOUT, exchange(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(problem)) => Err(no_answer(url, &problem)),
             Err(_) => Err(no_answer(url, &format!("no answer within {TIMEOUT:?}"))),
@@ -58,19 +57,9 @@ fn parse(url: &str) -> Result<Uri, Failure> {
     })
 }
 
-/// A client with a connection pool that clones share.
-pub(super) type Http = Client<HttpConnector, Full<Bytes>>;
-
-pub(super) fn http() -> Http {
-    Client::builder(TokioExecutor::new()).build_http()
-}
-
-/// Sends a request and returns the whole response, without a timeout. The error is that of the
-/// system.
-pub(super) async fn exchange(
-    http: &Http,
-    request: Request<Full<Bytes>>,
-) -> Result<Response<Bytes>, String> {
+/// The error is that of the system.
+async fn exchange(request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String> {
+    let http = Client::builder(TokioExecutor::new()).build_http();
     let response = http.request(request).await.map_err(|error| innermost(&error))?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;

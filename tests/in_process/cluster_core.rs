@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate::decide::VerdictSource;
 use tidegate_limiter::policy::Scope;
+use tidegate_limiter::units::Span;
 use tidegate_ownership::membership::{MemberState, View};
 use tidegate_ownership::route::Topology;
 use tidegate_testkit::in_process::{Node, cluster};

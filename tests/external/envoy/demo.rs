@@ -31,7 +31,7 @@ async fn a_limit_is_exact_behind_envoy_and_nothing_is_left() {
     assert_eq!(output.status.code(), Some(0), "{text}");
     let act = text.split("In front: a real Envoy").nth(1).unwrap();
     for part in
-        ["asked 300, passed 50\n", "x-envoy-ratelimited: true\n", "w=86400\n", "   ok strict"]
+        ["sent 300, passed 50\n", "x-envoy-ratelimited: true\n", "w=86400\n", "   ok strict"]
     {
         assert!(act.contains(part), "{part:?} is not in\n{text}");
     }
