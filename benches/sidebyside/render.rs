@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::results::{Duelist, Hold, Results, Row, Spread, Table};
+use super::results::{Duelist, Hold, Results, Spread, Table};
 
 /// The text between these is written by `scripts/bench`.
 pub const BEGIN: &str = "<!-- measured -->";

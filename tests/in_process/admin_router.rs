@@ -6,7 +6,7 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use tidegate::admin::report::{NodeReport, OwnerOf};
-use tidegate::admin::{Inspect, Listeners, OwnerReport, StatusReport, router};
+use tidegate::admin::{AdminState, Inspect, OwnerReport, StatusReport, router};
 use tidegate::front::Probes;
 use tidegate::observe::{Health, Metrics};
 use tokio_util::sync::CancellationToken;
@@ -81,7 +81,7 @@ async fn a_status_is_read_back_as_it_was_written() {
 
 #[tokio::test]
 async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
-    let listeners = listeners(&Health::default());
+    let listeners = state(&Health::default());
     for (request, status, drains) in [
         (Request::get("/drain"), StatusCode::METHOD_NOT_ALLOWED, false),
         (Request::post("/status"), StatusCode::METHOD_NOT_ALLOWED, false),
@@ -93,8 +93,8 @@ async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
     }
 }
 
-fn listeners(health: &Health) -> Listeners {
-    Listeners {
+fn state(health: &Health) -> AdminState {
+    AdminState {
         inspect: Arc::new(Fake),
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),
@@ -103,7 +103,7 @@ fn listeners(health: &Health) -> Listeners {
 
 async fn get(path: &str, health: &Health) -> (StatusCode, String, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = router(listeners(health)).oneshot(request).await.unwrap();
+    let response = router(state(health)).oneshot(request).await.unwrap();
     let status = response.status();
     let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
     let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -149,7 +149,7 @@ fn key(group: Group) -> Key {
     Key { group, index: 0 }
 }
 
-fn error() -> ServiceReply {
+fn error() -> Answer {
     Answer::Error("refused".to_owned())
 }
 

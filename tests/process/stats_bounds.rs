@@ -5,6 +5,9 @@
 
 use std::sync::atomic::Ordering;
 
+use tidegate::compat::envoy_ratelimit::statistics::prometheus::{Form, render};
+use tidegate::compat::envoy_ratelimit::statistics::statsd::{Dialect, Sent};
+use tidegate::compat::envoy_ratelimit::statistics::{Statistics, sanitized};
 use tidegate::config::Config;
 use tidegate::decide::Decide;
 use tidegate::front::bounds::Bounds;
@@ -14,9 +17,6 @@ use tidegate::front::rls::message::{
 use tidegate::front::rls::{check_request, descriptors, response};
 use tidegate::node;
 use tidegate::observe::latency::Times;
-use tidegate::observe::statistics::prometheus::{Form, render};
-use tidegate::observe::statistics::statsd::{Dialect, Sent};
-use tidegate::observe::statistics::{Statistics, sanitized};
 use tidegate_rules::tally::{COUNTERS, NAMES_BYTES_MAX, NAMES_MAX, OTHER, Outcome, Tallies};
 use tidegate_testkit::exclusive;
 use tidegate_testkit::in_process::standalone;

@@ -4,9 +4,6 @@ use super::{cluster, expiry as expiring, grpc, resp, store};
 use crate::render::number;
 use crate::results::{Hold, Results};
 
-/// The longest that a run may take.
-const SECONDS_MAX: u64 = 15 * 60;
-
 /// Everything that must hold, measured or not.
 pub fn all(results: &Results) -> Vec<Hold> {
     let median = |table: &str, row: &str, column: &str| results.median(table, row, column);
@@ -87,13 +84,6 @@ pub fn all(results: &Results) -> Vec<Hold> {
         expiry("s until it was back"),
     ));
     holds.push(duel(results));
-    let seconds = results.seconds;
-    holds.push(Hold {
-        what: "the whole run, builds aside".into(),
-        bound: format!("at most {SECONDS_MAX} s"),
-        measured: format!("{seconds} s"),
-        holds: Some(seconds <= SECONDS_MAX),
-    });
     holds
 }
 

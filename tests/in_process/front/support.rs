@@ -118,7 +118,7 @@ pub(crate) struct RecordedCheck {
 
 /// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit.
 pub(crate) struct Table {
-    pub(crate) answers: BTreeMap<&'static str, Answer>,
+    pub(crate) answers: BTreeMap<&'static str, CheckResponse>,
     pub(crate) checks: Mutex<Vec<RecordedCheck>>,
     pub(crate) gate: Semaphore,
 }
@@ -154,7 +154,7 @@ impl Table {
 }
 
 impl Decide for Table {
-    async fn decide(&self, request: CheckRequest<'_>) -> ServiceReply {
+    async fn decide(&self, request: CheckRequest<'_>) -> CheckResponse {
         let entries = |descriptor: &tidegate_limiter::descriptor::Descriptor<'_>| {
             descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect()
         };

@@ -73,7 +73,7 @@ async fn a_client_without_the_right_certificate_is_refused() {
     for (refused, shown) in [None, Some(&peer), Some(&misnamed)].into_iter().zip(1..) {
         let client = site.client(refused, &TLS13);
         check(listener.addr, &client).await.expect_err("it is refused");
-        assert_eq!(listener.stats.unshaken.get(), shown);
+        assert_eq!(listener.stats.handshake_failed.get(), shown);
     }
 }
 

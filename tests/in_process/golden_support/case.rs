@@ -257,8 +257,8 @@ impl Step {
 
     /// When the window of a unit began.
     pub(crate) fn window(&self, unit: &Value) -> u64 {
-        let unit = Unit::ALL.into_iter().find(|it| unit.as_str() == Some(it.name()));
-        let window = unit.and_then(Unit::window).map_or(1, Span::as_secs_ceil);
+        let unit = unit.as_str().and_then(Unit::from_str_name);
+        let window = unit.and_then(rls::window).map_or(1, Span::as_secs_ceil);
         self.seconds() / window * window
     }
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 use tidegate::front::rls::message::{Code, DescriptorStatus, RateLimitResponse, Unit};
-use tidegate::front::rls::structure::{Kind, Struct, Value as StructValue};
+use tidegate_proto::google::protobuf::value::Kind;
+use tidegate_proto::google::protobuf::{Struct, Value as StructValue};
 use tonic::Status;
 
 /// What the service answered.
@@ -58,13 +59,13 @@ fn structure(structure: &Struct) -> Value {
 
 fn struct_value(key: &str, value: &StructValue) -> Value {
     match value.kind.as_ref().expect("a value") {
-        Kind::Null(_) => Value::Null,
-        Kind::Bool(truth) => json!(truth),
-        Kind::Number(number) => numbers(&json!(number)),
+        Kind::NullValue(_) => Value::Null,
+        Kind::BoolValue(truth) => json!(truth),
+        Kind::NumberValue(number) => numbers(&json!(number)),
         Kind::StringValue(text) if key == "limit" => json!(unit_as_number(text)),
         Kind::StringValue(text) => json!(text),
-        Kind::Struct(inner) => structure(inner),
-        Kind::List(list) => list.values.iter().map(|value| struct_value("", value)).collect(),
+        Kind::StructValue(inner) => structure(inner),
+        Kind::ListValue(list) => list.values.iter().map(|value| struct_value("", value)).collect(),
     }
 }
 
