@@ -9,6 +9,7 @@ mod chaos_checks;
 mod clock;
 mod cluster_core;
 mod config_load;
+mod demo_config;
 mod envoy_ratelimit_settings;
 mod eventual_convergence;
 mod forwarding;

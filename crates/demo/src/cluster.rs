@@ -16,9 +16,9 @@ use crate::error::Error;
 use crate::node::{Node, until};
 use crate::output::Output;
 
-/// `[cluster] deadline`: how long the owner of a key may take to respond to another node. The
-/// default is 10 ms; here one machine runs three nodes and all their clients, and the results should
-/// not depend on its other load.
+/// `[cluster] deadline`, in milliseconds: how long a key's owner may take to respond to a peer.
+/// The default is 10 ms; here one machine runs three nodes and all their clients, and the results
+/// should not depend on its other load.
 pub(crate) const DEADLINE_MS: u64 = 100;
 
 /// The keys of the rules. The header of each is `x-` and the key.

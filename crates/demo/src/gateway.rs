@@ -1,7 +1,7 @@
 //! A load balancer with the upstream that it protects.
 //!
-//! It does what nginx does with `auth_request` and `proxy_next_upstream`: it checks each request with
-//! one node, in turn, or with the next one if that node cannot be reached.
+//! It does what nginx does with `auth_request` and `proxy_next_upstream`: it checks each request
+//! with one node, in turn, or with the next one if that node cannot be reached.
 
 use std::io;
 use std::net::SocketAddr;

@@ -53,7 +53,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }
 
-/// Sends one request for the upstream behind `addr`, limited by `header`. `None` without a response.
+/// Sends one request for the upstream behind `addr`, limited by `header`. `None`: no response.
 pub(crate) async fn one(
     http: &Http,
     addr: SocketAddr,
@@ -83,8 +83,8 @@ pub(crate) async fn burst(
 }
 
 /// Sends one request each `pause`, without waiting for the responses to earlier ones. Returns the
-/// slowest response time too. The requests are those of 200 visitors in turn, so that every node owns
-/// some of their keys.
+/// slowest response time too. The requests are those of 200 visitors in turn, so that every node
+/// owns some of their keys.
 pub(crate) async fn steady(
     http: &Http,
     addr: SocketAddr,

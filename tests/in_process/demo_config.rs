@@ -1,5 +1,4 @@
 //! The configuration that the demo writes for its nodes is accepted.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tidegate::config;
 
