@@ -48,7 +48,8 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     until("the victim decides for its peers", Duration::from_secs(10), victim_decides).await;
     let first_generation = cluster.nodes[2].status().await.unwrap().node.generation;
 
-    let already = cluster.nodes[0].verdicts("policy").await + cluster.nodes[1].verdicts("policy").await;
+    let already =
+        cluster.nodes[0].verdicts("policy").await + cluster.nodes[1].verdicts("policy").await;
     let killed = Instant::now();
     cluster.nodes[2].kill();
     stop_victim.cancel();
