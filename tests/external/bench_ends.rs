@@ -3,6 +3,8 @@
 //! The program behind it is built and run with small numbers, so that it takes seconds. What is
 //! missing on this machine is reported by the program.
 
+#![allow(clippy::disallowed_methods, reason = "deadlines of a test")]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -29,6 +29,12 @@ pub struct Reply {
 /// Far above what any request takes: it ends a test that would hang.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+impl Default for Http {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Http {
     pub fn new() -> Self {
         let mut connector = HttpConnector::new();

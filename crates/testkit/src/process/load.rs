@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::http_client::{Http, check_body};
 
 /// Clients that send until their token is cancelled.
+#[derive(Default)]
 pub struct Load {
     clients: JoinSet<(SocketAddr, Results)>,
 }
@@ -33,7 +34,7 @@ const KEYS: usize = 300;
 
 impl Load {
     pub fn new() -> Self {
-        Self { clients: JoinSet::new() }
+        Self::default()
     }
 
     /// Adds `count` clients of `listener`, each with a connection of its own, until `stop`.
