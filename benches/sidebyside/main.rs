@@ -1,10 +1,10 @@
 //! tidegate beside its alternatives, on the same machine in the same run.
 //!
 //! `scripts/bench` builds everything and starts this program once per part. Measurements are closed
-//! loops with the usual tools, open loops at fixed rates, memory per key, and a duel on correctness.
-//! Targets are measured in turns, A B A B; a cell is the median of the rounds with minimum and
-//! maximum. Client and servers share the machine's cores, so the CPU time of both is given beside
-//! the rates. A bound that is not met is reported as missed.
+//! loops with the usual tools, open loops at fixed rates, memory per key, and a duel on
+//! correctness. Targets are measured in turns, A B A B; a cell is the median of the rounds with
+//! minimum and maximum. Client and servers share the machine's cores, so the CPU time of both is
+//! given beside the rates. A bound that is not met is reported as missed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark has to read a clock")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]

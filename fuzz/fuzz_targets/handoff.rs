@@ -1,8 +1,8 @@
 //! Messages of handovers: their bytes, and any order of whatever happens to the machine that reads
 //! them, the answers of peers that lie among it.
 //!
-//! One owner per key among honest nodes is checked by `crates/ownership/tests/model.rs`. Here nobody is
-//! honest but this node, and it must hold that
+//! One owner per key among honest nodes is checked by `crates/ownership/tests/model.rs`. Here
+//! nobody is honest but this node, and it must hold that
 //!
 //! - nothing panics, and its epoch never goes back;
 //! - it never holds a place that it was neither given, nor claimed, nor had released itself;

@@ -1,5 +1,6 @@
 //! Any bytes as a request of Envoy's rate limit service: decoded, decided by a single node, and
-//! answered. Nothing panics; a response has one status per descriptor and can be encoded and decoded.
+//! answered. Nothing panics; a response has one status per descriptor and can be encoded and
+//! decoded.
 
 #![no_main]
 

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use http::{Method, Response, header};
 use serde_json::{Value, json};
 
+use super::entry::entry;
 use super::table::Paint;
-use super::{Failure, Outcome, client, entry};
+use super::{Failure, Outcome, client};
 use crate::config::UserError;
 
 /// Check a descriptor against its limits and charge the hits.

@@ -11,6 +11,7 @@ mod client;
 mod config_check;
 mod demo;
 mod drain;
+mod entry;
 mod failure;
 mod outcome;
 mod ratelimit;
@@ -114,13 +115,5 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<Outco
         Command::Status(args) => status::run(&args, screen, out),
         Command::Drain(args) => drain::run(&args, out),
         Command::Demo(args) => demo::run(&args, screen, out),
-    }
-}
-
-/// `KEY=VALUE`; the value may contain `=`.
-fn entry(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
     }
 }

@@ -1,5 +1,5 @@
-//! `tidegate rules validate` and `tidegate rules test`: errors in rule files, and which rule applies
-//! to a request. Neither needs a running node.
+//! `tidegate rules validate` and `tidegate rules test`: errors in rule files, and which rule
+//! applies to a request. Neither needs a running node.
 //!
 //! Both write to `out`, as text or as one JSON value, and return whether the result is positive,
 //! which the caller turns into the exit code.

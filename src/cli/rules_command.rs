@@ -7,8 +7,9 @@ use clap::Subcommand;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_rules::load::Options;
 
+use super::entry::entry;
 use super::rules::{self, Dialect, Format};
-use super::{Failure, Outcome, entry};
+use super::{Failure, Outcome};
 
 /// Validate and test rule files without a node.
 #[derive(Debug, Subcommand)]

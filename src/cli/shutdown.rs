@@ -6,8 +6,8 @@ use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first SIGTERM or Ctrl-C: the node then drains. The second signal
-/// ends the process at once, with the exit code of a process ended by Ctrl-C.
+/// A token that is cancelled by the first SIGTERM or Ctrl-C: the node then drains. The second
+/// signal ends the process at once, with the exit code of a process ended by Ctrl-C.
 ///
 /// Must be called inside the runtime. Its task runs until the process ends.
 pub(super) fn on_signal() -> io::Result<CancellationToken> {
@@ -33,8 +33,8 @@ pub(super) fn on_signal() -> io::Result<CancellationToken> {
     Ok(token)
 }
 
-/// Cancels `token` when standard input ends. The parent process holds the other end of a pipe, which
-/// closes when the parent ends for whatever reason.
+/// Cancels `token` when standard input ends. The parent process holds the other end of a pipe,
+/// which closes when the parent ends for whatever reason.
 ///
 /// Uses a thread of its own instead of the runtime's reader of standard input: a runtime does not
 /// shut down before its reader returns, and this one may block forever.

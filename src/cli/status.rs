@@ -9,8 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::admin_client::{self, AdminDoor};
+use super::entry::entry;
 use super::table::{self, Paint};
-use super::{Failure, Outcome, client, entry};
+use super::{Failure, Outcome, client};
 use crate::admin::report::{MemberReport, OwnershipReport, StorageReport};
 use crate::admin::{OwnerReport, StatusReport};
 use crate::config::UserError;

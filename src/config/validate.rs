@@ -333,6 +333,7 @@ fn ensure(
     Err(Invalid { key, problem: problem.into(), fix: fix.into() })
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers pass literals and Copy values")]
 fn within<T: PartialOrd + Display>(
     key: &'static str,
     value: T,

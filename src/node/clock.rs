@@ -6,10 +6,10 @@
 //! it is compared with the system clock:
 //!
 //! - a small difference: it runs up to 10 % faster or slower until the difference is gone;
-//! - behind by one second to one hour in ten comparisons in a row: it steps forward (the machine was
-//!   suspended, or the clock was wrong when the node started);
-//! - anything else: it continues unchanged, and [`Discipline::error`] shows the difference; a restart
-//!   takes the system's time.
+//! - behind by one second to one hour in ten comparisons in a row: it steps forward (the machine
+//!   was suspended, or the clock was wrong when the node started);
+//! - anything else: it continues unchanged, and [`Discipline::error`] shows the difference; a
+//!   restart takes the system's time.
 //!
 //! Example: the system clock is set back by 30 s. The decision clock runs at 90 % speed for 300 s
 //! and is correct again; no window began twice.

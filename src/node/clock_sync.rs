@@ -89,7 +89,8 @@ impl ClockSync {
         if before.is_beyond != skew.is_beyond {
             log_change(skew, self.max);
         }
-        // The node may join after the first comparison, so it counts only now that the clock is right.
+        // The node may join after the first comparison, so it counts only now that the clock is
+        // right.
         if is_all && !offsets.is_empty() && comparisons < JOINING_COMPARISONS {
             self.comparisons.store(comparisons + 1, Ordering::Release);
         }

@@ -1,5 +1,5 @@
-//! A node without its listeners: everything between a request and its verdict, and the connection to
-//! peers.
+//! A node without its listeners: everything between a request and its verdict, and the connection
+//! to peers.
 //!
 //! Time, randomness and sockets come from an [`Environment`], so that the same core runs in a
 //! process, in a test and in the simulator.
@@ -30,7 +30,8 @@ use tokio_util::sync::CancellationToken;
 use super::clock_sync::ClockSync;
 use super::durable::{self, Durable, Given};
 use super::join::{until_joined, until_settled};
-use super::service::{PeerCounters, PeerService};
+use super::joined::Joined;
+use super::service::PeerService;
 use super::skew::Skew;
 use crate::config::Config;
 use crate::decide::{self, Decider, LocalNode};
@@ -78,24 +79,6 @@ pub struct Core {
 
 /// Consumed by [`Core::run`].
 pub struct Tasks(Option<mesh::Tasks>);
-
-/// The connection to peers.
-#[derive(Clone)]
-pub struct Joined {
-    pub mesh: Mesh,
-    pub gossip: Gossip,
-    pub synchroniser: Synchroniser,
-    pub ownership_driver: Driver,
-    pub replicator: Replicator,
-    /// Cancelled when this node has joined and may own keys.
-    pub is_member: CancellationToken,
-    /// Rejected messages of peers.
-    pub(super) refused: Arc<PeerCounters>,
-    /// Interval of gossip rounds.
-    pub(super) gossip_interval: Duration,
-    /// Whether seeds are configured; a node without seeds is the first of its cluster.
-    pub(super) has_seeds: bool,
-}
 
 /// The core could not start.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +136,8 @@ impl Core {
         let own = own_view(&incarnation, &config);
         let alone = Topology::new(node, region.clone(), own, vnodes);
         let topology = Arc::new(ArcSwap::from_pointee(alone));
-        // A standalone node owns everything; a cluster node nothing, until a majority grants a lease.
+        // A standalone node owns everything; a cluster node nothing, until a majority grants a
+        // lease.
         let ownership = match config.cluster.listen {
             Some(_) => Ownership::new(),
             None => Ownership::standalone(),
@@ -323,8 +307,8 @@ impl Core {
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
         joined.gossip.publish(|node_metadata| node_metadata.state = MemberState::Draining);
-        // Peers only accept ranges of a node that they know to be draining: first the view, then the
-        // handoff.
+        // Peers only accept ranges of a node that they know to be draining: first the view, then
+        // the handoff.
         joined.ownership_driver.view_changed(&joined.gossip.views().borrow());
         let handed_over = async {
             while !joined.ownership_driver.has_transferred_all() {
@@ -370,7 +354,8 @@ impl Core {
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();
         running.spawn(async move { ownership_driver.run(driver_mesh, copies, driver_stop).await });
-        // The last rounds of synchronisation and replication need the mesh, so the mesh stops after them.
+        // The last rounds of synchronisation and replication need the mesh, so the mesh stops after
+        // them.
         let sent = CancellationToken::new();
         let (counts_mesh, stop, counts_sent) = (mesh.clone(), stop.clone(), sent.clone());
         running.spawn(async move {

@@ -24,8 +24,8 @@ pub(super) enum Given {
     Fresh([u8; 16]),
 }
 
-/// Loads the file of `storage.path` into `store`, if there is one. The node starts whatever is wrong
-/// with it.
+/// Loads the file of `storage.path` into `store`, if there is one. The node starts whatever is
+/// wrong with it.
 pub(super) async fn start(
     config: &Config,
     given: Given,

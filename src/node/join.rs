@@ -1,7 +1,8 @@
 //! When a node may own keys and open its listeners.
 //!
-//! A node has joined when it is connected to at least one peer, every connected peer is in its view,
-//! and the view has been stable for [`QUIET_ROUNDS`] gossip rounds. A node without seeds waits
+//! A node has joined when it is connected to at least one peer, every connected peer is in its
+//! view, and the view has been stable for [`QUIET_ROUNDS`] gossip rounds. A node without seeds
+//! waits
 //! [`FIRST_ROUNDS`] for members that remember it from before a restart. A node whose seeds do not
 //! answer starts alone after [`JOIN_TIMEOUT`].
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::clock_sync::ClockSync;
-use super::core::Joined;
+use super::joined::Joined;
 
 /// Poll interval.
 const INTERVAL: Duration = Duration::from_millis(20);

@@ -8,13 +8,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use super::inspect::View;
+use super::listener_stats::Stats;
 use super::measured::Measured;
 use super::probes::NodeProbes;
+use super::sockets::{addr, bind, open_after};
 use crate::admin;
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
 use crate::config::{Config, UserError};
@@ -22,7 +24,7 @@ use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::resp;
 use crate::front::rls::{self, RlsServer};
-use crate::front::serve::{ListenerStats, Protocols, Transport, serve};
+use crate::front::serve::{Protocols, Transport, serve};
 use crate::front::tls::Tls;
 
 /// The bound addresses.
@@ -45,16 +47,6 @@ pub(super) struct Behind<'a> {
     pub(super) grpc_health: &'a rls::Health,
     /// Cancelled by the operator to drain the node.
     pub(super) drain: &'a CancellationToken,
-}
-
-/// Statistics per listener.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Stats {
-    pub(super) http: Arc<ListenerStats>,
-    pub(super) grpc: Arc<ListenerStats>,
-    pub(super) resp: Arc<ListenerStats>,
-    pub(super) admin: Arc<ListenerStats>,
-    pub(super) debug: Arc<ListenerStats>,
 }
 
 impl Listeners {
@@ -179,43 +171,3 @@ impl Listeners {
 
 /// Advice when the RESP listener fails.
 const RESP_FIX: &str = "raise the limits on threads and open files";
-
-/// Connections waiting to be accepted; `net.core.somaxconn` applies too.
-const BACKLOG: u32 = 1_024;
-
-pub(super) fn bind(key: &str, addr: Option<SocketAddr>) -> Result<Option<TcpSocket>, UserError> {
-    let Some(addr) = addr else { return Ok(None) };
-    let bound = || {
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // A restarted node must not wait for the connections of its predecessor.
-        socket.set_reuseaddr(true)?;
-        socket.bind(addr)?;
-        Ok(socket)
-    };
-    bound().map(Some).map_err(|error| UserError::cannot_listen(key, addr, &error))
-}
-
-/// Listens once `joined` is cancelled; `None` when there is no such listener, or the node drains
-/// first.
-pub(super) async fn open_after(
-    key: &str,
-    socket: Option<TcpSocket>,
-    joined: &CancellationToken,
-    drain: &CancellationToken,
-) -> Result<Option<TcpListener>, UserError> {
-    let Some(socket) = socket else { return Ok(None) };
-    tokio::select! {
-        biased;
-        () = joined.cancelled() => {}
-        () = drain.cancelled() => return Ok(None),
-    }
-    let addr = socket.local_addr();
-    socket.listen(BACKLOG).map(Some).map_err(|error| {
-        let addr = addr.unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-        UserError::cannot_listen(key, addr, &error)
-    })
-}
-
-fn addr(socket: Option<&TcpSocket>) -> Option<SocketAddr> {
-    socket.and_then(|socket| socket.local_addr().ok())
-}

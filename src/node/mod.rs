@@ -9,17 +9,22 @@ mod clock;
 mod clock_sync;
 mod core;
 mod durable;
+mod error;
 mod inspect;
 mod join;
+mod joined;
+mod listener_stats;
 mod listeners;
 mod measured;
 mod outside;
 mod ownership;
 mod probes;
 mod readiness;
+mod readings;
 mod rulebook;
 mod service;
 mod skew;
+mod sockets;
 mod statistics;
 
 use std::sync::Arc;
@@ -28,7 +33,9 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::core::{Core, Error as CoreError, Failed, Joined, Setup, Tasks};
+pub use self::core::{Core, Error as CoreError, Failed, Setup, Tasks};
+pub use self::error::Error;
+pub use self::joined::Joined;
 use tidegate_cluster::mesh;
 use tidegate_cluster::pki;
 use tidegate_ownership::identity::NodeId;
@@ -43,28 +50,8 @@ use crate::compat::envoy_ratelimit::statistics::StatsdExporter;
 use crate::config::{Config, UserError};
 use crate::front::tls::Tls;
 use crate::observe::Health;
-use crate::xds;
 pub use outside::{SystemClock, outside};
 pub use skew::{Skew, median_offset};
-
-/// Why a node stopped, or did not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// A mistake that the operator can correct.
-    #[error(transparent)]
-    User(#[from] UserError),
-    #[error(transparent)]
-    Pki(#[from] pki::Error),
-    #[error("{0}")]
-    Rules(#[from] tidegate_rules::error::Error),
-    /// The management server of the rules.
-    #[error(transparent)]
-    Xds(#[from] xds::Error),
-    /// A task ended that must run until shutdown.
-    #[error(transparent)]
-    Failed(#[from] Failed),
-}
 
 /// Runs a node until `shutdown`, then drains it. `config` must be validated.
 ///

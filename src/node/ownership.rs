@@ -3,7 +3,7 @@
 use tidegate_limiter::policy::Scope;
 
 use super::core::Core;
-use super::probes::{counter, gauge, labelled, read, signed};
+use super::readings::{counter, gauge, labelled, read, signed};
 use crate::admin::report::OwnershipReport;
 use crate::observe::names;
 use crate::observe::samples::Reading;

@@ -1,14 +1,15 @@
 //! Readiness and metrics of a node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_cluster::replication::Replicator;
 
-use super::core::{Core, Joined};
-use super::listeners::Stats;
+use super::core::Core;
+use super::joined::Joined;
+use super::listener_stats::Stats;
 use super::outside::SystemClock;
 use super::ownership;
+use super::readings::{counter, gauge, labelled, read, signed};
 use super::rulebook::RuleBook;
 use crate::compat::envoy_ratelimit::statistics::Source;
 use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
@@ -341,30 +342,4 @@ fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
         "Age of the oldest change that is not replicated yet, milliseconds",
         signed(replicator.lag().as_millis_ceil()),
     ));
-}
-
-pub(super) fn counter(name: &'static str, text: &'static str, value: u64) -> Reading {
-    Reading { name, text, kind: Kind::Counter, label: None, value: signed(value) }
-}
-
-pub(super) fn labelled(
-    name: &'static str,
-    text: &'static str,
-    label: (&'static str, &'static str),
-    value: u64,
-) -> Reading {
-    Reading { name, text, kind: Kind::Counter, label: Some(label), value: signed(value) }
-}
-
-pub(super) fn gauge(name: &'static str, text: &'static str, value: i64) -> Reading {
-    Reading { name, text, kind: Kind::Gauge, label: None, value }
-}
-
-/// Relaxed: statistics need no ordering.
-pub(super) fn read(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
-}
-
-pub(super) fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -92,8 +92,8 @@ impl Readiness {
         }
     }
 
-    /// Red on the minority side of a partition. The failure of other nodes alone does not turn a node
-    /// red.
+    /// Red on the minority side of a partition. The failure of other nodes alone does not turn a
+    /// node red.
     fn check_lease(&self) {
         let ownership = &self.core.ownership;
         if ownership.has_lease(Scope::Region) || !self.joined.is_cancelled() {

@@ -9,8 +9,8 @@ use tidegate_rules::book::Book;
 use tidegate_rules::load;
 use tokio_util::sync::CancellationToken;
 
-use super::Error;
 use super::core::Failed;
+use super::error::Error;
 use crate::config::{Config, EXAMPLES};
 use crate::reload::current::{Handle, Status};
 use crate::reload::watch::{Options, Watcher};

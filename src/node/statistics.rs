@@ -7,7 +7,7 @@ use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Failed;
-use super::listeners::{bind, open_after};
+use super::sockets::{bind, open_after};
 use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, Limits, UserError};
 use crate::front::bounds::Bounds;

@@ -1,7 +1,7 @@
 //! Readiness: a set of named conditions, all of which must hold.
 //!
-//! Every part of the node that can fail has its own condition, such as `rules` or `gossip`, and sets
-//! it to red with a reason for the operator. `/readyz` and the gRPC health service return
+//! Every part of the node that can fail has its own condition, such as `rules` or `gossip`, and
+//! sets it to red with a reason for the operator. `/readyz` and the gRPC health service return
 //! [`Health::ready`].
 
 use std::collections::BTreeMap;

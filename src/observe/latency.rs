@@ -1,8 +1,8 @@
 //! A lock-free histogram of durations, shared by all threads that decide.
 //!
 //! The bounds are fixed: dense around the usual duration of a decision (some hundred microseconds),
-//! with one at each deadline to alert on: the default 10 ms of a forwarded check, Envoy's 20 ms. The
-//! default bounds of Prometheus' client libraries, 5 ms to 10 s, are among them, so that their
+//! with one at each deadline to alert on: the default 10 ms of a forwarded check, Envoy's 20 ms.
+//! The default bounds of Prometheus' client libraries, 5 ms to 10 s, are among them, so that their
 //! buckets can be derived.
 
 use std::array;

@@ -72,8 +72,8 @@ impl Metrics {
         Self { http, grpc, resp, registry, unprefixed: Registry::default() }
     }
 
-    /// Exports counters of the rules. `read` is called at each scrape; the order of its rules should
-    /// be stable.
+    /// Exports counters of the rules. `read` is called at each scrape; the order of its rules
+    /// should be stable.
     pub fn watch_rules(&mut self, read: impl Fn() -> Vec<RuleSample> + Send + Sync + 'static) {
         self.registry.register_collector(Box::new(Scrape(Box::new(read))));
     }

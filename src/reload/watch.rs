@@ -1,13 +1,14 @@
 //! Reloads the rule book when its folder changes.
 //!
 //! Events of the file system trigger a reload (usually within 200 ms of a change). Where there are
-//! none, on network file systems or after the folder itself was replaced, the folder is polled every
+//! none, on network file systems or after the folder itself was replaced, the folder is polled
+//! every
 //! [`Options::poll`]. Either way the whole folder is read and its bytes are compared with those of
-//! the last read, so nothing happens without a change. Links are followed while reading, so the swap of a
-//! mounted `ConfigMap`'s `..data` is a change like any other.
+//! the last read, so nothing happens without a change. Links are followed while reading, so the
+//! swap of a mounted `ConfigMap`'s `..data` is a change like any other.
 //!
-//! **Invariant:** a folder that cannot be loaded (an error in a file, no access, no folder, no files
-//! left) changes nothing but the status: the current book stays in force.
+//! **Invariant:** a folder that cannot be loaded (an error in a file, no access, no folder, no
+//! files left) changes nothing but the status: the current book stays in force.
 //!
 //! ```text
 //! Watcher::start(options) ── first load, returns its error ──► (Watcher, Handle)
@@ -99,8 +100,8 @@ impl Watcher {
                 let Some(has_changed) = stop.run_until_cancelled(self.refresh()).await else {
                     return;
                 };
-                // A replaced folder is another folder to the file system. The new watch starts before the
-                // old one ends, so that no change is missed in between.
+                // A replaced folder is another folder to the file system. The new watch starts
+                // before the old one ends, so that no change is missed in between.
                 if has_changed || alarm.is_none() {
                     alarm = self::alarm(&self.options.path, wake.clone());
                 }

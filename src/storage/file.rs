@@ -8,9 +8,9 @@
 //! **Durable.** One write is one transaction, and is on the disk (`fdatasync`) when [`File::write`]
 //! returns. redb is copy-on-write, so a crash at any instant leaves the last complete write.
 //!
-//! **Checked twice.** redb has checksums of its pages, and [`File::open`] verifies all of them; every
-//! value has a checksum of its own, so that a counter is either read as it was written or not at
-//! all.
+//! **Checked twice.** redb has checksums of its pages, and [`File::open`] verifies all of them;
+//! every value has a checksum of its own, so that a counter is either read as it was written or not
+//! at all.
 //!
 //! Everything here blocks on the disk: call it on a thread that may block.
 
@@ -110,8 +110,8 @@ impl File {
         guarded(|| Ok(read()?))
     }
 
-    /// Removes `expired`, then writes `changes`, in one transaction. A counter larger than any that a
-    /// node keeps is skipped, so that one key does not block the others.
+    /// Removes `expired`, then writes `changes`, in one transaction. A counter larger than any that
+    /// a node keeps is skipped, so that one key does not block the others.
     ///
     /// # Errors
     ///
@@ -177,8 +177,8 @@ impl File {
     }
 }
 
-/// Turns a panic into an error: redb asserts its invariants, and a damaged file that breaks one must
-/// not end the node.
+/// Turns a panic into an error: redb asserts its invariants, and a damaged file that breaks one
+/// must not end the node.
 fn guarded<T>(access: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(access))
         .unwrap_or_else(|_| Err(Error::Damaged("its pages are inconsistent".to_owned())))

@@ -44,7 +44,7 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     /// The bytes stored in the file.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Shared(fingerprint) => fingerprint.to_be_bytes().to_vec(),
             Self::Own(secret) | Self::Fresh(secret) => secret.to_vec(),

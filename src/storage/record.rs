@@ -79,7 +79,8 @@ pub fn decode_key(bytes: [u8; KEY_BYTES]) -> KeyHash {
 ///
 /// # Errors
 ///
-/// [`Error::Length`] if the value is longer than [`VALUE_BYTES_MAX`]: no state that a node keeps is.
+/// [`Error::Length`] if the value is longer than [`VALUE_BYTES_MAX`]: no state that a node keeps
+/// is.
 pub fn encode(counter: &StoredCounter) -> Result<Vec<u8>, Error> {
     let mut value = vec![VERSION];
     value.extend_from_slice(&counter.expires.as_nanos().to_be_bytes());

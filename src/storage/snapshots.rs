@@ -142,8 +142,8 @@ enum Access {
 }
 
 impl Snapshots {
-    /// Opens the file on `disk`, or creates one. Never fails: [`Snapshots::status`] has the problem,
-    /// if any.
+    /// Opens the file on `disk`, or creates one. Never fails: [`Snapshots::status`] has the
+    /// problem, if any.
     ///
     /// Returns the secret under which the keys are hashed: the origin's, unless the file contains
     /// that of a standalone node.

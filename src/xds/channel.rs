@@ -12,7 +12,8 @@ use crate::config::Xds;
 /// For a connection and its handshakes.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An idle connection is probed after half a minute and closed within a minute. With TCP and not
-/// HTTP/2 probes: gRPC servers in Go close connections that ping more often than every five minutes.
+/// HTTP/2 probes: gRPC servers in Go close connections that ping more often than every five
+/// minutes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;

@@ -53,8 +53,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If the address is malformed, or a file of `xds` is unreadable or not valid for TLS. The files
-    /// are read again for each connection.
+    /// If the address is malformed, or a file of `xds` is unreadable or not valid for TLS. The
+    /// files are read again for each connection.
     pub fn new(
         xds: Xds,
         load: load::Options,
@@ -184,7 +184,7 @@ impl Client {
     }
 
     fn node(&self) -> Node {
-        let metadata = self.xds.metadata().into_iter();
+        let metadata = self.xds.metadata();
         let metadata: Struct = metadata.map(|(key, text)| (key.to_owned(), text.into())).collect();
         Node {
             id: self.xds.node_id.clone(),

@@ -3,8 +3,8 @@
 //! All or nothing: one invalid resource rejects the response, and the book in force stays.
 //!
 //! The server is trusted as much as the rule folder. No input makes a node panic; the memory to
-//! compile a response is bounded by a multiple of `xds.max_message_bytes`: a descriptor of two bytes
-//! takes some 200 in memory.
+//! compile a response is bounded by a multiple of `xds.max_message_bytes`: a descriptor of two
+//! bytes takes some 200 in memory.
 
 use prost::{DecodeError, Message};
 use tidegate_proto::xds::rls_conf::RateLimitConfig;
@@ -115,7 +115,6 @@ fn cut(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-
     use tidegate_proto::xds::rls_conf::{
         RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
     };

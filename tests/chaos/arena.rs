@@ -6,6 +6,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use tidegate_testkit::certificates;
+use tidegate_testkit::random::Random;
+use tidegate_testkit::wait::until;
 use tokio::task::JoinSet;
 
 use crate::checks::NodeMetadata;
@@ -14,9 +17,6 @@ use crate::history::Event;
 use crate::load::Load;
 use crate::network::{Network, PLACES};
 use crate::node::Node;
-use tidegate_testkit::certificates;
-use tidegate_testkit::random::Random;
-use tidegate_testkit::wait::until;
 
 /// Nodes that run from the start; there is room for one that joins.
 pub(crate) const NODES: usize = 5;
@@ -161,8 +161,8 @@ impl Arena {
         if epochs.len() == 1 { Ok(()) } else { Err(format!("epochs differ: {epochs:?}")) }
     }
 
-    /// Answers by the fallback are counted: each node that ran all the time has counted at least as many
-    /// as its clients received.
+    /// Answers by the fallback are counted: each node that ran all the time has counted at least as
+    /// many as its clients received.
     pub(crate) async fn hold_policy_against(&mut self, history: &[Event]) {
         for node in &self.nodes[..NODES] {
             if !node.is_running() || node.starts() > 1 {
@@ -203,8 +203,8 @@ impl Arena {
         }
     }
 
-    /// Hits each key of `groups` until its owner refuses, so that what was admitted can be compared with
-    /// the limit.
+    /// Hits each key of `groups` until its owner refuses, so that what was admitted can be compared
+    /// with the limit.
     pub(crate) async fn reach_limits(&mut self, groups: &[Group]) {
         let mut keys = JoinSet::new();
         let limited = Group::ALL.into_iter().filter(|group| group.has_limit_reached());

@@ -1,17 +1,17 @@
 //! What a history must and must not show. Pure: history in, numbers out.
 //!
-//! - **Seconds without a right answer**: the longest time that one key had none from its owner, from
-//!   the first wrong answer to the next right one, at nodes that were meant to reach an owner.
+//! - **Seconds without a right answer**: the longest time that one key had none from its owner,
+//!   from the first wrong answer to the next right one, at nodes that were meant to reach an owner.
 //! - **Admitted over limit**: of the keys of a group, the one with the most admitted hits.
 //! - **Lost**: hits that an owner acknowledged and that it does not count at the end.
 //! - **Refused early**: hits that a key with more requests than its limit admitted too few. A hit
 //!   without an owner's answer may have taken a place.
 //! - **Admitted by a minority**: hits that two owners may have decided at the same time.
-//! - **Double**: hits that it counts although no client sent them. A hit without an owner's answer may
-//!   have been counted once, or not.
+//! - **Double**: hits that it counts although no client sent them. A hit without an owner's answer
+//!   may have been counted once, or not.
 //!
-//! *Example*: of 10 hits on a key 7 were acknowledged, 2 answered by the fallback, 1 not answered. At the end
-//! the owner counts 6: one is lost. Were it 11: 10 are explained, one counts double.
+//! *Example*: of 10 hits on a key 7 were acknowledged, 2 answered by the fallback, 1 not answered.
+//! At the end the owner counts 6: one is lost. Were it 11: 10 are explained, one counts double.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,8 +36,8 @@ pub(crate) struct Findings {
     pub(crate) admitted_beyond: BTreeMap<Group, u64>,
     pub(crate) lost: u64,
     pub(crate) double: u64,
-    /// Acknowledged within [`NodeMetadata::lag`] before a crash, or by an owner on the smaller side of a
-    /// cut while its lease still ran, by group: what the fault may have cost.
+    /// Acknowledged within [`NodeMetadata::lag`] before a crash, or by an owner on the smaller side
+    /// of a cut while its lease still ran, by group: what the fault may have cost.
     pub(crate) may_be_lost: BTreeMap<Group, u64>,
     /// Hits that a node of a minority admitted as if it were their owner, while it was cut off.
     pub(crate) admitted_by_minority: usize,

@@ -1,11 +1,11 @@
 //! The keys of the load: a few groups, each with one rule.
 //!
-//! An answer does not name who decided, but its content shows it, because each fallback returns something
-//! that an owner cannot:
+//! An answer does not name who decided, but its content shows it, because each fallback returns
+//! something that an owner cannot:
 //!
 //! - `local` names the node's share as the limit, not the rule's;
-//! - `deny` refuses until a whole window later; an owner's window has begun already. Of a limit that
-//!   the load never reaches, any refusal is one by policy;
+//! - `deny` refuses until a whole window later; an owner's window has begun already. Of a limit
+//!   that the load never reaches, any refusal is one by policy;
 //! - `allow` leaves the whole limit after a hit.
 
 /// Keys of one rule.
@@ -80,8 +80,8 @@ impl Group {
         }
     }
 
-    /// Number of keys: so few that each is checked several times a second, which is the resolution of a
-    /// time without a right answer, and so many that each of five nodes owns some.
+    /// Number of keys: so few that each is checked several times a second, which is the resolution
+    /// of a time without a right answer, and so many that each of five nodes owns some.
     pub(crate) fn keys(self) -> usize {
         match self {
             Self::Count | Self::Strict | Self::Durable | Self::Window => 20,

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tidegate_testkit::http_client::{Http, Reply, hits_body};
+use tidegate_testkit::random::Random;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -11,8 +13,6 @@ use tokio_util::sync::CancellationToken;
 use crate::group::{DOMAIN, Fields, Group, Key};
 use crate::history::{Answer, Event};
 use crate::node::Node;
-use tidegate_testkit::http_client::{Http, Reply, hits_body};
-use tidegate_testkit::random::Random;
 
 /// Sends checks to the open nodes and records the answers.
 #[derive(Clone)]

@@ -1,13 +1,14 @@
-//! Chaos on real processes: five nodes in network namespaces of their own, load from outside through
-//! every node, faults, and the same checks for all of them. `scripts/chaos` builds and runs it.
+//! Chaos on real processes: five nodes in network namespaces of their own, load from outside
+//! through every node, faults, and the same checks for all of them. `scripts/chaos` builds and runs
+//! it.
 //!
 //! ```text
 //! scripts/chaos ─▶ outer half: makes the network, waits, takes it away       guard
 //!                    └▶ inner half, in the hub: for each fault                trial
 //!                         five nodes start, load begins                       arena, load
 //!                         the fault strikes, and is healed                    faults
-//!                         one view? counts? limits?                           checks, on the history
-//!                       the table                                             report
+//! one view? counts? limits?                           checks, on the history the table
+//! report
 //! ```
 //!
 //! Exit codes: 0 when every promise held, 1 when one was broken (the folders of the nodes are kept

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Nothing of it is seen outside: no interface, address or rule is added to the namespace of the
-//! caller. PID is the process that made it, so that a later run can recognise what was left behind by one
-//! that was killed from what another run still uses.
+//! caller. PID is the process that made it, so that a later run can recognise what was left behind
+//! by one that was killed from what another run still uses.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -100,8 +100,8 @@ impl Network {
         format!("{}-n{}", self.prefix, token + 1)
     }
 
-    /// From here on the node at `token` loses what matches `filter`. Datagrams only: the mesh is QUIC,
-    /// and the load uses TCP, which is not cut.
+    /// From here on the node at `token` loses what matches `filter`. Datagrams only: the mesh is
+    /// QUIC, and the load uses TCP, which is not cut.
     pub(crate) fn filter(&self, token: usize, filter: &Filter<'_>) -> Result<(), String> {
         let mut rules = String::from(
             "table inet chaos {}\nflush table inet chaos\ntable inet chaos {\n chain heard {\n  \

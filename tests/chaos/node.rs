@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::admin::StatusReport;
+use tidegate_testkit::http_client::Http;
+use tidegate_testkit::process::Process;
 
 use crate::network::{self, Network};
 use crate::{group, shell};
-use tidegate_testkit::http_client::Http;
-use tidegate_testkit::process::Process;
 
 /// A node; it may run or not.
 pub(crate) struct Node {
@@ -82,8 +82,8 @@ impl Node {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// From its next start on its disk holds only so much. The disk is seen by its process alone and
-    /// ends with it.
+    /// From its next start on its disk holds only so much. The disk is seen by its process alone
+    /// and ends with it.
     pub(crate) fn set_disk_size(&mut self, size: &str) {
         let mount = format!("mount -t tmpfs -o size={size} none \"$0\" && exec \"$@\"");
         self.surroundings = ["unshare", "--mount", "sh", "-c", &mount].map(str::to_owned).to_vec();

@@ -66,8 +66,8 @@ impl Options {
             + Duration::from_secs(30)
     }
 
-    /// A fault that takes longer hangs. Three times its budget, for a machine that is busy, and what
-    /// waiting for the next window may take.
+    /// A fault that takes longer hangs. Three times its budget, for a machine that is busy, and
+    /// what waiting for the next window may take.
     pub(crate) fn fault_ends_within(&self, fault: Fault) -> Duration {
         let budget = Duration::from_secs(fault.budget().fixed_s) + self.hold(fault);
         let junk = Duration::from_millis(if fault == Fault::Flood { self.junk / 5 } else { 0 });

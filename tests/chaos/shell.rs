@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-/// Where Debian keeps `ip`, `nft`, `nsenter` and the rest; what is set around a run must not matter.
+/// Where Debian keeps `ip`, `nft`, `nsenter` and the rest; what is set around a run must not
+/// matter.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A command of the system, with nothing of the caller's environment.

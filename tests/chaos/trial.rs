@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tidegate_testkit::random::Random;
 use tokio_util::sync::CancellationToken;
 
 use crate::arena::{Arena, Setup};
@@ -10,7 +11,6 @@ use crate::checks::{self, Findings};
 use crate::faults::{Extent, Fault, ONE_VIEW_WITHIN};
 use crate::group::Group;
 use crate::network::Network;
-use tidegate_testkit::random::Random;
 
 /// What one fault did.
 #[derive(Clone, Debug)]

@@ -26,7 +26,7 @@ async fn each_path_answers_with_its_own() {
             "/owner?domain=edge&user=a%20b&ip=::1",
             StatusCode::OK,
             "application/json",
-            "{\"place\":\"edge user=a b ip=::1\",\"rule\":null,\"mode\":null,\"scope\":null,\
+            "{\"token\":\"edge user=a b ip=::1\",\"rule\":null,\"mode\":null,\"scope\":null,\
              \"owners\":[{\"region\":\"eu\",\"node\":\"n1\"}]}\n",
         ),
         (

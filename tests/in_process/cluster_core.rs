@@ -1,4 +1,5 @@
-//! Nodes on real sockets decide together: strict keys at their owner, eventual keys where the request arrives.
+//! Nodes on real sockets decide together: strict keys at their owner, eventual keys where the
+//! request arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,7 +138,8 @@ async fn a_node_that_leaves_sends_what_lazy_sync_held_back() {
     }
 }
 
-/// Until its peers have received that it leaves, a node decides its keys for their clients and its own.
+/// Until its peers have received that it leaves, a node decides its keys for their clients and its
+/// own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leaving_node_decides_its_keys_until_peers_have_received_it() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;

@@ -5,6 +5,7 @@ use tidegate::config;
 #[test]
 fn a_nodes_configuration_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("rules")).unwrap();
     let file = folder.path().join("eu-1.toml");
     let text = tidegate_demo::node_configuration("eu-1", "eu", "127.0.0.1:7600".parse().ok());
     std::fs::write(&file, text).unwrap();

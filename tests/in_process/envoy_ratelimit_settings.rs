@@ -181,8 +181,8 @@ fn a_socket_or_a_name_that_cannot_be_had_is_a_warning_of_its_own() {
 #[test]
 fn a_wrong_value_is_one_line_that_names_its_variable() {
     for (name, value, message) in [
-        ("PORT", "http", "PORT: http.listen: \"http\" is no port; give a number up to 65535"),
-        ("PORT", "65536", "PORT: http.listen: \"65536\" is no port; give a number up to 65535"),
+        ("PORT", "http", "PORT: http.listen: \"http\" is not a port; use a number up to 65535"),
+        ("PORT", "65536", "PORT: http.listen: \"65536\" is not a port; use a number up to 65535"),
         (
             "GRPC_HOST",
             "redis",

@@ -1,9 +1,9 @@
-//! Eventual keys over several nodes: how much is admitted before they have synchronised, how soon they
-//! converge, and that no bad link, restart or lost owner changes the count.
+//! Eventual keys over several nodes: how much is admitted before they have synchronised, how soon
+//! they converge, and that no bad link, restart or lost owner changes the count.
 //!
-//! Counts are read from each node's own per-actor counters, so that they are exact above the limit too.
-//! Where every hit has to arrive, the limit is below 30: lazy sync holds back up to a tenth of a limit
-//! over three nodes, which is nothing of such a small one.
+//! Counts are read from each node's own per-actor counters, so that they are exact above the limit
+//! too. Where every hit has to arrive, the limit is below 30: lazy sync holds back up to a tenth of
+//! a limit over three nodes, which is nothing of such a small one.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
@@ -54,8 +54,8 @@ const MACHINE_MARGIN: Duration = Duration::from_millis(400);
 /// For conditions that have no stated time.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// 3 × L checks at once over three nodes in two regions. All converge within two intervals of the sync
-/// between regions.
+/// 3 × L checks at once over three nodes in two regions. All converge within two intervals of the
+/// sync between regions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_burst_all_nodes_show_the_same_count() {
     let nodes = cluster(&NODES, RULES, |_| {}).await;
@@ -88,7 +88,8 @@ async fn a_steady_overload_admits_little_over_the_limit() {
     const WINDOW: Duration = Duration::from_secs(5);
     const WINDOWS: usize = 5;
     const TICK: Duration = Duration::from_millis(5);
-    // In a window with such a pause the machine was too busy to sync in time, and the bound does not apply.
+    // In a window with such a pause the machine was too busy to sync in time, and the bound does
+    // not apply.
     const PAUSE_MAX: Duration = Duration::from_millis(100);
     let nodes = cluster(&NODES, RULES, |_| {}).await;
     are_connected(&nodes).await;
@@ -150,8 +151,8 @@ async fn a_lossy_link_changes_no_count() {
     assert!(lost > 50, "the links were bad: {lost} datagrams lost");
 }
 
-/// A node that is cut off for three seconds, longer than a slice of the window, decides alone. All its
-/// hits arrive when the link heals.
+/// A node that is cut off for three seconds, longer than a slice of the window, decides alone. All
+/// its hits arrive when the link heals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_cut_link_heals_no_hit_is_missing() {
     let link = |seed| Link::new(seed, 0, 0, Duration::ZERO);
@@ -179,8 +180,8 @@ async fn after_a_cut_link_heals_no_hit_is_missing() {
     }
 }
 
-/// A node that restarts under a new generation before its failure is detected: the others keep what it
-/// counted before, once, and send it back.
+/// A node that restarts under a new generation before its failure is detected: the others keep what
+/// it counted before, once, and send it back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_forgets_and_doubles_nothing() {
     let authority = authority();
@@ -212,8 +213,8 @@ async fn a_restart_forgets_and_doubles_nothing() {
     all_count(&nodes, &keys, 15).await;
 }
 
-/// An owner that dies takes no count with it: the next owner gets all counts, those of the dead node
-/// included, from the nodes that have them.
+/// An owner that dies takes no count with it: the next owner gets all counts, those of the dead
+/// node included, from the nodes that have them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_hits_of_a_dead_owner_stay_counted() {
     let nodes_of = [("a", "eu"), ("b", "eu"), ("c", "eu"), ("d", "eu")];
@@ -241,8 +242,8 @@ async fn the_hits_of_a_dead_owner_stay_counted() {
     }
 }
 
-/// A node whose generation is bumped while it runs counts under another actor from then on; its peers
-/// receive both.
+/// A node whose generation is bumped while it runs counts under another actor from then on; its
+/// peers receive both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_under_a_new_generation_still_syncs() {
     let nodes = cluster(&NODES, RULES, |_| {}).await;
@@ -260,8 +261,8 @@ async fn a_node_under_a_new_generation_still_syncs() {
     let old = incarnation.actor();
     incarnation.renew();
     assert_ne!(incarnation.actor(), old);
-    // Gossip restarts under the new generation too. From then on peers accept the new actor of b, and
-    // only from the incarnation of b that they are connected to.
+    // Gossip restarts under the new generation too. From then on peers accept the new actor of b,
+    // and only from the incarnation of b that they are connected to.
     for node in [&nodes[0], &nodes[2]] {
         node.wait_for_view("the newer start", |view| {
             let actors = view.members().iter();
@@ -335,8 +336,8 @@ impl Relayed {
         Self { nodes, relays, listens }
     }
 
-    /// Cuts `node` off, or heals the cut: a connection passes the relay of the side that was dialed, so
-    /// datagrams between `node` and the others are cut at every relay.
+    /// Cuts `node` off, or heals the cut: a connection passes the relay of the side that was
+    /// dialed, so datagrams between `node` and the others are cut at every relay.
     fn cut(&self, node: usize, is_cut: bool) {
         let own = self.nodes[node].core.joined.as_ref().unwrap().mesh.advertise();
         for relay in &self.relays {

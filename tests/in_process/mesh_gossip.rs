@@ -1,5 +1,5 @@
-//! Gossip restarts when chitchat ends: its task ends on a message that it cannot reconcile, without an
-//! error.
+//! Gossip restarts when chitchat ends: its task ends on a message that it cannot reconcile, without
+//! an error.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ descriptors:
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A member (its certificate and hello are good) gossips a state that contradicts itself. The node's
-/// gossip ends, is started anew under the next generation, and all see all again; meanwhile answers
-/// go on.
+/// A member (its certificate and hello are good) gossips a state that contradicts itself. The
+/// node's gossip ends, is started anew under the next generation, and all see all again; meanwhile
+/// answers go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gossip_that_ended_is_started_anew() {
     let authority = authority();

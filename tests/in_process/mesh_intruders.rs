@@ -1,7 +1,7 @@
 //! A node that does not belong to the cluster is refused and changes nothing.
 //!
-//! Each intruder tries to join two honest nodes. Afterwards every view, every counter and every stored
-//! key is unchanged, and the honest nodes still decide exactly.
+//! Each intruder tries to join two honest nodes. Afterwards every view, every counter and every
+//! stored key is unchanged, and the honest nodes still decide exactly.
 
 use std::fs::{self, Permissions};
 use std::net::UdpSocket;
@@ -11,7 +11,6 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::TIDEGATE;
 use tidegate::config::Config;
 use tidegate_cluster::mesh::wire::{
     Call, HelloReply, Numbered, Refusal, StateEntry, Sync, SyncEntry, SyncRole,
@@ -27,6 +26,8 @@ use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster_under};
 use tidegate_testkit::mesh_peer::{self, RawPeer, exchange, send_hello};
 use tidegate_testkit::wait::eventually;
+
+use crate::TIDEGATE;
 
 const RULES: &str = "
 domain: test

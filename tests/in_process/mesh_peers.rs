@@ -1,4 +1,5 @@
-//! Two meshes, or a mesh and a peer that misbehaves: connections, outcomes of calls, malformed bytes.
+//! Two meshes, or a mesh and a peer that misbehaves: connections, outcomes of calls, malformed
+//! bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,8 +71,8 @@ async fn a_newer_start_replaces_the_older_one() {
     new.calls(&a).await;
 }
 
-/// A node whose clock was set back starts with a lower generation than peers have seen: it is refused
-/// once, and joins with a higher one.
+/// A node whose clock was set back starts with a lower generation than peers have seen: it is
+/// refused once, and joins with a higher one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_under_an_old_number_is_refused_once_and_rises() {
     let authority = authority();
@@ -87,8 +88,8 @@ async fn a_start_under_an_old_number_is_refused_once_and_rises() {
     assert_eq!(a.mesh.counters().refused.load(Ordering::Relaxed), 1);
 }
 
-/// Peers reject messages of another generation than that of the hello, so a node whose generation is
-/// bumped sends a new hello.
+/// Peers reject messages of another generation than that of the hello, so a node whose generation
+/// is bumped sends a new hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bumped_generation_reaches_peers() {
     let authority = authority();
@@ -146,7 +147,8 @@ async fn a_full_rpc_stream_refuses_and_drops() {
     let a = Side::start(&authority, "a", 1).await;
     let (peer, connection) = mute_peer(&authority, &a).await;
     let to = NodeId::new("mute").unwrap();
-    // The writer of the stream must not make room meanwhile; a pending call keeps its slot either way.
+    // The writer of the stream must not make room meanwhile; a pending call keeps its slot either
+    // way.
     let call = || a.mesh.call(&to, StreamClass::Bulk, PING, UNREACHABLE_AFTER);
     let answers = join_all((0..IN_FLIGHT_MAX + 10).map(|_| call())).await;
     let count = |wanted| answers.iter().filter(|answer| **answer == Err(wanted)).count();

@@ -1,5 +1,5 @@
-//! A node refuses to start with a certificate that its peers would refuse, with an error of one line;
-//! the files of `tidegate ca` are valid.
+//! A node refuses to start with a certificate that its peers would refuse, with an error of one
+//! line; the files of `tidegate ca` are valid.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -11,9 +11,10 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use serde_json::{Value, json};
+
 use crate::golden_support::case::{Bug, Case};
 use crate::golden_support::node::Node;
-use serde_json::{Value, json};
 
 /// The cases of our collection that differ, each with its reason and what is answered here.
 const DIFFERENT: &[(&str, Bug, &str)] = &[

@@ -1,8 +1,6 @@
-//! Envoy's rate limit service beyond the golden cases: settings and rules that only tidegate has, and
-//! requests that crash envoyproxy/ratelimit.
+//! Envoy's rate limit service beyond the golden cases: settings and rules that only tidegate has,
+//! and requests that crash envoyproxy/ratelimit.
 
-use crate::golden_support::node::Node;
-use crate::golden_support::render;
 use serde_json::{Value, json};
 use tidegate::config::Envoy;
 use tidegate::decide::{CheckRequest, Decide};
@@ -11,6 +9,9 @@ use tidegate::front::rls::message::{
 };
 use tidegate_limiter::descriptor::{self, Descriptor};
 use tidegate_limiter::units::Hits;
+
+use crate::golden_support::node::Node;
+use crate::golden_support::render;
 
 const NOW: u64 = 1_000_000;
 const RULES: &str = "

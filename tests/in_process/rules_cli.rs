@@ -35,7 +35,7 @@ fn validate_refuses_what_a_node_would_refuse() {
     let folder = folder(&[("a.yaml", "domain: a"), ("b.yaml", "domain: a"), ("c.yml", "domain:")]);
     let (ok, text) = validated(&[folder.path().join("c.yml")], Format::Text);
     assert!(!ok && text.contains("config file cannot have empty domain"), "{text}");
-    assert!(text.ends_with("1 file, 1 refused\n"), "{text}");
+    assert!(text.ends_with("1 file, 1 invalid\n"), "{text}");
 
     let both = [folder.path().join("a.yaml"), folder.path().join("b.yaml")];
     let (ok, text) = validated(&both, Format::Text);
@@ -59,7 +59,7 @@ fn validate_for_both_refuses_keys_only_tidegate_has() {
     assert_eq!(
         text,
         "a.yaml:4:3: mode: envoyproxy/ratelimit does not know it; remove it, or validate without \
-         --strict-compat\nb.yaml: ok, 0 rules\n2 files, 1 refused\n"
+         --strict-compat\nb.yaml: ok, 0 rules\n2 files, 1 invalid\n"
     );
 }
 
@@ -87,7 +87,7 @@ fn rules_test_prints_which_rule_matches_and_why() {
          mode strict, scope region, on_unavailable local\n"
     );
     let (_, text) = tested("modes", &[("search", "x")], Format::Text);
-    assert!(text.ends_with("  shadow_mode: everything passes\n"), "{text}");
+    assert!(text.ends_with("  shadow_mode: everything is admitted\n"), "{text}");
     let (_, text) = tested("api", &[("user", "health-checker")], Format::Text);
     assert!(text.contains("  unlimited\n"), "{text}");
 }
@@ -97,7 +97,10 @@ fn rules_test_without_a_match_prints_that() {
     let (found, text) = tested("api", &[("path", "/")], Format::Text);
     assert_eq!((found, &*text), (false, "no rule matches: the request is not limited\n"));
     let (_, text) = tested("apo", &[("path", "/")], Format::Text);
-    assert!(text.contains("no rules for domain 'apo'; there are: algorithms, api, "), "{text}");
+    assert!(
+        text.contains("no rules for domain 'apo'; domains with rules: algorithms, api, "),
+        "{text}"
+    );
 }
 
 #[test]

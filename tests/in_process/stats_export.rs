@@ -1,4 +1,5 @@
-//! What a statsd server and a scraper get from a running node under the names of envoyproxy/ratelimit.
+//! What a statsd server and a scraper get from a running node under the names of
+//! envoyproxy/ratelimit.
 
 use std::net::{SocketAddr, TcpListener as Reserved};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Counts on disk: what was written is read again, and no damaged file, folder or disk stops a node or
-//! makes it count wrongly.
+//! Counts on disk: what was written is read again, and no damaged file, folder or disk stops a node
+//! or makes it count wrongly.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! Malformed input to the listeners of a real node: an error in the form of the protocol, nothing is
-//! counted, and the node keeps running.
+//! Malformed input to the listeners of a real node: an error in the form of the protocol, nothing
+//! is counted, and the node keeps running.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use prost::Message;
 use serde_json::{Value, json};
 use tidegate::front::rls::message::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate::front::rls::{RlsClient, SERVICE_NAME};
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
 use crate::TIDEGATE;
-use tidegate_testkit::http_client::check_body;
-use tidegate_testkit::process::{Cluster, ClusterOptions, Node};
 
 const RULES: &str = "
 domain: shop

@@ -7,12 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::TIDEGATE;
 use tidegate::admin::StatusReport;
 use tidegate::admin::report::{
     ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
     RuleBookReport, StorageReport, StoreReport,
 };
+
+use crate::TIDEGATE;
 
 #[test]
 fn help_describes_each_command_with_examples() {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use tidegate_testkit::http_client::{Http, Reply, hits_body};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::TIDEGATE;
-use tidegate_testkit::http_client::{Http, Reply, hits_body};
-use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const RULES: &str = "
 domain: quota
@@ -22,8 +22,8 @@ const USED: usize = 60;
 const KEYS: usize = 20;
 const VICTIM: &str = "n3";
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-/// What a count takes at most to reach a replica: a few intervals of five milliseconds, on a machine
-/// that carries three nodes and their clients.
+/// What a count takes at most to reach a replica: a few intervals of five milliseconds, on a
+/// machine that carries three nodes and their clients.
 const REPLICATION_LAG: Duration = Duration::from_millis(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,9 +7,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::TIDEGATE;
 use tempfile::TempDir;
 use tidegate_testkit::exclusive;
+
+use crate::TIDEGATE;
 
 /// How long the nodes may take to drain, which takes a second or two on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,8 +24,8 @@ fn the_whole_demo_holds_and_leaves_nothing_behind() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
 
-    // The tables of the strict bursts contain region, sent, passed, limit. Before the kill each node got
-    // a third of the requests; after it, those of the dead node go to the next.
+    // The tables of the strict bursts contain region, sent, passed, limit. Before the kill each
+    // node got a third of the requests; after it, those of the dead node go to the next.
     let rows = |row: &[&str]| {
         text.lines().filter(|l| l.split_whitespace().eq(row.iter().copied())).count()
     };

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Load, THREE};
+use tidegate_testkit::wait::until;
 use tokio_util::sync::CancellationToken;
 
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, ClusterOptions, Load, THREE};
-use tidegate_testkit::wait::until;
 
 /// The queue lets one hit pass a second: the second is held for one.
 const RULES: &str = "
@@ -21,7 +21,7 @@ descriptors:
 ";
 
 /// A busy machine may need more than the default of 10 ms, and late owners are not the subject.
-const DEADLINE: &[&str] = &["cluster.deadline_ms=100"];
+const DEADLINE: &[&str] = &["cluster.deadline=100ms"];
 
 const AUTH: &str = "
 [auth]

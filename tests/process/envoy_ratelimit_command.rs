@@ -10,16 +10,16 @@ use std::time::Duration;
 use http::Method;
 use tidegate::front::rls::RlsClient;
 use tidegate::front::rls::message::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
+use tidegate_testkit::http_client::{Http, Reply, check_body};
+use tidegate_testkit::ports;
+use tidegate_testkit::process::Process;
+use tidegate_testkit::wait::until;
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::TIDEGATE;
-use tidegate_testkit::http_client::{Http, Reply, check_body};
-use tidegate_testkit::ports;
-use tidegate_testkit::process::Process;
-use tidegate_testkit::wait::until;
 
 const RULES: &str = "\
 domain: shop

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::TIDEGATE;
-use tidegate_testkit::http_client::check_body;
-use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 
 /// The junk lives as long as what it is to push out.
 const RULES: &str = "

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tidegate_testkit::http_client::check_body;
+use tidegate_testkit::process::{Cluster, Load, Results};
+use tidegate_testkit::wait::until;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::TIDEGATE;
-use tidegate_testkit::http_client::check_body;
-use tidegate_testkit::process::{Cluster, Load, Results};
-use tidegate_testkit::wait::until;
 
 /// So large that nothing is refused: the subject is failure, not limiting.
 const RULES: &str = "
@@ -90,8 +90,8 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     let p99_max = before.p99().max(P99_FLOOR) * P99_RATIO_MAX;
     assert!(living.p99() < p99_max, "{}; before: {}", living.summary(), before.summary());
 
-    // From then on every key has a living owner, and there are no calls to the dead one. A living owner
-    // may still be late now and then, on a busy machine.
+    // From then on every key has a living owner, and there are no calls to the dead one. A living
+    // owner may still be late now and then, on a busy machine.
     let policy = cluster.verdicts("policy").await - already - policy;
     println!("after that {policy} responses by on_unavailable");
     assert_eq!(calls(&cluster, "unsent").await, unsent, "no call to a node that is gone");

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::TIDEGATE;
 use tidegate_testkit::http_client::check_body;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
+
+use crate::TIDEGATE;
 
 const RULES: &str = "
 domain: shop
@@ -28,7 +29,7 @@ async fn a_cluster_that_is_killed_whole_remembers_a_used_up_week() {
 
 async fn remembers_a_used_up_week(nodes: &[&str]) {
     // A late owner would be a verdict by fallback, which is not the subject.
-    let sets = &["cluster.deadline_ms=1000"];
+    let sets = &["cluster.deadline=1s"];
     let options = ClusterOptions { nodes, rules: RULES, config: STORAGE, sets };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     for hit in 0..20 {

@@ -1,7 +1,7 @@
 //! Real processes: `tidegate` as people run it, and clients on the loopback.
 //!
-//! Everything here runs the built binary, with certificates that it made itself. One cluster runs at a
-//! time, because two cores have to carry it.
+//! Everything here runs the built binary, with certificates that it made itself. One cluster runs
+//! at a time, because two cores have to carry it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate_testkit::http_client::{Http, check_body};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::TIDEGATE;
-use tidegate_testkit::http_client::{Http, check_body};
-use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
-use tidegate_testkit::wait::until;
 
 const KEYS: usize = 2_000;
 const LIMIT: usize = 10;
@@ -79,8 +79,8 @@ fn drain(node: &Node) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Waits for the end of a node that is leaving. Like a load balancer, the load stops when the node is
-/// no longer ready.
+/// Waits for the end of a node that is leaving. Like a load balancer, the load stops when the node
+/// is no longer ready.
 async fn leave(cluster: &mut Cluster, load: &Load, index: usize) {
     let (http, node) = (cluster.http.clone(), &mut cluster.nodes[index]);
     let listener = node.http;

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate_testkit::http_client::{Http, Reply, check_body};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 use tokio::time::Instant;
 
 use crate::TIDEGATE;
-use tidegate_testkit::http_client::{Http, Reply, check_body};
-use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 const PLENTY: &str = "
 domain: plenty
@@ -175,8 +175,8 @@ async fn check(http: &Http, listener: SocketAddr, kind: &str, value: &str, hits:
     http.check(listener, &body).await.unwrap()
 }
 
-/// Like [`check`]. Checks again while a refusal of before is remembered though hits were given back at
-/// another node: the notice is on its way, and a refusal from memory counts nothing.
+/// Like [`check`]. Checks again while a refusal of before is remembered though hits were given back
+/// at another node: the notice is on its way, and a refusal from memory counts nothing.
 async fn check_until(
     http: &Http,
     listener: SocketAddr,

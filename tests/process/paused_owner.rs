@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-
-use crate::TIDEGATE;
 use tidegate_testkit::http_client::hits_body;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
+use tokio::task::JoinSet;
+
+use crate::TIDEGATE;
 
 const RULES: &str = "
 domain: quota

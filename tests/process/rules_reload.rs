@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::TIDEGATE;
 use tidegate_testkit::http_client::check_body;
 use tidegate_testkit::process::{Cluster, Node};
 use tidegate_testkit::wait::until;
+
+use crate::TIDEGATE;
 
 /// What the shipped `cluster.toml` promises.
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);

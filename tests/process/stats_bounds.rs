@@ -1,7 +1,7 @@
 //! A million names invented by clients cost a bounded number of series, bytes and memory.
 //!
-//! These tests measure the memory of their own process, so they are here, where the nodes of other tests
-//! are child processes.
+//! These tests measure the memory of their own process, so they are here, where the nodes of other
+//! tests are child processes.
 
 use std::sync::atomic::Ordering;
 

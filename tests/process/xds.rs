@@ -1,11 +1,12 @@
-//! A node with a management server: ready with its first rules, and no change of them resets a count.
+//! A node with a management server: ready with its first rules, and no change of them resets a
+//! count.
 
 use tidegate::front::rls::message::Code;
-
-use crate::TIDEGATE;
 use tidegate_testkit::xds::Node;
 use tidegate_testkit::xds::Server;
 use tidegate_testkit::xds::{mistaken_rules, rules, state};
+
+use crate::TIDEGATE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_ready_with_its_first_rules_and_counts_on_through_updates() {

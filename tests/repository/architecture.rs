@@ -1,16 +1,16 @@
 //! How the code is laid out: layers, pure parts, libraries used in one place, names.
 //!
 //! The scan reads the sources with comments and the contents of literals blanked, line by line. It
-//! finds words and paths, not types. Each exception is listed beside its rule with the reason, and an
-//! exception that is no longer needed fails too. `imports.rs` has the cycles.
+//! finds words and paths, not types. Each exception is listed beside its rule with the reason, and
+//! an exception that is no longer needed fails too. `imports.rs` has the cycles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use super::source::{self, Problems, Source, words};
 
-/// A module of `src` may use `crate::X` only for an `X` in a row above its own. The crates below them
-/// are held apart by Cargo.
+/// A module of `src` may use `crate::X` only for an `X` in a row above its own. The crates below
+/// them are held apart by Cargo.
 const LAYERS: [&[&str]; 10] = [
     &["observe"],
     &["config"],
@@ -24,14 +24,14 @@ const LAYERS: [&[&str]; 10] = [
     &["cli"],
 ];
 
-/// Crates that a program without a runtime can use: they build none of [`RUNTIME`], not even for their
-/// tests.
+/// Crates that a program without a runtime can use: they build none of [`RUNTIME`], not even for
+/// their tests.
 const PURE_CRATES: [&str; 3] = ["limiter", "rules", "ownership"];
 
 const RUNTIME: [&str; 6] = ["tokio", "quinn", "tonic", "hyper", "rustls", "axum"];
 
-/// No socket, no task, no clock, no randomness, no output: a decision depends on the arguments alone.
-/// Whole crates, and the files of the shell that are pure as well.
+/// No socket, no task, no clock, no randomness, no output: a decision depends on the arguments
+/// alone. Whole crates, and the files of the shell that are pure as well.
 const PURE: [&str; 10] = [
     "crates/limiter/src/",
     "crates/rules/src/",
@@ -80,8 +80,8 @@ const CONFINED: [(&str, &[&str]); 12] = [
     ("getrandom", &["src/cli/ca.rs", "src/node/outside.rs"]),
     // The demo, a client of nodes, has none either.
     ("SystemTime", &["crates/demo/src/steps.rs", "src/cli/ca.rs", "src/node/outside.rs"]),
-    // All but that of `node/outside.rs` are tokio's, which a paused runtime turns into virtual time:
-    // they bound waits at the edges and reach no decision.
+    // All but that of `node/outside.rs` are tokio's, which a paused runtime turns into virtual
+    // time: they bound waits at the edges and reach no decision.
     (
         "Instant",
         &[

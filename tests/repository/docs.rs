@@ -1,4 +1,5 @@
-//! The documents match the code: every key, every metric, examples that load, links without a dead end.
+//! The documents match the code: every key, every metric, examples that load, links without a dead
+//! end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -140,7 +141,8 @@ fn documents() -> Vec<String> {
     for folder in ["", "docs/", "docs/adr/", "tests/"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            if name.ends_with(".md") && name != "CHANGELOG.md" {
+            if Path::new(&name).extension().is_some_and(|end| end == "md") && name != "CHANGELOG.md"
+            {
                 names.push(format!("{folder}{name}"));
             }
         }

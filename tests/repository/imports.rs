@@ -1,11 +1,11 @@
 //! No import cycle: not between files, and not between the files and folders of any folder.
 //!
-//! The scan reads `use` items and paths in code (`crate::`, `self::`, `super::`, and names that such
-//! a `use` brought in), and follows re-exports to the file that defines the name. An edge from one file
-//! to another counts in the folder that both are below: there each file and each subfolder is one node,
-//! and every strongly connected component has to be a single node. A `mod.rs` that declares and
-//! re-exports its children does not import them; one with code that uses them does. Code under
-//! `#[cfg(test)]` is left out.
+//! The scan reads `use` items and paths in code (`crate::`, `self::`, `super::`, and names that
+//! such a `use` brought in), and follows re-exports to the file that defines the name. An edge from
+//! one file to another counts in the folder that both are below: there each file and each subfolder
+//! is one node, and every strongly connected component has to be a single node. A `mod.rs` that
+//! declares and re-exports its children does not import them; one with code that uses them does.
+//! Code under `#[cfg(test)]` is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -78,7 +78,8 @@ impl Package {
         edges
     }
 
-    /// The module whose file defines what `path` names in the module `from`; `None` for another crate.
+    /// The module whose file defines what `path` names in the module `from`; `None` for another
+    /// crate.
     fn resolve(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (mut at, mut rest) = match path.first()?.as_str() {
             "crate" => (Module::new(), &path[1..]),
@@ -242,8 +243,8 @@ impl Reader<'_> {
         self.tokens.get(self.at + ahead).copied().unwrap_or_default()
     }
 
-    /// Reads up to the end of a block; `inline` is how many inline modules are around it, `braces` how
-    /// many other blocks.
+    /// Reads up to the end of a block; `inline` is how many inline modules are around it, `braces`
+    /// how many other blocks.
     fn items(&mut self, inline: usize, braces: usize) {
         let mut is_public = false;
         while self.at < self.tokens.len() {
@@ -381,7 +382,7 @@ impl Reader<'_> {
         }
         let mut name = path.last().cloned().unwrap_or_default();
         if self.peek(0) == "as" {
-            name = self.peek(1).to_owned();
+            self.peek(1).clone_into(&mut name);
             self.at += 2;
         }
         if let Some(path) = outside(&path, inline) {
@@ -403,7 +404,8 @@ fn is_identifier(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// The path as the file's own module would write it; `None` when it does not leave an inline module.
+/// The path as the file's own module would write it; `None` when it does not leave an inline
+/// module.
 fn outside(path: &[String], inline: usize) -> Option<Vec<String>> {
     let climbs = path.iter().take_while(|name| *name == "super").count();
     if inline == 0 || path.first().is_some_and(|name| name == "crate") {

@@ -271,7 +271,9 @@ impl Gossip {
             for seed in &self.shared.options.seeds {
                 match self.shared.net.resolve(seed).await {
                     Ok(addrs) => {
-                        addrs.into_iter().for_each(|addr| self.shared.mesh.request_dial(addr));
+                        for addr in addrs {
+                            self.shared.mesh.request_dial(addr);
+                        }
                     }
                     Err(error) => tracing::debug!(%seed, %error, "failed to resolve a seed"),
                 }

@@ -26,31 +26,19 @@ mod envoy;
 mod error;
 mod gateway;
 mod node;
+mod options;
 mod output;
 mod requests;
 mod steps;
 
 use std::io::Write;
-use std::path::PathBuf;
 
 pub use cluster::node_configuration;
 pub use error::Error;
+pub use options::Options;
 
 use self::cluster::Cluster;
 use self::output::Output;
-
-/// What to run, and how to print it.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The `tidegate` binary.
-    pub executable: PathBuf,
-    /// End after the last step. Otherwise the cluster stays up until `shutdown`.
-    pub once: bool,
-    /// Add a step with Envoy: the one in the `PATH`, or the one that `scripts/envoy-tools` fetched.
-    pub envoy: bool,
-    /// Use colours, as on a terminal.
-    pub color: bool,
-}
 
 /// Runs the demo, then stops its processes and removes its files. Returns whether all expectations
 /// were met; false as well when `shutdown` ended it although it was to run `once`.

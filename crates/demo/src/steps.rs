@@ -10,12 +10,13 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, DEADLINE_MS};
+use crate::envoy;
 use crate::error::Error;
 use crate::gateway::{self, NODE};
 use crate::node::{self, Node};
+use crate::options::Options;
 use crate::output::Output;
 use crate::requests::{self, CONCURRENCY, Count, Http, Tally};
-use crate::{Options, envoy};
 
 const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
 /// The node that is killed.

@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
-
 use tidegate_limiter::units::Timestamp;
 
 use crate::identity::{Generation, NodeId};

@@ -27,8 +27,9 @@
 mod json;
 mod structure;
 
-/// Envoy's rate limit service: `ShouldRateLimit` takes a [`RateLimitRequest`](rls::RateLimitRequest)
-/// and returns a [`RateLimitResponse`](rls::RateLimitResponse).
+/// Envoy's rate limit service: `ShouldRateLimit` takes a
+/// [`RateLimitRequest`](rls::RateLimitRequest) and returns a
+/// [`RateLimitResponse`](rls::RateLimitResponse).
 pub mod rls {
     pub use crate::envoy::config::core::v3::HeaderValue;
     pub use crate::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

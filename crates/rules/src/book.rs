@@ -1,9 +1,9 @@
 //! The rule book: all rules of a folder, immutable, matched by descriptor.
 //!
 //! The entries of a request select a path through the domain's tree, one level per entry. On each
-//! level the exact value matches first, then the first declared wildcard, then the bare key; there is
-//! no backtracking. The rule is the one at the end of the path, so a rule only matches requests with
-//! as many entries as the rule is deep.
+//! level the exact value matches first, then the first declared wildcard, then the bare key; there
+//! is no backtracking. The rule is the one at the end of the path, so a rule only matches requests
+//! with as many entries as the rule is deep.
 //!
 //! Example: with `a` limited, `a=x` without a limit, and `b` limited below `a`, the request
 //! (`a=y`, `b=1`) takes bare `a` and then `b`; (`a=x`, `b=1`) takes `a=x`, finds nothing below it

@@ -1,8 +1,8 @@
 //! Errors and warnings of rules: what is wrong, where, and what to do about it.
 //!
 //! Printed as `file:line:column: key: fact; advice`, which editors and terminals turn into a link.
-//! Where envoyproxy/ratelimit rejects the same thing, the fact uses its exact words, so that searches
-//! and alerts keep working.
+//! Where envoyproxy/ratelimit rejects the same thing, the fact uses its exact words, so that
+//! searches and alerts keep working.
 
 use std::fmt;
 

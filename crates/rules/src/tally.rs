@@ -18,8 +18,8 @@ use parking_lot::RwLock;
 
 /// Most names. Each costs some 200 bytes here and six series where they are stored.
 pub const NAMES_MAX: usize = 10_000;
-/// Most bytes of all names together. A name consists of whole descriptors, so it can be long, and it
-/// is part of every exported line.
+/// Most bytes of all names together. A name consists of whole descriptors, so it can be long, and
+/// it is part of every exported line.
 pub const NAMES_BYTES_MAX: usize = 2 << 20;
 /// The name for everything beyond these bounds.
 pub const OTHER: &str = "(other)";

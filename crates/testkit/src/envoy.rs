@@ -27,8 +27,8 @@ pub struct Proxy {
 /// How long the filter waits for the rate limit service.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Timeout {
-    /// 100 ms: for tests of late responses. Envoy's default and the example's, 20 ms, is less than a
-    /// busy machine may pause.
+    /// 100 ms: for tests of late responses. Envoy's default and the example's, 20 ms, is less than
+    /// a busy machine may pause.
     Tenth,
     /// A second: for tests of verdicts, on machines that do other things as well.
     Second,

@@ -1,5 +1,5 @@
-//! One test at a time: two cores carry one cluster of processes, and a test that measures must not run
-//! beside another.
+//! One test at a time: two cores carry one cluster of processes, and a test that measures must not
+//! run beside another.
 
 use tokio::sync::{Mutex, MutexGuard};
 

@@ -90,7 +90,8 @@ impl Node {
         config.node.region = options.region.into();
         config.cluster.listen = Some(([127, 0, 0, 1], 0).into());
         config.cluster.seeds = options.seeds.iter().map(ToString::to_string).collect();
-        // These tests share two cores with whatever else runs; late answers have tests of their own.
+        // These tests share two cores with whatever else runs; late answers have tests of their
+        // own.
         config.cluster.deadline = Span::from_secs(2);
         config.cluster.gossip_interval = Span::from_millis(50);
         (options.change)(&mut config);

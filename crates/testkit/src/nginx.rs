@@ -23,7 +23,8 @@ pub struct Nginx {
 pub struct Request {
     pub status: u16,
     pub user: String,
-    /// When it was read, and when the response was sent: milliseconds since the epoch by nginx's clock.
+    /// When it was read, and when the response was sent: milliseconds since the epoch by nginx's
+    /// clock.
     pub start_ms: u64,
     pub end_ms: u64,
 }

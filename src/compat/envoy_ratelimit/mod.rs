@@ -15,8 +15,8 @@
 //! | `/json`, `/healthcheck` | `crate::front::http::ratelimit` | `front` (`ratelimit`), `process` |
 //!
 //! The last rows are elsewhere because they serve tidegate's own users as well: the rules are one
-//! pure crate, and the listeners share their bounds and their decision path. The sections `[envoy]`,
-//! `[stats]`, `[debug]` and `[xds]` are part of [`crate::config`].
+//! pure crate, and the listeners share their bounds and their decision path. The sections
+//! `[envoy]`, `[stats]`, `[debug]` and `[xds]` are part of [`crate::config`].
 //!
 //! Not compatible, on purpose: there is no Redis or Memcached behind it, no Unix socket and no
 //! tracing; `settings` gives the reason for every ignored variable. `docs/adr/0043` describes the

@@ -27,8 +27,8 @@
 //! }
 //! ```
 //!
-//! *Traefik* (`forwardAuth.address`) and *Caddy* (`forward_auth`) forward a refusal as it is: 429 and
-//! its headers reach the client without further configuration.
+//! *Traefik* (`forwardAuth.address`) and *Caddy* (`forward_auth`) forward a refusal as it is: 429
+//! and its headers reach the client without further configuration.
 //!
 //! A leaky bucket used as a queue answers "pass after `delay`". Here the delay is waited out, up to
 //! `auth.hold_max`; a request that would have to wait longer is refused and its hits given back.

@@ -67,7 +67,7 @@ mod tests {
             (
                 r#"{"descriptors":[{},{"entries":[{"key":7}]}]}"#,
                 "JSON: descriptors[1].entries[0].key: invalid type: integer `7`, expected a string \
-                 at line 1 column 38",
+                 at line 1 column 39",
             ),
             (
                 r#"{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}"#,

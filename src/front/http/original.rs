@@ -2,8 +2,8 @@
 //!
 //! nginx configurations set `X-Original-URI` (and `-Method`), Traefik and Caddy set
 //! `X-Forwarded-Uri`, `-Method` and `-Host`. Each of them overwrites its own headers and passes the
-//! other family on as the client sent it, so if both are present one may be forged. Only the operator
-//! can tell which one; the request is refused as [`Ambiguous`].
+//! other family on as the client sent it, so if both are present one may be forged. Only the
+//! operator can tell which one; the request is refused as [`Ambiguous`].
 
 use http::header::{HOST, HeaderMap, HeaderName};
 use http::request::Parts;
@@ -85,8 +85,8 @@ pub(super) fn original(
     })
 }
 
-/// A header's value; invalid UTF-8 becomes the replacement character. Repeated headers are joined to
-/// one value, as HTTP defines, so that a second one cannot hide the first.
+/// A header's value; invalid UTF-8 becomes the replacement character. Repeated headers are joined
+/// to one value, as HTTP defines, so that a second one cannot hide the first.
 pub(super) fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let mut values =
         headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -105,7 +105,8 @@ fn host_name(host: &str) -> String {
         Some((name, port))
             if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') =>
         {
-            // The port is cut from `[::1]:80`, and `::1`, which is not valid without brackets, is kept.
+            // The port is cut from `[::1]:80`, and `::1`, which is not valid without brackets, is
+            // kept.
             if name.contains(':') && !name.ends_with(']') { host } else { name }
         }
         _ => host,

@@ -1,8 +1,8 @@
 //! Paths in one normal form.
 //!
 //! `/login`, `//login`, `/x/../login` and `/%6Cogin` reach the same handler behind most proxies and
-//! must be the same key, or a client evades the limit. The form is that of RFC 3986 (6.2.2) with the
-//! `merge_slashes` of nginx: the query is cut, empty and dot segments are resolved, escapes of
+//! must be the same key, or a client evades the limit. The form is that of RFC 3986 (6.2.2) with
+//! the `merge_slashes` of nginx: the query is cut, empty and dot segments are resolved, escapes of
 //! unreserved characters are decoded and all others written in upper case. Reserved characters stay
 //! escaped: `%2F` is not `/`. So the path is not decoded as a whole, as percent-encoding would do.
 

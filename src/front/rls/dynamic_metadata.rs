@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Metadata of several rules is merged: mappings are merged recursively, of everything else the
-//! first rule's is kept. `{owner: {name: s1}}` and `{owner: {name: s2, extra: x}}` make the example.
-//! What is absent or zero is left out, except the hits of a descriptor, which may be zero.
+//! first rule's is kept. `{owner: {name: s1}}` and `{owner: {name: s2, extra: x}}` make the
+//! example. What is absent or zero is left out, except the hits of a descriptor, which may be zero.
 //!
 //! Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `ratelimitToMetadata`.
 
@@ -48,7 +48,7 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Struct {
     let entries = entries.map(|it| Kind::StringValue(format!("{}={}", it.key, it.value)).into());
     set(&mut fields, "entries", Kind::ListValue(entries.collect()));
     if let Some(limit) = &descriptor.limit {
-        set(&mut fields, "limit", Kind::StringValue(text_format(limit)));
+        set(&mut fields, "limit", Kind::StringValue(text_format(*limit)));
     }
     if let Some(hits) = descriptor.hits_addend {
         #[expect(clippy::cast_precision_loss, reason = "a Struct has no numbers but doubles")]
@@ -58,7 +58,7 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Struct {
 }
 
 /// The limit in protobuf's text format, which leaves out what is zero.
-fn text_format(limit: &RateLimitOverride) -> String {
+fn text_format(limit: RateLimitOverride) -> String {
     let hits = limit.requests_per_unit;
     let hits = (hits != 0).then(|| format!("requests_per_unit:{hits}"));
     let unit = (limit.unit != 0).then(|| match Unit::try_from(limit.unit) {

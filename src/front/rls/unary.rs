@@ -1,8 +1,8 @@
 //! The framing of a unary gRPC call: one message in, one out.
 //!
 //! A message is preceded by a byte that flags compression and four bytes of length; the status of
-//! the call follows in the trailers. Most requests arrive as one chunk, and their message is decoded
-//! in place.
+//! the call follows in the trailers. Most requests arrive as one chunk, and their message is
+//! decoded in place.
 //!
 //! Source: `doc/PROTOCOL-HTTP2.md` of grpc/grpc; the codes and texts of errors are those of tonic.
 
@@ -174,9 +174,9 @@ impl HttpBody for Body {
 #[cfg(test)]
 mod tests {
     use http_body_util::StreamBody;
+    use tidegate_proto::rls::{Code, RateLimitRequest, RateLimitResponse};
 
     use super::*;
-    use tidegate_proto::rls::{Code, RateLimitRequest, RateLimitResponse};
 
     fn message() -> RateLimitRequest {
         RateLimitRequest { domain: "d".repeat(40), descriptors: vec![], hits_addend: 7 }

@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use tidegate_testkit::wait::until;
+
 use crate::arena::{Arena, NODES, Setup};
 use crate::group::WINDOW_S;
 use crate::node::Node;
-use tidegate_testkit::wait::until;
 
 /// The node whose clock jumps.
 const VICTIM: usize = NODES - 1;

@@ -10,8 +10,8 @@ use crate::group::{DOMAIN, Group, JUNK, Key};
 
 /// Far fewer than the junk.
 const KEYS_MAX: u64 = 50_000;
-/// What a node may hold beyond what it held before the flood: its counters, at twice what one costs,
-/// and what is on its way.
+/// What a node may hold beyond what it held before the flood: its counters, at twice what one
+/// costs, and what is on its way.
 const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 /// As many as a request may carry by default.
 const DESCRIPTORS: u64 = 32;

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tidegate_testkit::relay::{Link, Relay};
+
 use crate::arena::{Arena, NODES, Setup};
 use crate::checks::LEASES_END_AFTER;
 use crate::network::{self, Filter};
 use crate::node::MESH_PORT;
-use tidegate_testkit::relay::{Link, Relay};
 
 /// Which directions are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

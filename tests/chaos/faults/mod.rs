@@ -63,8 +63,8 @@ pub(crate) struct Budget {
 pub(crate) struct Promise {
     /// Longest time that a key has no right answer, at nodes that can reach an owner.
     pub(crate) without_right_answer: Duration,
-    /// What an acknowledged count takes at most to where a crash does not reach: to a replica, or to
-    /// the disk when all nodes die.
+    /// What an acknowledged count takes at most to where a crash does not reach: to a replica, or
+    /// to the disk when all nodes die.
     pub(crate) lag: Duration,
     /// Whether `durability: replicated` keeps what was counted within the lag.
     pub(crate) spares_durable: bool,
@@ -113,8 +113,8 @@ impl Fault {
     pub(crate) fn promise(self) -> Promise {
         let without_right_answer = match self {
             Self::Partition | Self::OneWayCut => Duration::from_secs(3),
-            // Without a fault as well: a busy machine is late now and then. In a blackout no node runs,
-            // and this is the time after it.
+            // Without a fault as well: a busy machine is late now and then. In a blackout no node
+            // runs, and this is the time after it.
             _ => Duration::from_secs(2),
         };
         let lag = if self == Self::Blackout { STORAGE_LAG } else { REPLICATION_LAG };

@@ -1,10 +1,11 @@
 //! Responses to a client behind Envoy: status, `X-RateLimit-*`, and whether the request passed.
 
-use super::day;
-use crate::TIDEGATE;
 use tidegate_testkit::envoy::{Proxy, Timeout};
 use tidegate_testkit::http_client::Reply;
 use tidegate_testkit::process::Cluster;
+
+use super::day;
+use crate::TIDEGATE;
 
 /// Envoy makes `X-RateLimit-*` of the descriptor with the least left, and lists the windows of all.
 const RULES: &str = "
@@ -77,8 +78,8 @@ async fn the_name_of_a_limit_is_in_the_headers(proxy: &Proxy) {
     assert_eq!(reply.header("x-ratelimit-remaining"), Some("1"));
 }
 
-/// A login of bob is two descriptors with a rule; the first that is used up refuses the request, and
-/// the other is charged all the same, as envoyproxy/ratelimit does.
+/// A login of bob is two descriptors with a rule; the first that is used up refuses the request,
+/// and the other is charged all the same, as envoyproxy/ratelimit does.
 async fn several_descriptors_are_decided_each(proxy: &Proxy) {
     let bob = [("x-user", "bob")];
     for left in (0..3).rev() {

@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tidegate_testkit::exclusive;
+use tidegate_testkit::wait::until;
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::exclusive;
-use tidegate_testkit::wait::until;
 
 /// The demo, run in the repository, its files below `home`.
 fn demo(home: &TempDir, args: &[&str]) -> Command {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 use tokio::task::JoinSet;
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::envoy::{Proxy, Timeout};
-use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const LIMIT: usize = 1_000;
 const CLIENTS: usize = 16;
@@ -48,7 +48,8 @@ async fn of_five_times_the_limit_exactly_the_limit_passes() {
     assert_eq!(proxy.upstream.served(), LIMIT as u64);
     assert_eq!(proxy.stat("cluster.service.ratelimit.ok").await, LIMIT as u64);
     assert_eq!(proxy.stat("cluster.service.ratelimit.over_limit").await, 4 * LIMIT as u64);
-    // Envoy spread the requests: each node got a third, and those that do not own alice forwarded them.
+    // Envoy spread the requests: each node got a third, and those that do not own alice forwarded
+    // them.
     assert!(cluster.verdicts("owner").await > 0, "no check was forwarded");
     assert_eq!(cluster.verdicts("policy").await, 0, "an owner was late");
 }

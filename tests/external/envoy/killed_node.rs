@@ -1,22 +1,22 @@
 //! A node that dies costs no request, although Envoy denies what is not answered in time.
 //!
-//! The load is an open loop: one request each 5 ms, whatever becomes of those before. A request sent to
-//! the process that is being killed waits until the kernel has closed its sockets, and a request for a
-//! key of the dead owner waits for the deadline. Envoy waits for 100 ms here instead of its default of
-//! 20, which a busy machine may exceed by itself. How many requests take longer than they did before the
-//! kill is bounded as a share.
+//! The load is an open loop: one request each 5 ms, whatever becomes of those before. A request
+//! sent to the process that is being killed waits until the kernel has closed its sockets, and a
+//! request for a key of the dead owner waits for the deadline. Envoy waits for 100 ms here instead
+//! of its default of 20, which a busy machine may exceed by itself. How many requests take longer
+//! than they did before the kill is bounded as a share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::day;
 use crate::TIDEGATE;
-use tidegate_testkit::envoy::{Proxy, Timeout};
-use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const RULES: &str = "
 domain: edge
@@ -30,13 +30,14 @@ const DEADLINE: &str = "cluster.deadline=5ms";
 const PACE: Duration = Duration::from_millis(5);
 /// Two seconds of it, with all nodes up.
 const BEFORE: usize = 400;
-/// Five seconds of it: the peers and Envoy's health check detect the failure, and new owners take over.
+/// Five seconds of it: the peers and Envoy's health check detect the failure, and new owners take
+/// over.
 const AFTER: usize = 1_000;
-/// A request is late when it takes longer than this, Envoy's default, and longer than any before the
-/// kill.
+/// A request is late when it takes longer than this, Envoy's default, and longer than any before
+/// the kill.
 const IN_TIME: Duration = Duration::from_millis(20);
-/// Late requests in a hundred. The view takes some 200 requests to change, a third of them for keys of
-/// the dead owner; each of these waits for the deadline of 5 ms, which is in time.
+/// Late requests in a hundred. The view takes some 200 requests to change, a third of them for keys
+/// of the dead owner; each of these waits for the deadline of 5 ms, which is in time.
 const LATE_PERCENT_MAX: usize = 2;
 
 /// One request and its response.

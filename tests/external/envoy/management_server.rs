@@ -1,14 +1,15 @@
-//! A management server in Python, made of the published protos, drives a node; a client made of them
-//! sends checks. It compares our messages with generated ones.
+//! A management server in Python, made of the published protos, drives a node; a client made of
+//! them sends checks. It compares our messages with generated ones.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::TIDEGATE;
 use tidegate_testkit::tools;
 use tidegate_testkit::wait::in_time;
 use tidegate_testkit::xds::Node;
+
+use crate::TIDEGATE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_configurations_are_confirmed_and_a_bad_one_is_refused() {

@@ -1,7 +1,7 @@
 //! A real Envoy in front of three nodes: what its clients get.
 //!
-//! Envoy runs `docs/examples/envoy.yaml` with nothing changed but its ports and, where a test names it,
-//! its timeout. `scripts/envoy-tools` fetches Envoy.
+//! Envoy runs `docs/examples/envoy.yaml` with nothing changed but its ports and, where a test names
+//! it, its timeout. `scripts/envoy-tools` fetches Envoy.
 
 mod answers;
 mod day;

@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::day;
-use crate::TIDEGATE;
 use tidegate_testkit::process::{Cluster, ClusterOptions};
 use tidegate_testkit::tools;
+
+use super::day;
+use crate::TIDEGATE;
 
 /// Cases of `tests/golden/sequence_cases.json`: those of one instant that need no process setting.
 const SCENARIOS: &[&str] = &[

@@ -1,10 +1,11 @@
 //! `Retry-After` and the reference's three headers reach the client: Envoy adds
 //! `response_headers_to_add` of our answer to the response.
 
-use super::day;
-use crate::TIDEGATE;
 use tidegate_testkit::envoy::{Proxy, Timeout};
 use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
+
+use super::day;
+use crate::TIDEGATE;
 
 /// A bucket of two that gets a token back each half hour: it may pass again long before it is full.
 const RULES: &str = "
@@ -37,7 +38,8 @@ async fn a_refusal_has_a_retry_after() {
     assert!((1_740..=1_800).contains(&seconds("retry-after")), "{reply:?}");
     assert!((3_540..=3_600).contains(&seconds("ratelimit-reset")), "{reply:?}");
 
-    // A plain rule has the headers of envoyproxy/ratelimit alone: the reset is the end of the window.
+    // A plain rule has the headers of envoyproxy/ratelimit alone: the reset is the end of the
+    // window.
     let plain = [("x-user", "plain")];
     for _ in 0..2 {
         assert_eq!(proxy.get("/", &plain).await.status, 200);

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use super::day;
-use crate::TIDEGATE;
 use tidegate_testkit::envoy::{Proxy, Timeout};
 use tidegate_testkit::process::Cluster;
 use tidegate_testkit::wait::until;
 
+use super::day;
+use crate::TIDEGATE;
+
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);
-/// Envoy sends to the nodes in turn, each of its two workers by itself: this many responses in a row
-/// come from all three.
+/// Envoy sends to the nodes in turn, each of its two workers by itself: this many responses in a
+/// row come from all three.
 const ANSWERS: usize = 12;
 
 fn rules(limit: u32) -> String {

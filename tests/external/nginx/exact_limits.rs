@@ -1,5 +1,5 @@
-//! A strict limit is exact: three nodes behind nginx, round robin, sixteen clients at once, measured in
-//! the access log of nginx.
+//! A strict limit is exact: three nodes behind nginx, round robin, sixteen clients at once,
+//! measured in the access log of nginx.
 //!
 //! Exactness is promised while owners answer in time; on two cores that also run the clients, ten
 //! milliseconds now and then are not enough. `cluster.deadline` is therefore at its maximum here,
@@ -13,23 +13,23 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::Method;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
-
-use crate::TIDEGATE;
 use tidegate_testkit::http_client::Http;
 use tidegate_testkit::nginx::{Nginx, Request};
 use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 use tidegate_testkit::random::Random;
 use tidegate_testkit::upstream::Upstream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::TIDEGATE;
 
 const CLIENTS: usize = 16;
 const LIMIT: usize = 1_000;
 const REQUESTS: usize = 20_000;
 /// The bucket algorithms give one token of 1,000 an hour back every 3.6 s.
 const REFILL_MS: u64 = 3_600;
-/// How far nginx's times may be from the nodes' clock: nginx reads the time once a turn of its event
-/// loop and logs it in whole milliseconds.
+/// How far nginx's times may be from the nodes' clock: nginx reads the time once a turn of its
+/// event loop and logs it in whole milliseconds.
 const CLOCK_ERROR_MS: u64 = 50;
 
 const AUTH: &str = r#"

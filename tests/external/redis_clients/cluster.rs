@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use redis::Client;
+use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 use tokio::task::JoinSet;
 
 use super::RULES;
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 const LIMIT: i64 = 500;
 const CLIENTS: usize = 12;

@@ -1,8 +1,9 @@
 //! `redis-benchmark`, the load tool that drives every server of the protocol.
 
+use tidegate_testkit::process::{Cluster, ClusterOptions};
+
 use super::{RULES, run};
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 const REQUESTS: u64 = 100_000;
 

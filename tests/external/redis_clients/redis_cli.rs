@@ -1,8 +1,9 @@
 //! `redis-cli` in both protocols, with inline commands through a pipe and in `--pipe` mode.
 
+use tidegate_testkit::process::{Cluster, ClusterOptions};
+
 use super::{RULES, WITH_PASSWORD, run};
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 async fn cli(port: &str, args: &[&str], typed: &str) -> String {
     let args = [&["-p", port], args].concat();

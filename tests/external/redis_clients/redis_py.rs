@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use super::{RULES, WITH_PASSWORD, run};
-use crate::TIDEGATE;
 use tidegate_testkit::process::{Cluster, ClusterOptions};
 use tidegate_testkit::tools;
+
+use super::{RULES, WITH_PASSWORD, run};
+use crate::TIDEGATE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_finds_a_server_of_the_protocol() {

@@ -1,10 +1,10 @@
 //! redis-rs, as published: plain, pipelined, with a password.
 
 use redis::{Client, Connection, RedisError};
+use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 use super::{RULES, WITH_PASSWORD};
 use crate::TIDEGATE;
-use tidegate_testkit::process::{Cluster, ClusterOptions};
 
 type Five = (i64, i64, i64, i64, i64);
 

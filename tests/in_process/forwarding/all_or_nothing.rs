@@ -4,13 +4,13 @@ use futures_util::future::join_all;
 use tidegate::decide::{CheckRequest, CheckResponse, Decide};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::Hits;
-
-use super::bench::{RULES, remaining, value_of};
 use tidegate_testkit::in_process::{Node, cluster};
 
-/// Thirty requests at once, through two nodes, take from a `bucket` of 20 of one node and a `window`
-/// of 100 of the other. Reads and charges of all of them are mixed; what is taken from the window
-/// in the end is what the bucket let pass.
+use super::bench::{RULES, remaining, value_of};
+
+/// Thirty requests at once, through two nodes, take from a `bucket` of 20 of one node and a
+/// `window` of 100 of the other. Reads and charges of all of them are mixed; what is taken from the
+/// window in the end is what the bucket let pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_one_owner_refuses_are_given_back_by_the_other() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |config| {

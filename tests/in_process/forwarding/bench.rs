@@ -15,7 +15,6 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::View;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Topology;
-
 use tidegate_testkit::in_process::Node;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,5 +1,5 @@
-//! Strict checks that leave the node they were sent to: counted once, whoever owns the key and whatever
-//! happens to the messages.
+//! Strict checks that leave the node they were sent to: counted once, whoever owns the key and
+//! whatever happens to the messages.
 
 mod all_or_nothing;
 pub(crate) mod bench;

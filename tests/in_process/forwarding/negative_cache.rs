@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tidegate::decide::VerdictSource;
-
-use super::bench::{RULES, TIMEOUT, count, remaining, source, value_of};
 use tidegate_testkit::in_process::{Node, cluster};
 use tidegate_testkit::rules::book;
 use tidegate_testkit::wait::eventually;
+
+use super::bench::{RULES, TIMEOUT, count, remaining, source, value_of};
 
 async fn two() -> Vec<Node> {
     cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await

@@ -18,13 +18,13 @@ use tidegate_ownership::identity::Generation;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Topology;
-
-use super::bench::{RULES, TIMEOUT, VNODES, check, count, holds, id, remaining, source, value_of};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under, settled};
 use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
 use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
+
+use super::bench::{RULES, TIMEOUT, VNODES, check, count, holds, id, remaining, source, value_of};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
@@ -51,8 +51,8 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     assert_eq!(remaining(&b.check_hits("bucket", &key, 0).await), 11);
 }
 
-/// The network of the owner is cut while 20 checks are sent, which time out. What it received arrives
-/// when the network is back.
+/// The network of the owner is cut while 20 checks are sent, which time out. What it received
+/// arrives when the network is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timed_out_checks_count_at_most_once() {
     let authority = authority();
@@ -93,7 +93,8 @@ async fn timed_out_checks_count_at_most_once() {
     assert_eq!(remaining(&b.check_hits("window", &key, 0).await), left);
 }
 
-/// The connection breaks behind the check, which is retried at the same incarnation under the same id.
+/// The connection breaks behind the check, which is retried at the same incarnation under the same
+/// id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
     let authority = authority();
@@ -139,7 +140,8 @@ async fn a_check_that_may_be_counted_is_not_sent_to_a_new_incarnation() {
     assert_eq!(owner.received.lock().len(), 1);
 }
 
-/// Counted by the owner, confirmed by no replica: the fallback answers, and a metric of its own counts it.
+/// Counted by the owner, confirmed by no replica: the fallback answers, and a metric of its own
+/// counts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unconfirmed_check_is_answered_by_the_fallback() {
     let authority = authority();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tidegate::decide::VerdictSource;
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::ranges::Ranges;
+use tidegate_testkit::in_process::{Node, cluster};
+use tidegate_testkit::wait::eventually;
 
 use super::bench::{
     RULES, TIMEOUT, count, forget_rings, holds, id, remaining, replaced, source, value, value_of,
     without,
 };
-use tidegate_testkit::in_process::{Node, cluster};
-use tidegate_testkit::wait::eventually;
 
 async fn three() -> Vec<Node> {
     cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, |_| {}).await

@@ -91,14 +91,14 @@ async fn bad_requests_get_an_error_and_are_not_counted() {
     let many = |item: &str, n: usize| vec![item; n].join(",");
     let cases: Vec<(Vec<u8>, u16, &str)> = vec![
         (b"".into(), 400, "EOF"),
-        (b"null".into(), 400, "expected an object"),
+        (b"null".into(), 400, "expected struct envoy"),
         (b"{}".into(), 400, "rate limit domain must not be empty"),
         (br#"{"domain":"d"}"#.into(), 400, "rate limit descriptor list must not be empty"),
         (b"\xff\xfe{}".into(), 400, "not UTF-8"),
         (br#"{"domain":"d","unknown":1}"#.into(), 400, "unknown field `unknown`"),
         (br#"{"domain":["d"]}"#.into(), 400, "domain: invalid type"),
         (br#"{"domain":"d","descriptors":[{"entries":[{"key":7}]}]}"#.into(), 400, "key: invalid"),
-        ("[".repeat(10_000).into(), 400, "expected an object"),
+        ("[".repeat(10_000).into(), 400, "expected struct envoy"),
         (with(&"{\"entries\":[".repeat(10_000))[..60_000].into(), 400, "unknown field `entries`"),
         (with(&many(&descriptor, 33)).into(), 400, "33 descriptors; at most 32"),
         (with(&format!(r#"{{"entries":[{}]}}"#, many(entry, 17))).into(), 400, "17 entries"),

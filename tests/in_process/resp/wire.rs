@@ -1,5 +1,5 @@
-//! Replies to pipelines are in order however the bytes are split, and bytes of other protocols get an
-//! error.
+//! Replies to pipelines are in order however the bytes are split, and bytes of other protocols get
+//! an error.
 
 use super::listener::{array, open};
 

@@ -15,12 +15,11 @@ use tidegate_proto::xds::TYPE_URL;
 use tidegate_proto::xds::{DiscoveryRequest, DiscoveryResponse};
 use tidegate_rules::load;
 use tidegate_rules::rule::{Rule, RuleStats};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-
 use tidegate_testkit::wait::in_time;
 use tidegate_testkit::xds::Server;
 use tidegate_testkit::xds::{mistaken_rules, rules, state};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 #[tokio::test]
 async fn each_state_of_the_world_replaces_the_one_before_and_is_confirmed() {

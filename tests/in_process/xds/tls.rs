@@ -7,11 +7,11 @@ use tidegate::config::Xds;
 use tidegate::reload::current::Status;
 use tidegate_cluster::pki::{self, Overwrite, Validity};
 use tidegate_limiter::units::Span;
+use tidegate_testkit::xds::Server;
+use tidegate_testkit::xds::{rules, state};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use super::follow::{Follower, xds};
-use tidegate_testkit::xds::Server;
-use tidegate_testkit::xds::{rules, state};
 
 #[tokio::test]
 async fn server_and_node_prove_themselves_to_each_other() {

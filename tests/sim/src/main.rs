@@ -16,6 +16,8 @@
 //! [`guarantee`] promises, [`coverage`] says whether anything interesting happened, and [`suite`]
 //! runs many seeds.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its results")]
+
 mod check;
 mod client;
 mod clock;

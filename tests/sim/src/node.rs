@@ -1,7 +1,7 @@
 //! A node: its card and clock, which last, and its processes, one after the other.
 //!
-//! A process has a tokio runtime of its own whose clock stands still unless the simulation steps it.
-//! To crash is to drop the runtime with every task in it. To pause is to step it no more for a
+//! A process has a tokio runtime of its own whose clock stands still unless the simulation steps
+//! it. To crash is to drop the runtime with every task in it. To pause is to step it no more for a
 //! while, and then to let its clock jump by what it missed: the process finds every timer late, its
 //! socket full and its peers changed, as after SIGSTOP and SIGCONT.
 

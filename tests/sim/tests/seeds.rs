@@ -15,8 +15,8 @@ fn a_latecomer_learns_an_eventual_key_when_it_uses_it() {
     }
 }
 
-/// Nodes that join the smaller side of a split once made a majority of it, and two nodes decided one
-/// place until it healed.
+/// Nodes that join the smaller side of a split once made a majority of it, and two nodes decided
+/// one place until it healed.
 #[test]
 fn newcomers_make_no_majority_of_the_smaller_side() {
     for seed in [1_050, 1_133] {
@@ -31,8 +31,8 @@ fn a_node_that_comes_back_is_recognised_at_once() {
     passes(730);
 }
 
-/// An owner whose lease had run out while three counted, and that was a quorum of the two who counted
-/// when it came back, took its tenure for whole: others had decided its keys meanwhile.
+/// An owner whose lease had run out while three counted, and that was a quorum of the two who
+/// counted when it came back, took its tenure for whole: others had decided its keys meanwhile.
 #[test]
 fn a_quorum_of_fewer_mends_no_tenure() {
     passes(1_418);

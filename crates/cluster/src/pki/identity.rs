@@ -16,8 +16,8 @@ use super::files::{read_secret_text, read_text};
 use super::verify::{Subject, anchors, certificates, issue_command};
 
 /// `[tls]`: the node's certificate for the mesh. All four are required if `cluster.listen` is set,
-/// none otherwise. `tidegate ca init` and `tidegate ca issue` create them. Paths are relative to the
-/// configuration file.
+/// none otherwise. `tidegate ca init` and `tidegate ca issue` create them. Paths are relative to
+/// the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {

@@ -2,8 +2,8 @@
 //!
 //! A round takes a digest snapshot, exchanges digests with each replica, and scans the store for
 //! this node's keys in the differing buckets, which it puts into the replication queue. From there
-//! they are sent like every change, within the same bounds. A round begins every few seconds, and at
-//! once when the topology or the set of reachable peers changes.
+//! they are sent like every change, within the same bounds. A round begins every few seconds, and
+//! at once when the topology or the set of reachable peers changes.
 //!
 //! A bucket with a key that changes all the time always differs. **Bound:** a round sends at most
 //! [`REPAIR_KEYS_MAX`] keys. The next one resumes the scan after the last of them, so that busy

@@ -1,8 +1,8 @@
 //! The receiving side: which states of a peer are merged.
 //!
-//! A peer must be able to hold the key, and any honest node must be able to hold the state, which is
-//! checked without knowing its rule. A node's clock may be [`AHEAD_MAX`] ahead of this one's, so a
-//! state may have seen a time that much later, and may expire no later than its kind can:
+//! A peer must be able to hold the key, and any honest node must be able to hold the state, which
+//! is checked without knowing its rule. A node's clock may be [`AHEAD_MAX`] ahead of this one's, so
+//! a state may have seen a time that much later, and may expire no later than its kind can:
 //!
 //! ```text
 //! seen    ≤ now + AHEAD_MAX                      (State::seen_by)
@@ -31,9 +31,9 @@ const AHEAD_MAX: Span = Span::from_secs(5);
 const ROUNDING: Span = Span::from_nanos(1);
 
 impl Replicator {
-    /// Merges states that a peer sent: copies, or keys of a handoff. Replies [`Reply::Done`] if this
-    /// node now holds all of them, [`Reply::Unconfirmed`] if some were refused or did not fit. A
-    /// peer that is not in this node's view is to send them again later.
+    /// Merges states that a peer sent: copies, or keys of a handoff. Replies [`Reply::Done`] if
+    /// this node now holds all of them, [`Reply::Unconfirmed`] if some were refused or did not fit.
+    /// A peer that is not in this node's view is to send them again later.
     pub fn receive(&self, from: &NodeId, entries: Vec<StateEntry>) -> Reply {
         if entries.len() > STATE_ENTRIES_MAX {
             return Reply::Malformed;

@@ -8,9 +8,9 @@
 //! **Bound:** [`KEYS_MAX`] entries. A key that does not fit stays in the store's replication queue
 //! and is collected again.
 //!
-//! **Example.** Keys a, b, c are added: sequence number 3. A message takes a and b; a changes and is
-//! added again: number 4. The message fails: the queue is a, b, c, a. The next message takes a, b
-//! and c; entry 4 is skipped, because that message read a's state after the entry was added.
+//! **Example.** Keys a, b, c are added: sequence number 3. A message takes a and b; a changes and
+//! is added again: number 4. The message fails: the queue is a, b, c, a. The next message takes a,
+//! b and c; entry 4 is skipped, because that message read a's state after the entry was added.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -65,8 +65,8 @@ impl Targets {
         self.others(ring, key).take(1).cloned().collect()
     }
 
-    /// The key's owner by the ring, then its replicas if all nodes are reachable. Equal on all nodes
-    /// with the same view.
+    /// The key's owner by the ring, then its replicas if all nodes are reachable. Equal on all
+    /// nodes with the same view.
     pub(super) fn by_ring(&self, key: KeyHash) -> Arc<[NodeId]> {
         self.cached(&self.ring_cache, key, |ring| {
             ring.replicas(key.token, self.replicas).into_iter().cloned().collect()

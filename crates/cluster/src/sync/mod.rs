@@ -3,8 +3,8 @@
 //! Every node counts under its own actor. It sends its count to the key's owner in its region (a
 //! *push*), and the reply carries the other actors' counters. The owner sends changes to the other
 //! nodes that use the key (a *fan-out*), and exchanges one counter per region with the key's owners
-//! in the other regions (a *region exchange*), so that the long link carries one number whatever the
-//! number of nodes behind it.
+//! in the other regions (a *region exchange*), so that the long link carries one number whatever
+//! the number of nodes behind it.
 //!
 //! ```text
 //!   node a ──push──▶                       ◀──push── node c
@@ -13,9 +13,10 @@
 //! ```
 //!
 //! Messages carry absolute counters, never increments, which the receiver merges: a message that is
-//! lost, duplicated or late changes nothing in the end. A key stays queued until a reply names it: a
-//! receiver with another view leaves out the keys that it did not accept, and is sent them again. A
-//! key far from its limit waits for a slow background scan instead of the next round (`lazy_sync`).
+//! lost, duplicated or late changes nothing in the end. A key stays queued until a reply names it:
+//! a receiver with another view leaves out the keys that it did not accept, and is sent them again.
+//! A key far from its limit waits for a slow background scan instead of the next round
+//! (`lazy_sync`).
 //!
 //! When a member joins, leaves or restarts, every key is queued: its owner may have none of our
 //! counters. A push also carries the counters of nodes and regions that are gone, because no other

@@ -98,7 +98,8 @@ impl Synchroniser {
             peer_actor: node_actor(to, peer.generation),
             peer_region: &peer.region,
         };
-        // The reply to a push comes from the owner, that to a region exchange from the other region.
+        // The reply to a push comes from the owner, that to a region exchange from the other
+        // region.
         let peer_role = match role {
             SyncRole::Node | SyncRole::Owner => SyncRole::Owner,
             SyncRole::Region => SyncRole::Region,

@@ -5,12 +5,12 @@
 //! nanoseconds. It allocates no memory except when a new key makes its shard's table grow.
 //!
 //! - [`check`](Store::check) decides strict keys, [`check_eventual`](Store::check_eventual) decides
-//!   eventual ones in this node's own counter, [`check_batch_if`](Store::check_batch_if) decides many
-//!   with their memory prefetched.
+//!   eventual ones in this node's own counter, [`check_batch_if`](Store::check_batch_if) decides
+//!   many with their memory prefetched.
 //! - **Memory:** `table` and `pages` hold a key in under 50 bytes, `shard` expires keys, `overflow`
 //!   decides new keys when the store is full.
-//! - **Changes:** `queues` holds the keys to be sent, `sync` sends eventual keys and merges those of
-//!   peers, `copies` reads and merges whole counters for replication, handoff and snapshots.
+//! - **Changes:** `queues` holds the keys to be sent, `sync` sends eventual keys and merges those
+//!   of peers, `copies` reads and merges whole counters for replication, handoff and snapshots.
 //!
 //! **Invariant:** a counter that still matters is never evicted to make room for another.
 //!

@@ -1,17 +1,17 @@
 //! YAML text as a tree in which every node knows its line and column.
 //!
 //! Rule files are read as YAML 1.1 (`yes` is a boolean, `0123` is octal), because existing rule
-//! files were written for a YAML 1.1 reader. The difference only matters where a number or a boolean
-//! is expected: a scalar keeps its original text, so `value: 0123` matches the request value `0123`
-//! and not `83`.
+//! files were written for a YAML 1.1 reader. The difference only matters where a number or a
+//! boolean is expected: a scalar keeps its original text, so `value: 0123` matches the request
+//! value `0123` and not `83`.
 //!
 //! Only the first document of a file is read. Anchors, aliases and merge keys (`<<`) work; a key
 //! beside a merge takes precedence over the merged one regardless of their order, as the YAML merge
 //! type specifies.
 //!
 //! **Invariant:** no input makes the reader use more than a small multiple of the input's size, or
-//! recurse: see [`Bounds`]. The content of an alias counts each time the alias is used, so ten lines
-//! of nested aliases (a "billion laughs") are rejected without being expanded.
+//! recurse: see [`Bounds`]. The content of an alias counts each time the alias is used, so ten
+//! lines of nested aliases (a "billion laughs") are rejected without being expanded.
 
 mod scalar;
 mod tree;

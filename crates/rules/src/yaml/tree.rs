@@ -91,7 +91,8 @@ impl Builder {
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), Error> {
-        // The parser reports the name when the anchored node begins; the node exists once it has ended.
+        // The parser reports the name when the anchored node begins; the node exists once it has
+        // ended.
         let node = self.anchors.get(&anchor).cloned().ok_or(Error::Cycle)?;
         self.check_depth(node.weight.depth)?;
         self.spend(node.weight)?;

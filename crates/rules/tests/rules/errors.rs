@@ -61,7 +61,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "{unit: minute, requests_per_unit: 1, algorithm: gcra, burst: 0}",
-        "f.yaml:4:76: burst 0 would refuse every hit; leave it out or give at least 1",
+        "f.yaml:4:76: burst 0 would deny every hit; omit it or set at least 1",
     ),
     (
         "{unit: minute, requests_per_unit: 1, sub_windows: 6}",
@@ -77,11 +77,11 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "{unit: minute, requests_per_unit: 9, algorithm: leaky_bucket, queue: 5, burst: 2}",
-        "f.yaml:4:94: burst: queue and burst exclude each other: a queue lets hits pass one by one",
+        "f.yaml:4:94: burst: queue and burst are mutually exclusive: a queue releases hits one by one",
     ),
     (
         "{unit: minute, requests_per_unit: 10001, algorithm: sliding_window_log}",
-        "f.yaml:4:49: requests_per_unit: sliding_window_log keeps every hit: limit 10001 is larger than 10000",
+        "f.yaml:4:49: requests_per_unit: sliding_window_log stores every hit: limit 10001 is larger than 10000",
     ),
     (
         "{unit: minute, unlimited: true}",
@@ -238,7 +238,7 @@ const FILES: &[(&str, &str)] = &[
     ),
     (
         "domain: &a [*a]",
-        "f.yaml:1:13: error loading config file: an alias stands inside the node that it refers to; use fewer or simpler anchors and aliases",
+        "f.yaml:1:13: error loading config file: an alias is inside the node that it refers to; use fewer or simpler anchors and aliases",
     ),
     (
         "domain: \"\\q\"",

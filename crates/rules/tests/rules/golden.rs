@@ -1,8 +1,8 @@
 //! The rule files of envoyproxy/ratelimit have the same meaning here.
 //!
-//! `tests/golden/config_cases.json` holds rule files, requests, and what the reference did with them
-//! (commit f2fb157). A file is either refused with the text of the reference, or loaded and then matches
-//! every request as there. Set `GOLDEN_DIR` to run another collection.
+//! `tests/golden/config_cases.json` holds rule files, requests, and what the reference did with
+//! them (commit f2fb157). A file is either refused with the text of the reference, or loaded and
+//! then matches every request as there. Set `GOLDEN_DIR` to run another collection.
 
 use std::path::PathBuf;
 

@@ -67,7 +67,8 @@ impl Cluster {
             .await
     }
 
-    /// Starts one more node, with the others as its seeds, and waits until all have it in their view.
+    /// Starts one more node, with the others as its seeds, and waits until all have it in their
+    /// view.
     pub async fn join(&mut self, id: &str, options: ClusterOptions<'_>) {
         certificates::issue(self.program, &self.dir.path().join("pki"), id);
         let mut node =

@@ -1,5 +1,5 @@
-//! `tidegate serve` as child processes. Every start takes the path of the binary, which cargo passes only
-//! to the tests of the root package (`env!("CARGO_BIN_EXE_tidegate")`).
+//! `tidegate serve` as child processes. Every start takes the path of the binary, which cargo
+//! passes only to the tests of the root package (`env!("CARGO_BIN_EXE_tidegate")`).
 
 mod child;
 mod cluster;

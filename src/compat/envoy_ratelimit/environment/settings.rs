@@ -1,7 +1,7 @@
 //! Every setting of envoyproxy/ratelimit, its default there, and its meaning here.
 //!
-//! Source: `src/settings/settings.go`. `docs/envoyproxy-ratelimit-settings.md` shows the same table,
-//! and a test compares the two.
+//! Source: `src/settings/settings.go`. `docs/envoyproxy-ratelimit-settings.md` shows the same
+//! table, and a test compares the two.
 
 /// One environment variable of envoyproxy/ratelimit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

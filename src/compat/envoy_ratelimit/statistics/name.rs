@@ -1,9 +1,9 @@
 //! Sanitises the name of a tally for use in the name of a counter.
 //!
-//! `:` and `|` separate name, value and type in statsd's protocol, and a dot separates the levels of
-//! a name, so an IPv4 address would be four levels: `remote_address_10.0.0.1` becomes
-//! `remote_address_10_0_0_1`. Control characters become `_` as well, unlike in envoyproxy/ratelimit,
-//! where a line break in a client's value begins a new line.
+//! `:` and `|` separate name, value and type in statsd's protocol, and a dot separates the levels
+//! of a name, so an IPv4 address would be four levels: `remote_address_10.0.0.1` becomes
+//! `remote_address_10_0_0_1`. Control characters become `_` as well, unlike in
+//! envoyproxy/ratelimit, where a line break in a client's value begins a new line.
 //!
 //! Source: envoyproxy/ratelimit, `SanitizeStatName` in `src/utils/utilities.go`, whose pattern is
 //! `\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`, found anywhere, leftmost first.
@@ -26,8 +26,8 @@ pub fn sanitized(name: &str) -> String {
     out
 }
 
-/// Length of the IPv4 address at the start of `bytes`, by the pattern above: at most three digits of
-/// the last number belong to it, whatever follows.
+/// Length of the IPv4 address at the start of `bytes`, by the pattern above: at most three digits
+/// of the last number belong to it, whatever follows.
 fn address(bytes: &[u8]) -> Option<usize> {
     let mut length = 0;
     for part in 0..4 {

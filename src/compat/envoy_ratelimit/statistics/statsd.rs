@@ -9,15 +9,15 @@
 //!
 //! An unchanged counter is not sent. A value counts as sent once its bytes were written to the
 //! connection ([`Sent::note`]); until then it stays pending, so a server that was unavailable
-//! receives the sum later and nothing is queued meanwhile. If a counter decreases, the difference is
-//! negative, which statsd accepts.
+//! receives the sum later and nothing is queued meanwhile. If a counter decreases, the difference
+//! is negative, which statsd accepts.
 //!
 //! Thousands of calls a second are timed, and a line for each would cost more than the calls. The
-//! calls of one bucket are one line: the bucket's lower bound in whole milliseconds, with a sampling
-//! rate of one in the number of calls, which servers multiply out.
+//! calls of one bucket are one line: the bucket's lower bound in whole milliseconds, with a
+//! sampling rate of one in the number of calls, which servers multiply out.
 //!
-//! A client library does not fit: cadence sends one line a metric through its own queue, has neither
-//! TCP nor tags in names, and does not track what was delivered.
+//! A client library does not fit: cadence sends one line a metric through its own queue, has
+//! neither TCP nor tags in names, and does not track what was delivered.
 //!
 //! Source: lyft/gostats, `net_sink.go` and `internal/tags/tags.go`.
 

@@ -68,7 +68,8 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
     let Tally { asked, by_owner, by_policy, by_oracle, counted, forgotten_max } = *tally;
     let limit = u64::from(key.kind.limit());
     let mut found = Vec::new();
-    // The shares of all nodes sum to the limit; a node that comes, goes or starts anew makes new ones.
+    // The shares of all nodes sum to the limit; a node that comes, goes or starts anew makes new
+    // ones.
     let policy_max =
         if key.kind == Kind::Shared { limit * (1 + comings_and_goings(case)) } else { 0 };
     if by_policy > policy_max {

@@ -277,8 +277,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets a client of every process that has joined ask for `hits` of every key of some kinds, one
-    /// after the other, and returns the number of the first such ask.
+    /// Lets a client of every process that has joined ask for `hits` of every key of some kinds,
+    /// one after the other, and returns the number of the first such ask.
     pub(crate) fn ask_everywhere(&mut self, concerns: fn(Kind) -> bool, hits: i64) -> usize {
         let first = self.history.with(<[_]>::len);
         for process in self.processes() {

@@ -1,0 +1,26 @@
+//! Why a node stopped, or did not start.
+
+use tidegate_cluster::pki;
+
+use super::core::Failed;
+use crate::config::UserError;
+use crate::xds;
+
+/// Why a node stopped, or did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A mistake that the operator can correct.
+    #[error(transparent)]
+    User(#[from] UserError),
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+    #[error("{0}")]
+    Rules(#[from] tidegate_rules::error::Error),
+    /// The management server of the rules.
+    #[error(transparent)]
+    Xds(#[from] xds::Error),
+    /// A task ended that must run until shutdown.
+    #[error(transparent)]
+    Failed(#[from] Failed),
+}
