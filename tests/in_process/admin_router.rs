@@ -33,7 +33,7 @@ async fn each_path_answers_with_its_own() {
             "/owner?domain=edge",
             StatusCode::BAD_REQUEST,
             "application/json",
-            "{\"error\":\"a domain and at least one entry are needed; ask \
+            "{\"error\":\"a domain and at least one entry are required; use \
              /owner?domain=D&KEY=VALUE\"}\n",
         ),
         (

@@ -40,7 +40,7 @@ fn validate_refuses_what_a_node_would_refuse() {
     let both = [folder.path().join("a.yaml"), folder.path().join("b.yaml")];
     let (ok, text) = validated(&both, Format::Text);
     assert!(!ok && text.contains("duplicate domain 'a'"), "{text}");
-    assert!(text.ends_with("2 files, refused together\n"), "{text}");
+    assert!(text.ends_with("2 files, invalid together\n"), "{text}");
 
     let (ok, text) = validated(&[folder.path().join("none")], Format::Text);
     assert!(!ok && text.contains("none: cannot be read: "), "{text}");

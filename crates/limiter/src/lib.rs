@@ -9,7 +9,8 @@
 //! - [`units`]: wall-clock and monotonic time, durations, amounts; saturating newtypes.
 //! - [`quota`]: what one limit allows, validated.
 //! - [`engine`]: the algorithms as pure functions over a [`State`](engine::State), and its merge.
-//! - [`store`]: millions of counters by hashed key, sharded, bounded, with expiry and change queues.
+//! - [`store`]: millions of counters by hashed key, sharded, bounded, with expiry and change
+//!   queues.
 //! - [`descriptor`]: the key/value entries that identify a request.
 //! - [`policy`]: consistency and failure policy of a rule, for a cluster of limiters.
 //!

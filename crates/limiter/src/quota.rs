@@ -21,7 +21,8 @@ pub enum Algorithm {
     SlidingWindowCounter,
     /// Tokens are added at the rate; `burst` is the bucket's capacity.
     TokenBucket,
-    /// A level that drains at the rate; as a meter, or with `queue` as a queue that returns a delay.
+    /// A level that drains at the rate; as a meter, or with `queue` as a queue that returns a
+    /// delay.
     LeakyBucket,
     /// The generic cell rate algorithm: a single theoretical arrival time.
     Gcra,
@@ -86,8 +87,8 @@ pub const LOG_LIMIT_MAX: u32 = 10_000;
 /// Most hits that may wait in a queue.
 pub const QUEUE_MAX: u32 = 1_000_000;
 
-/// Longest time in which a full bucket or queue may drain. A bucket stores the instant at which it is
-/// idle again, and timestamps end in 2554.
+/// Longest time in which a full bucket or queue may drain. A bucket stores the instant at which it
+/// is idle again, and timestamps end in 2554.
 pub const DRAIN_MAX: Span = Span::from_secs(100 * 365 * 86_400);
 
 /// Why parts do not form a valid quota.

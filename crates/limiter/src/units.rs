@@ -1,7 +1,8 @@
 //! The quantities of a decision: instants, durations, amounts.
 //!
-//! They are newtypes, so no signature takes two bare `u64`. Their arithmetic saturates: a clock that
-//! jumps ten years or a hit count of 2^63 must end in a denial, never in a wrap-around or a panic.
+//! They are newtypes, so no signature takes two bare `u64`. Their arithmetic saturates: a clock
+//! that jumps ten years or a hit count of 2^63 must end in a denial, never in a wrap-around or a
+//! panic.
 //!
 //! [`Timestamp`] is wall-clock time and [`Monotonic`] is monotonic time. There is no conversion
 //! between them.
@@ -66,8 +67,9 @@ impl Timestamp {
 
 /// An instant on a monotonic clock: nanoseconds since an arbitrary start within the process.
 ///
-/// Lease arithmetic and timeouts use it, because it never jumps and never runs backwards. Two values
-/// compare only within one process, so it is never sent, stored or converted to a [`Timestamp`].
+/// Lease arithmetic and timeouts use it, because it never jumps and never runs backwards. Two
+/// values compare only within one process, so it is never sent, stored or converted to a
+/// [`Timestamp`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Monotonic(u64);
 

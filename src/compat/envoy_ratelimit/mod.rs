@@ -3,15 +3,15 @@
 //!
 //! | compatible | where | tests |
 //! |---|---|---|
-//! | environment variables | [`environment`] | `reference_settings` |
+//! | environment variables | [`environment`] | `envoy_ratelimit_settings` |
 //! | the binaries' names and arguments | [`command`], `cli/config_check.rs` | `cli_binary` |
-//! | debug port: `/rlconfig`, `/stats` | [`debug_port`] | `process` (`reference_process`) |
-//! | statistics for statsd, `DogStatsD` and Prometheus | [`statistics`] | `stats_export`, `stats_bounds` |
+//! | debug port: `/rlconfig`, `/stats` | [`debug_port`] | `envoy_ratelimit_command` |
+//! | statsd, `DogStatsD` and Prometheus statistics | [`statistics`] | `stats_export`, `stats_bounds` |
 //! | how hits are counted under a name | `tidegate_rules::tally` | `tally_laws`, `rls_golden` |
 //! | rule files | `tidegate_rules` | `rules_golden` |
 //! | rule files that both limiters accept (`--strict-compat`) | [`rule_files`] | `rules_cli` |
 //! | rules over xDS | `crate::xds` | `xds` |
-//! | gRPC service, headers, dynamic metadata, quota and shadow mode | `crate::front::rls`, `[envoy]` | `rls_golden`, `rls_semantics` |
+//! | gRPC service, headers, metadata, quota and shadow mode | `crate::front::rls` | `rls_*` |
 //! | `/json`, `/healthcheck` | `crate::front::http::ratelimit` | `front` (`ratelimit`), `process` |
 //!
 //! The last rows are elsewhere because they serve tidegate's own users as well: the rules are one

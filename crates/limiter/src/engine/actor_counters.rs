@@ -3,8 +3,8 @@
 //! # Idea
 //!
 //! In eventual mode every node decides locally and counts **only in its own counter**; the counters
-//! of the others arrive a little later. A counter has one writer and only grows, so two copies of it
-//! are joined by taking the maximum, whatever was lost, repeated or reordered on the network.
+//! of the others arrive a little later. A counter has one writer and only grows, so two copies of
+//! it are joined by taking the maximum, whatever was lost, repeated or reordered on the network.
 //!
 //! # Formula
 //!

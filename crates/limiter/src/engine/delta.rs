@@ -1,9 +1,9 @@
 //! Per-actor counters on the wire: the part of an eventual counter that one node sends to another.
 //!
 //! A delta is a plain value: slices of two vector clocks each (hits and refunds by actor), newest
-//! first. It carries absolute counts, not increments, so a lost, repeated or reordered delta does not
-//! change the result. It must pass [`Delta::validate`] before it is merged: a per-actor counter only
-//! grows, so one absurd value would stay until its window is over.
+//! first. It carries absolute counts, not increments, so a lost, repeated or reordered delta does
+//! not change the result. It must pass [`Delta::validate`] before it is merged: a per-actor counter
+//! only grows, so one absurd value would stay until its window is over.
 
 use crdts::VClock;
 use serde::{Deserialize, Serialize};

@@ -139,8 +139,8 @@ mod tests {
         }
     }
 
-    /// The number of requests that three nodes admit which exchange counters after every `sync_every`
-    /// requests.
+    /// The number of requests that three nodes admit which exchange counters after every
+    /// `sync_every` requests.
     fn admitted_by_three(sync_every: usize) -> (usize, [State; 3]) {
         let quota = quota(Algorithm::SlidingWindowCounter);
         let mut nodes = [const { State::Absent }; 3];

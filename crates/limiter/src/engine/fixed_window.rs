@@ -3,9 +3,9 @@
 //! # Idea
 //!
 //! Time is cut into windows that all nodes number alike. Hits of the current window are counted,
-//! **denied ones too**: envoyproxy/ratelimit does the same with one `INCRBY` a request, and its rule
-//! files rely on it. A client that keeps sending stays denied until the window ends, as it would
-//! anyway.
+//! **denied ones too**: envoyproxy/ratelimit does the same with one `INCRBY` a request, and its
+//! rule files rely on it. A client that keeps sending stays denied until the window ends, as it
+//! would anyway.
 //!
 //! # Formula
 //!
@@ -25,8 +25,8 @@
 //!
 //! # Bound
 //!
-//! At most `limit` hits in a window, so at most `2 × limit` in any interval as long as a window: the
-//! end of one and the beginning of the next, as in the example.
+//! At most `limit` hits in a window, so at most `2 × limit` in any interval as long as a window:
+//! the end of one and the beginning of the next, as in the example.
 //!
 //! The window number has 32 bits. With the shortest window (1 s) it runs out in 2106; the last
 //! window then never ends, which denies rather than grants.

@@ -19,17 +19,17 @@
 //! reset = level·T
 //! ```
 //!
-//! The queue's extra hit above `N` is the one that passes without waiting. A request of several hits
-//! passes as a whole, when the last of them may: the delay is that of its last hit. `remaining` is
-//! how many more hits would be admitted now, to pass or to wait. The delay is rounded up to a
-//! nanosecond, so hits leave at the rate and never early.
+//! The queue's extra hit above `N` is the one that passes without waiting. A request of several
+//! hits passes as a whole, when the last of them may: the delay is that of its last hit.
+//! `remaining` is how many more hits would be admitted now, to pass or to wait. The delay is
+//! rounded up to a nanosecond, so hits leave at the rate and never early.
 //!
 //! # Example
 //!
 //! 10 a second with `queue: 2`, so `T` = 100 ms. Four requests at 0 ms: the first passes at once,
 //! the second after 100 ms, the third after 200 ms; the fourth finds two waiting and is denied,
-//! retry after 100 ms. At 150 ms the level is 1.5, and a request is admitted with a delay of 150 ms,
-//! so it passes at 300 ms.
+//! retry after 100 ms. At 150 ms the level is 1.5, and a request is admitted with a delay of 150
+//! ms, so it passes at 300 ms.
 //!
 //! # Bound
 //!

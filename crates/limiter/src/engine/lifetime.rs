@@ -29,8 +29,8 @@ use crate::units::{Span, Timestamp};
 /// How far ahead of the local clock the clock of a peer may be.
 pub const AHEAD_MAX: Span = Span::from_secs(5);
 
-/// The store rounds an expiry up by at most this. The `w` computed from it is too large by less than
-/// a step divided by the index, and the start by less than a step.
+/// The store rounds an expiry up by at most this. The `w` computed from it is too large by less
+/// than a step divided by the index, and the start by less than a step.
 const EXPIRY_STEP: Span = Span::from_nanos(16);
 
 impl State {
@@ -91,7 +91,8 @@ impl State {
     /// state with this expiry.
     pub fn is_plausible(&self, expires: Timestamp, now: Timestamp) -> bool {
         let latest = now.plus(AHEAD_MAX);
-        // The debt of a bucket may reach a burst beyond its window; a sliding state matters for two.
+        // The debt of a bucket may reach a burst beyond its window; a sliding state matters for
+        // two.
         let expires_max = latest.plus(WINDOW_MAX).plus(WINDOW_MAX);
         expires <= expires_max
             && match self {

@@ -2,8 +2,8 @@
 //!
 //! Hits of the same nanosecond share an entry of 16 bytes. A log holds at most [`ENTRIES_MAX`]
 //! entries. One counter never needs more, because no limit of a log is larger; only a merge can
-//! yield more, and then the oldest are dropped. That changes no verdict: the newer entries alone fill
-//! every limit for as long as an older one would have counted.
+//! yield more, and then the oldest are dropped. That changes no verdict: the newer entries alone
+//! fill every limit for as long as an older one would have counted.
 
 use std::collections::VecDeque;
 

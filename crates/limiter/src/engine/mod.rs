@@ -1,21 +1,22 @@
 //! Six rate limiting algorithms as pure functions over small states.
 //!
 //! A [`State`] is the stored form of one counter. [`decide`] answers a request and counts it,
-//! [`preview`] returns the same verdict without counting, and [`State::merge`] joins the copies of a
-//! counter that two nodes hold.
+//! [`preview`] returns the same verdict without counting, and [`State::merge`] joins the copies of
+//! a counter that two nodes hold.
 //!
 //! These rules hold for all six:
 //!
 //! - **A denied request consumes nothing**, except in `fixed_window`, whose classic form counts it.
-//! - **Zero hits are a peek.** A peek changes nothing. It is allowed unless the count already exceeds
-//!   the limit (a lowered limit, a clock that stepped back); read `remaining` for the rest.
+//! - **Zero hits are a peek.** A peek changes nothing. It is allowed unless the count already
+//!   exceeds the limit (a lowered limit, a clock that stepped back); read `remaining` for the rest.
 //! - **Negative hits are a refund.** A refund is always allowed, takes the newest hits first, and
 //!   never goes below zero.
 //! - **A clock that steps back grants nothing.** A state records the time of its last change, and a
 //!   decision is never made at an earlier time.
 //! - A state of another algorithm or slice length (the rule changed) counts as [`State::Absent`].
 //!
-//! **Invariant:** the engine reads no clock, allocates nothing for a small state and uses no floats.
+//! **Invariant:** the engine reads no clock, allocates nothing for a small state and uses no
+//! floats.
 //!
 //! # Words
 //!

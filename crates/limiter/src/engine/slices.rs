@@ -13,8 +13,8 @@
 //! (61 counts of 2⁶⁴ times 2⁵⁵ ns).
 //!
 //! **When the same request fits.** Without further requests `used` only falls: linearly within a
-//! slice, without a jump between slices. So the slices are tried in order, and within the first that
-//! suffices the linear equation is solved for the first whole nanosecond.
+//! slice, without a jump between slices. So the slices are tried in order, and within the first
+//! that suffices the linear equation is solved for the first whole nanosecond.
 
 use super::verdict::{Retry, Verdict, excess};
 use crate::quota::Quota;

@@ -1,5 +1,5 @@
-//! The sliding window counter: the count of this window plus the part of the previous one that still
-//! overlaps.
+//! The sliding window counter: the count of this window plus the part of the previous one that
+//! still overlaps.
 //!
 //! # Idea
 //!

@@ -3,7 +3,8 @@
 //! # Idea
 //!
 //! The only exact answer to "how many in the last minute?" is to store the times. Memory grows with
-//! the limit, so [`Quota::new`] rejects limits above [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX).
+//! the limit, so [`Quota::new`] rejects limits above
+//! [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX).
 //!
 //! # Formula
 //!
@@ -28,7 +29,8 @@
 //! At most `limit` hits in every interval as long as a window. 16 bytes an entry, at most `limit`
 //! entries; expired entries are freed by later requests for the same key.
 //!
-//! Source: Figma, "An alternative approach to rate limiting", 2017, which names the algorithm and its cost.
+//! Source: Figma, "An alternative approach to rate limiting", 2017, which names the algorithm and
+//! its cost.
 
 use super::log::Log;
 use super::state::State;

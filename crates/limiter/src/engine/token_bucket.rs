@@ -22,9 +22,9 @@
 //!
 //! # Example
 //!
-//! 1 a second with burst 5. Five hits at 0 s empty the bucket. At 1.4 s it holds 1.4 tokens: one hit
-//! passes, 0.4 remain. A second hit at the same time lacks 0.6 tokens: retry after 600 ms. After an
-//! hour the bucket holds 5, not 3600.
+//! 1 a second with burst 5. Five hits at 0 s empty the bucket. At 1.4 s it holds 1.4 tokens: one
+//! hit passes, 0.4 remain. A second hit at the same time lacks 0.6 tokens: retry after 600 ms.
+//! After an hour the bucket holds 5, not 3600.
 //!
 //! # Bound
 //!

@@ -30,8 +30,8 @@ pub type Verdicts = SmallVec<[Verdict; 1]>;
 impl Store {
     /// Decides the limits of one descriptor together, one verdict each in their order.
     ///
-    /// All must admit the hits, else none is charged (a single `fixed_window` counts denied hits, as
-    /// its algorithm requires). Zero hits are a peek, which changes nothing. The counters share
+    /// All must admit the hits, else none is charged (a single `fixed_window` counts denied hits,
+    /// as its algorithm requires). Zero hits are a peek, which changes nothing. The counters share
     /// their `token` and have distinct tags.
     pub fn check(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
         self.check_in(counters, CheckParams { hits, now, mode: CountingMode::Strict })

@@ -1,9 +1,9 @@
 //! Copies of whole counters: reading them for replication, handoff and snapshots, and merging them.
 //!
-//! - **Replication** drains a queue of strict keys that changed. A charge or a refund is a change; a
-//!   peek, a denial that counts nothing and a [`Store::merge`] are not.
-//! - **Snapshots** scan for long keys ([`KeyHash::is_long`]), strict and eventual, that changed since
-//!   they were last written. Only those are kept over a restart.
+//! - **Replication** drains a queue of strict keys that changed. A charge or a refund is a change;
+//!   a peek, a denial that counts nothing and a [`Store::merge`] are not.
+//! - **Snapshots** scan for long keys ([`KeyHash::is_long`]), strict and eventual, that changed
+//!   since they were last written. Only those are kept over a restart.
 //! - **Handoff** and anti-entropy scan all keys of a token range.
 
 use super::key::KeyHash;
@@ -102,8 +102,8 @@ impl Store {
 
     /// Merges a counter from elsewhere into this store; no hit of either side is lost.
     ///
-    /// Does not queue the key for replication: the caller decides who receives it next, and replicas
-    /// that forward what they receive would never finish.
+    /// Does not queue the key for replication: the caller decides who receives it next, and
+    /// replicas that forward what they receive would never finish.
     pub fn merge(&self, counter: StoredCounter, now: Timestamp) -> MergeOutcome {
         let shard = &mut *self.shard(counter.key.token).lock();
         let now = shard.instant(now);

@@ -2,13 +2,13 @@
 //!
 //! `token` is the keyed hash of domain and entries alone, so that every limit of one descriptor has
 //! the same owner and the same shard and a list of limits is decided under one lock. `tag` adds
-//! what distinguishes the limits of one descriptor: window, algorithm, mode. The limit itself is not
-//! in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag are flags
-//! for code that holds a counter without its rule ([`KeyHash::is_eventual`] and others).
+//! what distinguishes the limits of one descriptor: window, algorithm, mode. The limit itself is
+//! not in it: a rule that is raised from 100 to 200 keeps its count. The lowest bits of the tag are
+//! flags for code that holds a counter without its rule ([`KeyHash::is_eventual`] and others).
 //!
-//! The hash is SipHash-1-3 with 128 bits of output under a secret that the nodes of a cluster share,
-//! so clients cannot aim keys at one owner, one shard or the counter of another client. Each part is
-//! hashed with its length in front: (`a`, `b_c`) and (`a_b`, `c`) do not collide.
+//! The hash is SipHash-1-3 with 128 bits of output under a secret that the nodes of a cluster
+//! share, so clients cannot aim keys at one owner, one shard or the counter of another client. Each
+//! part is hashed with its length in front: (`a`, `b_c`) and (`a_b`, `c`) do not collide.
 
 use std::hash::Hasher;
 

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 /// Keys per shard when the number of shards is not set. Small enough that growing a shard, the
-/// longest operation under a lock, is short (the longest insertion in `benches/store.rs` took 0.2 ms);
-/// large enough that keys spread evenly, within some 5 %.
+/// longest operation under a lock, is short (the longest insertion in `benches/store.rs` took 0.2
+/// ms); large enough that keys spread evenly, within some 5 %.
 const KEYS_PER_SHARD: usize = 4_096;
 /// Fewest keys per shard: below this, one shard may be full while its neighbour is half empty.
 const KEYS_PER_SHARD_MIN: usize = 64;

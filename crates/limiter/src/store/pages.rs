@@ -1,13 +1,14 @@
 //! An array of slots in pages of one size, and an index of their addresses for prefetching.
 //!
 //! One contiguous array that grows in small steps fragments the heap: with hundreds of shards, a
-//! third of the memory was holes. A freed page can be reused by any shard, and growing moves no page.
+//! third of the memory was holes. A freed page can be reused by any shard, and growing moves no
+//! page.
 //!
 //! **Prefetching.** A check that comes later in a batch prefetches its memory (`batch.rs`). It must
 //! not take the lock for that. So the shard publishes the number of homes and the address of each
-//! page whenever its table is laid out anew; the address of a key's home follows from them. A reader
-//! may see the old layout, the new one, or a mix. That is sufficient for a hint: no address from the
-//! index is ever dereferenced.
+//! page whenever its table is laid out anew; the address of a key's home follows from them. A
+//! reader may see the old layout, the new one, or a mix. That is sufficient for a hint: no address
+//! from the index is ever dereferenced.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,9 +20,9 @@ use super::slot::Slot;
 /// Slots of a page: 7,160 bytes, which with the allocator's own word fill 7 KiB, a size class of
 /// jemalloc.
 ///
-/// A table has whole pages, so larger ones waste more memory in a small shard: over shards of 600 to
-/// 4,096 keys a key costs 47.5 bytes by calculation, with pages of 8 KiB 48.3, with 4 KiB 47.2. Pages
-/// of 4 KiB need twice the addresses, and batches were slower in four of six runs.
+/// A table has whole pages, so larger ones waste more memory in a small shard: over shards of 600
+/// to 4,096 keys a key costs 47.5 bytes by calculation, with pages of 8 KiB 48.3, with 4 KiB 47.2.
+/// Pages of 4 KiB need twice the addresses, and batches were slower in four of six runs.
 pub(super) const PAGE_SLOTS: usize = 179;
 
 type Page = [Slot; PAGE_SLOTS];

@@ -1,9 +1,9 @@
 //! Prefetching of memory: the only `unsafe` code of the crate.
 //!
-//! A check of one of a million keys waits some 150 ns for one uncached line of memory. A thread with
-//! several checks can have their lines fetched in parallel if it requests them early. An ordinary
-//! read cannot do that: the lock operation behind it waits until the read has finished. The
-//! instruction has no safe form in `core`.
+//! A check of one of a million keys waits some 150 ns for one uncached line of memory. A thread
+//! with several checks can have their lines fetched in parallel if it requests them early. An
+//! ordinary read cannot do that: the lock operation behind it waits until the read has finished.
+//! The instruction has no safe form in `core`.
 //!
 //! **Measured** (`benches/store.rs`, a million keys, batches of 64): a check took 130 ns with this
 //! and 270 to 300 ns without.

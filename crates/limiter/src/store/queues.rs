@@ -15,8 +15,8 @@
 //! their owner decides alone.
 //!
 //! **Bound:** a queue holds [`QUEUE_KEYS_MAX`] keys per priority. A key that finds its queue full
-//! keeps its priority in the slot and is found by a scan of the table once the queue is empty: it is
-//! sent later, never lost.
+//! keeps its priority in the slot and is found by a scan of the table once the queue is empty: it
+//! is sent later, never lost.
 
 use std::collections::VecDeque;
 
@@ -159,8 +159,8 @@ pub(super) fn send_eventual(
 }
 
 /// Clears the priority of a key and returns whether the key is to be sent. It is not if it was sent
-/// from the other priority of its kind, or if its priority is below `least`. A key of the other kind
-/// stays in the queue of that kind.
+/// from the other priority of its kind, or if its priority is below `least`. A key of the other
+/// kind stays in the queue of that kind.
 fn take_due(slot: &mut Slot, least: SyncPriority, is_of_kind: impl FnOnce(&State) -> bool) -> bool {
     let is_absent = matches!(slot.state, State::Absent);
     if !is_absent && !is_of_kind(&slot.state) {
@@ -198,8 +198,8 @@ impl KeyQueue {
     }
 
     /// Passes changed keys to `take`, urgent ones first, until it took `max` of them. Returns how
-    /// many it took, and whether there may be more. `take` returns whether it took the key, and then
-    /// has cleared its priority.
+    /// many it took, and whether there may be more. `take` returns whether it took the key, and
+    /// then has cleared its priority.
     fn drain(
         &mut self,
         table: &mut Table,

@@ -1,14 +1,14 @@
 //! One shard: a table, its bound, and the sweep that removes expired slots.
 //!
-//! **Expiry.** A slot may be removed once its state equals absent. Each check adds a few slots to the
-//! work of the next sweep, which looks at [`SWEEP_BATCH`] or more in sequence; no check waits for a
-//! sweep of the whole table. A pass over the table records the earliest expiry that it saw, and no
-//! other pass starts before then: keys that live for a day cost a pass a day.
+//! **Expiry.** A slot may be removed once its state equals absent. Each check adds a few slots to
+//! the work of the next sweep, which looks at [`SWEEP_BATCH`] or more in sequence; no check waits
+//! for a sweep of the whole table. A pass over the table records the earliest expiry that it saw,
+//! and no other pass starts before then: keys that live for a day cost a pass a day.
 //!
 //! Removing a slot that expires at `e` is sound only for decisions at `e` or later, and two threads
 //! may take the lock in another order than they read the clock. So the shard stores the latest `e`
-//! that it acted on, its *floor*, and decides nothing at an earlier instant: without it, a check that
-//! is one microsecond late could reopen the window that just ended.
+//! that it acted on, its *floor*, and decides nothing at an earlier instant: without it, a check
+//! that is one microsecond late could reopen the window that just ended.
 //!
 //! **Bound.** A shard holds its part of `keys_max`. At the bound a new key first sweeps
 //! [`SWEEP_WHEN_FULL`] slots for expired ones. A slot that matters is never evicted: otherwise a
@@ -23,11 +23,11 @@ use crate::units::Timestamp;
 
 /// Fewest slots of a sweep on behalf of checks.
 const SWEEP_BATCH: usize = 32;
-/// Slots to sweep per check. They are cold memory, so each costs a good part of the check itself; at
-/// one, a table is swept once per as many checks as it has slots.
+/// Slots to sweep per check. They are cold memory, so each costs a good part of the check itself;
+/// at one, a table is swept once per as many checks as it has slots.
 const SWEEP_PER_CHECK: usize = 1;
-/// Slots to sweep per new key. More than one, so that a stream of short-lived keys does not grow the
-/// table; at four, a quarter of the slots may hold expired keys.
+/// Slots to sweep per new key. More than one, so that a stream of short-lived keys does not grow
+/// the table; at four, a quarter of the slots may hold expired keys.
 const SWEEP_PER_INSERT: usize = 4;
 /// Slots to sweep for a new key when the shard is full.
 const SWEEP_WHEN_FULL: usize = 64;

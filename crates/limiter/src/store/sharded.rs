@@ -116,8 +116,8 @@ impl Store {
         }
     }
 
-    /// Locks and unlocks every shard: every decision whose `owns` was evaluated before this call has
-    /// finished when it returns.
+    /// Locks and unlocks every shard: every decision whose `owns` was evaluated before this call
+    /// has finished when it returns.
     pub fn barrier(&self) {
         for padded in &self.shards {
             drop(padded.lock());

@@ -7,14 +7,14 @@
 //! overlaps the window until then). It does not end when this node's own count has expired, because
 //! the counts of other actors may still matter.
 //!
-//! **Worked example.** 100 a minute in 6 sub-windows: `b` = 10 s, `n` = 6. A key checked at 12:00:03
-//! is kept until 12:01:10.
+//! **Worked example.** 100 a minute in 6 sub-windows: `b` = 10 s, `n` = 6. A key checked at
+//! 12:00:03 is kept until 12:01:10.
 //!
 //! # Lazy sync
 //!
 //! Sending a change costs the cluster more than deciding it. Near the limit that buys accuracy; far
-//! from it, nothing: the receiver admits the next hit either way. So a key has *lazy* priority while
-//! the used part of its limit, as this node knows it, is at most
+//! from it, nothing: the receiver admits the next hit either way. So a key has *lazy* priority
+//! while the used part of its limit, as this node knows it, is at most
 //!
 //! ```text
 //! limit / (SYNC_SLACK_DIVISOR × nodes)
@@ -25,8 +25,9 @@
 //! normal priority, because the owner of the key publishes its count to the nodes that check it.
 //!
 //! **Bound:** the unsent hits of a node are part of what it knows, so all nodes together hold back
-//! at most one part in [`SYNC_SLACK_DIVISOR`](super::SYNC_SLACK_DIVISOR) of a limit, at any rate and
-//! however slow the scan. Small limits have no slack: below 10 × nodes the first hit exceeds it.
+//! at most one part in [`SYNC_SLACK_DIVISOR`](super::SYNC_SLACK_DIVISOR) of a limit, at any rate
+//! and however slow the scan. Small limits have no slack: below 10 × nodes the first hit exceeds
+//! it.
 //!
 //! **Worked example.** 1,000 a minute on three nodes: a key is lazy up to 33 hits. Three nodes that
 //! counted 33 each and sent only the first hold back 96 of the 1,000. The 34th queues the key for
@@ -95,10 +96,10 @@ impl Store {
         self.drain(true, max, &mut send)
     }
 
-    /// One round of a background scan that covers all eventual keys in `rounds` rounds: passes those
-    /// with unsent changes, lazy ones included, to `send` as [`Store::drain_sync_queue`] does, and
-    /// returns how many there were. Stops after `max` keys, or up to 63 more, and the scan then
-    /// takes longer. Skips expired keys.
+    /// One round of a background scan that covers all eventual keys in `rounds` rounds: passes
+    /// those with unsent changes, lazy ones included, to `send` as [`Store::drain_sync_queue`]
+    /// does, and returns how many there were. Stops after `max` keys, or up to 63 more, and the
+    /// scan then takes longer. Skips expired keys.
     pub fn drain_lazy(
         &self,
         scan: &mut BackgroundScan,
@@ -169,8 +170,8 @@ impl Store {
         self.read_actor_counters(key, Clone::clone)
     }
 
-    /// Applies `read` to the per-actor counters of an eventual key. It runs under a shard's lock and
-    /// must not use the store.
+    /// Applies `read` to the per-actor counters of an eventual key. It runs under a shard's lock
+    /// and must not use the store.
     pub fn read_actor_counters<T>(
         &self,
         key: KeyHash,
@@ -230,8 +231,8 @@ impl Store {
 /// denies must still receive the counts of others. A slot without counters has nothing to send and
 /// is left to expire.
 ///
-/// After that first check, a key within the sync slack has lazy priority, and normal priority once a
-/// check finds it beyond. Refunds are sent without that delay: peers may be denying requests.
+/// After that first check, a key within the sync slack has lazy priority, and normal priority once
+/// a check finds it beyond. Refunds are sent without that delay: peers may be denying requests.
 pub(super) fn record_check(
     slot: &mut Slot,
     queues: &mut Queues,

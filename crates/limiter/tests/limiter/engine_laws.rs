@@ -1,7 +1,7 @@
 //! Laws that hold for every algorithm, on random quotas, hits and times.
 //!
-//! Each case draws a quota, applies a random history to a counter, and checks one law on the result.
-//! A failing case is shrunk and printed in full; proptest writes no regression file.
+//! Each case draws a quota, applies a random history to a counter, and checks one law on the
+//! result. A failing case is shrunk and printed in full; proptest writes no regression file.
 
 use std::collections::BTreeMap;
 
@@ -129,8 +129,8 @@ proptest! {
         prop_assert_eq!(counter.preview(request, then), dropped.preview(request, then));
     }
 
-    /// Hits one by one at one instant are admitted up to `remaining`, and leave the same state as one
-    /// request for as many.
+    /// Hits one by one at one instant are admitted up to `remaining`, and leave the same state as
+    /// one request for as many.
     #[test]
     fn one_request_for_many_equals_many_for_one(history in history(), many in 1..60_u32) {
         let (mut singly, now) = history.replay();
@@ -229,7 +229,8 @@ proptest! {
 proptest! {
     #![proptest_config(config(6_000))]
 
-    /// Commutative, associative, idempotent, and Absent is its zero; also for states of different forms.
+    /// Commutative, associative, idempotent, and Absent is its zero; also for states of different
+    /// forms.
     #[test]
     fn merge_is_a_join(a in small_state(), b in small_state(), c in small_state()) {
         prop_assert_eq!(join(&a, &b), join(&b, &a));
@@ -297,7 +298,8 @@ proptest! {
         }
     }
 
-    /// A delta that passes validation can be merged, decided on and forwarded; another gives an error.
+    /// A delta that passes validation can be merged, decided on and forwarded; another gives an
+    /// error.
     #[test]
     fn a_valid_delta_does_no_harm(delta in delta(), mine in eventual_state()) {
         let bounds =

@@ -1,5 +1,5 @@
-//! The store at its bounds: a flood of new keys must neither reset a limited key nor exceed the memory
-//! bound, and the memory is freed afterwards.
+//! The store at its bounds: a flood of new keys must neither reset a limited key nor exceed the
+//! memory bound, and the memory is freed afterwards.
 
 use tidegate_limiter::engine::{Retry, State, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};

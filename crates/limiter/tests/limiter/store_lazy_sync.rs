@@ -139,8 +139,8 @@ fn a_scan_finds_every_lazy_key_once_within_its_rounds_and_bounds() {
     }
 }
 
-/// For any order of checks, sends, losses and scans: once the queues are empty, the unsent hits of all
-/// nodes are at most a tenth of the limit.
+/// For any order of checks, sends, losses and scans: once the queues are empty, the unsent hits of
+/// all nodes are at most a tenth of the limit.
 #[test]
 fn all_nodes_together_hold_back_at_most_a_tenth_of_a_limit() {
     const LIMIT: u32 = 300;

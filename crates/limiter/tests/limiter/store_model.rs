@@ -1,7 +1,8 @@
 //! The store against an unbounded map without expiry: every verdict must be the same, whatever
 //! expires, moves, grows or is removed.
 //!
-//! Cases are random and shrunk; a failing one is printed in full. Proptest writes no regression file.
+//! Cases are random and shrunk; a failing one is printed in full. Proptest writes no regression
+//! file.
 
 use std::collections::HashMap;
 
@@ -56,8 +57,8 @@ fn quota() -> impl Strategy<Value = Quota> {
     )
 }
 
-/// A key spread over shards and slots as by a hash, with the flags of a real one: eventual or not, no
-/// share, a long window.
+/// A key spread over shards and slots as by a hash, with the flags of a real one: eventual or not,
+/// no share, a long window.
 fn key(token: u64, tag: u64, eventual: bool) -> KeyHash {
     let spread = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let flags = if eventual { 0b1001 } else { 0b1000 };

@@ -1,5 +1,5 @@
-//! Synchronisation of eventual keys: every change is drained, urgent ones first, within the bounds of
-//! the queues; the counts of peers are merged.
+//! Synchronisation of eventual keys: every change is drained, urgent ones first, within the bounds
+//! of the queues; the counts of peers are merged.
 
 use std::collections::BTreeSet;
 
