@@ -6,7 +6,7 @@
 //! | environment variables | [`environment`] | `envoy_ratelimit_settings` |
 //! | the binaries' names and arguments | [`command`], `cli/config_check.rs` | `cli_binary` |
 //! | debug port: `/rlconfig`, `/stats` | [`debug_port`] | `envoy_ratelimit_command` |
-//! | statsd, `DogStatsD` and Prometheus statistics | [`statistics`] | `stats_export`, `stats_bounds` |
+//! | statsd and Prometheus statistics | [`statistics`] | `stats_export`, `stats_bounds` |
 //! | how hits are counted under a name | `tidegate_rules::tally` | `tally_laws`, `rls_golden` |
 //! | rule files | `tidegate_rules` | `rules_golden` |
 //! | rule files that both limiters accept (`--strict-compat`) | [`rule_files`] | `rules_cli` |
