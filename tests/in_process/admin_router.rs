@@ -40,14 +40,14 @@ async fn each_path_answers_with_its_own() {
             "/owner?domain=%ff&a=b",
             StatusCode::BAD_REQUEST,
             "application/json",
-            "{\"error\":\"the query is missing or not percent-encoded UTF-8; ask \
+            "{\"error\":\"query missing or not percent-encoded UTF-8; use \
              /owner?domain=D&KEY=VALUE\"}\n",
         ),
         (
             "/nowhere",
             StatusCode::NOT_FOUND,
             "application/json",
-            "{\"error\":\"no such path; GET / lists those there are\"}\n",
+            "{\"error\":\"no such path; GET / lists the paths\"}\n",
         ),
     ];
     for (path, status, content_type, body) in rows {

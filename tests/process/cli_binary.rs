@@ -51,8 +51,8 @@ fn a_mistake_in_the_configuration_is_one_line_and_code_2() {
         (run.code, &*run.stderr),
         (
             2,
-            "tidegate: /nowhere.toml: no such file; give --config the path of a configuration \
-             file, or leave it out to run one node on loopback\n"
+            "tidegate: /nowhere.toml: no such file; pass --config the path of a configuration \
+             file, or omit it to run one node on loopback\n"
         )
     );
 
@@ -204,7 +204,7 @@ fn check_without_a_verdict_is_one_line_and_code_2() {
     let run = tidegate(&["check", "demo", "user=a", "--url", &format!("http://{closed}")]);
     let line = format!(
         "tidegate: http://{closed}/v1/check: connection refused; start a node with `tidegate \
-         serve`, or give the address of one with --url\n"
+         serve`, or set --url to the address of one\n"
     );
     assert_eq!((run.code, run.stderr), (2, line));
 
@@ -268,7 +268,7 @@ fn status_of_a_key_names_its_owners() {
     let run = tidegate(&["status", "--url", &node.url, "--key", "demo", "user=a b&c"]);
     assert_eq!(
         run.stdout,
-        "rule demo.user (strict, region), place 00000000000000ff\nowner in eu: n1\nowner in us: n3\n"
+        "rule demo.user (strict, region), token 00000000000000ff\nowner in eu: n1\nowner in us: n3\n"
     );
     assert_eq!(node.request().0, "GET /owner?domain=demo&user=a%20b%26c HTTP/1.1");
 }

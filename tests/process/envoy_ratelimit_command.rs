@@ -149,7 +149,7 @@ async fn every_port_responds_as_envoy_ratelimit_does() {
     }
     let profile = process.get(process.debug, "/debug/pprof/profile").await;
     assert_eq!(profile.status, 404);
-    assert!(profile.body.starts_with("there are no profiles"), "{}", profile.body);
+    assert!(profile.body.starts_with("no profiles"), "{}", profile.body);
 
     // At the level WARN, one line names what is ignored.
     let log = process.log();
@@ -249,6 +249,6 @@ fn a_wrong_value_ends_the_start_with_one_line_and_code_2() {
     assert_eq!(run.status.code(), Some(2));
     assert_eq!(
         String::from_utf8(run.stderr).unwrap(),
-        "tidegate: PORT: http.listen: \"http\" is no port; give a number up to 65535\n"
+        "tidegate: PORT: http.listen: \"http\" is not a port; use a number up to 65535\n"
     );
 }
