@@ -222,7 +222,7 @@ fn check_without_a_verdict_is_one_line_and_code_2() {
     let node = Fake::start("HTTP/1.1 200 OK\r\n", "<html>");
     let run = tidegate(&["check", "demo", "user=a", "--url", &node.url]);
     assert_eq!(run.code, 2);
-    assert!(run.stderr.contains("with something else than a verdict"), "{}", run.stderr);
+    assert!(run.stderr.contains("without a verdict"), "{}", run.stderr);
 
     let run = tidegate(&["check", "demo", "user=a", "--url", "https://node:1"]);
     assert_eq!(

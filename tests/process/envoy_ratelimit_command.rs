@@ -181,7 +181,7 @@ async fn broken_rules_at_the_start_are_waited_out() {
     // From then on a mistake changes nothing.
     fs::write(process.config.join("shop.yaml"), "domain:").unwrap();
     let reported = async || match process.log() {
-        log if log.contains("the old rules stay in force") => Ok(()),
+        log if log.contains("the current rules stay in force") => Ok(()),
         log => Err(log),
     };
     until("the error is reported", Duration::from_secs(10), reported).await;
