@@ -229,7 +229,7 @@ fn check_without_a_verdict_is_one_line_and_code_2() {
         (run.code, &*run.stderr),
         (
             2,
-            "tidegate: https://node:1/v1/check: not the URL of a node; give --url as \
+            "tidegate: https://node:1/v1/check: not the URL of a node; set --url to \
              http://HOST:PORT, such as http://127.0.0.1:8080\n"
         )
     );
