@@ -115,7 +115,7 @@ impl Xds {
         self.node_metadata.iter().filter_map(|pair| pair.split_once('='))
     }
 
-    /// [`Xds::headers`] as names and values. Pairs without `:` are skipped likewise.
+    /// [`Xds::headers`] as names and values. Pairs without `:` are skipped.
     pub fn header_pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.headers.iter().filter_map(|pair| pair.split_once(':'));
         pairs.map(|(name, value)| (name.trim(), value.trim()))

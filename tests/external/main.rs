@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
 
-mod bench_ends;
 mod envoy;
 mod nginx;
 mod redis_clients;

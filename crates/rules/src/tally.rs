@@ -57,7 +57,7 @@ pub enum Outcome {
     Within,
     /// Denied, or it would have been without shadow mode.
     Over,
-    /// Likewise, from the local cache, without counting in the window.
+    /// Refused from the local cache, without counting in the window.
     OverFromMemory,
 }
 

@@ -124,9 +124,9 @@ const RINGS: [Scope; 2] = [Scope::Region, Scope::Global];
 
 /// How often the state machines are ticked when there are no events.
 const TICK: Duration = Duration::from_millis(20);
-/// A peer without a lease gets no grant after so many unanswered pings to it in a row.
+/// Consecutive unanswered pings after which a peer without a lease gets no grant.
 const WITHHOLD_AFTER_PINGS: u32 = 4;
-/// It is treated as failed after so many, which take a second.
+/// Consecutive unanswered pings after which it is treated as failed: one second.
 const PARTITIONED_AFTER_PINGS: u32 = 10;
 /// The pause after a failed step.
 const STEP_PAUSE: Duration = Duration::from_millis(10);

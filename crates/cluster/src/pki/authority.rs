@@ -69,7 +69,7 @@ impl Authority {
         &self.cert_pem
     }
 
-    /// The private key. Whoever has it can add nodes to the cluster.
+    /// The private key. It allows adding nodes to the cluster.
     pub fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }

@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! value(slice) = max(0, Σ used[actor] − Σ refunded[actor])
-//! merge        : used[actor] = max(used[actor], theirs[actor]);  refunded likewise
+//! merge        : used[actor] = max(used[actor], theirs[actor]);  the same for refunded
 //! ```
 //!
 //! The newest `sub_windows + 1` slices matter; merging a newer slice drops the older ones.

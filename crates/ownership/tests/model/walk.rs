@@ -13,7 +13,7 @@ pub(crate) struct Walk {
     /// Which ordered pairs reach each other.
     reach: Vec<bool>,
     weights: [usize; KINDS.len()],
-    /// One of so many exchanges is answered at once.
+    /// One in this many exchanges is answered at once.
     late: usize,
     random: u64,
 }

@@ -122,7 +122,11 @@ pub const ALL: &[Setting] = &[
     // Statistics.
     chooses("DISABLE_STATS", "false", "whether none of the others apply"),
     chooses("USE_STATSD", "true", "whether `stats.statsd` is set, over TCP"),
-    chooses("USE_DOG_STATSD", "false", "likewise, with `stats.statsd_protocol = \"dogstatsd\"`"),
+    chooses(
+        "USE_DOG_STATSD",
+        "false",
+        "as `USE_STATSD`, with `stats.statsd_protocol = \"dogstatsd\"`",
+    ),
     ignored("USE_DOG_STATSD_MOGRIFIERS", "", OWN_NAMES),
     sets("STATSD_HOST", "localhost", "stats.statsd"),
     sets("STATSD_PORT", "8125", "stats.statsd"),
