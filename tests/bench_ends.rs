@@ -1,8 +1,8 @@
 //! `scripts/bench` works, and leaves nothing behind: neither when it ends nor when it is ended.
 //!
 //! The program behind it is built and run with small numbers, so that it takes seconds. What is
-//! missing on this machine is reported by the program. It takes minutes, so `scripts/check-long bench`
-//! runs it and `scripts/test` does not.
+//! missing on this machine is reported by the program. It takes minutes, so it is run by
+//! `scripts/check-long bench` and not by `scripts/test`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "deadlines of a test")]
