@@ -137,8 +137,8 @@ impl Lease {
         } else {
             self.record_all_grants(now);
         }
-        // The lease ends at the first moment at which the grants that have not expired are no quorum
-        // of the voters that count then.
+        // The lease ends at the first moment at which the grants that have not expired are no
+        // quorum of the voters that count then.
         let expiries = self.grants.values().map(|grant| grant.ping_sent.plus(self.span));
         let additions = self.votes_from.values().copied();
         let is_valid =
