@@ -136,7 +136,7 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let (let_go, released) = (Ranges::EMPTY, BTreeSet::new());
-        Self { ring: RingOwnershipOwnership::new(id(ME), LEASE), now: Monotonic::START, let_go, released }
+        Self { ring: RingOwnership::new(id(ME), LEASE), now: Monotonic::START, let_go, released }
     }
 
     fn meets(&mut self, event: Event) {
