@@ -209,7 +209,7 @@ impl Core {
                     mesh.clone(),
                 );
                 let refused = Arc::default();
-                let own = mesh.advertise().to_string();
+                let own = mesh.advertise.to_string();
                 let has_seeds = config.cluster.seeds.iter().any(|seed| *seed != own);
                 let joined = Joined {
                     mesh,
