@@ -26,7 +26,6 @@ use tidegate_ownership::membership::{Member, View};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::node_metadata::NodeMetadata;
 use self::node_metadata::{key_values, member};
 use crate::environment::Net;
 use crate::incarnation::Incarnation;
@@ -49,7 +48,8 @@ pub struct Gossip {
     mesh: Arc<Mesh>,
     /// Resolves the seeds.
     net: Arc<dyn Net>,
-    node_metadata: watch::Sender<NodeMetadata>,
+    /// This node, as it publishes itself; its generation is that of the start.
+    own: watch::Sender<Member>,
     view: watch::Sender<View>,
     running: watch::Sender<bool>,
     /// Messages from peers to chitchat; replaced at each of its starts.
@@ -91,16 +91,15 @@ impl Gossip {
         incarnation: Arc<Incarnation>,
         mesh: Arc<Mesh>,
         net: Arc<dyn Net>,
-        node_metadata: NodeMetadata,
+        own: Member,
     ) -> Arc<Self> {
-        let own = own_member(&incarnation, &mesh, &node_metadata);
         Arc::new(Self {
             options,
             incarnation,
             mesh,
             net,
-            node_metadata: watch::channel(node_metadata).0,
-            view: watch::channel(View::new([own])).0,
+            view: watch::channel(View::new([own.clone()])).0,
+            own: watch::channel(own).0,
             running: watch::channel(false).0,
             inbox: Mutex::default(),
         })
@@ -117,11 +116,11 @@ impl Gossip {
     }
 
     /// Changes the metadata of this node and publishes it.
-    pub fn publish(&self, change: impl FnOnce(&mut NodeMetadata)) {
-        self.node_metadata.send_if_modified(|node_metadata| {
-            let before = node_metadata.clone();
-            change(node_metadata);
-            *node_metadata != before
+    pub fn publish(&self, change: impl FnOnce(&mut Member)) {
+        self.own.send_if_modified(|own| {
+            let before = own.clone();
+            change(own);
+            *own != before
         });
         self.replace_view(|view| view.members().to_vec());
     }
@@ -150,13 +149,13 @@ impl Gossip {
     async fn keep_running(self: &Arc<Self>, stop: &CancellationToken) {
         while !stop.is_cancelled() {
             // Subscribed before the start reads the values, so that no change is lost.
-            let metadata = self.node_metadata.subscribe();
+            let own = self.own.subscribe();
             let generation = self.incarnation.subscribe();
             let mut has_failed = true;
             match self.start().await {
                 Ok(chitchat) => {
                     self.running.send_replace(true);
-                    let ended = self.follow(&chitchat, metadata, generation, stop).await;
+                    let ended = self.follow(&chitchat, own, generation, stop).await;
                     has_failed = ended == Ended::Failed;
                     chitchat.abort();
                 }
@@ -198,16 +197,16 @@ impl Gossip {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let node_metadata = self.node_metadata.borrow().clone();
+        let own = key_values(&self.own.borrow());
         let transport = MeshTransport(self.clone());
-        spawn_chitchat(config, key_values(&node_metadata), &transport).await
+        spawn_chitchat(config, own, &transport).await
     }
 
     /// Publishes views and metadata until chitchat ends or has to be restarted.
     async fn follow(
         &self,
         chitchat: &ChitchatHandle,
-        mut node_metadata: watch::Receiver<NodeMetadata>,
+        mut own: watch::Receiver<Member>,
         mut generation: watch::Receiver<Generation>,
         stop: &CancellationToken,
     ) -> Ended {
@@ -231,8 +230,8 @@ impl Gossip {
                     let members = live.iter().filter_map(|(id, state)| member(id, state));
                     self.replace_view(|_| members.collect());
                 }
-                Ok(()) = node_metadata.changed() => {
-                    let own = key_values(&node_metadata.borrow_and_update().clone());
+                Ok(()) = own.changed() => {
+                    let own = key_values(&own.borrow_and_update());
                     chitchat.with_chitchat(|chitchat| {
                         for (key, value) in &own {
                             chitchat.self_node_state().set(key, value);
@@ -276,7 +275,8 @@ impl Gossip {
 
     /// Replaces the view: this node by its current metadata, the others by those in `members`.
     fn replace_view(&self, members: impl FnOnce(&View) -> Vec<Member>) {
-        let own = own_member(&self.incarnation, &self.mesh, &self.node_metadata.borrow());
+        let generation = self.incarnation.generation();
+        let own = Member { generation, ..self.own.borrow().clone() };
         self.view.send_if_modified(|view| {
             let others = members(view).into_iter().filter(|member| member.id != own.id);
             let next = View::new(others.chain([own.clone()]));
@@ -288,20 +288,6 @@ impl Gossip {
             }
             is_new
         });
-    }
-}
-
-fn own_member(incarnation: &Incarnation, mesh: &Mesh, node_metadata: &NodeMetadata) -> Member {
-    Member {
-        id: incarnation.node().clone(),
-        generation: incarnation.generation(),
-        addr: mesh.advertise,
-        region: node_metadata.region.clone(),
-        zone: node_metadata.zone.clone(),
-        state: node_metadata.state,
-        rule_book: node_metadata.rule_book,
-        http: node_metadata.http,
-        voter_set: node_metadata.voter_set.clone(),
     }
 }
 

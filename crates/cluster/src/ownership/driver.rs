@@ -92,8 +92,8 @@ pub struct Driver {
 struct Machines {
     table: MembershipTable,
     voters: Voters,
-    region: RingState,
-    global: RingState,
+    /// By [`Scope`].
+    rings: [RingState; 2],
     /// The live members according to gossip.
     view: View,
     /// The members of the table, also those that gossip has given up.
@@ -152,8 +152,7 @@ impl Driver {
         let machines = Machines {
             table: MembershipTable::new(me.clone(), options.lease),
             voters: Voters::default(),
-            region: ring(),
-            global: ring(),
+            rings: [ring(), ring()],
             view: View::default(),
             recognised: View::default(),
             is_active: false,
@@ -218,8 +217,9 @@ impl Driver {
     ) -> (Option<Epochs>, Option<u64>) {
         let now = self.ownership.monotonic();
         let machines = &mut *self.machines.lock();
-        machines.region.machine.observe_epoch(status.epochs.region);
-        machines.global.machine.observe_epoch(status.epochs.global);
+        let [region, global] = &mut machines.rings;
+        region.machine.observe_epoch(status.epochs.region);
+        global.machine.observe_epoch(status.epochs.global);
         // A peer that has no lease and answers no ping is behind a one-way partition. Grants do not
         // reach it; they would only keep it in the membership table.
         let unanswered = match machines.unanswered.get(&peer.id) {
@@ -263,9 +263,9 @@ impl Driver {
             self.update_rings(machines);
         }
         let before = machines.epochs();
-        let (region, global) = (&mut machines.region.machine, &mut machines.global.machine);
-        region.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.region), grant);
-        global.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.global), grant);
+        let [region, global] = &mut machines.rings;
+        region.machine.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.region), grant);
+        global.machine.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.global), grant);
         self.tick(machines);
         if machines.epochs() != before {
             self.wake.notify_one();
@@ -278,7 +278,7 @@ impl Driver {
         if !machines.is_active {
             return HandoffReply::Later;
         }
-        let ring = &mut machines.ring_mut(handoff.scope).machine;
+        let ring = &mut machines.rings[handoff.scope as usize].machine;
         let (before, counters) = (ring.epoch(), &self.counters);
         let reply = match handoff.step {
             HandoffStep::Offer => ring.offer_received(&peer.id, handoff.epoch),
@@ -310,8 +310,7 @@ impl Driver {
     /// Whether this node has handed over everything it held, or there is no member to take it.
     pub fn has_transferred_all(&self) -> bool {
         let machines = self.machines.lock();
-        RINGS.into_iter().all(|scope| {
-            let ring = &machines.ring(scope).machine;
+        machines.rings.iter().all(|RingState { machine: ring, .. }| {
             let mut members = ring.members().entries.values();
             ring.has_transferred_all() || members.all(|member| member.arcs.is_empty())
         })
@@ -320,7 +319,7 @@ impl Driver {
     /// Whether this node holds all ranges it owns and every transfer is complete.
     pub fn is_settled(&self) -> bool {
         let machines = self.machines.lock();
-        RINGS.into_iter().all(|scope| machines.ring(scope).machine.is_settled())
+        machines.rings.iter().all(|ring| ring.machine.is_settled())
     }
 
     /// Members that were lost without leaving and are still voters.
@@ -385,7 +384,7 @@ impl Driver {
                         count(&this.counters.failed, 1);
                         tokio::time::sleep(STEP_PAUSE).await;
                     }
-                    this.machines.lock().ring_mut(scope).busy.remove(&peer);
+                    this.machines.lock().rings[scope as usize].busy.remove(&peer);
                 });
             }
         }
@@ -399,7 +398,7 @@ impl Driver {
         }
         let now = self.ownership.monotonic();
         for scope in RINGS {
-            let ring = machines.ring_mut(scope);
+            let ring = &mut machines.rings[scope as usize];
             let peers: Vec<NodeId> = ring.machine.members().entries.keys().cloned().collect();
             for peer in peers {
                 if ring.busy.contains(&peer) {
@@ -440,7 +439,7 @@ impl Driver {
                 reply == HandoffReply::Ready
             }
             TransferStep::Copy { follows, copies } => {
-                self.machines.lock().ring_mut(scope).subscribed.insert(peer.clone());
+                self.machines.lock().rings[scope as usize].subscribed.insert(peer.clone());
                 replicator.subscribe(scope, peer.clone(), follows.clone());
                 let ranges = follows.with(&copies);
                 let is_included = |key: KeyHash| {
@@ -469,7 +468,7 @@ impl Driver {
                 self.report(scope, |ring| ring.machine.release_replied(peer, number, reply));
                 if is_accepted {
                     replicator.unsubscribe(scope, peer);
-                    self.machines.lock().ring_mut(scope).subscribed.remove(peer);
+                    self.machines.lock().rings[scope as usize].subscribed.remove(peer);
                     count(&self.counters.handed_over, range_count);
                 }
                 is_accepted
@@ -479,7 +478,7 @@ impl Driver {
 
     fn report(&self, scope: Scope, outcome: impl FnOnce(&mut RingState)) {
         let machines = &mut *self.machines.lock();
-        outcome(machines.ring_mut(scope));
+        outcome(&mut machines.rings[scope as usize]);
         self.publish(machines);
         self.wake.notify_one();
     }
@@ -522,7 +521,7 @@ impl Driver {
             .after(&self.topology.load());
         for scope in RINGS {
             let members = self.ring_members(scope, &topology, &known);
-            machines.ring_mut(scope).machine.follow(members);
+            machines.rings[scope as usize].machine.follow(members);
         }
         let voter_set = machines.voters.voter_set();
         self.voter_set.send_if_modified(|published| {
@@ -559,7 +558,7 @@ impl Driver {
         }
         let now = self.ownership.monotonic();
         for scope in RINGS {
-            let ring = &mut machines.ring_mut(scope).machine;
+            let ring = &mut machines.rings[scope as usize].machine;
             let before = ring.lease_state();
             // The first lease after a start interrupts nothing.
             let has_held = !ring.held().is_empty();
@@ -567,7 +566,7 @@ impl Driver {
             self.log_lease(scope, before, ring.lease_state(), has_held);
         }
         // A newcomer becomes a voter once a quorum without it is at an epoch that includes it.
-        let region = &machines.region.machine;
+        let region = &machines.rings[Scope::Region as usize].machine;
         if region.lease_state() != LeaseState::None
             && region.is_agreed(now)
             && machines.voters.admit(&self.options.region)
@@ -601,7 +600,7 @@ impl Driver {
     /// Publishes leases and ranges to the decisions.
     fn publish(&self, machines: &mut Machines) {
         for scope in RINGS {
-            let ring = machines.ring_mut(scope);
+            let ring = &mut machines.rings[scope as usize];
             let transferred = ring.machine.transferred().iter();
             let owned_ranges = OwnedRanges {
                 epoch: ring.machine.epoch(),
@@ -618,25 +617,11 @@ impl Driver {
 }
 
 impl Machines {
-    fn ring(&self, scope: Scope) -> &RingState {
-        match scope {
-            Scope::Region => &self.region,
-            Scope::Global => &self.global,
-        }
-    }
-
-    fn ring_mut(&mut self, scope: Scope) -> &mut RingState {
-        match scope {
-            Scope::Region => &mut self.region,
-            Scope::Global => &mut self.global,
-        }
-    }
-
     /// Removes subscribed members that have left their ring: their transfers never complete.
     fn take_unsubscribed(&mut self) -> Vec<(Scope, NodeId)> {
         let mut gone = Vec::new();
         for scope in RINGS {
-            let RingState { machine, subscribed, .. } = self.ring_mut(scope);
+            let RingState { machine, subscribed, .. } = &mut self.rings[scope as usize];
             let members = &machine.members().entries;
             subscribed.retain(|id| {
                 let is_member = members.contains_key(id);
@@ -650,6 +635,7 @@ impl Machines {
     }
 
     fn epochs(&self) -> Epochs {
-        Epochs { region: self.region.machine.epoch(), global: self.global.machine.epoch() }
+        let [region, global] = &self.rings;
+        Epochs { region: region.machine.epoch(), global: global.machine.epoch() }
     }
 }

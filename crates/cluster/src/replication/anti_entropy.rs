@@ -9,7 +9,7 @@
 //! [`REPAIR_KEYS_MAX`] keys. The next one resumes the scan after the last of them, so that busy
 //! keys do not starve lost ones, and begins as soon as a new snapshot may be taken.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,13 +63,15 @@ impl Replicator {
     /// One round. Returns whether every replica replied and every differing key was queued.
     async fn repair(&self, resume: &mut Cursor) -> bool {
         let targets = self.targets();
-        if targets.is_alone() {
+        if targets.reachable.is_empty() {
             return true;
         }
         let snapshot = self.digest_snapshot(self.clock.now()).await;
         let mut is_complete = true;
         let mut differing: BTreeSet<(NodeId, u16)> = BTreeSet::new();
-        for (replica, sums) in snapshot.owned.iter().filter(|(id, _)| targets.is_reachable(id)) {
+        for (replica, sums) in
+            snapshot.owned.iter().filter(|(id, _)| targets.reachable.contains(*id))
+        {
             for digests in sums.digests().chunks(DIGESTS_MAX) {
                 let call = Call::Digests(digests.to_vec());
                 let mesh = &self.mesh;
@@ -99,7 +101,7 @@ impl Replicator {
         let differs = |key: KeyHash| {
             let by_ring = targets.by_ring(key);
             by_ring.split_first().is_some_and(|(owner, replicas)| {
-                owner == targets.me()
+                *owner == targets.topology.me
                     && replicas.iter().any(|id| differing.contains(&(id.clone(), bucket(key))))
             })
         };
@@ -139,7 +141,8 @@ impl Replicator {
     async fn take_digest_snapshot(&self, now: Timestamp) -> DigestSnapshot {
         let store = &self.store;
         let targets = self.targets();
-        let mut snapshot = DigestSnapshot::new(now);
+        let mut snapshot =
+            DigestSnapshot { taken: now, owned: BTreeMap::new(), held: BTreeMap::new() };
         let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
         while let Some(cursor) = from {
             from = store.visit(cursor, now, KeyHash::is_owned, |key, state, expires| {

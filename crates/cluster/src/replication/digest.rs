@@ -47,18 +47,15 @@ pub(super) struct DigestSnapshot {
 }
 
 impl DigestSnapshot {
-    pub(super) fn new(taken: Timestamp) -> Self {
-        Self { taken, owned: BTreeMap::new(), held: BTreeMap::new() }
-    }
-
     pub(super) fn add(&mut self, targets: &Targets, key: KeyHash, fingerprint: u64) {
         let by_ring = targets.by_ring(key);
         let Some((owner, replicas)) = by_ring.split_first() else { return };
-        if owner == targets.me() {
+        let me = &targets.topology.me;
+        if owner == me {
             for replica in replicas {
                 self.owned.entry(replica.clone()).or_default().add(key, fingerprint);
             }
-        } else if replicas.contains(targets.me()) {
+        } else if replicas.contains(me) {
             self.held.entry(owner.clone()).or_default().add(key, fingerprint);
         }
     }

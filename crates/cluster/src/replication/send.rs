@@ -140,7 +140,7 @@ impl Replicator {
     async fn wait_until_acked(&self, to: &NodeId) -> Result<(), CallError> {
         let Some((sequence, failures)) = ({
             let send_queues = self.send_queues.lock();
-            send_queues.get(to).map(|queue| (queue.last_sequence(), queue.failures().0))
+            send_queues.get(to).map(|queue| (queue.added, queue.failures.0))
         }) else {
             return Ok(());
         };
@@ -155,7 +155,7 @@ impl Replicator {
                 let Some(queue) = send_queues.get(to) else {
                     return Err(CallError::NotConnected);
                 };
-                match queue.failures() {
+                match queue.failures {
                     (now, Some(error)) if now != failures => return Err(error),
                     _ if queue.is_acked(sequence) => return Ok(()),
                     _ => {}
@@ -225,7 +225,7 @@ impl Replicator {
                 if queue.is_empty() || queue.has_in_flight() || queue.is_backing_off(now) {
                     continue;
                 }
-                if !targets.is_reachable(to) {
+                if !targets.reachable.contains(to) {
                     returned.extend(queue.retain(|key| subscribers.of(key).any(|id| id == to)));
                     queue.fail(CallError::NotConnected, now);
                 } else if let Some(batch) = self.next_batch(queue) {
@@ -233,7 +233,7 @@ impl Replicator {
                     messages.spawn(async move { this.send_all(to, batch).await });
                 }
             }
-            send_queues.retain(|to, queue| !queue.is_empty() || targets.is_reachable(to));
+            send_queues.retain(|to, queue| !queue.is_empty() || targets.reachable.contains(to));
         }
         for key in returned {
             self.store.enqueue_replication(key);

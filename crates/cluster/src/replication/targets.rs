@@ -24,8 +24,8 @@ use tidegate_ownership::route::Topology;
 /// caches.
 #[derive(Debug)]
 pub(super) struct Targets {
-    topology: Arc<Topology>,
-    reachable: BTreeSet<NodeId>,
+    pub(super) topology: Arc<Topology>,
+    pub(super) reachable: BTreeSet<NodeId>,
     replicas: usize,
     reachable_cache: Cache,
     ring_cache: Cache,
@@ -81,19 +81,6 @@ impl Targets {
             .is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))
     }
 
-    pub(super) fn is_reachable(&self, id: &NodeId) -> bool {
-        self.reachable.contains(id)
-    }
-
-    /// Whether no peer is reachable.
-    pub(super) fn is_alone(&self) -> bool {
-        self.reachable.is_empty()
-    }
-
-    pub(super) fn me(&self) -> &NodeId {
-        &self.topology.me
-    }
-
     fn cached(
         &self,
         cache: &Cache,
@@ -108,7 +95,7 @@ impl Targets {
     /// The reachable other nodes on the ring, in the order in which they should hold copies.
     fn others<'a>(&self, ring: &'a Ring, key: KeyHash) -> impl Iterator<Item = &'a NodeId> {
         let all = ring.replicas(key.token, ring.nodes().len()).into_iter();
-        all.filter(|id| **id != self.topology.me && self.is_reachable(id))
+        all.filter(|id| **id != self.topology.me && self.reachable.contains(*id))
     }
 }
 

@@ -28,7 +28,6 @@
 mod actor_authority;
 mod batch;
 mod receive;
-mod region_queue;
 mod synchroniser;
 
 pub use synchroniser::{Counters, Options, Synchroniser};
