@@ -10,9 +10,7 @@
 
 mod node_metadata;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
@@ -27,9 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::node_metadata::{key_values, member};
-use crate::environment::Net;
-use crate::incarnation::Incarnation;
-use crate::mesh::Mesh;
+use crate::{environment::Net, incarnation::Incarnation, mesh::Mesh};
 
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -1,6 +1,5 @@
 //! The metadata of a node, as key-value pairs in chitchat.
 
-
 use chitchat::{ChitchatId, NodeState};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};

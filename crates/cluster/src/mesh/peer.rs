@@ -1,8 +1,7 @@
 //! An established peer: its identity, its two streams, and what its pings measured.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use quinn::Connection;
 use tidegate_limiter::units::Timestamp;

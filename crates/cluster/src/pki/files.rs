@@ -6,9 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::Error;
 use super::authority::{Authority, Validity};
-use super::verify;
+use super::{Error, verify};
 
 /// The authority's certificate.
 pub const AUTHORITY_CERT: &str = "ca.pem";

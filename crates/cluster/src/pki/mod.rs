@@ -21,8 +21,7 @@ mod files;
 mod identity;
 mod verify;
 
-use std::fmt::Display;
-use std::path::Path;
+use std::{fmt::Display, path::Path};
 
 pub use authority::{Authority, Issued, Validity};
 pub use files::{
