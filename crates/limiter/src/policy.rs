@@ -14,9 +14,7 @@ pub enum Mode {
 }
 
 /// Which nodes share a strict limit.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The nodes of a region: each region enforces the limit separately.

@@ -11,7 +11,7 @@
 //! | [`tls`], `hello` | who may connect, and as which node |
 //! | `rpc_stream` | calls and replies on one stream, many in flight |
 //! | `peer`, `registry` | an established peer; the table of peers, and the back-off of dials |
-//! | `connection` | the tasks of one connection: serve, write, ping; what a node does for its peers |
+//! | `connection` | the tasks of one connection: serve, write, ping; what a node does for peers |
 //! | `handle` | the handle; accepting and dialing |
 //!
 //! Two nodes may dial each other at the same time. Both sides then keep the connection that the

@@ -2,7 +2,8 @@
 //! peers; what a handoff needs of it; and `durability: replicated`, where a verdict waits for one
 //! copy of its counters.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::collections::{BTreeMap, BTreeSet};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tidegate_limiter::policy::{Durability, Scope};
@@ -61,7 +62,7 @@ impl Replicator {
     /// `scope`. Replaces an earlier subscription of `to` on that ring.
     pub fn subscribe(&self, scope: Scope, to: NodeId, ranges: Ranges) {
         let mut subscribers = self.subscribers.lock();
-        subscribers.0.insert((scope, to), ranges);
+        subscribers.0[scope as usize].insert(to, ranges);
         if self.options.replicas == 0 {
             self.store.set_replicated(true);
         }
@@ -70,8 +71,8 @@ impl Replicator {
     /// Ends a subscription.
     pub fn unsubscribe(&self, scope: Scope, to: &NodeId) {
         let mut subscribers = self.subscribers.lock();
-        subscribers.0.remove(&(scope, to.clone()));
-        if self.options.replicas == 0 && subscribers.0.is_empty() {
+        subscribers.0[scope as usize].remove(to);
+        if self.options.replicas == 0 && subscribers.0.iter().all(BTreeMap::is_empty) {
             self.store.set_replicated(false);
         }
     }

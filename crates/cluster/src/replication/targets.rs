@@ -95,18 +95,17 @@ impl Targets {
     }
 }
 
-/// Peers that receive every change of some ranges: their next owners, during a handoff. By ring.
+/// Peers that receive every change of some ranges: their next owners, during a handoff. By [`Scope`].
 ///
 /// **Bound:** two subscriptions per member, one per ring.
 #[derive(Debug, Default)]
-pub(super) struct Subscribers(pub(super) BTreeMap<(Scope, NodeId), Ranges>);
+pub(super) struct Subscribers(pub(super) [BTreeMap<NodeId, Ranges>; 2]);
 
 impl Subscribers {
     /// The subscribers of a key.
     pub(super) fn of(&self, key: KeyHash) -> impl Iterator<Item = &NodeId> {
-        let covers =
-            move |scope: Scope, ranges: &Ranges| scope == key.scope() && ranges.contains(key.token);
-        self.0.iter().filter(move |((scope, _), it)| covers(*scope, it)).map(|((_, to), _)| to)
+        let subscriptions = self.0[key.scope() as usize].iter();
+        subscriptions.filter(move |(_, ranges)| ranges.contains(key.token)).map(|(to, _)| to)
     }
 }
 
@@ -206,19 +205,19 @@ mod tests {
         let ranges = |first, last| Ranges::of([Range { first, last }]);
         let (region, global) = (16, 16 | 0b10);
         let mut subscribers = Subscribers::default();
-        subscribers.0.insert((Scope::Region, id("b")), ranges(0, 5));
-        subscribers.0.insert((Scope::Region, id("b")), ranges(10, 20));
-        subscribers.0.insert((Scope::Global, id("c")), ranges(10, 20));
+        subscribers.0[Scope::Region as usize].insert(id("b"), ranges(0, 5));
+        subscribers.0[Scope::Region as usize].insert(id("b"), ranges(10, 20));
+        subscribers.0[Scope::Global as usize].insert(id("c"), ranges(10, 20));
         let of = |subscribers: &Subscribers, token, tag| -> Vec<NodeId> {
             subscribers.of(KeyHash { token, tag }).cloned().collect()
         };
         assert_eq!(of(&subscribers, 15, region), [id("b")]);
         assert_eq!(of(&subscribers, 15, global), [id("c")]);
         assert!(of(&subscribers, 3, region).is_empty(), "the second call replaced the first");
-        subscribers.0.remove(&(Scope::Global, id("b")));
+        subscribers.0[Scope::Global as usize].remove(&id("b"));
         assert_eq!(of(&subscribers, 15, region), [id("b")]);
-        subscribers.0.remove(&(Scope::Region, id("b")));
-        subscribers.0.remove(&(Scope::Global, id("c")));
-        assert!(subscribers.0.is_empty());
+        subscribers.0[Scope::Region as usize].remove(&id("b"));
+        subscribers.0[Scope::Global as usize].remove(&id("c"));
+        assert!(subscribers.0.iter().all(BTreeMap::is_empty));
     }
 }
