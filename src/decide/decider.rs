@@ -66,11 +66,11 @@ pub struct Rules {
 #[derive(Debug)]
 pub struct Peers {
     /// Carries checks to their owners.
-    pub mesh: Mesh,
+    pub mesh: Arc<Mesh>,
     /// Sends eventual counts at once when a key is near its limit.
-    pub synchroniser: Synchroniser,
+    pub synchroniser: Arc<Synchroniser>,
     /// Copies counts that must survive a crash to replicas.
-    pub replicator: Replicator,
+    pub replicator: Arc<Replicator>,
 }
 
 /// The handle of the decision path; cheap to clone.

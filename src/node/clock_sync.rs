@@ -59,7 +59,7 @@ impl ClockSync {
     }
 
     /// Compares until `stop`.
-    pub(super) async fn run(self: Arc<Self>, mesh: Mesh, stop: CancellationToken) {
+    pub(super) async fn run(self: Arc<Self>, mesh: Arc<Mesh>, stop: CancellationToken) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tidegate_cluster::environment::{Clock, Environment};
-use tidegate_cluster::gossip::{self, Gossip, NodeMetadata};
+use tidegate_cluster::gossip::{self, Gossip};
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::{self, Mesh};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
@@ -133,8 +133,8 @@ impl Core {
         let hasher = KeyHasher::new(secret);
         let region = config.node.region.clone();
         let vnodes = config.cluster.vnodes;
-        let own = own_view(&incarnation, &config);
-        let alone = Topology::new(node, region.clone(), own, vnodes);
+        let own = own_member(&incarnation, &config);
+        let alone = Topology::new(node, region.clone(), View::new([own.clone()]), vnodes);
         let topology = Arc::new(ArcSwap::from_pointee(alone));
         // A standalone node owns everything; a cluster node nothing, until a majority grants a
         // lease.
@@ -155,6 +155,7 @@ impl Core {
                 };
                 let (mesh, tasks) = Mesh::bind(options, &identity, &environment).await?;
                 let interval = config.cluster.gossip_interval.to_std();
+                let rule_book = book.load().fingerprint();
                 let gossip = Gossip::new(
                     gossip::Options {
                         cluster: config.cluster.name.clone(),
@@ -164,14 +165,7 @@ impl Core {
                     incarnation.clone(),
                     mesh.clone(),
                     environment.net.clone(),
-                    NodeMetadata {
-                        region: region.clone(),
-                        zone: config.node.zone.clone(),
-                        state: MemberState::Up,
-                        rule_book: book.load().fingerprint(),
-                        http,
-                        voter_set: VoterSet::default(),
-                    },
+                    Member { addr: mesh.advertise, rule_book, http, ..own },
                 );
                 let synchroniser = Synchroniser::new(
                     sync::Options {
@@ -209,7 +203,7 @@ impl Core {
                     mesh.clone(),
                 );
                 let refused = Arc::default();
-                let own = mesh.advertise().to_string();
+                let own = mesh.advertise.to_string();
                 let has_seeds = config.cluster.seeds.iter().any(|seed| *seed != own);
                 let joined = Joined {
                     mesh,
@@ -306,7 +300,7 @@ impl Core {
     /// Ranges that could not be handed over stay here; the last node of a region keeps all.
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
-        joined.gossip.publish(|node_metadata| node_metadata.state = MemberState::Draining);
+        joined.gossip.publish(|own| own.state = MemberState::Draining);
         // Peers only accept ranges of a node that they know to be draining: first the view, then
         // the handoff.
         joined.ownership_driver.view_changed(&joined.gossip.views().borrow());
@@ -405,7 +399,7 @@ async fn follow_gossip(joined: Joined, stop: CancellationToken) {
         let view = views.borrow_and_update().clone();
         joined.ownership_driver.view_changed(&view);
         let current = voter_set.borrow_and_update().clone();
-        joined.gossip.publish(|node_metadata| node_metadata.voter_set = current);
+        joined.gossip.publish(|own| own.voter_set = current);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() { return },
@@ -414,9 +408,9 @@ async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     }
 }
 
-/// The view of a node before gossip: itself.
-fn own_view(incarnation: &Incarnation, config: &Config) -> View {
-    View::new([Member {
+/// This node as a member, before it has an address.
+fn own_member(incarnation: &Incarnation, config: &Config) -> Member {
+    Member {
         id: incarnation.node().clone(),
         generation: incarnation.generation(),
         addr: SocketAddr::from(([0, 0, 0, 0], 0)),
@@ -426,7 +420,7 @@ fn own_view(incarnation: &Incarnation, config: &Config) -> View {
         rule_book: 0,
         http: None,
         voter_set: VoterSet::default(),
-    }])
+    }
 }
 
 /// A standalone node shares its secret with no other.

@@ -15,11 +15,11 @@ use super::service::PeerCounters;
 /// The connection to peers.
 #[derive(Clone)]
 pub struct Joined {
-    pub mesh: Mesh,
-    pub gossip: Gossip,
-    pub synchroniser: Synchroniser,
-    pub ownership_driver: Driver,
-    pub replicator: Replicator,
+    pub mesh: Arc<Mesh>,
+    pub gossip: Arc<Gossip>,
+    pub synchroniser: Arc<Synchroniser>,
+    pub ownership_driver: Arc<Driver>,
+    pub replicator: Arc<Replicator>,
     /// Cancelled when this node has joined and may own keys.
     pub is_member: CancellationToken,
     /// Rejected messages of peers.

@@ -180,7 +180,7 @@ async fn publish_rule_book(
         let seen = book.status();
         let fingerprint = book.cell().load().fingerprint();
         if let Some(joined) = &core.joined {
-            joined.gossip.publish(|node_metadata| node_metadata.rule_book = fingerprint);
+            joined.gossip.publish(|own| own.rule_book = fingerprint);
         }
         let service = &core.tallies.service;
         service.config_load_success.store(seen.loads_ok, Ordering::Relaxed);

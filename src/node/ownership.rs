@@ -15,7 +15,7 @@ pub(super) fn readings(core: &Core, readings: &mut Vec<Reading>) {
     let owned_ranges = ownership.owned_ranges(Scope::Region);
     let has_lease = ownership.has_lease(Scope::Region);
     let decides = if has_lease { owned_ranges.decides.share_ppm() } else { 0 };
-    let counters = joined.ownership_driver.counters();
+    let counters = &joined.ownership_driver.counters;
     readings.extend([
         gauge(
             names::LEASE,

@@ -248,9 +248,9 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
         members.iter().all(|member| member.id == topology.me || member.rule_book == own_book);
     let peers = joined.mesh.peers();
     let offset = peers.iter().map(|peer| peer.offset_ns().unsigned_abs()).max().unwrap_or(0);
-    let mesh = joined.mesh.counters();
-    let sync = joined.synchroniser.counters();
-    let replication = joined.replicator.counters();
+    let mesh = &joined.mesh.counters;
+    let sync = &joined.synchroniser.counters;
+    let replication = &joined.replicator.counters;
 
     readings.extend([
         gauge(names::MEMBERS, "Members, including this node", signed(members.len() as u64)),
@@ -321,7 +321,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Vec<Reading>) {
 }
 
 fn copies(replicator: &Replicator, readings: &mut Vec<Reading>) {
-    let counters = replicator.counters();
+    let counters = &replicator.counters;
     for (outcome, counter) in [
         ("sent", &counters.sent),
         ("received", &counters.received),

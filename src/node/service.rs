@@ -19,10 +19,10 @@ use crate::decide::Decider;
 /// Answers the calls of peers without blocking.
 pub(super) struct PeerService {
     pub(super) decider: Decider,
-    pub(super) synchroniser: Synchroniser,
-    pub(super) replicator: Replicator,
-    pub(super) gossip: Gossip,
-    pub(super) ownership_driver: Driver,
+    pub(super) synchroniser: Arc<Synchroniser>,
+    pub(super) replicator: Arc<Replicator>,
+    pub(super) gossip: Arc<Gossip>,
+    pub(super) ownership_driver: Arc<Driver>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<PeerCounters>,
 }

@@ -52,7 +52,7 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
         change: |_: &mut Config| {},
     };
     let first = Node::start(options("n1", &[])).await;
-    let seeds = [first.core.joined.as_ref().expect("a mesh").mesh.advertise()];
+    let seeds = [first.core.joined.as_ref().expect("a mesh").mesh.advertise];
     let second = Node::start(options("n2", &seeds)).await;
     connected(&second, 1).await;
 
@@ -62,7 +62,7 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     let stop = CancellationToken::new();
     tokio::spawn(right.clone().run(stop.clone()));
     assert!(clock.now().since(right.system()) > ALIKE, "it is ahead before it joins");
-    let both = [seeds[0], second.core.joined.as_ref().expect("a mesh").mesh.advertise()];
+    let both = [seeds[0], second.core.joined.as_ref().expect("a mesh").mesh.advertise];
     let late = Node::start_in(options("n3", &both), environment, stop).await;
     connected(&late, 2).await;
     eventually("its skew is known", WITHIN, || late.core.skew().is_beyond).await;

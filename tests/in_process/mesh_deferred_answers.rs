@@ -55,7 +55,7 @@ impl Service for Waiting {
     fn pong_received(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
 }
 
-async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Mesh {
+async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh> {
     let node = NodeId::new(id).unwrap();
     let options = mesh::Options {
         cluster: "test".into(),
@@ -77,7 +77,7 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     let (authority, go) = (authority(), Arc::new(Semaphore::new(0)));
     let a = start(&authority, "a", &go).await;
     let b = start(&authority, "b", &go).await;
-    a.request_dial(b.advertise());
+    a.request_dial(b.advertise);
     eventually("both are up", TIMEOUT, || a.peers().len() == 1 && b.peers().len() == 1).await;
 
     let to = NodeId::new("b").unwrap();

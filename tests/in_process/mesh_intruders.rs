@@ -329,7 +329,7 @@ impl Honest {
 
     fn refused(&self) -> u64 {
         let meshes = self.nodes.iter().map(|node| &node.core.joined.as_ref().unwrap().mesh);
-        meshes.map(|mesh| mesh.counters().refused.load(Ordering::Relaxed)).sum()
+        meshes.map(|mesh| mesh.counters.refused.load(Ordering::Relaxed)).sum()
     }
 
     fn state(&self) -> Vec<NodeState> {
@@ -339,10 +339,10 @@ impl Honest {
             NodeState {
                 members: view.members().iter().map(|member| member.id.to_string()).collect(),
                 epoch: view.epoch(),
-                admitted: joined.mesh.counters().admitted.load(Ordering::Relaxed),
+                admitted: joined.mesh.counters.admitted.load(Ordering::Relaxed),
                 served: node.core.decider.counters().served.load(Ordering::Relaxed),
-                columns_received: joined.synchroniser.counters().received.load(Ordering::Relaxed),
-                columns_rejected: joined.synchroniser.counters().rejected.load(Ordering::Relaxed),
+                columns_received: joined.synchroniser.counters.received.load(Ordering::Relaxed),
+                columns_rejected: joined.synchroniser.counters.rejected.load(Ordering::Relaxed),
                 store: Stats { bytes: 0, ..node.core.store.stats() },
             }
         };
@@ -363,7 +363,7 @@ impl Honest {
             peer.check("eventual", &format!("mine-{turn}")).await;
         }
         // Its own authority may keep it from even showing its certificate; then it fails by itself.
-        let dials = &peer.core.joined.as_ref().unwrap().mesh.counters().dials_failed;
+        let dials = &peer.core.joined.as_ref().unwrap().mesh.counters.dials_failed;
         eventually("four dials fail", TIMEOUT, || dials.load(Ordering::Relaxed) >= 4).await;
         eventually("a refusal", TIMEOUT, || self.refused() > refused).await;
         let view = peer.core.topology.load().view.clone();

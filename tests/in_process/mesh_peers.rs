@@ -45,8 +45,8 @@ async fn two_dials_at_once_leave_the_connection_of_the_lower_id() {
     let authority = authority();
     for _ in 0..10 {
         let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1).await);
-        a.mesh.request_dial(b.mesh.advertise());
-        b.mesh.request_dial(a.mesh.advertise());
+        a.mesh.request_dial(b.mesh.advertise);
+        b.mesh.request_dial(a.mesh.advertise);
         eventually("both keep the one that a dialed", TIMEOUT, || {
             [&a, &b]
                 .iter()
@@ -85,7 +85,7 @@ async fn a_start_under_an_old_number_is_refused_once_and_rises() {
     back.joins(&a).await;
     assert_eq!(back.incarnation.generation(), Generation(1_001));
     assert_eq!(a.generation_of("b"), Some(1_001));
-    assert_eq!(a.mesh.counters().refused.load(Ordering::Relaxed), 1);
+    assert_eq!(a.mesh.counters.refused.load(Ordering::Relaxed), 1);
 }
 
 /// Peers reject messages of another generation than that of the hello, so a node whose generation
@@ -97,7 +97,7 @@ async fn a_bumped_generation_reaches_peers() {
     b.joins(&a).await;
     b.incarnation.renew();
     eventually("a has the new incarnation", TIMEOUT, || {
-        b.mesh.request_dial(a.mesh.advertise());
+        b.mesh.request_dial(a.mesh.advertise);
         a.generation_of("b") == Some(1_001)
     })
     .await;
@@ -129,7 +129,7 @@ async fn a_peer_without_replies_times_out_and_then_gets_no_calls() {
     let answer = a.mesh.call(&to, StreamClass::Checks, PING, deadline).await;
     assert!(matches!(answer, Err(CallError::Timeout | CallError::Unreachable)), "{answer:?}");
     eventually("it is silent", TIMEOUT, || a.mesh.peers()[0].is_unreachable()).await;
-    let calls = || a.mesh.counters().calls.load(Ordering::Relaxed);
+    let calls = || a.mesh.counters.calls.load(Ordering::Relaxed);
     let before = calls();
     let answer = a.mesh.call(&to, StreamClass::Checks, PING, TIMEOUT).await;
     assert_eq!((answer, calls()), (Err(CallError::Unreachable), before));
@@ -155,7 +155,7 @@ async fn a_full_rpc_stream_refuses_and_drops() {
     assert_eq!((count(CallError::Busy), count(CallError::Timeout)), (10, IN_FLIGHT_MAX));
 
     // Gossip is dropped once the stream takes no more: what waits is bounded by the queue.
-    let dropped = || a.mesh.counters().dropped.load(Ordering::Relaxed);
+    let dropped = || a.mesh.counters.dropped.load(Ordering::Relaxed);
     for _ in 0..IN_FLIGHT_MAX + 10 {
         a.mesh.send_gossip(peer.addr(), vec![0; 60_000]);
     }
@@ -221,7 +221,7 @@ async fn malformed_bytes_are_no_hello() {
     attempts.push(("nothing", Vec::new()));
     let count = u64::try_from(attempts.len()).unwrap();
     for (name, bytes) in attempts {
-        let connection = peer.dial(a.mesh.advertise()).await.unwrap();
+        let connection = peer.dial(a.mesh.advertise).await.unwrap();
         assert_eq!(exchange(&connection, &bytes).await, None, "{name}");
         let reason = tokio::time::timeout(TIMEOUT, connection.closed()).await.unwrap();
         let quinn::ConnectionError::ApplicationClosed(close) = reason else {
@@ -230,10 +230,10 @@ async fn malformed_bytes_are_no_hello() {
         assert_eq!(close.error_code.into_inner(), 2, "{name}");
     }
     eventually("all are counted", TIMEOUT, || {
-        a.mesh.counters().refused.load(Ordering::Relaxed) == count
+        a.mesh.counters.refused.load(Ordering::Relaxed) == count
     })
     .await;
-    assert_eq!(a.mesh.counters().admitted.load(Ordering::Relaxed), 0);
+    assert_eq!(a.mesh.counters.admitted.load(Ordering::Relaxed), 0);
     assert_eq!(a.service.answered.load(Ordering::Relaxed), 0);
 }
 
@@ -294,7 +294,7 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
 /// A peer `mute` that `side` admitted, which answers nothing.
 async fn mute_peer(authority: &Authority, side: &Side) -> (RawPeer, Connection) {
     let peer = RawPeer::with(&identity(authority, authority, "mute"));
-    let connection = peer.dial(side.mesh.advertise()).await.unwrap();
+    let connection = peer.dial(side.mesh.advertise).await.unwrap();
     let hello: Hello = peer.hello("test", "mute", SECRET);
     match send_hello(&connection, &hello).await {
         Some(HelloReply::Welcome(_)) => {}
@@ -308,7 +308,7 @@ async fn mute_peer(authority: &Authority, side: &Side) -> (RawPeer, Connection) 
 
 /// A mesh with a service that counts.
 struct Side {
-    mesh: Mesh,
+    mesh: Arc<Mesh>,
     incarnation: Arc<Incarnation>,
     service: Arc<Counting>,
     stop: CancellationToken,
@@ -348,7 +348,7 @@ impl Side {
     async fn joins(&self, other: &Self) {
         let (me, them) = (self.incarnation.node(), other.incarnation.node());
         eventually("both are up", TIMEOUT, || {
-            self.mesh.request_dial(other.mesh.advertise());
+            self.mesh.request_dial(other.mesh.advertise);
             let is_there = other.generation_of(me.as_str());
             self.generation_of(them.as_str()).is_some()
                 && is_there == Some(self.incarnation.generation().0)
@@ -403,7 +403,7 @@ async fn the_refusal_of_an_old_start_names_the_newer() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
     let (peer, _connection) = mute_peer(&authority, &a).await;
-    let again = peer.dial(a.mesh.advertise()).await.unwrap();
+    let again = peer.dial(a.mesh.advertise).await.unwrap();
     let hello = Hello { generation: Generation(4), ..peer.hello("test", "mute", SECRET) };
     let answer = send_hello(&again, &hello).await;
     assert_eq!(answer, Some(HelloReply::Refused(Refusal::Generation(Generation(5)))));

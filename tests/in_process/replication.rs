@@ -76,7 +76,7 @@ async fn a_replica_that_lost_a_copy_gets_it_again() {
         assert!(b.core.store.remove(lost.key).is_some());
     }
     eventually("what was lost is there again", TIMEOUT, || values.iter().all(is_copied)).await;
-    assert!(read(&replicator(a).counters().repaired) >= 7);
+    assert!(read(&replicator(a).counters.repaired) >= 7);
 }
 
 /// Changes are sent once an hour here, so that only the answer itself can have brought the copy.
@@ -93,7 +93,7 @@ async fn a_durable_answer_means_that_a_replica_holds_the_count() {
         // A fixed window counts what it refuses, but a refusal does not wait for a replica.
         assert!(!b.check_hits("durable", &value, 98).await.allowed);
     }
-    let counters = replicator(a).counters();
+    let counters = &replicator(a).counters;
     assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (5, 0));
 }
 
@@ -118,7 +118,7 @@ async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
     let values = owned_by(&a, "durable", 2);
     assert_eq!(b.check("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
     assert_eq!(b.check("durable", &values[1]).await.statuses[0].source, VerdictSource::Fallback);
-    let counters = replicator(&a).counters();
+    let counters = &replicator(&a).counters;
     assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (1, 1));
 }
 
@@ -201,7 +201,7 @@ async fn implausible_states_are_refused_and_counted() {
     }
     let later = Reply::Handoff(HandoffReply::Later);
     assert_eq!(a.receive(&id("d"), vec![entry(global, 0)]), later, "no member");
-    assert_eq!(read(&a.counters().refused), 7);
+    assert_eq!(read(&a.counters.refused), 7);
     assert!(all(&nodes[0]).is_empty());
     let many = vec![entry(owned, 0); STATE_ENTRIES_MAX + 1];
     assert_eq!(a.receive(&id("b"), many), Reply::Malformed);

@@ -10,9 +10,7 @@
 
 mod node_metadata;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
@@ -26,11 +24,8 @@ use tidegate_ownership::membership::{Member, View};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::node_metadata::NodeMetadata;
 use self::node_metadata::{key_values, member};
-use crate::environment::Net;
-use crate::incarnation::Incarnation;
-use crate::mesh::Mesh;
+use crate::{environment::Net, incarnation::Incarnation, mesh::Mesh};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -41,20 +36,16 @@ pub struct Options {
     pub interval: Duration,
 }
 
-/// The handle of gossip; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Gossip {
-    shared: Arc<Shared>,
-}
-
+/// The handle of gossip.
 #[derive(Debug)]
-struct Shared {
+pub struct Gossip {
     options: Options,
     incarnation: Arc<Incarnation>,
-    mesh: Mesh,
+    mesh: Arc<Mesh>,
     /// Resolves the seeds.
     net: Arc<dyn Net>,
-    node_metadata: watch::Sender<NodeMetadata>,
+    /// This node, as it publishes itself; its generation is that of the start.
+    own: watch::Sender<Member>,
     view: watch::Sender<View>,
     running: watch::Sender<bool>,
     /// Messages from peers to chitchat; replaced at each of its starts.
@@ -94,40 +85,38 @@ impl Gossip {
     pub fn new(
         options: Options,
         incarnation: Arc<Incarnation>,
-        mesh: Mesh,
+        mesh: Arc<Mesh>,
         net: Arc<dyn Net>,
-        node_metadata: NodeMetadata,
-    ) -> Self {
-        let own = own_member(&incarnation, &mesh, &node_metadata);
-        let shared = Shared {
+        own: Member,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             options,
             incarnation,
             mesh,
             net,
-            node_metadata: watch::channel(node_metadata).0,
-            view: watch::channel(View::new([own])).0,
+            view: watch::channel(View::new([own.clone()])).0,
+            own: watch::channel(own).0,
             running: watch::channel(false).0,
             inbox: Mutex::default(),
-        };
-        Self { shared: Arc::new(shared) }
+        })
     }
 
     /// The live members, always including this node.
     pub fn views(&self) -> watch::Receiver<View> {
-        self.shared.view.subscribe()
+        self.view.subscribe()
     }
 
     /// Whether membership is kept up to date; false while chitchat restarts.
     pub fn running(&self) -> watch::Receiver<bool> {
-        self.shared.running.subscribe()
+        self.running.subscribe()
     }
 
     /// Changes the metadata of this node and publishes it.
-    pub fn publish(&self, change: impl FnOnce(&mut NodeMetadata)) {
-        self.shared.node_metadata.send_if_modified(|node_metadata| {
-            let before = node_metadata.clone();
-            change(node_metadata);
-            *node_metadata != before
+    pub fn publish(&self, change: impl FnOnce(&mut Member)) {
+        self.own.send_if_modified(|own| {
+            let before = own.clone();
+            change(own);
+            *own != before
         });
         self.replace_view(|view| view.members().to_vec());
     }
@@ -137,7 +126,7 @@ impl Gossip {
         let mut rest = bytes;
         match ChitchatMessage::deserialize(&mut rest) {
             Ok(message) => {
-                if let Some(inbox) = &*self.shared.inbox.lock() {
+                if let Some(inbox) = &*self.inbox.lock() {
                     let _ = inbox.try_send((from, message));
                 }
             }
@@ -146,23 +135,23 @@ impl Gossip {
     }
 
     /// Runs chitchat until `stop`. Restarts it when its task ends or the generation changes.
-    pub async fn run(&self, stop: CancellationToken) {
+    pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         tokio::select! {
             () = self.keep_running(&stop) => {}
             () = self.dial_seeds() => {}
         }
     }
 
-    async fn keep_running(&self, stop: &CancellationToken) {
+    async fn keep_running(self: &Arc<Self>, stop: &CancellationToken) {
         while !stop.is_cancelled() {
             // Subscribed before the start reads the values, so that no change is lost.
-            let metadata = self.shared.node_metadata.subscribe();
-            let generation = self.shared.incarnation.subscribe();
+            let own = self.own.subscribe();
+            let generation = self.incarnation.subscribe();
             let mut has_failed = true;
             match self.start().await {
                 Ok(chitchat) => {
-                    self.shared.running.send_replace(true);
-                    let ended = self.follow(&chitchat, metadata, generation, stop).await;
+                    self.running.send_replace(true);
+                    let ended = self.follow(&chitchat, own, generation, stop).await;
                     has_failed = ended == Ended::Failed;
                     chitchat.abort();
                 }
@@ -175,22 +164,21 @@ impl Gossip {
             if stop.is_cancelled() {
                 break;
             }
-            self.shared.running.send_replace(false);
+            self.running.send_replace(false);
             if has_failed {
-                self.shared.incarnation.renew();
+                self.incarnation.renew();
             }
             let _ = tokio::time::timeout(RESTART_PAUSE, stop.cancelled()).await;
         }
     }
 
-    async fn start(&self) -> anyhow::Result<ChitchatHandle> {
-        let shared = &self.shared;
-        let me = shared.mesh.advertise();
-        let generation = shared.incarnation.generation();
+    async fn start(self: &Arc<Self>) -> anyhow::Result<ChitchatHandle> {
+        let me = self.mesh.advertise;
+        let generation = self.incarnation.generation();
         let config = ChitchatConfig {
-            chitchat_id: ChitchatId::new(shared.incarnation.node().as_str(), generation.0, me),
-            cluster_id: shared.options.cluster.clone(),
-            gossip_interval: shared.options.interval,
+            chitchat_id: ChitchatId::new(self.incarnation.node().as_str(), generation.0, me),
+            cluster_id: self.options.cluster.clone(),
+            gossip_interval: self.options.interval,
             listen_addr: me,
             // `dial_seeds` does this: chitchat resolves names only once a minute.
             seed_nodes: Vec::new(),
@@ -198,23 +186,23 @@ impl Gossip {
                 phi_threshold: PHI_THRESHOLD,
                 sampling_window_size: 100,
                 max_interval: SAMPLE_MAX,
-                initial_interval: shared.options.interval.mul_f32(1.5),
+                initial_interval: self.options.interval.mul_f32(1.5),
                 dead_node_grace_period: DEAD_NODE_GRACE_PERIOD,
             },
             marked_for_deletion_grace_period: TOMBSTONE_GRACE_PERIOD,
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let node_metadata = shared.node_metadata.borrow().clone();
-        let transport = MeshTransport { gossip: self.clone() };
-        spawn_chitchat(config, key_values(&node_metadata), &transport).await
+        let own = key_values(&self.own.borrow());
+        let transport = MeshTransport(self.clone());
+        spawn_chitchat(config, own, &transport).await
     }
 
     /// Publishes views and metadata until chitchat ends or has to be restarted.
     async fn follow(
         &self,
         chitchat: &ChitchatHandle,
-        mut node_metadata: watch::Receiver<NodeMetadata>,
+        mut own: watch::Receiver<Member>,
         mut generation: watch::Receiver<Generation>,
         stop: &CancellationToken,
     ) -> Ended {
@@ -238,8 +226,8 @@ impl Gossip {
                     let members = live.iter().filter_map(|(id, state)| member(id, state));
                     self.replace_view(|_| members.collect());
                 }
-                Ok(()) = node_metadata.changed() => {
-                    let own = key_values(&node_metadata.borrow_and_update().clone());
+                Ok(()) = own.changed() => {
+                    let own = key_values(&own.borrow_and_update());
                     chitchat.with_chitchat(|chitchat| {
                         for (key, value) in &own {
                             chitchat.self_node_state().set(key, value);
@@ -254,12 +242,11 @@ impl Gossip {
     /// Dials members that are not connected, and gossips with peers that are not members yet: nodes
     /// at a seed's address, and nodes that dialed us.
     fn dial_members(&self, chitchat: &ChitchatHandle) {
-        let shared = &self.shared;
-        let view = shared.view.borrow().clone();
+        let view = self.view.borrow().clone();
         for member in view.members() {
-            shared.mesh.request_dial(member.addr);
+            self.mesh.request_dial(member.addr);
         }
-        for peer in shared.mesh.peers().iter().filter(|peer| view.get(&peer.id).is_none()) {
+        for peer in self.mesh.peers().iter().filter(|peer| view.get(&peer.id).is_none()) {
             let _ = chitchat.gossip(peer.advertise);
         }
     }
@@ -268,11 +255,11 @@ impl Gossip {
     /// chitchat, because resolving may take long.
     async fn dial_seeds(&self) {
         loop {
-            for seed in &self.shared.options.seeds {
-                match self.shared.net.resolve(seed).await {
+            for seed in &self.options.seeds {
+                match self.net.resolve(seed).await {
                     Ok(addrs) => {
                         for addr in addrs {
-                            self.shared.mesh.request_dial(addr);
+                            self.mesh.request_dial(addr);
                         }
                     }
                     Err(error) => tracing::debug!(%seed, %error, "failed to resolve a seed"),
@@ -284,9 +271,9 @@ impl Gossip {
 
     /// Replaces the view: this node by its current metadata, the others by those in `members`.
     fn replace_view(&self, members: impl FnOnce(&View) -> Vec<Member>) {
-        let shared = &self.shared;
-        let own = own_member(&shared.incarnation, &shared.mesh, &shared.node_metadata.borrow());
-        shared.view.send_if_modified(|view| {
+        let generation = self.incarnation.generation();
+        let own = Member { generation, ..self.own.borrow().clone() };
+        self.view.send_if_modified(|view| {
             let others = members(view).into_iter().filter(|member| member.id != own.id);
             let next = View::new(others.chain([own.clone()]));
             let is_new = next != *view;
@@ -300,28 +287,12 @@ impl Gossip {
     }
 }
 
-fn own_member(incarnation: &Incarnation, mesh: &Mesh, node_metadata: &NodeMetadata) -> Member {
-    Member {
-        id: incarnation.node().clone(),
-        generation: incarnation.generation(),
-        addr: mesh.advertise(),
-        region: node_metadata.region.clone(),
-        zone: node_metadata.zone.clone(),
-        state: node_metadata.state,
-        rule_book: node_metadata.rule_book,
-        http: node_metadata.http,
-        voter_set: node_metadata.voter_set.clone(),
-    }
-}
-
 // === transport of chitchat ===
 
-struct MeshTransport {
-    gossip: Gossip,
-}
+struct MeshTransport(Arc<Gossip>);
 
 struct MeshSocket {
-    mesh: Mesh,
+    mesh: Arc<Mesh>,
     inbox: mpsc::Receiver<(SocketAddr, ChitchatMessage)>,
 }
 
@@ -329,8 +300,8 @@ struct MeshSocket {
 impl Transport for MeshTransport {
     async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
         let (deliver, inbox) = mpsc::channel(INBOX_MAX);
-        *self.gossip.shared.inbox.lock() = Some(deliver);
-        Ok(Box::new(MeshSocket { mesh: self.gossip.shared.mesh.clone(), inbox }))
+        *self.0.inbox.lock() = Some(deliver);
+        Ok(Box::new(MeshSocket { mesh: self.0.mesh.clone(), inbox }))
     }
 }
 

@@ -24,3 +24,8 @@ pub mod ownership;
 pub mod pki;
 pub mod replication;
 pub mod sync;
+
+/// Adds to a statistic. Relaxed: statistics order nothing.
+fn count(counter: &std::sync::atomic::AtomicU64, n: u64) {
+    counter.fetch_add(n, std::sync::atomic::Ordering::Relaxed);
+}

@@ -52,7 +52,6 @@ pub mod ring;
 mod ring_members;
 mod ring_ownership;
 pub mod route;
-mod transfer;
 mod voters;
 
 pub use epoch::{Epoch, Epochs, OwnershipStatus};
@@ -61,7 +60,6 @@ pub use membership::{Voter, VoterSet};
 pub use membership_table::{LiveMember, MembershipTable};
 pub use quorum::{Quorum, QuorumRule};
 pub use ring_members::{RingMember, RingMembers};
-pub use ring_ownership::RingOwnership;
+pub use ring_ownership::{HandoffReply, RingOwnership, TransferStep};
 pub use tidegate_limiter::units::Monotonic;
-pub use transfer::{HandoffReply, TransferStep};
 pub use voters::Voters;

@@ -34,7 +34,7 @@ pub fn identity(authority: &Authority, trusted: &Authority, node: &str) -> Ident
         node: node.to_owned(),
         roots: Arc::new(roots),
         chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).expect("pem")],
-        key: PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).expect("pem"),
+        key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).expect("pem")),
         secret: [7; 16],
         expires: Timestamp::NEVER,
     }

@@ -114,7 +114,7 @@ impl Node {
 
     /// Where its peers reach it.
     pub fn addr(&self) -> SocketAddr {
-        self.core.joined.as_ref().expect("in a cluster").mesh.advertise()
+        self.core.joined.as_ref().expect("in a cluster").mesh.advertise
     }
 
     /// Waits until its view of the members satisfies `condition`.

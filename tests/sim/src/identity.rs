@@ -29,7 +29,7 @@ pub(crate) fn identities(nodes: &[String]) -> Result<Vec<Identity>, Box<dyn std:
             node: node.clone(),
             roots: roots.clone(),
             chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes())?],
-            key: PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())?,
+            key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())?),
             secret: SECRET,
             expires: Timestamp::NEVER,
         })

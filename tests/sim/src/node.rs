@@ -210,7 +210,7 @@ impl Process {
 
     /// Calls that its mesh did not send: no connection, a silent peer, or a full lane.
     pub(crate) fn unsent(&self) -> u64 {
-        let mesh = self.core.joined.as_ref().map(|joined| joined.mesh.counters());
+        let mesh = self.core.joined.as_ref().map(|joined| &joined.mesh.counters);
         mesh.map_or(0, |counters| counters.unsent.load(Ordering::Relaxed))
     }
 

@@ -1,25 +1,9 @@
 //! The metadata of a node, as key-value pairs in chitchat.
 
-use std::net::SocketAddr;
-
 use chitchat::{ChitchatId, NodeState};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{MEMBERS_MAX, Member, MemberState, Voter, VoterSet};
-
-/// What a node publishes about itself; the rest of a [`Member`] follows from its identity.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeMetadata {
-    pub region: String,
-    pub zone: String,
-    pub state: MemberState,
-    /// Fingerprint of its rule book.
-    pub rule_book: u64,
-    /// Its HTTP listener.
-    pub http: Option<SocketAddr>,
-    /// The voters that it counts.
-    pub voter_set: VoterSet,
-}
 
 const KEY_REGION: &str = "region";
 const KEY_ZONE: &str = "zone";
@@ -31,18 +15,19 @@ const KEY_VOTER_SET: &str = "electorate";
 const STATE_UP: &str = "up";
 const STATE_DRAINING: &str = "draining";
 
-pub(super) fn key_values(node_metadata: &NodeMetadata) -> Vec<(String, String)> {
-    let state = match node_metadata.state {
+/// What a node publishes about itself; the rest of a [`Member`] follows from its identity.
+pub(super) fn key_values(own: &Member) -> Vec<(String, String)> {
+    let state = match own.state {
         MemberState::Up => STATE_UP,
         MemberState::Draining => STATE_DRAINING,
     };
-    let http = node_metadata.http.map_or_else(String::new, |addr| addr.to_string());
+    let http = own.http.map_or_else(String::new, |addr| addr.to_string());
     [
-        (KEY_REGION, node_metadata.region.clone()),
-        (KEY_ZONE, node_metadata.zone.clone()),
-        (KEY_RULE_BOOK, format!("{:016x}", node_metadata.rule_book)),
+        (KEY_REGION, own.region.clone()),
+        (KEY_ZONE, own.zone.clone()),
+        (KEY_RULE_BOOK, format!("{:016x}", own.rule_book)),
         (KEY_HTTP, http),
-        (KEY_VOTER_SET, format_voter_set(&node_metadata.voter_set)),
+        (KEY_VOTER_SET, format_voter_set(&own.voter_set)),
         // Last: a member whose state has arrived is complete.
         (KEY_STATE, state.to_owned()),
     ]

@@ -3,8 +3,7 @@
 //! The deserializer of `SmallVec` reserves the length that the sender claims, so a frame of ten
 //! bytes could claim all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
 
-use std::fmt;
-use std::marker::PhantomData;
+use std::{fmt, marker::PhantomData};
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -13,8 +13,7 @@
 //! process. Bytes left over behind the body are an error.
 
 use bytes::{Buf, Bytes, BytesMut};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
 /// The version of every frame. A peer with another version is refused in the hello, so later frames
 /// of another version are errors.
@@ -60,21 +59,16 @@ pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error
     let mut writer = bytes::BufMut::writer(&mut *out);
     let written = bincode::serde::encode_into_std_write(message, &mut writer, config());
     let length = out.len() - start - LENGTH_BYTES;
-    let outcome = match written {
-        Err(error) => Err(Error::Body(error.to_string())),
-        Ok(_) if length > FRAME_BYTES_MAX => Err(Error::TooLarge(length)),
-        Ok(_) => Ok(()),
-    };
-    match (outcome, u32::try_from(length)) {
-        (Ok(()), Ok(prefix)) => {
+    let outcome = match (written, u32::try_from(length)) {
+        (Err(error), _) => Err(Error::Body(error.to_string())),
+        (Ok(_), Ok(prefix)) if length <= FRAME_BYTES_MAX => {
             out[start..start + LENGTH_BYTES].copy_from_slice(&prefix.to_le_bytes());
-            Ok(())
+            return Ok(());
         }
-        (outcome, _) => {
-            out.truncate(start);
-            outcome.and(Err(Error::TooLarge(length)))
-        }
-    }
+        (Ok(_), _) => Err(Error::TooLarge(length)),
+    };
+    out.truncate(start);
+    outcome
 }
 
 /// Removes the first whole frame from `buffer` and returns it without its length; `None` when it is

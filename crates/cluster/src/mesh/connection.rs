@@ -1,24 +1,21 @@
-//! The tasks of one connection: serving the peer's calls, writing ours, pings.
+//! The tasks of one connection: serving the peer's calls, writing ours, pings; and what a node does
+//! for its peers, implemented by the product.
 //!
 //! Calls are handled in order, and the replies to all calls of one read leave in one write. A reply
 //! that depends on another node ([`ServiceReply::Deferred`]) does not delay those behind it:
 //! replies carry the number of their call, so their order does not matter.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::BytesMut;
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use quinn::{RecvStream, SendStream};
-use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tidegate_ownership::{Epochs, OwnershipStatus, identity::NodeId};
+use tokio::{task::JoinSet, time::Instant};
 
 use super::codec;
-use super::peer::{CallQueues, Peer, UNREACHABLE_AFTER};
-use super::rpc_stream::READ_BYTES_MAX;
-use super::service::{Service, ServiceReply};
+use super::peer::{Peer, UNREACHABLE_AFTER};
+use super::rpc_stream::{CallQueue, READ_BYTES_MAX, StreamClass};
 use super::wire::{Call, Numbered, Reply, close_code};
 use crate::environment::Clock;
 
@@ -32,20 +29,41 @@ const DEFERRED_MAX: usize = 1_024;
 const CHECKS_PRIORITY: i32 = 1;
 const BULK_PRIORITY: i32 = 0;
 
+/// Handles the calls of established peers. The methods run on the task that reads the peer's
+/// stream, so they must not block.
+pub trait Service: Send + Sync + 'static {
+    fn handle_call(&self, from: &Peer, call: Call) -> ServiceReply;
+
+    /// A peer sent bytes that are not a valid frame; its stream was closed.
+    fn malformed(&self, from: &NodeId);
+
+    /// The ownership status for the ping that is about to be sent to `peer`.
+    fn ownership_status(&self, peer: &Peer) -> OwnershipStatus;
+
+    /// A peer answered the ping that was sent at `sent`.
+    fn pong_received(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>);
+}
+
+/// The result of [`Service::handle_call`].
+pub enum ServiceReply {
+    Ready(Reply),
+    /// The reply depends on another node and takes a bounded time. It does not delay the replies to
+    /// later calls. At most 1,024 per stream are in progress; beyond it the caller gets
+    /// [`Reply::Unconfirmed`] at once.
+    Deferred(BoxFuture<'static, Reply>),
+}
+
 /// Runs the connection to `peer` until it closes.
 pub(super) async fn run(
     peer: Arc<Peer>,
-    queues: CallQueues,
+    queues: [CallQueue; 2],
     service: Arc<dyn Service>,
     clock: Arc<dyn Clock>,
 ) {
     // Dropping the set ends every task of this connection.
     let mut tasks = JoinSet::new();
-    let streams = [
-        (peer.checks.clone(), queues.checks, CHECKS_PRIORITY),
-        (peer.bulk.clone(), queues.bulk, BULK_PRIORITY),
-    ];
-    for (stream, queue, priority) in streams {
+    let streams = peer.streams.iter().cloned().zip(queues);
+    for ((stream, queue), priority) in streams.zip([CHECKS_PRIORITY, BULK_PRIORITY]) {
         let (connection, last_seen) = (peer.connection.clone(), peer.last_seen.clone());
         tasks.spawn(async move {
             if let Ok((send, recv)) = connection.open_bi().await {
@@ -88,7 +106,7 @@ async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Ser
 async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
     let (clock_sent, sent) = (clock.system(), Instant::now());
     let call = Call::Ping { clock: clock_sent, ownership_status: service.ownership_status(peer) };
-    let reply = peer.checks.call(call, UNREACHABLE_AFTER).await;
+    let reply = peer.stream(StreamClass::Checks).call(call, UNREACHABLE_AFTER).await;
     if let Ok(Reply::Pong { clock: answered, epochs, grant }) = reply {
         peer.record_round_trip(sent.elapsed());
         peer.record_clock_offset(clock_sent, answered, clock.system());

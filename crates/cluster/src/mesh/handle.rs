@@ -1,22 +1,24 @@
-//! The handle of the mesh: calls and messages to peers.
+//! The handle of the mesh: calls and messages to peers; accepting and dialing, from an incoming
+//! connection or a dial request to an established peer.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, atomic::AtomicU64};
+use std::{net::SocketAddr, time::Duration};
 
-use quinn::Endpoint;
-use tidegate_ownership::identity::NodeId;
-use tokio::sync::mpsc;
+use quinn::{Connection, Endpoint, Incoming};
+use tidegate_ownership::identity::{Generation, NodeId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use super::peer::Peer;
-use super::registry::{DialOutcome, Registry};
+use super::connection::{self, Service};
+use super::hello::{self, Error as HelloError, Expected, HELLO_TIMEOUT};
+use super::registry::{Admission, DialOutcome, Registry};
 use super::rpc_stream::{CallError, StreamClass};
-use super::tls;
-use super::wire::{Call, Reply};
+use super::wire::{self, Call, Hello, Reply, close_code};
+use super::{peer::Peer, tls};
 use crate::environment::{Clock, Environment};
-use crate::incarnation::Incarnation;
-use crate::pki::Identity;
+use crate::pki::{Identity, MESH_NAME};
+use crate::{count, incarnation::Incarnation};
 
 #[derive(Debug)]
 pub struct Options {
@@ -33,21 +35,17 @@ pub struct Options {
     pub secret: u64,
 }
 
-/// The handle of the mesh; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Mesh {
-    pub(super) shared: Arc<Shared>,
-}
-
+/// The handle of the mesh.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) options: Options,
-    pub(super) advertise: SocketAddr,
-    pub(super) endpoint: Endpoint,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) registry: Registry,
+pub struct Mesh {
+    options: Options,
+    /// The mesh address that this node advertises.
+    pub advertise: SocketAddr,
+    endpoint: Endpoint,
+    clock: Arc<dyn Clock>,
+    registry: Registry,
     dial_requests: mpsc::Sender<SocketAddr>,
-    pub(super) counters: Counters,
+    pub counters: Counters,
 }
 
 /// Events since the start, for the metrics.
@@ -78,10 +76,16 @@ pub enum Error {
 }
 
 /// What [`Mesh::run`] needs besides the handle.
-pub struct Tasks {
-    pub(super) dial_requests: mpsc::Receiver<SocketAddr>,
-}
+pub struct Tasks(mpsc::Receiver<SocketAddr>);
 
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Incoming handshakes and hellos in progress. At the bound a connection is refused; the peer dials
+/// again.
+const HANDSHAKES_MAX: usize = 64;
+/// With more handshakes in progress, clients have to prove their address before they use resources.
+const UNVALIDATED_HANDSHAKES_MAX: usize = 16;
+/// The longest that closing waits for peers to receive the close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Dials waiting to start. At the bound a request is dropped; membership repeats it.
 const DIAL_REQUESTS_MAX: usize = 1_024;
 
@@ -96,7 +100,7 @@ impl Mesh {
         options: Options,
         identity: &Identity,
         environment: &Environment,
-    ) -> Result<(Self, Tasks), Error> {
+    ) -> Result<(Arc<Self>, Tasks), Error> {
         let (server, client) = tls::configure(identity)?;
         let bind = |source| Error::Bind { addr: options.listen, source };
         let socket = environment.net.bind_udp(options.listen).await.map_err(bind)?;
@@ -112,7 +116,7 @@ impl Mesh {
 
         let bound = endpoint.local_addr().map_err(bind)?;
         let (dial_requests, requested) = mpsc::channel(DIAL_REQUESTS_MAX);
-        let shared = Shared {
+        let mesh = Self {
             advertise: options.advertise.unwrap_or(bound),
             registry: Registry::default(),
             options,
@@ -121,7 +125,7 @@ impl Mesh {
             dial_requests,
             counters: Counters::default(),
         };
-        Ok((Self { shared: Arc::new(shared) }, Tasks { dial_requests: requested }))
+        Ok((Arc::new(mesh), Tasks(requested)))
     }
 
     /// Calls `to` and waits for its reply until `deadline` from now. Cancel-safe.
@@ -138,7 +142,7 @@ impl Mesh {
         deadline: Duration,
     ) -> Result<Reply, CallError> {
         let Some(peer) = self.peer(to) else {
-            self.shared.counters.unsent.fetch_add(1, Ordering::Relaxed);
+            count(&self.counters.unsent, 1);
             return Err(CallError::NotConnected);
         };
         self.call_peer(&peer, stream, call, deadline).await
@@ -157,17 +161,17 @@ impl Mesh {
         call: Call,
         deadline: Duration,
     ) -> Result<Reply, CallError> {
-        let counters = &self.shared.counters;
+        let counters = &self.counters;
         let outcome = if peer.is_unreachable() {
             Err(CallError::Unreachable)
         } else {
-            counters.calls.fetch_add(1, Ordering::Relaxed);
+            count(&counters.calls, 1);
             peer.stream(stream).call(call, deadline).await
         };
         match outcome {
             Ok(_) => {}
-            Err(CallError::Timeout) => drop(counters.timeouts.fetch_add(1, Ordering::Relaxed)),
-            Err(_) => drop(counters.unsent.fetch_add(1, Ordering::Relaxed)),
+            Err(CallError::Timeout) => count(&counters.timeouts, 1),
+            Err(_) => count(&counters.unsent, 1),
         }
         outcome
     }
@@ -177,7 +181,7 @@ impl Mesh {
     pub fn notify(&self, to: &NodeId, stream: StreamClass, call: Call) -> bool {
         let is_queued = self.peer(to).is_some_and(|peer| peer.stream(stream).notify(call));
         if !is_queued {
-            self.shared.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            count(&self.counters.dropped, 1);
         }
         is_queued
     }
@@ -185,9 +189,9 @@ impl Mesh {
     /// Sends gossip to the peer that advertises `addr`. If there is none, requests a dial and drops
     /// the message, as a datagram would be. Never waits.
     pub fn send_gossip(&self, addr: SocketAddr, gossip: Vec<u8>) {
-        match self.shared.registry.by_addr(addr) {
-            Some(peer) if !peer.bulk.notify(Call::Gossip(gossip)) => {
-                self.shared.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        match self.registry.by_addr(addr) {
+            Some(peer) if !peer.stream(StreamClass::Bulk).notify(Call::Gossip(gossip)) => {
+                count(&self.counters.dropped, 1);
             }
             Some(_) => {}
             None => self.request_dial(addr),
@@ -197,11 +201,11 @@ impl Mesh {
     /// Requests a dial of `addr`, unless it is connected, being dialed, or in back-off. Never
     /// waits.
     pub fn request_dial(&self, addr: SocketAddr) {
-        if addr == self.shared.advertise || !self.shared.registry.start_dial(addr) {
+        if addr == self.advertise || !self.registry.start_dial(addr) {
             return;
         }
-        if self.shared.dial_requests.try_send(addr).is_err() {
-            self.shared.registry.dial_ended(addr, DialOutcome::Failed);
+        if self.dial_requests.try_send(addr).is_err() {
+            self.registry.dial_ended(addr, DialOutcome::Failed);
         }
     }
 
@@ -214,20 +218,228 @@ impl Mesh {
 
     /// The established connection to a node.
     pub fn peer(&self, id: &NodeId) -> Option<Arc<Peer>> {
-        self.shared.registry.get(id)
+        self.registry.get(id)
     }
 
     /// All established peers, sorted by id.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
-        self.shared.registry.all()
+        self.registry.all()
+    }
+}
+
+// === accepting and dialing ===
+
+impl Mesh {
+    /// Accepts, dials and serves peers until `stop`, then closes every connection.
+    pub async fn run(
+        self: &Arc<Self>,
+        Tasks(mut dial_requests): Tasks,
+        service: Arc<dyn Service>,
+        stop: CancellationToken,
+    ) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let mut connections = JoinSet::new();
+        let mut generation = self.options.incarnation.subscribe();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                incoming = self.endpoint.accept() => {
+                    let Some(incoming) = incoming else { break };
+                    if let Some((incoming, permit)) = self.screen(incoming, &handshakes) {
+                        connections.spawn(self.clone().accept(incoming, service.clone(), permit));
+                    }
+                }
+                Some(addr) = dial_requests.recv() => {
+                    connections.spawn(self.clone().dial(addr, service.clone()));
+                }
+                Ok(()) = generation.changed() => {
+                    for peer in self.peers() {
+                        peer.connection.close(close_code::NEW_GENERATION, b"new generation");
+                    }
+                }
+                Some(ended) = connections.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "connection task panicked; report this bug");
+                    }
+                }
+            }
+        }
+        self.endpoint.close(close_code::LEAVING, b"leaving");
+        // Peers that receive the close frame need not wait for their idle timeout; one that does
+        // not receive it must not delay the shutdown.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
     }
 
-    /// The mesh address that this node advertises.
-    pub fn advertise(&self) -> SocketAddr {
-        self.shared.advertise
+    /// Bounds the handshakes in progress. `None` when the connection was refused or has to validate
+    /// its address first.
+    fn screen(
+        &self,
+        incoming: Incoming,
+        handshakes: &Arc<Semaphore>,
+    ) -> Option<(Incoming, OwnedSemaphorePermit)> {
+        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
+            count(&self.counters.refused, 1);
+            incoming.refuse();
+            return None;
+        };
+        let in_progress = HANDSHAKES_MAX - handshakes.available_permits();
+        let is_busy = in_progress > UNVALIDATED_HANDSHAKES_MAX;
+        if is_busy && incoming.may_retry() && !incoming.remote_address_validated() {
+            let _ = incoming.retry();
+            return None;
+        }
+        Some((incoming, permit))
     }
 
-    pub fn counters(&self) -> &Counters {
-        &self.shared.counters
+    async fn accept(
+        self: Arc<Self>,
+        incoming: Incoming,
+        service: Arc<dyn Service>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let from = incoming.remote_address();
+        let generation = self.options.incarnation.generation();
+        let exchange = async {
+            let connection = handshake(HELLO_TIMEOUT, incoming).await?;
+            let hello = hello::accept(&connection, |node| self.expected(node)).await;
+            close_if_refused(connection, hello)
+        };
+        let exchanged = exchange.await;
+        drop(permit);
+        match exchanged {
+            Ok((connection, hello)) => {
+                let dialer = hello.node.clone();
+                self.establish(connection, hello, dialer, generation, service).await;
+            }
+            Err(error) => {
+                count(&self.counters.refused, 1);
+                tracing::debug!(%from, %error, "refused an incoming connection");
+            }
+        }
+    }
+
+    async fn dial(self: Arc<Self>, addr: SocketAddr, service: Arc<dyn Service>) {
+        let generation = self.options.incarnation.generation();
+        let exchange = async {
+            let connecting = self
+                .endpoint
+                .connect(addr, MESH_NAME)
+                .map_err(|error| HelloError::Connection(error.to_string()))?;
+            let connection = handshake(DIAL_TIMEOUT, connecting).await?;
+            let own = self.own_hello(self.registry.highest_seen_at(addr));
+            let hello = hello::dial(&connection, own, |node| self.expected(node)).await;
+            close_if_refused(connection, hello)
+        };
+        let exchanged = exchange.await;
+        self.registry.dial_ended(
+            addr,
+            match &exchanged {
+                Ok((_, hello)) => DialOutcome::Answered(&hello.node),
+                Err(HelloError::RefusedByPeer(wire::Refusal::Own)) => DialOutcome::Own,
+                Err(_) => DialOutcome::Failed,
+            },
+        );
+        match exchanged {
+            Ok((connection, hello)) => {
+                let dialer = self.options.incarnation.node().clone();
+                self.establish(connection, hello, dialer, generation, service).await;
+            }
+            Err(error) => {
+                count(&self.counters.dials_failed, 1);
+                // A refusal that names a higher generation means that our clock was set back.
+                if let HelloError::RefusedByPeer(wire::Refusal::Generation(highest_seen)) = &error {
+                    self.options.incarnation.bump(*highest_seen);
+                }
+                // An absent peer is retried; a refusal needs an operator.
+                if matches!(error, HelloError::Connection(_)) {
+                    tracing::debug!(%addr, %error, "failed to dial a peer; retrying");
+                } else {
+                    tracing::warn!(%addr, %error, "failed to dial a peer");
+                }
+            }
+        }
+    }
+
+    /// Registers a peer with an accepted hello and runs its connection until it closes.
+    /// `generation` is the one that our hello carried.
+    async fn establish(
+        &self,
+        connection: Connection,
+        hello: Hello,
+        dialer: NodeId,
+        generation: Generation,
+        service: Arc<dyn Service>,
+    ) {
+        if let Some(highest_seen) = hello.highest_seen {
+            self.options.incarnation.bump(highest_seen);
+        }
+        let (peer, queues) = Peer::new(connection, &hello, dialer);
+        let now = self.clock.system();
+        peer.record_clock_offset(now, hello.clock, now);
+        let peer = Arc::new(peer);
+        match self.registry.admit(peer.clone()) {
+            Admission::Surplus => {
+                peer.connection.close(close_code::REPLACED, b"one connection is enough");
+            }
+            Admission::Admitted { replaced } => {
+                if let Some(old) = replaced {
+                    old.connection.close(close_code::REPLACED, b"replaced");
+                }
+                // Checked after the registration: a later bump closes all registered connections.
+                if self.options.incarnation.generation() != generation {
+                    peer.connection.close(close_code::NEW_GENERATION, b"new generation");
+                    self.registry.remove(&peer);
+                    return;
+                }
+                count(&self.counters.admitted, 1);
+                let Generation(peer_generation) = peer.generation;
+                tracing::info!(peer = %peer.id, generation = peer_generation, "peer connected");
+                scopeguard::defer!(self.registry.remove(&peer));
+                connection::run(peer.clone(), queues, service, self.clock.clone()).await;
+                tracing::info!(peer = %peer.id, generation = peer_generation, "peer disconnected");
+            }
+        }
+    }
+
+    fn expected(&self, node: &NodeId) -> Expected {
+        let highest_seen = self.registry.highest_seen(node);
+        Expected { own: self.own_hello(highest_seen), highest_seen }
+    }
+
+    fn own_hello(&self, highest_seen: Option<Generation>) -> Hello {
+        let options = &self.options;
+        Hello {
+            cluster: options.cluster.clone(),
+            node: options.incarnation.node().clone(),
+            generation: options.incarnation.generation(),
+            region: options.region.clone(),
+            advertise: self.advertise,
+            secret: options.secret,
+            clock: self.clock.system(),
+            highest_seen,
+        }
+    }
+}
+
+async fn handshake(
+    timeout: Duration,
+    connecting: impl IntoFuture<Output = Result<Connection, quinn::ConnectionError>>,
+) -> Result<Connection, HelloError> {
+    tokio::time::timeout(timeout, connecting)
+        .await
+        .map_err(|_| HelloError::Connection("no handshake in time".into()))?
+        .map_err(|error| HelloError::Connection(error.to_string()))
+}
+
+fn close_if_refused(
+    connection: Connection,
+    hello: Result<Hello, HelloError>,
+) -> Result<(Connection, Hello), HelloError> {
+    match hello {
+        Ok(hello) => Ok((connection, hello)),
+        Err(error) => {
+            connection.close(close_code::REFUSED, error.to_string().as_bytes());
+            Err(error)
+        }
     }
 }

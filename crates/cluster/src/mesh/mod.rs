@@ -11,9 +11,8 @@
 //! | [`tls`], `hello` | who may connect, and as which node |
 //! | `rpc_stream` | calls and replies on one stream, many in flight |
 //! | `peer`, `registry` | an established peer; the table of peers, and the back-off of dials |
-//! | `service` | what a node does for its peers, implemented by the product |
-//! | `connection` | the tasks of one connection: serve, write, ping |
-//! | `handle`, `connect` | the handle; accepting and dialing |
+//! | `connection` | the tasks of one connection: serve, write, ping; what a node does for peers |
+//! | `handle` | the handle; accepting and dialing |
 //!
 //! Two nodes may dial each other at the same time. Both sides then keep the connection that the
 //! lower node id dialed, so they agree without a message; a newer incarnation of a peer always
@@ -25,20 +24,17 @@
 
 pub mod bounded_vec;
 pub mod codec;
-mod connect;
 mod connection;
 mod handle;
 mod hello;
 mod peer;
 mod registry;
 mod rpc_stream;
-mod service;
 pub mod tls;
 pub mod wire;
 
-pub use connection::PING_INTERVAL;
+pub use connection::{PING_INTERVAL, Service, ServiceReply};
 pub use handle::{Counters, Error, Mesh, Options, Tasks};
 pub use hello::{Error as HelloError, HELLO_TIMEOUT};
 pub use peer::{Peer, UNREACHABLE_AFTER};
 pub use rpc_stream::{CallError, IN_FLIGHT_MAX, StreamClass};
-pub use service::{Service, ServiceReply};

@@ -1,8 +1,7 @@
 //! An established peer: its identity, its two streams, and what its pings measured.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use quinn::Connection;
 use tidegate_limiter::units::Timestamp;
@@ -31,24 +30,22 @@ pub struct Peer {
     /// kept.
     pub dialer: NodeId,
     pub(super) connection: Connection,
-    pub(super) checks: RpcStream,
-    pub(super) bulk: RpcStream,
+    /// By [`StreamClass`].
+    pub(super) streams: [RpcStream; 2],
     pub(super) last_seen: LastSeen,
     rtt_ns: AtomicU64,
     offset_ns: AtomicI64,
     ping_request: Notify,
 }
 
-/// The calls that wait to be written to a new peer's streams.
-pub(super) struct CallQueues {
-    pub(super) checks: CallQueue,
-    pub(super) bulk: CallQueue,
-}
-
 impl Peer {
-    pub(super) fn new(connection: Connection, hello: &Hello, dialer: NodeId) -> (Self, CallQueues) {
-        let (checks, checks_queue) = RpcStream::new();
-        let (bulk, bulk_queue) = RpcStream::new();
+    /// The peer, and the calls that wait to be written to its streams.
+    pub(super) fn new(
+        connection: Connection,
+        hello: &Hello,
+        dialer: NodeId,
+    ) -> (Self, [CallQueue; 2]) {
+        let [(checks, checks_queue), (bulk, bulk_queue)] = [RpcStream::new(), RpcStream::new()];
         let peer = Self {
             id: hello.node.clone(),
             generation: hello.generation,
@@ -56,14 +53,13 @@ impl Peer {
             advertise: hello.advertise,
             dialer,
             connection,
-            checks,
-            bulk,
+            streams: [checks, bulk],
             last_seen: LastSeen::now(),
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
             ping_request: Notify::new(),
         };
-        (peer, CallQueues { checks: checks_queue, bulk: bulk_queue })
+        (peer, [checks_queue, bulk_queue])
     }
 
     /// Whether nothing was received from it for [`UNREACHABLE_AFTER`].
@@ -87,10 +83,7 @@ impl Peer {
     }
 
     pub(super) fn stream(&self, class: StreamClass) -> &RpcStream {
-        match class {
-            StreamClass::Checks => &self.checks,
-            StreamClass::Bulk => &self.bulk,
-        }
+        &self.streams[class as usize]
     }
 
     pub(super) fn record_round_trip(&self, round_trip: Duration) {

@@ -7,10 +7,8 @@
 //!
 //! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -88,13 +86,8 @@ impl LastSeen {
 #[derive(Clone, Debug)]
 pub(super) struct RpcStream {
     queue: mpsc::Sender<Numbered<Call>>,
-    pending: Arc<PendingCalls>,
+    pending: Arc<Mutex<HashMap<u64, oneshot::Sender<Reply>>>>,
     next: Arc<AtomicU64>,
-}
-
-#[derive(Debug, Default)]
-struct PendingCalls {
-    calls: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
 }
 
 /// The calls that wait to be written to a stream.
@@ -116,13 +109,14 @@ impl RpcStream {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         {
-            let mut calls = self.pending.calls.lock();
+            let mut calls = self.pending.lock();
             if calls.len() >= IN_FLIGHT_MAX {
                 return Err(CallError::Busy);
             }
             calls.insert(id, answer);
         }
-        let _forget = ForgetCall { pending: &self.pending, id };
+        // Whether it gets a reply or is cancelled.
+        scopeguard::defer!(drop(self.pending.lock().remove(&id)));
         self.queue.try_send(Numbered { id, body: call }).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => CallError::Busy,
             mpsc::error::TrySendError::Closed(_) => CallError::NotConnected,
@@ -148,8 +142,9 @@ impl RpcStream {
         (send, recv): (SendStream, RecvStream),
         last_seen: LastSeen,
     ) {
-        // On drop, so that it also happens when this task is aborted.
-        let _fail = FailPendingCalls(&self.pending);
+        // On drop, so that it also happens when this task is aborted. The call queue is dropped
+        // before or together with the guard, so no call is added afterwards.
+        scopeguard::defer!(self.pending.lock().clear());
         tokio::select! {
             () = self.write_calls(queue, send) => {}
             () = self.read_replies(recv, last_seen) => {}
@@ -184,7 +179,7 @@ impl RpcStream {
     /// Drops calls whose callers gave up while they were queued. These requests got a fallback
     /// answer already, so the owner must not count them too.
     fn drop_cancelled(&self, batch: &mut Vec<Numbered<Call>>) {
-        let calls = self.pending.calls.lock();
+        let calls = self.pending.lock();
         batch.retain(|call| call.id == 0 || calls.contains_key(&call.id));
     }
 
@@ -204,33 +199,11 @@ impl RpcStream {
         while let Some(frame) = codec::split(buffer)? {
             let Numbered { id, body } = codec::decode::<Numbered<Reply>>(&frame)?;
             // The reply to a call that was cancelled is dropped.
-            if let Some(answer) = self.pending.calls.lock().remove(&id) {
+            if let Some(answer) = self.pending.lock().remove(&id) {
                 let _ = answer.send(body);
             }
         }
         Ok(())
-    }
-}
-
-/// On drop, fails all pending calls. The call queue is dropped before or together with it, so no
-/// call is added afterwards.
-struct FailPendingCalls<'a>(&'a PendingCalls);
-
-impl Drop for FailPendingCalls<'_> {
-    fn drop(&mut self) {
-        self.0.calls.lock().clear();
-    }
-}
-
-/// On drop, removes a call from the pending ones, whether it got a reply or was cancelled.
-struct ForgetCall<'a> {
-    pending: &'a PendingCalls,
-    id: u64,
-}
-
-impl Drop for ForgetCall<'_> {
-    fn drop(&mut self) {
-        self.pending.calls.lock().remove(&self.id);
     }
 }
 
@@ -260,7 +233,7 @@ mod tests {
         let (stream, _queue) = RpcStream::new();
         let answer = stream.call(ping(), Duration::from_millis(1)).await;
         assert_eq!(answer, Err(CallError::Timeout));
-        assert!(stream.pending.calls.lock().is_empty());
+        assert!(stream.pending.lock().is_empty());
     }
 
     #[tokio::test]

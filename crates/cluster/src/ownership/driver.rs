@@ -7,8 +7,7 @@
 //! machines have frozen or released.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, atomic::AtomicU64};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -18,24 +17,19 @@ use tidegate_limiter::store::{KeyHash, Store};
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{KnownMembers, Member, MemberState, View};
-use tidegate_ownership::membership_table::TableEntry;
-use tidegate_ownership::route::Topology;
 use tidegate_ownership::{
     Epoch, Epochs, HandoffReply, LeaseState, LiveMember, MembershipTable, OwnershipStatus, Quorum,
     QuorumRule, RecordedGrant, RingMember, RingMembers, RingOwnership, TransferStep, VoterSet,
-    Voters,
+    Voters, membership_table::TableEntry, route::Topology,
 };
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::handle::{OwnedRanges, Ownership};
-use crate::environment::Clock;
-use crate::incarnation::Incarnation;
 use crate::mesh::wire::{Call, Handoff, HandoffStep, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
-use crate::replication::Replicator;
+use crate::{count, environment::Clock, incarnation::Incarnation, replication::Replicator};
 
 /// All but the region must be the same on every node.
 #[derive(Clone, Debug)]
@@ -71,14 +65,9 @@ pub struct Counters {
     pub refused: AtomicU64,
 }
 
-/// Keeps what this node owns; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Driver {
-    shared: Arc<Shared>,
-}
-
+/// Keeps what this node owns.
 #[derive(Debug)]
-struct Shared {
+pub struct Driver {
     options: Options,
     incarnation: Arc<Incarnation>,
     ownership: Ownership,
@@ -89,15 +78,15 @@ struct Shared {
     /// Wakes [`Driver::run`] to look for steps.
     wake: Notify,
     voter_set: watch::Sender<VoterSet>,
-    counters: Counters,
+    pub counters: Counters,
 }
 
 #[derive(Debug)]
 struct Machines {
     table: MembershipTable,
     voters: Voters,
-    region: RingState,
-    global: RingState,
+    /// By [`Scope`].
+    rings: [RingState; 2],
     /// The live members according to gossip.
     view: View,
     /// The members of the table, also those that gossip has given up.
@@ -145,7 +134,7 @@ impl Driver {
         topology: Arc<ArcSwap<Topology>>,
         store: Arc<Store>,
         clock: Arc<dyn Clock>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let me = incarnation.node().clone();
         let ring = || RingState {
             machine: RingOwnership::new(me.clone(), options.lease),
@@ -156,15 +145,14 @@ impl Driver {
         let machines = Machines {
             table: MembershipTable::new(me.clone(), options.lease),
             voters: Voters::default(),
-            region: ring(),
-            global: ring(),
+            rings: [ring(), ring()],
             view: View::default(),
             recognised: View::default(),
             is_active: false,
             partitioned: BTreeSet::new(),
             unanswered: BTreeMap::new(),
         };
-        let shared = Shared {
+        Arc::new(Self {
             options,
             incarnation,
             ownership,
@@ -175,15 +163,14 @@ impl Driver {
             wake: Notify::new(),
             voter_set: watch::channel(VoterSet::default()).0,
             counters: Counters::default(),
-        };
-        Self { shared: Arc::new(shared) }
+        })
     }
 
     // === inputs ===
 
     /// Gossip reported new live members or metadata.
     pub fn view_changed(&self, view: &View) {
-        let machines = &mut *self.shared.machines.lock();
+        let machines = &mut *self.machines.lock();
         machines.view = view.clone();
         self.update_table(machines);
         self.update_rings(machines);
@@ -192,15 +179,15 @@ impl Driver {
     /// Lets this node report its epochs and claim ranges. To be called once it has learned the
     /// other members.
     pub fn activate(&self) {
-        let machines = &mut *self.shared.machines.lock();
+        let machines = &mut *self.machines.lock();
         machines.is_active = true;
-        machines.voters.bootstrap(&self.shared.options.region);
+        machines.voters.bootstrap(&self.options.region);
         self.update_rings(machines);
     }
 
     /// The ownership status for a ping to `peer`, which is counted as unanswered from now on.
     pub fn ownership_status(&self, peer: &Peer) -> OwnershipStatus {
-        let machines = &mut *self.shared.machines.lock();
+        let machines = &mut *self.machines.lock();
         let none = (peer.generation, 0);
         let (of, unanswered) = machines.unanswered.entry(peer.id.clone()).or_insert(none);
         // Pings that a crashed incarnation did not answer do not count for its successor.
@@ -210,7 +197,7 @@ impl Driver {
         if *of == peer.generation {
             *unanswered = unanswered.saturating_add(1);
         }
-        let has_lease = self.shared.ownership.has_lease(Scope::Region);
+        let has_lease = self.ownership.has_lease(Scope::Region);
         OwnershipStatus { epochs: machines.epochs(), has_lease }
     }
 
@@ -221,10 +208,11 @@ impl Driver {
         peer: &Peer,
         status: OwnershipStatus,
     ) -> (Option<Epochs>, Option<u64>) {
-        let now = self.shared.ownership.monotonic();
-        let machines = &mut *self.shared.machines.lock();
-        machines.region.machine.observe_epoch(status.epochs.region);
-        machines.global.machine.observe_epoch(status.epochs.global);
+        let now = self.ownership.monotonic();
+        let machines = &mut *self.machines.lock();
+        let [region, global] = &mut machines.rings;
+        region.machine.observe_epoch(status.epochs.region);
+        global.machine.observe_epoch(status.epochs.global);
         // A peer that has no lease and answers no ping is behind a one-way partition. Grants do not
         // reach it; they would only keep it in the membership table.
         let unanswered = match machines.unanswered.get(&peer.id) {
@@ -246,7 +234,7 @@ impl Driver {
             None
         };
         // Grants of this node's previous incarnation may still be valid.
-        let is_settled = now.since(Monotonic::START) >= self.shared.options.lease;
+        let is_settled = now.since(Monotonic::START) >= self.options.lease;
         let epochs = (machines.is_active && is_settled).then(|| machines.epochs());
         (epochs, grant)
     }
@@ -259,8 +247,8 @@ impl Driver {
         epochs: Option<Epochs>,
         grant: Option<u64>,
     ) {
-        let sent = self.shared.ownership.monotonic_at(sent);
-        let machines = &mut *self.shared.machines.lock();
+        let sent = self.ownership.monotonic_at(sent);
+        let machines = &mut *self.machines.lock();
         let grant = grant.map(|serial| RecordedGrant { generation: peer.generation, serial });
         machines.unanswered.insert(peer.id.clone(), (peer.generation, 0));
         if machines.partitioned.remove(&(peer.id.clone(), peer.generation)) {
@@ -268,23 +256,23 @@ impl Driver {
             self.update_rings(machines);
         }
         let before = machines.epochs();
-        let (region, global) = (&mut machines.region.machine, &mut machines.global.machine);
-        region.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.region), grant);
-        global.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.global), grant);
+        let [region, global] = &mut machines.rings;
+        region.machine.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.region), grant);
+        global.machine.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.global), grant);
         self.tick(machines);
         if machines.epochs() != before {
-            self.shared.wake.notify_one();
+            self.wake.notify_one();
         }
     }
 
     /// `peer` sent a step of a range transfer to this node. Returns the reply.
     pub fn handoff_received(&self, peer: &Peer, handoff: Handoff) -> HandoffReply {
-        let machines = &mut *self.shared.machines.lock();
+        let machines = &mut *self.machines.lock();
         if !machines.is_active {
             return HandoffReply::Later;
         }
-        let ring = &mut machines.ring_mut(handoff.scope).machine;
-        let (before, counters) = (ring.epoch(), &self.shared.counters);
+        let ring = &mut machines.rings[handoff.scope as usize].machine;
+        let (before, counters) = (ring.epoch(), &self.counters);
         let reply = match handoff.step {
             HandoffStep::Offer => ring.offer_received(&peer.id, handoff.epoch),
             HandoffStep::Release { number, ranges } => {
@@ -300,7 +288,7 @@ impl Driver {
         };
         if ring.epoch() != before || reply == HandoffReply::Accepted {
             self.tick(machines);
-            self.shared.wake.notify_one();
+            self.wake.notify_one();
         }
         reply
     }
@@ -309,14 +297,13 @@ impl Driver {
 
     /// The voter set for gossip.
     pub fn voter_set(&self) -> watch::Receiver<VoterSet> {
-        self.shared.voter_set.subscribe()
+        self.voter_set.subscribe()
     }
 
     /// Whether this node has handed over everything it held, or there is no member to take it.
     pub fn has_transferred_all(&self) -> bool {
-        let machines = self.shared.machines.lock();
-        RINGS.into_iter().all(|scope| {
-            let ring = &machines.ring(scope).machine;
+        let machines = self.machines.lock();
+        machines.rings.iter().all(|RingState { machine: ring, .. }| {
             let mut members = ring.members().entries.values();
             ring.has_transferred_all() || members.all(|member| member.arcs.is_empty())
         })
@@ -324,31 +311,32 @@ impl Driver {
 
     /// Whether this node holds all ranges it owns and every transfer is complete.
     pub fn is_settled(&self) -> bool {
-        let machines = self.shared.machines.lock();
-        RINGS.into_iter().all(|scope| machines.ring(scope).machine.is_settled())
+        let machines = self.machines.lock();
+        machines.rings.iter().all(|ring| ring.machine.is_settled())
     }
 
     /// Members that were lost without leaving and are still voters.
     pub fn lost_voters(&self) -> Vec<NodeId> {
-        let voters = self.shared.machines.lock().voters.voter_set().voters;
+        let voters = self.machines.lock().voters.voter_set().voters;
         let lost = voters.into_iter().filter(|voter| voter.lost_at.is_some());
         lost.map(|voter| voter.id).collect()
     }
 
     /// The nodes that count for a quorum and for shares of a limit.
     pub fn known_members(&self) -> KnownMembers {
-        self.shared.machines.lock().voters.known_members()
-    }
-
-    pub fn counters(&self) -> &Counters {
-        &self.shared.counters
+        self.machines.lock().voters.known_members()
     }
 
     // === loop ===
 
     /// Ticks the state machines and carries out transfer steps until `stop`, which also aborts the
     /// steps in progress.
-    pub async fn run(&self, mesh: Mesh, replicator: Replicator, stop: CancellationToken) {
+    pub async fn run(
+        self: &Arc<Self>,
+        mesh: Arc<Mesh>,
+        replicator: Arc<Replicator>,
+        stop: CancellationToken,
+    ) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut steps = JoinSet::new();
@@ -357,7 +345,7 @@ impl Driver {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
-                () = self.shared.wake.notified() => {}
+                () = self.wake.notified() => {}
                 Some(ended) = steps.join_next() => match ended {
                     // The state machine would wait forever for the outcome of the step.
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -365,8 +353,8 @@ impl Driver {
                 },
             }
             let (due, epochs, gone) = {
-                let machines = &mut *self.shared.machines.lock();
-                if machines.table.evict(self.shared.ownership.monotonic()) {
+                let machines = &mut *self.machines.lock();
+                if machines.table.evict(self.ownership.monotonic()) {
                     self.update_rings(machines);
                 }
                 self.tick(machines);
@@ -386,10 +374,10 @@ impl Driver {
                     let is_done =
                         this.carry_out(scope, &peer, epoch, step, &mesh, &replicator).await;
                     if !is_done {
-                        count(&this.shared.counters.failed, 1);
+                        count(&this.counters.failed, 1);
                         tokio::time::sleep(STEP_PAUSE).await;
                     }
-                    this.shared.machines.lock().ring_mut(scope).busy.remove(&peer);
+                    this.machines.lock().rings[scope as usize].busy.remove(&peer);
                 });
             }
         }
@@ -401,9 +389,9 @@ impl Driver {
         if !machines.is_active {
             return due;
         }
-        let now = self.shared.ownership.monotonic();
+        let now = self.ownership.monotonic();
         for scope in RINGS {
-            let ring = machines.ring_mut(scope);
+            let ring = &mut machines.rings[scope as usize];
             let peers: Vec<NodeId> = ring.machine.members().entries.keys().cloned().collect();
             for peer in peers {
                 if ring.busy.contains(&peer) {
@@ -444,7 +432,7 @@ impl Driver {
                 reply == HandoffReply::Ready
             }
             TransferStep::Copy { follows, copies } => {
-                self.shared.machines.lock().ring_mut(scope).subscribed.insert(peer.clone());
+                self.machines.lock().rings[scope as usize].subscribed.insert(peer.clone());
                 replicator.subscribe(scope, peer.clone(), follows.clone());
                 let ranges = follows.with(&copies);
                 let is_included = |key: KeyHash| {
@@ -452,14 +440,14 @@ impl Driver {
                 };
                 if !ranges.is_empty() {
                     let Ok(copied) = replicator.copy(peer, is_included).await else { return false };
-                    count(&self.shared.counters.copied, copied);
+                    count(&self.counters.copied, copied);
                 }
                 self.report(scope, |ring| ring.machine.copied(peer, epoch));
                 true
             }
             TransferStep::Flush => {
                 // After the barrier every decision made before the freeze is in the send queue.
-                self.shared.store.barrier();
+                self.store.barrier();
                 let flushed = tokio::time::timeout(FLUSH_TIMEOUT, replicator.flush(peer)).await;
                 let is_done = matches!(flushed, Ok(Ok(())));
                 self.report(scope, |ring| ring.machine.flushed(peer, epoch, is_done));
@@ -473,8 +461,8 @@ impl Driver {
                 self.report(scope, |ring| ring.machine.release_replied(peer, number, reply));
                 if is_accepted {
                     replicator.unsubscribe(scope, peer);
-                    self.shared.machines.lock().ring_mut(scope).subscribed.remove(peer);
-                    count(&self.shared.counters.handed_over, range_count);
+                    self.machines.lock().rings[scope as usize].subscribed.remove(peer);
+                    count(&self.counters.handed_over, range_count);
                 }
                 is_accepted
             }
@@ -482,10 +470,10 @@ impl Driver {
     }
 
     fn report(&self, scope: Scope, outcome: impl FnOnce(&mut RingState)) {
-        let machines = &mut *self.shared.machines.lock();
-        outcome(machines.ring_mut(scope));
+        let machines = &mut *self.machines.lock();
+        outcome(&mut machines.rings[scope as usize]);
         self.publish(machines);
-        self.shared.wake.notify_one();
+        self.wake.notify_one();
     }
 
     // === updates ===
@@ -501,15 +489,14 @@ impl Driver {
         };
         let live: Vec<LiveMember> =
             machines.view.members().iter().filter(is_alive).map(live).collect();
-        machines.table.update(self.shared.ownership.monotonic(), &live);
+        machines.table.update(self.ownership.monotonic(), &live);
     }
 
     /// Applies the membership table and the voters to the rings and the topology.
     fn update_rings(&self, machines: &mut Machines) {
-        let shared = &self.shared;
-        let Options { region, vnodes, forget_after, .. } = &shared.options;
+        let Options { region, vnodes, forget_after, .. } = &self.options;
         let (table, view) = (&machines.table, &machines.view);
-        machines.voters.update(table, view, shared.clock.system(), *forget_after);
+        machines.voters.update(table, view, self.clock.system(), *forget_after);
         let metadata = |(id, entry): (&NodeId, &TableEntry)| {
             // Gossip drops members that the table still recognises.
             let member = view.get(id).or_else(|| machines.recognised.get(id))?;
@@ -521,29 +508,28 @@ impl Driver {
             .retain(|id, _| table.entries().contains_key(id) || view.get(id).is_some());
         machines.partitioned.retain(|(id, _)| view.get(id).is_some());
         let known = machines.voters.known_members();
-        let me = shared.incarnation.node().clone();
+        let me = self.incarnation.node().clone();
         let topology = Topology::new(me, region.clone(), recognised.clone(), *vnodes)
             .with_known(known.clone())
-            .after(&shared.topology.load());
+            .after(&self.topology.load());
         for scope in RINGS {
             let members = self.ring_members(scope, &topology, &known);
-            machines.ring_mut(scope).machine.follow(members);
+            machines.rings[scope as usize].machine.follow(members);
         }
         let voter_set = machines.voters.voter_set();
-        shared.voter_set.send_if_modified(|published| {
+        self.voter_set.send_if_modified(|published| {
             let is_new = *published != voter_set;
             *published = voter_set;
             is_new
         });
         machines.recognised = recognised;
-        shared.topology.store(Arc::new(topology));
+        self.topology.store(Arc::new(topology));
         self.publish(machines);
-        shared.wake.notify_one();
+        self.wake.notify_one();
     }
 
     fn ring_members(&self, scope: Scope, topology: &Topology, known: &KnownMembers) -> RingMembers {
-        let is_on_ring =
-            |region: &str| scope == Scope::Global || region == self.shared.options.region;
+        let is_on_ring = |region: &str| scope == Scope::Global || region == self.options.region;
         let ring = topology.ring(scope);
         let members = topology.view.members().iter().filter(|member| is_on_ring(&member.region));
         let entries = members.map(|member| {
@@ -551,7 +537,7 @@ impl Driver {
             (member.id.clone(), RingMember { generation: member.generation, arcs })
         });
         let voters = known.nodes().iter().filter(|(_, region)| is_on_ring(region));
-        let quorum = match self.shared.options.quorum {
+        let quorum = match self.options.quorum {
             QuorumRule::Majority => Quorum::Of(voters.map(|(id, _)| id.clone()).collect()),
             QuorumRule::None => Quorum::NotRequired,
         };
@@ -563,9 +549,9 @@ impl Driver {
         if !machines.is_active {
             return;
         }
-        let now = self.shared.ownership.monotonic();
+        let now = self.ownership.monotonic();
         for scope in RINGS {
-            let ring = &mut machines.ring_mut(scope).machine;
+            let ring = &mut machines.rings[scope as usize].machine;
             let before = ring.lease_state();
             // The first lease after a start interrupts nothing.
             let has_held = !ring.held().is_empty();
@@ -573,10 +559,10 @@ impl Driver {
             self.log_lease(scope, before, ring.lease_state(), has_held);
         }
         // A newcomer becomes a voter once a quorum without it is at an epoch that includes it.
-        let region = &machines.region.machine;
+        let region = &machines.rings[Scope::Region as usize].machine;
         if region.lease_state() != LeaseState::None
             && region.is_agreed(now)
-            && machines.voters.admit(&self.shared.options.region)
+            && machines.voters.admit(&self.options.region)
         {
             self.update_rings(machines);
         }
@@ -584,7 +570,7 @@ impl Driver {
     }
 
     fn log_lease(&self, scope: Scope, before: LeaseState, after: LeaseState, has_held: bool) {
-        let counters = &self.shared.counters;
+        let counters = &self.counters;
         match (before, after) {
             (LeaseState::Held(_) | LeaseState::Interrupted(_), LeaseState::None) => {
                 count(&counters.leases_lost, 1);
@@ -607,42 +593,28 @@ impl Driver {
     /// Publishes leases and ranges to the decisions.
     fn publish(&self, machines: &mut Machines) {
         for scope in RINGS {
-            let ring = machines.ring_mut(scope);
+            let ring = &mut machines.rings[scope as usize];
             let transferred = ring.machine.transferred().iter();
             let owned_ranges = OwnedRanges {
                 epoch: ring.machine.epoch(),
                 decides: ring.machine.decides(),
                 transferred: transferred.map(|(to, ranges)| (ranges.clone(), to.clone())).collect(),
             };
-            self.shared.ownership.set_lease(scope, ring.machine.lease_state().until());
+            self.ownership.set_lease(scope, ring.machine.lease_state().until());
             if ring.published != owned_ranges {
                 ring.published = owned_ranges.clone();
-                self.shared.ownership.set_owned_ranges(scope, owned_ranges);
+                self.ownership.set_owned_ranges(scope, owned_ranges);
             }
         }
     }
 }
 
 impl Machines {
-    fn ring(&self, scope: Scope) -> &RingState {
-        match scope {
-            Scope::Region => &self.region,
-            Scope::Global => &self.global,
-        }
-    }
-
-    fn ring_mut(&mut self, scope: Scope) -> &mut RingState {
-        match scope {
-            Scope::Region => &mut self.region,
-            Scope::Global => &mut self.global,
-        }
-    }
-
     /// Removes subscribed members that have left their ring: their transfers never complete.
     fn take_unsubscribed(&mut self) -> Vec<(Scope, NodeId)> {
         let mut gone = Vec::new();
         for scope in RINGS {
-            let RingState { machine, subscribed, .. } = self.ring_mut(scope);
+            let RingState { machine, subscribed, .. } = &mut self.rings[scope as usize];
             let members = &machine.members().entries;
             subscribed.retain(|id| {
                 let is_member = members.contains_key(id);
@@ -656,11 +628,7 @@ impl Machines {
     }
 
     fn epochs(&self) -> Epochs {
-        Epochs { region: self.region.machine.epoch(), global: self.global.machine.epoch() }
+        let [region, global] = &self.rings;
+        Epochs { region: region.machine.epoch(), global: global.machine.epoch() }
     }
-}
-
-/// Relaxed: statistics order nothing.
-fn count(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
 }

@@ -7,21 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use tidegate_limiter::policy::Scope;
-use tidegate_limiter::units::Monotonic;
-use tidegate_ownership::Epoch;
-use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::ranges::Ranges;
+use tidegate_limiter::{policy::Scope, units::Monotonic};
+use tidegate_ownership::{Epoch, identity::NodeId, ranges::Ranges};
 use tokio::time::Instant;
 
 /// What this node may decide, per ring; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Ownership {
+    /// By [`Scope`].
     rings: Arc<[PublishedRing; 2]>,
     start: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PublishedRing {
     /// [`Monotonic`], nanoseconds.
     lease_until: AtomicU64,
@@ -41,9 +39,7 @@ pub struct OwnedRanges {
 impl Ownership {
     /// A node that decides nothing yet.
     pub fn new() -> Self {
-        let ring =
-            || PublishedRing { lease_until: AtomicU64::new(0), owned_ranges: ArcSwap::default() };
-        Self { rings: Arc::new([ring(), ring()]), start: Instant::now() }
+        Self { rings: Arc::default(), start: Instant::now() }
     }
 
     /// A node without a cluster: it decides everything, without a lease.
@@ -61,33 +57,34 @@ impl Ownership {
     /// which the decision is made: after a freeze every lock is taken once, which waits for all
     /// decisions that were made before it.
     pub fn owns(&self, scope: Scope, token: u64) -> bool {
-        self.has_lease(scope) && self.ring(scope).owned_ranges.load().decides.contains(token)
+        self.has_lease(scope)
+            && self.rings[scope as usize].owned_ranges.load().decides.contains(token)
     }
 
     /// Whether a quorum recognises this node.
     pub fn has_lease(&self, scope: Scope) -> bool {
-        let until = self.ring(scope).lease_until.load(Ordering::Relaxed);
+        let until = self.rings[scope as usize].lease_until.load(Ordering::Relaxed);
         // A standalone node does not read the clock.
         until == Monotonic::NEVER.as_nanos() || self.monotonic().as_nanos() < until
     }
 
     /// The node that this node handed the key at `token` to.
     pub fn transferred_to(&self, scope: Scope, token: u64) -> Option<NodeId> {
-        let owned_ranges = self.ring(scope).owned_ranges.load();
+        let owned_ranges = self.rings[scope as usize].owned_ranges.load();
         let mut transferred = owned_ranges.transferred.iter();
         transferred.find(|(ranges, _)| ranges.contains(token)).map(|(_, to)| to.clone())
     }
 
     pub fn owned_ranges(&self, scope: Scope) -> Arc<OwnedRanges> {
-        self.ring(scope).owned_ranges.load_full()
+        self.rings[scope as usize].owned_ranges.load_full()
     }
 
     pub fn set_owned_ranges(&self, scope: Scope, owned_ranges: OwnedRanges) {
-        self.ring(scope).owned_ranges.store(Arc::new(owned_ranges));
+        self.rings[scope as usize].owned_ranges.store(Arc::new(owned_ranges));
     }
 
     pub fn set_lease(&self, scope: Scope, until: Monotonic) {
-        self.ring(scope).lease_until.store(until.as_nanos(), Ordering::Relaxed);
+        self.rings[scope as usize].lease_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
     /// Now, as time since this value was created.
@@ -98,13 +95,6 @@ impl Ownership {
     pub fn monotonic_at(&self, instant: Instant) -> Monotonic {
         let since = instant.saturating_duration_since(self.start);
         Monotonic::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    fn ring(&self, scope: Scope) -> &PublishedRing {
-        match scope {
-            Scope::Region => &self.rings[0],
-            Scope::Global => &self.rings[1],
-        }
     }
 }
 

@@ -12,8 +12,7 @@ use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::name::is_label;
 use time::OffsetDateTime;
 
-use super::error::Error;
-use super::name::MESH_NAME;
+use super::{Error, verify::MESH_NAME};
 
 /// The subject of every authority. It is constant, so that an authority can be restored from its
 /// key alone. Authorities are told apart by their keys, not by this name.
@@ -45,7 +44,7 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`Error::Generate`] if the system has no randomness.
+    /// The system has no randomness.
     pub fn generate(validity: Validity) -> Result<Self, Error> {
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
         let params = params(validity);
@@ -57,7 +56,7 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`Error::Generate`] if `key_pem` is not a private key.
+    /// `key_pem` is not a private key.
     pub fn from_pem(cert_pem: &str, key_pem: &str) -> Result<Self, Error> {
         let key = KeyPair::from_pem(key_pem)?;
         // Signing does not use these dates; the authority's own are in `cert_pem`.
@@ -79,11 +78,11 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`Error::NodeName`] if `node` is not a node id, [`Error::Generate`] if the certificate could
-    /// not be created.
+    /// `node` is not a node id, or the certificate could not be created.
     pub fn issue(&self, node: &str, validity: Validity) -> Result<Issued, Error> {
         if !is_label(node) {
-            return Err(Error::NodeName(node.to_owned()));
+            let rule = "1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end";
+            return Err(Error(format!("{node:?} is not a node id; use {rule}")));
         }
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
         let mut params = CertificateParams::new([node.to_owned(), MESH_NAME.to_owned()])?;

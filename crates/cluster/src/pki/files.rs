@@ -7,8 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::authority::{Authority, Validity};
-use super::error::Error;
-use super::verify;
+use super::{Error, verify};
 
 /// The authority's certificate.
 pub const AUTHORITY_CERT: &str = "ca.pem";
@@ -44,18 +43,15 @@ pub struct IssuedFiles {
 ///
 /// # Errors
 ///
-/// [`Error::Exists`] if one of the files exists, [`Error::Write`] if one cannot be written,
-/// [`Error::Generate`] if the system has no randomness.
+/// One of the files exists or cannot be written, or the system has no randomness.
 pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Error> {
     let paths = [AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET].map(|name| dir.join(name));
     if let Some(path) = paths.iter().find(|path| path.exists()) {
-        return Err(Error::Exists {
-            path: path.clone(),
-            fix: "a new authority would lock out the nodes of the old one: choose another --dir",
-        });
+        let fix = "a new authority would lock out the nodes of the old one: choose another --dir";
+        return Err(Error::of(path, format_args!("already there; {fix}")));
     }
     let authority = Authority::generate(validity)?;
-    fs::create_dir_all(dir).map_err(|source| Error::Write { path: dir.to_owned(), source })?;
+    fs::create_dir_all(dir).map_err(|source| unwritable(dir, &source))?;
     let [cert, key, secret_path] = paths;
     // The certificate is written last: if it exists, so do the other two.
     write(&key, &authority.key_pem(), SECRET, Overwrite::Never)?;
@@ -67,10 +63,8 @@ pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Erro
 ///
 /// # Errors
 ///
-/// [`Error::Missing`], [`Error::Read`] or [`Error::Exposed`] if the authority's files cannot be
-/// used, [`Error::KeyMismatch`] if they do not belong together, [`Error::NodeName`] if `node` is
-/// not a node id, [`Error::Exists`] if the node has files already and `overwrite` is
-/// [`Overwrite::Never`], [`Error::Write`] if they cannot be written.
+/// The authority's files cannot be used or do not belong together, `node` is not a node id, the
+/// node has files already and `overwrite` is [`Overwrite::Never`], or they cannot be written.
 pub fn issue(
     dir: &Path,
     node: &str,
@@ -88,20 +82,14 @@ pub fn issue(
         IssuedFiles { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) };
     // A key of another authority signs without an error, but every peer refuses the certificate.
     if !verify::is_issued_by(&cert_pem, &issued.cert_pem, node, validity) {
-        return Err(Error::KeyMismatch {
-            key: dir.join(AUTHORITY_KEY),
-            cert: authority_cert,
-            command: init(),
-        });
+        return Err(Error::key_mismatch(&dir.join(AUTHORITY_KEY), &authority_cert, &init()));
     }
 
     if overwrite == Overwrite::Never
         && let Some(path) = [&files.cert, &files.key].into_iter().find(|path| path.exists())
     {
-        return Err(Error::Exists {
-            path: path.clone(),
-            fix: "give --renew to replace certificate and key",
-        });
+        let text = "already there; give --renew to replace certificate and key";
+        return Err(Error::of(path, text));
     }
     write(&files.key, &issued.key_pem, SECRET, overwrite)?;
     write(&files.cert, &issued.cert_pem, PUBLIC, overwrite)?;
@@ -127,41 +115,39 @@ fn write(path: &Path, text: &str, mode: u32, overwrite: Overwrite) -> Result<(),
             Overwrite::Never => fs::hard_link(&draft, path).and_then(|()| fs::remove_file(&draft)),
         }
     };
-    attempt().map_err(|source| Error::Write { path: path.to_owned(), source })
+    attempt().map_err(|source| unwritable(path, &source))
 }
 
 /// Reads a text file of at most [`FILE_BYTES_MAX`]. `create` is the command that creates it, for
 /// the error.
 pub(super) fn read_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
-    read(&open(path, create)?, path)
+    read(path, create, false)
 }
 
-/// Like [`read_text`], and refuses a file that users other than owner and group can access. The
-/// mode is that of the open file, so that the file checked is the file read.
+/// Like [`read_text`], and refuses a file that users other than owner and group can access.
 pub(super) fn read_secret_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
-    let file = open(path, create)?;
-    let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
-    if metadata.permissions().mode() & 0o007 != 0 {
-        return Err(Error::Exposed { path: path.to_owned() });
+    read(path, create, true)
+}
+
+fn read(path: &Path, create: impl Fn() -> String, is_secret: bool) -> Result<String, Error> {
+    let unreadable = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => {
+            Error::of(path, format_args!("no such file; make it with `{}`", create()))
+        }
+        _ => Error::of(path, format_args!("{source}; let the user that runs the node read it")),
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    // The mode of the open file, so that the file checked is the file read.
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if is_secret && mode & 0o007 != 0 {
+        let fix = format_args!("run `chmod 600 {}`", path.display());
+        return Err(Error::of(path, format_args!("others can read it; {fix}")));
     }
-    read(&file, path)
-}
-
-fn open(path: &Path, create: impl Fn() -> String) -> Result<File, Error> {
-    File::open(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => Error::Missing { path: path.to_owned(), command: create() },
-        _ => unreadable(path, source),
-    })
-}
-
-fn read(file: &File, path: &Path) -> Result<String, Error> {
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(|source| unreadable(path, source))?;
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
     Ok(text)
 }
 
-fn unreadable(path: &Path, source: io::Error) -> Error {
-    Error::Read { path: path.to_owned(), source }
+fn unwritable(path: &Path, source: &io::Error) -> Error {
+    Error::of(path, format_args!("{source}; choose a writable folder with --dir"))
 }

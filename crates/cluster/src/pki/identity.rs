@@ -1,17 +1,14 @@
 //! What a node authenticates with, loaded once at start-up and refused if peers would refuse it.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, pki_types::pem::PemObject, sign::CertifiedKey};
 use serde::Deserialize;
 use tidegate_limiter::units::Timestamp;
 
-use super::error::Error;
+use super::Error;
 use super::files::{read_secret_text, read_text};
 use super::verify::{Subject, anchors, certificates, issue_command};
 
@@ -35,6 +32,7 @@ pub struct Tls {
 }
 
 /// A node's certificate, key and secret, and the authority it trusts. `Debug` prints no secret.
+#[derive(Clone)]
 pub struct Identity {
     /// The node id, which the certificate names.
     pub node: String,
@@ -43,7 +41,7 @@ pub struct Identity {
     /// The node's certificate, then the intermediate ones.
     pub chain: Vec<CertificateDer<'static>>,
     /// The certificate's private key.
-    pub key: PrivateKeyDer<'static>,
+    pub key: Arc<PrivateKeyDer<'static>>,
     /// The key of all key hashes; see [`tidegate_limiter::store::key::KeyHasher`].
     pub secret: [u8; 16],
     /// When the certificate expires: peers refuse it from then on.
@@ -54,13 +52,12 @@ pub struct Identity {
 ///
 /// # Errors
 ///
-/// The first thing a peer would refuse, or the first file that cannot be used: any [`Error`] but
-/// those of writing.
+/// The first thing a peer would refuse, or the first file that cannot be used.
 pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
-    let ca = required(tls.ca.as_ref(), "ca")?;
-    let cert = required(tls.cert.as_ref(), "cert")?;
-    let key = required(tls.key.as_ref(), "key")?;
-    let secret_path = required(tls.secret.as_ref(), "secret")?;
+    let ca = required(tls.ca.as_deref(), "ca")?;
+    let cert = required(tls.cert.as_deref(), "cert")?;
+    let key = required(tls.key.as_deref(), "key")?;
+    let secret_path = required(tls.secret.as_deref(), "secret")?;
 
     let init = || match secret_path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         Some(dir) => format!("tidegate ca init --dir {}", dir.display()),
@@ -72,24 +69,20 @@ pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
     let ca_certs = certificates(&read_text(ca, init)?);
     let (ca_certs, anchors) = ca_certs
         .and_then(|certs| anchors(&certs).map(|anchors| (certs, anchors)))
-        .ok_or_else(|| malformed(ca, "certificate", init()))?;
+        .ok_or_else(|| malformed(ca, "certificate", &init()))?;
     let chain = certificates(&read_text(cert, issue)?)
-        .ok_or_else(|| malformed(cert, "certificate", reissue()))?;
+        .ok_or_else(|| malformed(cert, "certificate", &reissue()))?;
     let private_key = PrivateKeyDer::from_pem_slice(read_secret_text(key, issue)?.as_bytes())
-        .map_err(|_| malformed(key, "private key", reissue()))?;
+        .map_err(|_| malformed(key, "private key", &reissue()))?;
     let mut secret = [0; 16];
     hex::decode_to_slice(read_secret_text(secret_path, init)?.trim(), &mut secret)
-        .map_err(|_| malformed(secret_path, "32 hexadecimal digits", init()))?;
+        .map_err(|_| malformed(secret_path, "32 hexadecimal digits", &init()))?;
 
     let subject = Subject { node, path: cert, authority: ca, anchors: &anchors, chain: &chain };
     let expires = subject.verify(now)?;
     let provider = rustls::crypto::ring::default_provider();
     if CertifiedKey::from_der(chain.clone(), private_key.clone_key(), &provider).is_err() {
-        return Err(Error::KeyMismatch {
-            key: key.to_owned(),
-            cert: cert.to_owned(),
-            command: reissue(),
-        });
+        return Err(Error::key_mismatch(key, cert, &reissue()));
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(ca_certs);
@@ -97,23 +90,10 @@ pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
         node: node.to_owned(),
         roots: Arc::new(roots),
         chain,
-        key: private_key,
+        key: Arc::new(private_key),
         secret,
         expires,
     })
-}
-
-impl Clone for Identity {
-    fn clone(&self) -> Self {
-        Self {
-            node: self.node.clone(),
-            roots: Arc::clone(&self.roots),
-            chain: self.chain.clone(),
-            key: self.key.clone_key(),
-            secret: self.secret,
-            expires: self.expires,
-        }
-    }
 }
 
 impl fmt::Debug for Identity {
@@ -125,10 +105,11 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn required<'a>(path: Option<&'a PathBuf>, key: &'static str) -> Result<&'a Path, Error> {
-    path.map(PathBuf::as_path).ok_or(Error::NotSet { key })
+fn required<'a>(path: Option<&'a Path>, key: &str) -> Result<&'a Path, Error> {
+    let text = "not set, and the mesh needs it; set it in cluster.toml";
+    path.ok_or_else(|| Error(format!("tls.{key}: {text}")))
 }
 
-fn malformed(path: &Path, what: &'static str, command: String) -> Error {
-    Error::Malformed { path: path.to_owned(), what, command }
+fn malformed(path: &Path, what: &str, command: &str) -> Error {
+    Error::of(path, format_args!("contains no {what}; create it again with `{command}`"))
 }

@@ -17,16 +17,40 @@
 //! the same bytes in every run.
 
 mod authority;
-mod error;
 mod files;
 mod identity;
-mod name;
 mod verify;
 
+use std::{fmt::Display, path::Path};
+
 pub use authority::{Authority, Issued, Validity};
-pub use error::Error;
 pub use files::{
     AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, init, issue,
 };
 pub use identity::{Identity, Tls, load};
-pub use name::{MESH_NAME, names};
+pub use verify::{MESH_NAME, names};
+
+/// Why a certificate was not created or not accepted, in one line: the file, what is wrong with it,
+/// what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(String);
+
+impl Error {
+    fn of(file: &Path, text: impl Display) -> Self {
+        Self(format!("{}: {text}", file.display()))
+    }
+
+    /// The private key `key` is not that of the certificate `cert`.
+    fn key_mismatch(key: &Path, cert: &Path, command: &str) -> Self {
+        let cert = cert.display();
+        Self::of(key, format_args!("not the key of {cert}; copy both from one `{command}`"))
+    }
+}
+
+impl From<rcgen::Error> for Error {
+    fn from(error: rcgen::Error) -> Self {
+        let fix = "check that ca.key is the file that `tidegate ca init` created";
+        Self(format!("failed to create a certificate: {error}; {fix}"))
+    }
+}

@@ -1,17 +1,17 @@
 //! Verifies a certificate against its authority at a given time, as a peer does.
 
-use std::path::Path;
-use std::time::Duration;
+use std::{fmt::Display, path::Path, time::Duration};
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use tidegate_limiter::units::Timestamp;
 use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::authority::Validity;
-use super::error::Error;
-use super::name::{MESH_NAME, names};
+use super::{Error, authority::Validity};
+
+/// The name that every node certificate carries and that peers dial by.
+pub const MESH_NAME: &str = "mesh.tidegate";
 
 /// What is verified; the paths are for errors alone.
 pub(super) struct Subject<'a> {
@@ -48,11 +48,15 @@ impl Subject<'_> {
         }
         for name in [self.node, MESH_NAME] {
             if !names(first, name) {
-                return Err(Error::WrongName {
-                    path: self.path.to_owned(),
-                    name: name.to_owned(),
-                    command: self.command(false),
-                });
+                let needed = format_args!("it needs the node id and {MESH_NAME}");
+                let issue = self.command(false);
+                return Err(Error::of(
+                    self.path,
+                    format_args!(
+                        "does not carry the name {name} ({needed}); issue one with `{issue}`, or \
+                         set TIDEGATE_NODE__ID to the certificate's name"
+                    ),
+                ));
             }
         }
         // webpki reports the end of an expired certificate alone, so verify at a time when every
@@ -66,34 +70,44 @@ impl Subject<'_> {
     }
 
     fn refusal(&self, error: &webpki::Error) -> Error {
-        let (path, node) = (self.path.to_owned(), self.node.to_owned());
+        let (node, renew) = (self.node, self.command(true));
         let day = |time: &UnixTime| utc_date(Timestamp::from_secs(time.as_secs()));
-        match error {
+        let text = match error {
             webpki::Error::CertExpired { not_after, .. } => {
-                Error::Expired { path, node, date: day(not_after), command: self.command(true) }
+                format!("expired on {}; renew it with `{renew}`", day(not_after))
             }
-            webpki::Error::CertNotValidYet { not_before, .. } => Error::NotYetValid {
-                path,
-                node,
-                date: day(not_before),
-                command: self.command(true),
-            },
-            other => self.foreign(other),
-        }
+            webpki::Error::CertNotValidYet { not_before, .. } => format!(
+                "is not valid before {}; set this machine's clock, or renew it with `{renew}`",
+                day(not_before)
+            ),
+            other => return self.foreign(other),
+        };
+        Error::of(self.path, format_args!("the certificate of node {node} {text}"))
     }
 
-    fn foreign(&self, reason: &dyn ToString) -> Error {
-        Error::Foreign {
-            path: self.path.to_owned(),
-            authority: self.authority.to_owned(),
-            reason: reason.to_string(),
-            command: self.command(true),
-        }
+    fn foreign(&self, reason: &dyn Display) -> Error {
+        let (authority, issue) = (self.authority.display(), self.command(true));
+        Error::of(
+            self.path,
+            format_args!(
+                "not a node certificate of the authority in {authority} ({reason}); issue it with \
+                 that authority's `{issue}`"
+            ),
+        )
     }
 
     fn command(&self, renew: bool) -> String {
         issue_command(self.authority, self.node, renew)
     }
+}
+
+/// Whether the certificate is valid for the DNS name `name`. The hello checks the claimed node id
+/// with it.
+pub fn names(cert: &CertificateDer<'_>, name: &str) -> bool {
+    let (Ok(cert), Ok(name)) = (EndEntityCert::try_from(cert), ServerName::try_from(name)) else {
+        return false;
+    };
+    cert.verify_is_valid_for_subject_name(&name).is_ok()
 }
 
 /// The command that creates a certificate for `node` in the folder of the authority's file.

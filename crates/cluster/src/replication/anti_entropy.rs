@@ -9,19 +9,17 @@
 //! [`REPAIR_KEYS_MAX`] keys. The next one resumes the scan after the last of them, so that busy
 //! keys do not starve lost ones, and begins as soon as a new snapshot may be taken.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::{sync::Arc, time::Duration};
 
 use tidegate_limiter::store::{Cursor, KeyHash};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 
 use super::digest::{DigestSnapshot, are_valid_digests, bucket, fingerprint};
-use super::replicator::{Replicator, count};
-use super::targets::Targets;
-use crate::mesh::StreamClass;
+use super::{replicator::Replicator, targets::Targets};
 use crate::mesh::wire::{Call, DIGESTS_MAX, Digest, Reply};
+use crate::{count, mesh::StreamClass};
 
 /// The pause after a round that sent every key that differed.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -53,7 +51,7 @@ impl Replicator {
             let is_complete = self.repair(&mut resume).await;
             tokio::time::sleep(SNAPSHOT_MAX_AGE).await;
             if is_complete {
-                let changed = self.shared.targets_changed.notified();
+                let changed = self.targets_changed.notified();
                 let _ = tokio::time::timeout(INTERVAL, changed).await;
             }
         }
@@ -62,16 +60,18 @@ impl Replicator {
     /// One round. Returns whether every replica replied and every differing key was queued.
     async fn repair(&self, resume: &mut Cursor) -> bool {
         let targets = self.targets();
-        if targets.is_alone() {
+        if targets.reachable.is_empty() {
             return true;
         }
-        let snapshot = self.digest_snapshot(self.shared.clock.now()).await;
+        let snapshot = self.digest_snapshot(self.clock.now()).await;
         let mut is_complete = true;
         let mut differing: BTreeSet<(NodeId, u16)> = BTreeSet::new();
-        for (replica, sums) in snapshot.owned.iter().filter(|(id, _)| targets.is_reachable(id)) {
+        for (replica, sums) in
+            snapshot.owned.iter().filter(|(id, _)| targets.reachable.contains(*id))
+        {
             for digests in sums.digests().chunks(DIGESTS_MAX) {
                 let call = Call::Digests(digests.to_vec());
-                let mesh = &self.shared.mesh;
+                let mesh = &self.mesh;
                 match mesh.call(replica, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
                     Ok(Reply::Differing(buckets)) => {
                         differing.extend(buckets.into_iter().map(|b| (replica.clone(), b)));
@@ -95,11 +95,10 @@ impl Replicator {
         differing: &BTreeSet<(NodeId, u16)>,
         resume: &mut Cursor,
     ) -> bool {
-        let shared = &self.shared;
         let differs = |key: KeyHash| {
             let by_ring = targets.by_ring(key);
             by_ring.split_first().is_some_and(|(owner, replicas)| {
-                owner == targets.me()
+                *owner == targets.topology.me
                     && replicas.iter().any(|id| differing.contains(&(id.clone(), bucket(key))))
             })
         };
@@ -107,24 +106,24 @@ impl Replicator {
         let (mut keys, mut queued) = (Vec::new(), 0);
         let mut from = Some(begin);
         while let Some(cursor) = from.filter(|_| queued < REPAIR_KEYS_MAX) {
-            let now = shared.clock.now();
-            from = shared.store.visit(cursor, now, KeyHash::is_owned, |key, _, _| keys.push(key));
+            let now = self.clock.now();
+            from = self.store.visit(cursor, now, KeyHash::is_owned, |key, _, _| keys.push(key));
             for key in keys.drain(..).filter(|key| differs(*key)) {
-                shared.store.enqueue_replication(key);
+                self.store.enqueue_replication(key);
                 queued += 1;
             }
             tokio::task::yield_now().await;
         }
-        count(&shared.counters.repaired, queued as u64);
+        count(&self.counters.repaired, queued as u64);
         *resume = from.unwrap_or_default();
-        shared.wake.notify_one();
+        self.wake.notify_one();
         begin == Cursor::default() && from.is_none()
     }
 
     /// A snapshot that is at most [`SNAPSHOT_MAX_AGE`] old and not older than `since`.
     async fn digest_snapshot(&self, since: Timestamp) -> Arc<DigestSnapshot> {
-        let mut latest = self.shared.digest_snapshot.lock().await;
-        let now = self.shared.clock.now();
+        let mut latest = self.digest_snapshot.lock().await;
+        let now = self.clock.now();
         let is_current = |snapshot: &&Arc<DigestSnapshot>| {
             snapshot.taken >= since && now.since(snapshot.taken) < Span::from(SNAPSHOT_MAX_AGE)
         };
@@ -137,9 +136,10 @@ impl Replicator {
     }
 
     async fn take_digest_snapshot(&self, now: Timestamp) -> DigestSnapshot {
-        let store = &self.shared.store;
+        let store = &self.store;
         let targets = self.targets();
-        let mut snapshot = DigestSnapshot::new(now);
+        let mut snapshot =
+            DigestSnapshot { taken: now, owned: BTreeMap::new(), held: BTreeMap::new() };
         let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
         while let Some(cursor) = from {
             from = store.visit(cursor, now, KeyHash::is_owned, |key, state, expires| {
@@ -155,7 +155,7 @@ impl Replicator {
 
     /// A part of the interval that depends on the node id alone.
     fn initial_delay(&self) -> Duration {
-        let id = self.shared.topology.load().me.clone();
+        let id = self.topology.load().me.clone();
         let sum = id
             .as_str()
             .bytes()

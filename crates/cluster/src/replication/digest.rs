@@ -12,13 +12,10 @@
 //! **Example.** 200,000 keys between two nodes are some 49 per bucket. One lost message of 1,024
 //! keys is found by comparing 32 KiB, and costs some ten messages.
 
-use std::collections::BTreeMap;
-use std::hash::Hasher;
+use std::{collections::BTreeMap, hash::Hasher};
 
 use siphasher::sip::SipHasher13;
-use tidegate_limiter::engine::State;
-use tidegate_limiter::store::KeyHash;
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::{engine::State, store::KeyHash, units::Timestamp};
 use tidegate_ownership::identity::NodeId;
 
 use super::targets::Targets;
@@ -47,18 +44,15 @@ pub(super) struct DigestSnapshot {
 }
 
 impl DigestSnapshot {
-    pub(super) fn new(taken: Timestamp) -> Self {
-        Self { taken, owned: BTreeMap::new(), held: BTreeMap::new() }
-    }
-
     pub(super) fn add(&mut self, targets: &Targets, key: KeyHash, fingerprint: u64) {
         let by_ring = targets.by_ring(key);
         let Some((owner, replicas)) = by_ring.split_first() else { return };
-        if owner == targets.me() {
+        let me = &targets.topology.me;
+        if owner == me {
             for replica in replicas {
                 self.owned.entry(replica.clone()).or_default().add(key, fingerprint);
             }
-        } else if replicas.contains(targets.me()) {
+        } else if replicas.contains(me) {
             self.held.entry(owner.clone()).or_default().add(key, fingerprint);
         }
     }

@@ -25,17 +25,14 @@
 //! **Invariant:** a receiver merges no state that no honest node could hold (`receive`).
 
 mod anti_entropy;
-mod batch;
-mod confirm;
 mod digest;
 mod receive;
 mod replicator;
 mod send;
 mod send_queue;
-mod subscribers;
 mod targets;
 
-pub use confirm::awaits_confirm;
 pub use digest::are_valid_digests;
 pub use receive::is_plausible;
 pub use replicator::{Counters, Options, Replicator};
+pub use send::awaits_confirm;

@@ -12,17 +12,14 @@
 //! A state of the distant future would displace present counts and deny its key for years; one that
 //! expires too early would be dropped while it still counts.
 
-use tidegate_limiter::engine::State;
-use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::{DRAIN_MAX, WINDOW_MAX};
 use tidegate_limiter::store::{KeyHash, MergeOutcome, StoredCounter};
 use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_ownership::HandoffReply;
-use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::membership::Member;
-use tidegate_ownership::route::Topology;
+use tidegate_limiter::{engine::State, policy::Scope};
+use tidegate_ownership::{HandoffReply, identity::NodeId, membership::Member, route::Topology};
 
-use super::replicator::{Replicator, count};
+use super::replicator::Replicator;
+use crate::count;
 use crate::mesh::wire::{Reply, STATE_ENTRIES_MAX, StateEntry};
 
 /// How far ahead of this node's clock a peer's may be.
@@ -38,25 +35,24 @@ impl Replicator {
         if entries.len() > STATE_ENTRIES_MAX {
             return Reply::Malformed;
         }
-        let shared = &self.shared;
-        let topology = shared.topology.load();
+        let topology = self.topology.load();
         let Some(member) = topology.view.get(from) else {
-            count(&shared.counters.refused, entries.len() as u64);
+            count(&self.counters.refused, entries.len() as u64);
             return Reply::Handoff(HandoffReply::Later);
         };
-        let now = shared.clock.now();
+        let now = self.clock.now();
         let mut holds_all = true;
         for StateEntry { key, state, expires } in entries {
             if !may_hold(member, key, &topology) || !is_plausible(key, &state, expires, now) {
-                count(&shared.counters.refused, 1);
+                count(&self.counters.refused, 1);
                 holds_all = false;
                 continue;
             }
-            count(&shared.counters.received, 1);
-            match shared.store.merge(StoredCounter { key, state, expires }, now) {
+            count(&self.counters.received, 1);
+            match self.store.merge(StoredCounter { key, state, expires }, now) {
                 // The owner forwards the change to its replicas; a replica forwards nothing.
                 MergeOutcome::Merged { changed: true } if topology.owns(key.scope(), key.token) => {
-                    shared.store.enqueue_replication(key);
+                    self.store.enqueue_replication(key);
                 }
                 MergeOutcome::Merged { .. } | MergeOutcome::Expired => {}
                 MergeOutcome::Full | MergeOutcome::WrongForm => holds_all = false,

@@ -1,27 +1,19 @@
 //! The replicator's state, and the loop that sends changes at an interval.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, atomic::AtomicU64};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_limiter::store::Store;
-use tidegate_limiter::units::Span;
-use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::route::Topology;
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tidegate_limiter::{store::Store, units::Span};
+use tidegate_ownership::{identity::NodeId, route::Topology};
+use tokio::{sync::Notify, task::JoinSet, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::digest::DigestSnapshot;
-use super::send_queue::SendQueue;
-use super::subscribers::Subscribers;
-use super::targets::Targets;
-use crate::environment::Clock;
-use crate::mesh::Mesh;
+use super::targets::{Subscribers, Targets};
+use super::{digest::DigestSnapshot, send_queue::SendQueue};
+use crate::{environment::Clock, mesh::Mesh};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -31,21 +23,15 @@ pub struct Options {
     pub replicas: usize,
 }
 
-/// Keeps copies of this node's strict keys on other nodes, and holds copies of theirs. Cheap to
-/// clone.
-#[derive(Clone, Debug)]
-pub struct Replicator {
-    pub(super) shared: Arc<Shared>,
-}
-
+/// Keeps copies of this node's strict keys on other nodes, and holds copies of theirs.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub struct Replicator {
     pub(super) options: Options,
     pub(super) store: Arc<Store>,
     pub(super) topology: Arc<ArcSwap<Topology>>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) mesh: Mesh,
-    pub(super) counters: Counters,
+    pub(super) mesh: Arc<Mesh>,
+    pub counters: Counters,
     /// Locked before the store's shards, never after.
     pub(super) send_queues: Mutex<BTreeMap<NodeId, SendQueue>>,
     pub(super) subscribers: Mutex<Subscribers>,
@@ -84,11 +70,6 @@ pub struct Counters {
     pub unconfirmed: AtomicU64,
 }
 
-/// Relaxed: statistics order nothing.
-pub(super) fn count(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
-}
-
 /// How long a node that leaves goes on sending what it counted last.
 const FINAL_ROUND_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -99,11 +80,11 @@ impl Replicator {
         store: Arc<Store>,
         topology: Arc<ArcSwap<Topology>>,
         clock: Arc<dyn Clock>,
-        mesh: Mesh,
-    ) -> Self {
+        mesh: Arc<Mesh>,
+    ) -> Arc<Self> {
         store.set_replicated(options.replicas > 0);
         let targets = Targets::new(topology.load_full(), BTreeSet::new(), options.replicas);
-        let shared = Shared {
+        Arc::new(Self {
             options,
             store,
             topology,
@@ -118,19 +99,18 @@ impl Replicator {
             acked: Notify::new(),
             targets_changed: Notify::new(),
             digest_snapshot: tokio::sync::Mutex::default(),
-        };
-        Self { shared: Arc::new(shared) }
+        })
     }
 
     /// Sends changes every interval and compares digests with replicas, until `stop`. Then sends
     /// what is left, for at most half a second.
-    pub async fn run(&self, stop: CancellationToken) {
-        let mut rounds = tokio::time::interval(self.shared.options.interval);
+    pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
+        let mut rounds = tokio::time::interval(self.options.interval);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut messages = JoinSet::new();
         // Dropping the set at the end aborts the task.
         let mut anti_entropy = JoinSet::new();
-        if self.shared.options.replicas > 0 {
+        if self.options.replicas > 0 {
             let this = self.clone();
             anti_entropy.spawn(async move { this.run_anti_entropy().await });
         }
@@ -138,7 +118,7 @@ impl Replicator {
             tokio::select! {
                 () = stop.cancelled() => break,
                 _ = rounds.tick() => {}
-                () = self.shared.wake.notified() => {}
+                () = self.wake.notified() => {}
                 Some(_) = messages.join_next() => continue,
             }
             self.collect();
@@ -157,31 +137,26 @@ impl Replicator {
         let _ = tokio::time::timeout(FINAL_ROUND_TIMEOUT, final_round).await;
     }
 
-    pub fn counters(&self) -> &Counters {
-        &self.shared.counters
-    }
-
     /// How long the oldest change has waited for its copy.
     pub fn lag(&self) -> Span {
-        let send_queues = self.shared.send_queues.lock();
+        let send_queues = self.send_queues.lock();
         let oldest = send_queues.values().filter_map(SendQueue::oldest).min();
-        oldest.map_or(Span::ZERO, |since| self.shared.clock.now().since(since))
+        oldest.map_or(Span::ZERO, |since| self.clock.now().since(since))
     }
 
     /// The targets for the current topology and the peers that are reachable now.
     pub(super) fn targets(&self) -> Arc<Targets> {
-        let shared = &self.shared;
-        let topology = shared.topology.load_full();
-        let peers = shared.mesh.peers().into_iter();
+        let topology = self.topology.load_full();
+        let peers = self.mesh.peers().into_iter();
         let reachable = peers.filter(|peer| !peer.is_unreachable()).map(|peer| peer.id.clone());
         let reachable: BTreeSet<NodeId> = reachable.collect();
-        let current = shared.targets.load_full();
+        let current = self.targets.load_full();
         if current.is_for(&topology, &reachable) {
             return current;
         }
-        let next = Arc::new(Targets::new(topology, reachable, shared.options.replicas));
-        shared.targets.store(next.clone());
-        shared.targets_changed.notify_one();
+        let next = Arc::new(Targets::new(topology, reachable, self.options.replicas));
+        self.targets.store(next.clone());
+        self.targets_changed.notify_one();
         next
     }
 }

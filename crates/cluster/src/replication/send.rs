@@ -1,19 +1,20 @@
 //! The sending side: from the store's replication queue into the send queues, and from there to the
-//! peers; and what a handoff needs of it.
+//! peers; what a handoff needs of it; and `durability: replicated`, where a verdict waits for one
+//! copy of its counters.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::{sync::Arc, time::Duration};
 
-use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::{Cursor, KeyHash};
-use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::ranges::Ranges;
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tidegate_limiter::policy::{Durability, Scope};
+use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
+use tidegate_limiter::{engine::Verdict, units::Hits};
+use tidegate_ownership::{identity::NodeId, ranges::Ranges};
 use tokio::task::JoinSet;
 
-use super::batch::Batch;
-use super::replicator::{Replicator, count};
-use super::send_queue::SendQueue;
-use crate::mesh::wire::{Call, Reply, StateEntry};
+use super::{replicator::Replicator, send_queue::SendQueue};
+use crate::count;
+use crate::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::mesh::{CallError, StreamClass};
 
 /// Keys that one round takes from the store; the rest waits for the next.
@@ -46,25 +47,33 @@ impl Collected {
     }
 }
 
+/// Whether these verdicts wait for [`Replicator::confirm`]: something was counted. A peek counts
+/// nothing, and neither does a check that one of its limits denied.
+pub fn awaits_confirm(durability: Durability, hits: Hits, verdicts: &[Verdict]) -> bool {
+    durability == Durability::Replicated
+        && hits != Hits::PEEK
+        && verdicts.iter().all(|verdict| verdict.allowed)
+}
+
 // === handoff ===
 
 impl Replicator {
     /// From now on `to` also receives every change of strict keys in `ranges` of the ring of
     /// `scope`. Replaces an earlier subscription of `to` on that ring.
     pub fn subscribe(&self, scope: Scope, to: NodeId, ranges: Ranges) {
-        let mut subscribers = self.shared.subscribers.lock();
-        subscribers.insert(scope, to, ranges);
-        if self.shared.options.replicas == 0 {
-            self.shared.store.set_replicated(true);
+        let mut subscribers = self.subscribers.lock();
+        subscribers.0[scope as usize].insert(to, ranges);
+        if self.options.replicas == 0 {
+            self.store.set_replicated(true);
         }
     }
 
     /// Ends a subscription.
     pub fn unsubscribe(&self, scope: Scope, to: &NodeId) {
-        let mut subscribers = self.shared.subscribers.lock();
-        subscribers.remove(scope, to);
-        if self.shared.options.replicas == 0 && subscribers.is_empty() {
-            self.shared.store.set_replicated(false);
+        let mut subscribers = self.subscribers.lock();
+        subscribers.0[scope as usize].remove(to);
+        if self.options.replicas == 0 && subscribers.0.iter().all(BTreeMap::is_empty) {
+            self.store.set_replicated(false);
         }
     }
 
@@ -78,7 +87,7 @@ impl Replicator {
     pub async fn flush(&self, to: &NodeId) -> Result<(), CallError> {
         loop {
             let collected = self.collect();
-            self.shared.wake.notify_one();
+            self.wake.notify_one();
             self.wait_until_acked(to).await?;
             if collected.is_complete_for(to) {
                 return Ok(());
@@ -101,49 +110,47 @@ impl Replicator {
         to: &NodeId,
         filter: impl Fn(KeyHash) -> bool + Send,
     ) -> Result<u64, CallError> {
-        let shared = &self.shared;
         let (mut copied, mut batch) = (0, Batch::default());
         let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
         while let Some(cursor) = from {
             let filter = |key: KeyHash| key.is_owned() && filter(key);
-            from = shared.store.scan(cursor, shared.clock.now(), COPY_KEYS, filter, &mut found);
+            from = self.store.scan(cursor, self.clock.now(), COPY_KEYS, filter, &mut found);
             for counter in found.drain(..) {
                 copied += 1;
                 if let Err(counter) = batch.add(counter) {
-                    self.send_states(to, std::mem::take(&mut batch).into_entries()).await?;
+                    self.send_states(to, std::mem::take(&mut batch).entries).await?;
                     // An empty batch has room for any state.
                     let _ = batch.add(counter);
                 }
             }
             tokio::task::yield_now().await;
         }
-        if batch.len() > 0 {
-            self.send_states(to, batch.into_entries()).await?;
+        if !batch.entries.is_empty() {
+            self.send_states(to, batch.entries).await?;
         }
         Ok(copied)
     }
 
     /// Waits until `to` has acknowledged everything that is in its send queue now.
     async fn wait_until_acked(&self, to: &NodeId) -> Result<(), CallError> {
-        let shared = &self.shared;
         let Some((sequence, failures)) = ({
-            let send_queues = shared.send_queues.lock();
-            send_queues.get(to).map(|queue| (queue.last_sequence(), queue.failures().0))
+            let send_queues = self.send_queues.lock();
+            send_queues.get(to).map(|queue| (queue.added, queue.failures.0))
         }) else {
             return Ok(());
         };
         loop {
-            let acked = shared.acked.notified();
+            let acked = self.acked.notified();
             tokio::pin!(acked);
             // Registers before the check below, so that a reply in between is not missed.
             acked.as_mut().enable();
             {
-                let send_queues = shared.send_queues.lock();
+                let send_queues = self.send_queues.lock();
                 // A queue is dropped only when it is empty and its peer is unreachable.
                 let Some(queue) = send_queues.get(to) else {
                     return Err(CallError::NotConnected);
                 };
-                match queue.failures() {
+                match queue.failures {
                     (now, Some(error)) if now != failures => return Err(error),
                     _ if queue.is_acked(sequence) => return Ok(()),
                     _ => {}
@@ -160,20 +167,19 @@ impl Replicator {
 impl Replicator {
     /// Drains the store's replication queue into the send queues of the replicas and subscribers.
     pub(super) fn collect(&self) -> Collected {
-        let shared = &self.shared;
         let targets = self.targets();
-        let _collecting = shared.collecting.lock();
+        let _collecting = self.collecting.lock();
         let mut changed = Vec::new();
-        let drained = shared.store.drain_replication_queue(ROUND_KEYS_MAX, |key| changed.push(key));
+        let drained = self.store.drain_replication_queue(ROUND_KEYS_MAX, |key| changed.push(key));
         if changed.is_empty() {
             return Collected::default();
         }
-        let now = shared.clock.now();
+        let now = self.clock.now();
         let mut full = BTreeSet::new();
         let mut postponed = Vec::new();
         {
-            let subscribers = shared.subscribers.lock();
-            let mut send_queues = shared.send_queues.lock();
+            let subscribers = self.subscribers.lock();
+            let mut send_queues = self.send_queues.lock();
             let mut add = |to: &NodeId, key| match send_queues.get_mut(to) {
                 Some(queue) => queue.add(key, now),
                 None => send_queues.entry(to.clone()).or_default().add(key, now),
@@ -195,7 +201,7 @@ impl Replicator {
             }
         }
         for key in &postponed {
-            shared.store.enqueue_replication(*key);
+            self.store.enqueue_replication(*key);
         }
         Collected { has_more: drained == ROUND_KEYS_MAX, full }
     }
@@ -203,65 +209,63 @@ impl Replicator {
     /// Starts a task for every peer that has keys to be sent and no message in flight. The keys of
     /// an unreachable peer return to the store, and from there go to the next node on the ring;
     /// those it subscribes to stay in its queue.
-    pub(super) fn send(&self, messages: &mut JoinSet<()>) {
-        let shared = &self.shared;
+    pub(super) fn send(self: &Arc<Self>, messages: &mut JoinSet<()>) {
         let targets = self.targets();
-        let now = shared.clock.now();
+        let now = self.clock.now();
         let mut returned = Vec::new();
         {
-            let subscribers = shared.subscribers.lock();
-            let mut send_queues = shared.send_queues.lock();
+            let subscribers = self.subscribers.lock();
+            let mut send_queues = self.send_queues.lock();
             for (to, queue) in send_queues.iter_mut() {
                 if queue.is_empty() || queue.has_in_flight() || queue.is_backing_off(now) {
                     continue;
                 }
-                if !targets.is_reachable(to) {
-                    returned.extend(queue.retain(|key| subscribers.contains(to, key)));
+                if !targets.reachable.contains(to) {
+                    returned.extend(queue.retain(|key| subscribers.of(key).any(|id| id == to)));
                     queue.fail(CallError::NotConnected, now);
                 } else if let Some(batch) = self.next_batch(queue) {
                     let (this, to) = (self.clone(), to.clone());
                     messages.spawn(async move { this.send_all(to, batch).await });
                 }
             }
-            send_queues.retain(|to, queue| !queue.is_empty() || targets.is_reachable(to));
+            send_queues.retain(|to, queue| !queue.is_empty() || targets.reachable.contains(to));
         }
         for key in returned {
-            shared.store.enqueue_replication(key);
+            self.store.enqueue_replication(key);
         }
-        shared.acked.notify_waiters();
+        self.acked.notify_waiters();
     }
 
     /// Sends message after message to one peer, until its send queue is empty or a message fails.
-    async fn send_all(self, to: NodeId, first: Batch) {
+    async fn send_all(self: Arc<Self>, to: NodeId, first: Batch) {
         let mut next = Some(first);
         while let Some(batch) = next.take() {
-            let result = self.send_states(&to, batch.into_entries()).await;
+            let result = self.send_states(&to, batch.entries).await;
             {
-                let mut send_queues = self.shared.send_queues.lock();
+                let mut send_queues = self.send_queues.lock();
                 let Some(queue) = send_queues.get_mut(&to) else { return };
                 match result {
                     Ok(()) => {
                         queue.ack();
                         next = self.next_batch(queue);
                     }
-                    Err(error) => queue.fail(error, self.shared.clock.now()),
+                    Err(error) => queue.fail(error, self.clock.now()),
                 }
             }
-            self.shared.acked.notify_waiters();
+            self.acked.notify_waiters();
         }
     }
 
     /// Fills a message with the current states of the keys at the front of the queue.
     fn next_batch(&self, queue: &mut SendQueue) -> Option<Batch> {
-        let shared = &self.shared;
-        let now = shared.clock.now();
+        let now = self.clock.now();
         let mut batch = Batch::default();
         let is_begun = queue.begin(|key| {
             if batch.is_full() {
                 return false;
             }
             // A key that has left the store meanwhile has no state to send.
-            shared.store.get(key, now).is_none_or(|counter| batch.add(counter).is_ok())
+            self.store.get(key, now).is_none_or(|counter| batch.add(counter).is_ok())
         });
         is_begun.then_some(batch)
     }
@@ -269,18 +273,146 @@ impl Replicator {
     /// Sends one message of states. A reply that some of them were not merged is a success too: the
     /// peer would not merge them the second time either.
     async fn send_states(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
-        let shared = &self.shared;
-        count(&shared.counters.sent, entries.len() as u64);
+        count(&self.counters.sent, entries.len() as u64);
         let call = Call::States(entries);
-        let reply = shared.mesh.call(to, StreamClass::Bulk, call, REPLY_TIMEOUT).await;
+        let reply = self.mesh.call(to, StreamClass::Bulk, call, REPLY_TIMEOUT).await;
         let result = reply.and_then(|reply| match reply {
             Reply::Done | Reply::Unconfirmed => Ok(()),
             // This node is not yet in the peer's view.
             _ => Err(CallError::Declined),
         });
         if result.is_err() {
-            count(&shared.counters.failed, 1);
+            count(&self.counters.failed, 1);
         }
         result
+    }
+}
+
+// === confirmation ===
+
+impl Replicator {
+    /// Sends the current states of these keys, the counters of one check, to their replicas, and
+    /// waits until one replica holds all of them. Returns true at once if the ring has no other
+    /// node, and false if no replica confirms within `deadline`.
+    pub async fn confirm(&self, keys: &[KeyHash], deadline: Duration) -> bool {
+        let Some(first) = keys.first() else { return true };
+        let targets = self.targets();
+        if !targets.has_others(*first) {
+            return true;
+        }
+        let is_confirmed = self.confirm_by(keys, &targets.confirming(*first), deadline).await;
+        let counters = &self.counters;
+        count(if is_confirmed { &counters.confirmed } else { &counters.unconfirmed }, 1);
+        is_confirmed
+    }
+
+    async fn confirm_by(&self, keys: &[KeyHash], replicas: &[NodeId], deadline: Duration) -> bool {
+        let now = self.clock.now();
+        let mut batch = Batch::default();
+        for counter in keys.iter().filter_map(|key| self.store.get(*key, now)) {
+            if batch.add(counter).is_err() {
+                // More than a message can hold: eight logs of ten thousand hits on one descriptor.
+                return false;
+            }
+        }
+        let entries = batch.entries;
+        if entries.is_empty() {
+            return true;
+        }
+        count(&self.counters.sent, (entries.len() * replicas.len()) as u64);
+        let call = |to| {
+            let call = Call::States(entries.clone());
+            self.mesh.call(to, StreamClass::Checks, call, deadline)
+        };
+        let mut replies: FuturesUnordered<_> = replicas.iter().map(call).collect();
+        while let Some(reply) = replies.next().await {
+            if reply == Ok(Reply::Done) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+// === messages ===
+
+/// Most bytes of states in one message: half a frame. The largest state, a log of ten thousand
+/// hits, weighs 140 KB, so every state fits into an empty batch.
+const WEIGHT_MAX: usize = 512 * 1024;
+
+/// The states of one message, up to the size of a frame.
+#[derive(Debug, Default)]
+struct Batch {
+    entries: Vec<StateEntry>,
+    weight: usize,
+}
+
+impl Batch {
+    /// Adds a state, or returns it if there is no room.
+    fn add(&mut self, counter: StoredCounter) -> Result<(), StoredCounter> {
+        let weight = self.weight + counter.state.encoded_bytes_max() + size_of::<StateEntry>();
+        if self.is_full() || (weight > WEIGHT_MAX && !self.entries.is_empty()) {
+            return Err(counter);
+        }
+        let StoredCounter { key, state, expires } = counter;
+        self.entries.push(StateEntry { key, state, expires });
+        self.weight = weight;
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries.len() == STATE_ENTRIES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use tidegate_limiter::engine::{State, Tat, decide};
+    use tidegate_limiter::quota::{Algorithm, LOG_LIMIT_MAX, Quota};
+    use tidegate_limiter::units::{Span, Timestamp};
+
+    use super::*;
+    use crate::mesh::codec;
+    use crate::mesh::wire::Numbered;
+
+    fn counter(state: &State) -> StoredCounter {
+        let key = KeyHash { token: u64::MAX, tag: u64::MAX };
+        StoredCounter { key, state: state.clone(), expires: Timestamp::NEVER }
+    }
+
+    /// How many of `state` fit into a batch, which must fit into a frame.
+    fn fill(state: &State) -> usize {
+        let mut batch = Batch::default();
+        while batch.add(counter(state)).is_ok() {}
+        let len = batch.entries.len();
+        let call = Numbered { id: u64::MAX, body: Call::States(batch.entries) };
+        codec::encode(&call, &mut BytesMut::new()).expect("fits a frame");
+        len
+    }
+
+    #[test]
+    fn a_full_batch_fits_into_a_frame_for_any_state() {
+        assert_eq!(fill(&State::Tat(Tat::new(u64::MAX, u32::MAX))), STATE_ENTRIES_MAX);
+        let quota = Quota::simple(Algorithm::SlidingWindowLog, LOG_LIMIT_MAX, Span::from_secs(60));
+        let (quota, mut log) = (quota.expect("a valid quota"), State::Absent);
+        for n in 0..u64::from(LOG_LIMIT_MAX) {
+            decide(&mut log, &quota, Hits::ONE, Timestamp::from_nanos(u64::MAX - 20_000 + n));
+        }
+        assert_eq!(fill(&log), 3);
+    }
+
+    #[test]
+    fn only_counted_hits_wait_for_a_copy() {
+        let quota = Quota::simple(Algorithm::Gcra, 1, Span::from_secs(60)).expect("valid");
+        let (mut state, now) = (State::Absent, Timestamp::from_secs(9));
+        let mut check = |hits| decide(&mut state, &quota, Hits::new(hits), now);
+        let (allowed, denied) = (check(1), check(1));
+        let durable = Durability::Replicated;
+        assert!(awaits_confirm(durable, Hits::ONE, &[allowed]));
+        assert!(awaits_confirm(durable, Hits::new(-1), &[allowed]));
+        assert!(!awaits_confirm(durable, Hits::ONE, &[allowed, denied]));
+        assert!(!awaits_confirm(durable, Hits::PEEK, &[allowed]));
+        assert!(!awaits_confirm(Durability::Async, Hits::ONE, &[allowed]));
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct SendQueue {
     /// The entries that the message in flight took, with the skipped ones between them.
     in_flight: Option<Vec<Entry>>,
     /// Sequence number of the last entry added.
-    added: u64,
+    pub(super) added: u64,
     /// Sequence number of the last entry taken or skipped, by the message in flight too.
     taken: u64,
     /// Sequence number up to which everything is acknowledged.
@@ -41,7 +41,7 @@ pub(super) struct SendQueue {
     /// No message begins before.
     backoff_until: Timestamp,
     /// Number of failed messages, and the error of the last one.
-    failures: (u64, Option<CallError>),
+    pub(super) failures: (u64, Option<CallError>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,18 +127,9 @@ impl SendQueue {
         removed.into_iter().collect()
     }
 
-    pub(super) fn last_sequence(&self) -> u64 {
-        self.added
-    }
-
     /// Whether all entries up to `sequence` are acknowledged.
     pub(super) fn is_acked(&self, sequence: u64) -> bool {
         self.acked >= sequence
-    }
-
-    /// The number of failed messages, and the error of the last one.
-    pub(super) fn failures(&self) -> (u64, Option<CallError>) {
-        self.failures
     }
 
     pub(super) fn is_backing_off(&self, now: Timestamp) -> bool {
@@ -198,12 +189,12 @@ mod tests {
         assert!(add(&mut queue, 1), "it changed while it was in flight");
         assert_eq!(begin(&mut queue, 9), [0_u64; 0], "one message at a time");
         queue.fail(CallError::Timeout, Timestamp::EPOCH);
-        let sequence = queue.last_sequence();
+        let sequence = queue.added;
         assert_eq!(begin(&mut queue, 9), [1, 2, 3]);
         assert!(!queue.is_acked(sequence));
         queue.ack();
         assert!(queue.is_acked(sequence) && queue.is_empty());
-        assert_eq!(queue.failures(), (1, Some(CallError::Timeout)));
+        assert_eq!(queue.failures, (1, Some(CallError::Timeout)));
     }
 
     #[test]
@@ -223,7 +214,7 @@ mod tests {
         begin(&mut queue, 2);
         queue.fail(CallError::Closed, Timestamp::EPOCH);
         assert_eq!(queue.retain(|key| key.tag % 2 == 0), [1, 3, 5].map(key));
-        let sequence = queue.last_sequence();
+        let sequence = queue.added;
         assert_eq!(begin(&mut queue, 9), [2, 4, 6]);
         queue.ack();
         assert!(queue.is_acked(sequence));
@@ -248,7 +239,7 @@ mod tests {
                         add(&mut queue, n);
                         pending.insert(n);
                         let unacked = &pending | &in_flight.iter().copied().collect();
-                        sequences.push((queue.last_sequence(), unacked));
+                        sequences.push((queue.added, unacked));
                     }
                     2 if !queue.has_in_flight() => {
                         in_flight = begin(&mut queue, max);
@@ -276,7 +267,7 @@ mod tests {
             while !begin(&mut queue, 3).is_empty() {
                 queue.ack();
             }
-            prop_assert!(queue.is_acked(queue.last_sequence()) && queue.is_empty());
+            prop_assert!(queue.is_acked(queue.added) && queue.is_empty());
         }
     }
 }

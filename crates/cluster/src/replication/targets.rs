@@ -13,18 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::KeyHash;
-use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::ring::Ring;
-use tidegate_ownership::route::Topology;
+use tidegate_limiter::{policy::Scope, store::KeyHash};
+use tidegate_ownership::{identity::NodeId, ranges::Ranges, ring::Ring, route::Topology};
 
 /// The replicas of every key for one topology and one set of reachable peers. Immutable but for its
 /// caches.
 #[derive(Debug)]
 pub(super) struct Targets {
-    topology: Arc<Topology>,
-    reachable: BTreeSet<NodeId>,
+    pub(super) topology: Arc<Topology>,
+    pub(super) reachable: BTreeSet<NodeId>,
     replicas: usize,
     reachable_cache: Cache,
     ring_cache: Cache,
@@ -61,7 +58,7 @@ impl Targets {
         if self.replicas > 0 {
             return self.replicas(key);
         }
-        let Some(ring) = self.ring(key.scope()) else { return Arc::default() };
+        let Some(ring) = self.topology.ring(key.scope()) else { return Arc::default() };
         self.others(ring, key).take(1).cloned().collect()
     }
 
@@ -75,20 +72,9 @@ impl Targets {
 
     /// Whether the key's ring has any node beside this one.
     pub(super) fn has_others(&self, key: KeyHash) -> bool {
-        self.ring(key.scope()).is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))
-    }
-
-    pub(super) fn is_reachable(&self, id: &NodeId) -> bool {
-        self.reachable.contains(id)
-    }
-
-    /// Whether no peer is reachable.
-    pub(super) fn is_alone(&self) -> bool {
-        self.reachable.is_empty()
-    }
-
-    pub(super) fn me(&self) -> &NodeId {
-        &self.topology.me
+        self.topology
+            .ring(key.scope())
+            .is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))
     }
 
     fn cached(
@@ -97,7 +83,7 @@ impl Targets {
         key: KeyHash,
         list: impl FnOnce(&Ring) -> Arc<[NodeId]>,
     ) -> Arc<[NodeId]> {
-        let Some(ring) = self.ring(key.scope()) else { return Arc::default() };
+        let Some(ring) = self.topology.ring(key.scope()) else { return Arc::default() };
         let arc = (key.scope() == Scope::Global, ring.arc(key.token));
         cache.lock().entry(arc).or_insert_with(|| list(ring)).clone()
     }
@@ -105,14 +91,21 @@ impl Targets {
     /// The reachable other nodes on the ring, in the order in which they should hold copies.
     fn others<'a>(&self, ring: &'a Ring, key: KeyHash) -> impl Iterator<Item = &'a NodeId> {
         let all = ring.replicas(key.token, ring.nodes().len()).into_iter();
-        all.filter(|id| **id != self.topology.me && self.is_reachable(id))
+        all.filter(|id| **id != self.topology.me && self.reachable.contains(*id))
     }
+}
 
-    fn ring(&self, scope: Scope) -> Option<&Ring> {
-        match scope {
-            Scope::Region => self.topology.region_ring(&self.topology.region),
-            Scope::Global => Some(self.topology.global_ring()),
-        }
+/// Peers that receive every change of some ranges: their next owners, during a handoff. By [`Scope`].
+///
+/// **Bound:** two subscriptions per member, one per ring.
+#[derive(Debug, Default)]
+pub(super) struct Subscribers(pub(super) [BTreeMap<NodeId, Ranges>; 2]);
+
+impl Subscribers {
+    /// The subscribers of a key.
+    pub(super) fn of(&self, key: KeyHash) -> impl Iterator<Item = &NodeId> {
+        let subscriptions = self.0[key.scope() as usize].iter();
+        subscriptions.filter(move |(_, ranges)| ranges.contains(key.token)).map(|(to, _)| to)
     }
 }
 
@@ -121,6 +114,7 @@ mod tests {
     use tidegate_ownership::VoterSet;
     use tidegate_ownership::identity::Generation;
     use tidegate_ownership::membership::{Member, MemberState, View};
+    use tidegate_ownership::ranges::Range;
 
     use super::*;
 
@@ -204,5 +198,26 @@ mod tests {
             assert!(all.iter().all(|one| one.by_ring(key) == all[0].by_ring(key)));
             assert_eq!(all[0].by_ring(key).len(), 2);
         }
+    }
+
+    #[test]
+    fn a_subscription_covers_its_ranges_of_its_ring_until_it_ends() {
+        let ranges = |first, last| Ranges::of([Range { first, last }]);
+        let (region, global) = (16, 16 | 0b10);
+        let mut subscribers = Subscribers::default();
+        subscribers.0[Scope::Region as usize].insert(id("b"), ranges(0, 5));
+        subscribers.0[Scope::Region as usize].insert(id("b"), ranges(10, 20));
+        subscribers.0[Scope::Global as usize].insert(id("c"), ranges(10, 20));
+        let of = |subscribers: &Subscribers, token, tag| -> Vec<NodeId> {
+            subscribers.of(KeyHash { token, tag }).cloned().collect()
+        };
+        assert_eq!(of(&subscribers, 15, region), [id("b")]);
+        assert_eq!(of(&subscribers, 15, global), [id("c")]);
+        assert!(of(&subscribers, 3, region).is_empty(), "the second call replaced the first");
+        subscribers.0[Scope::Global as usize].remove(&id("b"));
+        assert_eq!(of(&subscribers, 15, region), [id("b")]);
+        subscribers.0[Scope::Region as usize].remove(&id("b"));
+        subscribers.0[Scope::Global as usize].remove(&id("c"));
+        assert!(subscribers.0.iter().all(BTreeMap::is_empty));
     }
 }

@@ -10,8 +10,7 @@
 //! the peer may be authoritative in its view but is not in this node's are *disputed*: they are not
 //! merged, and the peer sends them again.
 
-use tidegate_limiter::engine::delta::ACTORS_MAX;
-use tidegate_limiter::engine::delta::Bounds;
+use tidegate_limiter::engine::delta::{ACTORS_MAX, Bounds};
 use tidegate_limiter::engine::{ActorId, Delta};
 use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::{Span, Timestamp};

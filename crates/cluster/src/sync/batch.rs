@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_limiter::engine::Delta;
-use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::{engine::Delta, store::KeyHash};
 use tidegate_ownership::identity::NodeId;
 
 use crate::mesh::wire::{SYNC_ENTRIES_MAX, SyncEntry, SyncRole};

@@ -8,23 +8,21 @@ use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{NodeId, node_actor};
 
 use super::actor_authority::{Accepted, ActorAuthority};
-use super::batch::ACTORS_PER_MESSAGE_MAX;
-use super::synchroniser::{Synchroniser, count};
-use crate::mesh::Peer;
+use super::{batch::ACTORS_PER_MESSAGE_MAX, synchroniser::Synchroniser};
 use crate::mesh::wire::{Reply, SYNC_ENTRIES_MAX, Sync, SyncEntry, SyncRole};
+use crate::{count, mesh::Peer};
 
 impl Synchroniser {
     /// Merges counters that a peer sent. The reply to a node or to another region's owner has an
     /// entry for every key except those that the peer is to send again.
     pub fn receive(&self, from: &Peer, sync: Sync) -> Reply {
-        let shared = &self.shared;
         if sync.entries.len() > SYNC_ENTRIES_MAX {
             return Reply::Malformed;
         }
-        let topology = shared.topology.load();
-        let now = shared.clock.now();
+        let topology = self.topology.load();
+        let now = self.clock.now();
         let actor_authority = ActorAuthority {
-            own_actor: shared.incarnation.actor(),
+            own_actor: self.incarnation.actor(),
             peer: &from.id,
             peer_actor: node_actor(&from.id, from.generation),
             peer_region: &from.region,
@@ -33,18 +31,18 @@ impl Synchroniser {
         let mut room = ACTORS_PER_MESSAGE_MAX;
         let mut has_changed = false;
         for mut entry in sync.entries {
-            count(&shared.counters.received, 1);
+            count(&self.counters.received, 1);
             let key = entry.key;
             let accepted =
                 actor_authority.accept(&mut entry.actor_counters, sync.role, key, &topology, now);
             if matches!(accepted, Accepted::Nothing | Accepted::Refused | Accepted::Disputed) {
-                count(&shared.counters.rejected, u64::from(accepted != Accepted::Nothing));
+                count(&self.counters.rejected, u64::from(accepted != Accepted::Nothing));
             } else if self.merge(&entry, now) && sync.role != SyncRole::Owner {
                 // The owner forwards what nodes and other regions send; a node forwards nothing.
                 if sync.urgent {
-                    shared.store.enqueue_urgent_sync(key);
+                    self.store.enqueue_urgent_sync(key);
                 } else {
-                    shared.store.enqueue_sync(key);
+                    self.store.enqueue_sync(key);
                 }
                 has_changed = true;
             }
@@ -62,7 +60,7 @@ impl Synchroniser {
                 Some(known) if known.weight() <= room => known,
                 Some(_) => {
                     // Does not fit: this node's next round sends it.
-                    shared.store.enqueue_sync(key);
+                    self.store.enqueue_sync(key);
                     entry.actor_counters.without_slices()
                 }
                 None => entry.actor_counters.without_slices(),
@@ -88,12 +86,11 @@ impl Synchroniser {
         mut sent: BTreeSet<KeyHash>,
         entries: Vec<SyncEntry>,
     ) {
-        let shared = &self.shared;
-        let topology = shared.topology.load();
+        let topology = self.topology.load();
         let Some(peer) = topology.view.get(to) else { return self.enqueue_again(sent, role) };
-        let now = shared.clock.now();
+        let now = self.clock.now();
         let actor_authority = ActorAuthority {
-            own_actor: shared.incarnation.actor(),
+            own_actor: self.incarnation.actor(),
             peer: to,
             peer_actor: node_actor(to, peer.generation),
             peer_region: &peer.region,
@@ -114,11 +111,11 @@ impl Synchroniser {
             match accepted {
                 Accepted::Whole | Accepted::Part => {
                     if self.merge(&entry, now) && role == SyncRole::Region {
-                        shared.store.enqueue_sync(key);
+                        self.store.enqueue_sync(key);
                     }
                 }
                 Accepted::Nothing => {}
-                Accepted::Disputed | Accepted::Refused => count(&shared.counters.rejected, 1),
+                Accepted::Disputed | Accepted::Refused => count(&self.counters.rejected, 1),
             }
         }
         self.enqueue_again(sent, role);
@@ -126,13 +123,13 @@ impl Synchroniser {
 
     /// Merges accepted counters into the store. Returns whether they changed it.
     fn merge(&self, entry: &SyncEntry, now: Timestamp) -> bool {
-        let merged = self.shared.store.merge_actor_counters(entry.key, &entry.actor_counters, now);
+        let merged = self.store.merge_actor_counters(entry.key, &entry.actor_counters, now);
         merged == MergeOutcome::Merged { changed: true }
     }
 
     /// The counters of a key without the peer's own, of which the peer is the only writer.
     fn known_counters(&self, key: KeyHash, role: SyncRole, peer: ActorId) -> Option<Delta> {
-        self.shared.store.read_actor_counters(key, |actor_counters| match role {
+        self.store.read_actor_counters(key, |actor_counters| match role {
             SyncRole::Region => self.region_counter(actor_counters),
             SyncRole::Node | SyncRole::Owner => actor_counters.delta_of(|actor| actor != peer),
         })

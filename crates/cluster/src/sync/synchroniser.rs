@@ -1,29 +1,22 @@
 //! The synchroniser's state, its rounds, and the sending side.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::{ops::Bound, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};
-use tidegate_limiter::store::{BackgroundScan, Cursor, KeyHash, Store};
+use tidegate_limiter::store::{BackgroundScan, Cursor, KeyHash, SYNC_SLACK_DIVISOR, Store};
 use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
-use tidegate_ownership::membership::Member;
-use tidegate_ownership::route::Topology;
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tidegate_ownership::{membership::Member, route::Topology};
+use tokio::{sync::Notify, task::JoinSet, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Batches};
-use super::lazy_sync::LazySync;
-use super::region_queue::RegionQueue;
-use crate::environment::Clock;
-use crate::incarnation::Incarnation;
 use crate::mesh::wire::{Call, Reply, Sync, SyncRole};
 use crate::mesh::{Mesh, StreamClass};
+use crate::{count, environment::Clock, incarnation::Incarnation};
 
 /// How often counters are sent.
 #[derive(Clone, Copy, Debug)]
@@ -34,21 +27,20 @@ pub struct Options {
     pub region_interval: Duration,
 }
 
-/// Synchronises the eventual keys of a store. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Synchroniser {
-    pub(super) shared: Arc<Shared>,
-}
-
+/// Synchronises the eventual keys of a store.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub struct Synchroniser {
     options: Options,
     pub(super) store: Arc<Store>,
     pub(super) topology: Arc<ArcSwap<Topology>>,
     pub(super) incarnation: Arc<Incarnation>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) counters: Counters,
-    lazy_sync: LazySync,
+    pub counters: Counters,
+    /// See [`LocalActor::slack_divisor`](tidegate_limiter::store::LocalActor). The nodes of all
+    /// regions share the sync slack.
+    slack_divisor: AtomicU32,
+    /// The background scan for keys far from their limit.
+    scan: Mutex<BackgroundScan>,
     /// Owned keys that changed since the last region exchange.
     region_queue: Mutex<RegionQueue>,
     /// Peers with messages in flight; they are sent no others.
@@ -83,15 +75,13 @@ pub struct Counters {
     pub failed: AtomicU64,
 }
 
-/// Relaxed: statistics order nothing.
-pub(super) fn count(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
-}
-
 /// Keys that one round takes from the store, or from the region queue; the rest waits for the next.
 const ROUND_KEYS_MAX: usize = 16_384;
 /// Keys that one step of a scan of the store takes.
 const SCAN_KEYS: usize = 1_024;
+/// How long one scan of all keys takes, and so the greatest age of what a peer shows for a key far
+/// from its limit. At one message a minute a key costs a thousandth of one a round.
+const SCAN_TIME: Duration = Duration::from_secs(60);
 /// How long a message waits for its reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a node that leaves goes on sending what it counted last.
@@ -107,63 +97,67 @@ impl Synchroniser {
         topology: Arc<ArcSwap<Topology>>,
         incarnation: Arc<Incarnation>,
         clock: Arc<dyn Clock>,
-    ) -> Self {
-        let shared = Shared {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             options,
             store,
             topology,
             incarnation,
             clock,
             counters: Counters::default(),
-            lazy_sync: LazySync::new(options.interval),
+            slack_divisor: AtomicU32::new(0),
+            scan: Mutex::default(),
             region_queue: Mutex::default(),
             in_flight: Mutex::default(),
             urgent: Notify::new(),
-        };
-        Self { shared: Arc::new(shared) }
+        })
     }
 
     /// Requests a round at once, because a key is near its limit. Does not block.
     pub fn hurry(&self) {
-        self.shared.urgent.notify_one();
-    }
-
-    pub fn counters(&self) -> &Counters {
-        &self.shared.counters
+        self.urgent.notify_one();
     }
 
     /// See [`LocalActor::slack_divisor`](tidegate_limiter::store::LocalActor).
     pub fn slack_divisor(&self) -> u32 {
-        self.shared.lazy_sync.slack_divisor()
+        self.slack_divisor.load(Ordering::Relaxed)
+    }
+
+    /// Divides the slack among the members. A node that leaves has none. What nodes of an earlier,
+    /// smaller cluster held back is sent because every key is queued when the members change.
+    fn divide_slack(&self, topology: &Topology) {
+        let nodes = u32::try_from(topology.view.members().len()).unwrap_or(u32::MAX);
+        let divisor =
+            if topology.is_leaving() { 0 } else { SYNC_SLACK_DIVISOR.saturating_mul(nodes) };
+        self.slack_divisor.store(divisor, Ordering::Relaxed);
     }
 
     /// Sends changes every interval and whenever a key is near its limit, until `stop`. Then sends
     /// what is left, for at most half a second.
-    pub async fn run(&self, mesh: Mesh, stop: CancellationToken) {
-        let shared = &self.shared;
-        let mut rounds = tokio::time::interval(shared.options.interval);
-        let mut regions = tokio::time::interval(shared.options.region_interval);
+    pub async fn run(self: &Arc<Self>, mesh: Arc<Mesh>, stop: CancellationToken) {
+        let mut rounds = tokio::time::interval(self.options.interval);
+        let mut regions = tokio::time::interval(self.options.region_interval);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         regions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut messages = JoinSet::new();
-        let mut previous = members(&shared.topology.load());
-        shared.lazy_sync.set_topology(&shared.topology.load());
+        let mut previous = members(&self.topology.load());
+        self.divide_slack(&self.topology.load());
         loop {
             let urgent = tokio::select! {
                 () = stop.cancelled() => break,
                 _ = rounds.tick() => false,
-                () = shared.urgent.notified() => true,
+                () = self.urgent.notified() => true,
                 _ = regions.tick() => {
                     self.send(self.region_round(), false, &mesh, &mut messages);
                     continue;
                 }
                 Some(_) = messages.join_next() => continue,
             };
-            let topology = shared.topology.load_full();
+            let topology = self.topology.load_full();
             let members = members(&topology);
             if members != previous {
                 previous = members;
-                shared.lazy_sync.set_topology(&topology);
+                self.divide_slack(&topology);
                 self.enqueue_all().await;
             }
             self.send(self.round(&topology, urgent), urgent, &mesh, &mut messages);
@@ -176,19 +170,19 @@ impl Synchroniser {
 
     /// Sends everything that peers have not been sent. Waits for the replies between the steps,
     /// because a peer with a message in flight would be sent no other.
-    async fn run_final_round(&self, mesh: &Mesh, mut messages: JoinSet<()>) {
-        let shared = &self.shared;
-        shared.lazy_sync.disable();
+    async fn run_final_round(self: &Arc<Self>, mesh: &Arc<Mesh>, mut messages: JoinSet<()>) {
+        // From now on every change is sent in the next round.
+        self.slack_divisor.store(0, Ordering::Relaxed);
         let final_round = async {
-            let topology = shared.topology.load_full();
+            let topology = self.topology.load_full();
             while messages.join_next().await.is_some() {}
             self.send(self.round(&topology, false), true, mesh, &mut messages);
             let (mut scan, mut has_more) = (BackgroundScan::default(), true);
             while has_more {
                 while messages.join_next().await.is_some() {}
                 let batches = self.collect(&topology, |take| {
-                    let now = shared.clock.now();
-                    let drained = shared.store.drain_lazy(&mut scan, 1, ROUND_KEYS_MAX, now, take);
+                    let now = self.clock.now();
+                    let drained = self.store.drain_lazy(&mut scan, 1, ROUND_KEYS_MAX, now, take);
                     has_more = drained >= ROUND_KEYS_MAX;
                 });
                 self.send(batches, true, mesh, &mut messages);
@@ -202,8 +196,8 @@ impl Synchroniser {
 
     /// Queues every eventual key. Scans the store in bounded steps and yields between them.
     async fn enqueue_all(&self) {
-        let store = &self.shared.store;
-        let now = self.shared.clock.now();
+        let store = &self.store;
+        let now = self.clock.now();
         let mut found = Vec::new();
         let mut from = Some(Cursor::default());
         while let Some(cursor) = from {
@@ -224,13 +218,17 @@ impl Synchroniser {
     /// The changes for the peers in this region. An urgent round takes only keys near their limit,
     /// so that one busy key does not hurry all others.
     fn round(&self, topology: &Topology, urgent: bool) -> Vec<Batch> {
-        let shared = &self.shared;
         self.collect(topology, |take| {
             if urgent {
-                shared.store.drain_urgent_sync(ROUND_KEYS_MAX, take);
+                self.store.drain_urgent_sync(ROUND_KEYS_MAX, take);
             } else {
-                shared.store.drain_sync_queue(ROUND_KEYS_MAX, &mut *take);
-                shared.lazy_sync.drain(&shared.store, ROUND_KEYS_MAX, shared.clock.now(), take);
+                self.store.drain_sync_queue(ROUND_KEYS_MAX, &mut *take);
+                // This round's part of the background scan.
+                let rounds = SCAN_TIME.as_millis() / self.options.interval.as_millis().max(1);
+                let rounds = usize::try_from(rounds).unwrap_or(usize::MAX).max(1);
+                let now = self.clock.now();
+                let scan = &mut *self.scan.lock();
+                self.store.drain_lazy(scan, rounds, ROUND_KEYS_MAX, now, take);
             }
         })
     }
@@ -242,7 +240,7 @@ impl Synchroniser {
         topology: &Topology,
         drain: impl FnOnce(&mut dyn FnMut(KeyHash, &ActorCounters)),
     ) -> Vec<Batch> {
-        let own = self.shared.incarnation.actor();
+        let own = self.incarnation.actor();
         let nodes: BTreeMap<ActorId, &NodeId> = topology
             .view
             .members()
@@ -265,7 +263,7 @@ impl Synchroniser {
                             batches.add(node, SyncRole::Owner, key, others);
                         }
                     }
-                    if has_other_regions && !self.shared.region_queue.lock().add(key) {
+                    if has_other_regions && !self.region_queue.lock().add(key) {
                         postponed.push(key);
                     }
                 }
@@ -276,19 +274,18 @@ impl Synchroniser {
             }
         });
         for key in postponed {
-            self.shared.store.enqueue_sync(key);
+            self.store.enqueue_sync(key);
         }
         batches.split()
     }
 
     /// The changes in this region since the last exchange, for the owners in the other regions.
     fn region_round(&self) -> Vec<Batch> {
-        let shared = &self.shared;
-        let topology = shared.topology.load();
-        let keys = shared.region_queue.lock().take(ROUND_KEYS_MAX);
+        let topology = self.topology.load();
+        let keys = self.region_queue.lock().take(ROUND_KEYS_MAX);
         let mut batches = Batches::default();
         for key in keys {
-            let counter = shared.store.read_actor_counters(key, |it| self.region_counter(it));
+            let counter = self.store.read_actor_counters(key, |it| self.region_counter(it));
             let Some(counter) = counter.filter(|counter| !counter.is_empty()) else { continue };
             for region in topology.regions().filter(|region| *region != topology.region) {
                 if let Some(owner) = topology.region_owner(region, key.token) {
@@ -301,7 +298,7 @@ impl Synchroniser {
 
     /// One counter for this whole region.
     pub(super) fn region_counter(&self, actor_counters: &ActorCounters) -> Delta {
-        let topology = self.shared.topology.load();
+        let topology = self.topology.load();
         actor_counters.region_view(region_actor(&topology.region), is_node)
     }
 }
@@ -311,8 +308,14 @@ impl Synchroniser {
 impl Synchroniser {
     /// Sends each batch in a task of its own. Keys for a peer that already had a message in flight
     /// are queued again.
-    fn send(&self, batches: Vec<Batch>, urgent: bool, mesh: &Mesh, messages: &mut JoinSet<()>) {
-        let mut in_flight = self.shared.in_flight.lock();
+    fn send(
+        self: &Arc<Self>,
+        batches: Vec<Batch>,
+        urgent: bool,
+        mesh: &Arc<Mesh>,
+        messages: &mut JoinSet<()>,
+    ) {
+        let mut in_flight = self.in_flight.lock();
         let busy: BTreeSet<NodeId> = in_flight.keys().cloned().collect();
         for batch in batches {
             let peer = in_flight.entry(batch.to.clone()).or_default();
@@ -327,16 +330,16 @@ impl Synchroniser {
         }
     }
 
-    async fn send_batch(self, batch: Batch, urgent: bool, mesh: Mesh) {
+    async fn send_batch(self: Arc<Self>, batch: Batch, urgent: bool, mesh: Arc<Mesh>) {
         let keys: BTreeSet<KeyHash> = batch.keys().collect();
         let Batch { to, role, entries } = batch;
-        count(&self.shared.counters.sent, keys.len() as u64);
+        count(&self.counters.sent, keys.len() as u64);
         let call = Call::Sync(Sync { role, urgent, entries });
         match mesh.call(&to, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
             Ok(Reply::ActorCounters(entries)) => self.receive_reply(&to, role, keys, entries),
             Ok(Reply::Done) => {}
             Ok(_) | Err(_) => {
-                count(&self.shared.counters.failed, 1);
+                count(&self.counters.failed, 1);
                 self.enqueue_again(keys, role);
             }
         }
@@ -348,7 +351,7 @@ impl Synchroniser {
     /// Counts one message to `peer` as ended. Returns whether it was the last in flight and urgent
     /// keys were held back meanwhile.
     fn end_message(&self, peer: &NodeId) -> bool {
-        let mut in_flight = self.shared.in_flight.lock();
+        let mut in_flight = self.in_flight.lock();
         let Some(messages) = in_flight.get_mut(peer) else { return false };
         messages.messages = messages.messages.saturating_sub(1);
         if messages.messages > 0 {
@@ -360,9 +363,9 @@ impl Synchroniser {
     pub(super) fn enqueue_again(&self, keys: impl IntoIterator<Item = KeyHash>, role: SyncRole) {
         for key in keys {
             // A key that the region queue has no room for goes through another round.
-            let is_queued = role == SyncRole::Region && self.shared.region_queue.lock().add(key);
+            let is_queued = role == SyncRole::Region && self.region_queue.lock().add(key);
             if !is_queued {
-                self.shared.store.enqueue_sync(key);
+                self.store.enqueue_sync(key);
             }
         }
     }
@@ -371,4 +374,58 @@ impl Synchroniser {
 fn members(topology: &Topology) -> Members {
     let member = |member: &Member| (member.id.clone(), member.generation);
     (topology.view.epoch(), topology.view.members().iter().map(member).collect())
+}
+
+// === keys that wait for the region exchange ===
+
+/// Most keys that wait. A key that does not fit goes through another round.
+const REGION_KEYS_MAX: usize = 262_144;
+
+/// Keys taken in cyclic order, so that none starves.
+#[derive(Debug, Default)]
+struct RegionQueue {
+    keys: BTreeSet<KeyHash>,
+    /// The last key taken.
+    last: Option<KeyHash>,
+}
+
+impl RegionQueue {
+    /// False if the queue is full.
+    fn add(&mut self, key: KeyHash) -> bool {
+        let has_room = self.keys.len() < REGION_KEYS_MAX || self.keys.contains(&key);
+        if has_room {
+            self.keys.insert(key);
+        }
+        has_room
+    }
+
+    /// Takes up to `max` keys, beginning after the last one taken.
+    fn take(&mut self, max: usize) -> Vec<KeyHash> {
+        let after_last = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let wrapped = self.last.into_iter().flat_map(|last| self.keys.range(..=last));
+        let cyclic = self.keys.range((after_last, Bound::Unbounded)).chain(wrapped);
+        let taken: Vec<KeyHash> = cyclic.take(max).copied().collect();
+        for key in &taken {
+            self.keys.remove(key);
+        }
+        self.last = taken.last().copied();
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_taken_in_cyclic_order_and_once() {
+        let key = |tag| KeyHash { token: 1, tag };
+        let mut queue = RegionQueue::default();
+        assert!((0..5).all(|tag| queue.add(key(tag))));
+        assert_eq!(queue.take(2), [key(0), key(1)]);
+        assert!(queue.add(key(0)));
+        assert_eq!(queue.take(2), [key(2), key(3)], "a busy key does not delay the others");
+        assert_eq!(queue.take(9), [key(4), key(0)]);
+        assert_eq!(queue.take(9), []);
+    }
 }
