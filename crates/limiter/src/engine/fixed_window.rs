@@ -66,22 +66,16 @@ pub(super) fn verdict(
     end: Timestamp,
 ) -> Verdict {
     let limit = u64::from(quota.limit());
-    let allowed = used <= limit || hits.refund() > 0;
     let reset = end.since(now);
-    Verdict {
-        allowed,
-        limit: quota.limit(),
-        remaining: u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX),
-        reset,
-        retry: match allowed {
-            true => Retry::Now,
-            false if hits.charge() > limit => Retry::Never,
-            // Zero only where time saturates; a denied request never gets a zero wait.
-            false => Retry::After(reset.max(Span::from_nanos(1))),
-        },
-        delay: Span::ZERO,
-        excess: if allowed { 0 } else { u32::try_from(used - limit).unwrap_or(u32::MAX) },
-    }
+    let allowed = used <= limit || hits.refund() > 0;
+    let retry = match allowed {
+        true => Retry::Now,
+        false if hits.charge() > limit => Retry::Never,
+        // Zero only where time saturates; a denied request never gets a zero wait.
+        false => Retry::After(reset.max(Span::from_nanos(1))),
+    };
+    let excess = if allowed { 0 } else { u32::try_from(used - limit).unwrap_or(u32::MAX) };
+    Verdict { excess, ..Verdict::new(quota, hits, limit.saturating_sub(used), reset, retry) }
 }
 
 /// When window `index` ends.

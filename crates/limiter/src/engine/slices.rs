@@ -16,7 +16,7 @@
 //! slice, without a jump between slices. So the slices are tried in order, and within the first
 //! that suffices the linear equation is solved for the first whole nanosecond.
 
-use super::verdict::{Retry, Verdict, excess};
+use super::verdict::{Retry, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
@@ -45,20 +45,10 @@ impl Slices<'_> {
         } else {
             self.retry(limit - hits.charge())
         };
-        let allowed = retry == Retry::Now;
-        let charged = if allowed { hits.charge() } else { 0 };
+        let charged = if retry == Retry::Now { hits.charge() } else { 0 };
         let remaining = limit.saturating_sub(self.used_ceil()).saturating_sub(charged);
         let reset = if charged > 0 { self.expires_at(0) } else { self.reset() };
-        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
-        Verdict {
-            allowed,
-            limit: quota.limit(),
-            remaining,
-            reset: reset.since(self.now),
-            retry,
-            delay: Span::ZERO,
-            excess: excess(allowed, hits, remaining),
-        }
+        Verdict::new(quota, hits, remaining, reset.since(self.now), retry)
     }
 
     /// From this instant on the slice that is `age` slices old no longer matters.

@@ -50,23 +50,16 @@ use crate::units::{Hits, Timestamp};
 /// Evaluates a request over one slice, the whole window.
 pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
     let (index, prev, cur) = advance(state, fixed_window::index_at(now, quota));
-    let counts = [u64::from(cur), u64::from(prev)];
-    let slice_ns = quota.window().as_nanos().max(1);
-
+    let before = [u64::from(cur), u64::from(prev)];
+    let mut counts = before;
     if hits.refund() > 0 {
-        let from_cur = hits.refund().min(u64::from(cur));
-        let from_prev = (hits.refund() - from_cur).min(u64::from(prev));
-        let counts = [u64::from(cur) - from_cur, u64::from(prev) - from_prev];
-        let verdict =
-            Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
-        let next = (from_cur + from_prev > 0).then(|| counter(index, counts));
-        return (next, verdict);
+        take_refund(&mut counts, hits.refund());
     }
+    let slice_ns = quota.window().as_nanos().max(1);
     let verdict =
         Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
-    let counted = verdict.allowed && hits != Hits::PEEK;
-    let next =
-        counted.then(|| counter(index, [u64::from(cur).saturating_add(hits.charge()), counts[1]]));
+    counts[0] = counts[0].saturating_add(hits.charge());
+    let next = (verdict.allowed && counts != before).then(|| counter(index, counts));
     (next, verdict)
 }
 
