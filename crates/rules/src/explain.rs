@@ -26,8 +26,7 @@ use std::sync::Arc;
 use tidegate_limiter::descriptor::Entry;
 
 use super::level::{Branch, Via};
-use super::metadata::Metadata;
-use super::rule::Rule;
+use super::{metadata::Metadata, rule::Rule};
 
 /// A match, explained.
 #[derive(Clone, Debug)]

@@ -80,13 +80,8 @@ pub(super) fn verdict(
 
 /// When window `index` ends.
 pub(super) fn end(index: u32, quota: &Quota) -> Timestamp {
-    match index.checked_add(1) {
-        Some(next) => {
-            let nanos = u64::from(next).saturating_mul(quota.window().as_nanos());
-            Timestamp::from_nanos(nanos)
-        }
-        None => Timestamp::NEVER,
-    }
+    let nanos = |next: u32| u64::from(next).saturating_mul(quota.window().as_nanos());
+    index.checked_add(1).map_or(Timestamp::NEVER, |next| Timestamp::from_nanos(nanos(next)))
 }
 
 /// The number of the window that contains `now`.

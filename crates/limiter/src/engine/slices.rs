@@ -65,16 +65,14 @@ impl Slices<'_> {
 
     fn fits(&self, limit: u64, hits: u64) -> bool {
         let slice = u128::from(self.slice_ns);
-        let (full, oldest) = self.full_and_oldest();
-        let overlap = u128::from(self.slice_ns - self.elapsed());
-        (full + u128::from(hits)) * slice + oldest * overlap <= u128::from(limit) * slice
+        let (full, partial) = self.full_and_partial();
+        (full + u128::from(hits)) * slice + partial <= u128::from(limit) * slice
     }
 
     /// The count of the window rounded up, so that `limit − used` still fits.
     fn used_ceil(&self) -> u64 {
-        let (full, oldest) = self.full_and_oldest();
-        let overlap = u128::from(self.slice_ns - self.elapsed());
-        let used = full + (oldest * overlap).div_ceil(u128::from(self.slice_ns));
+        let (full, partial) = self.full_and_partial();
+        let used = full + partial.div_ceil(u128::from(self.slice_ns));
         u64::try_from(used).unwrap_or(u64::MAX)
     }
 
@@ -102,10 +100,11 @@ impl Slices<'_> {
         Retry::After(wait.max(Span::from_nanos(1)))
     }
 
-    /// The sum of the full slices, and the one that overlaps in part.
-    fn full_and_oldest(&self) -> (u128, u128) {
+    /// The hits of the slices that count in full, and those of the oldest times its overlap.
+    fn full_and_partial(&self) -> (u128, u128) {
         let Some((&oldest, full)) = self.counts.split_last() else { return (0, 0) };
-        (full.iter().map(|&count| u128::from(count)).sum(), u128::from(oldest))
+        let overlap = u128::from(self.slice_ns - self.elapsed());
+        (full.iter().map(|&count| u128::from(count)).sum(), u128::from(oldest) * overlap)
     }
 
     /// The part of the current slice that has passed; zero after the clock stepped back.

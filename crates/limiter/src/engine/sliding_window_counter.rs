@@ -39,11 +39,9 @@
 
 use smallvec::SmallVec;
 
-use super::fixed_window;
 use super::slices::{Slices, take_refund};
-use super::state::State;
-use super::sub_windows::SubWindows;
 use super::verdict::{Update, Verdict};
+use super::{fixed_window, state::State, sub_windows::SubWindows};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
@@ -100,10 +98,7 @@ pub(super) fn preview_sliced(state: &State, quota: &Quota, hits: Hits, now: Time
 
 /// From this instant on a counter whose current window is `index` does not matter.
 pub(super) fn expires_at(index: u32, quota: &Quota) -> Timestamp {
-    match index.checked_add(1) {
-        Some(next) => fixed_window::end(next, quota),
-        None => Timestamp::NEVER,
-    }
+    index.checked_add(1).map_or(Timestamp::NEVER, |next| fixed_window::end(next, quota))
 }
 
 /// The counter as of window `present`, or of a later one that was counted in already.

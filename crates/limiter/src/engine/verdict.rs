@@ -62,10 +62,7 @@ pub enum Retry {
 impl Retry {
     /// The time to wait, if waiting helps.
     pub const fn after(self) -> Option<Span> {
-        match self {
-            Self::After(span) => Some(span),
-            Self::Now | Self::Never => None,
-        }
+        if let Self::After(span) = self { Some(span) } else { None }
     }
 }
 
