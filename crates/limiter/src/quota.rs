@@ -54,10 +54,8 @@ impl Algorithm {
 
 /// One limit, validated. Build it with [`Quota::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "QuotaParts", into = "QuotaParts")]
-pub struct Quota {
-    parts: QuotaParts,
-}
+#[serde(try_from = "QuotaParts")]
+pub struct Quota(QuotaParts);
 
 /// The parts of a quota before validation; also its wire form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -195,7 +193,7 @@ impl Quota {
         if algorithm == Algorithm::SlidingWindowLog && limit > LOG_LIMIT_MAX {
             return Err(Error::LogTooLong(limit));
         }
-        Ok(Self { parts })
+        Ok(Self(parts))
     }
 
     /// A quota with default optional parts: burst = limit, one sub-window, no queue.
@@ -218,7 +216,7 @@ impl Quota {
     /// while the limit is above 0. Used for one node's share of a limit.
     #[must_use]
     pub fn with_limit(self, limit: u32) -> Self {
-        let mut parts = self.parts;
+        let mut parts = self.0;
         let old = u64::from(parts.limit.max(1));
         let scale =
             |hits: u32| u32::try_from(u64::from(hits) * u64::from(limit) / old).unwrap_or(u32::MAX);
@@ -230,39 +228,39 @@ impl Quota {
             scale(parts.burst).max(u32::from(limit > 0))
         };
         parts.limit = limit;
-        Self { parts }
+        Self(parts)
     }
 
     pub const fn algorithm(&self) -> Algorithm {
-        self.parts.algorithm
+        self.0.algorithm
     }
 
     /// Hits per window.
     pub const fn limit(&self) -> u32 {
-        self.parts.limit
+        self.0.limit
     }
 
     pub const fn window(&self) -> Span {
-        self.parts.window
+        self.0.window
     }
 
     pub const fn burst(&self) -> u32 {
-        self.parts.burst
+        self.0.burst
     }
 
     pub const fn sub_windows(&self) -> u8 {
-        self.parts.sub_windows
+        self.0.sub_windows
     }
 
     pub const fn queue(&self) -> Option<u32> {
-        self.parts.queue
+        self.0.queue
     }
 
     /// Length of one slice of the window, at least 1 ns.
     #[inline]
     pub(crate) fn slice(&self) -> Span {
-        let slices = u64::from(self.parts.sub_windows.max(1));
-        Span::from_nanos((self.parts.window.as_nanos() / slices).max(1))
+        let slices = u64::from(self.0.sub_windows.max(1));
+        Span::from_nanos((self.0.window.as_nanos() / slices).max(1))
     }
 }
 
@@ -276,7 +274,7 @@ impl TryFrom<QuotaParts> for Quota {
 
 impl From<Quota> for QuotaParts {
     fn from(quota: Quota) -> Self {
-        quota.parts
+        quota.0
     }
 }
 

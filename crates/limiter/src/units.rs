@@ -7,8 +7,7 @@
 //! [`Timestamp`] is wall-clock time and [`Monotonic`] is monotonic time. There is no conversion
 //! between them.
 
-use std::fmt;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -167,22 +166,11 @@ impl From<std::time::Duration> for Span {
 impl fmt::Display for Span {
     /// The largest unit that divides the span exactly: `90s`, `5m`, `1500ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u64, &str); 7] = [
-            (86_400 * NANOS_PER_SEC, "d"),
-            (3_600 * NANOS_PER_SEC, "h"),
-            (60 * NANOS_PER_SEC, "m"),
-            (NANOS_PER_SEC, "s"),
-            (1_000_000, "ms"),
-            (1_000, "us"),
-            (1, "ns"),
-        ];
-        if self.0 == 0 {
-            return f.write_str("0s");
+        let divides = |(unit, _): &&(u64, _)| self.0.is_multiple_of(*unit);
+        match UNITS[1..].iter().find(divides) {
+            Some((unit, name)) if self.0 > 0 => write!(f, "{}{name}", self.0 / unit),
+            _ => f.write_str("0s"),
         }
-        UNITS
-            .iter()
-            .find(|(nanos, _)| self.0.is_multiple_of(*nanos))
-            .map_or(Ok(()), |(nanos, unit)| write!(f, "{}{unit}", self.0 / nanos))
     }
 }
 
@@ -205,8 +193,9 @@ impl FromStr for Span {
         while !rest.is_empty() || text.is_empty() {
             let (number, after) = split_after(rest, |c| c.is_ascii_digit());
             let (unit, after) = split_after(after, |c| c.is_ascii_alphabetic());
-            let part = number.parse::<u64>().ok().zip(unit_nanos(unit));
-            let part = part.and_then(|(number, unit)| number.checked_mul(unit));
+            let unit = UNITS[..6].iter().find(|(_, name)| *name == unit);
+            let part = number.parse::<u64>().ok().zip(unit);
+            let part = part.and_then(|(number, (unit, _))| number.checked_mul(*unit));
             nanos = part.and_then(|part| nanos.checked_add(part)).ok_or(ParseSpanError)?;
             rest = after;
         }
@@ -214,17 +203,17 @@ impl FromStr for Span {
     }
 }
 
-fn unit_nanos(unit: &str) -> Option<u64> {
-    Some(match unit {
-        "ms" => 1_000_000,
-        "s" => NANOS_PER_SEC,
-        "m" => 60 * NANOS_PER_SEC,
-        "h" => 3_600 * NANOS_PER_SEC,
-        "d" => 86_400 * NANOS_PER_SEC,
-        "w" => 7 * 86_400 * NANOS_PER_SEC,
-        _ => return None,
-    })
-}
+/// Nanoseconds of each unit. Weeks are read but not printed, the last two printed but not read.
+const UNITS: [(u64, &str); 8] = [
+    (7 * 86_400 * NANOS_PER_SEC, "w"),
+    (86_400 * NANOS_PER_SEC, "d"),
+    (3_600 * NANOS_PER_SEC, "h"),
+    (60 * NANOS_PER_SEC, "m"),
+    (NANOS_PER_SEC, "s"),
+    (1_000_000, "ms"),
+    (1_000, "us"),
+    (1, "ns"),
+];
 
 /// Splits `text` after its longest prefix of characters that all satisfy `fits`.
 fn split_after(text: &str, fits: impl Fn(char) -> bool) -> (&str, &str) {

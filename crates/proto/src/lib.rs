@@ -66,9 +66,9 @@ pub mod xds {
     pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 }
 
-// Modules are nested as the protobuf packages are: generated paths are relative to them.
+pub use generated::{envoy, google, ratelimit};
 
-/// `envoy.*`, from envoyproxy/envoy.
+// Modules are nested as the protobuf packages are: generated paths are relative to them.
 #[allow(
     missing_docs,
     unused_qualifications,
@@ -76,72 +76,61 @@ pub mod xds {
     clippy::enum_variant_names,
     reason = "generated"
 )]
-pub mod envoy {
-    pub mod config {
-        pub mod core {
-            pub mod v3 {
-                include!("generated/envoy.config.core.v3.rs");
-            }
-        }
-    }
-    pub mod extensions {
-        pub mod common {
-            pub mod ratelimit {
+mod generated {
+    /// `envoy.*`, from envoyproxy/envoy.
+    pub mod envoy {
+        pub mod config {
+            pub mod core {
                 pub mod v3 {
-                    include!("generated/envoy.extensions.common.ratelimit.v3.rs");
+                    include!("generated/envoy.config.core.v3.rs");
                 }
             }
         }
-    }
-    pub mod service {
-        pub mod discovery {
-            pub mod v3 {
-                include!("generated/envoy.service.discovery.v3.rs");
+        pub mod extensions {
+            pub mod common {
+                pub mod ratelimit {
+                    pub mod v3 {
+                        include!("generated/envoy.extensions.common.ratelimit.v3.rs");
+                    }
+                }
             }
         }
-        pub mod ratelimit {
+        pub mod service {
+            pub mod discovery {
+                pub mod v3 {
+                    include!("generated/envoy.service.discovery.v3.rs");
+                }
+            }
+            pub mod ratelimit {
+                pub mod v3 {
+                    include!("generated/envoy.service.ratelimit.v3.rs");
+                }
+            }
+        }
+        pub mod r#type {
             pub mod v3 {
-                include!("generated/envoy.service.ratelimit.v3.rs");
+                include!("generated/envoy.type.v3.rs");
             }
         }
     }
-    pub mod r#type {
-        pub mod v3 {
-            include!("generated/envoy.type.v3.rs");
+
+    /// `google.*`, the well-known types.
+    pub mod google {
+        pub mod protobuf {
+            include!("generated/google.protobuf.rs");
+        }
+        pub mod rpc {
+            include!("generated/google.rpc.rs");
         }
     }
-}
 
-/// `google.*`, the well-known types.
-#[allow(
-    missing_docs,
-    unused_qualifications,
-    clippy::pedantic,
-    clippy::enum_variant_names,
-    reason = "generated"
-)]
-pub mod google {
-    pub mod protobuf {
-        include!("generated/google.protobuf.rs");
-    }
-    pub mod rpc {
-        include!("generated/google.rpc.rs");
-    }
-}
-
-/// `ratelimit.*`, from envoyproxy/ratelimit.
-#[allow(
-    missing_docs,
-    unused_qualifications,
-    clippy::pedantic,
-    clippy::enum_variant_names,
-    reason = "generated"
-)]
-pub mod ratelimit {
-    pub mod config {
-        pub mod ratelimit {
-            pub mod v3 {
-                include!("generated/ratelimit.config.ratelimit.v3.rs");
+    /// `ratelimit.*`, from envoyproxy/ratelimit.
+    pub mod ratelimit {
+        pub mod config {
+            pub mod ratelimit {
+                pub mod v3 {
+                    include!("generated/ratelimit.config.ratelimit.v3.rs");
+                }
             }
         }
     }

@@ -17,10 +17,9 @@ use std::sync::Arc;
 use tidegate_limiter::descriptor::Entry;
 
 use super::error::{Warning, Warnings};
-use super::explain::Match;
+use super::explain::{Found, Match};
 use super::fingerprint;
 use super::level::{Branch, Level, Via};
-use super::naming::Found;
 pub use super::rule::Rule;
 
 /// An immutable set of rules. A request uses one book from beginning to end.

@@ -3,17 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::book::Book;
 use super::error::{Error, Reason, Warnings};
-use super::fields::Fields;
-use super::keys::Section;
 use super::level::{Branch, Naming, Open};
-use super::limits;
-use super::metadata::{self, Metadata};
-use super::rule::{Rule, RuleStats};
-use super::shape;
+use super::rule::{Defaults, Rule};
 use super::yaml::{Mark, Node};
-use crate::Defaults;
+use super::{book::Book, fields::Fields, keys::Section, limits, metadata, shape};
 
 /// Longest domain, key, value or name, in bytes. Listeners accept no longer ones by default.
 pub(super) const TEXT_BYTES_MAX: usize = 1024;
@@ -111,8 +105,7 @@ impl<'o> Compiler<'o> {
             }
             self.count(&fields, id.len())?;
             let naming = Self::naming(&fields, &name)?;
-            let metadata = metadata_of(&fields)?;
-            let rule = self.rule(file, &fields, &id, metadata)?;
+            let rule = self.rule(&fields, &id)?;
             let mut children = Open::default();
             let below = fields.list("descriptors", "a list of descriptors")?;
             self.add_level(file, &format!("{id}."), below, &mut children)?;
@@ -122,32 +115,14 @@ impl<'o> Compiler<'o> {
         Ok(())
     }
 
-    fn rule(
-        &mut self,
-        file: &str,
-        fields: &Fields<'_>,
-        id: &str,
-        metadata: Option<Metadata>,
-    ) -> Result<Option<Arc<Rule>>, Error> {
+    fn rule(&mut self, fields: &Fields<'_>, id: &str) -> Result<Option<Arc<Rule>>, Error> {
+        // Read even where it has no effect, so that errors in it are reported.
+        let read = |node| metadata::read(node).map_err(|reason| fields.error("metadata", reason));
+        let metadata = fields.node("metadata").map(read).transpose()?.flatten().map(Arc::new);
         let shadow = fields.flag("shadow_mode")?;
         let quota_mode = fields.flag("quota_mode")?;
-        let limits = limits::read(file, fields, self.defaults, &mut self.warnings)?;
-        Ok(limits.map(|limits| {
-            Arc::new(Rule {
-                id: id.into(),
-                name: limits.name.map(Arc::from),
-                limits: limits.quotas,
-                mode: limits.mode,
-                scope: limits.scope,
-                on_unavailable: limits.on_unavailable,
-                durability: limits.durability,
-                shadow,
-                quota_mode,
-                replaces: limits.replaces.into(),
-                metadata: metadata.map(Arc::new),
-                stats: Arc::new(RuleStats::default()),
-            })
-        }))
+        let rule = limits::read(id, fields, self.defaults, &mut self.warnings)?;
+        Ok(rule.map(|rule| Arc::new(Rule { shadow, quota_mode, metadata, ..rule })))
     }
 
     fn naming(fields: &Fields<'_>, name: &str) -> Result<Naming, Error> {
@@ -173,15 +148,6 @@ impl<'o> Compiler<'o> {
             return Err(fields.error("key", Reason::BookFull("names of more than 64 MiB")));
         }
         Ok(())
-    }
-}
-
-/// The value of `metadata`. It is read even where it has no effect, so that errors in it are
-/// reported.
-fn metadata_of(fields: &Fields<'_>) -> Result<Option<Metadata>, Error> {
-    match fields.node("metadata") {
-        None => Ok(None),
-        Some(node) => metadata::read(node).map_err(|reason| fields.error("metadata", reason)),
     }
 }
 

@@ -23,6 +23,17 @@ pub struct Error {
     pub reason: Reason,
 }
 
+impl Error {
+    pub(super) fn new(
+        file: &str,
+        at: Option<Mark>,
+        key: Option<&'static str>,
+        reason: Reason,
+    ) -> Self {
+        Self { file: file.into(), at, key, reason }
+    }
+}
+
 /// What is wrong with the rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -81,7 +92,7 @@ pub enum Reason {
     #[error("'{0}' is no duration")]
     Duration(Box<str>),
     #[error("'{word}' is not one of {choices}")]
-    Choice { word: Box<str>, choices: &'static str },
+    Choice { word: Box<str>, choices: Box<str> },
     #[error("{number} is outside {min} to {max}")]
     Range { number: i64, min: i64, max: i64 },
     #[error("{0}")]
@@ -115,55 +126,54 @@ pub enum Reason {
 impl Reason {
     /// What to do about it; empty when the fact is enough.
     fn advice(&self) -> String {
-        match self {
-            Self::Unreadable(_) => "check the path and who may read it".into(),
-            Self::TooManyFiles(_) | Self::BookFull(_) => "use fewer or shorter rules".into(),
-            Self::Emptied => "a file with nothing but a domain is an empty set of rules".into(),
-            Self::Yaml(yaml::Error::Syntax(_)) => "correct the YAML".into(),
-            Self::Yaml(yaml::Error::NotUtf8) => "save it as UTF-8".into(),
-            Self::Yaml(yaml::Error::TooLong(_)) => "split it into several files".into(),
-            Self::Yaml(_) => "use fewer or simpler anchors and aliases".into(),
-            Self::Type { expected, .. } => format!("write {expected} here"),
-            Self::KeyType(_) => "keys are words, such as domain, descriptors and key".into(),
-            Self::UnknownKey { key, section } => keys::suggestion(key, *section),
-            Self::Misplaced { key, .. } => format!("move it to {}", keys::sections(key)),
+        let fixed = match self {
+            Self::Unreadable(_) => "check the path and who may read it",
+            Self::TooManyFiles(_) | Self::BookFull(_) => "use fewer or shorter rules",
+            Self::Emptied => "a file with nothing but a domain is an empty set of rules",
+            Self::Yaml(yaml::Error::Syntax(_)) => "correct the YAML",
+            Self::Yaml(yaml::Error::NotUtf8) => "save it as UTF-8",
+            Self::Yaml(yaml::Error::TooLong(_)) => "split it into several files",
+            Self::Yaml(_) => "use fewer or simpler anchors and aliases",
+            Self::Type { expected, .. } => return format!("write {expected} here"),
+            Self::KeyType(_) => "keys are words, such as domain, descriptors and key",
+            Self::UnknownKey { key, section } => return keys::suggestion(key, *section),
+            Self::Misplaced { key, .. } => return format!("move it to {}", keys::sections(key)),
             Self::ListOf(_) => {
                 "only descriptors, rate_limit and replaces take lists, and those are of mappings"
-                    .into()
             }
             Self::Fraction(text) => {
-                format!("{text} is no integer; put it in quotes if it is meant as text")
+                return format!("{text} is no integer; put it in quotes if it is meant as text");
             }
-            Self::EmptyDomain => "begin the file with `domain: NAME`".into(),
+            Self::EmptyDomain => "begin the file with `domain: NAME`",
             Self::DuplicateDomain(_) => {
-                "keep the rules of a domain in one file, or allow domains to be merged".into()
+                "keep the rules of a domain in one file, or allow domains to be merged"
             }
-            Self::EmptyKey => "give it `key: NAME`".into(),
-            Self::DuplicateDescriptor(_) => "merge the two, or remove one".into(),
-            Self::LongText => "no request carries that much; shorten it".into(),
-            Self::ShareWithoutWildcard(_) => "remove share_threshold, or end the value in *".into(),
-            Self::Contradiction | Self::UnitAndWindow => "keep one of them".into(),
+            Self::EmptyKey => "give it `key: NAME`",
+            Self::DuplicateDescriptor(_) => "merge the two, or remove one",
+            Self::LongText => "no request carries that much; shorten it",
+            Self::ShareWithoutWildcard(_) => "remove share_threshold, or end the value in *",
+            Self::Contradiction | Self::UnitAndWindow => "keep one of them",
             Self::Unit(_) => {
                 "use second, minute, hour, day, week, month or year, or `window: 90s` instead"
-                    .into()
             }
-            Self::UnitWhenUnlimited => "remove unit and window, or unlimited".into(),
-            Self::Duration(_) => "write a number with ms, s, m, h, d or w, for example 90s".into(),
+            Self::UnitWhenUnlimited => "remove unit and window, or unlimited",
+            Self::Duration(_) => "write a number with ms, s, m, h, d or w, for example 90s",
             Self::NotEventual(_) => {
-                "use fixed_window or sliding_window_counter, or set mode: strict".into()
+                "use fixed_window or sliding_window_counter, or set mode: strict"
             }
-            Self::GlobalEventual => "remove scope, or set mode: strict".into(),
-            Self::DurableEventual => "remove durability, or set mode: strict".into(),
-            Self::LimitCount(_) => "give 1 to 8 limits, or leave rate_limit out".into(),
-            Self::UnlimitedInList => "remove it, or the other limits".into(),
-            Self::SameCounter => "keep the smaller one: the other never refuses first".into(),
-            Self::EmptyReplaces => "give it the name of a rule, `- name: OTHER`".into(),
-            Self::ReplacesItself => "a rule replaces other rules; remove its own name".into(),
-            Self::OnlyOurs => "remove it, or validate without --strict-compat".into(),
-            Self::OnlyOneLimit => "keep one of them, or validate without --strict-compat".into(),
-            Self::Metadata(_) => "write texts as keys".into(),
-            Self::Choice { .. } | Self::Range { .. } | Self::Quota(_) => String::new(),
-        }
+            Self::GlobalEventual => "remove scope, or set mode: strict",
+            Self::DurableEventual => "remove durability, or set mode: strict",
+            Self::LimitCount(_) => "give 1 to 8 limits, or leave rate_limit out",
+            Self::UnlimitedInList => "remove it, or the other limits",
+            Self::SameCounter => "keep the smaller one: the other never refuses first",
+            Self::EmptyReplaces => "give it the name of a rule, `- name: OTHER`",
+            Self::ReplacesItself => "a rule replaces other rules; remove its own name",
+            Self::OnlyOurs => "remove it, or validate without --strict-compat",
+            Self::OnlyOneLimit => "keep one of them, or validate without --strict-compat",
+            Self::Metadata(_) => "write texts as keys",
+            Self::Choice { .. } | Self::Range { .. } | Self::Quota(_) => "",
+        };
+        fixed.into()
     }
 }
 
@@ -181,11 +191,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        None
-    }
-}
+// Without a source: the reason is part of the text.
+impl std::error::Error for Error {}
 
 /// Something that is accepted but has another effect than its author may expect.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::yaml::{Kind, Mark, Meaning, Node, Scalar};
 
 /// A mapping of a rule file, each key once.
 pub(super) struct Fields<'a> {
-    file: &'a str,
+    pub(super) file: &'a str,
     at: Mark,
     found: Vec<Field<'a>>,
 }
@@ -27,29 +27,19 @@ impl<'a> Fields<'a> {
         let mut this = Self { file, at: node.at, found: Vec::new() };
         let Kind::Map(pairs) = &node.kind else {
             let reason = Reason::Type { expected: "a mapping", found: node.describe().into() };
-            return Err(Error { file: file.into(), at: Some(node.at), key: section.key(), reason });
+            return Err(Error::new(file, Some(node.at), section.key(), reason));
         };
         for (name, value) in pairs.iter() {
             let key = name.as_scalar().and_then(|scalar| keys::find(&scalar.text));
             let Some(key) = key else { continue };
             let mut warn = |text: String| {
-                let at = Some(name.at);
-                warnings.add(Warning {
-                    file: file.into(),
-                    at,
-                    key: Some(key.name),
-                    text: text.into(),
-                });
+                let (file, at, key) = (file.into(), Some(name.at), Some(key.name));
+                warnings.add(Warning { file, at, key, text: text.into() });
             };
             if !key.sections.contains(&section) {
                 if !key.is_envoy {
                     let reason = Reason::Misplaced { key, section };
-                    return Err(Error {
-                        file: file.into(),
-                        at: Some(name.at),
-                        key: Some(key.name),
-                        reason,
-                    });
+                    return Err(Error::new(file, Some(name.at), Some(key.name), reason));
                 }
                 warn(format!("has no effect in {section}; it belongs in {}", keys::sections(key)));
                 continue;
@@ -115,13 +105,14 @@ impl<'a> Fields<'a> {
         &self,
         key: &'static str,
         choices: &[(&str, T)],
-        words: &'static str,
     ) -> Result<Option<T>, Error> {
         let Some(word) = self.text(key)? else { return Ok(None) };
-        match choices.iter().find(|(choice, _)| *choice == word) {
-            Some(&(_, value)) => Ok(Some(value)),
-            None => Err(self.error(key, Reason::Choice { word: word.into(), choices: words })),
+        if let Some(&(_, value)) = choices.iter().find(|(choice, _)| *choice == word) {
+            return Ok(Some(value));
         }
+        let choices: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+        let choices = choices.join(", ").into();
+        Err(self.error(key, Reason::Choice { word: word.into(), choices }))
     }
 
     /// The elements of a list.
@@ -139,8 +130,7 @@ impl<'a> Fields<'a> {
 
     /// An error at a key's value, or at the mapping when the key is missing.
     pub(super) fn error(&self, key: &'static str, reason: Reason) -> Error {
-        let at = Some(self.section(key));
-        Error { file: self.file.into(), at, key: Some(key), reason }
+        Error::new(self.file, Some(self.section(key)), Some(key), reason)
     }
 
     /// A warning at the same section.

@@ -4,8 +4,7 @@
 //! wildcards in the order of declaration because it affects matching. The key is fixed: the hash
 //! identifies rules and protects nothing.
 
-use std::collections::BTreeMap;
-use std::hash::Hasher;
+use std::{collections::BTreeMap, hash::Hasher};
 
 use siphasher::sip::SipHasher24;
 use tidegate_limiter::quota::Quota;
@@ -33,10 +32,7 @@ struct Form(SipHasher24);
 
 impl Form {
     fn level(&mut self, level: &Level) {
-        self.number(level.branches().len() as u64);
-        for branch in level.branches() {
-            self.branch(branch);
-        }
+        self.list(level.branches().iter(), Self::branch);
         for branch in level.patterns() {
             self.text(&branch.key);
             self.text(&branch.value);
@@ -49,10 +45,7 @@ impl Form {
         for flag in [branch.naming.detailed, branch.naming.value, branch.naming.shared] {
             self.number(u64::from(flag));
         }
-        self.number(u64::from(branch.rule.is_some()));
-        if let Some(rule) = &branch.rule {
-            self.rule(rule);
-        }
+        self.list(branch.rule.iter(), |form, rule| form.rule(rule));
         self.level(&branch.children);
     }
 
@@ -67,18 +60,9 @@ impl Form {
         self.number(rule.durability as u64);
         self.number(u64::from(rule.shadow));
         self.number(u64::from(rule.quota_mode));
-        self.number(rule.replaces.len() as u64);
-        for name in &rule.replaces {
-            self.text(name);
-        }
-        self.number(u64::from(rule.metadata.is_some()));
-        if let Some(metadata) = &rule.metadata {
-            self.metadata(metadata);
-        }
-        self.number(rule.limits.len() as u64);
-        for quota in &rule.limits {
-            self.quota(quota);
-        }
+        self.list(rule.replaces.iter(), |form, name| form.text(name));
+        self.list(rule.metadata.iter(), |form, metadata| form.metadata(metadata));
+        self.list(rule.limits.iter(), Self::quota);
     }
 
     fn quota(&mut self, quota: &Quota) {
@@ -91,11 +75,10 @@ impl Form {
     }
 
     fn metadata(&mut self, metadata: &Metadata) {
-        self.number(metadata.len() as u64);
-        for (key, value) in metadata {
-            self.text(key);
-            self.value(value);
-        }
+        self.list(metadata.iter(), |form, (key, value)| {
+            form.text(key);
+            form.value(value);
+        });
     }
 
     /// Prefixed with a number for the kind of value.
@@ -113,13 +96,20 @@ impl Form {
             }
             Value::List(values) => {
                 self.number(5);
-                self.number(values.len() as u64);
-                values.iter().for_each(|value| self.value(value));
+                self.list(values.iter(), Self::value);
             }
             Value::Map(metadata) => {
                 self.number(6);
                 self.metadata(metadata);
             }
+        }
+    }
+
+    /// The number of items, then each; an option is a list of none or one.
+    fn list<I: ExactSizeIterator>(&mut self, items: I, mut write: impl FnMut(&mut Self, I::Item)) {
+        self.number(items.len() as u64);
+        for item in items {
+            write(self, item);
         }
     }
 

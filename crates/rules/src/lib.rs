@@ -36,12 +36,9 @@ mod fields;
 mod fingerprint;
 mod level;
 mod limits;
-mod naming;
-mod pattern;
 mod shape;
 
 pub mod book;
-pub mod defaults;
 pub mod error;
 pub mod keys;
 pub mod load;
@@ -50,8 +47,7 @@ pub mod rule;
 pub mod tally;
 pub mod yaml;
 
-pub use defaults::Defaults;
 pub use error::{Error, Reason, Warning};
-pub use explain::{Match, Step};
+pub use explain::{Found, Match, Step};
 pub use level::Via;
-pub use naming::Found;
+pub use rule::Defaults;

@@ -2,45 +2,25 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tidegate_limiter::policy::{Durability, Mode, OnUnavailable, Scope};
 use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, SUB_WINDOWS_MAX};
 use tidegate_limiter::units::Span;
 
 use super::error::{Error, Reason, Warnings};
-use super::fields::Fields;
-use super::keys::Section;
+use super::rule::{Defaults, Rule};
 use super::yaml::{Kind, Node};
-use crate::Defaults;
+use super::{fields::Fields, keys::Section};
 
 /// Most limits of one rule. They are decided together under one lock.
 pub(super) const LIMITS_MAX: usize = 8;
 
-/// The limits of `rate_limit`, and the policy of its descriptor.
-#[derive(Debug)]
-pub(super) struct Limits {
-    /// Empty means unlimited.
-    pub quotas: SmallVec<[Quota; 1]>,
-    /// The first name that is given.
-    pub name: Option<Box<str>>,
-    pub mode: Mode,
-    /// Which nodes share a strict limit.
-    pub scope: Scope,
-    /// The answer while the owner is out of reach.
-    pub on_unavailable: OnUnavailable,
-    /// Whether the owner's answer waits for a replica.
-    pub durability: Durability,
-    /// The names of the rules that it replaces.
-    pub replaces: Vec<Arc<str>>,
-}
-
-/// Reads the `rate_limit` of a descriptor; `None` when it has none.
+/// Reads the `rate_limit` of a descriptor into the rule `id`; `None` when it has none.
 pub(super) fn read<'a>(
-    file: &'a str,
+    id: &str,
     descriptor: &Fields<'a>,
     defaults: &Defaults,
     warnings: &mut Warnings,
-) -> Result<Option<Limits>, Error> {
+) -> Result<Option<Rule>, Error> {
     let Some(node) = descriptor.node("rate_limit") else {
         warn_without_limit(descriptor, warnings);
         return Ok(None);
@@ -52,32 +32,31 @@ pub(super) fn read<'a>(
     if mappings.is_empty() || mappings.len() > LIMITS_MAX {
         return Err(descriptor.error("rate_limit", Reason::LimitCount(mappings.len())));
     }
+    let file = descriptor.file;
     let read = |mapping: &'a Node| Fields::read(file, mapping, Section::RateLimit, warnings);
     let limits: Vec<Fields<'a>> = mappings.iter().map(read).collect::<Result<_, _>>()?;
 
     let sources: Vec<&Fields<'a>> = std::iter::once(descriptor).chain(&limits).collect();
-    let (mode, scope, on_unavailable) = policy(&sources, defaults)?;
-    let durability = durability(&sources, mode)?;
+    let mut rule = policy(id, &sources, defaults)?;
 
-    let mut quotas = SmallVec::new();
-    let mut name = None;
     let mut replaces = Vec::new();
     for limit in &limits {
-        match read_quota(limit, mode, warnings)? {
-            Some(quota) if quotas.iter().any(|other| share_a_counter(other, &quota)) => {
+        match read_quota(limit, rule.mode, warnings)? {
+            Some(quota) if rule.limits.iter().any(|other| share_a_counter(other, &quota)) => {
                 return Err(limit.error(window_key(limit), Reason::SameCounter));
             }
-            Some(quota) => quotas.push(quota),
+            Some(quota) => rule.limits.push(quota),
             None if is_list && limits.len() > 1 => {
                 return Err(limit.error("unlimited", Reason::UnlimitedInList));
             }
             None => {}
         }
         let own = limit.text("name")?.filter(|name| !name.is_empty());
-        read_replaces(file, limit, own.unwrap_or_default(), warnings, &mut replaces)?;
-        name = name.or_else(|| own.map(Box::from));
+        read_replaces(limit, own.unwrap_or_default(), warnings, &mut replaces)?;
+        rule.name = rule.name.or_else(|| own.map(Arc::from));
     }
-    Ok(Some(Limits { quotas, name, mode, scope, on_unavailable, durability, replaces }))
+    rule.replaces = replaces.into();
+    Ok(Some(rule))
 }
 
 /// Policy is not inherited: what a descriptor sets applies to its own limit only.
@@ -102,11 +81,9 @@ fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
     }
 }
 
-/// The mode that the descriptor or any of its limits sets; they must not differ.
-fn policy(
-    sources: &[&Fields<'_>],
-    defaults: &Defaults,
-) -> Result<(Mode, Scope, OnUnavailable), Error> {
+/// The rule `id` with the policy that the descriptor or any of its limits sets; they must not
+/// differ. Eventual limits are counted everywhere and have no owner that could wait for a replica.
+fn policy(id: &str, sources: &[&Fields<'_>], defaults: &Defaults) -> Result<Rule, Error> {
     const MODES: [(&str, Mode); 2] = [("strict", Mode::Strict), ("eventual", Mode::Eventual)];
     const SCOPES: [(&str, Scope); 2] = [("region", Scope::Region), ("global", Scope::Global)];
     const FALLBACKS: [(&str, OnUnavailable); 3] = [
@@ -114,31 +91,26 @@ fn policy(
         ("deny", OnUnavailable::Deny),
         ("local", OnUnavailable::Local),
     ];
-    let mode = agreed(sources, "mode", &MODES, "strict, eventual")?;
-    let mode = mode.map_or(defaults.mode, |(mode, _)| mode);
-    let scope = agreed(sources, "scope", &SCOPES, "region, global")?;
-    if let Some((Scope::Global, source)) = scope
-        && mode == Mode::Eventual
-    {
-        return Err(source.error("scope", Reason::GlobalEventual));
-    }
-    let scope = scope.map_or_else(Scope::default, |(scope, _)| scope);
-    let fallback = agreed(sources, "on_unavailable", &FALLBACKS, "allow, deny, local")?;
-    Ok((mode, scope, fallback.map_or(defaults.on_unavailable, |(fallback, _)| fallback)))
-}
-
-/// Whether the owner waits for a replica before it answers. Eventual limits have no owner that
-/// could wait.
-fn durability(sources: &[&Fields<'_>], mode: Mode) -> Result<Durability, Error> {
-    const CHOICES: [(&str, Durability); 2] =
+    const DURABILITIES: [(&str, Durability); 2] =
         [("async", Durability::Async), ("replicated", Durability::Replicated)];
-    let named = agreed(sources, "durability", &CHOICES, "async, replicated")?;
-    match (named, mode) {
-        (Some((Durability::Replicated, source)), Mode::Eventual) => {
-            Err(source.error("durability", Reason::DurableEventual))
+    let mut rule = Rule::usual(id.into());
+    let mode = agreed(sources, "mode", &MODES)?;
+    rule.mode = mode.map_or(defaults.mode, |(mode, _)| mode);
+    if let Some((scope, source)) = agreed(sources, "scope", &SCOPES)? {
+        rule.scope = scope;
+        if (rule.mode, scope) == (Mode::Eventual, Scope::Global) {
+            return Err(source.error("scope", Reason::GlobalEventual));
         }
-        (named, _) => Ok(named.map_or_else(Durability::default, |(named, _)| named)),
     }
+    let fallback = agreed(sources, "on_unavailable", &FALLBACKS)?;
+    rule.on_unavailable = fallback.map_or(defaults.on_unavailable, |(fallback, _)| fallback);
+    if let Some((durability, source)) = agreed(sources, "durability", &DURABILITIES)? {
+        rule.durability = durability;
+        if (rule.mode, durability) == (Mode::Eventual, Durability::Replicated) {
+            return Err(source.error("durability", Reason::DurableEventual));
+        }
+    }
+    Ok(rule)
 }
 
 /// The value that the sources give, and the first that gives it.
@@ -146,11 +118,10 @@ fn agreed<'s, 'a, T: Copy + PartialEq>(
     sources: &[&'s Fields<'a>],
     key: &'static str,
     choices: &[(&str, T)],
-    words: &'static str,
 ) -> Result<Option<(T, &'s Fields<'a>)>, Error> {
     let mut found: Option<(T, &'s Fields<'a>)> = None;
     for source in sources {
-        match (source.choice(key, choices, words)?, &found) {
+        match (source.choice(key, choices)?, &found) {
             (Some(value), Some((first, _))) if value != *first => {
                 return Err(source.error(key, Reason::Contradiction));
             }
@@ -206,31 +177,25 @@ fn read_quota(
 }
 
 fn read_algorithm(limit: &Fields<'_>, mode: Mode) -> Result<Algorithm, Error> {
-    const WORDS: &str = "fixed_window, sliding_window_log, sliding_window_counter, token_bucket, \
-                         leaky_bucket, gcra";
     let choices = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
-    let named = limit.choice("algorithm", &choices, WORDS)?;
+    let named = limit.choice("algorithm", &choices)?;
     match (mode, named) {
         (Mode::Strict, named) => Ok(named.unwrap_or(Algorithm::FixedWindow)),
         (Mode::Eventual, None) => Ok(Algorithm::SlidingWindowCounter),
-        (
-            Mode::Eventual,
-            Some(known @ (Algorithm::FixedWindow | Algorithm::SlidingWindowCounter)),
-        ) => Ok(known),
-        (Mode::Eventual, Some(other)) => Err(limit.error("algorithm", Reason::NotEventual(other))),
+        (_, Some(known @ (Algorithm::FixedWindow | Algorithm::SlidingWindowCounter))) => Ok(known),
+        (_, Some(other)) => Err(limit.error("algorithm", Reason::NotEventual(other))),
     }
 }
 
 /// `replaces` names other rules.
-fn read_replaces<'a>(
-    file: &'a str,
-    limit: &Fields<'a>,
+fn read_replaces(
+    limit: &Fields<'_>,
     own_name: &str,
     warnings: &mut Warnings,
     into: &mut Vec<Arc<str>>,
 ) -> Result<(), Error> {
     for node in limit.list("replaces", "a list of `- name: OTHER`")? {
-        let other = Fields::read(file, node, Section::Replaces, warnings)?;
+        let other = Fields::read(limit.file, node, Section::Replaces, warnings)?;
         match other.text("name")?.unwrap_or_default() {
             "" => return Err(other.error("name", Reason::EmptyReplaces)),
             name if name == own_name => return Err(other.error("name", Reason::ReplacesItself)),

@@ -8,11 +8,9 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::book::Book;
-use super::compile::Compiler;
 use super::error::{Error, Reason};
 use super::yaml::{self, Bounds, Node};
-use crate::Defaults;
+use super::{book::Book, compile::Compiler, rule::Defaults};
 
 /// Most rule files.
 pub const FILES_MAX: usize = 1_000;
@@ -47,12 +45,8 @@ pub struct Source {
 pub fn parse(sources: &[Source], options: &Options) -> Result<Book, Error> {
     let mut compiler = Compiler::new(&options.defaults, options.merge_domains);
     for Source { name, bytes } in sources {
-        let root = yaml::parse(bytes, Bounds::RULE_FILE).map_err(|(at, error)| Error {
-            file: (&**name).into(),
-            at,
-            key: None,
-            reason: Reason::Yaml(error),
-        })?;
+        let root = yaml::parse(bytes, Bounds::RULE_FILE)
+            .map_err(|(at, error)| Error::new(name, at, None, Reason::Yaml(error)))?;
         compiler.add(name, root.as_ref())?;
     }
     Ok(compiler.finish())
@@ -159,5 +153,5 @@ fn too_many(path: &Path, what: &'static str) -> Error {
 }
 
 fn fault(path: &Path, reason: Reason) -> Error {
-    Error { file: path.display().to_string().into(), at: None, key: None, reason }
+    Error::new(&path.display().to_string(), None, None, reason)
 }

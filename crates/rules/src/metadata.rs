@@ -33,12 +33,20 @@ pub(super) fn read(node: &Node) -> Result<Option<Metadata>, Reason> {
         let found = node.describe().into();
         return Err(Reason::Type { expected: "a mapping", found });
     };
-    let mut metadata = Metadata::new();
-    for (key, value) in pairs.iter() {
-        let Some(key) = key.as_scalar() else { return Err(compound_key(key)) };
-        metadata.insert(Box::from(&*key.text), read_value(value)?);
-    }
+    let metadata = read_map(pairs, |key| Box::from(&*key.text))?;
     Ok((!metadata.is_empty()).then_some(metadata))
+}
+
+fn read_map(pairs: &[(Node, Node)], name: fn(&Scalar) -> Box<str>) -> Result<Metadata, Reason> {
+    let compound = |key: &Node| {
+        let text = format!("a key must be a string, not {}", key.describe());
+        Reason::Metadata(text.into())
+    };
+    let pair = |(key, value): &(Node, Node)| {
+        let scalar = key.as_scalar().ok_or_else(|| compound(key))?;
+        Ok((name(scalar), read_value(value)?))
+    };
+    pairs.iter().map(pair).collect()
 }
 
 fn read_value(node: &Node) -> Result<Value, Reason> {
@@ -47,19 +55,8 @@ fn read_value(node: &Node) -> Result<Value, Reason> {
         Kind::List(elements) => {
             elements.iter().map(read_value).collect::<Result<_, _>>().map(Value::List)
         }
-        Kind::Map(pairs) => {
-            let mut map = Metadata::new();
-            for (key, value) in pairs.iter() {
-                let Some(key) = key.as_scalar() else { return Err(compound_key(key)) };
-                map.insert(printed(key), read_value(value)?);
-            }
-            Ok(Value::Map(map))
-        }
+        Kind::Map(pairs) => read_map(pairs, printed).map(Value::Map),
     }
-}
-
-fn compound_key(key: &Node) -> Reason {
-    Reason::Metadata(format!("a key must be a string, not {}", key.describe()).into())
 }
 
 fn scalar_value(scalar: &Scalar) -> Value {

@@ -1,8 +1,9 @@
-//! One rule: the limits of a descriptor and the policy that applies to them.
+//! One rule: the limits of a descriptor, the policy that applies to them, and its defaults.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use serde::Deserialize;
 use smallvec::SmallVec;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::Quota;
@@ -69,7 +70,7 @@ impl Rule {
     }
 
     /// A rule without limits and with default policy.
-    fn usual(id: Arc<str>) -> Self {
+    pub(super) fn usual(id: Arc<str>) -> Self {
         Self {
             id,
             name: None,
@@ -85,6 +86,21 @@ impl Rule {
             stats: Arc::default(),
         }
     }
+}
+
+/// `[defaults]`. It must be the same on every node, otherwise nodes apply one rule differently.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Defaults {
+    /// `mode` of a rule without one: `strict` or `eventual`.
+    ///
+    /// Default `strict`: a limit is exact unless the rule opts out.
+    pub mode: Mode,
+    /// `on_unavailable` of a rule without one: `allow`, `deny` or `local`.
+    ///
+    /// Default `local`: the node's own share of the limit, so that an outage neither admits nor
+    /// denies everything. Use `deny` for limits that protect money, `allow` for optional ones.
+    pub on_unavailable: OnUnavailable,
 }
 
 /// Hits of one rule on one node. Read by the metrics.

@@ -6,7 +6,7 @@
 
 use super::error::{Error, Reason};
 use super::keys::{self, Section};
-use super::yaml::{Kind, Mark, Meaning, Node};
+use super::yaml::{Kind, Meaning, Node};
 
 /// Checks a whole file.
 pub(super) fn check(file: &str, root: &Node) -> Result<(), Error> {
@@ -15,7 +15,7 @@ pub(super) fn check(file: &str, root: &Node) -> Result<(), Error> {
             return Ok(());
         }
         let reason = Reason::Type { expected: "a mapping", found: root.describe().into() };
-        return Err(fault(file, root.at, None, reason));
+        return Err(Error::new(file, Some(root.at), None, reason));
     };
     check_mapping(file, root, Some(Section::File))
 }
@@ -24,16 +24,19 @@ pub(super) fn check(file: &str, root: &Node) -> Result<(), Error> {
 fn check_mapping(file: &str, node: &Node, section: Option<Section>) -> Result<(), Error> {
     let Kind::Map(pairs) = &node.kind else {
         let found = if node.is_null() { "<nil>".into() } else { written(node) };
-        return Err(fault(file, node.at, None, Reason::ListOf(found)));
+        return Err(Error::new(file, Some(node.at), None, Reason::ListOf(found)));
     };
     for (key, value) in pairs.iter() {
         let name = match key.as_scalar() {
             Some(scalar) if scalar.meaning() == Meaning::Text => &*scalar.text,
-            _ => return Err(fault(file, key.at, None, Reason::KeyType(written(key)))),
+            _ => {
+                let reason = Reason::KeyType(written(key));
+                return Err(Error::new(file, Some(key.at), None, reason));
+            }
         };
         let Some(known) = keys::find(name) else {
             let reason = Reason::UnknownKey { key: name.into(), section };
-            return Err(fault(file, key.at, None, reason));
+            return Err(Error::new(file, Some(key.at), None, reason));
         };
         // The content of metadata is free.
         if known.name == "metadata" {
@@ -48,7 +51,7 @@ fn check_mapping(file: &str, node: &Node, section: Option<Section>) -> Result<()
             Kind::Scalar(scalar) => {
                 if scalar.meaning() == Meaning::OtherNumber {
                     let reason = Reason::Fraction((&*scalar.text).into());
-                    return Err(fault(file, value.at, Some(known.name), reason));
+                    return Err(Error::new(file, Some(value.at), Some(known.name), reason));
                 }
             }
         }
@@ -58,12 +61,8 @@ fn check_mapping(file: &str, node: &Node, section: Option<Section>) -> Result<()
 
 /// The kind of mapping that a key contains.
 fn place_of(key: &str) -> Option<Section> {
-    match key {
-        "descriptors" => Some(Section::Descriptor),
-        "rate_limit" => Some(Section::RateLimit),
-        "replaces" => Some(Section::Replaces),
-        _ => None,
-    }
+    let mut inner = [Section::Descriptor, Section::RateLimit, Section::Replaces].into_iter();
+    inner.find(|section| section.key() == Some(key))
 }
 
 fn written(node: &Node) -> Box<str> {
@@ -74,8 +73,4 @@ fn written(node: &Node) -> Box<str> {
         },
         None => node.describe().into(),
     }
-}
-
-fn fault(file: &str, at: Mark, key: Option<&'static str>, reason: Reason) -> Error {
-    Error { file: file.into(), at: Some(at), key, reason }
 }

@@ -16,7 +16,9 @@
 //! merge        : used[actor] = max(used[actor], theirs[actor]);  the same for refunded
 //! ```
 //!
-//! The newest `sub_windows + 1` slices matter; merging a newer slice drops the older ones.
+//! The value is cached, so a decision does not add up the counters. Two nodes may refund the same
+//! hit at the same time; the difference then stops at zero. The newest `sub_windows + 1` slices
+//! matter; merging a newer slice drops the older ones.
 //!
 //! # Example
 //!
@@ -35,16 +37,13 @@
 //! Source: Shapiro et al., "A comprehensive study of convergent and commutative replicated data
 //! types", INRIA RR-7506, 2011, section 3.1.
 
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeSet};
 
-use crdts::{Dot, VClock};
+use crdts::{CmRDT, Dot, VClock};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::actor::ActorId;
-use super::delta::{self, ACTOR_COUNT_MAX, ACTORS_MAX, Delta, DeltaSlice, shape_of};
-use super::pn_counter::{self, MergeStats, PnCounter};
+use super::delta::{self, ACTOR_COUNT_MAX, ACTORS_MAX, ActorId, Delta, DeltaSlice, shape_of};
 use crate::quota::Quota;
 use crate::units::{Span, Timestamp};
 
@@ -61,8 +60,19 @@ pub struct ActorCounters {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Slice {
-    index: u64,
-    hits: PnCounter,
+    counts: DeltaSlice,
+    /// Hits less refunds. A saturated counter may stand for more hits than it can hold, so refunds
+    /// no longer lower the value.
+    value: u64,
+}
+
+/// What a merge of per-actor counters did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MergeStats {
+    /// Whether any counter grew.
+    pub changed: bool,
+    /// Counters that were dropped because the slice already holds [`ACTORS_MAX`] actors.
+    pub refused: usize,
 }
 
 impl ActorCounters {
@@ -79,57 +89,39 @@ impl ActorCounters {
 
     /// The hits of slice `index`, all actors together.
     pub fn sum(&self, index: u64) -> u64 {
-        self.slices.iter().find(|slice| slice.index == index).map_or(0, |slice| slice.hits.value())
+        self.slices.iter().find(|slice| slice.counts.index == index).map_or(0, |slice| slice.value)
     }
 
     /// The actors that counted or refunded in any slice.
     pub fn actors(&self) -> BTreeSet<ActorId> {
-        let clocks =
-            self.slices.iter().flat_map(|slice| [slice.hits.used(), slice.hits.refunded()]);
+        let counts = self.slices.iter().map(|slice| &slice.counts);
+        let clocks = counts.flat_map(|counts| [&counts.used, &counts.refunded]);
         clocks.flat_map(|clock| clock.dots.keys().copied()).collect()
     }
 
     /// All counters, for a peer.
     pub fn to_delta(&self) -> Delta {
-        self.delta(self.slices.iter().map(Slice::to_delta))
+        self.delta(self.slices.iter().map(|slice| slice.counts.clone()))
     }
 
     /// The counters of the actors that `is_included` selects, in all slices: an earlier message may
     /// have been lost, or its receiver restarted, longer ago than a slice is long.
     pub fn delta_of(&self, is_included: impl Fn(ActorId) -> bool) -> Delta {
-        let part = |clock: &VClock<ActorId>| VClock {
-            dots: clock
-                .dots
-                .iter()
-                .filter(|(actor, _)| is_included(**actor))
-                .map(|(actor, count)| (*actor, *count))
-                .collect(),
-        };
-        let slices = self.slices.iter().map(|slice| DeltaSlice {
-            index: slice.index,
-            used: part(slice.hits.used()),
-            refunded: part(slice.hits.refunded()),
-        });
-        self.delta(slices.filter(|slice| !slice.is_empty()))
+        self.view(|clock| {
+            let included = clock.dots.iter().filter(|(actor, _)| is_included(**actor));
+            VClock { dots: included.map(|(actor, count)| (*actor, *count)).collect() }
+        })
     }
 
     /// The counts as another region receives them: the counters of all local actors summed into one
     /// counter of `region`. The sum only grows, because each of its parts does; so a local actor
     /// must stay local after its node has left.
     pub fn region_view(&self, region: ActorId, is_local: impl Fn(ActorId) -> bool) -> Delta {
-        let collapse = |clock: &VClock<ActorId>| -> VClock<ActorId> {
-            let mut local = clock.clone();
-            local.dots.retain(|actor, _| is_local(*actor));
-            let sum = pn_counter::sum(&local).min(ACTOR_COUNT_MAX);
+        self.view(|clock| {
+            let local = clock.dots.iter().filter(|(actor, _)| is_local(**actor));
+            let sum = sum(local.map(|(_, count)| count)).min(ACTOR_COUNT_MAX);
             (sum > 0).then(|| Dot::new(region, sum)).into_iter().collect()
-        };
-        let mut view = self.delta(self.slices.iter().map(|slice| DeltaSlice {
-            index: slice.index,
-            used: collapse(slice.hits.used()),
-            refunded: collapse(slice.hits.refunded()),
-        }));
-        view.drop_empty();
-        view
+        })
     }
 
     /// Merges a peer's counters. A delta of another shape belongs to another rule and is ignored.
@@ -147,7 +139,7 @@ impl ActorCounters {
         }
         for theirs in delta.slices.iter().filter(|slice| !slice.is_empty()) {
             let Some(mine) = self.slice_mut(theirs.index) else { continue };
-            stats = stats.and(mine.hits.merge(theirs, actors_max));
+            mine.merge(theirs, actors_max, &mut stats);
         }
         stats
     }
@@ -175,24 +167,24 @@ impl ActorCounters {
         (0..).map(move |age| {
             let wanted = index.checked_sub(age);
             slices
-                .next_if(|slice| Some(slice.index) == wanted)
-                .map_or(0, |slice| slice.hits.value())
+                .next_if(|slice| Some(slice.counts.index) == wanted)
+                .map_or(0, |slice| slice.value)
         })
     }
 
     /// Adds `hits` to the counter of `me` in slice `index`.
     pub(super) fn charge(&mut self, me: ActorId, hits: u64, index: u64) {
         if let Some(slice) = self.slice_mut(index) {
-            slice.hits.charge(me, hits);
+            slice.charge(me, hits);
         }
     }
 
     /// Refunds hits in the counters of `me` in the `depth` slices up to `index`, the newest first,
     /// at most what they hold.
     pub(super) fn refund(&mut self, me: ActorId, mut refund: u64, index: u64, depth: usize) {
-        let in_view = |slice: &&mut Slice| index - slice.index < depth as u64;
+        let in_view = |slice: &&mut Slice| index - slice.counts.index < depth as u64;
         for slice in self.slices.iter_mut().take_while(in_view) {
-            refund -= slice.hits.refund(me, refund);
+            refund -= slice.refund(me, refund);
         }
     }
 
@@ -209,7 +201,7 @@ impl ActorCounters {
 
     /// Number of the newest slice present.
     pub(super) fn newest(&self) -> Option<u64> {
-        self.slices.first().map(|slice| slice.index)
+        self.slices.first().map(|slice| slice.counts.index)
     }
 
     /// The slice `index`, created if necessary; `None` when it is too old to matter.
@@ -220,13 +212,24 @@ impl ActorCounters {
             return None;
         }
         if index > newest {
-            self.slices.retain(|slice| index - slice.index < kept);
+            self.slices.retain(|slice| index - slice.counts.index < kept);
         }
-        let at = self.slices.partition_point(|slice| slice.index > index);
-        if self.slices.get(at).is_none_or(|slice| slice.index != index) {
-            self.slices.insert(at, Slice { index, hits: PnCounter::default() });
+        let at = self.slices.partition_point(|slice| slice.counts.index > index);
+        if self.slices.get(at).is_none_or(|slice| slice.counts.index != index) {
+            let counts = DeltaSlice { index, used: VClock::default(), refunded: VClock::default() };
+            self.slices.insert(at, Slice { counts, value: 0 });
         }
         self.slices.get_mut(at)
+    }
+
+    /// The part of each clock that `part` returns, without the slices that are then empty.
+    fn view(&self, part: impl Fn(&VClock<ActorId>) -> VClock<ActorId>) -> Delta {
+        let slices = self.slices.iter().map(|Slice { counts, .. }| DeltaSlice {
+            index: counts.index,
+            used: part(&counts.used),
+            refunded: part(&counts.refunded),
+        });
+        self.delta(slices.filter(|slice| !slice.is_empty()))
     }
 
     fn delta(&self, slices: impl Iterator<Item = DeltaSlice>) -> Delta {
@@ -235,12 +238,63 @@ impl ActorCounters {
 }
 
 impl Slice {
-    fn to_delta(&self) -> DeltaSlice {
-        DeltaSlice {
-            index: self.index,
-            used: self.hits.used().clone(),
-            refunded: self.hits.refunded().clone(),
+    /// Adds to the hits of `me`.
+    fn charge(&mut self, me: ActorId, hits: u64) {
+        increase(&mut self.counts.used, me, hits);
+        self.refresh();
+    }
+
+    /// Adds to the refunds of `me`, at most the value. Returns how much was refunded.
+    fn refund(&mut self, me: ActorId, refund: u64) -> u64 {
+        let part = refund.min(self.value);
+        if part > 0 {
+            increase(&mut self.counts.refunded, me, part);
+            self.refresh();
         }
+        part
+    }
+
+    /// Takes the maximum of every counter, for at most `actors_max` actors.
+    fn merge(&mut self, theirs: &DeltaSlice, actors_max: usize, stats: &mut MergeStats) {
+        merge_clock(&mut self.counts.used, &theirs.used, actors_max, stats);
+        merge_clock(&mut self.counts.refunded, &theirs.refunded, actors_max, stats);
+        self.refresh();
+    }
+
+    fn refresh(&mut self) {
+        let DeltaSlice { used, refunded, .. } = &self.counts;
+        let is_saturated = used.dots.values().any(|count| *count >= ACTOR_COUNT_MAX);
+        let (used, refunded) = (sum(used.dots.values()), sum(refunded.dots.values()));
+        self.value = if is_saturated { used } else { used.saturating_sub(refunded) };
+    }
+}
+
+fn sum<'a>(counts: impl Iterator<Item = &'a u64>) -> u64 {
+    counts.fold(0, |sum, count| sum.saturating_add(*count))
+}
+
+fn increase(clock: &mut VClock<ActorId>, me: ActorId, by: u64) {
+    let count = clock.get(&me).saturating_add(by).min(ACTOR_COUNT_MAX);
+    clock.apply(Dot::new(me, count));
+}
+
+fn merge_clock(
+    mine: &mut VClock<ActorId>,
+    theirs: &VClock<ActorId>,
+    actors_max: usize,
+    stats: &mut MergeStats,
+) {
+    for (actor, count) in &theirs.dots {
+        let known = mine.get(actor);
+        if *count <= known {
+            continue;
+        }
+        if known == 0 && mine.dots.len() >= actors_max {
+            stats.refused += 1;
+            continue;
+        }
+        stats.changed = true;
+        mine.apply(Dot::new(*actor, *count));
     }
 }
 
@@ -249,16 +303,10 @@ impl TryFrom<Delta> for ActorCounters {
 
     /// Applies the bounds of a delta, except those that need a clock.
     fn try_from(delta: Delta) -> Result<Self, delta::Error> {
-        delta.validate(&delta::Bounds {
-            now: Timestamp::NEVER,
-            ahead_max: Span::ZERO,
-            actors_max: ACTORS_MAX,
-        })?;
-        let mut actor_counters = Self {
-            slice_ns: delta.slice_ns,
-            slices_kept: delta.slices_kept,
-            slices: SmallVec::new(),
-        };
+        let (now, ahead_max) = (Timestamp::NEVER, Span::ZERO);
+        delta.validate(&delta::Bounds { now, ahead_max, actors_max: ACTORS_MAX })?;
+        let Delta { slice_ns, slices_kept, .. } = delta;
+        let mut actor_counters = Self { slice_ns, slices_kept, slices: SmallVec::new() };
         actor_counters.merge_within(&delta, ACTORS_MAX);
         Ok(actor_counters)
     }
@@ -334,6 +382,26 @@ mod tests {
         received.merge(&mine.delta_of(|actor| actor == A));
         assert_eq!((received.sum(9), received.sum(8), received.sum(7)), (0, 4, 5));
         assert_eq!(received.actors(), BTreeSet::from([A]));
+    }
+
+    #[test]
+    fn concurrent_refunds_of_one_hit_leave_zero() {
+        let mut here = actor_counters();
+        here.charge(A, 1, 7);
+        let mut there = here.clone();
+        here.refund(A, 5, 7, 1);
+        there.refund(B, 5, 7, 1);
+        assert_eq!((here.sum(7), there.sum(7)), (0, 0));
+        here.merge(&there.to_delta());
+        assert_eq!(here.sum(7), 0);
+    }
+
+    #[test]
+    fn a_saturated_counter_stays_full_after_a_refund() {
+        let mut mine = actor_counters();
+        mine.charge(A, u64::MAX, 7);
+        mine.refund(A, u64::MAX, 7, 1);
+        assert_eq!(mine.sum(7), ACTOR_COUNT_MAX);
     }
 
     #[test]

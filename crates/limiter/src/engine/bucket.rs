@@ -17,7 +17,7 @@
 
 use super::state::State;
 use super::tat::{Rate, Tat, Ticks, Wait};
-use super::verdict::{Retry, Update, Verdict, excess};
+use super::verdict::{Retry, Update, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
@@ -33,14 +33,11 @@ pub(super) fn evaluate(
     let Some(rate) = Rate::of(quota) else { return (None, deny_all(quota, hits)) };
     let request = BucketRequest { rate, size, before: tat(state), hits, now };
     let Some(Outcome { next, remaining, reset, retry }) =
-        request.evaluate_narrow().or_else(|| request.evaluate_wide())
+        request.evaluate::<u64>().or_else(|| request.evaluate_wide())
     else {
         return (None, deny_all(quota, hits));
     };
-    let allowed = retry == Retry::Now;
-    let excess = excess(allowed, hits, remaining);
-    let limit = quota.limit();
-    (next, Verdict { allowed, limit, remaining, reset, retry, delay: Span::ZERO, excess })
+    (next, Verdict::new(quota, hits, remaining, reset, retry))
 }
 
 #[derive(Clone, Copy)]
@@ -54,17 +51,12 @@ struct BucketRequest {
 
 struct Outcome {
     next: Option<Tat>,
-    remaining: u32,
+    remaining: u64,
     reset: Span,
     retry: Retry,
 }
 
 impl BucketRequest {
-    #[inline]
-    fn evaluate_narrow(self) -> Option<Outcome> {
-        self.evaluate::<u64>()
-    }
-
     /// Nothing is too wide for 128 bits.
     #[cold]
     fn evaluate_wide(self) -> Option<Outcome> {
@@ -93,7 +85,6 @@ impl BucketRequest {
         let wait = rate.wait(debt_after)?;
         let outcome = |debt_after: T, wait: Wait, next, retry| {
             let remaining = rate.hits(capacity.saturating_sub(debt_after))?;
-            let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
             Some(Outcome { next, remaining, reset: wait.span_ceil(), retry })
         };
         // Without a state there is nothing to refund, and none is created for a refund.
@@ -123,12 +114,16 @@ pub(super) fn store((next, verdict): Update<Tat>, state: &mut State) -> Verdict 
 
 /// The longest time in which a bucket of `quota` drains: how far ahead of now its TAT can be.
 pub(super) fn drain_time(quota: &Quota) -> Span {
-    let size = match quota.queue() {
-        Some(waiting_max) => waiting_max.saturating_add(1),
-        None => quota.burst(),
-    };
-    let drained = |rate: Rate| Some(rate.wait(rate.cost::<u128>(u64::from(size))?)?.span_ceil());
+    let cost = |rate: Rate| rate.cost::<u128>(u64::from(size(quota)));
+    let drained = |rate: Rate| Some(rate.wait(cost(rate)?)?.span_ceil());
     Rate::of(quota).and_then(drained).unwrap_or(Span::ZERO)
+}
+
+/// Most hits that a bucket of `quota` holds. The queue's hit above its length is the one that
+/// passes without waiting.
+#[inline]
+pub(super) fn size(quota: &Quota) -> u32 {
+    quota.queue().map_or_else(|| quota.burst(), |waiting_max| waiting_max.saturating_add(1))
 }
 
 /// The TAT in `state`; a state of another algorithm counts as none.
@@ -138,14 +133,6 @@ pub(super) fn tat(state: &State) -> Option<Tat> {
 
 /// The verdict of a limit of zero: only peeks and refunds pass.
 fn deny_all(quota: &Quota, hits: Hits) -> Verdict {
-    let allowed = hits.charge() == 0;
-    Verdict {
-        allowed,
-        limit: quota.limit(),
-        remaining: 0,
-        reset: Span::ZERO,
-        retry: if allowed { Retry::Now } else { Retry::Never },
-        delay: Span::ZERO,
-        excess: excess(allowed, hits, 0),
-    }
+    let retry = if hits.charge() == 0 { Retry::Now } else { Retry::Never };
+    Verdict::new(quota, hits, 0, Span::ZERO, retry)
 }

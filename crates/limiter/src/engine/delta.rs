@@ -5,10 +5,11 @@
 //! not change the result. It must pass [`Delta::validate`] before it is merged: a per-actor counter
 //! only grows, so one absurd value would stay until its window is over.
 
+use std::fmt;
+
 use crdts::VClock;
 use serde::{Deserialize, Serialize};
 
-use super::actor::ActorId;
 use crate::quota::{Quota, SUB_WINDOWS_MAX, WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Span, Timestamp};
 
@@ -17,6 +18,30 @@ pub const ACTOR_COUNT_MAX: u64 = u32::MAX as u64;
 /// Most actors in one slice, the local one included. A cluster has tens of nodes; a node that
 /// restarts within a long window leaves the counter of its previous incarnation behind.
 pub const ACTORS_MAX: usize = 1024;
+
+/// One writer of per-actor counters: a node in one incarnation, or a region as another region sees
+/// it.
+///
+/// A restarted node is a new actor. So a per-actor counter only ever grows, although the count that
+/// the node held in memory is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ActorId(u64);
+
+impl ActorId {
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ActorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 /// All or some of the per-actor counters of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,7 +150,7 @@ impl Delta {
             slice.used.dots.retain(|actor, _| is_kept(*actor));
             slice.refunded.dots.retain(|actor, _| is_kept(*actor));
         }
-        self.drop_empty();
+        self.slices.retain(|slice| !slice.is_empty());
     }
 
     /// Size in a message: one unit per counter and one per slice.
@@ -146,11 +171,6 @@ impl Delta {
     #[must_use]
     pub fn without_slices(&self) -> Self {
         Self { slice_ns: self.slice_ns, slices_kept: self.slices_kept, slices: Vec::new() }
-    }
-
-    /// Drops slices without counters.
-    pub(super) fn drop_empty(&mut self) {
-        self.slices.retain(|slice| !slice.is_empty());
     }
 }
 

@@ -9,14 +9,10 @@
 
 use smallvec::SmallVec;
 
-use super::actor::ActorId;
-use super::actor_counters::ActorCounters;
-use super::delta::Delta;
-use super::fixed_window;
-use super::pn_counter::MergeStats;
+use super::actor_counters::{ActorCounters, MergeStats};
+use super::delta::{ActorId, Delta};
 use super::slices::{Slices, take_refund};
-use super::state::State;
-use super::verdict::Verdict;
+use super::{fixed_window, state::State, verdict::Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
 

@@ -66,33 +66,22 @@ pub(super) fn verdict(
     end: Timestamp,
 ) -> Verdict {
     let limit = u64::from(quota.limit());
-    let allowed = used <= limit || hits.refund() > 0;
     let reset = end.since(now);
-    Verdict {
-        allowed,
-        limit: quota.limit(),
-        remaining: u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX),
-        reset,
-        retry: match allowed {
-            true => Retry::Now,
-            false if hits.charge() > limit => Retry::Never,
-            // Zero only where time saturates; a denied request never gets a zero wait.
-            false => Retry::After(reset.max(Span::from_nanos(1))),
-        },
-        delay: Span::ZERO,
-        excess: if allowed { 0 } else { u32::try_from(used - limit).unwrap_or(u32::MAX) },
-    }
+    let allowed = used <= limit || hits.refund() > 0;
+    let retry = match allowed {
+        true => Retry::Now,
+        false if hits.charge() > limit => Retry::Never,
+        // Zero only where time saturates; a denied request never gets a zero wait.
+        false => Retry::After(reset.max(Span::from_nanos(1))),
+    };
+    let excess = if allowed { 0 } else { u32::try_from(used - limit).unwrap_or(u32::MAX) };
+    Verdict { excess, ..Verdict::new(quota, hits, limit.saturating_sub(used), reset, retry) }
 }
 
 /// When window `index` ends.
 pub(super) fn end(index: u32, quota: &Quota) -> Timestamp {
-    match index.checked_add(1) {
-        Some(next) => {
-            let nanos = u64::from(next).saturating_mul(quota.window().as_nanos());
-            Timestamp::from_nanos(nanos)
-        }
-        None => Timestamp::NEVER,
-    }
+    let nanos = |next: u32| u64::from(next).saturating_mul(quota.window().as_nanos());
+    index.checked_add(1).map_or(Timestamp::NEVER, |next| Timestamp::from_nanos(nanos(next)))
 }
 
 /// The number of the window that contains `now`.

@@ -39,22 +39,16 @@
 //! Source: Turner 1986 for the meter (ITU-T I.371 annex A.1.2, "continuous-state leaky bucket");
 //! nginx `limit_req` for the queue with a bounded wait.
 
-use super::bucket;
-use super::state::State;
 use super::tat::{Rate, Tat, Wait};
-use super::verdict::Update;
+use super::{bucket, state::State, verdict::Update};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
 #[inline]
 pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<Tat> {
-    let Some(waiting_max) = quota.queue() else {
-        return bucket::evaluate(state, quota, quota.burst(), hits, now);
-    };
-    let size = waiting_max.saturating_add(1);
-    let (next, mut verdict) = bucket::evaluate(state, quota, size, hits, now);
-    if let (true, Some(before_last), Some(rate)) =
-        (verdict.allowed, hits.charge().checked_sub(1), Rate::of(quota))
+    let (next, mut verdict) = bucket::evaluate(state, quota, bucket::size(quota), hits, now);
+    if let (Some(_), true, Some(before_last), Some(rate)) =
+        (quota.queue(), verdict.allowed, hits.charge().checked_sub(1), Rate::of(quota))
     {
         let wait = || {
             let level: u128 = rate.debt(bucket::tat(state), now)?;

@@ -17,11 +17,12 @@ pub const ENTRIES_MAX: usize = LOG_LIMIT_MAX as usize;
 
 /// The admitted hits of one counter, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Parts", into = "Parts")]
+#[serde(try_from = "Parts")]
 pub struct Log {
     /// Strictly ascending times, counts above zero.
     entries: VecDeque<Entry>,
     /// Hits of all entries, cached for the decision.
+    #[serde(skip)]
     hits: u64,
     /// Time of the last change. Stored, because a refund may remove the newest entry.
     latest: u64,
@@ -201,7 +202,7 @@ impl Entry {
 }
 
 /// The wire form, before it is validated.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Parts {
     entries: Vec<Entry>,
     latest: u64,
@@ -223,12 +224,6 @@ impl TryFrom<Parts> for Log {
         }
         let hits = entries.iter().map(|entry| u64::from(entry.hits)).sum();
         Ok(Self { entries: entries.into(), hits, latest })
-    }
-}
-
-impl From<Log> for Parts {
-    fn from(Log { entries, latest, .. }: Log) -> Self {
-        Self { entries: entries.into(), latest }
     }
 }
 

@@ -29,9 +29,10 @@
 //! 1. [`Algorithm`]: append a variant, its name, and an entry in `ALL`.
 //! 2. [`Quota::new`]: validate the parts that it accepts.
 //! 3. `engine/<name>.rs`: `evaluate` (new state and verdict), with formula, example, bound, source.
+//!    `gcra.rs` and `token_bucket.rs` hold documentation alone: `bucket.rs` evaluates both.
 //! 4. [`decide`] and [`preview`] in this file: one arm each.
 //! 5. Only for a new form of state: append a [`State`] variant, then follow the compiler through
-//!    `state.rs` (size, digest), `lifetime.rs` (expiry, plausibility) and `merge.rs` (join).
+//!    `state.rs` (size, join, digest) and `lifetime.rs` (expiry, plausibility).
 //! 6. `tests/limiter/engine_laws.rs`: add it to the list of quotas; every law then covers it.
 
 // Public for their documentation: each algorithm holds its formula, example and bound.
@@ -48,23 +49,18 @@ pub mod log;
 pub mod sub_windows;
 pub mod tat;
 
-mod actor;
 mod bucket;
 mod eventual;
 mod lifetime;
-mod merge;
-mod pn_counter;
 mod slices;
 mod state;
 mod verdict;
 
-pub use actor::ActorId;
-pub use actor_counters::ActorCounters;
-pub use delta::Delta;
+pub use actor_counters::{ActorCounters, MergeStats};
+pub use delta::{ActorId, Delta};
 pub use eventual::{decide_eventual, preview_eventual};
 pub use lifetime::AHEAD_MAX;
 pub use log::Log;
-pub use pn_counter::MergeStats;
 pub use state::State;
 pub use sub_windows::SubWindows;
 pub use tat::Tat;
@@ -81,13 +77,13 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
         Algorithm::SlidingWindowCounter if quota.sub_windows() > 1 => {
             return sliding_window_counter::decide_sliced(state, quota, hits, now);
         }
-        Algorithm::TokenBucket => {
-            return bucket::store(token_bucket::evaluate(state, quota, hits, now), state);
+        Algorithm::TokenBucket | Algorithm::Gcra => {
+            let update = bucket::evaluate(state, quota, quota.burst(), hits, now);
+            return bucket::store(update, state);
         }
         Algorithm::LeakyBucket => {
             return bucket::store(leaky_bucket::evaluate(state, quota, hits, now), state);
         }
-        Algorithm::Gcra => return bucket::store(gcra::evaluate(state, quota, hits, now), state),
         Algorithm::SlidingWindowCounter => {
             sliding_window_counter::evaluate(state, quota, hits, now)
         }
@@ -110,8 +106,9 @@ pub fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verd
             sliding_window_counter::evaluate(state, quota, hits, now).1
         }
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, hits, now).1,
-        Algorithm::TokenBucket => token_bucket::evaluate(state, quota, hits, now).1,
+        Algorithm::TokenBucket | Algorithm::Gcra => {
+            bucket::evaluate(state, quota, quota.burst(), hits, now).1
+        }
         Algorithm::LeakyBucket => leaky_bucket::evaluate(state, quota, hits, now).1,
-        Algorithm::Gcra => gcra::evaluate(state, quota, hits, now).1,
     }
 }

@@ -16,7 +16,7 @@
 //! slice, without a jump between slices. So the slices are tried in order, and within the first
 //! that suffices the linear equation is solved for the first whole nanosecond.
 
-use super::verdict::{Retry, Verdict, excess};
+use super::verdict::{Retry, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
@@ -45,20 +45,10 @@ impl Slices<'_> {
         } else {
             self.retry(limit - hits.charge())
         };
-        let allowed = retry == Retry::Now;
-        let charged = if allowed { hits.charge() } else { 0 };
+        let charged = if retry == Retry::Now { hits.charge() } else { 0 };
         let remaining = limit.saturating_sub(self.used_ceil()).saturating_sub(charged);
         let reset = if charged > 0 { self.expires_at(0) } else { self.reset() };
-        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
-        Verdict {
-            allowed,
-            limit: quota.limit(),
-            remaining,
-            reset: reset.since(self.now),
-            retry,
-            delay: Span::ZERO,
-            excess: excess(allowed, hits, remaining),
-        }
+        Verdict::new(quota, hits, remaining, reset.since(self.now), retry)
     }
 
     /// From this instant on the slice that is `age` slices old no longer matters.
@@ -75,16 +65,14 @@ impl Slices<'_> {
 
     fn fits(&self, limit: u64, hits: u64) -> bool {
         let slice = u128::from(self.slice_ns);
-        let (full, oldest) = self.full_and_oldest();
-        let overlap = u128::from(self.slice_ns - self.elapsed());
-        (full + u128::from(hits)) * slice + oldest * overlap <= u128::from(limit) * slice
+        let (full, partial) = self.full_and_partial();
+        (full + u128::from(hits)) * slice + partial <= u128::from(limit) * slice
     }
 
     /// The count of the window rounded up, so that `limit − used` still fits.
     fn used_ceil(&self) -> u64 {
-        let (full, oldest) = self.full_and_oldest();
-        let overlap = u128::from(self.slice_ns - self.elapsed());
-        let used = full + (oldest * overlap).div_ceil(u128::from(self.slice_ns));
+        let (full, partial) = self.full_and_partial();
+        let used = full + partial.div_ceil(u128::from(self.slice_ns));
         u64::try_from(used).unwrap_or(u64::MAX)
     }
 
@@ -112,10 +100,11 @@ impl Slices<'_> {
         Retry::After(wait.max(Span::from_nanos(1)))
     }
 
-    /// The sum of the full slices, and the one that overlaps in part.
-    fn full_and_oldest(&self) -> (u128, u128) {
+    /// The hits of the slices that count in full, and those of the oldest times its overlap.
+    fn full_and_partial(&self) -> (u128, u128) {
         let Some((&oldest, full)) = self.counts.split_last() else { return (0, 0) };
-        (full.iter().map(|&count| u128::from(count)).sum(), u128::from(oldest))
+        let overlap = u128::from(self.slice_ns - self.elapsed());
+        (full.iter().map(|&count| u128::from(count)).sum(), u128::from(oldest) * overlap)
     }
 
     /// The part of the current slice that has passed; zero after the clock stepped back.

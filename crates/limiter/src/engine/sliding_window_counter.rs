@@ -39,34 +39,25 @@
 
 use smallvec::SmallVec;
 
-use super::fixed_window;
 use super::slices::{Slices, take_refund};
-use super::state::State;
-use super::sub_windows::SubWindows;
 use super::verdict::{Update, Verdict};
+use super::{fixed_window, state::State, sub_windows::SubWindows};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
 /// Evaluates a request over one slice, the whole window.
 pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
     let (index, prev, cur) = advance(state, fixed_window::index_at(now, quota));
-    let counts = [u64::from(cur), u64::from(prev)];
-    let slice_ns = quota.window().as_nanos().max(1);
-
+    let before = [u64::from(cur), u64::from(prev)];
+    let mut counts = before;
     if hits.refund() > 0 {
-        let from_cur = hits.refund().min(u64::from(cur));
-        let from_prev = (hits.refund() - from_cur).min(u64::from(prev));
-        let counts = [u64::from(cur) - from_cur, u64::from(prev) - from_prev];
-        let verdict =
-            Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
-        let next = (from_cur + from_prev > 0).then(|| counter(index, counts));
-        return (next, verdict);
+        take_refund(&mut counts, hits.refund());
     }
+    let slice_ns = quota.window().as_nanos().max(1);
     let verdict =
         Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
-    let counted = verdict.allowed && hits != Hits::PEEK;
-    let next =
-        counted.then(|| counter(index, [u64::from(cur).saturating_add(hits.charge()), counts[1]]));
+    counts[0] = counts[0].saturating_add(hits.charge());
+    let next = (verdict.allowed && counts != before).then(|| counter(index, counts));
     (next, verdict)
 }
 
@@ -107,10 +98,7 @@ pub(super) fn preview_sliced(state: &State, quota: &Quota, hits: Hits, now: Time
 
 /// From this instant on a counter whose current window is `index` does not matter.
 pub(super) fn expires_at(index: u32, quota: &Quota) -> Timestamp {
-    match index.checked_add(1) {
-        Some(next) => fixed_window::end(next, quota),
-        None => Timestamp::NEVER,
-    }
+    index.checked_add(1).map_or(Timestamp::NEVER, |next| fixed_window::end(next, quota))
 }
 
 /// The counter as of window `present`, or of a later one that was counted in already.

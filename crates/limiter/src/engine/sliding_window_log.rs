@@ -32,9 +32,8 @@
 //! Source: Figma, "An alternative approach to rate limiting", 2017, which names the algorithm and
 //! its cost.
 
-use super::log::Log;
-use super::state::State;
-use super::verdict::{Retry, Verdict, excess};
+use super::verdict::{Retry, Verdict};
+use super::{log::Log, state::State};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
@@ -88,16 +87,7 @@ pub(super) fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) 
     } else {
         log.expiry_of_newest(hits.refund(), at, window).map_or(Span::ZERO, |end| end.since(now))
     };
-    let remaining = u32::try_from(limit.saturating_sub(used)).unwrap_or(u32::MAX);
-    Verdict {
-        allowed,
-        limit: quota.limit(),
-        remaining,
-        reset,
-        retry,
-        delay: Span::ZERO,
-        excess: excess(allowed, hits, remaining),
-    }
+    Verdict::new(quota, hits, limit.saturating_sub(used), reset, retry)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::units::{Hits, Timestamp};
 
 /// Hits of the last `sub_windows + 1` slices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Parts", into = "Parts")]
+#[serde(try_from = "Parts")]
 pub struct SubWindows {
     slice_ns: u64,
     index: u64,
@@ -123,7 +123,7 @@ impl SubWindows {
 }
 
 /// The wire form, before it is validated.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Parts {
     slice_ns: u64,
     index: u64,
@@ -141,12 +141,6 @@ impl TryFrom<Parts> for SubWindows {
             return Err(Error::Length(slice_ns));
         }
         Ok(Self { slice_ns, index, counts: counts.into_boxed_slice() })
-    }
-}
-
-impl From<SubWindows> for Parts {
-    fn from(SubWindows { slice_ns, index, counts }: SubWindows) -> Self {
-        Self { slice_ns, index, counts: counts.into_vec() }
     }
 }
 

@@ -34,24 +34,11 @@
 //! RFC 2697 section 3 for the form with a committed burst size. The evaluation is that of
 //! `engine/bucket.rs`.
 
-use super::bucket;
-use super::state::State;
-use super::tat::Tat;
-use super::verdict::Update;
-use crate::quota::Quota;
-use crate::units::{Hits, Timestamp};
-
-#[inline]
-pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<Tat> {
-    bucket::evaluate(state, quota, quota.burst(), hits, now)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{Retry, decide};
-    use super::*;
-    use crate::quota::{Algorithm, QuotaParts};
-    use crate::units::Span;
+    use super::super::{Retry, State, decide};
+    use crate::quota::{Algorithm, Quota, QuotaParts};
+    use crate::units::{Hits, Span, Timestamp};
 
     #[test]
     fn the_worked_example_holds() {

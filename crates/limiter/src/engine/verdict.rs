@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::quota::Quota;
 use crate::units::{Hits, Span};
 
 /// The answer of one limit to one request.
@@ -26,6 +27,24 @@ pub struct Verdict {
     pub excess: u32,
 }
 
+impl Verdict {
+    /// The verdict of `retry`, without a delay.
+    #[inline]
+    pub(crate) fn new(
+        quota: &Quota,
+        hits: Hits,
+        remaining: u64,
+        reset: Span,
+        retry: Retry,
+    ) -> Self {
+        let narrow = |hits: u64| u32::try_from(hits).unwrap_or(u32::MAX);
+        let (allowed, remaining) = (retry == Retry::Now, narrow(remaining));
+        let too_many = hits.charge().saturating_sub(u64::from(remaining));
+        let excess = if allowed { 0 } else { narrow(too_many) };
+        Self { allowed, limit: quota.limit(), remaining, reset, retry, delay: Span::ZERO, excess }
+    }
+}
+
 /// When a denied request may be tried again.
 ///
 /// **Invariant:** the time is exact. If no other request arrives, the same request is denied one
@@ -43,20 +62,9 @@ pub enum Retry {
 impl Retry {
     /// The time to wait, if waiting helps.
     pub const fn after(self) -> Option<Span> {
-        match self {
-            Self::After(span) => Some(span),
-            Self::Now | Self::Never => None,
-        }
+        if let Self::After(span) = self { Some(span) } else { None }
     }
 }
 
 /// The outcome of evaluating a small state: the state to store, if it changes, and the verdict.
 pub(super) type Update<S> = (Option<S>, Verdict);
-
-/// How many of `hits` are too many when `remaining` would pass; zero when they were allowed.
-pub(super) fn excess(allowed: bool, hits: Hits, remaining: u32) -> u32 {
-    if allowed {
-        return 0;
-    }
-    u32::try_from(hits.charge().saturating_sub(u64::from(remaining))).unwrap_or(u32::MAX)
-}

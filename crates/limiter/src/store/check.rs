@@ -1,4 +1,5 @@
-//! One check: all limits of a descriptor, decided together under the lock of their shard.
+//! Checks: all limits of a descriptor, decided together under the lock of their shard; or many
+//! checks of one counter each, with their memory prefetched.
 //!
 //! **Several limits.** All are previewed first. Only when each would admit the hits is any of them
 //! charged, so a denial by the hourly limit consumes nothing of the minute's. The limits that would
@@ -7,20 +8,37 @@
 //! **Worked example.** 1 a second and 10 a minute, ten hits used in this minute: a check returns
 //! (allowed, 1 remaining) and (denied, retry at the end of the minute), and the hit of this second
 //! is still available.
+//!
+//! # Batches
+//!
+//! Each check takes its own lock and is decided as it would be alone, in the order of the slice.
+//! While one is decided, the slots of the [`AHEAD`] next ones are being fetched, so a thread waits
+//! for memory about once per batch instead of once per check.
+//!
+//! **Measured** (a million keys in random order, one thread): 310 to 400 ns a check one by one,
+//! 95 to 140 ns in batches of 32 (`docs/benchmarks.md`).
 
 use smallvec::SmallVec;
 
-use super::counting_mode::{CheckParams, CountingMode, LocalActor};
-use super::key::Counter;
+use super::counting_mode::{CheckParams, LocalActor};
 use super::overflow::{Overflow, Placement, refusal, shared_counter};
-use super::queues::Queues;
-use super::shard::Shard;
-use super::sharded::Store;
-use super::slot::Slot;
 use super::sync::{record_check, slice_expiry};
+use super::{key::Counter, queues::Queues, shard::Shard, sharded::Store, slot::Slot};
 use crate::engine::{State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
+
+/// How many checks ahead memory is prefetched. From 4 to 16 the time per check did not change
+/// beyond noise.
+const AHEAD: usize = 8;
+
+/// A check of one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SingleCheck {
+    pub counter: Counter,
+    /// Zero is a peek, which changes nothing.
+    pub hits: Hits,
+}
 
 /// One verdict per counter, in the same order.
 pub type Verdicts = SmallVec<[Verdict; 1]>;
@@ -34,7 +52,7 @@ impl Store {
     /// as its algorithm requires). Zero hits are a peek, which changes nothing. The counters share
     /// their `token` and have distinct tags.
     pub fn check(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
-        self.check_in(counters, CheckParams { hits, now, mode: CountingMode::Strict })
+        self.check_in(counters, CheckParams { hits, now, me: None })
     }
 
     /// Like [`Store::check`], but only if `owns` returns true under the lock; otherwise returns
@@ -49,7 +67,7 @@ impl Store {
     ) -> Option<Verdicts> {
         let Some(first) = counters.first() else { return Some(Verdicts::new()) };
         let mut shard = self.lock_for(first.key);
-        let params = CheckParams { hits, now, mode: CountingMode::Strict };
+        let params = CheckParams { hits, now, me: None };
         owns().then(|| shard.check(counters, params, &self.overflow))
     }
 
@@ -62,12 +80,67 @@ impl Store {
         me: impl Into<LocalActor>,
         now: Timestamp,
     ) -> Verdicts {
-        self.check_in(counters, CheckParams { hits, now, mode: CountingMode::Eventual(me.into()) })
+        self.check_in(counters, CheckParams { hits, now, me: Some(me.into()) })
     }
 
     fn check_in(&self, counters: &[Counter], params: CheckParams) -> Verdicts {
         let Some(first) = counters.first() else { return Verdicts::new() };
         self.lock_for(first.key).check(counters, params, &self.overflow)
+    }
+
+    /// Decides `checks` in their order as [`Store::check_if`] does, and passes each result to
+    /// `answer`: `None` where `owns`, called under the lock with the token of the key, returns
+    /// false.
+    pub fn check_batch_if(
+        &self,
+        checks: &[SingleCheck],
+        now: Timestamp,
+        owns: impl Fn(u64) -> bool,
+        answer: impl FnMut(Option<Verdict>),
+    ) {
+        self.check_batch(checks, None, now, owns, answer);
+    }
+
+    /// Decides `checks` in their order as [`Store::check_eventual`] does.
+    pub fn check_batch_eventual(
+        &self,
+        checks: &[SingleCheck],
+        me: impl Into<LocalActor>,
+        now: Timestamp,
+        mut answer: impl FnMut(Verdict),
+    ) {
+        let answer = |verdict: Option<_>| verdict.map_or((), &mut answer);
+        self.check_batch(checks, Some(me.into()), now, |_| true, answer);
+    }
+
+    fn check_batch(
+        &self,
+        checks: &[SingleCheck],
+        me: Option<LocalActor>,
+        now: Timestamp,
+        owns: impl Fn(u64) -> bool,
+        mut answer: impl FnMut(Option<Verdict>),
+    ) {
+        for check in checks.iter().take(AHEAD) {
+            self.prefetch(&check.counter);
+        }
+        for (at, check) in checks.iter().enumerate() {
+            if let Some(later) = checks.get(at + AHEAD) {
+                self.prefetch(&later.counter);
+            }
+            let token = check.counter.key.token;
+            let mut shard = self.shard(token).lock();
+            let params = CheckParams { hits: check.hits, now, me };
+            let verdict =
+                owns(token).then(|| shard.check_single(&check.counter, params, &self.overflow));
+            drop(shard);
+            answer(verdict);
+        }
+    }
+
+    /// Prefetches the memory that a check of `counter` reads.
+    fn prefetch(&self, counter: &Counter) {
+        self.shard(counter.key.token).prefetch(counter.key);
     }
 }
 
@@ -163,7 +236,7 @@ impl Shard {
             }
         }
         let is_new = |counter: &&Counter| self.table.find(counter.key).is_none();
-        let shared = |counter: &Counter| shared_counter(counter, params.mode);
+        let shared = |counter: &Counter| shared_counter(counter, params);
         let placement = overflow.place(counters.iter().filter(is_new).map(shared), params.now);
         let charged = if params.hits.charge() > 0 { new as u64 } else { 0 };
         match placement {
@@ -189,7 +262,7 @@ impl Shard {
         match placement {
             Placement::Table => self.charge_new(counter, params),
             Placement::Shared(shared) => {
-                let counter = shared_counter(counter, params.mode);
+                let counter = shared_counter(counter, params);
                 let params = params.strict_at(shared.instant(params.now));
                 let known = shared.charge_known(&counter, params);
                 let verdict = known.unwrap_or_else(|| shared.charge_new(&counter, params));
@@ -206,13 +279,10 @@ impl Shard {
         let Counter { key, quota } = counter;
         let (slot, queues) = self.live_mut(*key, params.now)?;
         let verdict = params.decide(&mut slot.state, quota);
-        match params.mode {
-            CountingMode::Strict => {
-                slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
-                record_change(slot, queues, quota, &verdict);
-            }
-            CountingMode::Eventual(_) => record_check(slot, queues, quota, params, Some(&verdict)),
+        if params.me.is_none() {
+            slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
         }
+        record_charge(slot, queues, quota, params, &verdict);
         Some(verdict)
     }
 
@@ -220,19 +290,13 @@ impl Shard {
     fn charge_new(&mut self, counter: &Counter, params: CheckParams) -> Verdict {
         let mut state = State::Absent;
         let verdict = params.decide(&mut state, &counter.quota);
-        let expires = match params.mode {
-            CountingMode::Strict => state.expires_at(&counter.quota),
-            CountingMode::Eventual(_) => slice_expiry(&counter.quota, params.now),
+        let expires = match params.me {
+            None => state.expires_at(&counter.quota),
+            Some(_) => slice_expiry(&counter.quota, params.now),
         };
         if !matches!(state, State::Absent) && expires > params.now {
             let mut slot = Slot::new(counter.key, state, expires);
-            let (queues, quota) = (&mut self.queues, &counter.quota);
-            match params.mode {
-                CountingMode::Strict => record_change(&mut slot, queues, quota, &verdict),
-                CountingMode::Eventual(_) => {
-                    record_check(&mut slot, queues, quota, params, Some(&verdict));
-                }
-            }
+            record_charge(&mut slot, &mut self.queues, &counter.quota, params, &verdict);
             self.insert(slot);
         }
         verdict
@@ -251,7 +315,7 @@ impl Shard {
         match placement {
             Placement::Table => params.preview(&State::Absent, quota),
             Placement::Shared(shared) => {
-                let key = shared_counter(counter, params.mode).key;
+                let key = shared_counter(counter, params).key;
                 let params = params.strict_at(shared.instant(params.now));
                 params.preview(shared.state(key, params.now).unwrap_or(&State::Absent), quota)
             }
@@ -262,17 +326,26 @@ impl Shard {
     /// A node receives the counts of an eventual key only while it checks the key itself, so the
     /// first denial in a slice is sent to peers although nothing was counted.
     fn record_denial(&mut self, counter: &Counter, params: CheckParams) {
-        if let (CountingMode::Eventual(_), Some((slot, queues))) =
-            (params.mode, self.live_mut(counter.key, params.now))
+        if params.me.is_some()
+            && let Some((slot, queues)) = self.live_mut(counter.key, params.now)
         {
             record_check(slot, queues, &counter.quota, params, None);
         }
     }
 }
 
-/// Queues a strict key for its replicas and for the disk after a charge or a refund changed it.
-fn record_change(slot: &mut Slot, queues: &mut Queues, quota: &Quota, verdict: &Verdict) {
-    if verdict.allowed || quota.algorithm() == Algorithm::FixedWindow {
+/// Queues what a charge changed.
+#[inline]
+fn record_charge(
+    slot: &mut Slot,
+    queues: &mut Queues,
+    quota: &Quota,
+    params: CheckParams,
+    verdict: &Verdict,
+) {
+    if params.me.is_some() {
+        record_check(slot, queues, quota, params, Some(verdict));
+    } else if verdict.allowed || quota.algorithm() == Algorithm::FixedWindow {
         queues.enqueue_strict(slot);
         queues.enqueue_snapshot(slot);
     }

@@ -6,12 +6,9 @@
 //!   since they were last written. Only those are kept over a restart.
 //! - **Handoff** and anti-entropy scan all keys of a token range.
 
-use super::key::KeyHash;
-use super::shard::Shard;
-use super::sharded::Store;
 use super::slot::{Meta, Slot};
-use crate::engine::State;
-use crate::units::Timestamp;
+use super::{key::KeyHash, shard::Shard, sharded::Store};
+use crate::{engine::State, units::Timestamp};
 
 /// Slots that one step of a scan looks at, under one lock.
 const SCAN_SLOTS: usize = 1_024;
@@ -127,7 +124,7 @@ impl Store {
         out: &mut Vec<StoredCounter>,
         mut select: impl FnMut(&mut Slot) -> bool,
     ) -> Option<Cursor> {
-        let mut shard = self.shard_at(from.shard)?.lock();
+        let mut shard = self.shards.get(from.shard)?.lock();
         let (range, next) = shard.table.next_range(from.seen, SCAN_SLOTS);
         let len_max = out.len().saturating_add(max.max(1));
         let mut seen = from.seen;
@@ -144,7 +141,7 @@ impl Store {
             return Some(Cursor { seen: next, ..from });
         }
         let next = from.shard + 1;
-        self.shard_at(next).map(|_| Cursor { shard: next, seen: None })
+        self.shards.get(next).map(|_| Cursor { shard: next, seen: None })
     }
 }
 
@@ -201,10 +198,7 @@ impl Store {
 
     /// Queues a strict key again. Does nothing if the key is gone.
     pub fn enqueue_replication(&self, key: KeyHash) {
-        let shard = &mut *self.shard(key.token).lock();
-        if let Some(slot) = shard.table.find_mut(key) {
-            shard.queues.enqueue_strict(slot);
-        }
+        self.change_slot(key, |slot, queues| queues.enqueue_strict(slot));
     }
 }
 
@@ -215,7 +209,7 @@ impl Store {
     /// changes made while it is off are not marked.
     pub fn set_snapshotted(&self, enabled: bool) {
         for shard in &self.shards {
-            shard.lock().queues.set_snapshotted(enabled);
+            shard.lock().queues.is_snapshotted = enabled;
         }
     }
 
@@ -241,9 +235,6 @@ impl Store {
 
     /// Marks a key as unsaved again. Does nothing if the key is gone.
     pub fn enqueue_snapshot(&self, key: KeyHash) {
-        let shard = &mut *self.shard(key.token).lock();
-        if let Some(slot) = shard.table.find_mut(key) {
-            shard.queues.enqueue_snapshot(slot);
-        }
+        self.change_slot(key, |slot, queues| queues.enqueue_snapshot(slot));
     }
 }

@@ -25,55 +25,35 @@ impl From<ActorId> for LocalActor {
     }
 }
 
-/// Who counts: the owner alone, or every actor in a counter of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CountingMode {
-    /// This node is the owner; its state is complete.
-    Strict,
-    /// This node counts as this actor.
-    Eventual(LocalActor),
-}
-
 /// What applies to every counter of a check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CheckParams {
     pub(super) hits: Hits,
     pub(super) now: Timestamp,
-    pub(super) mode: CountingMode,
+    /// As which actor this node counts eventual keys. `None` for strict ones: this node is their
+    /// owner, so its state is complete.
+    pub(super) me: Option<LocalActor>,
 }
 
 impl CheckParams {
     /// The same check of a strict counter at `now`.
     pub(super) fn strict_at(self, now: Timestamp) -> Self {
-        Self { now, mode: CountingMode::Strict, ..self }
-    }
-
-    /// See [`LocalActor::slack_divisor`].
-    #[inline]
-    pub(super) const fn slack_divisor(self) -> u32 {
-        match self.mode {
-            CountingMode::Strict => 0,
-            CountingMode::Eventual(me) => me.slack_divisor,
-        }
+        Self { now, me: None, ..self }
     }
 
     #[inline]
     pub(super) fn decide(self, state: &mut State, quota: &Quota) -> Verdict {
-        let Self { hits, now, mode } = self;
-        match mode {
-            CountingMode::Strict => engine::decide(state, quota, hits, now),
-            CountingMode::Eventual(me) => {
-                engine::decide_eventual(state, me.actor, quota, hits, now)
-            }
+        let Self { hits, now, me } = self;
+        match me {
+            None => engine::decide(state, quota, hits, now),
+            Some(me) => engine::decide_eventual(state, me.actor, quota, hits, now),
         }
     }
 
     pub(super) fn preview(self, state: &State, quota: &Quota) -> Verdict {
-        match self.mode {
-            CountingMode::Strict => engine::preview(state, quota, self.hits, self.now),
-            CountingMode::Eventual(_) => {
-                engine::preview_eventual(state, quota, self.hits, self.now)
-            }
+        match self.me {
+            None => engine::preview(state, quota, self.hits, self.now),
+            Some(_) => engine::preview_eventual(state, quota, self.hits, self.now),
         }
     }
 }

@@ -15,10 +15,8 @@ use std::hash::Hasher;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::descriptor::Entry;
 use crate::policy::{Mode, Scope};
-use crate::quota::Quota;
-use crate::units::Span;
+use crate::{descriptor::Entry, quota::Quota, units::Span};
 
 /// The identity of one counter.
 #[derive(

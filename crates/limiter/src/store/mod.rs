@@ -18,7 +18,6 @@
 //! exceptions: inserting or removing a key moves the run of neighbours behind it, some 50 slots on
 //! average, and growing or shrinking moves all slots of one shard, some 4,096 (see [`Options`]).
 
-mod batch;
 mod check;
 mod copies;
 mod counting_mode;
@@ -34,8 +33,7 @@ mod slot;
 mod sync;
 mod table;
 
-pub use batch::SingleCheck;
-pub use check::Verdicts;
+pub use check::{SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
 pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
 pub use key::{Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher};

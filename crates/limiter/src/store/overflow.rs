@@ -13,13 +13,11 @@ use std::hash::{Hash, Hasher};
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::counting_mode::CountingMode;
 use super::key::{Counter, KeyHash};
-use super::options::OnFull;
-use super::shard::Shard;
+use super::{counting_mode::CheckParams, options::OnFull, shard::Shard};
 use crate::engine::{Retry, Verdict};
 use crate::quota::Quota;
-use crate::units::{Span, Timestamp};
+use crate::units::{Hits, Span, Timestamp};
 
 /// Most shared counters: one for each quota and counting mode in use at once.
 const COUNTERS_MAX: usize = 1_024;
@@ -73,23 +71,15 @@ impl Overflow {
 }
 
 /// The counter that all new keys with the quota of `counter` share.
-pub(super) fn shared_counter(counter: &Counter, mode: CountingMode) -> Counter {
+pub(super) fn shared_counter(counter: &Counter, params: CheckParams) -> Counter {
     let mut sip = SipHasher13::new();
     counter.quota.hash(&mut sip);
-    sip.write_u8(u8::from(mode == CountingMode::Strict));
+    sip.write_u8(u8::from(params.me.is_none()));
     let hash = sip.finish128();
     Counter { key: KeyHash { token: hash.h1, tag: hash.h2 }, quota: counter.quota }
 }
 
 /// The verdict for a new key that is refused.
 pub(super) fn refusal(quota: &Quota) -> Verdict {
-    Verdict {
-        allowed: false,
-        limit: quota.limit(),
-        remaining: 0,
-        reset: REFUSED_RETRY,
-        retry: Retry::After(REFUSED_RETRY),
-        delay: Span::ZERO,
-        excess: 0,
-    }
+    Verdict::new(quota, Hits::PEEK, 0, REFUSED_RETRY, Retry::After(REFUSED_RETRY))
 }

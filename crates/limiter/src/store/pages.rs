@@ -4,7 +4,7 @@
 //! third of the memory was holes. A freed page can be reused by any shard, and growing moves no
 //! page.
 //!
-//! **Prefetching.** A check that comes later in a batch prefetches its memory (`batch.rs`). It must
+//! **Prefetching.** A check that comes later in a batch prefetches its memory (`check.rs`). It must
 //! not take the lock for that. So the shard publishes the number of homes and the address of each
 //! page whenever its table is laid out anew; the address of a key's home follows from them. A
 //! reader may see the old layout, the new one, or a mix. That is sufficient for a hint: no address
@@ -13,9 +13,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::key::KeyHash;
-use super::prefetch::prefetch;
-use super::slot::Slot;
+use super::{key::KeyHash, prefetch::prefetch, slot::Slot};
 
 /// Slots of a page: 7,160 bytes, which with the allocator's own word fill 7 KiB, a size class of
 /// jemalloc.
@@ -45,23 +43,8 @@ impl Pages {
         self.pages.len() * PAGE_SLOTS
     }
 
-    /// Number of pages.
-    pub(super) fn count(&self) -> usize {
-        self.pages.len()
-    }
-
     pub(super) fn bytes(&self) -> usize {
         self.pages.len() * size_of::<Page>() + self.pages.capacity() * size_of::<Box<Page>>()
-    }
-
-    /// Address of the array of page pointers.
-    fn pointers_address(&self) -> usize {
-        self.pages.as_ptr().addr()
-    }
-
-    /// Address of each page.
-    fn addresses(&self) -> impl Iterator<Item = usize> {
-        self.pages.iter().map(|page| std::ptr::from_ref::<Page>(page).addr())
     }
 
     pub(super) fn get(&self, at: usize) -> Option<&Slot> {
@@ -144,9 +127,9 @@ impl PageIndex {
     /// Publishes a new layout.
     pub(super) fn publish(&self, homes: usize, slots: &Pages) {
         self.homes.store(homes, Ordering::Relaxed);
-        self.pointers.store(slots.pointers_address(), Ordering::Relaxed);
-        for (page, address) in self.pages.iter().zip(slots.addresses()) {
-            page.store(address, Ordering::Relaxed);
+        self.pointers.store(slots.pages.as_ptr().addr(), Ordering::Relaxed);
+        for (address, page) in self.pages.iter().zip(&slots.pages) {
+            address.store(std::ptr::from_ref::<Page>(page).addr(), Ordering::Relaxed);
         }
     }
 

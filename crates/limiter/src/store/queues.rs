@@ -20,9 +20,8 @@
 
 use std::collections::VecDeque;
 
-use super::key::KeyHash;
 use super::slot::{Meta, Slot, SyncPriority};
-use super::table::Table;
+use super::{key::KeyHash, table::Table};
 use crate::engine::{ActorCounters, State};
 
 /// Most keys of each priority in a queue, 16 KiB each. A shard holds some 4,096 keys, and for a
@@ -40,7 +39,7 @@ pub(super) struct Queues {
     eventual: Option<Box<KeyQueue>>,
     strict: Option<Box<KeyQueue>>,
     is_replicated: bool,
-    is_snapshotted: bool,
+    pub(super) is_snapshotted: bool,
 }
 
 /// The changed keys of one kind in one shard.
@@ -94,11 +93,6 @@ impl Queues {
         }
     }
 
-    /// Switches the disk flag.
-    pub(super) fn set_snapshotted(&mut self, enabled: bool) {
-        self.is_snapshotted = enabled;
-    }
-
     /// See [`KeyQueue::drain`].
     pub(super) fn drain_eventual(
         &mut self,
@@ -122,9 +116,7 @@ impl Queues {
     ) -> (usize, bool) {
         let Some(queue) = &mut self.strict else { return (0, false) };
         queue.drain(table, false, max, |slot| {
-            let is_due = take_due(slot, SyncPriority::Normal, |state| {
-                !matches!(state, State::ActorCounters(_))
-            });
+            let is_due = take_due(slot, SyncPriority::Normal, false);
             if is_due {
                 send(slot.key);
             }
@@ -151,8 +143,8 @@ pub(super) fn send_eventual(
     least: SyncPriority,
     send: &mut impl FnMut(KeyHash, &ActorCounters),
 ) -> bool {
-    let is_due = take_due(slot, least, |state| matches!(state, State::ActorCounters(_)));
-    if let (true, State::ActorCounters(actor_counters)) = (is_due, &slot.state) {
+    let is_due = take_due(slot, least, true);
+    if let (true, Some(actor_counters)) = (is_due, slot.state.actor_counters()) {
         send(slot.key, actor_counters);
     }
     is_due
@@ -161,9 +153,9 @@ pub(super) fn send_eventual(
 /// Clears the priority of a key and returns whether the key is to be sent. It is not if it was sent
 /// from the other priority of its kind, or if its priority is below `least`. A key of the other
 /// kind stays in the queue of that kind.
-fn take_due(slot: &mut Slot, least: SyncPriority, is_of_kind: impl FnOnce(&State) -> bool) -> bool {
+fn take_due(slot: &mut Slot, least: SyncPriority, is_eventual: bool) -> bool {
     let is_absent = matches!(slot.state, State::Absent);
-    if !is_absent && !is_of_kind(&slot.state) {
+    if !is_absent && slot.state.actor_counters().is_some() != is_eventual {
         return false;
     }
     let is_due = slot.meta.priority() >= least;

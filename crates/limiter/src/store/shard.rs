@@ -14,12 +14,8 @@
 //! [`SWEEP_WHEN_FULL`] slots for expired ones. A slot that matters is never evicted: otherwise a
 //! flood of new keys could reset a limited one.
 
-use super::key::KeyHash;
-use super::queues::Queues;
-use super::slot::Slot;
-use super::table::Table;
-use crate::engine::State;
-use crate::units::Timestamp;
+use super::{key::KeyHash, queues::Queues, slot::Slot, table::Table};
+use crate::{engine::State, units::Timestamp};
 
 /// Fewest slots of a sweep on behalf of checks.
 const SWEEP_BATCH: usize = 32;
@@ -51,21 +47,15 @@ pub(super) struct Shard {
     pub(super) counts: Counts,
     /// Where the next sweep continues.
     cursor: usize,
-    pass: Pass,
+    /// The earliest expiry of the keys seen or inserted in the current pass over the table.
+    pass_earliest: Timestamp,
+    /// [`Table::moves`] at the start of the pass.
+    pass_moves: usize,
     keys_max: usize,
 }
 
 // The lock takes the other eight bytes of the cache line.
 const _: () = assert!(8 + std::mem::offset_of!(Shard, table) + Table::HOT_BYTES == 64);
-
-/// The current pass of the sweep over the table.
-#[derive(Debug)]
-struct Pass {
-    /// The earliest expiry of the keys seen or inserted in this pass.
-    earliest: Timestamp,
-    /// [`Table::moves`] at its start.
-    moves: usize,
-}
 
 /// Events in a shard since it was created.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +73,8 @@ impl Shard {
             counts: Counts::default(),
             floor: Timestamp::EPOCH,
             cursor: 0,
-            pass: Pass { earliest: Timestamp::NEVER, moves: 0 },
+            pass_earliest: Timestamp::NEVER,
+            pass_moves: 0,
             quiet_until: Timestamp::EPOCH,
             sweep_due: 0,
             keys_max,
@@ -128,7 +119,7 @@ impl Shard {
         self.sweep_due += SWEEP_PER_INSERT;
         let expires = slot.meta.expires();
         self.quiet_until = self.quiet_until.min(expires);
-        self.pass.earliest = self.pass.earliest.min(expires);
+        self.pass_earliest = self.pass_earliest.min(expires);
         self.table.insert(slot);
     }
 
@@ -154,7 +145,7 @@ impl Shard {
             }
             let end = self.table.slots_len().min(self.cursor + left);
             left -= end - self.cursor;
-            let (floor, earliest) = (&mut self.floor, &mut self.pass.earliest);
+            let (floor, earliest) = (&mut self.floor, &mut self.pass_earliest);
             self.cursor = self.table.remove_where(self.cursor..end, |slot| {
                 let expires = slot.meta.expires();
                 let is_expired = expires <= now;
@@ -172,9 +163,9 @@ impl Shard {
     /// Ends a pass over the table and begins the next. If keys moved meanwhile, some may have been
     /// skipped, and the earliest expiry is unknown.
     fn next_pass(&mut self) {
-        let is_complete = self.pass.moves == self.table.moves();
-        self.quiet_until = if is_complete { self.pass.earliest } else { Timestamp::EPOCH };
-        self.pass = Pass { earliest: Timestamp::NEVER, moves: self.table.moves() };
+        let is_complete = self.pass_moves == self.table.moves;
+        self.quiet_until = if is_complete { self.pass_earliest } else { Timestamp::EPOCH };
+        (self.pass_earliest, self.pass_moves) = (Timestamp::NEVER, self.table.moves);
         self.cursor = 0;
     }
 

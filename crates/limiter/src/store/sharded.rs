@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::key::KeyHash;
-use super::options::Options;
-use super::overflow::Overflow;
-use super::pages::PageIndex;
-use super::prefetch::prefetch;
-use super::shard::Shard;
+use super::{
+    key::KeyHash, options::Options, overflow::Overflow, pages::PageIndex, prefetch::prefetch,
+    queues::Queues, shard::Shard, slot::Slot,
+};
 use crate::units::Timestamp;
 
 /// Slots that [`Store::expire`] looks at under one lock.
@@ -68,7 +66,7 @@ const _: () = assert!(size_of::<PaddedShard>() == 256);
 impl PaddedShard {
     fn new(keys_max: usize) -> Self {
         let shard = Shard::new(keys_max);
-        let page_index = shard.table.page_index();
+        let page_index = Arc::clone(&shard.table.page_index);
         Self { shard: Mutex::new(shard), page_index }
     }
 
@@ -160,8 +158,12 @@ impl Store {
         &self.shards[at]
     }
 
-    pub(super) fn shard_at(&self, index: usize) -> Option<&PaddedShard> {
-        self.shards.get(index)
+    /// Changes the slot of `key` and the queues of its shard, if the key has one.
+    pub(super) fn change_slot(&self, key: KeyHash, change: impl FnOnce(&mut Slot, &mut Queues)) {
+        let shard = &mut *self.shard(key.token).lock();
+        if let Some(slot) = shard.table.find_mut(key) {
+            change(slot, &mut shard.queues);
+        }
     }
 
     /// Drains the queues of shard after shard, at most `per_lock` keys under one lock, until `max`

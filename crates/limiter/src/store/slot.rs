@@ -1,8 +1,7 @@
 //! One slot of a table: a counter in 40 bytes, on one or two cache lines.
 
 use super::key::KeyHash;
-use crate::engine::State;
-use crate::units::Timestamp;
+use crate::{engine::State, units::Timestamp};
 
 /// A vacant or occupied slot of a [`Table`](super::table::Table).
 #[derive(Debug, Default)]

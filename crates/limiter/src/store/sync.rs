@@ -34,11 +34,9 @@
 //! the next round, which sends all 34.
 
 use super::copies::{Cursor, MergeOutcome, StoredCounter};
-use super::counting_mode::CheckParams;
-use super::key::KeyHash;
 use super::queues::{Queues, send_eventual};
-use super::sharded::Store;
 use super::slot::{Meta, Slot, SyncPriority};
+use super::{counting_mode::CheckParams, key::KeyHash, sharded::Store};
 use crate::engine::{ActorCounters, Delta, State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Span, Timestamp};
@@ -124,12 +122,12 @@ impl Store {
 
     /// Queues a key again. Does nothing if the key is gone.
     pub fn enqueue_sync(&self, key: KeyHash) {
-        self.enqueue(key, SyncPriority::Normal);
+        self.change_slot(key, |slot, queues| queues.enqueue_eventual(slot, SyncPriority::Normal));
     }
 
     /// Like [`Store::enqueue_sync`], with urgent priority.
     pub fn enqueue_urgent_sync(&self, key: KeyHash) {
-        self.enqueue(key, SyncPriority::Urgent);
+        self.change_slot(key, |slot, queues| queues.enqueue_eventual(slot, SyncPriority::Urgent));
     }
 
     /// Merges the counts of a peer into a key, which may be new to this node. The delta must have
@@ -191,13 +189,6 @@ impl Store {
         })
     }
 
-    fn enqueue(&self, key: KeyHash, priority: SyncPriority) {
-        let shard = &mut *self.shard(key.token).lock();
-        if let Some(slot) = shard.table.find_mut(key) {
-            shard.queues.enqueue_eventual(slot, priority);
-        }
-    }
-
     /// One bounded step of the background scan, and where to continue.
     fn lazy_step(
         &self,
@@ -205,7 +196,7 @@ impl Store {
         now: Timestamp,
         send: &mut impl FnMut(KeyHash, &ActorCounters),
     ) -> (usize, Cursor) {
-        let Some(shard) = self.shard_at(from.shard) else { return (0, Cursor::default()) };
+        let Some(shard) = self.shards.get(from.shard) else { return (0, Cursor::default()) };
         let table = &mut shard.lock().table;
         let (range, mut next) = table.next_range(from.seen, SCAN_SLOTS);
         let mut sent = 0;
@@ -253,7 +244,9 @@ pub(super) fn record_check(
     let may_be_lazy = !is_first && params.hits.charge() > 0;
     let priority = match verdict {
         Some(verdict) if is_urgent(verdict) => SyncPriority::Urgent,
-        Some(verdict) if may_be_lazy && is_lazy(verdict, params.slack_divisor()) => {
+        Some(verdict)
+            if may_be_lazy && is_lazy(verdict, params.me.map_or(0, |me| me.slack_divisor)) =>
+        {
             SyncPriority::Lazy
         }
         _ => SyncPriority::Normal,

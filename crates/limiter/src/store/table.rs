@@ -21,12 +21,10 @@
 //! **Collisions:** tags are keyed hashes, so clients cannot construct collisions; many collisions
 //! would make the table slow, never wrong.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use super::key::KeyHash;
 use super::pages::{PAGE_SLOTS, PageIndex, Pages, home};
-use super::slot::Slot;
+use super::{key::KeyHash, slot::Slot};
 
 /// Most keys per ten homes. At nine a search looks at 5.5 slots on average (`(1 + 1/(1-load)) /
 /// 2`), in some four adjacent cache lines.
@@ -44,8 +42,11 @@ pub(super) struct Table {
     slots: Pages,
     homes: usize,
     len: usize,
-    moves: usize,
-    page_index: Arc<PageIndex>,
+    /// Counts the operations that may have moved a key from behind a position to before it, other
+    /// than [`Table::remove_where`], which returns the new position. Wraps.
+    pub(super) moves: usize,
+    /// The index to which it publishes its layout.
+    pub(super) page_index: Arc<PageIndex>,
 }
 
 impl Table {
@@ -57,11 +58,6 @@ impl Table {
         Self { page_index: Arc::new(PageIndex::new(keys_max)), ..Self::default() }
     }
 
-    /// The index to which it publishes its layout.
-    pub(super) fn page_index(&self) -> Arc<PageIndex> {
-        Arc::clone(&self.page_index)
-    }
-
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -69,12 +65,6 @@ impl Table {
     /// Number of slots, including vacant ones.
     pub(super) fn slots_len(&self) -> usize {
         self.slots.len()
-    }
-
-    /// Counts the operations that may have moved a key from behind a position to before it, other
-    /// than [`Table::remove_where`], which returns the new position. Wraps.
-    pub(super) fn moves(&self) -> usize {
-        self.moves
     }
 
     /// The occupied slots in a range.
@@ -127,7 +117,7 @@ impl Table {
         let at = self.first_not_before(slot.key);
         let gap = self.slots.position(at, Slot::is_vacant);
         if gap == self.slots.len() {
-            self.slots.grow(self.slots.count() + 1);
+            self.slots.grow(self.slots.len() / PAGE_SLOTS + 1);
             self.publish();
         }
         let mut carried = slot;
@@ -219,7 +209,7 @@ impl Table {
     /// Grows the table by about one twelfth if one more key would exceed the load factor.
     fn grow_for_one(&mut self) {
         if (self.len + 1) * 10 > self.homes * LOAD_TENTHS_MAX {
-            let pages = homes_pages(self.homes);
+            let pages = self.homes.div_ceil(PAGE_SLOTS);
             self.rebuild(pages + (pages / 12).max(1));
         }
     }
@@ -227,10 +217,10 @@ impl Table {
     /// Shrinks the table by a quarter once half of it is unused. The gap between the two keeps a
     /// table from alternately shrinking and growing.
     pub(super) fn shrink(&mut self) {
-        let pages = homes_pages(self.homes);
+        let pages = self.homes.div_ceil(PAGE_SLOTS);
         if self.len == 0 {
             let moves = self.moves.wrapping_add(1);
-            *self = Self { page_index: self.page_index(), moves, ..Self::default() };
+            *self = Self { page_index: Arc::clone(&self.page_index), moves, ..Self::default() };
             self.publish();
         } else if self.len * 2 < self.homes && pages > 1 {
             self.rebuild(pages - (pages / 4).max(1));
@@ -276,11 +266,6 @@ impl Table {
     fn end_of_layout(&self) -> usize {
         self.occupied(0..self.slots.len()).fold(0, |end, slot| self.home(slot.key).max(end) + 1)
     }
-}
-
-/// The number of pages that `homes` homes were laid out for.
-fn homes_pages(homes: usize) -> usize {
-    homes.div_ceil(PAGE_SLOTS)
 }
 
 /// The sort order of the table.

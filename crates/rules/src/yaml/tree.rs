@@ -23,7 +23,8 @@ pub fn parse(bytes: &[u8], bounds: Bounds) -> Result<Option<Node>, (Option<Mark>
     }
     let text = std::str::from_utf8(bytes).map_err(|_| (None, Error::NotUtf8))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut builder = Builder::new(bounds);
+    let (open, anchors, spent) = (Vec::new(), BTreeMap::new(), Weight::default());
+    let mut builder = Builder { bounds, open, anchors, spent, root: None };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| syntax(&error))?;
         let at = mark(span.start);
@@ -72,16 +73,6 @@ enum Open {
 }
 
 impl Builder {
-    fn new(bounds: Bounds) -> Self {
-        Self {
-            bounds,
-            open: Vec::new(),
-            anchors: BTreeMap::new(),
-            spent: Weight::default(),
-            root: None,
-        }
-    }
-
     fn scalar(&mut self, at: Mark, scalar: Scalar, anchor: usize) -> Result<(), Error> {
         let bytes = u32::try_from(scalar.text.len()).unwrap_or(u32::MAX);
         let weight = Weight { nodes: 1, bytes, depth: 0 };
