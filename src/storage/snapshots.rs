@@ -14,11 +14,11 @@
 //! None of them stops the node: it decides correctly without the file, and only loses its counters
 //! with the last of its replicas.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, mem};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tidegate_cluster::environment::Clock;
 use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store};
 use tidegate_limiter::units::{Span, Timestamp};
@@ -68,14 +68,17 @@ impl SnapshotTask {
     }
 }
 
-/// The state of the storage, for status and metrics.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The state of the storage, for metrics and `/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    pub path: PathBuf,
+    pub path: String,
     /// Why counters are not written; `None` while they are.
     pub problem: Option<String>,
     /// When the last round began that is on the disk, by the decision clock.
+    #[serde(skip)]
     pub written_at: Option<Timestamp>,
+    /// Seconds since `written_at`. Only in reports: [`Snapshots::status`] leaves it `None`.
+    pub written_s_ago: Option<u64>,
     /// Counters in the file.
     pub keys: u64,
     /// Counters read at start-up and merged.
@@ -94,7 +97,7 @@ impl Status {
     /// Sets the problem, and logs it if it begins or ends: a full disk is one line, not one per
     /// round.
     fn set_problem(&mut self, problem: Option<String>) {
-        let path = self.path.display();
+        let path = &self.path;
         match (&self.problem, &problem) {
             (None, Some(problem)) => tracing::error!(
                 "failed to write counters of long windows to {path}: {problem}; they stay in \
@@ -148,7 +151,7 @@ impl Snapshots {
     /// Returns the secret under which the keys are hashed: the origin's, unless the file contains
     /// that of a standalone node.
     pub fn open(disk: Box<dyn Disk>, mut origin: Origin, now: Timestamp) -> (Self, Secret) {
-        let mut status = Status { path: disk.path().to_owned(), ..Status::default() };
+        let mut status = Status { path: disk.path().display().to_string(), ..Status::default() };
         let mut progress = Progress::default();
         match open_or_create(&*disk, &origin, now) {
             Ok(Opened { file, secret, .. }) => {
@@ -156,7 +159,7 @@ impl Snapshots {
                 progress.access = Access::Open(file);
             }
             Err(error) => {
-                let path = status.path.display();
+                let path = &status.path;
                 tracing::error!(
                     "failed to open {path}: {error}; this node runs without storage: its counters \
                      of long windows do not survive a stop of the whole cluster. Fix the cause \
@@ -196,7 +199,7 @@ impl Snapshots {
         store.set_snapshotted(true);
         let mut status = self.status.lock();
         (status.loaded, status.skipped, status.keys) = (loaded, skipped, keys);
-        let path = status.path.display();
+        let path = &status.path;
         if skipped == 0 {
             tracing::info!("loaded {loaded} counters of long windows from {path}");
         } else {
