@@ -6,6 +6,7 @@ use tidegate_cluster::mesh::Peer;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::units::NANOS_PER_SEC;
+use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{self, Member};
 use tidegate_ownership::route::Topology;
 use tokio::time::Instant;
@@ -95,20 +96,14 @@ impl Inspect for View {
         let rule = found.as_ref().map(|found| found.rule);
         let is_strict = rule.is_some_and(|rule| rule.mode == Mode::Strict);
         let scope = rule.filter(|_| is_strict).map(|rule| rule.scope);
+        let owner_of = |region: &str, node: Option<&NodeId>| {
+            Some(OwnerOf { region: region.to_owned(), node: node?.to_string() })
+        };
         let owners = if scope == Some(Scope::Global) {
-            let owner = topology.global_ring().owner(token);
-            owner
-                .map(|node| OwnerOf { region: "*".to_owned(), node: node.to_string() })
-                .into_iter()
-                .collect()
+            owner_of("*", topology.global_ring().owner(token)).into_iter().collect()
         } else {
-            topology
-                .regions()
-                .filter_map(|region| {
-                    let node = topology.region_owner(region, token)?.to_string();
-                    Some(OwnerOf { region: region.to_owned(), node })
-                })
-                .collect()
+            let owner = |region| owner_of(region, topology.region_owner(region, token));
+            topology.regions().filter_map(owner).collect()
         };
         OwnerReport {
             token: hex(token),
