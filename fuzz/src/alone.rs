@@ -30,7 +30,7 @@ pub fn with<F: Future<Output = ()>>(ask: impl FnOnce(Arc<Core>) -> F) {
         config.limits.keys_max = KEYS_MAX;
         let node = NodeId::new("fuzz").expect("a valid id");
         let setup = Setup { config, node, identity: None, book: BOOK.clone(), http: None };
-        let (environment, _) = node::outside();
+        let (environment, _) = node::system_environment();
         let (core, _) = Core::build(setup, environment).await.expect("a node");
         ask(core).await;
     });

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::storage::Status as StorageReport;
+
 /// The state behind `/status` and `/owner`.
 pub trait Inspect: Send + Sync + 'static {
     /// The current view of the cluster.
@@ -146,28 +148,6 @@ pub struct ClockReport {
     pub median_ms: i64,
     /// Whether that is beyond `cluster.max_skew`, so that windows use the median.
     pub is_skewed: bool,
-}
-
-/// Persistence of counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StorageReport {
-    pub path: String,
-    /// The last error; none while writes succeed.
-    pub problem: Option<String>,
-    /// Seconds since the last write; none before the first.
-    pub written_s_ago: Option<u64>,
-    /// Counters in the file.
-    pub keys: u64,
-    /// Counters loaded at start.
-    pub loaded: u64,
-    /// Counters skipped at start: implausible, or the store was full.
-    pub skipped: u64,
-    /// Counters written since start.
-    pub written: u64,
-    /// Writes since start.
-    pub rounds: u64,
-    /// Failed writes since start.
-    pub failed: u64,
 }
 
 /// The owners of a descriptor.

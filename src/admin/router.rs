@@ -4,21 +4,24 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::{Method, StatusCode, Uri, header};
+use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::report::Inspect;
 use crate::front::Probes;
-use crate::observe::metrics::CONTENT_TYPE;
+use crate::observe::metrics;
 
 /// Most key/value pairs of `/owner`; a descriptor has far fewer.
 const ENTRIES_MAX: usize = 100;
+
+/// The `content-type` of text.
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// The state behind the routes.
 #[derive(Clone)]
@@ -37,7 +40,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/", get(index))
         .route("/healthz", get(alive))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(scrape))
         .route("/status", get(status))
         .route("/owner", get(owner))
         .route("/drain", post(drain))
@@ -57,7 +60,7 @@ async fn index() -> Response {
 }
 
 async fn alive() -> Response {
-    answer(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".to_owned())
+    answer(StatusCode::OK, PLAIN, "ok\n".to_owned())
 }
 
 async fn ready(State(state): State<AdminState>) -> Response {
@@ -65,11 +68,11 @@ async fn ready(State(state): State<AdminState>) -> Response {
         Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
         Err(reasons) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reasons}\n")),
     };
-    answer(status, "text/plain; charset=utf-8", text)
+    answer(status, PLAIN, text)
 }
 
-async fn metrics(State(state): State<AdminState>) -> Response {
-    answer(StatusCode::OK, CONTENT_TYPE, state.probes.metrics())
+async fn scrape(State(state): State<AdminState>) -> Response {
+    answer(StatusCode::OK, metrics::CONTENT_TYPE, state.probes.metrics())
 }
 
 async fn status(State(state): State<AdminState>) -> Response {
@@ -79,14 +82,19 @@ async fn status(State(state): State<AdminState>) -> Response {
 /// `?domain=D` and, in order, the entries.
 async fn owner(State(state): State<AdminState>, uri: Uri) -> Response {
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
-        return refuse("query missing or not percent-encoded UTF-8; use /owner?domain=D&KEY=VALUE");
+        let text = "query missing or not percent-encoded UTF-8; use /owner?domain=D&KEY=VALUE";
+        return refuse(StatusCode::BAD_REQUEST, text);
     };
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
         Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
             json(StatusCode::OK, &state.inspect.owner(&domain, &pairs))
         }
-        _ => refuse("a domain and at least one entry are required; use /owner?domain=D&KEY=VALUE"),
+        _ => {
+            let text =
+                "a domain and at least one entry are required; use /owner?domain=D&KEY=VALUE";
+            refuse(StatusCode::BAD_REQUEST, text)
+        }
     }
 }
 
@@ -97,23 +105,18 @@ async fn drain(State(state): State<AdminState>) -> Response {
 }
 
 async fn not_found() -> Response {
-    json(
-        StatusCode::NOT_FOUND,
-        &serde_json::json!({ "error": "no such path; GET / lists the paths" }),
-    )
+    refuse(StatusCode::NOT_FOUND, "no such path; GET / lists the paths")
 }
 
 async fn method_not_allowed(method: Method) -> Response {
-    json(
-        StatusCode::METHOD_NOT_ALLOWED,
-        &serde_json::json!({ "error": format!("{method} is not allowed on this path; GET / lists the methods") }),
-    )
+    let text = format!("{method} is not allowed on this path; GET / lists the methods");
+    refuse(StatusCode::METHOD_NOT_ALLOWED, &text)
 }
 
 // === responses ===
 
-fn refuse(text: &str) -> Response {
-    json(StatusCode::BAD_REQUEST, &serde_json::json!({ "error": text }))
+fn refuse(status: StatusCode, text: &str) -> Response {
+    json(status, &serde_json::json!({ "error": text }))
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Response {
@@ -122,18 +125,13 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response {
         // Reports are plain structs; only a map whose keys are not strings can fail.
         Err(error) => {
             let text = format!("{error}\n");
-            answer(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
+            answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, text)
         }
     }
 }
 
 fn answer(status: StatusCode, content_type: &'static str, text: String) -> Response {
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
-    response
+    (status, [(CONTENT_TYPE, content_type)], text).into_response()
 }
 
 // === the query ===

@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::Bounds;
-use super::connection::{Connection, HttpService};
-pub use super::connection::{Peer, Protocols};
+use super::connection::Connection;
+pub use super::connection::{HttpService, Peer, Protocols};
 pub use super::stats::ListenerStats;
 use super::tls::Tls;
 

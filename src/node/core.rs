@@ -17,6 +17,7 @@ use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::Identity;
 use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::sync::{self, Synchroniser};
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_ownership::VoterSet;
 use tidegate_ownership::identity::NodeId;
@@ -28,12 +29,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::clock_sync::ClockSync;
-use super::durable::{self, Durable, Given};
-use super::join::{until_joined, until_settled};
-use super::joined::Joined;
+use super::durable;
+use super::error::Failed;
+use super::join::{Joined, until_joined, until_settled};
 use super::service::PeerService;
 use super::skew::Skew;
-use crate::config::Config;
+use crate::config::{Config, UserError};
 use crate::decide::{self, Decider, LocalNode};
 use crate::storage::SnapshotTask;
 
@@ -73,32 +74,7 @@ pub struct Core {
     /// Writes counts of long windows to disk; `None` without `storage.path`.
     pub(super) snapshot_task: Option<SnapshotTask>,
     /// Compares the decision clock with those of the peers.
-    pub(super) time: Arc<ClockSync>,
-    environment: Environment,
-}
-
-/// Consumed by [`Core::run`].
-pub struct Tasks(Option<mesh::Tasks>);
-
-/// The core could not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    #[error(transparent)]
-    Mesh(#[from] mesh::Error),
-    #[error("failed to read random bytes: {0}")]
-    Entropy(std::io::Error),
-}
-
-/// A task ended that must run until shutdown.
-#[derive(Debug, thiserror::Error)]
-#[error("a task of the node failed, so the node stops: {0}")]
-pub struct Failed(String);
-
-impl Failed {
-    pub(super) fn new(what: impl Into<String>) -> Self {
-        Self(what.into())
-    }
+    time: Arc<ClockSync>,
 }
 
 /// How long a draining node tries to hand over its ranges. After that it stops anyway, and its keys
@@ -109,10 +85,12 @@ const LEAVE_POLL: Duration = Duration::from_millis(10);
 /// memory of expired counters is returned within ten seconds.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(20);
 const EXPIRE_STEPS: usize = 50;
+/// Advice when the core cannot start.
+const FIX: &str = "check the files of [tls] in cluster.toml and the system's randomness";
 
 impl Core {
     /// Builds a node and loads its counts from disk. Nothing is sent or accepted until
-    /// [`Core::run`].
+    /// [`Core::run`], which takes the tasks.
     ///
     /// # Errors
     ///
@@ -120,114 +98,56 @@ impl Core {
     pub async fn build(
         setup: Setup,
         environment: Environment,
-    ) -> Result<(Arc<Self>, Tasks), Error> {
+    ) -> Result<(Arc<Self>, Option<mesh::Tasks>), UserError> {
         let Setup { config, node, identity, book, http } = setup;
-        let incarnation = Arc::new(Incarnation::new(node.clone(), environment.clock.system()));
+        let clock = environment.clock.clone();
+        let incarnation = Arc::new(Incarnation::new(node.clone(), clock.system()));
         let store = Arc::new(Store::new(config.limits.store()));
-        let given = match &identity {
-            Some(identity) => Given::Shared(identity.secret),
-            None => Given::Fresh(fresh_secret(&environment)?),
+        let secret = match &identity {
+            Some(identity) => Ok(identity.secret),
+            None => fresh_secret(&environment),
         };
-        let Durable { snapshot_task, secret } =
-            durable::start(&config, given, &store, &environment).await;
-        let hasher = KeyHasher::new(secret);
-        let region = config.node.region.clone();
-        let vnodes = config.cluster.vnodes;
+        let (snapshot_task, secret) =
+            durable::start(&config, secret?, identity.is_some(), &store, &clock).await;
         let own = own_member(&incarnation, &config);
-        let alone = Topology::new(node, region.clone(), View::new([own.clone()]), vnodes);
-        let topology = Arc::new(ArcSwap::from_pointee(alone));
-        // A standalone node owns everything; a cluster node nothing, until a majority grants a
-        // lease.
-        let ownership = match config.cluster.listen {
-            Some(_) => Ownership::new(),
-            None => Ownership::standalone(),
+        let view = View::new([own.clone()]);
+        let alone = Topology::new(node, config.node.region.clone(), view, config.cluster.vnodes);
+        let local = LocalNode {
+            incarnation: incarnation.clone(),
+            hasher: KeyHasher::new(secret),
+            store: store.clone(),
+            topology: Arc::new(ArcSwap::from_pointee(alone)),
+            // A standalone node owns everything; a cluster node nothing, until a majority grants a
+            // lease.
+            ownership: match config.cluster.listen {
+                Some(_) => Ownership::new(),
+                None => Ownership::standalone(),
+            },
+            clock: clock.clone(),
         };
-
-        let joined = match (identity, config.cluster.listen) {
+        let (joined, tasks) = match (identity, config.cluster.listen) {
             (Some(identity), Some(listen)) => {
                 let options = mesh::Options {
                     cluster: config.cluster.name.clone(),
                     incarnation: incarnation.clone(),
-                    region: region.clone(),
+                    region: config.node.region.clone(),
                     listen,
                     advertise: config.cluster.advertise,
-                    secret: hasher.fingerprint(),
+                    secret: local.hasher.fingerprint(),
                 };
-                let (mesh, tasks) = Mesh::bind(options, &identity, &environment).await?;
-                let interval = config.cluster.gossip_interval.to_std();
+                let bound = Mesh::bind(options, &identity, &environment).await;
+                let (mesh, tasks) = bound.map_err(mesh_error)?;
                 let rule_book = book.load().fingerprint();
-                let gossip = Gossip::new(
-                    gossip::Options {
-                        cluster: config.cluster.name.clone(),
-                        seeds: config.cluster.seeds.clone(),
-                        interval,
-                    },
-                    incarnation.clone(),
-                    mesh.clone(),
-                    environment.net.clone(),
-                    Member { addr: mesh.advertise, rule_book, http, ..own },
-                );
-                let synchroniser = Synchroniser::new(
-                    sync::Options {
-                        interval: config.cluster.sync_interval.to_std(),
-                        region_interval: config.cluster.region_sync_interval.to_std(),
-                    },
-                    store.clone(),
-                    topology.clone(),
-                    incarnation.clone(),
-                    environment.clock.clone(),
-                );
-                let ownership_driver = Driver::new(
-                    driver::Options {
-                        region: region.clone(),
-                        vnodes,
-                        lease: config.cluster.lease,
-                        quorum: config.cluster.quorum,
-                        forget_after: config.cluster.forget_after,
-                    },
-                    incarnation.clone(),
-                    ownership.clone(),
-                    topology.clone(),
-                    store.clone(),
-                    environment.clock.clone(),
-                );
-                let cluster = &config.cluster;
-                let replicator = Replicator::new(
-                    replication::Options {
-                        interval: cluster.replication_interval.to_std(),
-                        replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
-                    },
-                    store.clone(),
-                    topology.clone(),
-                    environment.clock.clone(),
-                    mesh.clone(),
-                );
-                let refused = Arc::default();
-                let own = mesh.advertise.to_string();
-                let has_seeds = config.cluster.seeds.iter().any(|seed| *seed != own);
-                let joined = Joined {
-                    mesh,
-                    gossip,
-                    synchroniser,
-                    ownership_driver,
-                    replicator,
-                    is_member: CancellationToken::new(),
-                    refused,
-                    gossip_interval: interval,
-                    has_seeds,
-                };
-                Some((joined, tasks))
+                let own = Member { addr: mesh.advertise, rule_book, http, ..own };
+                (Some(connect(&config, &local, mesh, &environment, own)), Some(tasks))
             }
-            _ => None,
+            _ => (None, None),
         };
-        let (joined, tasks) = joined.unzip();
         let peers = joined.as_ref().map(|joined: &Joined| decide::Peers {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
             replicator: joined.replicator.clone(),
         });
-        let clock = environment.clock.clone();
-        let time = Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew));
         let throttle_rule = Rule::of_clients(
             config.resp.mode.unwrap_or(config.defaults.mode),
             config.defaults.on_unavailable,
@@ -238,32 +158,23 @@ impl Core {
             deadline: config.cluster.deadline.to_std(),
             global_deadline: config.cluster.global_deadline.to_std(),
         };
-        let local = LocalNode {
-            incarnation: incarnation.clone(),
-            hasher: hasher.clone(),
-            store: store.clone(),
-            topology: topology.clone(),
-            ownership: ownership.clone(),
-            clock: clock.clone(),
-        };
         let tallies = Arc::<Tallies>::default();
         let rules = decide::Rules { book: book.clone(), tallies: tallies.clone() };
         let core = Self {
-            decider: Decider::new(options, local, rules, peers),
             incarnation,
-            hasher,
+            hasher: local.hasher.clone(),
             store,
             book,
             tallies,
-            ownership,
-            clock,
-            topology,
+            ownership: local.ownership.clone(),
+            topology: local.topology.clone(),
             joined,
             snapshot_task,
-            time,
-            environment,
+            time: Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew)),
+            clock,
+            decider: Decider::new(options, local, rules, peers),
         };
-        Ok((Arc::new(core), Tasks(tasks)))
+        Ok((Arc::new(core), tasks))
     }
 
     /// Runs the node until `stop`, then sends the remaining counters to peers and closes the mesh.
@@ -272,17 +183,18 @@ impl Core {
     ///
     /// A task ended before `stop`. The caller must stop the node: without that task its answers
     /// would be wrong without notice.
-    pub async fn run(self: Arc<Self>, tasks: Tasks, stop: CancellationToken) -> Result<(), Failed> {
+    pub async fn run(
+        self: Arc<Self>,
+        tasks: Option<mesh::Tasks>,
+        stop: CancellationToken,
+    ) -> Result<(), Failed> {
         let mut running = JoinSet::new();
-        running.spawn(self.clone().expire(stop.clone()));
+        running.spawn(expire(self.store.clone(), self.clock.clone(), stop.clone()));
         if let Some(snapshot_task) = self.snapshot_task.clone() {
             running.spawn(snapshot_task.run(stop.clone()));
         }
-        if let (Some(joined), Tasks(Some(tasks))) = (self.joined.clone(), tasks) {
-            running.spawn(follow_gossip(joined.clone(), stop.clone()));
-            running.spawn(self.clone().join(joined.clone(), stop.clone()));
-            running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
-            self.clone().spawn_joined(joined, tasks, &stop, &mut running);
+        if let (Some(joined), Some(tasks)) = (&self.joined, tasks) {
+            self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
         }
         while let Some(ended) = running.join_next().await {
             match ended {
@@ -326,25 +238,33 @@ impl Core {
         self.incarnation.duplicate_id().await;
     }
 
+    /// Whether every member has the same rules as this node.
+    pub(super) fn rule_books_agree(&self) -> bool {
+        let (topology, own) = (self.topology.load(), self.book.load().fingerprint());
+        let mut members = topology.view.members().iter();
+        members.all(|member| member.id == topology.me || member.rule_book == own)
+    }
+
+    /// Share of its region's ring that this node decides, parts per million.
+    pub(super) fn decided_ppm(&self) -> u32 {
+        let owned_ranges = self.ownership.owned_ranges(Scope::Region);
+        if self.ownership.has_lease(Scope::Region) { owned_ranges.decides.share_ppm() } else { 0 }
+    }
+
     /// Each loop is a task of its own, so that the end of any one is noticed.
     fn spawn_joined(
-        self: Arc<Self>,
+        &self,
         joined: Joined,
         tasks: mesh::Tasks,
         stop: &CancellationToken,
         running: &mut JoinSet<()>,
     ) {
-        let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, refused, .. } =
-            joined;
-        let service = Arc::new(PeerService {
-            decider: self.decider.clone(),
-            synchroniser: synchroniser.clone(),
-            replicator: replicator.clone(),
-            gossip: gossip.clone(),
-            ownership_driver: ownership_driver.clone(),
-            clock: self.environment.clock.clone(),
-            counters: refused,
-        });
+        let (decider, clock) = (self.decider.clone(), self.clock.clone());
+        let service = Arc::new(PeerService { decider, clock, joined: joined.clone() });
+        running.spawn(follow_gossip(joined.clone(), stop.clone()));
+        running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
+        running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
+        let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();
         running.spawn(async move { ownership_driver.run(driver_mesh, copies, driver_stop).await });
@@ -361,33 +281,102 @@ impl Core {
         running.spawn(async move { gossip.run(gossip_stop).await });
         running.spawn(async move { mesh.run(tasks, service, sent).await });
     }
+}
 
-    /// Lets this node own keys once it knows the members and their clocks.
-    async fn join(self: Arc<Self>, joined: Joined, stop: CancellationToken) {
-        tokio::select! {
-            () = until_joined(&joined, &self.time) => {
-                // Must precede the first decision.
-                self.time.put_in_use();
-                joined.ownership_driver.activate();
-                until_settled(&joined).await;
-                joined.is_member.cancel();
-            }
-            () = stop.cancelled() => return,
-        }
-        stop.cancelled().await;
+/// The components that are connected to peers through `mesh`.
+fn connect(
+    config: &Config,
+    local: &LocalNode,
+    mesh: Arc<Mesh>,
+    environment: &Environment,
+    own: Member,
+) -> Joined {
+    let LocalNode { incarnation, store, topology, ownership, clock, .. } = local;
+    let (region, cluster) = (&config.node.region, &config.cluster);
+    let gossip_interval = cluster.gossip_interval.to_std();
+    let gossip = Gossip::new(
+        gossip::Options {
+            cluster: cluster.name.clone(),
+            seeds: cluster.seeds.clone(),
+            interval: gossip_interval,
+        },
+        incarnation.clone(),
+        mesh.clone(),
+        environment.net.clone(),
+        own,
+    );
+    let synchroniser = Synchroniser::new(
+        sync::Options {
+            interval: cluster.sync_interval.to_std(),
+            region_interval: cluster.region_sync_interval.to_std(),
+        },
+        store.clone(),
+        topology.clone(),
+        incarnation.clone(),
+        clock.clone(),
+    );
+    let ownership_driver = Driver::new(
+        driver::Options {
+            region: region.clone(),
+            vnodes: cluster.vnodes,
+            lease: cluster.lease,
+            quorum: cluster.quorum,
+            forget_after: cluster.forget_after,
+        },
+        incarnation.clone(),
+        ownership.clone(),
+        topology.clone(),
+        store.clone(),
+        clock.clone(),
+    );
+    let replicator = Replicator::new(
+        replication::Options {
+            interval: cluster.replication_interval.to_std(),
+            replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
+        },
+        store.clone(),
+        topology.clone(),
+        clock.clone(),
+        mesh.clone(),
+    );
+    let own = mesh.advertise.to_string();
+    Joined {
+        mesh,
+        gossip,
+        synchroniser,
+        ownership_driver,
+        replicator,
+        is_member: CancellationToken::new(),
+        malformed: Arc::default(),
+        gossip_interval,
+        has_seeds: cluster.seeds.iter().any(|seed| *seed != own),
     }
+}
 
-    /// Returns the memory of expired counters.
-    async fn expire(self: Arc<Self>, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(EXPIRE_INTERVAL);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            let store = &self.store;
-            store.expire(store.shards().div_ceil(EXPIRE_STEPS), self.environment.clock.now());
+/// Lets this node own keys once it knows the members and their clocks.
+async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
+    tokio::select! {
+        () = until_joined(&joined, &time) => {
+            // Must precede the first decision.
+            time.put_in_use();
+            joined.ownership_driver.activate();
+            until_settled(&joined).await;
+            joined.is_member.cancel();
         }
+        () = stop.cancelled() => return,
+    }
+    stop.cancelled().await;
+}
+
+/// Returns the memory of expired counters.
+async fn expire(store: Arc<Store>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(EXPIRE_INTERVAL);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        store.expire(store.shards().div_ceil(EXPIRE_STEPS), clock.now());
     }
 }
 
@@ -424,8 +413,18 @@ fn own_member(incarnation: &Incarnation, config: &Config) -> Member {
 }
 
 /// A standalone node shares its secret with no other.
-fn fresh_secret(environment: &Environment) -> Result<[u8; 16], Error> {
+fn fresh_secret(environment: &Environment) -> Result<[u8; 16], UserError> {
     let mut secret = [0; 16];
-    environment.entropy.fill(&mut secret).map_err(Error::Entropy)?;
+    let filled = environment.entropy.fill(&mut secret);
+    filled.map_err(|error| UserError::new(format!("failed to read random bytes: {error}"), FIX))?;
     Ok(secret)
+}
+
+fn mesh_error(error: mesh::Error) -> UserError {
+    match error {
+        mesh::Error::Bind { addr, source } => {
+            UserError::cannot_listen("cluster.listen", addr, &source)
+        }
+        other => UserError::new(other.to_string(), FIX),
+    }
 }

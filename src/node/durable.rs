@@ -2,69 +2,50 @@
 
 use std::sync::Arc;
 
-use tidegate_cluster::environment::Environment;
+use tidegate_cluster::environment::Clock;
 use tidegate_limiter::store::{KeyHasher, Store};
 
 use crate::config::Config;
 use crate::storage::disk::PathOnDisk;
 use crate::storage::{Origin, Secret, SnapshotTask, Snapshots};
 
-/// The snapshot task, and the secret of the key hashes.
-pub(super) struct Durable {
-    pub(super) snapshot_task: Option<SnapshotTask>,
-    pub(super) secret: [u8; 16],
-}
-
-/// The secret of the key hashes.
-#[derive(Clone, Copy)]
-pub(super) enum Given {
-    /// Shared by the cluster.
-    Shared([u8; 16]),
-    /// Generated at this start, for a standalone node.
-    Fresh([u8; 16]),
-}
-
 /// Loads the file of `storage.path` into `store`, if there is one. The node starts whatever is
-/// wrong with it.
+/// wrong with it. Returns the task that writes the file, and the secret of the key hashes.
+///
+/// `secret` is that of the cluster (`is_shared`), or was generated at this start for a standalone
+/// node, which uses that of the file instead if there is one.
 pub(super) async fn start(
     config: &Config,
-    given: Given,
+    secret: [u8; 16],
+    is_shared: bool,
     store: &Arc<Store>,
-    environment: &Environment,
-) -> Durable {
-    let (Given::Shared(secret) | Given::Fresh(secret)) = given;
-    let Some(path) = config.storage.path.clone() else {
-        return Durable { snapshot_task: None, secret };
-    };
+    clock: &Arc<dyn Clock>,
+) -> (Option<SnapshotTask>, [u8; 16]) {
+    let Some(path) = config.storage.path.clone() else { return (None, secret) };
     let origin = Origin {
         cluster: config.cluster.name.clone(),
         node: config.node.id.clone(),
-        secret: match given {
-            Given::Shared(secret) => Secret::Shared(KeyHasher::new(secret).fingerprint()),
-            Given::Fresh(secret) => Secret::Fresh(secret),
+        secret: if is_shared {
+            Secret::Shared(KeyHasher::new(secret).fingerprint())
+        } else {
+            Secret::Fresh(secret)
         },
     };
-    let (into, now) = (store.clone(), environment.clock.now());
+    let (into, now) = (store.clone(), clock.now());
     let read = tokio::task::spawn_blocking(move || {
         let (snapshots, secret) = Snapshots::open(Box::new(PathOnDisk::new(path)), origin, now);
         snapshots.load(&into, now);
-        (snapshots, secret)
+        (Arc::new(snapshots), secret)
     });
     match read.await {
         Ok((snapshots, found)) => {
-            let (store, clock) = (store.clone(), environment.clock.clone());
-            let interval = config.storage.interval;
-            let snapshot_task =
-                SnapshotTask { snapshots: Arc::new(snapshots), store, clock, interval };
-            let secret = match found {
-                Secret::Own(own) => own,
-                Secret::Fresh(_) | Secret::Shared(_) => secret,
-            };
-            Durable { snapshot_task: Some(snapshot_task), secret }
+            let (store, clock, interval) = (store.clone(), clock.clone(), config.storage.interval);
+            let secret = if let Secret::Own(own) = found { own } else { secret };
+            (Some(SnapshotTask { snapshots, store, clock, interval }), secret)
         }
         Err(error) => {
             tracing::error!("storage.path: {error}; this node runs without storage");
-            Durable { snapshot_task: None, secret }
+            (None, secret)
         }
     }
 }

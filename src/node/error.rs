@@ -2,7 +2,6 @@
 
 use tidegate_cluster::pki;
 
-use super::core::Failed;
 use crate::config::UserError;
 use crate::xds;
 
@@ -23,4 +22,15 @@ pub enum Error {
     /// A task ended that must run until shutdown.
     #[error(transparent)]
     Failed(#[from] Failed),
+}
+
+/// A task ended that must run until shutdown.
+#[derive(Debug, thiserror::Error)]
+#[error("a task of the node failed, so the node stops: {0}")]
+pub struct Failed(String);
+
+impl Failed {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
 }

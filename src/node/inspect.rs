@@ -1,62 +1,40 @@
 //! The cluster as seen by this node, for `tidegate status`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_cluster::mesh::Peer;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::units::NANOS_PER_SEC;
+use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{self, Member};
 use tidegate_ownership::route::Topology;
 use tokio::time::Instant;
 
 use super::core::Core;
-use super::ownership;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
-    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, RuleBookReport,
-    StatusReport, StorageReport, StoreReport,
+    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
+    RuleBookReport, StatusReport, StoreReport,
 };
 use crate::config::Config;
 use crate::observe::Health;
 
 /// The data behind `/status` and `/owner`.
 pub(super) struct View {
-    core: Arc<Core>,
-    book: RuleBook,
-    health: Health,
-    cluster: String,
-    zone: String,
-    keys_max: usize,
-    start: Instant,
-}
-
-impl View {
-    pub(super) fn new(core: Arc<Core>, book: RuleBook, health: Health, config: &Config) -> Self {
-        Self {
-            core,
-            book,
-            health,
-            cluster: config.cluster.name.clone(),
-            zone: config.node.zone.clone(),
-            keys_max: config.limits.keys_max,
-            start: Instant::now(),
-        }
-    }
+    pub(super) core: Arc<Core>,
+    pub(super) book: RuleBook,
+    pub(super) health: Health,
+    pub(super) config: Config,
+    pub(super) start: Instant,
 }
 
 impl Inspect for View {
     fn status(&self) -> StatusReport {
         let topology = self.core.topology.load();
         let book = self.core.book.load();
-        let peers: BTreeMap<String, Arc<Peer>> = match &self.core.joined {
-            Some(joined) => {
-                joined.mesh.peers().into_iter().map(|peer| (peer.id.to_string(), peer)).collect()
-            }
-            None => BTreeMap::new(),
-        };
+        let peers = self.core.joined.as_ref().map(|joined| joined.mesh.peers()).unwrap_or_default();
         let fingerprint = book.fingerprint();
         let stats = self.core.store.stats();
         let members = topology.view.members();
@@ -64,57 +42,44 @@ impl Inspect for View {
             node: NodeReport {
                 id: topology.me.to_string(),
                 region: topology.region.clone(),
-                zone: self.zone.clone(),
+                zone: self.config.node.zone.clone(),
                 generation: self.core.incarnation.generation().0,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 uptime_s: self.start.elapsed().as_secs(),
             },
-            cluster: self.cluster.clone(),
+            cluster: self.config.cluster.name.clone(),
             epoch: hex(topology.view.epoch()),
             not_ready: self.health.ready().err(),
             members: members
                 .iter()
                 .map(|member| {
-                    let peer = peers.get(member.id.as_str()).map(|peer| &**peer);
-                    report(member, peer, &topology, fingerprint)
+                    let peer = peers.iter().find(|peer| peer.id == member.id);
+                    report(member, peer.map(|peer| &**peer), &topology, fingerprint)
                 })
                 .collect(),
             rule_book: RuleBookReport {
                 fingerprint: hex(fingerprint),
                 rules: book.rules().count(),
-                last_error: self.book.status().error.map(|error| error.to_string()),
-                agrees: members
-                    .iter()
-                    .all(|member| member.id == topology.me || member.rule_book == fingerprint),
+                last_error: self.book.handle.status().error.map(|error| error.to_string()),
+                agrees: self.core.rule_books_agree(),
             },
             store: StoreReport {
                 keys: stats.keys as u64,
-                keys_max: self.keys_max as u64,
+                keys_max: self.config.limits.keys_max as u64,
                 bytes: stats.bytes as u64,
                 shared: stats.overflowed,
                 refused: stats.refused,
             },
-            ownership: ownership::report(&self.core),
+            ownership: ownership(&self.core),
             clock: ClockReport {
                 median_ms: self.core.skew().median_ns / 1_000_000,
                 is_skewed: self.core.skew().is_beyond,
             },
             storage: self.core.snapshot_task.as_ref().map(|snapshot_task| {
-                let status = snapshot_task.snapshots.status();
-                let now = snapshot_task.clock.now();
-                StorageReport {
-                    path: status.path.display().to_string(),
-                    problem: status.problem,
-                    written_s_ago: status
-                        .written_at
-                        .map(|at| now.since(at).as_nanos() / NANOS_PER_SEC),
-                    keys: status.keys,
-                    loaded: status.loaded,
-                    skipped: status.skipped,
-                    written: status.written,
-                    rounds: status.rounds,
-                    failed: status.failed,
-                }
+                let mut status = snapshot_task.snapshots.status();
+                let age = status.written_at.map(|at| snapshot_task.clock.now().since(at));
+                status.written_s_ago = age.map(|age| age.as_nanos() / NANOS_PER_SEC);
+                status
             }),
         }
     }
@@ -131,20 +96,14 @@ impl Inspect for View {
         let rule = found.as_ref().map(|found| found.rule);
         let is_strict = rule.is_some_and(|rule| rule.mode == Mode::Strict);
         let scope = rule.filter(|_| is_strict).map(|rule| rule.scope);
+        let owner_of = |region: &str, node: Option<&NodeId>| {
+            Some(OwnerOf { region: region.to_owned(), node: node?.to_string() })
+        };
         let owners = if scope == Some(Scope::Global) {
-            let owner = topology.global_ring().owner(token);
-            owner
-                .map(|node| OwnerOf { region: "*".to_owned(), node: node.to_string() })
-                .into_iter()
-                .collect()
+            owner_of("*", topology.global_ring().owner(token)).into_iter().collect()
         } else {
-            topology
-                .regions()
-                .filter_map(|region| {
-                    let node = topology.region_owner(region, token)?.to_string();
-                    Some(OwnerOf { region: region.to_owned(), node })
-                })
-                .collect()
+            let owner = |region| owner_of(region, topology.region_owner(region, token));
+            topology.regions().filter_map(owner).collect()
         };
         OwnerReport {
             token: hex(token),
@@ -190,6 +149,19 @@ fn report(
         ring_share: f64::from(share) / 1_000_000.0,
         rtt_us: peer.map(|peer| peer.rtt_ns() / 1_000).filter(|rtt| *rtt > 0),
     }
+}
+
+/// `None` for a standalone node.
+fn ownership(core: &Core) -> Option<OwnershipReport> {
+    let lost = core.joined.as_ref()?.ownership_driver.lost_voters();
+    let epoch = core.ownership.owned_ranges(Scope::Region).epoch;
+    Some(OwnershipReport {
+        has_lease: core.ownership.has_lease(Scope::Region),
+        epoch_number: epoch.number,
+        epoch_name: hex(epoch.name),
+        decides: f64::from(core.decided_ppm()) / 1_000_000.0,
+        missed: lost.iter().map(ToString::to_string).collect(),
+    })
 }
 
 fn hex(number: u64) -> String {

@@ -1,17 +1,41 @@
-//! When a node may own keys and open its listeners.
+//! The connection to peers, and when a node may own keys and open its listeners.
 //!
 //! A node has joined when it is connected to at least one peer, every connected peer is in its
 //! view, and the view has been stable for [`QUIET_ROUNDS`] gossip rounds. A node without seeds
-//! waits
-//! [`FIRST_ROUNDS`] for members that remember it from before a restart. A node whose seeds do not
-//! answer starts alone after [`JOIN_TIMEOUT`].
+//! waits [`FIRST_ROUNDS`] for members that remember it from before a restart. A node whose seeds do
+//! not answer starts alone after [`JOIN_TIMEOUT`].
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use tidegate_cluster::gossip::Gossip;
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::ownership::Driver;
+use tidegate_cluster::replication::Replicator;
+use tidegate_cluster::sync::Synchroniser;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::clock_sync::ClockSync;
-use super::joined::Joined;
+
+/// The components of a node that are connected to peers. Cheap to clone.
+#[derive(Clone)]
+pub struct Joined {
+    pub mesh: Arc<Mesh>,
+    pub gossip: Arc<Gossip>,
+    pub synchroniser: Arc<Synchroniser>,
+    pub ownership_driver: Arc<Driver>,
+    pub replicator: Arc<Replicator>,
+    /// Cancelled when this node has joined and may own keys.
+    pub is_member: CancellationToken,
+    /// Malformed frames of peers, and calls out of bounds.
+    pub(super) malformed: Arc<AtomicU64>,
+    /// Interval of gossip rounds.
+    pub(super) gossip_interval: Duration,
+    /// Whether seeds are configured; a node without seeds is the first of its cluster.
+    pub(super) has_seeds: bool,
+}
 
 /// Poll interval.
 const INTERVAL: Duration = Duration::from_millis(20);

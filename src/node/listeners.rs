@@ -2,41 +2,59 @@
 //! use is reported at once.
 //!
 //! Requests are accepted once the node has joined: before, it would consider itself the owner of
-//! every key and admit each limit a second time. Until then connections are refused. The admin and
-//! debug listeners open at once.
+//! every key and admit each limit a second time. Until then connections are refused. The admin,
+//! debug and statistics listeners open at once.
 
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::net::TcpSocket;
+use axum::Router;
+use axum::routing::get;
+use http::header::CONTENT_TYPE;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
+use super::error::Failed;
 use super::inspect::View;
-use super::listener_stats::Stats;
 use super::measured::Measured;
-use super::probes::NodeProbes;
-use super::sockets::{addr, bind, open_after};
+use super::probes::{NodeProbes, Stats};
 use crate::admin;
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
+use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::resp;
 use crate::front::rls::{self, RlsServer};
-use crate::front::serve::{Protocols, Transport, serve};
+use crate::front::serve::{HttpService, ListenerStats, Protocols, Transport, serve};
 use crate::front::tls::Tls;
+use crate::observe::metrics::Listener;
+
+/// Connections waiting to be accepted; `net.core.somaxconn` applies too.
+const BACKLOG: u32 = 1_024;
+
+/// Advice when the RESP listener fails.
+const RESP_FIX: &str = "raise the limits on threads and open files";
 
 /// The bound addresses.
 pub(super) struct Listeners {
-    http: Option<TcpSocket>,
-    grpc: Option<TcpSocket>,
-    resp: Option<TcpSocket>,
-    admin: Option<TcpSocket>,
-    debug: Option<TcpSocket>,
+    http: Bound,
+    grpc: Bound,
+    resp: Bound,
+    admin: Bound,
+    debug: Bound,
     /// TLS of the gRPC listener.
     grpc_tls: Option<Tls>,
-    stats: Stats,
+}
+
+/// The bound address of one listener, if it is configured.
+pub(super) struct Bound {
+    /// The configuration key of the address.
+    key: &'static str,
+    socket: Option<TcpSocket>,
+    stats: Arc<ListenerStats>,
 }
 
 /// What the listeners use.
@@ -49,27 +67,82 @@ pub(super) struct Behind<'a> {
     pub(super) drain: &'a CancellationToken,
 }
 
+impl Bound {
+    pub(super) fn bind(
+        key: &'static str,
+        addr: Option<SocketAddr>,
+        stats: &Arc<ListenerStats>,
+    ) -> Result<Self, UserError> {
+        let bind = |addr: SocketAddr| {
+            let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            // A restarted node must not wait for the connections of its predecessor.
+            socket.set_reuseaddr(true)?;
+            socket.bind(addr)?;
+            Ok(socket)
+        };
+        let bind = |addr| bind(addr).map_err(|error| UserError::cannot_listen(key, addr, &error));
+        Ok(Self { key, socket: addr.map(bind).transpose()?, stats: stats.clone() })
+    }
+
+    fn addr(&self) -> Option<SocketAddr> {
+        self.socket.as_ref()?.local_addr().ok()
+    }
+
+    /// Listens once `may_open` completes; `None` when there is no such listener, or the node drains
+    /// first.
+    async fn open(
+        self,
+        may_open: impl Future<Output = ()>,
+        drain: &CancellationToken,
+    ) -> Result<Option<TcpListener>, UserError> {
+        let addr = self.addr().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+        let Some(socket) = self.socket else { return Ok(None) };
+        tokio::select! {
+            biased;
+            () = may_open => {}
+            () = drain.cancelled() => return Ok(None),
+        }
+        let listening = socket.listen(BACKLOG);
+        listening.map(Some).map_err(|error| UserError::cannot_listen(self.key, addr, &error))
+    }
+
+    /// Serves HTTP from `may_open` until `drain`, then finishes requests in flight.
+    async fn serve(
+        self,
+        service: impl HttpService,
+        transport: impl Into<Transport>,
+        bounds: &Bounds,
+        may_open: impl Future<Output = ()>,
+        drain: &CancellationToken,
+    ) -> Result<(), UserError> {
+        let stats = self.stats.clone();
+        if let Some(listener) = self.open(may_open, drain).await? {
+            serve(listener, service, transport, bounds, stats, drain.clone()).await;
+        }
+        Ok(())
+    }
+}
+
 impl Listeners {
     /// Binds the configured addresses.
-    pub(super) fn bind(config: &Config, grpc_tls: Option<Tls>) -> Result<Self, UserError> {
+    pub(super) fn bind(
+        config: &Config,
+        grpc_tls: Option<Tls>,
+        stats: &Stats,
+    ) -> Result<Self, UserError> {
         Ok(Self {
+            http: Bound::bind("http.listen", config.http.listen, &stats.http)?,
+            grpc: Bound::bind("grpc.listen", config.grpc.listen, &stats.grpc)?,
+            resp: Bound::bind("resp.listen", config.resp.listen, &stats.resp)?,
+            admin: Bound::bind("admin.listen", config.admin.listen, &stats.admin)?,
+            debug: Bound::bind("debug.listen", config.debug.listen, &stats.debug)?,
             grpc_tls,
-            http: bind("http.listen", config.http.listen)?,
-            grpc: bind("grpc.listen", config.grpc.listen)?,
-            resp: bind("resp.listen", config.resp.listen)?,
-            admin: bind("admin.listen", config.admin.listen)?,
-            debug: bind("debug.listen", config.debug.listen)?,
-            stats: Stats::default(),
         })
     }
 
     /// The address of the HTTP listener.
     pub(super) fn http_addr(&self) -> Option<SocketAddr> {
-        addr(self.http.as_ref())
-    }
-
-    pub(super) fn stats(&self) -> Stats {
-        self.stats.clone()
+        self.http.addr()
     }
 
     /// The listeners and their addresses in one line.
@@ -82,9 +155,8 @@ impl Listeners {
             ("admin", &self.admin),
             ("debug", &self.debug),
         ];
-        let open = named
-            .into_iter()
-            .filter_map(|(name, listener)| Some(format!("{name} {}", addr(listener.as_ref())?)));
+        let open =
+            named.iter().filter_map(|(name, bound)| Some(format!("{name} {}", bound.addr()?)));
         open.collect::<Vec<_>>().join(", ")
     }
 
@@ -99,9 +171,9 @@ impl Listeners {
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
         let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
         let bounds = Bounds::from(&config.limits);
-        let Self { http, grpc, resp, admin, debug, grpc_tls, stats } = self;
-        let metrics = probes.measures();
-        let decider = |listener: &crate::observe::metrics::Listener| {
+        let Self { http, grpc, resp, admin, debug, grpc_tls } = self;
+        let metrics = &probes.metrics;
+        let decider = |listener: &Listener| {
             Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
         };
 
@@ -111,63 +183,56 @@ impl Listeners {
             bounds: bounds.clone(),
             denied_status: config.http.denied_status,
             auth: config.auth.clone(),
-            stats: stats.http.clone(),
+            stats: http.stats.clone(),
         });
-        let grpc_routes = rls::routes(
-            RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
-            grpc_health,
-        );
+        let rls = RlsServer::new(decider(&metrics.grpc), bounds.clone(), grpc.stats.clone());
+        let grpc_routes = rls::routes(rls, grpc_health);
         let resp_listener =
-            resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), stats.resp.clone());
-        let debug_router = debug_port::router(DebugPort {
-            book: core.book.clone(),
-            statistics: probes.statistics(),
-        });
+            resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), resp.stats.clone());
+        let statistics = probes.statistics.clone();
+        let debug_router = debug_port::router(DebugPort { book: core.book.clone(), statistics });
         let admin_router =
             admin::router(admin::AdminState { inspect: view, probes, drain: on_demand.clone() });
         async move {
-            let http = async {
-                if let Some(listener) = open_after("http.listen", http, &joined, &drain).await? {
-                    let (stats, drain) = (stats.http, drain.clone());
-                    serve(listener, http_router, Protocols::Http, &bounds, stats, drain).await;
-                }
-                Ok(())
-            };
-            let grpc = async {
-                if let Some(listener) = open_after("grpc.listen", grpc, &joined, &drain).await? {
-                    let (stats, drain) = (stats.grpc, drain.clone());
-                    let wire = Transport { protocols: Protocols::Grpc, tls: grpc_tls };
-                    serve(listener, grpc_routes, wire, &bounds, stats, drain).await;
-                }
-                Ok(())
-            };
+            let plain = Protocols::Http;
+            let grpc_wire = Transport { protocols: Protocols::Grpc, tls: grpc_tls };
             let resp = async {
-                if let Some(listener) = open_after("resp.listen", resp, &joined, &drain).await? {
+                if let Some(listener) = resp.open(joined.cancelled(), &drain).await? {
                     let served = resp::serve(listener, resp_listener, drain.clone()).await;
                     served.map_err(|error| UserError::new(error.to_string(), RESP_FIX))?;
                 }
                 Ok(())
             };
-            let at_once = CancellationToken::new();
-            at_once.cancel();
-            let admin = async {
-                if let Some(listener) = open_after("admin.listen", admin, &at_once, &drain).await? {
-                    let (stats, drain) = (stats.admin, drain.clone());
-                    serve(listener, admin_router, Protocols::Http, &bounds, stats, drain).await;
-                }
-                Ok(())
-            };
-            let debug = async {
-                if let Some(listener) = open_after("debug.listen", debug, &at_once, &drain).await? {
-                    let (stats, drain) = (stats.debug, drain.clone());
-                    serve(listener, debug_router, Protocols::Http, &bounds, stats, drain).await;
-                }
-                Ok(())
-            };
-            tokio::try_join!(http, grpc, resp, admin, debug).map(drop)
+            tokio::try_join!(
+                http.serve(http_router, plain, &bounds, joined.cancelled(), &drain),
+                grpc.serve(grpc_routes, grpc_wire, &bounds, joined.cancelled(), &drain),
+                resp,
+                admin.serve(admin_router, plain, &bounds, ready(()), &drain),
+                debug.serve(debug_router, plain, &bounds, ready(()), &drain),
+            )
+            .map(drop)
         }
     }
 }
 
-/// Advice when the RESP listener fails.
-const RESP_FIX: &str = "raise the limits on threads and open files";
+/// Serves the statistics on `stats.prometheus_listen` until `stop`. Without an address it returns
+/// at `stop`.
+pub(super) fn serve_prometheus(
+    listener: Bound,
+    config: &Config,
+    source: Source,
+    stop: CancellationToken,
+) -> impl Future<Output = Result<(), Failed>> + Send + 'static {
+    let bounds = Bounds::from(&config.limits);
+    let answer = || async move {
+        let text = prometheus::render(source.read(), prometheus::Form::Plain);
+        ([(CONTENT_TYPE, prometheus::CONTENT_TYPE)], text)
+    };
+    let router = Router::new().route(&config.stats.prometheus_path, get(answer));
+    async move {
+        let served = listener.serve(router, Protocols::Http, &bounds, ready(()), &stop).await;
+        served.map_err(|error| Failed::new(error.to_string()))?;
+        stop.cancelled().await;
+        Ok(())
+    }
+}

@@ -12,46 +12,40 @@ mod durable;
 mod error;
 mod inspect;
 mod join;
-mod joined;
-mod listener_stats;
 mod listeners;
 mod measured;
-mod outside;
-mod ownership;
 mod probes;
 mod readiness;
-mod readings;
 mod rulebook;
 mod service;
 mod skew;
-mod sockets;
-mod statistics;
+mod system;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
-
-pub use self::core::{Core, Error as CoreError, Failed, Setup, Tasks};
-pub use self::error::Error;
-pub use self::joined::Joined;
-use tidegate_cluster::mesh;
+use futures_util::FutureExt;
 use tidegate_cluster::pki;
 use tidegate_ownership::identity::NodeId;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+pub use self::core::{Core, Setup};
+pub use self::error::{Error, Failed};
 use self::inspect::View;
-use self::listeners::{Behind, Listeners};
-use self::probes::NodeProbes;
+pub use self::join::Joined;
+use self::listeners::{Behind, Bound, Listeners, serve_prometheus};
+use self::probes::{NodeProbes, Stats};
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
-use self::statistics::PrometheusListener;
+pub use self::skew::{Skew, median_offset};
+pub use self::system::{SystemClock, system_environment};
 use crate::compat::envoy_ratelimit::statistics::StatsdExporter;
 use crate::config::{Config, UserError};
+use crate::front::rls;
 use crate::front::tls::Tls;
 use crate::observe::Health;
-pub use outside::{SystemClock, outside};
-pub use skew::{Skew, median_offset};
 
 /// Runs a node until `shutdown`, then drains it. `config` must be validated.
 ///
@@ -59,64 +53,61 @@ pub use skew::{Skew, median_offset};
 ///
 /// The node could not start, or a task failed.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
-    let (environment, clock) = outside();
+    let (environment, clock) = system_environment();
     let node = NodeId::new(&config.node.id)
         .map_err(|error| UserError::new(format!("node.id: {error}"), "set TIDEGATE_NODE__ID"))?;
     let identity = match config.cluster.listen {
         Some(_) => Some(pki::load(&config.tls, node.as_str(), environment.clock.system())?),
         None => None,
     };
-    let book = RuleBook::load(&config, environment.entropy.clone())?;
+    let (book, source) = RuleBook::load(&config, environment.entropy.clone())?;
     let (grpc_tls, reloader) = Tls::of(&config.grpc).map_err(UserError::from)?.unzip();
-    let listeners = Listeners::bind(&config, grpc_tls)?;
-    let prometheus = PrometheusListener::bind(&config)?;
+    let stats = Stats::default();
+    let listeners = Listeners::bind(&config, grpc_tls, &stats)?;
+    let (key, addr) = ("stats.prometheus_listen", config.stats.prometheus_listen);
+    let prometheus = Bound::bind(key, addr, &Arc::default())?;
     let setup = Setup {
         config: config.clone(),
         node,
         identity,
-        book: book.cell(),
+        book: book.handle.cell(),
         http: listeners.http_addr(),
     };
-    let (core, core_tasks) = Core::build(setup, environment).await.map_err(user_error)?;
+    let (core, core_tasks) = Core::build(setup, environment).await?;
 
     let health = Health::starting(&[GOSSIP, JOIN]);
     let probes = Arc::new(NodeProbes::new(
         core.clone(),
         book.clone(),
         health.clone(),
-        listeners.stats(),
+        stats,
         clock.clone(),
         config.stats.prometheus_names,
     ));
-    let view = Arc::new(View::new(core.clone(), book.clone(), health.clone(), &config));
-    let grpc_health = crate::front::rls::Health::new().await;
+    let statistics = probes.statistics.clone();
+    let view = Arc::new(View {
+        core: core.clone(),
+        book: book.clone(),
+        health: health.clone(),
+        config: config.clone(),
+        start: Instant::now(),
+    });
+    let grpc_health = rls::Health::new().await;
 
     // The clock, the rules and the core keep running while the listeners drain.
     let (stop_listeners, stop_node) = (CancellationToken::new(), CancellationToken::new());
     let joined = CancellationToken::new();
     let mut tasks: JoinSet<Result<(), Failed>> = JoinSet::new();
-    let stop = stop_node.clone();
-    tasks.spawn(async {
-        clock.run(stop).await;
-        Ok(())
-    });
-    tasks.spawn(book.clone().watch(stop_node.clone()));
+    tasks.spawn(clock.run(stop_node.clone()).map(Ok));
+    tasks.spawn(source.watch(stop_node.clone()).map(Ok));
     if let Some(reloader) = reloader {
-        let stop = stop_node.clone();
-        tasks.spawn(async {
-            reloader.run(stop).await;
-            Ok(())
-        });
+        tasks.spawn(reloader.run(stop_node.clone()).map(Ok));
     }
-    tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()));
+    tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()).map(Ok));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
-    let statsd = StatsdExporter::new(&config.stats, probes.statistics());
-    let stop = stop_node.clone();
-    tasks.spawn(async {
-        statsd.run(stop).await;
-        Ok(())
-    });
-    tasks.spawn(prometheus.serve(&config.limits, probes.statistics(), stop_node.clone()));
+    let statsd = StatsdExporter::new(&config.stats, statistics.clone());
+    tasks.spawn(statsd.run(stop_node.clone()).map(Ok));
+    tasks.spawn(serve_prometheus(prometheus, &config, statistics, stop_node.clone()));
     let readiness = Readiness {
         core: core.clone(),
         rules: book,
@@ -126,7 +117,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
         opens: listeners.describe(),
         skew_unready: config.cluster.skew_unready,
     };
-    tasks.spawn(readiness.keep(stop_node.clone()));
+    tasks.spawn(readiness.keep(stop_node.clone()).map(Ok));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
     let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
     let mut serving =
@@ -164,43 +155,25 @@ async fn first_end(tasks: &mut JoinSet<Result<(), Failed>>) -> Failed {
     match tasks.join_next().await {
         Some(Ok(Err(failed))) => failed,
         Some(Err(error)) => Failed::new(error.to_string()),
-        Some(Ok(Ok(()))) | None => Failed::new("a task ended unexpectedly".to_owned()),
+        Some(Ok(Ok(()))) | None => Failed::new("a task ended unexpectedly"),
     }
 }
 
 /// Publishes the fingerprint of the rules in gossip, and the results of loading them in the
 /// statistics.
-async fn publish_rule_book(
-    core: Arc<Core>,
-    book: RuleBook,
-    stop: CancellationToken,
-) -> Result<(), Failed> {
+async fn publish_rule_book(core: Arc<Core>, book: RuleBook, stop: CancellationToken) {
     loop {
         // Read before the book, so that no load in between is missed.
-        let seen = book.status();
-        let fingerprint = book.cell().load().fingerprint();
+        let seen = book.handle.status();
+        let fingerprint = book.handle.book().fingerprint();
         if let Some(joined) = &core.joined {
             joined.gossip.publish(|own| own.rule_book = fingerprint);
         }
         let service = &core.tallies.service;
         service.config_load_success.store(seen.loads_ok, Ordering::Relaxed);
         service.config_load_error.store(seen.loads_failed, Ordering::Relaxed);
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = book.changed_since(&seen) => {}
+        if stop.run_until_cancelled(book.handle.changed_since(&seen)).await.is_none() {
+            return;
         }
-    }
-}
-
-fn user_error(error: CoreError) -> Error {
-    match error {
-        CoreError::Mesh(mesh::Error::Bind { addr, source }) => {
-            UserError::cannot_listen("cluster.listen", addr, &source).into()
-        }
-        other => UserError::new(
-            other.to_string(),
-            "check the files of [tls] in cluster.toml and the system's randomness",
-        )
-        .into(),
     }
 }

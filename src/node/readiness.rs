@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_limiter::policy::Scope;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Core, Failed};
+use super::core::Core;
 use super::rulebook::RuleBook;
 use super::skew::Skew;
 use crate::front::rls;
@@ -17,12 +17,11 @@ pub(super) const GOSSIP: &str = "gossip";
 /// The node has joined.
 pub(super) const JOIN: &str = "join";
 /// The node has a lease from a majority, so that it may own keys.
-pub(super) const QUORUM: &str = "quorum";
+const QUORUM: &str = "quorum";
 /// Rules are loaded.
-pub(super) const RULES: &str = "rules";
+const RULES: &str = "rules";
 /// The node is not draining.
 pub(super) const DRAIN: &str = "drain";
-
 /// The clock is within `cluster.max_skew` of the members' median; checked with
 /// `cluster.skew_unready`.
 const CLOCK: &str = "clock";
@@ -45,71 +44,41 @@ pub(super) struct Readiness {
 
 impl Readiness {
     /// Runs until `stop`.
-    pub(super) async fn keep(self, stop: CancellationToken) -> Result<(), Failed> {
+    pub(super) async fn keep(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(INTERVAL);
         loop {
-            match &self.core.joined {
-                None => {
-                    self.health.green(GOSSIP);
-                    self.joined.cancel();
-                }
-                Some(joined) => {
-                    if *joined.gossip.running().borrow() {
-                        self.health.green(GOSSIP);
-                    } else {
-                        self.health.red(GOSSIP, "gossip is restarting");
-                    }
-                    if joined.is_member.is_cancelled() {
-                        self.joined.cancel();
-                    }
-                }
-            }
-            self.check_rules();
-            self.check_lease();
-            if self.joined.is_cancelled() {
-                if self.health.green(JOIN) {
-                    tracing::info!("listening on {}", self.opens);
-                }
-            } else {
-                self.health.red(JOIN, "the other members are not known yet");
-            }
-            if self.skew_unready {
-                self.check_clock();
-            }
+            self.check();
             self.grpc.set_serving(self.health.ready().is_ok()).await;
             tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
         }
     }
 
-    fn check_rules(&self) {
-        if let Some(what) = self.rules.lacks() {
-            self.health.red(RULES, &*what);
-        } else {
-            self.health.green(RULES);
+    fn check(&self) {
+        let Self { core, rules, health, joined, .. } = self;
+        let cluster = core.joined.as_ref();
+        let has_gossip = cluster.is_none_or(|cluster| *cluster.gossip.running().borrow());
+        health.set(GOSSIP, (!has_gossip).then_some("gossip is restarting"));
+        if cluster.is_none_or(|cluster| cluster.is_member.is_cancelled()) {
+            joined.cancel();
         }
-    }
-
-    /// Red on the minority side of a partition. The failure of other nodes alone does not turn a
-    /// node red.
-    fn check_lease(&self) {
-        let ownership = &self.core.ownership;
-        if ownership.has_lease(Scope::Region) || !self.joined.is_cancelled() {
-            self.health.green(QUORUM);
-        } else {
-            self.health.red(QUORUM, "no majority of the voters grants this node a lease");
+        let has_joined = joined.is_cancelled();
+        health.set(RULES, rules.lacks().as_deref());
+        // Red on the minority side of a partition. The failure of other nodes alone does not turn a
+        // node red.
+        let has_quorum = core.ownership.has_lease(Scope::Region) || !has_joined;
+        let reason = "no majority of the voters grants this node a lease";
+        health.set(QUORUM, (!has_quorum).then_some(reason));
+        let reason = "the other members are not known yet";
+        if health.set(JOIN, (!has_joined).then_some(reason)) && has_joined {
+            tracing::info!("listening on {}", self.opens);
         }
-    }
-
-    fn check_clock(&self) {
-        let Skew { median_ns, is_beyond } = self.core.skew();
-        if is_beyond {
-            let behind_ms = median_ns / 1_000_000;
-            self.health.red(CLOCK, format!("{behind_ms} ms behind the members' median"));
-        } else {
-            self.health.green(CLOCK);
+        if self.skew_unready {
+            let Skew { median_ns, is_beyond } = core.skew();
+            let reason = || format!("{} ms behind the members' median", median_ns / 1_000_000);
+            health.set(CLOCK, is_beyond.then(reason));
         }
     }
 }

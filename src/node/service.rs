@@ -1,59 +1,45 @@
 //! Answers the calls of peers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use tidegate_cluster::environment::Clock;
-use tidegate_cluster::gossip::Gossip;
 use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply};
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
-use tidegate_cluster::ownership::Driver;
-use tidegate_cluster::replication::{self, Replicator};
-use tidegate_cluster::sync::Synchroniser;
+use tidegate_cluster::replication;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{Epochs, OwnershipStatus};
 use tokio::time::Instant;
 
+use super::join::Joined;
 use crate::decide::Decider;
 
 /// Answers the calls of peers without blocking.
 pub(super) struct PeerService {
     pub(super) decider: Decider,
-    pub(super) synchroniser: Arc<Synchroniser>,
-    pub(super) replicator: Arc<Replicator>,
-    pub(super) gossip: Arc<Gossip>,
-    pub(super) ownership_driver: Arc<Driver>,
+    pub(super) joined: Joined,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) counters: Arc<PeerCounters>,
-}
-
-/// Rejected messages of peers; read by the metrics.
-#[derive(Debug, Default)]
-pub(super) struct PeerCounters {
-    /// Malformed frames, and calls out of bounds.
-    pub(super) malformed: AtomicU64,
 }
 
 impl Service for PeerService {
     fn handle_call(&self, from: &Peer, call: Call) -> ServiceReply {
+        let driver = &self.joined.ownership_driver;
         let reply = match call {
             Call::Ping { ownership_status, .. } => {
-                let (epochs, grant) = self.ownership_driver.ping_received(from, ownership_status);
+                let (epochs, grant) = driver.ping_received(from, ownership_status);
                 Reply::Pong { clock: self.clock.system(), epochs, grant }
             }
-            Call::Handoff(handoff) => {
-                Reply::Handoff(self.ownership_driver.handoff_received(from, handoff))
-            }
-            Call::Digests(told) => return self.digests(from, told),
+            Call::Handoff(handoff) => Reply::Handoff(driver.handoff_received(from, handoff)),
+            Call::Digests(digests) => return self.compare_digests(from, digests),
             Call::Refunded { token } => {
                 self.decider.refunded(token);
                 Reply::Done
             }
             Call::Check(check) => return self.check(from, &check),
-            Call::Sync(sync) => self.synchroniser.receive(from, sync),
-            Call::States(entries) => self.replicator.receive(&from.id, entries),
+            Call::Sync(sync) => self.joined.synchroniser.receive(from, sync),
+            Call::States(entries) => self.joined.replicator.receive(&from.id, entries),
             Call::Gossip(bytes) => {
-                self.gossip.deliver(from.advertise, &bytes);
+                self.joined.gossip.deliver(from.advertise, &bytes);
                 Reply::Done
             }
         };
@@ -61,7 +47,7 @@ impl Service for PeerService {
     }
 
     fn ownership_status(&self, peer: &Peer) -> OwnershipStatus {
-        self.ownership_driver.ownership_status(peer)
+        self.joined.ownership_driver.ownership_status(peer)
     }
 
     fn pong_received(
@@ -71,11 +57,11 @@ impl Service for PeerService {
         epochs: Option<Epochs>,
         grant: Option<u64>,
     ) {
-        self.ownership_driver.pong_received(from, sent, epochs, grant);
+        self.joined.ownership_driver.pong_received(from, sent, epochs, grant);
     }
 
     fn malformed(&self, from: &NodeId) {
-        self.counters.malformed.fetch_add(1, Ordering::Relaxed);
+        self.joined.malformed.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(peer = %from, "peer sent a malformed message");
     }
 }
@@ -93,14 +79,13 @@ impl PeerService {
     }
 
     /// Compares copies with their owner's digests, which scans the store.
-    fn digests(&self, from: &Peer, told: Vec<Digest>) -> ServiceReply {
-        if !replication::are_valid_digests(&told) {
+    fn compare_digests(&self, from: &Peer, digests: Vec<Digest>) -> ServiceReply {
+        if !replication::are_valid_digests(&digests) {
             return ServiceReply::Ready(self.noted(from, Reply::Malformed));
         }
-        let (replicator, from) = (self.replicator.clone(), from.id.clone());
-        ServiceReply::Deferred(Box::pin(
-            async move { replicator.compare_digests(&from, told).await },
-        ))
+        let (replicator, from) = (self.joined.replicator.clone(), from.id.clone());
+        let compared = async move { replicator.compare_digests(&from, digests).await };
+        ServiceReply::Deferred(Box::pin(compared))
     }
 
     fn noted(&self, from: &Peer, reply: Reply) -> Reply {

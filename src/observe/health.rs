@@ -26,14 +26,24 @@ impl Health {
         health
     }
 
-    /// Sets the condition to red.
-    pub fn red(&self, condition: &'static str, reason: impl Into<String>) {
-        self.red.write().insert(condition, reason.into());
+    /// Sets the condition to red for `reason`, or to green. Returns whether it was red.
+    pub fn set(&self, condition: &'static str, reason: Option<impl Into<String>>) -> bool {
+        let mut red = self.red.write();
+        let before = match reason {
+            Some(reason) => red.insert(condition, reason.into()),
+            None => red.remove(condition),
+        };
+        before.is_some()
     }
 
-    /// Sets the condition to green. Returns whether it was red.
-    pub fn green(&self, condition: &'static str) -> bool {
-        self.red.write().remove(condition).is_some()
+    /// Sets the condition to red.
+    pub fn red(&self, condition: &'static str, reason: impl Into<String>) {
+        self.set(condition, Some(reason));
+    }
+
+    /// Sets the condition to green.
+    pub fn green(&self, condition: &'static str) {
+        self.set(condition, None::<String>);
     }
 
     /// Whether every condition is green.

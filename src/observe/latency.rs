@@ -5,7 +5,6 @@
 //! The default bounds of Prometheus' client libraries, 5 ms to 10 s, are among them, so that their
 //! buckets can be derived.
 
-use std::array;
 use std::fmt::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +31,7 @@ pub struct Times {
     pub sum: Span,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Buckets {
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum_nanos: AtomicU64,
@@ -60,11 +59,6 @@ impl Latency {
             sum: Span::from_nanos(self.0.sum_nanos.load(Ordering::Relaxed)),
         }
     }
-
-    /// The number of durations.
-    pub fn count(&self) -> u64 {
-        self.read().count()
-    }
 }
 
 impl Times {
@@ -74,23 +68,17 @@ impl Times {
     }
 }
 
-impl Default for Buckets {
-    fn default() -> Self {
-        Self { counts: array::from_fn(|_| AtomicU64::new(0)), sum_nanos: AtomicU64::new(0) }
-    }
-}
-
 impl TypedMetric for Latency {
     const TYPE: MetricType = MetricType::Histogram;
 }
 
 impl EncodeMetric for Latency {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), Error> {
-        let Times { counts, sum } = self.read();
+        let times = self.read();
         let bounds = BOUNDS.iter().map(|micros| seconds(*micros * 1_000)).chain([f64::MAX]);
-        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        let sum = seconds(sum.as_nanos());
-        encoder.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
+        let buckets: Vec<(f64, u64)> = bounds.zip(times.counts).collect();
+        let sum = seconds(times.sum.as_nanos());
+        encoder.encode_histogram::<NoLabelSet>(sum, times.count(), &buckets, None)
     }
 
     fn metric_type(&self) -> MetricType {
@@ -117,6 +105,6 @@ mod tests {
         let mut counts = [0; BOUNDS.len() + 1];
         (counts[0], counts[1], counts[19], counts[20]) = (2, 1, 1, 2);
         assert_eq!(latency.read().counts, counts);
-        assert_eq!(latency.count(), 6);
+        assert_eq!(latency.read().count(), 6);
     }
 }

@@ -4,8 +4,6 @@
 //! is built. Counters that other parts keep for themselves (rules, store, mesh) are read at each
 //! scrape, so that there is only one number of each.
 
-use std::fmt;
-
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
@@ -14,13 +12,14 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::latency::Latency;
-use super::names;
-use super::samples::{Reading, RuleSample, Scrape};
+use super::names::{BUILD, DECISION_SECONDS, DECISIONS, PREFIX};
+use super::samples::{Readings, RuleSample, Scrape};
 
 /// The `content-type` of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics of one node.
+#[derive(Debug)]
 pub struct Metrics {
     /// `/v1/check` and forward-auth.
     pub http: Listener,
@@ -45,24 +44,12 @@ pub struct Listener {
 impl Metrics {
     /// All metrics at zero.
     pub fn new(version: &'static str) -> Self {
-        let mut registry = Registry::with_prefix(names::PREFIX);
-        registry.register(
-            names::BUILD,
-            "Version of the program",
-            Info::new([("version", version)]),
-        );
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register(BUILD.name, BUILD.help, Info::new([("version", version)]));
         let decisions = Family::<[Label; 2], Counter>::default();
-        registry.register(
-            names::DECISIONS,
-            "Requests decided, by listener and outcome",
-            decisions.clone(),
-        );
+        registry.register(DECISIONS.name, DECISIONS.help, decisions.clone());
         let latency = Family::<[Label; 1], Latency>::default();
-        registry.register(
-            names::DECISION_SECONDS,
-            "Time from the parsed request to the response, by listener",
-            latency.clone(),
-        );
+        registry.register(DECISION_SECONDS.name, DECISION_SECONDS.help, latency.clone());
         let listener = |name| Listener {
             allowed: decisions.get_or_create_owned(&[("listener", name), ("outcome", "allowed")]),
             denied: decisions.get_or_create_owned(&[("listener", name), ("outcome", "denied")]),
@@ -79,7 +66,7 @@ impl Metrics {
     }
 
     /// Exports counters of other parts. `read` is called at each scrape.
-    pub fn watch(&mut self, read: impl Fn() -> Vec<Reading> + Send + Sync + 'static) {
+    pub fn watch(&mut self, read: impl Fn() -> Readings + Send + Sync + 'static) {
         self.registry.register_collector(Box::new(Scrape(Box::new(read))));
     }
 
@@ -96,12 +83,6 @@ impl Metrics {
         let _ = encode_registry(&mut text, &self.unprefixed);
         let _ = encode_eof(&mut text);
         text
-    }
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("registry", &self.registry).finish_non_exhaustive()
     }
 }
 

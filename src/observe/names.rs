@@ -1,124 +1,149 @@
-//! Names of the metrics. Each is exported as `tidegate_NAME`, counters with the suffix `_total`.
-//! Dashboards and alerts depend on them: after a release they are only added to.
+//! The metrics: names, help texts and types. Each is exported as `tidegate_NAME`, counters with the
+//! suffix `_total`. Dashboards and alerts depend on them: after a release they are only added to.
+
+use prometheus_client::metrics::MetricType;
 
 pub const PREFIX: &str = "tidegate";
 
-pub const BUILD: &str = "build";
+/// One metric; its labels come with its values.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: MetricType,
+}
 
-/// Requests decided, by listener and outcome.
-pub const DECISIONS: &str = "decisions";
-/// Time from the parsed request to the response, by listener.
-pub const DECISION_SECONDS: &str = "decision_seconds";
-/// Descriptors decided, by source of the verdict.
-pub const VERDICTS: &str = "verdicts";
-/// Forwarded checks received for keys that this node does not own.
-pub const NOT_OWNER: &str = "not_owner";
-/// Second and later routing attempts of forwarded checks.
-pub const FORWARD_RETRIES: &str = "forward_retries";
-/// Forwarded checks received more than once and not counted again.
-pub const FORWARD_DUPLICATES: &str = "forward_duplicates";
-/// Hits counted without a confirmation by a replica in time.
-pub const UNCONFIRMED: &str = "unconfirmed";
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help, kind: MetricType::Counter }
+}
 
-/// Open connections, by listener.
-pub const CONNECTIONS: &str = "connections";
-/// Connections accepted, by listener.
-pub const CONNECTIONS_ACCEPTED: &str = "connections_accepted";
-/// Times a listener stopped accepting at `limits.connections_max`.
-pub const CONNECTIONS_AT_BOUND: &str = "connections_at_bound";
-/// Connections closed by the listener: slow header, failed TLS handshake, idle, or drained.
-pub const CONNECTIONS_ABORTED: &str = "connections_aborted";
-/// Malformed or oversized requests, by listener.
-pub const BAD_REQUESTS: &str = "bad_requests";
-/// Descriptors with a limit of their own that does not apply.
-pub const OVERRIDES_IGNORED: &str = "overrides_ignored";
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help, kind: MetricType::Gauge }
+}
 
-/// Calls to peers, by outcome.
-pub const MESH_CALLS: &str = "mesh_calls";
-/// Connected peers.
-pub const MESH_PEERS_UP: &str = "mesh_peers_up";
-/// Hellos accepted.
-pub const MESH_ADMITTED: &str = "mesh_admitted";
-/// Connections refused in handshake or hello.
-pub const MESH_REFUSED: &str = "mesh_refused";
-/// Failed dials.
-pub const MESH_DIALS_FAILED: &str = "mesh_dials_failed";
-/// One-way messages dropped: the send queue was full or the peer not connected.
-pub const MESH_DROPPED: &str = "mesh_dropped";
-/// Malformed frames and calls from peers.
-pub const MESH_MALFORMED: &str = "mesh_malformed";
-/// Counter states from peers rejected as implausible.
-pub const STATES_REJECTED: &str = "states_rejected";
+pub const BUILD: Metric =
+    Metric { name: "build", help: "Version of the program", kind: MetricType::Info };
 
-/// Members, including this node.
-pub const MEMBERS: &str = "members";
-/// 1 while every member holds the same rules as this node.
-pub const RULE_BOOK_AGREES: &str = "rule_book_agrees";
-/// How far the corrected system clock is ahead of the decision clock, milliseconds.
-pub const CLOCK_ERROR_MS: &str = "clock_error_ms";
-/// Largest clock offset of a peer, milliseconds.
-pub const CLOCK_OFFSET_MS: &str = "clock_offset_max_ms";
-/// How far the members' median clock is ahead of this node's, milliseconds.
-pub const CLOCK_MEDIAN_MS: &str = "clock_median_ms";
-/// 1 while this node's clock is beyond `cluster.max_skew` of the members' median.
-pub const CLOCK_SKEWED: &str = "clock_skewed";
+pub const DECISIONS: Metric = counter("decisions", "Requests decided, by listener and outcome");
+pub const DECISION_SECONDS: Metric = Metric {
+    name: "decision_seconds",
+    help: "Time from the parsed request to the response, by listener",
+    kind: MetricType::Histogram,
+};
+pub const VERDICTS: Metric = counter(
+    "verdicts",
+    "Descriptors decided: locally, by another owner, from the negative cache, by \
+     on_unavailable, for a peer",
+);
+pub const NOT_OWNER: Metric =
+    counter("not_owner", "Forwarded checks received for keys that this node does not own");
+pub const FORWARD_RETRIES: Metric =
+    counter("forward_retries", "Forwarding attempts after the first for one verdict");
+pub const FORWARD_DUPLICATES: Metric =
+    counter("forward_duplicates", "Duplicate forwarded checks, not counted again");
+pub const UNCONFIRMED: Metric =
+    counter("unconfirmed", "Hits counted but not confirmed by a replica in time");
 
-/// Keys of eventual rules synchronised, by outcome.
-pub const SYNC_KEYS: &str = "sync_keys";
-/// Unanswered synchronisation messages, which are sent again.
-pub const SYNC_FAILED: &str = "sync_failed";
+pub const CONNECTIONS: Metric = gauge("connections", "Open connections, by listener");
+pub const CONNECTIONS_ACCEPTED: Metric =
+    counter("connections_accepted", "Connections accepted, by listener");
+pub const CONNECTIONS_AT_BOUND: Metric = counter(
+    "connections_at_bound",
+    "Times a listener stopped accepting because limits.connections_max was reached",
+);
+pub const CONNECTIONS_ABORTED: Metric = counter(
+    "connections_aborted",
+    "Connections closed by the listener: slow, no TLS handshake, idle, or drained",
+);
+pub const BAD_REQUESTS: Metric =
+    counter("bad_requests", "Requests refused as malformed or out of bounds, by listener");
+pub const OVERRIDES_IGNORED: Metric =
+    counter("overrides_ignored", "Descriptors with a limit override that was ignored");
 
-/// Strict counters sent to or received from other nodes, by outcome.
-pub const REPLICATION_KEYS: &str = "replication_keys";
-/// Unanswered replication messages, which are sent again.
-pub const REPLICATION_FAILED: &str = "replication_failed";
-/// Age of the oldest change without a copy, milliseconds.
-pub const REPLICATION_LAG_MS: &str = "replication_lag_ms";
-/// Counts of rules with `durability: replicated`, by whether a replica confirmed them in time.
-pub const REPLICATION_CONFIRMS: &str = "replication_confirms";
+pub const MESH_CALLS: Metric = counter("mesh_calls", "Calls to peers: sent, timed out, not sent");
+pub const MESH_PEERS_UP: Metric = gauge("mesh_peers_up", "Connected peers");
+pub const MESH_ADMITTED: Metric = counter("mesh_admitted", "Hellos of peers accepted");
+pub const MESH_REFUSED: Metric =
+    counter("mesh_refused", "Connections refused in handshake or hello");
+pub const MESH_DIALS_FAILED: Metric = counter("mesh_dials_failed", "Failed dials");
+pub const MESH_DROPPED: Metric =
+    counter("mesh_dropped", "One-way messages dropped: stream full or peer not connected");
+pub const MESH_MALFORMED: Metric =
+    counter("mesh_malformed", "Malformed frames and out-of-bounds calls from peers");
+pub const STATES_REJECTED: Metric =
+    counter("states_rejected", "Implausible states from peers, rejected");
 
-/// 1 while this node holds its ownership lease.
-pub const LEASE: &str = "lease";
-/// Parts per million of the region's ring owned by this node.
-pub const RING_OWNED_PPM: &str = "ring_owned_ppm";
-/// Number of the current epoch.
-pub const EPOCH_NUMBER: &str = "epoch_number";
-/// Members lost without leaving that still count for the majority.
-pub const MEMBERS_LOST: &str = "members_lost";
-/// Times that this node lost its lease.
-pub const LEASES_LOST: &str = "leases_lost";
-/// Times that this node regained its lease after an interruption and dropped all owned ranges.
-pub const LEASES_INTERRUPTED: &str = "leases_interrupted";
-/// Ranges transferred to or from other nodes.
-pub const HANDOFF_RANGES: &str = "handoff_ranges";
-/// Counters copied to their new owners before a handoff.
-pub const HANDOFF_COPIED: &str = "handoff_copied";
-/// Failed steps of handoffs, which are retried.
-pub const HANDOFF_FAILED: &str = "handoff_failed";
+pub const MEMBERS: Metric = gauge("members", "Members, including this node");
+pub const RULE_BOOK_AGREES: Metric =
+    gauge("rule_book_agrees", "1 while every member has the same rules as this node");
+pub const CLOCK_ERROR_MS: Metric = gauge(
+    "clock_error_ms",
+    "Offset of the corrected system clock from the decision clock, milliseconds",
+);
+pub const CLOCK_OFFSET_MS: Metric =
+    gauge("clock_offset_max_ms", "Largest clock offset of a peer, milliseconds");
+pub const CLOCK_MEDIAN_MS: Metric =
+    gauge("clock_median_ms", "Offset of the members' median clock from this node's, milliseconds");
+pub const CLOCK_SKEWED: Metric = gauge(
+    "clock_skewed",
+    "1 while this node's clock differs from the members' median by more than cluster.max_skew",
+);
 
-/// Loads of the rules, by outcome.
-pub const RULE_LOADS: &str = "rule_loads";
-/// Hits by rule and outcome.
-pub const RULE_HITS: &str = "rule_hits";
-/// Checks decided by `on_unavailable`, by rule.
-pub const RULE_UNAVAILABLE: &str = "rule_unavailable";
+pub const SYNC_KEYS: Metric =
+    counter("sync_keys", "Eventual keys sent to peers, received from peers, and rejected");
+pub const SYNC_FAILED: Metric =
+    counter("sync_failed", "Synchronisation messages without an answer; they are sent again");
 
-/// Counters in the store.
-pub const STORE_KEYS: &str = "store_keys";
-/// Bytes of the store.
-pub const STORE_BYTES: &str = "store_bytes";
-/// Expired counters removed from the store.
-pub const STORE_EXPIRED: &str = "store_expired";
-/// New keys in a full store, by outcome.
-pub const STORE_FULL: &str = "store_full";
+pub const REPLICATION_KEYS: Metric = counter(
+    "replication_keys",
+    "Strict keys sent to other nodes, received from them, repaired at a replica",
+);
+pub const REPLICATION_FAILED: Metric =
+    counter("replication_failed", "Replication messages without an answer; they are sent again");
+pub const REPLICATION_LAG_MS: Metric = gauge(
+    "replication_lag_ms",
+    "Age of the oldest change that is not replicated yet, milliseconds",
+);
+pub const REPLICATION_CONFIRMS: Metric =
+    counter("replication_confirms", "Checks whose answer waited for a replica, by outcome");
 
-/// 1 while counters of long windows are written to `storage.path`.
-pub const STORAGE_OK: &str = "storage_ok";
-/// Counters in the file.
-pub const STORAGE_KEYS: &str = "storage_keys";
-/// Counters written to the file.
-pub const STORAGE_WRITTEN: &str = "storage_written";
-/// Counters of the file skipped at start: implausible, or the store was full.
-pub const STORAGE_SKIPPED: &str = "storage_skipped";
-/// Failed writes of the file.
-pub const STORAGE_FAILED: &str = "storage_failed";
+pub const LEASE: Metric =
+    gauge("lease", "1 while this node has a lease from a majority and may own keys");
+pub const RING_OWNED_PPM: Metric =
+    gauge("ring_owned_ppm", "Share of its region's ring that this node decides, parts per million");
+pub const EPOCH_NUMBER: Metric = gauge("epoch_number", "Epoch number of its region's ring");
+pub const MEMBERS_LOST: Metric =
+    gauge("members_lost", "Members that failed and still count as voters");
+pub const LEASES_LOST: Metric = counter("leases_lost", "Leases that expired");
+pub const LEASES_INTERRUPTED: Metric = counter(
+    "leases_interrupted",
+    "Leases regained after an interruption, with all owned ranges dropped",
+);
+pub const HANDOFF_RANGES: Metric = counter(
+    "handoff_ranges",
+    "Ranges handed to another node, received from one, and releases refused",
+);
+pub const HANDOFF_COPIED: Metric =
+    counter("handoff_copied", "Counters copied to their next owner before a handoff");
+pub const HANDOFF_FAILED: Metric =
+    counter("handoff_failed", "Handoff steps that failed and were restarted");
+
+pub const RULE_LOADS: Metric =
+    counter("rule_loads", "Rule loads from the folder or the management server, by outcome");
+pub const RULE_HITS: Metric = counter("rule_hits", "Hits by rule and outcome");
+pub const RULE_UNAVAILABLE: Metric =
+    counter("rule_unavailable", "Checks decided by on_unavailable, by rule");
+
+pub const STORE_KEYS: Metric = gauge("store_keys", "Counters in the store");
+pub const STORE_BYTES: Metric = gauge("store_bytes", "Bytes used by the store");
+pub const STORE_EXPIRED: Metric =
+    counter("store_expired", "Counters removed from the store after expiry");
+pub const STORE_FULL: Metric = counter("store_full", "New keys in a full store, by outcome");
+
+pub const STORAGE_OK: Metric =
+    gauge("storage_ok", "1 while counts of long windows are written to storage.path");
+pub const STORAGE_KEYS: Metric = gauge("storage_keys", "Counters in the file of storage.path");
+pub const STORAGE_WRITTEN: Metric = counter("storage_written", "Counters written to the file");
+pub const STORAGE_SKIPPED: Metric =
+    counter("storage_skipped", "Counters of the file that were invalid at startup or did not fit");
+pub const STORAGE_FAILED: Metric = counter("storage_failed", "Snapshot rounds that failed");

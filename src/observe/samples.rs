@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::names;
+use super::names::{self, Metric};
 
 /// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
 /// series, which load the Prometheus server more than the node.
@@ -32,24 +32,37 @@ pub struct RuleSample {
     pub unavailable: u64,
 }
 
-/// The value of a counter or gauge. Readings with the same name are adjacent and have the same help
-/// text and kind.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
-    /// One of [`names`].
-    pub name: &'static str,
-    /// The help text.
-    pub text: &'static str,
-    pub kind: Kind,
+/// The readings of one scrape. Those of one metric are adjacent.
+#[derive(Clone, Debug, Default)]
+pub struct Readings(Vec<Reading>);
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    metric: Metric,
     /// Name and value of the label, if the metric has one.
-    pub label: Option<(&'static str, &'static str)>,
-    pub value: i64,
+    label: Option<(&'static str, &'static str)>,
+    /// Holds the value of every counter (`u64`) and gauge (`i64`).
+    value: i128,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Counter,
-    Gauge,
+impl Readings {
+    pub fn add(&mut self, metric: Metric, value: impl Into<i128>) {
+        self.0.push(Reading { metric, label: None, value: value.into() });
+    }
+
+    /// Adds a reading for each value of `label`.
+    pub fn add_each<V: Into<i128>>(
+        &mut self,
+        metric: Metric,
+        label: &'static str,
+        values: impl IntoIterator<Item = (&'static str, V)>,
+    ) {
+        self.0.extend(values.into_iter().map(|(name, value)| Reading {
+            metric,
+            label: Some((label, name)),
+            value: value.into(),
+        }));
+    }
 }
 
 /// A collector's source, called at each scrape.
@@ -67,12 +80,8 @@ impl Collector for Scrape<Vec<RuleSample>> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut samples = (self.0)();
         sum_up_beyond(RULE_LABELS_MAX, &mut samples);
-        let mut hits = encoder.encode_descriptor(
-            names::RULE_HITS,
-            "Hits by rule and outcome",
-            None,
-            MetricType::Counter,
-        )?;
+        let Metric { name, help, kind } = names::RULE_HITS;
+        let mut hits = encoder.encode_descriptor(name, help, None, kind)?;
         for sample in &samples {
             for (outcome, value) in [
                 ("allowed", sample.allowed),
@@ -82,12 +91,8 @@ impl Collector for Scrape<Vec<RuleSample>> {
                 labelled(&mut hits, &[("rule", &*sample.id), ("outcome", outcome)], value)?;
             }
         }
-        let mut unavailable = encoder.encode_descriptor(
-            names::RULE_UNAVAILABLE,
-            "Checks decided by on_unavailable, by rule",
-            None,
-            MetricType::Counter,
-        )?;
+        let Metric { name, help, kind } = names::RULE_UNAVAILABLE;
+        let mut unavailable = encoder.encode_descriptor(name, help, None, kind)?;
         for sample in &samples {
             labelled(&mut unavailable, &[("rule", &*sample.id)], sample.unavailable)?;
         }
@@ -95,35 +100,28 @@ impl Collector for Scrape<Vec<RuleSample>> {
     }
 }
 
-impl Collector for Scrape<Vec<Reading>> {
+impl Collector for Scrape<Readings> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let readings = (self.0)();
-        for family in readings.chunk_by(|a, b| a.name == b.name) {
-            let [first, ..] = family else { continue };
-            let kind = match first.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
-            };
-            let mut metric = encoder.encode_descriptor(first.name, first.text, None, kind)?;
-            if first.label.is_none() {
-                write(metric, first)?;
+        let Readings(readings) = (self.0)();
+        for family in readings.chunk_by(|a, b| a.metric.name == b.metric.name) {
+            let Metric { name, help, kind } = family[0].metric;
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            if let [Reading { label: None, value, .. }] = family {
+                write(metric, kind, *value)?;
                 continue;
             }
-            for reading in family {
-                let label = reading.label.as_slice();
-                write(metric.encode_family(&label)?, reading)?;
+            for Reading { label, value, .. } in family {
+                write(metric.encode_family(&label.as_slice())?, kind, *value)?;
             }
         }
         Ok(())
     }
 }
 
-fn write(encoder: MetricEncoder<'_>, reading: &Reading) -> fmt::Result {
-    match reading.kind {
-        Kind::Counter => {
-            ConstCounter::new(u64::try_from(reading.value).unwrap_or(0)).encode(encoder)
-        }
-        Kind::Gauge => ConstGauge::new(reading.value).encode(encoder),
+fn write(encoder: MetricEncoder<'_>, kind: MetricType, value: i128) -> fmt::Result {
+    match kind {
+        MetricType::Counter => ConstCounter::new(u64::try_from(value).unwrap_or(0)).encode(encoder),
+        _ => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
     }
 }
 
@@ -177,21 +175,12 @@ mod tests {
     fn counters_of_other_parts_are_exported() {
         let mut metrics = Metrics::new("0");
         metrics.watch_rules(|| vec![sample("edge.user", 7)]);
-        let store = |label, value| Reading {
-            name: names::STORE_FULL,
-            text: "New keys in a full store",
-            kind: Kind::Counter,
-            label: Some(("outcome", label)),
-            value,
-        };
-        let keys = Reading {
-            name: names::STORE_KEYS,
-            text: "Counters",
-            kind: Kind::Gauge,
-            label: None,
-            value: 3,
-        };
-        metrics.watch(move || vec![keys, store("shared", 9), store("refused", 0)]);
+        metrics.watch(|| {
+            let mut readings = Readings::default();
+            readings.add(names::STORE_KEYS, 3);
+            readings.add_each(names::STORE_FULL, "outcome", [("shared", 9), ("refused", 0)]);
+            readings
+        });
         let text = metrics.encode();
         for line in [
             "tidegate_rule_hits_total{rule=\"edge.user\",outcome=\"allowed\"} 7",

@@ -69,23 +69,22 @@ impl Watcher {
     ///
     /// The folder cannot be loaded: there is no earlier book to keep.
     pub fn start(options: Options) -> Result<(Self, Handle), Error> {
-        let sources = load::read(&options.path)?;
-        let digest = digest(&sources);
-        let book = load::parse(&sources, &options.load)?;
-        let handle = Handle::new(Book::default());
-        handle.settle(Ok(book));
-        Ok((Self { options, handle: handle.clone(), digest }, handle))
+        let (digest, sources) = read(&options.path, &Book::default());
+        let book = load::parse(&sources?, &options.load)?;
+        Ok(Self::with(options, digest, Ok(book)))
     }
 
     /// Like [`Watcher::start`], but a folder that cannot be loaded is not an error: the book is
     /// [`Book::unloaded`] until a reload succeeds.
     pub fn start_anyway(options: Options) -> (Self, Handle) {
+        let (digest, sources) = read(&options.path, &Book::default());
+        let book = sources.and_then(|sources| load::parse(&sources, &options.load));
+        Self::with(options, digest, book)
+    }
+
+    fn with(options: Options, digest: u128, first: Result<Book, Error>) -> (Self, Handle) {
         let handle = Handle::new(Book::unloaded());
-        let read = read_changed(&options.path, &options.load, &Book::default(), 0);
-        let digest = read.as_ref().map_or(0, |(digest, _)| *digest);
-        if let Some((_, outcome)) = read {
-            handle.settle(outcome.map_err(|error| error.to_string()));
-        }
+        handle.settle(first.map_err(|error| error.to_string()));
         (Self { options, handle: handle.clone(), digest }, handle)
     }
 
@@ -124,7 +123,13 @@ impl Watcher {
         let current = self.handle.book();
         let digest_before = self.digest;
         let reading = tokio::task::spawn_blocking(move || {
-            read_changed(&path, &load, &current, digest_before)
+            let (digest, sources) = read(&path, &current);
+            let book = || {
+                let mut book = load::parse(&sources?, &load)?;
+                book.carry_stats(&current);
+                Ok::<_, Error>(book)
+            };
+            (digest != digest_before).then(|| (digest, book()))
         });
         match reading.await {
             Ok(None) => false,
@@ -141,13 +146,9 @@ impl Watcher {
     }
 }
 
-/// Reads and parses; `None` when the bytes or the error are unchanged.
-fn read_changed(
-    path: &Path,
-    options: &load::Options,
-    current: &Book,
-    digest_before: u128,
-) -> Option<(u128, Result<Book, Error>)> {
+/// Reads the folder, unless `current` has rules and it is empty. The hash is that of the files or
+/// of the error.
+fn read(path: &Path, current: &Book) -> (u128, Result<Vec<Source>, Error>) {
     let sources = match load::read(path) {
         // Copying tools delete before they write, so an empty folder is usually temporary.
         Ok(sources) if sources.is_empty() && current.domains().next().is_some() => Err(Error {
@@ -165,15 +166,7 @@ fn read_changed(
             digest(&[Source { name, bytes }])
         }
     };
-    if digest == digest_before {
-        return None;
-    }
-    let book = sources.and_then(|sources| load::parse(&sources, options));
-    let book = book.map(|mut book| {
-        book.carry_stats(current);
-        book
-    });
-    Some((digest, book))
+    (digest, sources)
 }
 
 /// A hash of names and contents.

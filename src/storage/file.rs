@@ -20,7 +20,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redb::{
     Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
-    TableHandle,
 };
 use tidegate_limiter::store::{KeyHash, StoredCounter};
 use tidegate_limiter::units::Timestamp;
@@ -39,6 +38,7 @@ const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 const COUNTS: TableDefinition<'_, [u8; KEY_BYTES], &[u8]> = TableDefinition::new("counts");
 
 /// An open file.
+#[derive(Debug)]
 pub(super) struct File {
     db: Database,
 }
@@ -76,7 +76,7 @@ impl File {
     ///
     /// Any [`Error`].
     pub(super) fn open(disk: &dyn Disk, origin: &Origin) -> Result<Opened, Error> {
-        guarded(|| {
+        guarded(|| -> Result<Opened, Error> {
             let mut builder = Builder::new();
             builder.set_cache_size(CACHE_BYTES);
             let mut db = disk.open(&builder).map_err(redb::Error::from)?;
@@ -99,15 +99,14 @@ impl File {
         &self,
         mut each: impl FnMut(Result<StoredCounter, record::Error>),
     ) -> Result<(), Error> {
-        let mut read = || -> Result<(), redb::Error> {
+        guarded(|| -> Result<(), redb::Error> {
             let table = self.db.begin_read()?.open_table(COUNTS)?;
             for entry in table.iter()? {
                 let (key, value) = entry?;
                 each(record::decode(key.value(), value.value()));
             }
             Ok(())
-        };
-        guarded(|| Ok(read()?))
+        })
     }
 
     /// Removes `expired`, then writes `changes`, in one transaction. A counter larger than any that
@@ -122,7 +121,7 @@ impl File {
         expired: &[KeyHash],
         changes: impl Iterator<Item = StoredCounter>,
     ) -> Result<Written, Error> {
-        let write = || -> Result<Written, redb::Error> {
+        guarded(|| -> Result<Written, redb::Error> {
             let transaction = self.db.begin_write()?;
             let mut written = Written { keys: 0, changes: 0 };
             {
@@ -140,8 +139,7 @@ impl File {
             }
             transaction.commit()?;
             Ok(written)
-        };
-        guarded(|| Ok(write()?))
+        })
     }
 
     /// Checks up to `max` counters after the key `after` for those that have expired by `now`.
@@ -155,7 +153,7 @@ impl File {
         now: Timestamp,
         max: usize,
     ) -> Result<Expired, Error> {
-        let check = || -> Result<Expired, redb::Error> {
+        guarded(|| -> Result<Expired, redb::Error> {
             let table = self.db.begin_read()?.open_table(COUNTS)?;
             let from = after.map_or(Unbounded, |key| Excluded(record::encode_key(key)));
             let mut found = Expired::default();
@@ -172,21 +170,22 @@ impl File {
                 }
             }
             Ok(found)
-        };
-        guarded(|| Ok(check()?))
+        })
     }
 }
 
 /// Turns a panic into an error: redb asserts its invariants, and a damaged file that breaks one
 /// must not end the node.
-fn guarded<T>(access: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    catch_unwind(AssertUnwindSafe(access))
-        .unwrap_or_else(|_| Err(Error::Damaged("its pages are inconsistent".to_owned())))
+fn guarded<T, E: Into<Error>>(access: impl FnOnce() -> Result<T, E>) -> Result<T, Error> {
+    match catch_unwind(AssertUnwindSafe(access)) {
+        Ok(result) => result.map_err(E::into),
+        Err(_) => Err(Error::Damaged("its pages are inconsistent".to_owned())),
+    }
 }
 
 /// The secret to use with the file; `None` if it is new.
 fn check_origin(db: &Database, origin: &Origin) -> Result<Option<Secret>, Error> {
-    let Some(About { format, cluster, secret }) = read_about(db)? else { return Ok(None) };
+    let Some([format, cluster, secret]) = read_about(db)? else { return Ok(None) };
     if format != FORMAT {
         return Err(Error::Foreign("of another version's format".to_owned()));
     }
@@ -200,52 +199,34 @@ fn check_origin(db: &Database, origin: &Origin) -> Result<Option<Secret>, Error>
     }
 }
 
-/// The contents of the table `about`. A missing entry is empty, which matches no origin.
-struct About {
-    format: Vec<u8>,
-    cluster: Vec<u8>,
-    secret: Vec<u8>,
-}
-
-/// `None` if the file is new.
-fn read_about(db: &Database) -> Result<Option<About>, Error> {
-    let read = || -> Result<Option<About>, redb::Error> {
-        let transaction = db.begin_read()?;
-        let tables: Vec<String> =
-            transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
-        if tables.is_empty() {
-            return Ok(None);
-        }
-        let table = transaction.open_table(ABOUT)?;
-        // One transaction creates both tables.
-        transaction.open_table(COUNTS)?;
-        let entry = |name: &str| -> Result<Vec<u8>, redb::Error> {
-            Ok(table.get(name)?.map(|bytes| bytes.value().to_vec()).unwrap_or_default())
-        };
-        Ok(Some(About {
-            format: entry("format")?,
-            cluster: entry("cluster")?,
-            secret: entry("secret")?,
-        }))
+/// Format, cluster and secret in the table `about`; `None` if the file is new. A missing entry is
+/// empty, which matches no origin.
+fn read_about(db: &Database) -> Result<Option<[Vec<u8>; 3]>, redb::Error> {
+    let transaction = db.begin_read()?;
+    if transaction.list_tables()?.next().is_none() {
+        return Ok(None);
+    }
+    let table = transaction.open_table(ABOUT)?;
+    // One transaction creates both tables.
+    transaction.open_table(COUNTS)?;
+    let entry = |name: &str| -> Result<Vec<u8>, redb::Error> {
+        Ok(table.get(name)?.map(|bytes| bytes.value().to_vec()).unwrap_or_default())
     };
-    Ok(read()?)
+    Ok(Some([entry("format")?, entry("cluster")?, entry("secret")?]))
 }
 
 /// Creates the tables of a new file.
-fn create(db: &Database, origin: &Origin) -> Result<(), Error> {
-    let write = || -> Result<(), redb::Error> {
-        let transaction = db.begin_write()?;
-        {
-            let mut about = transaction.open_table(ABOUT)?;
-            about.insert("format", FORMAT)?;
-            about.insert("cluster", origin.cluster.as_bytes())?;
-            about.insert("node", origin.node.as_bytes())?;
-            about.insert("secret", &*origin.secret.to_bytes())?;
-            transaction.open_table(COUNTS)?;
-        }
-        Ok(transaction.commit()?)
-    };
-    Ok(write()?)
+fn create(db: &Database, origin: &Origin) -> Result<(), redb::Error> {
+    let transaction = db.begin_write()?;
+    {
+        let mut about = transaction.open_table(ABOUT)?;
+        about.insert("format", FORMAT)?;
+        about.insert("cluster", origin.cluster.as_bytes())?;
+        about.insert("node", origin.node.as_bytes())?;
+        about.insert("secret", &*origin.secret.to_bytes())?;
+        transaction.open_table(COUNTS)?;
+    }
+    Ok(transaction.commit()?)
 }
 
 // === Error ===

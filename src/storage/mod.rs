@@ -21,13 +21,12 @@
 //!
 //! - `record` is the encoding of one counter, `origin` says whose counters a file holds: both pure.
 //! - `file` is the redb database, `disk` its location.
-//! - `round` is what one round takes from the store, `snapshots` runs the rounds.
+//! - `snapshots` runs the rounds.
 
 pub mod disk;
 mod file;
 mod origin;
 pub mod record;
-mod round;
 mod snapshots;
 
 pub use origin::{Origin, Secret};

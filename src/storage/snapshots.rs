@@ -14,13 +14,13 @@
 //! None of them stops the node: it decides correctly without the file, and only loses its counters
 //! with the last of its replicas.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fmt, mem};
+use std::{mem, vec};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tidegate_cluster::environment::Clock;
-use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store};
+use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store, StoredCounter};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -28,11 +28,14 @@ use tokio_util::sync::CancellationToken;
 use super::disk::Disk;
 use super::file::{Error, Expired, File, Opened, Written};
 use super::origin::{Origin, Secret};
-use super::round::{Round, Selection};
 
 /// Counters of the file that a round checks for expiry: a million takes some twelve minutes at the
 /// default interval, and a round is not measurably longer.
 const SWEEP_KEYS: usize = 4_096;
+/// Counters that are copied out of the store at once.
+const BATCH_KEYS: usize = 256;
+/// Most counters of a round, whose keys take 4 MiB. The next round continues where it stopped.
+const ROUND_KEYS_MAX: usize = 262_144;
 
 /// Runs a round every interval.
 #[derive(Clone, Debug)]
@@ -68,14 +71,17 @@ impl SnapshotTask {
     }
 }
 
-/// The state of the storage, for status and metrics.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The state of the storage, for metrics and `/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    pub path: PathBuf,
+    pub path: String,
     /// Why counters are not written; `None` while they are.
     pub problem: Option<String>,
     /// When the last round began that is on the disk, by the decision clock.
+    #[serde(skip)]
     pub written_at: Option<Timestamp>,
+    /// Seconds since `written_at`. Only in reports: [`Snapshots::status`] leaves it `None`.
+    pub written_s_ago: Option<u64>,
     /// Counters in the file.
     pub keys: u64,
     /// Counters read at start-up and merged.
@@ -94,7 +100,7 @@ impl Status {
     /// Sets the problem, and logs it if it begins or ends: a full disk is one line, not one per
     /// round.
     fn set_problem(&mut self, problem: Option<String>) {
-        let path = self.path.display();
+        let path = &self.path;
         match (&self.problem, &problem) {
             (None, Some(problem)) => tracing::error!(
                 "failed to write counters of long windows to {path}: {problem}; they stay in \
@@ -119,7 +125,7 @@ pub struct Snapshots {
 }
 
 /// How far the rounds have come.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Progress {
     access: Access,
     /// Where the scan of the store continues.
@@ -130,7 +136,7 @@ struct Progress {
     swept: Option<KeyHash>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 enum Access {
     /// Could not be opened at start-up, and is not tried again: what the file holds would have had
     /// to be read first.
@@ -148,7 +154,7 @@ impl Snapshots {
     /// Returns the secret under which the keys are hashed: the origin's, unless the file contains
     /// that of a standalone node.
     pub fn open(disk: Box<dyn Disk>, mut origin: Origin, now: Timestamp) -> (Self, Secret) {
-        let mut status = Status { path: disk.path().to_owned(), ..Status::default() };
+        let mut status = Status { path: disk.path().display().to_string(), ..Status::default() };
         let mut progress = Progress::default();
         match open_or_create(&*disk, &origin, now) {
             Ok(Opened { file, secret, .. }) => {
@@ -156,7 +162,7 @@ impl Snapshots {
                 progress.access = Access::Open(file);
             }
             Err(error) => {
-                let path = status.path.display();
+                let path = &status.path;
                 tracing::error!(
                     "failed to open {path}: {error}; this node runs without storage: its counters \
                      of long windows do not survive a stop of the whole cluster. Fix the cause \
@@ -196,7 +202,7 @@ impl Snapshots {
         store.set_snapshotted(true);
         let mut status = self.status.lock();
         (status.loaded, status.skipped, status.keys) = (loaded, skipped, keys);
-        let path = status.path.display();
+        let path = &status.path;
         if skipped == 0 {
             tracing::info!("loaded {loaded} counters of long windows from {path}");
         } else {
@@ -259,12 +265,18 @@ impl Snapshots {
         };
         let Expired { keys: expired, next: swept } =
             file.expired(progress.swept, now, SWEEP_KEYS)?;
-        let selection = if progress.all { Selection::All } else { Selection::Changed };
-        let mut round = Round::new(store, selection, progress.from, now);
+        let mut round = Round {
+            store,
+            all: progress.all,
+            now,
+            next: Some(progress.from),
+            batch: Vec::new().into_iter(),
+            taken: Vec::new(),
+        };
         let mut changes = round.by_ref().peekable();
         let is_idle = expired.is_empty() && changes.peek().is_none();
         let written = if is_idle { Ok(None) } else { file.write(&expired, changes).map(Some) };
-        let (taken, next) = round.end();
+        let Round { taken, next, .. } = round;
         if written.is_err() {
             for key in taken {
                 store.enqueue_snapshot(key);
@@ -299,9 +311,42 @@ fn open_or_create(disk: &dyn Disk, origin: &Origin, now: Timestamp) -> Result<Op
     }
 }
 
-impl fmt::Debug for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_open = matches!(self.access, Access::Open(_));
-        f.debug_struct("Progress").field("is_open", &is_open).finish_non_exhaustive()
+/// Iterates over the counters of one round, taken from the store in small batches.
+///
+/// A round may take a million keys, and a log has 160 kB, so memory holds one batch of states, and
+/// the keys of the round in case its write fails.
+struct Round<'a> {
+    store: &'a Store,
+    /// Every counter of a long window, not only those that changed since they were written: the
+    /// file is new, and memory has what the old one held.
+    all: bool,
+    now: Timestamp,
+    /// Where the scan continues; `None` at its end.
+    next: Option<Cursor>,
+    batch: vec::IntoIter<StoredCounter>,
+    /// The keys so far.
+    taken: Vec<KeyHash>,
+}
+
+impl Iterator for Round<'_> {
+    type Item = StoredCounter;
+
+    fn next(&mut self) -> Option<StoredCounter> {
+        loop {
+            if let Some(counter) = self.batch.next() {
+                return Some(counter);
+            }
+            let from = self.next.filter(|_| self.taken.len() < ROUND_KEYS_MAX)?;
+            let mut batch = Vec::new();
+            self.next = if self.all {
+                self.store.scan(from, self.now, BATCH_KEYS, KeyHash::is_long, &mut batch)
+            } else {
+                self.store.drain_snapshot_queue(from, self.now, BATCH_KEYS, &mut batch)
+            };
+            // A share is used while this node has no owner to ask; the next start does not need it.
+            batch.retain(|counter| !counter.key.is_share());
+            self.taken.extend(batch.iter().map(|counter| counter.key));
+            self.batch = batch.into_iter();
+        }
     }
 }

@@ -13,7 +13,10 @@
 //! `xds.backoff_max`. Each delay is drawn from the upper half of its range, so that nodes do not
 //! reconnect at the same time. From 500 ms to 30 s: 250–500 ms, 0.5–1 s, ..., 15–30 s, 15–30 s.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 use backon::{BackoffBuilder, ExponentialBackoff};
 use futures_util::stream;
@@ -27,16 +30,44 @@ use tidegate_proto::xds::{
 use tidegate_rules::book::Book;
 use tidegate_rules::load;
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::channel::{self, Error, causes};
-use super::resources;
+use super::resources::{self, Refusal};
 use super::session::Session;
 use crate::config::Xds;
 use crate::reload::current::Handle;
+
+/// For a connection and its handshakes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An idle connection is probed after half a minute and closed within a minute. With TCP and not
+/// HTTP/2 probes: gRPC servers in Go close connections that ping more often than every five
+/// minutes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// Why the endpoint cannot be built from the configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("xds.server: {server:?} is not an address; write HOST:PORT or https://HOST:PORT")]
+    Server { server: String },
+    #[error("{key}: {}: {source}; check the path and who may read it", .path.display())]
+    Unreadable {
+        /// The configuration key of the file.
+        key: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// The files are readable and not valid for TLS.
+    #[error("xds.tls_*: {0}; give PEM files, and a key that belongs to its certificate")]
+    Tls(String),
+}
 
 /// A client of one management server; [`Client::run`] is its task.
 #[derive(Debug)]
@@ -60,7 +91,7 @@ impl Client {
         load: load::Options,
         entropy: Arc<dyn Entropy>,
     ) -> Result<(Self, Handle), Error> {
-        channel::endpoint(&xds)?;
+        endpoint(&xds)?;
         let handle = Handle::new(Book::unloaded());
         Ok((Self { xds, load, handle: handle.clone(), entropy }, handle))
     }
@@ -116,8 +147,8 @@ impl Client {
         &self,
         requests: mpsc::Receiver<DiscoveryRequest>,
     ) -> Result<Streaming<DiscoveryResponse>, String> {
-        let endpoint = channel::endpoint(&self.xds).map_err(|error| error.to_string())?;
-        let connecting = tokio::time::timeout(channel::CONNECT_TIMEOUT, endpoint.connect());
+        let endpoint = endpoint(&self.xds).map_err(|error| error.to_string())?;
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect());
         let connection = connecting
             .await
             .map_err(|_| "no connection within five seconds".to_owned())?
@@ -156,31 +187,23 @@ impl Client {
                 self.handle.settle(Ok(book));
                 session.acknowledge(&response)
             }
-            Err(Rejection { for_server, for_log }) => {
-                self.handle.settle(Err(for_log));
-                session.reject(&response, &for_server)
+            Err(refusal) => {
+                self.handle.settle(Err(refusal.in_full()));
+                session.reject(&response, &refusal.to_string())
             }
         }
     }
 
     /// Compiles on a blocking thread: many rules take longer than a request may wait.
-    async fn compile(&self, resources: Vec<Any>) -> Result<Book, Rejection> {
+    async fn compile(&self, resources: Vec<Any>) -> Result<Book, Refusal> {
         let (options, current) = (self.load.clone(), self.handle.book());
         let compiling = tokio::task::spawn_blocking(move || {
             let mut book = resources::read(&resources, &options)?;
             book.carry_stats(&current);
-            Ok::<_, resources::Refusal>(book)
+            Ok(book)
         });
-        match compiling.await {
-            Ok(Ok(book)) => Ok(book),
-            Ok(Err(refusal)) => {
-                Err(Rejection { for_server: refusal.to_string(), for_log: refusal.in_full() })
-            }
-            Err(panicked) => {
-                let text = format!("the loader failed: {panicked}");
-                Err(Rejection { for_server: text.clone(), for_log: text })
-            }
-        }
+        let panicked = |panicked: JoinError| Err(Refusal::Panicked(panicked.to_string()));
+        compiling.await.unwrap_or_else(panicked)
     }
 
     fn node(&self) -> Node {
@@ -205,17 +228,58 @@ impl Client {
     }
 }
 
-/// Why a response is not in force.
-struct Rejection {
-    for_server: String,
-    for_log: String,
+/// The endpoint of the server. Files are read each time, so that the next connection uses a renewed
+/// certificate.
+fn endpoint(xds: &Xds) -> Result<Endpoint, Error> {
+    let url = xds.url().unwrap_or_default();
+    let endpoint = Endpoint::from_shared(url.clone())
+        .map_err(|_| Error::Server { server: url.clone() })?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_keepalive(Some(KEEPALIVE_IDLE))
+        .tcp_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .tcp_keepalive_retries(Some(KEEPALIVE_PROBES));
+    if !url.starts_with("https://") {
+        return Ok(endpoint);
+    }
+    endpoint.tls_config(tls(xds)?).map_err(|error| Error::Tls(causes(&error)))
+}
+
+fn tls(xds: &Xds) -> Result<ClientTlsConfig, Error> {
+    let mut tls = ClientTlsConfig::new();
+    tls = match &xds.tls_ca {
+        Some(path) => tls.ca_certificate(Certificate::from_pem(read("xds.tls_ca", path)?)),
+        None => tls.with_native_roots(),
+    };
+    if let (Some(cert), Some(key)) = (&xds.tls_cert, &xds.tls_key) {
+        let cert = read("xds.tls_cert", cert)?;
+        tls = tls.identity(Identity::from_pem(cert, read("xds.tls_key", key)?));
+    }
+    if let Some(name) = &xds.server_name {
+        tls = tls.domain_name(name.clone());
+    }
+    Ok(tls)
+}
+
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(|source| Error::Unreadable { key, path: path.to_owned(), source })
+}
+
+/// An error with its causes: the text of a tonic error is "transport error" and no more.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let inner = error.to_string();
+        if !text.ends_with(&inner) {
+            text = format!("{text}: {inner}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::time::Duration;
-
     use tidegate_limiter::units::Span;
 
     use super::*;

@@ -26,14 +26,12 @@
 //! `src/config/config_xds.go`; envoyproxy/go-control-plane, `pkg/client/sotw/v3/client.go`; the xDS
 //! protocol, <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
 //!
-//! Pure: [`tree`], [`resources`], [`session`]. I/O: `client` and its `channel`. The messages are
+//! Pure: [`tree`], [`resources`], [`session`]. I/O: `client`. The messages are
 //! those of [`tidegate_proto::xds`].
 
-mod channel;
 mod client;
 pub mod resources;
 pub mod session;
 pub mod tree;
 
-pub use channel::Error;
-pub use client::Client;
+pub use client::{Client, Error};

@@ -43,6 +43,8 @@ pub enum Refusal {
         /// Of the resource.
         name: String,
     },
+    #[error("the loader failed: {0}")]
+    Panicked(String),
     #[error("{}", as_in_envoyproxy_ratelimit(.0))]
     Rules(RuleError),
 }

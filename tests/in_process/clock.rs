@@ -56,7 +56,7 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     let second = Node::start(options("n2", &seeds)).await;
     connected(&second, 1).await;
 
-    let (outside, right) = node::outside();
+    let (outside, right) = node::system_environment();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
     let environment = Environment { clock: clock.clone(), ..outside };
     let stop = CancellationToken::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::node::outside;
+use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::wire::{Call, Reply};
 use tidegate_cluster::mesh::{self, Mesh, Peer, Service, ServiceReply, StreamClass};
@@ -66,7 +66,7 @@ async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh
         secret: 7,
     };
     let identity = identity(authority, authority, id);
-    let (mesh, tasks) = Mesh::bind(options, &identity, &outside().0).await.unwrap();
+    let (mesh, tasks) = Mesh::bind(options, &identity, &system_environment().0).await.unwrap();
     let (running, service) = (mesh.clone(), Arc::new(Waiting { go: go.clone() }));
     tokio::spawn(async move { running.run(tasks, service, CancellationToken::new()).await });
     mesh

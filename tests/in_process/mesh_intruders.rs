@@ -278,7 +278,7 @@ fn issue(dir: &Path, node: &str, from: i64, to: i64) {
 
 /// Days from now.
 fn days(from: i64, to: i64) -> Validity {
-    let now = tidegate::node::outside().0.clock.system().as_secs();
+    let now = tidegate::node::system_environment().0.clock.system().as_secs();
     let at = |days: i64| Timestamp::from_secs(now.saturating_add_signed(days * 86_400));
     Validity { not_before: at(from), not_after: at(to) }
 }

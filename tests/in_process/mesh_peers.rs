@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use quinn::{Connection, ReadError, ReadToEndError};
-use tidegate::node::outside;
+use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, Reply};
@@ -335,7 +335,7 @@ impl Side {
             secret: SECRET,
         };
         let identity = identity(authority, authority, id);
-        let (mesh, tasks) = Mesh::bind(options, &identity, &outside().0).await.unwrap();
+        let (mesh, tasks) = Mesh::bind(options, &identity, &system_environment().0).await.unwrap();
         let (service, stop) = (Arc::new(Counting::default()), CancellationToken::new());
         let running = tokio::spawn({
             let (mesh, service, stop) = (mesh.clone(), service.clone(), stop.clone());

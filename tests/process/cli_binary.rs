@@ -411,6 +411,7 @@ fn status() -> StatusReport {
         storage: Some(StorageReport {
             path: "counts.redb".to_owned(),
             problem: Some("No space left on device".to_owned()),
+            written_at: None,
             written_s_ago: Some(75),
             keys: 4,
             loaded: 3,

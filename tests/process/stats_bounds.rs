@@ -76,7 +76,7 @@ async fn requests_cannot_grow_the_statistics() {
     let mut config = Config::standalone();
     // The counters have a bound of their own, which is not what is measured.
     config.limits.keys_max = 10_000;
-    let (environment, _) = node::outside();
+    let (environment, _) = node::system_environment();
     let core = standalone(config, book(RULES), environment).await;
     let bounds = Bounds::default();
     let before = resident();

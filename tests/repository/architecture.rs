@@ -69,7 +69,7 @@ const CONFINED: [(&str, &[&str]); 12] = [
     ("hashring", &["crates/ownership/src/ring.rs"]),
     (
         "quinn",
-        &["crates/cluster/src/mesh/", "crates/cluster/src/environment.rs", "src/node/outside.rs"],
+        &["crates/cluster/src/mesh/", "crates/cluster/src/environment.rs", "src/node/system.rs"],
     ),
     ("notify", &["src/reload/watch.rs"]),
     ("redb", &["src/storage/"]),
@@ -77,10 +77,10 @@ const CONFINED: [(&str, &[&str]); 12] = [
     ("rcgen", &["crates/cluster/src/pki/"]),
     ("saphyr_parser", &["crates/rules/src/yaml/"]),
     // `tidegate ca` runs without a node, so it has no environment to take them from.
-    ("getrandom", &["src/cli/ca.rs", "src/node/outside.rs"]),
+    ("getrandom", &["src/cli/ca.rs", "src/node/system.rs"]),
     // The demo, a client of nodes, has none either.
-    ("SystemTime", &["crates/demo/src/steps.rs", "src/cli/ca.rs", "src/node/outside.rs"]),
-    // All but that of `node/outside.rs` are tokio's, which a paused runtime turns into virtual
+    ("SystemTime", &["crates/demo/src/steps.rs", "src/cli/ca.rs", "src/node/system.rs"]),
+    // All but that of `node/system.rs` are tokio's, which a paused runtime turns into virtual
     // time: they bound waits at the edges and reach no decision.
     (
         "Instant",
@@ -99,7 +99,7 @@ const CONFINED: [(&str, &[&str]); 12] = [
 
 /// The files that read the clock of the system.
 const CLOCK_READERS: [&str; 3] =
-    ["src/node/outside.rs", "src/cli/ca.rs", "crates/demo/src/steps.rs"];
+    ["src/node/system.rs", "src/cli/ca.rs", "crates/demo/src/steps.rs"];
 
 /// The one file that may be unsafe: it says why, and what was measured.
 const UNSAFE_FILE: &str = "crates/limiter/src/store/prefetch.rs";

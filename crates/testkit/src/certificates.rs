@@ -18,7 +18,7 @@ pub fn authority() -> Authority {
 
 /// From yesterday until tomorrow.
 pub fn validity() -> Validity {
-    let (environment, _) = node::outside();
+    let (environment, _) = node::system_environment();
     let now = environment.clock.system();
     let day = Span::from_secs(86_400);
     Validity { not_before: now.minus(day), not_after: now.plus(day) }

@@ -204,7 +204,7 @@ pub async fn settled(nodes: &[&Node]) {
 
 /// The environment of a real node, with its clock synchronised until the token is cancelled.
 fn system_environment() -> (Environment, CancellationToken) {
-    let (environment, clock) = node::outside();
+    let (environment, clock) = node::system_environment();
     let stop = CancellationToken::new();
     tokio::spawn(clock.run(stop.clone()));
     (environment, stop)

@@ -51,7 +51,7 @@ impl Node {
 
     /// A node without rules.
     pub(crate) async fn unloaded(envoy: Envoy, seconds: u64) -> Self {
-        let (mut environment, _) = node::outside();
+        let (mut environment, _) = node::system_environment();
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(seconds)));
         environment.clock = clock.clone();
         let mut config = Config::default();

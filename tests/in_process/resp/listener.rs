@@ -48,7 +48,7 @@ pub(crate) async fn open() -> Open {
 pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Open {
     let mut config = Config::default();
     change(&mut config);
-    let (mut environment, _) = node::outside();
+    let (mut environment, _) = node::system_environment();
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     environment.clock = clock.clone();
     let core = standalone(config.clone(), book(RULES), environment).await;

@@ -85,7 +85,7 @@ fn client(server: &Server, trusts: &Path, is_of: &Path) -> Xds {
 /// An authority with certificates for a gateway and a node.
 fn authority() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let now = tidegate::node::outside().0.clock.system();
+    let now = tidegate::node::system_environment().0.clock.system();
     let day = Span::from_secs(86_400);
     let validity = Validity { not_before: now.minus(day), not_after: now.plus(day) };
     pki::init(dir.path(), validity, [7; 16]).unwrap();

@@ -33,7 +33,7 @@ struct SystemEntropy;
 struct SystemNet;
 
 /// The environment of this process. The clock needs [`SystemClock::run`].
-pub fn outside() -> (Environment, Arc<SystemClock>) {
+pub fn system_environment() -> (Environment, Arc<SystemClock>) {
     let clock = Arc::new(SystemClock::new());
     let environment = Environment {
         clock: clock.clone(),
