@@ -5,9 +5,8 @@
 //! and at its end records the names or supplies one value. So the keys of "did you mean" and the
 //! values of variables always match the sections.
 
-use std::fmt;
-
-use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
+use serde::de::value::{Error, MapDeserializer};
+use serde::de::{Error as _, IntoDeserializer, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Value;
 
@@ -58,47 +57,47 @@ struct Probe<'a> {
 
 impl Probe<'_> {
     /// At the end of the path: supplies the value to `take`, which reads it as the key's type.
-    fn offer<T>(self, take: impl FnOnce(Value) -> Result<T, toml::de::Error>) -> Result<T, Stop> {
-        match self.goal {
-            Goal::Value(value, outcome) if self.path.is_empty() => match take(value.clone()) {
-                Ok(taken) => {
-                    *outcome = Ok(());
-                    Ok(taken)
-                }
-                Err(error) => {
-                    *outcome = Err(error.message().to_owned());
-                    Err(Stop)
-                }
-            },
-            Goal::Value(..) | Goal::Fields(_) => Err(Stop),
+    fn offer<T>(self, take: impl FnOnce(Value) -> Result<T, toml::de::Error>) -> Result<T, Error> {
+        let Goal::Value(value, outcome) = self.goal else { return Err(ended()) };
+        if !self.path.is_empty() {
+            return Err(ended());
         }
+        let taken = take(value.clone()).map_err(|error| error.message().to_owned());
+        *outcome = taken.as_ref().map(|_| ()).map_err(Clone::clone);
+        taken.map_err(Error::custom)
     }
 }
 
+/// Ends deserialization.
+fn ended() -> Error {
+    Error::custom("schema probe ended")
+}
+
 impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = Stop;
+    type Error = Error;
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Stop> {
+    ) -> Result<V::Value, Error> {
         match (self.path.split_first(), self.goal) {
             (None, Goal::Fields(found)) => {
                 *found = fields;
-                Err(Stop)
+                Err(ended())
             }
-            (None, goal @ Goal::Value(..)) => Self { path: &[], goal }
+            (None, goal) => Self { path: &[], goal }
                 .offer(|value| value.deserialize_struct(name, fields, visitor)),
-            (Some((first, rest)), goal) if fields.contains(first) => {
-                visitor.visit_map(OneField { name: first, value: Some(Probe { path: rest, goal }) })
+            (Some((first, path)), goal) if fields.contains(first) => {
+                let field = (*first, Probe { path, goal });
+                visitor.visit_map(MapDeserializer::new(std::iter::once(field)))
             }
-            (Some(_), _) => Err(Stop),
+            (Some(_), _) => Err(ended()),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_some(self)
     }
 
@@ -106,7 +105,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Stop> {
+    ) -> Result<V::Value, Error> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -115,11 +114,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Stop> {
+    ) -> Result<V::Value, Error> {
         self.offer(|value| value.deserialize_enum(name, variants, visitor))
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.offer(|value| value.deserialize_any(visitor))
     }
 
@@ -129,45 +128,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// A map with one entry: the next field of the path.
-struct OneField<'a> {
-    name: &'a str,
-    value: Option<Probe<'a>>,
-}
+impl IntoDeserializer<'_> for Probe<'_> {
+    type Deserializer = Self;
 
-impl<'de> MapAccess<'de> for OneField<'_> {
-    type Error = Stop;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, Stop> {
-        if self.value.is_none() {
-            return Ok(None);
-        }
-        seed.deserialize(self.name.into_deserializer()).map(Some)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stop> {
-        self.value.take().map_or(Err(Stop), |probe| seed.deserialize(probe))
-    }
-}
-
-/// Ends deserialization.
-#[derive(Debug)]
-struct Stop;
-
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("schema probe ended")
-    }
-}
-
-impl std::error::Error for Stop {}
-
-impl de::Error for Stop {
-    fn custom<T: fmt::Display>(_message: T) -> Self {
-        Self
+    fn into_deserializer(self) -> Self {
+        self
     }
 }
 
