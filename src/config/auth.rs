@@ -168,12 +168,15 @@ impl Auth {
             "auth.domain without [[auth.descriptors]] limits nothing: add at least one descriptor"
                 .to_owned()
         } else if count > DESCRIPTORS_MAX {
-            format!("auth.descriptors has {count} descriptors; at most {DESCRIPTORS_MAX} are allowed")
+            format!(
+                "auth.descriptors has {count} descriptors; at most {DESCRIPTORS_MAX} are allowed"
+            )
         } else if let Some(n) = sizes.find(|size| !(1..=ENTRIES_MAX).contains(size)) {
             format!("a descriptor of [auth] has {n} entries; 1 to {ENTRIES_MAX} are allowed")
         } else if has_hops && has_proxies {
             "auth.trusted_hops and auth.trusted_proxies exclude each other: keep one".to_owned()
-        } else if !has_hops && !has_proxies && entries.any(|e| e.value == AuthValue::ClientAddress) {
+        } else if !has_hops && !has_proxies && entries.any(|e| e.value == AuthValue::ClientAddress)
+        {
             "source \"client_address\" needs auth.trusted_hops (1: the proxy that calls /auth \
              appends the client to X-Forwarded-For; 0: the caller is the client) or \
              auth.trusted_proxies"

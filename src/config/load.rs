@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::error::{Error, Origin};
-use super::layer::Layer;
 pub use super::layer::Origins;
+use super::layer::{self, Layer};
 use super::sections::Config;
 use super::text::{OPTION_VARIABLES, is_ours, one_line};
-use super::{file, setting, validate};
+use super::validate;
 
 /// Loads the configuration: the file at `path`, if any, the environment, and `sets`, the
 /// `key=value` pairs of the command line.
@@ -53,7 +53,7 @@ pub struct Inputs<'a> {
 /// The first mistake found, with its place.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<(Config, Origins), Error> {
     let mut layer = match inputs.file {
-        Some((path, text)) => file::read(path, text)?,
+        Some((path, text)) => layer::read(path, text)?,
         None => Layer::default(),
     };
     overlay(&mut layer, &inputs.variables, inputs.sets)?;
@@ -73,10 +73,10 @@ pub(crate) fn overlay(
 ) -> Result<(), Error> {
     for (name, text) in variables {
         if !text.is_empty() && !OPTION_VARIABLES.contains(&name.as_str()) {
-            setting::set_variable(layer, name, text)?;
+            layer::set_variable(layer, name, text)?;
         }
     }
-    sets.iter().try_for_each(|pair| setting::set_flag(layer, pair))
+    sets.iter().try_for_each(|pair| layer::set_flag(layer, pair))
 }
 
 /// Deserializes the configuration, lets `complete` fill in defaults, and validates it. `missing` is

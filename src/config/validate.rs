@@ -7,12 +7,8 @@ use std::ops::RangeInclusive;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::name::{is_cluster_name, is_label};
 
-use super::cluster::{Cluster, Node, THREADS_MAX};
-use super::envoy::{Envoy, Stats, TAGS_MAX};
-use super::limits::Limits;
-use super::listeners::{Grpc, Resp};
-use super::rules::Xds;
-use super::sections::Config;
+use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
+use super::sections::{Cluster, Config, Grpc, Limits, Node, Resp, THREADS_MAX};
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
 pub const XDS_PAIRS_MAX: usize = 64;
