@@ -1,4 +1,5 @@
-//! A small HTTP client for commands that contact a node.
+//! A small HTTP client for commands that contact a node, and the `--url` flag of those that use its
+//! admin listener.
 
 use std::time::Duration;
 
@@ -18,6 +19,29 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Largest answer in bytes; the status of a thousand members is far smaller.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// The node to contact.
+#[derive(Debug, clap::Args)]
+pub(super) struct AdminDoor {
+    /// URL of a node's admin listener
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_ADMIN_URL",
+        default_value = "http://127.0.0.1:8082"
+    )]
+    url: String,
+}
+
+/// Advice when the answer is not from an admin listener.
+pub(super) const FIX: &str = "set --url to the admin listener ([admin] listen) of a tidegate node";
+
+impl AdminDoor {
+    /// The URL of `path`, which begins with a slash.
+    pub(super) fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url.trim_end_matches('/'))
+    }
+}
 
 /// Sends a request and returns the whole response, whatever its status.
 ///

@@ -103,6 +103,11 @@ impl UserError {
         Self { what: what.into(), fix: fix.into() }
     }
 
+    /// For `map_err`: `what` failed with the error that follows.
+    pub fn context<E: fmt::Display>(what: &str, fix: &str) -> impl FnOnce(E) -> Self {
+        move |error| Self::new(format!("{what}: {error}"), fix)
+    }
+
     /// An address that cannot be bound. `key` is its key, such as `http.listen`.
     ///
     /// ```
