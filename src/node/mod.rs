@@ -46,7 +46,7 @@ use self::probes::NodeProbes;
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
 use self::statistics::PrometheusListener;
-use crate::compat::envoy_ratelimit::statistics::StatsdExporter;
+use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
 use crate::config::{Config, UserError};
 use crate::front::tls::Tls;
 use crate::observe::Health;
@@ -110,7 +110,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     }
     tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
-    let statsd = StatsdExporter::new(&config.stats, probes.statistics());
+    let statsd = StatsdExporter::new(config.stats.clone(), probes.statistics());
     let stop = stop_node.clone();
     tasks.spawn(async {
         statsd.run(stop).await;
