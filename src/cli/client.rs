@@ -1,6 +1,7 @@
 //! A small HTTP client for commands that contact a node, and the `--url` flag of those that use its
 //! admin listener.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -50,23 +51,17 @@ impl AdminDoor {
 /// `url` is not a plain HTTP URL, or the node did not answer in time.
 pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
     let uri = parse(url)?;
-    let request = Request::builder()
-        .method(method)
-        .uri(uri)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))
-        .map_err(|error| no_answer(url, &error.to_string()))?;
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| no_answer(url, &error.to_string()))?;
-    runtime.block_on(async {
-        match timeout(TIMEOUT, exchange(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(problem)) => Err(no_answer(url, &problem)),
-            Err(_) => Err(no_answer(url, &format!("no answer within {TIMEOUT:?}"))),
-        }
-    })
+    let request = Request::builder().method(method).uri(uri);
+    let request = request.header(header::CONTENT_TYPE, "application/json");
+    let answer = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other);
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let answer = answer.and_then(|request| Ok((request, runtime?)));
+    let answer = answer.map_err(|error| error.to_string()).and_then(|(request, runtime)| {
+        let answer = runtime.block_on(async { timeout(TIMEOUT, exchange(request)).await });
+        answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
+    });
+    let fix = "start a node with `tidegate serve`, or set --url to the address of one";
+    answer.map_err(|problem| UserError::new(format!("{url}: {problem}"), fix).into())
 }
 
 /// Nodes only accept plain HTTP with a host.
@@ -100,12 +95,4 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let text = innermost.to_string();
     // The error number is of no use to people.
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
-}
-
-fn no_answer(url: &str, problem: &str) -> Failure {
-    UserError::new(
-        format!("{url}: {problem}"),
-        "start a node with `tidegate serve`, or set --url to the address of one",
-    )
-    .into()
 }

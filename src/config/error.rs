@@ -67,6 +67,13 @@ impl Error {
         let fix = advice(&problem).to_owned();
         Self::BadValue { at, key, problem, fix }
     }
+
+    /// An invalid value of the variable `name`.
+    pub(crate) fn bad_variable(name: &str, key: &str, problem: &str, fix: &str) -> Self {
+        let at = Origin::Variable(name.to_owned());
+        let (key, problem, fix) = (key.to_owned(), problem.to_owned(), fix.to_owned());
+        Self::BadValue { at, key, problem, fix }
+    }
 }
 
 /// The fix for a message of serde.

@@ -18,7 +18,7 @@ pub use super::layer::Origins;
 use super::layer::{self, Layer};
 use super::sections::Config;
 use super::text::{OPTION_VARIABLES, is_ours, one_line};
-use super::validate;
+use super::validate::{Invalid, validate};
 
 /// Loads the configuration: the file at `path`, if any, the environment, and `sets`, the
 /// `key=value` pairs of the command line.
@@ -27,8 +27,8 @@ use super::validate;
 ///
 /// The first mistake found, with its place.
 pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Config, Error> {
-    let text = path.map(|path| std::fs::read_to_string(path).map_err(|e| unreadable(path, &e)));
-    let text = text.transpose()?;
+    let read = |path| std::fs::read_to_string(path).map_err(|error| unreadable(path, &error));
+    let text = path.map(read).transpose()?;
     let inputs = Inputs { file: path.zip(text.as_deref()), variables: environment(is_ours)?, sets };
     let (mut config, origins) = assemble(&inputs)?;
     locate_rules(&mut config, path, &origins)?;
@@ -94,14 +94,10 @@ pub(crate) fn build(
         })
     })?;
     complete(&mut config, &origins);
-    validate::validate(&config).map_err(|invalid| {
-        let at = origins.get(invalid.key).cloned();
-        Error::BadValue {
-            at: at.unwrap_or_else(|| missing.clone()),
-            key: invalid.key.to_owned(),
-            problem: invalid.problem,
-            fix: invalid.fix,
-        }
+    validate(&config).map_err(|invalid| {
+        let Invalid { key, problem, fix } = invalid;
+        let at = origins.get(key).unwrap_or(missing).clone();
+        Error::BadValue { at, key: key.to_owned(), problem, fix }
     })?;
     Ok((config, origins))
 }
@@ -168,14 +164,9 @@ pub(crate) fn environment(is_read: impl Fn(&str) -> bool) -> Result<Vec<(String,
         let Some(name) = name.to_str().filter(|name| is_read(name)) else {
             continue;
         };
-        let Some(value) = value.to_str() else {
-            return Err(Error::BadValue {
-                at: Origin::Variable(name.to_owned()),
-                key: "value".to_owned(),
-                problem: "it is not UTF-8".to_owned(),
-                fix: "set it to plain text".to_owned(),
-            });
-        };
+        let problem =
+            || Error::bad_variable(name, "value", "it is not UTF-8", "set it to plain text");
+        let value = value.to_str().ok_or_else(problem)?;
         read.push((name.to_owned(), value.to_owned()));
     }
     // The order of the environment is arbitrary; the first reported mistake should be stable.

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::gateway::{self, NODE};
 use crate::node::{self, Node};
 use crate::output::Output;
-use crate::requests::{self, CONCURRENCY, Count, Http, Tally};
+use crate::requests::{self, CONCURRENCY, Count, Header, Http, Tally};
 
 const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
 /// The node that is killed.
@@ -134,13 +134,13 @@ impl Demo<'_, '_> {
         self.out.step("Strict: exactly the limit, whichever node is used")?;
         writeln!(self.out, "   {STRICT_LIMIT} logins a day in each region")?;
         let before = self.fallbacks().await?;
-        let tally = self.burst("x-login", "alice", 300).await?;
+        let tally = self.burst(("x-login", "alice"), 300).await?;
         write_regions(&tally, self.out)?;
         let met = tally.is_exact_by_region(STRICT_LIMIT) && tally.regions.len() == 2;
         self.out.verdict(met, "strict, each region on its own: exact")?;
 
         writeln!(self.out, "\n   with `scope: global`: {STRICT_LIMIT} a day over both regions")?;
-        let tally = self.burst("x-licence", "acme", 300).await?;
+        let tally = self.burst(("x-licence", "acme"), 300).await?;
         write_sum(&tally, self.out)?;
         self.out.verdict(tally.is_exact(STRICT_LIMIT), "strict, all regions together: exact")?;
         let fallbacks = self.fallbacks().await?.saturating_sub(before);
@@ -151,14 +151,14 @@ impl Demo<'_, '_> {
             )?;
             writeln!(self.out, "   for an owner to respond within {DEADLINE_MS} ms)")?;
         }
-        self.refusal(self.gateway, "x-login", "alice").await
+        self.refusal(self.gateway, ("x-login", "alice")).await
     }
 
     async fn eventual(&mut self) -> Result<(), Error> {
         self.out.step("Eventual: every node decides locally")?;
         writeln!(self.out, "   {EVENTUAL_LIMIT} views a day over both regions")?;
         let begin = Instant::now();
-        let first = self.burst("x-page", "/home", EVENTUAL_LIMIT * 3).await?;
+        let first = self.burst(("x-page", "/home"), EVENTUAL_LIMIT * 3).await?;
         write_sum(&first, self.out)?;
         let passed = first.all().passed;
         let over = 100.0 * (f64::from(passed) / f64::from(EVENTUAL_LIMIT) - 1.0);
@@ -170,7 +170,7 @@ impl Demo<'_, '_> {
         }
         let took = begin.elapsed();
         writeln!(self.out, "   {took:.1?} later the limit is exhausted on every node")?;
-        let again = self.burst("x-page", "/home", 60).await?;
+        let again = self.burst(("x-page", "/home"), 60).await?;
         write_sum(&again, self.out)?;
         let met = passed >= EVENTUAL_LIMIT && again.is_exact(0);
         self.out
@@ -185,10 +185,10 @@ impl Demo<'_, '_> {
         let program = relative(program);
         writeln!(self.out, "   {program} on http://{addr}, with docs/examples/envoy.yaml")?;
         writeln!(self.out, "   {STRICT_LIMIT} requests a day over both regions, 300 requests")?;
-        let tally = requests::burst(&self.http, addr, "x-user", "envoy", 300).await;
+        let tally = requests::burst(&self.http, addr, ("x-user", "envoy"), 300).await;
         write_sum(&tally, self.out)?;
         self.out.verdict(tally.is_exact(STRICT_LIMIT), "strict, behind Envoy: exact")?;
-        self.refusal(addr, "x-user", "envoy").await?;
+        self.refusal(addr, ("x-user", "envoy")).await?;
         Ok(addr)
     }
 
@@ -231,13 +231,13 @@ impl Demo<'_, '_> {
         self.out.verdict(sent == COUNT && errors == 0, "every request got a response")?;
 
         writeln!(self.out, "\n   strict limits on the remaining two nodes, a new login")?;
-        let tally = self.burst("x-login", "bob", 180).await?;
+        let tally = self.burst(("x-login", "bob"), 180).await?;
         write_regions(&tally, self.out)?;
         let met = tally.is_exact_by_region(STRICT_LIMIT);
         self.out.verdict(met, "strict on the remaining nodes: exact")?;
 
         writeln!(self.out, "\n   alice, whose logins were exhausted before {VICTIM} was killed")?;
-        let tally = self.burst("x-login", "alice", 60).await?;
+        let tally = self.burst(("x-login", "alice"), 60).await?;
         write_sum(&tally, self.out)?;
         self.out.verdict(tally.is_exact(0), "counts outlive the node that made them")?;
         Ok(())
@@ -277,9 +277,9 @@ impl Demo<'_, '_> {
 
     // === parts of steps ===
 
-    async fn burst(&mut self, header: &str, value: &str, count: u32) -> Result<Tally, Error> {
+    async fn burst(&mut self, header: Header<'_>, count: u32) -> Result<Tally, Error> {
         writeln!(self.out, "   {count} requests from {CONCURRENCY} clients, round robin:")?;
-        Ok(requests::burst(&self.http, self.gateway, header, value, count).await)
+        Ok(requests::burst(&self.http, self.gateway, header, count).await)
     }
 
     /// How many checks the surviving nodes decided by `on_unavailable` so far.
@@ -292,10 +292,10 @@ impl Demo<'_, '_> {
     }
 
     /// Sends one request more than the limit, and prints status and headers as `curl -i` does.
-    async fn refusal(&mut self, addr: SocketAddr, name: &str, value: &str) -> Result<(), Error> {
+    async fn refusal(&mut self, addr: SocketAddr, (name, value): Header<'_>) -> Result<(), Error> {
         writeln!(self.out, "\n   a refused request:")?;
         writeln!(self.out, "   $ curl -i -H '{name}: {value}' http://{addr}/")?;
-        let Some(response) = requests::one(&self.http, addr, name, value).await else {
+        let Some(response) = requests::one(&self.http, addr, (name, value)).await else {
             self.out.verdict(false, "a response")?;
             return Ok(());
         };

@@ -11,20 +11,19 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/settings/settings.go` and `src/service_cmd/runner/runner.go`.
 
-mod reader;
 pub mod settings;
 mod values;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use toml::Value;
 
-use self::reader::{Reader, bad};
 use self::settings::Here;
 pub use self::values::flag;
 use crate::config::Config;
 use crate::config::error::{Error, Origin};
-use crate::config::layer::Origins;
+use crate::config::layer::{Layer, Origins};
 use crate::config::load::{self, environment, locate_rules};
 use crate::config::text;
 use crate::observe::log::Format;
@@ -118,8 +117,13 @@ fn tls(reader: &mut Reader<'_>, warnings: &mut Vec<Warning>) -> Result<(), Error
         [("GRPC_SERVER_TLS_CERT", "grpc.tls_cert"), ("GRPC_SERVER_TLS_KEY", "grpc.tls_key")]
     {
         if reader.given(name).is_none() {
-            let problem = "GRPC_SERVER_USE_TLS requires it".to_owned();
-            return Err(bad(name, key, problem, "set it to the path of a PEM file"));
+            let problem = "GRPC_SERVER_USE_TLS requires it";
+            return Err(Error::bad_variable(
+                name,
+                key,
+                problem,
+                "set it to the path of a PEM file",
+            ));
         }
         reader.set_text(name, key);
     }
@@ -176,7 +180,7 @@ fn rules(reader: &mut Reader<'_>) -> Result<(), Error> {
         "GRPC_XDS_SOTW" => xds(reader)?,
         other => {
             let problem = format!("{other:?} is not a source of rules");
-            return Err(bad(name, "value", problem, "use FILE or GRPC_XDS_SOTW"));
+            return Err(Error::bad_variable(name, "value", &problem, "use FILE or GRPC_XDS_SOTW"));
         }
     }
     reader.set("rules.required", name, Value::Boolean(false));
@@ -226,9 +230,9 @@ fn stats(reader: &mut Reader<'_>) -> Result<(), Error> {
     let statsd = reader.flag("USE_STATSD")?;
     let prometheus = reader.flag("USE_PROMETHEUS")?;
     if [dogstatsd, statsd, prometheus].into_iter().filter(|is_on| *is_on).count() > 1 {
-        let problem = "more than one destination of statistics is on".to_owned();
+        let problem = "more than one destination of statistics is on";
         let fix = "set one of USE_DOG_STATSD, USE_STATSD (true unless it is set), USE_PROMETHEUS";
-        return Err(bad("USE_STATSD", "stats.statsd", problem, fix));
+        return Err(Error::bad_variable("USE_STATSD", "stats.statsd", problem, fix));
     }
     if statsd || dogstatsd {
         let port = reader.integer("STATSD_PORT", "stats.statsd")?;
@@ -262,4 +266,108 @@ fn level(name: &str) -> Option<&'static str> {
         "trace" => "trace",
         _ => return None,
     })
+}
+
+// === reading by name ===
+
+/// The variables, and the configuration read from them so far.
+struct Reader<'a> {
+    variables: &'a BTreeMap<String, String>,
+    layer: Layer,
+}
+
+impl<'a> Reader<'a> {
+    fn new(variables: &'a BTreeMap<String, String>) -> Self {
+        Self { variables, layer: Layer::default() }
+    }
+
+    /// The value, if set. An empty value counts as not set.
+    fn given(&self, name: &str) -> Option<&'a str> {
+        self.variables.get(name).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    /// The value, or the default of envoyproxy/ratelimit.
+    fn text(&self, name: &str) -> &'a str {
+        let default = || settings::find(name).map_or("", |setting| setting.default);
+        self.given(name).unwrap_or_else(default)
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, Error> {
+        self.parsed(name, "value", "is neither true nor false", "use true or false", values::flag)
+    }
+
+    fn integer(&self, name: &str, key: &str) -> Result<i64, Error> {
+        self.parsed(name, key, "is not a whole number", "use a whole number", values::integer)
+    }
+
+    /// The value parsed by `parse`, or an error with the setting's name.
+    fn parsed<T>(
+        &self,
+        name: &str,
+        key: &str,
+        is: &str,
+        fix: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, Error> {
+        let text = self.text(name);
+        parse(text).ok_or_else(|| Error::bad_variable(name, key, &format!("{text:?} {is}"), fix))
+    }
+
+    /// Sets the key `section.key`; later errors about it refer to the variable `name`.
+    fn set(&mut self, key: &str, name: &str, value: Value) {
+        let path: Vec<&str> = key.split('.').collect();
+        self.layer.set(&path, value, Origin::Variable(name.to_owned()));
+    }
+
+    /// Sets a key to the text, unless it is empty.
+    fn set_text(&mut self, name: &str, key: &str) {
+        let text = self.text(name);
+        if !text.is_empty() {
+            self.set(key, name, Value::String(text.to_owned()));
+        }
+    }
+
+    fn set_flag(&mut self, name: &str, key: &str) -> Result<(), Error> {
+        let flag = self.flag(name)?;
+        self.set(key, name, Value::Boolean(flag));
+        Ok(())
+    }
+
+    fn set_duration(&mut self, name: &str, key: &str) -> Result<(), Error> {
+        let (is, fix) = ("is not a duration", "use a duration, such as 10s");
+        let ms = self.parsed(name, key, is, fix, values::duration_ms)?;
+        self.set(key, name, Value::String(format!("{ms}ms")));
+        Ok(())
+    }
+
+    /// Sets a key to the items between commas that `is_item` accepts, unless there are none.
+    fn set_list(&mut self, name: &str, key: &str, is_item: fn(&str) -> bool) {
+        let items = self.text(name).split(',').map(str::trim);
+        let items = items.filter(|item| !item.is_empty() && is_item(item));
+        let list: Vec<_> = items.map(|item| Value::String(item.to_owned())).collect();
+        if !list.is_empty() {
+            self.set(key, name, Value::Array(list));
+        }
+    }
+
+    /// Sets a key to the address made of a host and a port.
+    fn set_address(&mut self, host: &str, port: &str, key: &str) -> Result<(), Error> {
+        let fix = "use one of this machine's, or 0.0.0.0 for all of them";
+        let ip = self.parsed(host, key, "is not an IP address", fix, ip)?;
+        let number =
+            self.parsed(port, key, "is not a port", "use a number up to 65535", |text| {
+                u16::try_from(values::integer(text)?).ok()
+            })?;
+        let addr = SocketAddr::from((ip, number));
+        self.set(key, port, Value::String(addr.to_string()));
+        Ok(())
+    }
+}
+
+fn ip(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if bare == "localhost" {
+        return Some(Ipv4Addr::LOCALHOST.into());
+    }
+    bare.parse().ok()
 }
