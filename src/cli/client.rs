@@ -51,17 +51,21 @@ impl AdminDoor {
 /// `url` is not a plain HTTP URL, or the node did not answer in time.
 pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
     let uri = parse(url)?;
-    let request = Request::builder().method(method).uri(uri);
-    let request = request.header(header::CONTENT_TYPE, "application/json");
-    let answer = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other);
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let answer = answer.and_then(|request| Ok((request, runtime?)));
-    let answer = answer.map_err(|error| error.to_string()).and_then(|(request, runtime)| {
-        let answer = runtime.block_on(async { timeout(TIMEOUT, exchange(request)).await });
-        answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
-    });
+    let run = || -> io::Result<_> {
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other)?;
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(async { timeout(TIMEOUT, exchange(request)).await }))
+    };
+    let problem = match run() {
+        Ok(Ok(Ok(response))) => return Ok(response),
+        Ok(Ok(Err(problem))) => problem,
+        Ok(Err(_)) => format!("no answer within {TIMEOUT:?}"),
+        Err(error) => error.to_string(),
+    };
     let fix = "start a node with `tidegate serve`, or set --url to the address of one";
-    answer.map_err(|problem| UserError::new(format!("{url}: {problem}"), fix).into())
+    Err(UserError::new(format!("{url}: {problem}"), fix).into())
 }
 
 /// Nodes only accept plain HTTP with a host.

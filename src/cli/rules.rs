@@ -200,13 +200,14 @@ impl Report {
 
     fn json(&self) -> Value {
         let rules = |book: &Result<Book, _>| book.as_ref().map_or(0, |book| book.rules().count());
+        let warning = |warning: &Warning| complaint_json(warning.at, warning.key, warning);
         let file = |(file, book): &(String, Result<Book, Error>)| {
             json!({
                 "file": file,
                 "ok": book.is_ok(),
                 "rules": rules(book),
                 "error": book.as_ref().err().map(error_json),
-                "warnings": book.iter().flat_map(Book::warnings).map(warning_json).collect::<Vec<_>>(),
+                "warnings": book.iter().flat_map(Book::warnings).map(warning).collect::<Vec<_>>(),
             })
         };
         json!({
@@ -223,10 +224,6 @@ fn error_json(error: &Error) -> Value {
     let mut json = complaint_json(error.at, error.key, error);
     json["file"] = json!(error.file);
     json
-}
-
-fn warning_json(warning: &Warning) -> Value {
-    complaint_json(warning.at, warning.key, warning)
 }
 
 fn complaint_json(at: Option<Mark>, key: Option<&str>, message: &impl ToString) -> Value {

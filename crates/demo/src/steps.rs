@@ -47,7 +47,7 @@ pub(crate) async fn run(
     out: &mut Output<'_>,
 ) -> Result<(), Error> {
     let http = requests::client();
-    let nodes = start(&http, cluster, out).await?;
+    let nodes = start(cluster, out).await?;
     let gateway = gateway::start(&nodes).await;
     let gateway =
         gateway.map_err(Error::context("start the load balancer", "raise `ulimit -n`"))?;
@@ -69,11 +69,7 @@ pub(crate) async fn run(
     std::future::pending().await
 }
 
-async fn start(
-    http: &Http,
-    cluster: &mut Cluster,
-    out: &mut Output<'_>,
-) -> Result<Vec<Node>, Error> {
+async fn start(cluster: &mut Cluster, out: &mut Output<'_>) -> Result<Vec<Node>, Error> {
     out.step("Three nodes, two regions")?;
     let folder = cluster.folder().display();
     writeln!(out, "   certificates, rules, configurations and logs: {folder}")?;
@@ -82,7 +78,7 @@ async fn start(
     for (id, region) in NODES {
         let node = cluster.start(id, region, seed).await?;
         if seed.is_none() {
-            seed = Some(node.wait_for(http, "its own address", node::mesh).await?);
+            seed = Some(node.wait_for("its own address", node::mesh).await?);
         }
         nodes.push(node);
     }
@@ -94,7 +90,7 @@ async fn start(
     };
     let mut rows = Vec::new();
     for node in &nodes {
-        let sees = node.wait_for(http, "all nodes", all_up).await?;
+        let sees = node.wait_for("all nodes", all_up).await?;
         let Node { id, region, pid, http, admin, .. } = node;
         let cells = [id, region, &*pid.to_string(), &http.to_string(), &admin.to_string(), &sees];
         rows.push(cells.map(str::to_owned));
@@ -166,16 +162,15 @@ impl Demo<'_, '_> {
         writeln!(self.out, "   {over:+.1} % within {took:.1?}, before the nodes had synchronised")?;
         let begin = Instant::now();
         for node in &self.nodes {
-            node.wait_until_exhausted(&self.http, "page", "/home").await?;
+            node.wait_until_exhausted("page", "/home").await?;
         }
         let took = begin.elapsed();
         writeln!(self.out, "   {took:.1?} later the limit is exhausted on every node")?;
         let again = self.burst(("x-page", "/home"), 60).await?;
         write_sum(&again, self.out)?;
         let met = passed >= EVENTUAL_LIMIT && again.is_exact(0);
-        self.out
-            .verdict(met, "eventual: never under the limit, nothing over it once synchronised")?;
-        Ok(())
+        let expectation = "eventual: never under the limit, nothing over it once synchronised";
+        Ok(self.out.verdict(met, expectation)?)
     }
 
     /// Envoy checks requests with the nodes over gRPC, in turn. Returns its address.
@@ -211,7 +206,7 @@ impl Demo<'_, '_> {
                 (!is_up && node::decides_whole_region(status)).then_some(())
             };
             for node in survivors(nodes) {
-                node.wait_for(http, "that a node failed", took_over).await?;
+                node.wait_for("that a node failed", took_over).await?;
             }
             Ok::<_, Error>(begin.elapsed())
         };
@@ -239,8 +234,7 @@ impl Demo<'_, '_> {
         writeln!(self.out, "\n   alice, whose logins were exhausted before {VICTIM} was killed")?;
         let tally = self.burst(("x-login", "alice"), 60).await?;
         write_sum(&tally, self.out)?;
-        self.out.verdict(tally.is_exact(0), "counts outlive the node that made them")?;
-        Ok(())
+        Ok(self.out.verdict(tally.is_exact(0), "counts outlive the node that made them")?)
     }
 
     fn invite(self, executable: &Path, envoy: Option<SocketAddr>) -> Result<(), Error> {
@@ -271,8 +265,7 @@ impl Demo<'_, '_> {
         }
         writeln!(out, "   change a limit while the nodes run; it applies within two seconds:")?;
         writeln!(out, "     $EDITOR {folder}/rules/demo.yaml")?;
-        writeln!(out, "\n   Ctrl-C ends the demo and removes everything.")?;
-        Ok(())
+        Ok(writeln!(out, "\n   Ctrl-C ends the demo and removes everything.")?)
     }
 
     // === parts of steps ===
@@ -286,7 +279,7 @@ impl Demo<'_, '_> {
     async fn fallbacks(&self) -> Result<u64, Error> {
         let mut sum = 0;
         for node in survivors(&self.nodes) {
-            sum += node.fallbacks(&self.http).await?;
+            sum += node.fallbacks().await?;
         }
         Ok(sum)
     }
@@ -296,8 +289,7 @@ impl Demo<'_, '_> {
         writeln!(self.out, "\n   a refused request:")?;
         writeln!(self.out, "   $ curl -i -H '{name}: {value}' http://{addr}/")?;
         let Some(response) = requests::one(&self.http, addr, (name, value)).await else {
-            self.out.verdict(false, "a response")?;
-            return Ok(());
+            return Ok(self.out.verdict(false, "a response")?);
         };
         writeln!(self.out, "   HTTP/1.1 {}", response.status())?;
         for (name, value) in response.headers() {

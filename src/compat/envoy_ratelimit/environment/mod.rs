@@ -21,11 +21,10 @@ use toml::Value;
 
 use self::settings::Here;
 pub use self::values::flag;
-use crate::config::Config;
 use crate::config::error::{Error, Origin};
 use crate::config::layer::{Layer, Origins};
 use crate::config::load::{self, environment, locate_rules};
-use crate::config::text;
+use crate::config::{Config, text};
 use crate::observe::log::Format;
 
 /// The result of reading the environment.
@@ -69,7 +68,7 @@ pub fn load(sets: &[String]) -> Result<Start, Error> {
 ///
 /// The first invalid variable or flag.
 pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Start, Error> {
-    let mut reader = Reader::new(variables);
+    let mut reader = Reader { variables, layer: Layer::default() };
     let mut warnings = Vec::new();
 
     reader.set_address("HOST", "PORT", "http.listen")?;
@@ -157,10 +156,10 @@ fn envoy(reader: &mut Reader<'_>) -> Result<(), Error> {
     let (name, key) = ("NEAR_LIMIT_RATIO", "envoy.near_limit_ratio");
     let fix = "use a fraction, such as 0.8";
     let ratio = reader.parsed(name, key, "is not a number", fix, values::ratio)?;
-    reader.set(key, name, Value::Float(ratio));
+    reader.set(key, name, ratio);
     let (name, key) = ("LOCAL_CACHE_SIZE_IN_BYTES", "envoy.local_cache");
     let bytes = reader.integer(name, key)?;
-    reader.set(key, name, Value::Boolean(bytes != 0));
+    reader.set(key, name, bytes != 0);
     Ok(())
 }
 
@@ -175,7 +174,7 @@ fn rules(reader: &mut Reader<'_>) -> Result<(), Error> {
             // Joined as text: `Path::join` with an absolute part would drop what precedes it.
             let path = below.into_iter().filter(|part| !part.is_empty());
             let path = path.fold(root.to_owned(), |path, part| path + "/" + part);
-            reader.set("rules.path", "RUNTIME_ROOT", Value::String(path));
+            reader.set("rules.path", "RUNTIME_ROOT", path);
         }
         "GRPC_XDS_SOTW" => xds(reader)?,
         other => {
@@ -183,10 +182,10 @@ fn rules(reader: &mut Reader<'_>) -> Result<(), Error> {
             return Err(Error::bad_variable(name, "value", &problem, "use FILE or GRPC_XDS_SOTW"));
         }
     }
-    reader.set("rules.required", name, Value::Boolean(false));
+    reader.set("rules.required", name, false);
     let (name, key) = ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "rules.may_be_empty");
     let needs_rules = reader.flag(name)?;
-    reader.set(key, name, Value::Boolean(!needs_rules));
+    reader.set(key, name, !needs_rules);
     Ok(())
 }
 
@@ -199,7 +198,7 @@ fn xds(reader: &mut Reader<'_>) -> Result<(), Error> {
     reader.set_list("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "xds.headers", |_| true);
     let name = "CONFIG_GRPC_XDS_SERVER_USE_TLS";
     if reader.flag(name)? {
-        reader.set("xds.tls", name, Value::Boolean(true));
+        reader.set("xds.tls", name, true);
         reader.set_text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "xds.tls_cert");
         reader.set_text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "xds.tls_key");
         reader.set_text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "xds.tls_ca");
@@ -217,7 +216,7 @@ fn xds(reader: &mut Reader<'_>) -> Result<(), Error> {
     let (name, key) = ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "xds.max_message_bytes");
     if reader.given(name).is_some() {
         let bytes = reader.integer(name, key)?;
-        reader.set(key, name, Value::Integer(bytes));
+        reader.set(key, name, bytes);
     }
     Ok(())
 }
@@ -237,20 +236,19 @@ fn stats(reader: &mut Reader<'_>) -> Result<(), Error> {
     if statsd || dogstatsd {
         let port = reader.integer("STATSD_PORT", "stats.statsd")?;
         let host = reader.text("STATSD_HOST");
-        reader.set("stats.statsd", "STATSD_HOST", Value::String(format!("{host}:{port}")));
+        reader.set("stats.statsd", "STATSD_HOST", format!("{host}:{port}"));
     }
     if dogstatsd {
-        let protocol = Value::String("dogstatsd".to_owned());
-        reader.set("stats.statsd_protocol", "USE_DOG_STATSD", protocol);
+        reader.set("stats.statsd_protocol", "USE_DOG_STATSD", "dogstatsd");
     }
     reader.set_duration("STATS_FLUSH_INTERVAL", "stats.flush_interval")?;
     reader.set_list("EXTRA_TAGS", "stats.extra_tags", |tag| tag.contains(':'));
     if prometheus {
-        reader.set("stats.prometheus_names", "USE_PROMETHEUS", Value::Boolean(true));
+        reader.set("stats.prometheus_names", "USE_PROMETHEUS", true);
         // Without a host Go listens on all addresses.
         let addr = reader.text("PROMETHEUS_ADDR");
         let addr = if addr.starts_with(':') { format!("0.0.0.0{addr}") } else { addr.to_owned() };
-        reader.set("stats.prometheus_listen", "PROMETHEUS_ADDR", Value::String(addr));
+        reader.set("stats.prometheus_listen", "PROMETHEUS_ADDR", addr);
         reader.set_text("PROMETHEUS_PATH", "stats.prometheus_path");
     }
     Ok(())
@@ -277,10 +275,6 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(variables: &'a BTreeMap<String, String>) -> Self {
-        Self { variables, layer: Layer::default() }
-    }
-
     /// The value, if set. An empty value counts as not set.
     fn given(&self, name: &str) -> Option<&'a str> {
         self.variables.get(name).map(String::as_str).filter(|text| !text.is_empty())
@@ -293,7 +287,7 @@ impl<'a> Reader<'a> {
     }
 
     fn flag(&self, name: &str) -> Result<bool, Error> {
-        self.parsed(name, "value", "is neither true nor false", "use true or false", values::flag)
+        self.parsed(name, "value", "is neither true nor false", "use true or false", flag)
     }
 
     fn integer(&self, name: &str, key: &str) -> Result<i64, Error> {
@@ -314,29 +308,29 @@ impl<'a> Reader<'a> {
     }
 
     /// Sets the key `section.key`; later errors about it refer to the variable `name`.
-    fn set(&mut self, key: &str, name: &str, value: Value) {
+    fn set(&mut self, key: &str, name: &str, value: impl Into<Value>) {
         let path: Vec<&str> = key.split('.').collect();
-        self.layer.set(&path, value, Origin::Variable(name.to_owned()));
+        self.layer.set(&path, value.into(), Origin::Variable(name.to_owned()));
     }
 
     /// Sets a key to the text, unless it is empty.
     fn set_text(&mut self, name: &str, key: &str) {
         let text = self.text(name);
         if !text.is_empty() {
-            self.set(key, name, Value::String(text.to_owned()));
+            self.set(key, name, text);
         }
     }
 
     fn set_flag(&mut self, name: &str, key: &str) -> Result<(), Error> {
         let flag = self.flag(name)?;
-        self.set(key, name, Value::Boolean(flag));
+        self.set(key, name, flag);
         Ok(())
     }
 
     fn set_duration(&mut self, name: &str, key: &str) -> Result<(), Error> {
         let (is, fix) = ("is not a duration", "use a duration, such as 10s");
         let ms = self.parsed(name, key, is, fix, values::duration_ms)?;
-        self.set(key, name, Value::String(format!("{ms}ms")));
+        self.set(key, name, format!("{ms}ms"));
         Ok(())
     }
 
@@ -344,9 +338,9 @@ impl<'a> Reader<'a> {
     fn set_list(&mut self, name: &str, key: &str, is_item: fn(&str) -> bool) {
         let items = self.text(name).split(',').map(str::trim);
         let items = items.filter(|item| !item.is_empty() && is_item(item));
-        let list: Vec<_> = items.map(|item| Value::String(item.to_owned())).collect();
+        let list: Vec<_> = items.collect();
         if !list.is_empty() {
-            self.set(key, name, Value::Array(list));
+            self.set(key, name, list);
         }
     }
 
@@ -359,7 +353,7 @@ impl<'a> Reader<'a> {
                 u16::try_from(values::integer(text)?).ok()
             })?;
         let addr = SocketAddr::from((ip, number));
-        self.set(key, port, Value::String(addr.to_string()));
+        self.set(key, port, addr.to_string());
         Ok(())
     }
 }
