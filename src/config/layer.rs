@@ -30,7 +30,10 @@ impl Layer {
     /// Sets the key at `path`, replacing an earlier value. The type of `value` is not checked here.
     pub(crate) fn set(&mut self, path: &[&str], value: Value, origin: Origin) {
         self.origins.insert(path.join("."), origin);
-        overlay(&mut self.table, nested(path, value));
+        let nest = |value, step: &&str| Table::from_iter([((*step).to_owned(), value)]).into();
+        if let Value::Table(over) = path.iter().rfold(value, nest) {
+            overlay(&mut self.table, over);
+        }
     }
 }
 
@@ -155,15 +158,6 @@ fn readings(text: &str) -> Vec<Value> {
 }
 
 // === values ===
-
-/// `value` wrapped into the tables of `path`.
-fn nested(path: &[&str], value: Value) -> Table {
-    let Some((first, rest)) = path.split_first() else {
-        return Table::new();
-    };
-    let inner = if rest.is_empty() { value } else { Value::Table(nested(rest, value)) };
-    Table::from_iter([((*first).to_owned(), inner)])
-}
 
 /// Merges `over` into `under`: tables are merged, everything else is replaced.
 fn overlay(under: &mut Table, over: Table) {

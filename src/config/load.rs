@@ -52,10 +52,8 @@ pub struct Inputs<'a> {
 ///
 /// The first mistake found, with its place.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<(Config, Origins), Error> {
-    let mut layer = match inputs.file {
-        Some((path, text)) => layer::read(path, text)?,
-        None => Layer::default(),
-    };
+    let read = |(path, text)| layer::read(path, text);
+    let mut layer = inputs.file.map(read).transpose()?.unwrap_or_default();
     overlay(&mut layer, &inputs.variables, inputs.sets)?;
     // A missing key has no origin; the file is where to add it.
     let missing = inputs.file.map_or(Origin::Default, |(path, _)| Origin::Missing(path.into()));
@@ -105,9 +103,7 @@ pub(crate) fn build(
 /// Makes paths from the file, and default paths, relative to the file, so that the working
 /// directory does not matter. Paths from variables and flags are relative to the working directory.
 fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
-    let Some(folder) = file.parent() else {
-        return;
-    };
+    let Some(folder) = file.parent() else { return };
     let tls = &mut config.tls;
     let (grpc, xds) = (&mut config.grpc, &mut config.xds);
     let paths: [(&str, Option<&mut PathBuf>); 12] = [
@@ -161,9 +157,7 @@ pub(crate) fn locate_rules(
 pub(crate) fn environment(is_read: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Error> {
     let mut read = Vec::new();
     for (name, value) in std::env::vars_os() {
-        let Some(name) = name.to_str().filter(|name| is_read(name)) else {
-            continue;
-        };
+        let Some(name) = name.to_str().filter(|name| is_read(name)) else { continue };
         let problem =
             || Error::bad_variable(name, "value", "it is not UTF-8", "set it to plain text");
         let value = value.to_str().ok_or_else(problem)?;

@@ -29,14 +29,15 @@ pub(super) fn all_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// `path` leads to a value or does not exist.
 pub(super) fn fields(path: &[&str]) -> &'static [&'static str] {
     let mut found: &'static [&'static str] = &[];
-    probe(path, Goal::Fields(&mut found));
+    // The result is in the goal; deserialization itself always fails.
+    let _ = Config::deserialize(Probe { path, goal: Goal::Fields(&mut found) });
     found
 }
 
 /// Checks whether the key at `path` accepts `value`, independent of other keys.
 pub(super) fn accepts(path: &[&str], value: &Value) -> Result<(), String> {
     let mut outcome = Err("there is no such key".to_owned());
-    probe(path, Goal::Value(value, &mut outcome));
+    let _ = Config::deserialize(Probe { path, goal: Goal::Value(value, &mut outcome) });
     outcome
 }
 
@@ -120,11 +121,6 @@ fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Opt
 }
 
 // === the probe ===
-
-fn probe(path: &[&str], goal: Goal<'_>) {
-    // The result is in `goal`; deserialization itself always fails.
-    let _ = Config::deserialize(Probe { path, goal });
-}
 
 /// The action at the end of the path.
 enum Goal<'a> {

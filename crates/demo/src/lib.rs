@@ -15,7 +15,7 @@
 //! | `gateway` | the load balancer and its upstream |
 //! | `envoy` | Envoy as a process, with the configuration of `docs/examples/envoy.yaml` |
 //! | `requests` | HTTP client, bursts and steady load |
-//! | `output` | numbered steps, verdicts, tables |
+//! | `output` | numbered steps, verdicts; tables and colours, which other commands use too |
 //!
 //! **Invariant:** no process outlives the demo, however it ends. The standard input of each process
 //! is a pipe whose other end is held here: it closes when this process ends, even by SIGKILL, and

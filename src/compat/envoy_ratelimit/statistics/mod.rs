@@ -63,8 +63,8 @@ impl Statistics {
     pub fn read(tallies: &Tallies, calls: u64, times: Times) -> Self {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let by_name = tallies.all().into_iter().map(|(name, tally)| (name, tally.read()));
-        let not_found =
-            tallies.unknown_domains().into_iter().map(|(domain, checks)| (domain, read(&checks)));
+        let not_found = tallies.unknown_domains().into_iter();
+        let not_found = not_found.map(|(domain, checks)| (domain, read(&checks)));
         let service = &tallies.service;
         Self {
             by_name: by_name.collect(),
