@@ -8,7 +8,7 @@ use clap::{Subcommand, value_parser};
 use tidegate_cluster::pki::{self, Overwrite, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
-use super::{Failure, Outcome};
+use super::Failure;
 use crate::config::UserError;
 
 /// Validity of an authority: longer than the life of the machines that use it.
@@ -59,7 +59,7 @@ Examples:
   tidegate ca issue --dir pki --node node-1
   tidegate ca issue --dir pki --node node-1 --renew --days 90";
 
-pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<Outcome, Failure> {
+pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failure> {
     match command {
         Command::Init { dir } => {
             init(dir)?;
@@ -73,18 +73,14 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<Outcome, Fai
             writeln!(out, "{}\n{}", files.cert.display(), files.key.display())?;
         }
     }
-    Ok(Outcome::Yes)
+    Ok(true)
 }
 
 /// Creates an authority and a secret.
 fn init(dir: &Path) -> Result<(), Failure> {
     let mut secret = [0; 16];
-    getrandom::fill(&mut secret).map_err(|error| {
-        UserError::new(
-            format!("failed to create a secret: {error}"),
-            "run it on a system with /dev/urandom",
-        )
-    })?;
+    let fix = "run it on a system with /dev/urandom";
+    getrandom::fill(&mut secret).map_err(UserError::context("failed to create a secret", fix))?;
     pki::init(dir, validity(AUTHORITY_DAYS), secret)?;
     Ok(())
 }

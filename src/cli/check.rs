@@ -5,10 +5,10 @@ use std::io::Write;
 use bytes::Bytes;
 use http::{Method, Response, header};
 use serde_json::{Value, json};
+use tidegate_demo::output::Paint;
 
 use super::entry::entry;
-use super::table::Paint;
-use super::{Failure, Outcome, client};
+use super::{Failure, client};
 use crate::config::UserError;
 
 /// Check a descriptor against its limits and charge the hits.
@@ -39,22 +39,22 @@ Examples:
   tidegate check demo user=alice --hits 5 --json
   tidegate check edge path=/login remote_address=10.0.0.7 --url http://10.1.0.4:8080";
 
-pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
+pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
     let url = format!("{}/v1/check", args.url.trim_end_matches('/'));
     let response = client::ask(Method::POST, &url, question(args).to_string())?;
     let body: Option<Value> = serde_json::from_slice(response.body()).ok();
     // The status of a refusal is configurable, so the body decides.
     let code = body.as_ref().and_then(|body| body.get("overallCode")).and_then(Value::as_str);
-    let outcome = match code {
-        Some("OK") => Outcome::Yes,
-        Some("OVER_LIMIT") => Outcome::No,
+    let allowed = match code {
+        Some("OK") => true,
+        Some("OVER_LIMIT") => false,
         _ => return Err(unexpected(&url, &response, body.as_ref())),
     };
     match body {
         Some(body) if args.json => writeln!(out, "{body}")?,
-        _ => writeln!(out, "{}", sentence(outcome, &response, Paint::new(screen)))?,
+        _ => writeln!(out, "{}", sentence(allowed, &response, Paint { on: screen }))?,
     }
-    Ok(outcome)
+    Ok(allowed)
 }
 
 /// The proto3-JSON form of Envoy's `RateLimitRequest`. Zero hits of the whole request mean one
@@ -74,12 +74,9 @@ fn question(args: &Args) -> Value {
 }
 
 /// `allowed: limit 10, remaining 9` or `denied: limit 10, remaining 0, retry after 43s`.
-fn sentence(outcome: Outcome, response: &Response<Bytes>, paint: Paint) -> String {
+fn sentence(allowed: bool, response: &Response<Bytes>, paint: Paint) -> String {
     let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok());
-    let verdict = match outcome {
-        Outcome::Yes => paint.green("allowed"),
-        Outcome::No => paint.red("denied"),
-    };
+    let verdict = if allowed { paint.green("allowed") } else { paint.red("denied") };
     let Some(limit) = header("x-ratelimit-limit") else {
         return format!("{verdict}: no limit applies");
     };
@@ -87,7 +84,7 @@ fn sentence(outcome: Outcome, response: &Response<Bytes>, paint: Paint) -> Strin
     if let Some(remaining) = header("x-ratelimit-remaining") {
         parts.push(format!("remaining {remaining}"));
     }
-    if outcome == Outcome::No {
+    if !allowed {
         parts.push(match header(header::RETRY_AFTER.as_str()) {
             Some(seconds) => format!("retry after {seconds}s"),
             None => "never admitted: more hits than the limit".to_owned(),
@@ -98,14 +95,11 @@ fn sentence(outcome: Outcome, response: &Response<Bytes>, paint: Paint) -> Strin
 
 fn unexpected(url: &str, response: &Response<Bytes>, body: Option<&Value>) -> Failure {
     let status = response.status();
-    match body.and_then(|body| body.get("error")).and_then(Value::as_str) {
-        Some(error) => UserError::new(format!("{url} answered {status}"), error).into(),
-        None => UserError::new(
-            format!("{url} answered {status} without a verdict"),
-            "set --url to the HTTP listener of a tidegate node",
-        )
-        .into(),
-    }
+    let (verdict, fix) = match body.and_then(|body| body.get("error")).and_then(Value::as_str) {
+        Some(error) => ("", error),
+        None => (" without a verdict", "set --url to the HTTP listener of a tidegate node"),
+    };
+    UserError::new(format!("{url} answered {status}{verdict}"), fix).into()
 }
 
 #[cfg(test)]
@@ -143,17 +137,17 @@ mod tests {
         let counts = [("x-ratelimit-limit", "10"), ("x-ratelimit-remaining", "3")];
         let retry = [counts[0], counts[1], ("retry-after", "43")];
         let rows = [
-            (Outcome::Yes, &counts[..], "allowed: limit 10, remaining 3"),
-            (Outcome::No, &retry[..], "denied: limit 10, remaining 3, retry after 43s"),
+            (true, &counts[..], "allowed: limit 10, remaining 3"),
+            (false, &retry[..], "denied: limit 10, remaining 3, retry after 43s"),
             (
-                Outcome::No,
+                false,
                 &counts[..],
                 "denied: limit 10, remaining 3, never admitted: more hits than the limit",
             ),
-            (Outcome::Yes, &[], "allowed: no limit applies"),
+            (true, &[], "allowed: no limit applies"),
         ];
-        for (outcome, headers, text) in rows {
-            assert_eq!(sentence(outcome, &answer(headers), Paint::new(false)), text);
+        for (allowed, headers, text) in rows {
+            assert_eq!(sentence(allowed, &answer(headers), Paint { on: false }), text);
         }
     }
 }

@@ -1,5 +1,7 @@
-//! A small HTTP client for commands that contact a node.
+//! A small HTTP client for commands that contact a node, and the `--url` flag of those that use its
+//! admin listener.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +21,29 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer in bytes; the status of a thousand members is far smaller.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// The node to contact.
+#[derive(Debug, clap::Args)]
+pub(super) struct AdminDoor {
+    /// URL of a node's admin listener
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_ADMIN_URL",
+        default_value = "http://127.0.0.1:8082"
+    )]
+    url: String,
+}
+
+/// Advice when the answer is not from an admin listener.
+pub(super) const FIX: &str = "set --url to the admin listener ([admin] listen) of a tidegate node";
+
+impl AdminDoor {
+    /// The URL of `path`, which begins with a slash.
+    pub(super) fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url.trim_end_matches('/'))
+    }
+}
+
 /// Sends a request and returns the whole response, whatever its status.
 ///
 /// # Errors
@@ -26,23 +51,21 @@ const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// `url` is not a plain HTTP URL, or the node did not answer in time.
 pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
     let uri = parse(url)?;
-    let request = Request::builder()
-        .method(method)
-        .uri(uri)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))
-        .map_err(|error| no_answer(url, &error.to_string()))?;
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| no_answer(url, &error.to_string()))?;
-    runtime.block_on(async {
-        match timeout(TIMEOUT, exchange(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(problem)) => Err(no_answer(url, &problem)),
-            Err(_) => Err(no_answer(url, &format!("no answer within {TIMEOUT:?}"))),
-        }
-    })
+    let run = || -> io::Result<_> {
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other)?;
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(async { timeout(TIMEOUT, exchange(request)).await }))
+    };
+    let problem = match run() {
+        Ok(Ok(Ok(response))) => return Ok(response),
+        Ok(Ok(Err(problem))) => problem,
+        Ok(Err(_)) => format!("no answer within {TIMEOUT:?}"),
+        Err(error) => error.to_string(),
+    };
+    let fix = "start a node with `tidegate serve`, or set --url to the address of one";
+    Err(UserError::new(format!("{url}: {problem}"), fix).into())
 }
 
 /// Nodes only accept plain HTTP with a host.
@@ -76,12 +99,4 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let text = innermost.to_string();
     // The error number is of no use to people.
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
-}
-
-fn no_answer(url: &str, problem: &str) -> Failure {
-    UserError::new(
-        format!("{url}: {problem}"),
-        "start a node with `tidegate serve`, or set --url to the address of one",
-    )
-    .into()
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate_rules::load::{self, Options, Source};
 
-use super::{Failure, Outcome};
+use super::Failure;
 use crate::compat::envoy_ratelimit::environment;
 use crate::config::UserError;
 
@@ -36,7 +36,7 @@ Examples:
   tidegate ratelimit-config-check -config_dir /etc/ratelimit/config
   ratelimit_config_check -config_dir=config -merge_domain_configs";
 
-pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let Flags { config_dir, merge_domains } = flags(&args.flags)?;
     writeln!(out, "checking rate limit configs...")?;
     writeln!(out, "loading config directory: {config_dir}")?;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
         Ok(paths) => paths,
         Err(error) => {
             writeln!(out, "error opening directory {config_dir}: {error}")?;
-            return Ok(Outcome::No);
+            return Ok(false);
         }
     };
     let mut sources = Vec::new();
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
             Ok(bytes) => sources.push(Source { name, bytes }),
             Err(error) => {
                 writeln!(out, "error reading file {name}: {error}")?;
-                return Ok(Outcome::No);
+                return Ok(false);
             }
         }
     }
@@ -63,11 +63,11 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> 
     match load::parse(&sources, &options) {
         Ok(_) => {
             writeln!(out, "all rate limit configs ok")?;
-            Ok(Outcome::Yes)
+            Ok(true)
         }
         Err(error) => {
             writeln!(out, "error loading rate limit configs: {error}")?;
-            Ok(Outcome::No)
+            Ok(false)
         }
     }
 }

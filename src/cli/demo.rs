@@ -4,10 +4,10 @@
 use std::env;
 use std::io::Write;
 
-use tidegate_demo::{Error, Options};
+use tidegate_demo::Options;
 use tokio::runtime;
 
-use super::{Failure, Outcome, shutdown};
+use super::{Failure, shutdown};
 use crate::config::UserError;
 
 /// Start three nodes in two regions on this machine and demonstrate limits.
@@ -33,28 +33,15 @@ Examples:
   tidegate demo --envoy
   tidegate demo --once";
 
-pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let executable = env::current_exe().map_err(|error| {
-        UserError::new(format!("find this program's file: {error}"), "mount /proc")
-    })?;
+pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
+    let executable = env::current_exe()
+        .map_err(UserError::context("find this program's file", "mount /proc"))?;
     let options = Options { executable, once: args.once, envoy: args.envoy, color: screen };
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
-        UserError::new(format!("start threads: {error}"), "raise the process limit (ulimit -u)")
-    })?;
-    let all_met = runtime.block_on(async {
-        let shutdown = shutdown::first_signal().map_err(|error| {
-            UserError::new(format!("listen for signals: {error}"), "raise `ulimit -n`")
-        })?;
-        Ok::<_, Failure>(tidegate_demo::run(&options, shutdown, out).await?)
-    })?;
-    Ok(if all_met { Outcome::Yes } else { Outcome::No })
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Output(error) => Self::Output(error),
-            Error::Failed { what, fix } => UserError::new(what, fix).into(),
-        }
-    }
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build();
+    let fix = "raise the process limit (ulimit -u)";
+    runtime.map_err(UserError::context("start threads", fix))?.block_on(async {
+        let shutdown = shutdown::first_signal()
+            .map_err(UserError::context("listen for signals", "raise `ulimit -n`"))?;
+        Ok(tidegate_demo::run(&options, shutdown, out).await?)
+    })
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 
-use super::admin_client::{self, AdminDoor};
-use super::{Failure, Outcome, client};
+use super::Failure;
+use super::client::{self, AdminDoor};
 use crate::config::UserError;
 
 /// Drain a node: it hands over its ranges and exits, as with SIGTERM.
@@ -35,26 +35,26 @@ closes last. The exit code is 1 when it is still there after the timeout.";
 /// Poll interval.
 const POLL: Duration = Duration::from_millis(100);
 
-pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Failure> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let url = args.listener.at("/drain");
     let response = client::ask(Method::POST, &url, String::new())?;
     if response.status() != StatusCode::ACCEPTED {
         let problem = format!("{url} answered {}", response.status());
-        return Err(UserError::new(problem, admin_client::FIX).into());
+        return Err(UserError::new(problem, client::FIX).into());
     }
     if args.no_wait {
         writeln!(out, "draining")?;
-        return Ok(Outcome::Yes);
+        return Ok(true);
     }
     writeln!(out, "draining; waiting until the node has exited")?;
     out.flush()?;
     for _ in 0..args.timeout.saturating_mul(10) {
         if client::ask(Method::GET, &args.listener.at("/healthz"), String::new()).is_err() {
             writeln!(out, "drained")?;
-            return Ok(Outcome::Yes);
+            return Ok(true);
         }
         sleep(POLL);
     }
     writeln!(out, "still running after {} s; see `tidegate status`", args.timeout)?;
-    Ok(Outcome::No)
+    Ok(false)
 }

@@ -4,7 +4,6 @@ use std::io;
 
 use tidegate_cluster::pki;
 
-use super::rules::TestError;
 use crate::config::{self, UserError};
 use crate::node;
 use crate::observe::log;
@@ -27,15 +26,8 @@ pub enum Failure {
     Rules(#[from] tidegate_rules::Error),
     #[error(transparent)]
     Log(#[from] log::Error),
+    #[error(transparent)]
+    Demo(#[from] tidegate_demo::Error),
     #[error("failed to write the output: {0}; check standard output")]
     Output(#[from] io::Error),
-}
-
-impl From<TestError> for Failure {
-    fn from(error: TestError) -> Self {
-        match error {
-            TestError::Rules(error) => error.into(),
-            TestError::Write(error) => error.into(),
-        }
-    }
 }

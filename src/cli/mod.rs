@@ -4,7 +4,6 @@
 //! 1 when the result is negative (a refused check, invalid rules), 2 on failure, with one line that
 //! says what to do.
 
-mod admin_client;
 mod ca;
 mod check;
 mod client;
@@ -13,14 +12,10 @@ mod demo;
 mod drain;
 mod entry;
 mod failure;
-mod outcome;
-mod ratelimit;
 pub mod rules;
-mod rules_command;
 mod serve;
 mod shutdown;
 mod status;
-mod table;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -31,7 +26,6 @@ use clap::{Parser, Subcommand};
 use crate::compat::envoy_ratelimit::command;
 
 pub use failure::Failure;
-pub use outcome::Outcome;
 
 /// A distributed rate limiter: equal peers, no central store.
 #[derive(Debug, Parser)]
@@ -46,12 +40,12 @@ enum Command {
     /// Run a node until SIGTERM or Ctrl-C
     Serve(serve::Args),
     /// Run a node with envoyproxy/ratelimit's environment variables and ports
-    Ratelimit(ratelimit::Args),
+    Ratelimit(serve::RatelimitArgs),
     /// Check a descriptor against its limits and charge the hits
     Check(check::Args),
     /// Validate and test rule files without a node
     #[command(subcommand)]
-    Rules(rules_command::Command),
+    Rules(rules::Command),
     /// Check rule files as envoyproxy/ratelimit's checker does
     RatelimitConfigCheck(config_check::Args),
     /// Create the cluster's certificates
@@ -86,14 +80,17 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let stdout = io::stdout();
     let screen = stdout.is_terminal();
     let mut out = stdout.lock();
-    let result = dispatch(cli.command, screen, &mut out).and_then(|outcome| {
+    let result = dispatch(cli.command, screen, &mut out).and_then(|is_yes| {
         out.flush()?;
-        Ok(outcome)
+        Ok(is_yes)
     });
     match result {
-        Ok(outcome) => outcome.into(),
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
         // A closed pipe is no failure: `tidegate status | head -1`.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+        Err(Failure::Output(error) | Failure::Demo(tidegate_demo::Error::Output(error)))
+            if error.kind() == io::ErrorKind::BrokenPipe =>
+        {
             ExitCode::SUCCESS
         }
         Err(failure) => {
@@ -103,13 +100,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// `screen` is whether standard output is a terminal, so that colours are used.
-fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
+/// Whether the result is positive. `screen` is whether standard output is a terminal, so that
+/// colours are used.
+fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
     match command {
         Command::Serve(args) => serve::run(&args),
-        Command::Ratelimit(args) => ratelimit::run(&args),
+        Command::Ratelimit(args) => serve::ratelimit(&args),
         Command::Check(args) => check::run(&args, screen, out),
-        Command::Rules(command) => rules_command::run(&command, out),
+        Command::Rules(command) => rules::run(&command, out),
         Command::RatelimitConfigCheck(args) => config_check::run(&args, out),
         Command::Ca(command) => ca::run(&command, out),
         Command::Status(args) => status::run(&args, screen, out),

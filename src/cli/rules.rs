@@ -9,14 +9,82 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use clap::Subcommand;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::Quota;
-use tidegate_rules::book::{Book, Rule};
+use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Options, Source};
+use tidegate_rules::yaml::Mark;
 use tidegate_rules::{Error, Match, Step, Via, Warning};
 
+use super::Failure;
+use super::entry::entry;
 use crate::compat::envoy_ratelimit::rule_files;
+
+/// Validate and test rule files without a node.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Read rule files as a node does and report errors
+    #[command(after_help = VALIDATE_EXAMPLES)]
+    Validate {
+        /// Folders or files
+        #[arg(default_value = "rules", value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// Reject keys that envoyproxy/ratelimit does not accept
+        #[arg(long)]
+        strict_compat: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show which rule a descriptor matches
+    #[command(after_help = TEST_EXAMPLES)]
+    Test {
+        /// The domain
+        domain: String,
+        /// Entries of the descriptor, outermost first
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+        entries: Vec<(String, String)>,
+        /// Folder of rule files, or one file
+        #[arg(long, default_value = "rules", value_name = "PATH")]
+        rules: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const VALIDATE_EXAMPLES: &str = "\
+Exit code: 0 they make a rule book, 1 they do not.
+
+Examples:
+  tidegate rules validate
+  tidegate rules validate /etc/tidegate/rules --json";
+
+const TEST_EXAMPLES: &str = "\
+Exit code: 0 a rule matches, 1 none does, 2 the files make no rule book.
+
+Examples:
+  tidegate rules test demo user=alice
+  tidegate rules test edge path=/login remote_address=10.0.0.7 --rules /etc/tidegate/rules";
+
+pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failure> {
+    let options = Options::default();
+    let format = |json: bool| if json { Format::Json } else { Format::Text };
+    match command {
+        Command::Validate { paths, strict_compat, json } => {
+            let dialect = if *strict_compat { Dialect::Compatible } else { Dialect::Ours };
+            Ok(validate(paths, &options, dialect, format(*json), out)?)
+        }
+        Command::Test { domain, entries, rules: path, json } => {
+            let entries: Vec<Entry<'_>> =
+                entries.iter().map(|(key, value)| Entry { key, value }).collect();
+            test(path, &options, (domain, &entries), format(*json), out)
+        }
+    }
+}
 
 /// How the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +129,7 @@ pub fn test(
     (domain, entries): (&str, &[Entry<'_>]),
     format: Format,
     out: &mut dyn Write,
-) -> Result<bool, TestError> {
+) -> Result<bool, Failure> {
     let book = load::load(path, options)?;
     let found = book.explain(domain, entries);
     match format {
@@ -71,41 +139,24 @@ pub fn test(
     Ok(found.is_some())
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum TestError {
-    #[error(transparent)]
-    Rules(#[from] Error),
-    #[error("failed to write the output: {0}")]
-    Write(#[from] io::Error),
-}
-
 // === validate ===
 
 struct Report {
-    files: Vec<FileReport>,
+    /// Each file by itself.
+    files: Vec<(String, Result<Book, Error>)>,
     /// All files together.
-    book: Result<Book, Error>,
-}
-
-struct FileReport {
-    file: String,
-    /// The file by itself.
     book: Result<Book, Error>,
 }
 
 impl Report {
     fn of(paths: &[PathBuf], options: &Options, dialect: Dialect) -> Self {
-        let mut sources = Vec::new();
-        let mut files = Vec::new();
-        let mut seen = BTreeSet::new();
+        let (mut sources, mut files, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
         for path in paths {
             match load::read(path) {
                 Ok(read) => {
                     sources.extend(read.into_iter().filter(|s| seen.insert(s.name.clone())));
                 }
-                Err(error) => {
-                    files.push(FileReport { file: path.display().to_string(), book: Err(error) });
-                }
+                Err(error) => files.push((path.display().to_string(), Err(error))),
             }
         }
         let parse = |sources: &[Source]| {
@@ -114,21 +165,18 @@ impl Report {
             }
             load::parse(sources, options)
         };
-        let alone = |source: &Source| FileReport {
-            file: source.name.clone(),
-            book: parse(std::slice::from_ref(source)),
-        };
+        let alone = |s: &Source| (s.name.clone(), parse(std::slice::from_ref(s)));
         files.extend(sources.iter().map(alone));
         Self { files, book: parse(&sources) }
     }
 
     fn is_ok(&self) -> bool {
-        self.book.is_ok() && self.files.iter().all(|file| file.book.is_ok())
+        self.book.is_ok() && self.files.iter().all(|(_, book)| book.is_ok())
     }
 
     fn text(&self) -> String {
         let mut text = String::new();
-        for FileReport { file, book } in &self.files {
+        for (file, book) in &self.files {
             let _ = match book {
                 Ok(book) => writeln!(text, "{file}: ok, {}", count(book.rules().count(), "rule")),
                 Err(error) => writeln!(text, "{error}"),
@@ -138,7 +186,7 @@ impl Report {
             }
         }
         let files = count(self.files.len(), "file");
-        let failed = self.files.iter().filter(|file| file.book.is_err()).count();
+        let failed = self.files.iter().filter(|(_, book)| book.is_err()).count();
         let _ = match &self.book {
             _ if failed > 0 => writeln!(text, "{files}, {failed} invalid"),
             Ok(book) => {
@@ -151,41 +199,39 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let file = |FileReport { file, book }: &FileReport| {
+        let rules = |book: &Result<Book, _>| book.as_ref().map_or(0, |book| book.rules().count());
+        let warning = |warning: &Warning| complaint_json(warning.at, warning.key, warning);
+        let file = |(file, book): &(String, Result<Book, Error>)| {
             json!({
                 "file": file,
                 "ok": book.is_ok(),
-                "rules": book.as_ref().map_or(0, |book| book.rules().count()),
+                "rules": rules(book),
                 "error": book.as_ref().err().map(error_json),
-                "warnings": book.iter().flat_map(Book::warnings).map(warning_json).collect::<Vec<_>>(),
+                "warnings": book.iter().flat_map(Book::warnings).map(warning).collect::<Vec<_>>(),
             })
         };
         json!({
             "ok": self.is_ok(),
             "files": self.files.iter().map(file).collect::<Vec<_>>(),
             "error": self.book.as_ref().err().map(error_json),
-            "rules": self.book.as_ref().map_or(0, |book| book.rules().count()),
+            "rules": rules(&self.book),
             "fingerprint": self.book.as_ref().ok().map(|book| format!("{:016x}", book.fingerprint())),
         })
     }
 }
 
 fn error_json(error: &Error) -> Value {
-    json!({
-        "file": error.file,
-        "line": error.at.map(|at| at.line),
-        "column": error.at.map(|at| at.column),
-        "key": error.key,
-        "message": error.to_string(),
-    })
+    let mut json = complaint_json(error.at, error.key, error);
+    json["file"] = json!(error.file);
+    json
 }
 
-fn warning_json(warning: &Warning) -> Value {
+fn complaint_json(at: Option<Mark>, key: Option<&str>, message: &impl ToString) -> Value {
     json!({
-        "line": warning.at.map(|at| at.line),
-        "column": warning.at.map(|at| at.column),
-        "key": warning.key,
-        "message": warning.to_string(),
+        "line": at.map(|at| at.line),
+        "column": at.map(|at| at.column),
+        "key": key,
+        "message": message.to_string(),
     })
 }
 
@@ -227,7 +273,8 @@ fn test_text(
     if rule.limits.is_empty() {
         text.push_str("  unlimited\n");
     }
-    let (mode, scope, fallback) = policy(rule);
+    let (mode, scope) = (word(rule.mode), word(rule.scope));
+    let fallback = word(rule.on_unavailable);
     let _ = writeln!(text, "  mode {mode}, scope {scope}, on_unavailable {fallback}");
     if rule.shadow {
         text.push_str("  shadow_mode: everything is admitted\n");
@@ -251,7 +298,6 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
     };
     let step =
         |step: &Step<'_>| json!({ "key": step.key, "value": step.value, "by": via(step.via) });
-    let (mode, scope, fallback) = policy(rule);
     json!({
         "domain": domain,
         "matched": true,
@@ -259,9 +305,9 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
         "name": rule.name.as_deref(),
         "steps": steps.iter().map(step).collect::<Vec<_>>(),
         "limits": rule.limits.iter().map(limit).collect::<Vec<_>>(),
-        "mode": mode,
-        "scope": scope,
-        "on_unavailable": fallback,
+        "mode": rule.mode,
+        "scope": rule.scope,
+        "on_unavailable": rule.on_unavailable,
         "shadow_mode": rule.shadow,
     })
 }
@@ -296,21 +342,7 @@ fn via(via: Via) -> &'static str {
     }
 }
 
-/// The values as in a rule file.
-fn policy(rule: &Rule) -> (&'static str, &'static str, &'static str) {
-    use tidegate_limiter::policy::{Mode, OnUnavailable, Scope};
-    let mode = match rule.mode {
-        Mode::Strict => "strict",
-        Mode::Eventual => "eventual",
-    };
-    let scope = match rule.scope {
-        Scope::Region => "region",
-        Scope::Global => "global",
-    };
-    let fallback = match rule.on_unavailable {
-        OnUnavailable::Allow => "allow",
-        OnUnavailable::Deny => "deny",
-        OnUnavailable::Local => "local",
-    };
-    (mode, scope, fallback)
+/// A value as in a rule file.
+fn word(value: impl Serialize) -> String {
+    json!(value).as_str().unwrap_or_default().to_owned()
 }

@@ -1,11 +1,13 @@
-//! `tidegate serve`: runs a node until a signal.
+//! `tidegate serve` and `tidegate ratelimit`: run a node until a signal, configured by its own file
+//! and variables, or by the environment of envoyproxy/ratelimit.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use tokio::runtime;
 
-use super::{Failure, Outcome, shutdown};
+use super::{Failure, shutdown};
+use crate::compat::envoy_ratelimit::environment;
 use crate::config::{self, Config, UserError};
 use crate::node;
 use crate::observe::log;
@@ -31,6 +33,21 @@ pub(super) struct Args {
     until_stdin_closes: bool,
 }
 
+/// Run a node with envoyproxy/ratelimit's environment variables and ports.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RATELIMIT_EXAMPLES)]
+pub(super) struct RatelimitArgs {
+    /// Set a configuration key; overrides the environment
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+    /// Log level, or module=level, ...; default: `LOG_LEVEL`
+    #[arg(long, value_name = "FILTER", env = "TIDEGATE_LOG")]
+    log: Option<String>,
+    /// Log format; default: `LOG_FORMAT`
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT")]
+    log_format: Option<log::Format>,
+}
+
 const EXAMPLES: &str = "\
 Every key of cluster.toml is also a variable: TIDEGATE_HTTP__LISTEN sets listen in [http].
 File, then variables, then --set; each overrides the one before.
@@ -40,57 +57,55 @@ Examples:
   tidegate serve --config cluster.toml --set node.id=node-2
   TIDEGATE_LIMITS__KEYS_MAX=5000000 tidegate serve --config cluster.toml --log debug";
 
-pub(super) fn run(args: &Args) -> Result<Outcome, Failure> {
+const RATELIMIT_EXAMPLES: &str = "\
+A binary called `ratelimit` does the same. Variables of tidegate (TIDEGATE_SECTION__KEY) override
+those of envoyproxy/ratelimit; REDIS_* and MEMCACHE_* are accepted and have no effect, because there
+is no central store.
+
+Examples:
+  RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit tidegate ratelimit
+  PORT=9080 GRPC_PORT=9081 LOG_LEVEL=debug /bin/ratelimit";
+
+pub(super) fn run(args: &Args) -> Result<bool, Failure> {
     let config = config::load(args.config.as_deref(), &args.sets)?;
-    let log = Log { filter: args.log.clone(), format: args.log_format };
-    node(config, &log, args.until_stdin_closes, || ())
+    init_log(&args.log, args.log_format)?;
+    node(config, args.until_stdin_closes)
 }
 
-/// Level and format of the log.
-pub(super) struct Log {
-    pub(super) filter: String,
-    pub(super) format: log::Format,
+/// `tidegate ratelimit`.
+pub(super) fn ratelimit(args: &RatelimitArgs) -> Result<bool, Failure> {
+    let start = environment::load(&args.sets)?;
+    let filter = args.log.as_deref().unwrap_or(start.log_level);
+    init_log(filter, args.log_format.unwrap_or(start.log_format))?;
+    for warning in &start.warnings {
+        tracing::warn!("{warning}");
+    }
+    node(start.config, false)
 }
 
-/// Runs a node until shutdown. `begin` is called once the log is set up.
-pub(super) fn node(
-    config: Config,
-    log: &Log,
-    until_stdin_closes: bool,
-    begin: impl FnOnce(),
-) -> Result<Outcome, Failure> {
-    log::init(&log::Options {
-        filter: log.filter.clone(),
-        format: log.format,
-        colour: io::stderr().is_terminal(),
-    })?;
-    begin();
+fn init_log(filter: &str, format: log::Format) -> Result<(), log::Error> {
+    let filter = filter.to_owned();
+    log::init(&log::Options { filter, format, colour: io::stderr().is_terminal() })
+}
+
+/// Runs a node until shutdown.
+fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Failure> {
     let mut builder = runtime::Builder::new_multi_thread();
     if config.node.threads > 0 {
         builder.worker_threads(config.node.threads);
     }
-    let runtime = builder.enable_all().build().map_err(|error| {
-        UserError::new(
-            format!("failed to start threads: {error}"),
-            "raise the process limit (ulimit -u)",
-        )
-    })?;
-    runtime.block_on(async {
-        let shutdown = shutdown::on_signal().map_err(|error| {
-            UserError::new(
-                format!("failed to install signal handlers: {error}"),
-                "raise `ulimit -n`",
-            )
-        })?;
+    let fix = "raise the process limit (ulimit -u)";
+    let runtime = builder.enable_all().build();
+    runtime.map_err(UserError::context("failed to start threads", fix))?.block_on(async {
+        let what = "failed to install signal handlers";
+        let shutdown =
+            shutdown::on_signal().map_err(UserError::context(what, "raise `ulimit -n`"))?;
         if until_stdin_closes {
-            shutdown::when_stdin_closes(shutdown.clone()).map_err(|error| {
-                UserError::new(
-                    format!("failed to watch standard input: {error}"),
-                    "raise `ulimit -u`",
-                )
-            })?;
+            let what = "failed to watch standard input";
+            shutdown::when_stdin_closes(shutdown.clone())
+                .map_err(UserError::context(what, "raise `ulimit -u`"))?;
         }
-        Ok::<_, Failure>(node::run(config, shutdown).await?)
-    })?;
-    Ok(Outcome::Yes)
+        node::run(config, shutdown).await?;
+        Ok(true)
+    })
 }

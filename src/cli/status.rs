@@ -1,18 +1,18 @@
 //! `tidegate status`: the cluster as seen by one node.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use http::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tidegate_demo::output::{Paint, aligned};
 
-use super::admin_client::{self, AdminDoor};
+use super::Failure;
+use super::client::{self, AdminDoor};
 use super::entry::entry;
-use super::table::{self, Paint};
-use super::{Failure, Outcome, client};
-use crate::admin::report::{MemberReport, OwnershipReport, StorageReport};
+use crate::admin::report::{MemberReport, OwnershipReport, StorageReport, StoreReport};
 use crate::admin::{OwnerReport, StatusReport};
 use crate::config::UserError;
 
@@ -36,20 +36,30 @@ Examples:
   tidegate status --url http://10.1.0.4:8082 --json
   tidegate status --key demo user=alice";
 
-pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<Outcome, Failure> {
+pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
     if let Some([domain, entries @ ..]) = args.key.as_deref() {
-        let report: OwnerReport =
-            fetch(&args.listener.at(&format!("/owner?{}", query(domain, entries)?)))?;
-        if args.json { write_json(out, &report)? } else { write_owner(out, &report)? }
+        let path = format!("/owner?{}", query(domain, entries)?);
+        write(args, &path, out, write_owner)?;
     } else {
-        let report: StatusReport = fetch(&args.listener.at("/status"))?;
-        if args.json {
-            write_json(out, &report)?;
-        } else {
-            write_status(out, Paint::new(screen), &report)?;
-        }
+        let paint = Paint { on: screen };
+        write(args, "/status", out, |out, report| Text { out, paint }.status(report))?;
     }
-    Ok(Outcome::Yes)
+    Ok(true)
+}
+
+/// Fetches the report at `path`, and writes it as JSON or by `text`.
+fn write<T: Serialize + DeserializeOwned>(
+    args: &Args,
+    path: &str,
+    out: &mut dyn Write,
+    text: impl FnOnce(&mut dyn Write, &T) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let report: T = fetch(&args.listener.at(path))?;
+    if !args.json {
+        return Ok(text(out, &report)?);
+    }
+    serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
 }
 
 fn fetch<T: DeserializeOwned>(url: &str) -> Result<T, Failure> {
@@ -61,7 +71,7 @@ fn fetch<T: DeserializeOwned>(url: &str) -> Result<T, Failure> {
     }
     let body: Option<Value> = serde_json::from_slice(response.body()).ok();
     let error = body.as_ref().and_then(|body| body.get("error")).and_then(Value::as_str);
-    let fix = error.unwrap_or(admin_client::FIX);
+    let fix = error.unwrap_or(client::FIX);
     Err(UserError::new(format!("{url} answered {}, not a report", response.status()), fix).into())
 }
 
@@ -79,111 +89,95 @@ fn query(domain: &str, entries: &[String]) -> Result<String, Failure> {
 /// Everything but the unreserved characters of RFC 3986 is encoded.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-fn write_json(out: &mut dyn Write, report: &impl Serialize) -> Result<(), Failure> {
-    serde_json::to_writer_pretty(&mut *out, report).map_err(std::io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
-}
-
 // === text output ===
 
-fn write_status(out: &mut dyn Write, paint: Paint, report: &StatusReport) -> Result<(), Failure> {
-    let node = &report.node;
-    writeln!(
-        out,
-        "cluster {}, epoch {}, seen by {} ({}, up {})",
-        report.cluster,
-        short(&report.epoch),
-        node.id,
-        node.version,
-        duration(node.uptime_s),
-    )?;
-    if let Some(reason) = &report.not_ready {
-        writeln!(out, "{}", paint.red(&format!("not ready: {reason}")))?;
-    }
-    writeln!(out)?;
-    let book = &report.rule_book;
-    let rows: Vec<_> = report.members.iter().map(|member| row(member, &book.fingerprint)).collect();
-    let head = ["NODE", "REGION", "ZONE", "STATE", "RING", "CLOCK", "RTT", "RULES", "MESH"];
-    table::write(out, paint, head, &rows)?;
-    writeln!(out)?;
-    let count = book.rules;
-    let agreement = if book.agrees {
-        "the same on all members".to_owned()
-    } else {
-        paint.red("different on the members marked !")
-    };
-    writeln!(out, "rules: {} ({count} rules), {agreement}", short(&book.fingerprint))?;
-    if let Some(error) = &book.last_error {
-        writeln!(out, "{}", paint.red(&format!("the rules folder is not in force: {error}")))?;
-    }
-    let store = &report.store;
-    write!(out, "store: {} of {} keys, {} kB", store.keys, store.keys_max, store.bytes / 1_000)?;
-    if store.shared + store.refused > 0 {
-        write!(
-            out,
-            "; was full: {} new keys shared a counter, {} were refused",
-            store.shared, store.refused
-        )?;
-    }
-    writeln!(out)?;
-    if let Some(ownership) = &report.ownership {
-        write_ownership(out, paint, ownership)?;
-    }
-    if report.clock.is_skewed {
-        let text = format!(
-            "this node's clock is {} ms behind the members' median, which windows follow",
-            report.clock.median_ms
-        );
-        writeln!(out, "{}", paint.red(&text))?;
-    }
-    if let Some(storage) = &report.storage {
-        write_storage(out, paint, storage)?;
-    }
-    Ok(())
+struct Text<'a> {
+    out: &'a mut dyn Write,
+    paint: Paint,
 }
 
-fn write_ownership(
-    out: &mut dyn Write,
-    paint: Paint,
-    ownership: &OwnershipReport,
-) -> Result<(), Failure> {
-    let OwnershipReport { has_lease, epoch_number, decides, missed, .. } = ownership;
-    writeln!(
-        out,
-        "keys: decides {:.1}% of the ring, epoch number {epoch_number}",
-        decides * 100.0
-    )?;
-    if !has_lease {
-        let text = "no lease from a majority: on_unavailable answers for strict limits";
-        writeln!(out, "{}", paint.red(text))?;
+impl Text<'_> {
+    fn alarm(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.out, "{}", self.paint.red(text))
     }
-    if !missed.is_empty() {
-        let text = format!("failed, and still counted as voters: {}", missed.join(", "));
-        writeln!(out, "{}", paint.red(&text))?;
-    }
-    Ok(())
-}
 
-fn write_storage(
-    out: &mut dyn Write,
-    paint: Paint,
-    storage: &StorageReport,
-) -> Result<(), Failure> {
-    let StorageReport { path, keys, loaded, skipped, failed, .. } = storage;
-    let age = match storage.written_s_ago {
-        Some(seconds) => format!("up to date {} ago", duration(seconds)),
-        None => "not written yet".to_owned(),
-    };
-    write!(out, "storage: {path}, {keys} keys, {age}; {loaded} were loaded at startup")?;
-    if skipped + failed > 0 {
-        write!(out, ", {skipped} skipped; {failed} rounds failed")?;
+    fn status(mut self, report: &StatusReport) -> io::Result<()> {
+        let StatusReport { cluster, node, rule_book: book, store, .. } = report;
+        let (epoch, up) = (short(&report.epoch), duration(node.uptime_s));
+        let (id, version) = (&node.id, &node.version);
+        writeln!(self.out, "cluster {cluster}, epoch {epoch}, seen by {id} ({version}, up {up})")?;
+        if let Some(reason) = &report.not_ready {
+            self.alarm(&format!("not ready: {reason}"))?;
+        }
+        writeln!(self.out)?;
+        self.members(&report.members, &book.fingerprint)?;
+        let (rules, count) = (short(&book.fingerprint), book.rules);
+        let agreement = if book.agrees {
+            "the same on all members".to_owned()
+        } else {
+            self.paint.red("different on the members marked !")
+        };
+        writeln!(self.out, "\nrules: {rules} ({count} rules), {agreement}")?;
+        if let Some(error) = &book.last_error {
+            self.alarm(&format!("the rules folder is not in force: {error}"))?;
+        }
+        let StoreReport { keys, keys_max, shared, refused, .. } = store;
+        write!(self.out, "store: {keys} of {keys_max} keys, {} kB", store.bytes / 1_000)?;
+        if shared + refused > 0 {
+            let text = "; was full: ";
+            write!(self.out, "{text}{shared} new keys shared a counter, {refused} were refused")?;
+        }
+        writeln!(self.out)?;
+        if let Some(ownership) = &report.ownership {
+            self.ownership(ownership)?;
+        }
+        if report.clock.is_skewed {
+            let ms = report.clock.median_ms;
+            let text = "behind the members' median, which windows follow";
+            self.alarm(&format!("this node's clock is {ms} ms {text}"))?;
+        }
+        report.storage.as_ref().map_or(Ok(()), |storage| self.storage(storage))
     }
-    writeln!(out)?;
-    if let Some(problem) = &storage.problem {
-        writeln!(out, "{}", paint.red(&format!("snapshots are failing: {problem}")))?;
+
+    fn members(&mut self, members: &[MemberReport], ours: &str) -> io::Result<()> {
+        let rows: Vec<_> = members.iter().map(|member| row(member, ours)).collect();
+        let head = ["NODE", "REGION", "ZONE", "STATE", "RING", "CLOCK", "RTT", "RULES", "MESH"];
+        let (head, lines) = aligned(head, rows.iter().map(|(cells, _)| cells));
+        writeln!(self.out, "{}", self.paint.bold(&head))?;
+        for (line, (_, differs)) in lines.iter().zip(&rows) {
+            if *differs { self.alarm(line)? } else { writeln!(self.out, "{line}")? }
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn ownership(&mut self, ownership: &OwnershipReport) -> io::Result<()> {
+        let OwnershipReport { has_lease, epoch_number, missed, .. } = ownership;
+        let share = ownership.decides * 100.0;
+        writeln!(self.out, "keys: decides {share:.1}% of the ring, epoch number {epoch_number}")?;
+        if !has_lease {
+            self.alarm("no lease from a majority: on_unavailable answers for strict limits")?;
+        }
+        if !missed.is_empty() {
+            let missed = missed.join(", ");
+            self.alarm(&format!("failed, and still counted as voters: {missed}"))?;
+        }
+        Ok(())
+    }
+
+    fn storage(&mut self, storage: &StorageReport) -> io::Result<()> {
+        let StorageReport { path, keys, loaded, skipped, failed, .. } = storage;
+        let age = match storage.written_s_ago {
+            Some(seconds) => format!("up to date {} ago", duration(seconds)),
+            None => "not written yet".to_owned(),
+        };
+        write!(self.out, "storage: {path}, {keys} keys, {age}; {loaded} were loaded at startup")?;
+        if skipped + failed > 0 {
+            write!(self.out, ", {skipped} skipped; {failed} rounds failed")?;
+        }
+        writeln!(self.out)?;
+        let problem = storage.problem.as_ref();
+        problem.map_or(Ok(()), |text| self.alarm(&format!("snapshots are failing: {text}")))
+    }
 }
 
 /// A member's cells, and whether its rules differ from those of the answering node.
@@ -205,7 +199,7 @@ fn row(member: &MemberReport, ours: &str) -> ([String; 9], bool) {
     (cells, differs)
 }
 
-fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> Result<(), Failure> {
+fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> io::Result<()> {
     match (&report.rule, &report.mode) {
         (Some(rule), Some(mode)) => {
             let scope = report.scope.as_ref().map_or(String::new(), |scope| format!(", {scope}"));

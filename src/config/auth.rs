@@ -22,7 +22,7 @@ use std::fmt;
 
 use http::header::HeaderName;
 use ipnet::IpNet;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, de::Error};
 use tidegate_limiter::units::Span;
 
 use super::value::duration;
@@ -36,25 +36,29 @@ pub const HOLD_MAX: Span = Span::from_secs(60);
 
 /// `[auth]`. Without a `domain` forward-auth is off and `/auth` answers 404.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "AuthParts")]
+#[serde(deny_unknown_fields, default)]
 pub struct Auth {
     /// The domain whose rules apply.
     pub domain: Option<String>,
     pub descriptors: Vec<AuthDescriptor>,
-    pub trust: Trust,
+    /// The number of proxies in front that append to `X-Forwarded-For`; 0 ignores the header.
+    pub trusted_hops: Option<u8>,
+    /// The proxies in these networks, instead of a number.
+    pub trusted_proxies: Option<Vec<IpNet>>,
     /// Prefix length by which IPv6 clients are grouped, 0 to 128.
     ///
     /// Default 64: a customer usually has a whole /64.
     pub ipv6_prefix: u8,
     pub original: OriginalFrom,
-    /// Header with the hits that a request costs.
+    /// What a request costs.
     ///
     /// Default none: one hit.
-    pub hits_header: Option<HeaderName>,
+    pub hits: Option<Hits>,
     /// How long a request may be delayed by a queue algorithm, at most 60s.
     ///
     /// Default `10s`: clients still wait for it, and nginx ends a subrequest only after 60 s. Raise
     /// it together with the queue.
+    #[serde(deserialize_with = "duration")]
     pub hold_max: Span,
     /// Status of a denied request, 400 to 599.
     ///
@@ -62,6 +66,15 @@ pub struct Auth {
     /// and converts everything else to 500: set 403 here (or `/auth?denied=403` in its
     /// `proxy_pass`) and `error_page 403 =429` in nginx.
     pub denied_status: Option<u16>,
+}
+
+/// The cost of a request.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hits {
+    /// The header with the number of hits.
+    #[serde(deserialize_with = "header_name")]
+    pub header: HeaderName,
 }
 
 /// One descriptor of the mapping.
@@ -73,12 +86,12 @@ pub struct AuthDescriptor {
 }
 
 /// Which proxies may determine the client's address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// The number of proxies in front that append to `X-Forwarded-For`; 0 ignores the header.
+#[derive(Clone, Copy, Debug)]
+pub enum Trust<'a> {
+    /// [`Auth::trusted_hops`].
     Hops(u8),
-    /// The proxies in these networks.
-    Proxies(Vec<IpNet>),
+    /// [`Auth::trusted_proxies`].
+    Proxies(&'a [IpNet]),
 }
 
 /// Which headers contain the original method, path and host.
@@ -126,136 +139,59 @@ pub enum AuthValue {
     Constant(String),
 }
 
-/// Why an `[auth]` section is invalid. Each message includes the fix.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// Descriptors without a domain.
-    #[error("auth.descriptors needs auth.domain: name the domain whose rules apply")]
-    DomainMissing,
-    /// The domain is the empty string.
-    #[error("auth.domain is empty: name the domain whose rules apply, or leave it out")]
-    DomainEmpty,
-    /// Without descriptors every request would pass.
-    #[error("auth.domain without [[auth.descriptors]] limits nothing: add at least one descriptor")]
-    DescriptorsMissing,
-    /// More than [`DESCRIPTORS_MAX`] descriptors.
-    #[error("auth.descriptors has {0} descriptors; at most {DESCRIPTORS_MAX} are allowed")]
-    DescriptorsTooMany(usize),
-    /// A descriptor with no entries or too many.
-    #[error("a descriptor of [auth] has {0} entries; 1 to {ENTRIES_MAX} are allowed")]
-    Entries(usize),
-    #[error("auth.trusted_hops and auth.trusted_proxies exclude each other: keep one")]
-    TrustTwice,
-    /// The client's address is used without any trusted proxy.
-    #[error(
-        "source \"client_address\" needs auth.trusted_hops (1: the proxy that calls /auth appends \
-         the client to X-Forwarded-For; 0: the caller is the client) or auth.trusted_proxies"
-    )]
-    TrustMissing,
-    #[error("auth.ipv6_prefix is {0}; 0 to 128 are allowed, 64 is usual")]
-    Ipv6Prefix(u8),
-    #[error(
-        "auth.denied_status is {0}; 400 to 599 are allowed (nginx understands only 401 and 403)"
-    )]
-    DeniedStatus(u16),
-    #[error("auth.hold_max is {0}; at most {HOLD_MAX} is allowed")]
-    Hold(Span),
-    /// An entry without a source or with several.
-    #[error("entry {0:?} of [auth] must have exactly one of header, source, value")]
-    EntrySource(String),
-    /// An entry without a key.
-    #[error("an entry of [auth] has no key")]
-    EntryKey,
-    #[error(
-        "entry {key:?} of [auth] has the unknown source {source_name:?}; sources are client_address, \
-         path, path_prefix, method, host"
-    )]
-    SourceUnknown { key: String, source_name: String },
-    /// `segments` is missing, zero, or set with another source.
-    #[error("entry {0:?} of [auth]: segments (1 to 32) goes with source = \"path_prefix\" alone")]
-    Segments(String),
-    #[error("{0:?} in [auth] is not a header name")]
-    HeaderName(String),
-}
+impl Auth {
+    pub fn trust(&self) -> Trust<'_> {
+        let hops = Trust::Hops(self.trusted_hops.unwrap_or(0));
+        self.trusted_proxies.as_deref().map_or(hops, Trust::Proxies)
+    }
 
-// === impl Auth ===
+    /// Reads and checks the section.
+    pub(super) fn valid<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let auth = Self::deserialize(from)?;
+        auth.check().map_err(D::Error::custom)?;
+        Ok(auth)
+    }
 
-/// The section as written.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct AuthParts {
-    domain: Option<String>,
-    descriptors: Vec<AuthDescriptor>,
-    trusted_hops: Option<u8>,
-    trusted_proxies: Option<Vec<IpNet>>,
-    ipv6_prefix: Option<u8>,
-    original: OriginalFrom,
-    hits: Option<HitsParts>,
-    #[serde(deserialize_with = "some_duration")]
-    hold_max: Option<Span>,
-    denied_status: Option<u16>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HitsParts {
-    #[serde(deserialize_with = "header_name")]
-    header: HeaderName,
-}
-
-impl TryFrom<AuthParts> for Auth {
-    type Error = Error;
-
-    fn try_from(parts: AuthParts) -> Result<Self, Error> {
-        match (&parts.domain, parts.descriptors.len()) {
-            (None, 0) => {}
-            (None, _) => return Err(Error::DomainMissing),
-            (Some(domain), _) if domain.is_empty() => return Err(Error::DomainEmpty),
-            (Some(_), 0) => return Err(Error::DescriptorsMissing),
-            (Some(_), n) if n > DESCRIPTORS_MAX => return Err(Error::DescriptorsTooMany(n)),
-            (Some(_), _) => {}
-        }
-        for descriptor in &parts.descriptors {
-            let n = descriptor.entries.len();
-            if n == 0 || n > ENTRIES_MAX {
-                return Err(Error::Entries(n));
-            }
-        }
-        let asks_for_client = parts
-            .descriptors
-            .iter()
-            .flat_map(|descriptor| &descriptor.entries)
-            .any(|entry| entry.value == AuthValue::ClientAddress);
-        let trust = match (parts.trusted_hops, parts.trusted_proxies) {
-            (Some(_), Some(_)) => return Err(Error::TrustTwice),
-            (None, None) if asks_for_client => return Err(Error::TrustMissing),
-            (hops, None) => Trust::Hops(hops.unwrap_or(0)),
-            (None, Some(networks)) => Trust::Proxies(networks),
-        };
-        let default = Self::default();
-        let ipv6_prefix = parts.ipv6_prefix.unwrap_or(default.ipv6_prefix);
-        if ipv6_prefix > 128 {
-            return Err(Error::Ipv6Prefix(ipv6_prefix));
-        }
-        let hold_max = parts.hold_max.unwrap_or(default.hold_max);
-        if hold_max > HOLD_MAX {
-            return Err(Error::Hold(hold_max));
-        }
-        if let Some(status) = parts.denied_status
-            && !(400..=599).contains(&status)
+    /// The first mistake; each message includes the fix.
+    fn check(&self) -> Result<(), String> {
+        let domain = self.domain.as_deref();
+        let count = self.descriptors.len();
+        let mut sizes = self.descriptors.iter().map(|descriptor| descriptor.entries.len());
+        let mut entries = self.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        let (has_hops, has_proxies) = (self.trusted_hops.is_some(), self.trusted_proxies.is_some());
+        Err(if domain.is_none() && count > 0 {
+            "auth.descriptors needs auth.domain: name the domain whose rules apply".to_owned()
+        } else if domain == Some("") {
+            "auth.domain is empty: name the domain whose rules apply, or leave it out".to_owned()
+        } else if domain.is_some() && count == 0 {
+            // Without descriptors every request would pass.
+            "auth.domain without [[auth.descriptors]] limits nothing: add at least one descriptor"
+                .to_owned()
+        } else if count > DESCRIPTORS_MAX {
+            format!(
+                "auth.descriptors has {count} descriptors; at most {DESCRIPTORS_MAX} are allowed"
+            )
+        } else if let Some(n) = sizes.find(|size| !(1..=ENTRIES_MAX).contains(size)) {
+            format!("a descriptor of [auth] has {n} entries; 1 to {ENTRIES_MAX} are allowed")
+        } else if has_hops && has_proxies {
+            "auth.trusted_hops and auth.trusted_proxies exclude each other: keep one".to_owned()
+        } else if !has_hops && !has_proxies && entries.any(|e| e.value == AuthValue::ClientAddress)
         {
-            return Err(Error::DeniedStatus(status));
-        }
-        Ok(Self {
-            domain: parts.domain,
-            descriptors: parts.descriptors,
-            trust,
-            ipv6_prefix,
-            original: parts.original,
-            hits_header: parts.hits.map(|hits| hits.header),
-            hold_max,
-            denied_status: parts.denied_status,
+            "source \"client_address\" needs auth.trusted_hops (1: the proxy that calls /auth \
+             appends the client to X-Forwarded-For; 0: the caller is the client) or \
+             auth.trusted_proxies"
+                .to_owned()
+        } else if self.ipv6_prefix > 128 {
+            format!("auth.ipv6_prefix is {}; 0 to 128 are allowed, 64 is usual", self.ipv6_prefix)
+        } else if self.hold_max > HOLD_MAX {
+            format!("auth.hold_max is {}; at most {HOLD_MAX} is allowed", self.hold_max)
+        } else if let Some(status) = self.denied_status.filter(|s| !(400..=599).contains(s)) {
+            format!(
+                "auth.denied_status is {status}; 400 to 599 are allowed (nginx understands only \
+                 401 and 403)"
+            )
+        } else {
+            return Ok(());
         })
     }
 }
@@ -265,10 +201,11 @@ impl Default for Auth {
         Self {
             domain: None,
             descriptors: Vec::new(),
-            trust: Trust::Hops(0),
+            trusted_hops: None,
+            trusted_proxies: None,
             ipv6_prefix: 64,
             original: OriginalFrom::default(),
-            hits_header: None,
+            hits: None,
             hold_max: Span::from_secs(10),
             denied_status: None,
         }
@@ -289,29 +226,37 @@ struct EntryParts {
 }
 
 impl TryFrom<EntryParts> for AuthEntry {
-    type Error = Error;
+    type Error = String;
 
-    fn try_from(parts: EntryParts) -> Result<Self, Error> {
+    fn try_from(parts: EntryParts) -> Result<Self, String> {
         let EntryParts { key, header, source, value, segments } = parts;
+        let entry = format!("entry {key:?} of [auth]");
         if key.is_empty() {
-            return Err(Error::EntryKey);
+            return Err("an entry of [auth] has no key".to_owned());
         }
+        let segments_alone =
+            || Err(format!("{entry}: segments (1 to 32) goes with source = \"path_prefix\" alone"));
         if segments.is_some() && source.as_deref() != Some("path_prefix") {
-            return Err(Error::Segments(key));
+            return segments_alone();
         }
-        let value = match (header, source, value) {
+        let value = match (header, source.as_deref(), value) {
             (Some(name), None, None) => AuthValue::Header(parse_header_name(&name)?),
             (None, None, Some(value)) => AuthValue::Constant(value),
-            (None, Some(name), None) => match (name.as_str(), segments) {
-                ("client_address", _) => AuthValue::ClientAddress,
-                ("path", _) => AuthValue::Path,
-                ("path_prefix", Some(n @ 1..=32)) => AuthValue::PathPrefix(n),
-                ("path_prefix", _) => return Err(Error::Segments(key)),
-                ("method", _) => AuthValue::Method,
-                ("host", _) => AuthValue::Host,
-                _ => return Err(Error::SourceUnknown { key, source_name: name }),
+            (None, Some("client_address"), None) => AuthValue::ClientAddress,
+            (None, Some("path"), None) => AuthValue::Path,
+            (None, Some("path_prefix"), None) => match segments {
+                Some(n @ 1..=32) => AuthValue::PathPrefix(n),
+                _ => return segments_alone(),
             },
-            _ => return Err(Error::EntrySource(key)),
+            (None, Some("method"), None) => AuthValue::Method,
+            (None, Some("host"), None) => AuthValue::Host,
+            (None, Some(name), None) => {
+                return Err(format!(
+                    "{entry} has the unknown source {name:?}; sources are client_address, path, \
+                     path_prefix, method, host"
+                ));
+            }
+            _ => return Err(format!("{entry} must have exactly one of header, source, value")),
         };
         Ok(Self { key, value })
     }
@@ -333,17 +278,12 @@ impl fmt::Display for AuthEntry {
     }
 }
 
-fn parse_header_name(name: &str) -> Result<HeaderName, Error> {
-    HeaderName::try_from(name).map_err(|_| Error::HeaderName(name.to_owned()))
+fn parse_header_name(name: &str) -> Result<HeaderName, String> {
+    HeaderName::try_from(name).map_err(|_| format!("{name:?} in [auth] is not a header name"))
 }
 
-fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
-    duration(deserializer).map(Some)
-}
-
-fn header_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderName, D::Error> {
-    let name = String::deserialize(deserializer)?;
-    parse_header_name(&name).map_err(de::Error::custom)
+fn header_name<'de, D: Deserializer<'de>>(from: D) -> Result<HeaderName, D::Error> {
+    parse_header_name(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 #[cfg(test)]
@@ -351,7 +291,8 @@ mod tests {
     use super::*;
 
     fn read(toml: &str) -> Result<Auth, String> {
-        toml::from_str(toml).map_err(|error| error.message().to_owned())
+        let read = toml::Deserializer::parse(toml).and_then(Auth::valid);
+        read.map_err(|error| error.message().to_owned())
     }
 
     #[test]
@@ -387,7 +328,7 @@ mod tests {
         );
         assert_eq!(auth.original, OriginalFrom::XForwarded);
         assert_eq!((auth.ipv6_prefix, auth.hold_max), (56, Span::from_millis(500)));
-        assert_eq!(auth.hits_header, Some(HeaderName::from_static("x-hits")));
+        assert_eq!(auth.hits.expect("hits").header, HeaderName::from_static("x-hits"));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub enum Error {
     #[error("{what}; {fix}")]
     Unreadable { what: String, fix: String },
     /// The file is not TOML.
-    #[error("{at}: {problem}; {FIX_SYNTAX}")]
+    #[error("{at}: {problem}; write it as TOML (https://toml.io)")]
     Syntax { at: Origin, problem: String },
     /// A section or key that does not exist.
     #[error("{at}: unknown {key}; {fix}")]
@@ -60,8 +60,6 @@ pub enum Error {
     Conflict { at: Origin, problem: String },
 }
 
-const FIX_SYNTAX: &str = "write it as TOML (https://toml.io)";
-
 impl Error {
     /// A value that serde rejected with `message`.
     pub(super) fn bad_value(at: Origin, key: String, message: &str) -> Self {
@@ -70,18 +68,11 @@ impl Error {
         Self::BadValue { at, key, problem, fix }
     }
 
-    /// Splits the message into problem and fix.
-    fn into_parts(self) -> (String, String) {
-        let whole = self.to_string();
-        let fix = match self {
-            Self::Unreadable { fix, .. }
-            | Self::Unknown { fix, .. }
-            | Self::BadValue { fix, .. } => fix,
-            Self::Conflict { .. } => "make file, environment and flags agree".to_owned(),
-            Self::Syntax { .. } => FIX_SYNTAX.to_owned(),
-        };
-        let what = whole.strip_suffix(&fix).and_then(|rest| rest.strip_suffix("; "));
-        (what.unwrap_or(&whole).to_owned(), fix)
+    /// An invalid value of the variable `name`.
+    pub(crate) fn bad_variable(name: &str, key: &str, problem: &str, fix: &str) -> Self {
+        let at = Origin::Variable(name.to_owned());
+        let (key, problem, fix) = (key.to_owned(), problem.to_owned(), fix.to_owned());
+        Self::BadValue { at, key, problem, fix }
     }
 }
 
@@ -119,6 +110,11 @@ impl UserError {
         Self { what: what.into(), fix: fix.into() }
     }
 
+    /// For `map_err`: `what` failed with the error that follows.
+    pub fn context<E: fmt::Display>(what: &str, fix: &str) -> impl FnOnce(E) -> Self {
+        move |error| Self::new(format!("{what}: {error}"), fix)
+    }
+
     /// An address that cannot be bound. `key` is its key, such as `http.listen`.
     ///
     /// ```
@@ -151,12 +147,5 @@ impl UserError {
             _ => (error.to_string(), format!("set {variable} to an address that can be bound")),
         };
         Self::new(format!("{key} {addr}: {problem}"), fix)
-    }
-}
-
-impl From<Error> for UserError {
-    fn from(error: Error) -> Self {
-        let (what, fix) = error.into_parts();
-        Self { what, fix }
     }
 }

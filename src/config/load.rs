@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::error::{Error, Origin};
-use super::layer::Layer;
 pub use super::layer::Origins;
+use super::layer::{self, Layer};
 use super::sections::Config;
 use super::text::{OPTION_VARIABLES, is_ours, one_line};
-use super::{file, setting, validate};
+use super::validate::{Invalid, validate};
 
 /// Loads the configuration: the file at `path`, if any, the environment, and `sets`, the
 /// `key=value` pairs of the command line.
@@ -27,8 +27,8 @@ use super::{file, setting, validate};
 ///
 /// The first mistake found, with its place.
 pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Config, Error> {
-    let text = path.map(|path| std::fs::read_to_string(path).map_err(|e| unreadable(path, &e)));
-    let text = text.transpose()?;
+    let read = |path| std::fs::read_to_string(path).map_err(|error| unreadable(path, &error));
+    let text = path.map(read).transpose()?;
     let inputs = Inputs { file: path.zip(text.as_deref()), variables: environment(is_ours)?, sets };
     let (mut config, origins) = assemble(&inputs)?;
     locate_rules(&mut config, path, &origins)?;
@@ -52,10 +52,8 @@ pub struct Inputs<'a> {
 ///
 /// The first mistake found, with its place.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<(Config, Origins), Error> {
-    let mut layer = match inputs.file {
-        Some((path, text)) => file::read(path, text)?,
-        None => Layer::default(),
-    };
+    let read = |(path, text)| layer::read(path, text);
+    let mut layer = inputs.file.map(read).transpose()?.unwrap_or_default();
     overlay(&mut layer, &inputs.variables, inputs.sets)?;
     // A missing key has no origin; the file is where to add it.
     let missing = inputs.file.map_or(Origin::Default, |(path, _)| Origin::Missing(path.into()));
@@ -73,10 +71,10 @@ pub(crate) fn overlay(
 ) -> Result<(), Error> {
     for (name, text) in variables {
         if !text.is_empty() && !OPTION_VARIABLES.contains(&name.as_str()) {
-            setting::set_variable(layer, name, text)?;
+            layer::set_variable(layer, name, text)?;
         }
     }
-    sets.iter().try_for_each(|pair| setting::set_flag(layer, pair))
+    sets.iter().try_for_each(|pair| layer::set_flag(layer, pair))
 }
 
 /// Deserializes the configuration, lets `complete` fill in defaults, and validates it. `missing` is
@@ -94,14 +92,10 @@ pub(crate) fn build(
         })
     })?;
     complete(&mut config, &origins);
-    validate::validate(&config).map_err(|invalid| {
-        let at = origins.get(invalid.key).cloned();
-        Error::BadValue {
-            at: at.unwrap_or_else(|| missing.clone()),
-            key: invalid.key.to_owned(),
-            problem: invalid.problem,
-            fix: invalid.fix,
-        }
+    validate(&config).map_err(|invalid| {
+        let Invalid { key, problem, fix } = invalid;
+        let at = origins.get(key).unwrap_or(missing).clone();
+        Error::BadValue { at, key: key.to_owned(), problem, fix }
     })?;
     Ok((config, origins))
 }
@@ -109,9 +103,7 @@ pub(crate) fn build(
 /// Makes paths from the file, and default paths, relative to the file, so that the working
 /// directory does not matter. Paths from variables and flags are relative to the working directory.
 fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
-    let Some(folder) = file.parent() else {
-        return;
-    };
+    let Some(folder) = file.parent() else { return };
     let tls = &mut config.tls;
     let (grpc, xds) = (&mut config.grpc, &mut config.xds);
     let paths: [(&str, Option<&mut PathBuf>); 12] = [
@@ -165,17 +157,10 @@ pub(crate) fn locate_rules(
 pub(crate) fn environment(is_read: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Error> {
     let mut read = Vec::new();
     for (name, value) in std::env::vars_os() {
-        let Some(name) = name.to_str().filter(|name| is_read(name)) else {
-            continue;
-        };
-        let Some(value) = value.to_str() else {
-            return Err(Error::BadValue {
-                at: Origin::Variable(name.to_owned()),
-                key: "value".to_owned(),
-                problem: "it is not UTF-8".to_owned(),
-                fix: "set it to plain text".to_owned(),
-            });
-        };
+        let Some(name) = name.to_str().filter(|name| is_read(name)) else { continue };
+        let problem =
+            || Error::bad_variable(name, "value", "it is not UTF-8", "set it to plain text");
+        let value = value.to_str().ok_or_else(problem)?;
         read.push((name.to_owned(), value.to_owned()));
     }
     // The order of the environment is arbitrary; the first reported mistake should be stable.

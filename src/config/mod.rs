@@ -5,37 +5,26 @@
 //! its unit, its range and the reason for its default.
 //!
 //! ```text
-//! sections (the types) ── schema ── unknown ─┬─ file ─────┐
-//! text ── error ── layer ────────────────────┴─ setting ──┴─ load ── validate
+//! sections (the types) ── schema ─┐
+//! text ── error ──────────────────┴─ layer ── load ── validate
 //! ```
 
 pub mod auth;
-mod cluster;
-mod envoy;
 pub mod error;
-mod file;
 pub(crate) mod layer;
-mod limits;
-mod listeners;
 pub mod load;
 mod rules;
 mod schema;
 mod sections;
-mod setting;
 pub(crate) mod text;
-mod unknown;
 pub mod validate;
 mod value;
 
 pub use auth::Auth;
-pub use cluster::{Cluster, Node};
-pub use envoy::{Envoy, Stats, StatsdProtocol};
 pub use error::{Error, UserError};
-pub use limits::{Limits, Storage};
-pub use listeners::{Admin, Debug, Grpc, Http, Resp};
 pub use load::load;
-pub use rules::{EXAMPLES, Rules, Xds};
+pub use rules::{EXAMPLES, Envoy, Rules, Stats, StatsdProtocol, Xds};
 pub use schema::keys;
-pub use sections::Config;
+pub use sections::{Admin, Cluster, Config, Debug, Grpc, Http, Limits, Node, Resp, Storage};
 pub use tidegate_cluster::pki::Tls;
 pub use value::Secret;

@@ -1,17 +1,19 @@
-//! Which keys exist and which values each accepts, derived from the types.
+//! Which keys exist and which values each accepts, derived from the types; and the error for a key
+//! that does not exist, with the one that was probably meant.
 //!
 //! A derived `Deserialize` passes the names of its fields to the deserializer before it reads
 //! anything, and requests each value by its type. [`Probe`] is a deserializer that follows one path
 //! and at its end records the names or supplies one value. So the keys of "did you mean" and the
 //! values of variables always match the sections.
 
-use std::fmt;
-
-use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, Visitor};
+use serde::de::value::{Error, MapDeserializer};
+use serde::de::{Error as _, IntoDeserializer, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Value;
 
+use super::error::{self, Origin};
 use super::sections::Config;
+use super::text::{OPTION_VARIABLES, PREFIX, variable};
 
 /// Every key as `section.key`, in the order of `cluster.toml`.
 pub fn keys() -> Vec<String> {
@@ -27,21 +29,98 @@ pub(super) fn all_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// `path` leads to a value or does not exist.
 pub(super) fn fields(path: &[&str]) -> &'static [&'static str] {
     let mut found: &'static [&'static str] = &[];
-    probe(path, Goal::Fields(&mut found));
+    // The result is in the goal; deserialization itself always fails.
+    let _ = Config::deserialize(Probe { path, goal: Goal::Fields(&mut found) });
     found
 }
 
 /// Checks whether the key at `path` accepts `value`, independent of other keys.
 pub(super) fn accepts(path: &[&str], value: &Value) -> Result<(), String> {
     let mut outcome = Err("there is no such key".to_owned());
-    probe(path, Goal::Value(value, &mut outcome));
+    let _ = Config::deserialize(Probe { path, goal: Goal::Value(value, &mut outcome) });
     outcome
 }
 
-fn probe(path: &[&str], goal: Goal<'_>) {
-    // The result is in `goal`; deserialization itself always fails.
-    let _ = Config::deserialize(Probe { path, goal });
+/// Checks that `path` leads to a key. `value` is its text, if known, for the suggested fix.
+///
+/// # Errors
+///
+/// [`error::Error::Unknown`] names the nearest existing key.
+pub(super) fn check(path: &[&str], value: Option<&str>, at: &Origin) -> Result<(), error::Error> {
+    for depth in 0..path.len() {
+        let (parent, name) = (&path[..depth], path[depth]);
+        let known = fields(parent);
+        // A value, or a type without fixed fields: serde checks what is inside.
+        if known.is_empty() {
+            return Ok(());
+        }
+        if !known.contains(&name) {
+            let key = path[..=depth].join(".");
+            let key = if depth == 0 { format!("section [{name}]") } else { format!("key {key}") };
+            let fix = fix(parent, name, value, known, at);
+            return Err(error::Error::Unknown { at: at.clone(), key, fix });
+        }
+    }
+    Ok(())
 }
+
+/// The error for a variable without a section.
+pub(super) fn no_section(name: &str) -> error::Error {
+    let known: Vec<String> = keys().iter().map(|key| variable(key)).collect();
+    let candidates = known.iter().map(String::as_str).chain(OPTION_VARIABLES);
+    // The common prefix would make any two names similar.
+    let bare = |name| str::strip_prefix(name, PREFIX).unwrap_or(name);
+    let fix = nearest(bare(name), candidates.map(bare)).map_or_else(
+        || "write TIDEGATE_SECTION__KEY, with two underscores between section and key".to_owned(),
+        |near| format!("did you mean {PREFIX}{near}?"),
+    );
+    error::Error::Unknown { at: Origin::Variable(name.to_owned()), key: "variable".to_owned(), fix }
+}
+
+/// The key that was probably meant, or the list of existing keys.
+fn fix(parent: &[&str], name: &str, value: Option<&str>, known: &[&str], at: &Origin) -> String {
+    let Some(section) = parent.first() else {
+        return match nearest(name, known.iter().copied()) {
+            Some(near) => format!("did you mean [{near}]?"),
+            None => format!("sections are {}", known.join(", ")),
+        };
+    };
+    let here = parent.join(".");
+    let spell = |key: &str| match at {
+        Origin::Variable(_) => variable(key),
+        _ => key.to_owned(),
+    };
+    // Keys of 0.1 pre-releases held milliseconds; the same key without the suffix is a duration.
+    if let Some(stem) = name.strip_suffix("_ms").filter(|stem| known.contains(stem)) {
+        let millis = value.and_then(|text| text.parse::<u64>().ok()).unwrap_or(10);
+        let key = spell(&format!("{here}.{stem}"));
+        return match at {
+            Origin::File { .. } => format!("did you mean {key} = \"{millis}ms\"?"),
+            _ => format!("did you mean {key}={millis}ms?"),
+        };
+    }
+    if let Some(near) = nearest(name, known.iter().copied()) {
+        return format!("did you mean {}?", spell(&format!("{here}.{near}")));
+    }
+    if let Some((other, key)) = all_keys().find(|(other, key)| other != section && *key == name) {
+        return format!("did you mean {}?", spell(&format!("{other}.{key}")));
+    }
+    format!("[{here}] has {}", known.join(", "))
+}
+
+/// The candidate with the smallest edit distance to `word`: at most a third of the word, and at
+/// least one edit.
+fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let edits_max = (word.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::levenshtein(word, candidate), candidate))
+        .filter(|(edits, _)| *edits <= edits_max)
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, candidate)| candidate)
+}
+
+// === the probe ===
 
 /// The action at the end of the path.
 enum Goal<'a> {
@@ -58,56 +137,48 @@ struct Probe<'a> {
 
 impl Probe<'_> {
     /// At the end of the path: supplies the value to `take`, which reads it as the key's type.
-    fn offer<T>(self, take: impl FnOnce(Value) -> Result<T, toml::de::Error>) -> Result<T, Stop> {
-        match self.goal {
-            Goal::Value(value, outcome) if self.path.is_empty() => match take(value.clone()) {
-                Ok(taken) => {
-                    *outcome = Ok(());
-                    Ok(taken)
-                }
-                Err(error) => {
-                    *outcome = Err(error.message().to_owned());
-                    Err(Stop)
-                }
-            },
-            Goal::Value(..) | Goal::Fields(_) => Err(Stop),
+    fn offer<T>(self, take: impl FnOnce(Value) -> Result<T, toml::de::Error>) -> Result<T, Error> {
+        let Goal::Value(value, outcome) = self.goal else { return Err(ended()) };
+        if !self.path.is_empty() {
+            return Err(ended());
         }
+        let taken = take(value.clone()).map_err(|error| error.message().to_owned());
+        *outcome = taken.as_ref().map(|_| ()).map_err(Clone::clone);
+        taken.map_err(Error::custom)
     }
 }
 
+/// Ends deserialization.
+fn ended() -> Error {
+    Error::custom("schema probe ended")
+}
+
 impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = Stop;
+    type Error = Error;
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Stop> {
+    ) -> Result<V::Value, Error> {
         match (self.path.split_first(), self.goal) {
             (None, Goal::Fields(found)) => {
                 *found = fields;
-                Err(Stop)
+                Err(ended())
             }
-            (None, goal @ Goal::Value(..)) => Self { path: &[], goal }
+            (None, goal) => Self { path: &[], goal }
                 .offer(|value| value.deserialize_struct(name, fields, visitor)),
-            (Some((first, rest)), goal) if fields.contains(first) => {
-                visitor.visit_map(OneField { name: first, value: Some(Probe { path: rest, goal }) })
+            (Some((first, path)), goal) if fields.contains(first) => {
+                let field = (*first, Probe { path, goal });
+                visitor.visit_map(MapDeserializer::new(std::iter::once(field)))
             }
-            (Some(_), _) => Err(Stop),
+            (Some(_), _) => Err(ended()),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_some(self)
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Stop> {
-        visitor.visit_newtype_struct(self)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -115,59 +186,25 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Stop> {
+    ) -> Result<V::Value, Error> {
         self.offer(|value| value.deserialize_enum(name, variants, visitor))
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.offer(|value| value.deserialize_any(visitor))
     }
 
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map identifier ignored_any
+        unit_struct newtype_struct seq tuple tuple_struct map identifier ignored_any
     }
 }
 
-/// A map with one entry: the next field of the path.
-struct OneField<'a> {
-    name: &'a str,
-    value: Option<Probe<'a>>,
-}
+impl IntoDeserializer<'_> for Probe<'_> {
+    type Deserializer = Self;
 
-impl<'de> MapAccess<'de> for OneField<'_> {
-    type Error = Stop;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, Stop> {
-        if self.value.is_none() {
-            return Ok(None);
-        }
-        seed.deserialize(self.name.into_deserializer()).map(Some)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stop> {
-        self.value.take().map_or(Err(Stop), |probe| seed.deserialize(probe))
-    }
-}
-
-/// Ends deserialization.
-#[derive(Debug)]
-struct Stop;
-
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("schema probe ended")
-    }
-}
-
-impl std::error::Error for Stop {}
-
-impl de::Error for Stop {
-    fn custom<T: fmt::Display>(_message: T) -> Self {
-        Self
+    fn into_deserializer(self) -> Self {
+        self
     }
 }
 
@@ -202,5 +239,12 @@ mod tests {
         assert!(accepts(&["limits", "on_full"], &Value::String("maybe".to_owned())).is_err());
         assert!(accepts(&["limits", "keys_max"], &Value::Integer(-1)).is_err());
         assert!(accepts(&["limits", "nothing"], &Value::Integer(1)).is_err());
+    }
+
+    #[test]
+    fn only_a_similar_word_is_suggested() {
+        assert_eq!(nearest("lisen", ["name", "listen"]), Some("listen"));
+        assert_eq!(nearest("idd", ["id", "zone"]), Some("id"));
+        assert_eq!(nearest("colour", ["id", "zone"]), None);
     }
 }

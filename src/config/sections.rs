@@ -1,15 +1,20 @@
-//! The sections of `cluster.toml`.
+//! The sections of `cluster.toml`. Those about rules and about envoyproxy/ratelimit are in
+//! [`super::rules`], and `[auth]` is in [`super::auth`].
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use tidegate_cluster::pki::Tls;
+use tidegate_limiter::policy::Mode;
+use tidegate_limiter::store::{OnFull, Options};
+use tidegate_limiter::units::Span;
+use tidegate_ownership::QuorumRule;
 use tidegate_rules::Defaults;
 
 use super::auth::Auth;
-use super::cluster::{Cluster, Node};
-use super::envoy::{Envoy, Stats};
-use super::limits::{Limits, Storage};
-use super::listeners::{Admin, Debug, Grpc, Http, Resp};
-use super::rules::{Rules, Xds};
+use super::rules::{Envoy, Rules, Stats, Xds};
+use super::value::{Secret, duration};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -28,6 +33,7 @@ pub struct Config {
     pub rules: Rules,
     pub storage: Storage,
     pub limits: Limits,
+    #[serde(deserialize_with = "Auth::valid")]
     pub auth: Auth,
     /// Defaults of rules.
     pub defaults: Defaults,
@@ -35,6 +41,301 @@ pub struct Config {
     pub stats: Stats,
     pub xds: Xds,
 }
+
+/// `[node]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// Stable name of this node, unchanged by a restart: lower-case letters, digits and `-`, at
+    /// least one letter, at most 63. It is the name in the node's certificate and determines its
+    /// tokens on the ring: renaming a node moves its keys, changing its address does not.
+    ///
+    /// Default `node-1`, for a standalone node. Every node of a cluster needs its own.
+    pub id: String,
+    /// The region, written like `id`. Nodes of one region share strict limits, so a forwarded check
+    /// must return within `cluster.deadline` anywhere in it.
+    ///
+    /// Default `local`. Set it when nodes are more than a few milliseconds apart.
+    pub region: String,
+    /// The zone inside the region, written like `id`: a failure domain. Replicas are placed in
+    /// another zone where there is one.
+    ///
+    /// Default `local`. Set it to the cloud's availability zone or to the rack.
+    pub zone: String,
+    /// Worker threads for everything but the RESP listener, 0 to 256; 0 is the number of cores
+    /// available to the process.
+    ///
+    /// Default 0. Set it where several nodes share a machine: the threads of all nodes together
+    /// should not exceed the cores by much.
+    pub threads: usize,
+}
+
+/// `[cluster]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cluster {
+    /// Name of the cluster: letters, digits, `-`, `_` and `.`, at most 63. Nodes of another cluster
+    /// are refused even with a valid certificate, so that staging never joins production.
+    ///
+    /// Default `tidegate`. Change it when one certificate authority serves several clusters.
+    pub name: String,
+    /// UDP address of the mesh, `IP:PORT`. Requires `[tls]`: there is no plaintext mesh.
+    ///
+    /// Default none: the node is standalone. Set it on every node of a cluster.
+    pub listen: Option<SocketAddr>,
+    /// Address at which peers reach this node, `IP:PORT`.
+    ///
+    /// Default `listen`. Set it when `listen` is `0.0.0.0` or the node is behind NAT.
+    pub advertise: Option<SocketAddr>,
+    /// `HOST:PORT` of some members, at most 64; gossip finds the others. A DNS name may resolve to
+    /// several addresses. A node may list itself.
+    ///
+    /// Default none: the first node of a cluster, which the others list. Two or three nodes that
+    /// are rarely down together are enough.
+    pub seeds: Vec<String>,
+    /// Deadline of a forwarded check inside the region, 1ms to 1s. After it, the rule's
+    /// `on_unavailable` applies.
+    ///
+    /// Default `10ms`: half of Envoy's 20 ms, so that the failure of an owner causes no client
+    /// error. Raise it only together with the client's deadline.
+    #[serde(deserialize_with = "duration")]
+    pub deadline: Span,
+    /// Deadline of a forwarded check to another region (`scope: global`), 1ms to 10s.
+    ///
+    /// Default `150ms`: a round trip half around the globe. Lower it to the needs of the most
+    /// distant region.
+    #[serde(deserialize_with = "duration")]
+    pub global_deadline: Span,
+    /// Interval of synchronisation of eventual counters inside the region, 5ms to 10s.
+    ///
+    /// Default `50ms`: 50 hits of staleness at a limit of 1,000 per second. A shorter interval
+    /// costs messages, a longer one admits more over the limit.
+    #[serde(deserialize_with = "duration")]
+    pub sync_interval: Span,
+    /// Interval of synchronisation of eventual counters between regions, 10ms to 60s.
+    ///
+    /// Default `200ms`: about one round trip; a shorter interval gains nothing.
+    #[serde(deserialize_with = "duration")]
+    pub region_sync_interval: Span,
+    /// Interval of gossip, 20ms to 5s.
+    ///
+    /// Default `200ms`: a dead node is detected within a second. A shorter interval costs traffic
+    /// on every node.
+    #[serde(deserialize_with = "duration")]
+    pub gossip_interval: Span,
+    /// Virtual nodes of a member on the ring, 1 to 1,024. It must be the same on every node,
+    /// otherwise nodes disagree about owners.
+    ///
+    /// Default 128: the largest share stays within 20 % of the mean and the table in the L2 cache.
+    /// Change it only while the whole cluster is down.
+    pub vnodes: u32,
+    /// Copies of each strict counter beside its owner, 0 to 3, in another zone where there is one.
+    ///
+    /// Default 1: the failure of one node loses no counter. 2 survives two failures within a
+    /// second; 0 saves memory and traffic, and a crash loses counters.
+    pub replicas: u32,
+    /// Interval at which an owner sends changed counters to its replicas, 1ms to 1s. A crash may
+    /// lose the hits since the last one, unless the rule has `durability: replicated`.
+    ///
+    /// Default `5ms`. A longer interval saves messages when few keys are busy.
+    #[serde(deserialize_with = "duration")]
+    pub replication_interval: Span,
+    /// How long a node may own keys after the last answer of a majority, 150ms to 10s. The same on
+    /// every node. It must be shorter than the failure detector (about five `gossip_interval`s), so
+    /// that an isolated owner has stopped before another takes over.
+    ///
+    /// Default `600ms`: six pings, of which five may be lost.
+    #[serde(deserialize_with = "duration")]
+    pub lease: Span,
+    /// Which side may own keys during a partition: `majority` of the known members, or `none`.
+    ///
+    /// Default `majority`: at most one side decides strict limits, the other falls back to
+    /// `on_unavailable`. With `none` each side decides alone, and up to one limit per side is
+    /// admitted until the partition heals.
+    pub quorum: QuorumRule,
+    /// How long a member that was lost without leaving counts for the majority, 10s to 30d.
+    ///
+    /// Default `1h`: longer than an unattended partition. Lower it where crashed nodes come back
+    /// under new ids.
+    #[serde(deserialize_with = "duration")]
+    pub forget_after: Span,
+    /// Largest offset of this node's clock from the members' median, 10ms to 60s. Beyond it the
+    /// node logs a warning and uses the median for window numbers.
+    ///
+    /// Default `500ms`: easily met with NTP, and half of the shortest common window.
+    #[serde(deserialize_with = "duration")]
+    pub max_skew: Span,
+    /// Whether a node whose clock is beyond `max_skew` is not ready.
+    ///
+    /// Default false: it uses the members' time and its decisions are correct.
+    pub skew_unready: bool,
+}
+
+/// `[http]`: the check API and forward-auth.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// `IP:PORT`.
+    ///
+    /// Default none: no listener. (Without a configuration file: `127.0.0.1:8080`.)
+    pub listen: Option<SocketAddr>,
+    /// Status code of a denied request, 400 to 599.
+    ///
+    /// Default 429, on which clients back off. 503 is for clients that retry only on 5xx.
+    pub denied_status: u16,
+}
+
+/// `[grpc]`: Envoy's rate limit service and `grpc.health.v1`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Grpc {
+    /// `IP:PORT`.
+    ///
+    /// Default none: no listener. (Without a configuration file: `127.0.0.1:8081`.)
+    pub listen: Option<SocketAddr>,
+    /// Certificate chain of the listener (PEM), its own certificate first. Reloaded when the file
+    /// changes.
+    ///
+    /// Default none: plaintext HTTP/2.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of `tls_cert` (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// Authorities that must have signed a client's certificate (PEM).
+    ///
+    /// Default none: clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// DNS name or IP address that a client's certificate must contain.
+    ///
+    /// Default none: any certificate signed by `client_ca` is accepted.
+    pub client_san: Option<String>,
+}
+
+/// `[resp]`: Redis clients. The bounds on requests and connections and the time for a command are
+/// in `[limits]`, as for the other listeners.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Resp {
+    /// `IP:PORT`. Off loopback it requires a `password`: the protocol has no certificates, and any
+    /// client can use up the limits of others.
+    ///
+    /// Default none: no listener. (Without a configuration file: `127.0.0.1:6380`.)
+    pub listen: Option<SocketAddr>,
+    /// User name that belongs to the password.
+    ///
+    /// Default `default`, which clients send when they are given a password alone.
+    pub username: String,
+    /// Password that clients must send (`AUTH`) before any other command. Use the variable
+    /// `TIDEGATE_RESP__PASSWORD` where others can read the file.
+    ///
+    /// Default none: no authentication, on loopback only.
+    pub password: Option<Secret>,
+    /// Mode of limits that clients define themselves (`CL.THROTTLE`): `strict` or `eventual`. The
+    /// same on every node.
+    ///
+    /// Default: the mode of `[defaults]`.
+    pub mode: Option<Mode>,
+    /// Worker threads for connections, 0 to 256, beside those of `node.threads`; 0 is half the
+    /// cores, at least 1.
+    ///
+    /// Default 0: as with Redis, clients often run on the same machine.
+    pub threads: usize,
+    /// How long a connection may be idle before it is closed, 1s to 7d.
+    ///
+    /// Default `10m`: longer than connection pools keep idle connections, short enough that
+    /// abandoned ones do not fill the listener.
+    #[serde(deserialize_with = "duration")]
+    pub idle_timeout: Span,
+}
+
+/// `[admin]`: `/status`, `/owner`, `/drain`, `/metrics`, `/healthz` and `/readyz`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// `IP:PORT`. It has no authentication and exposes every member: keep it off public networks.
+    ///
+    /// Default none: no listener. (Without a configuration file: `127.0.0.1:8082`.)
+    pub listen: Option<SocketAddr>,
+}
+
+/// `[debug]`: the debug port of envoyproxy/ratelimit, `/rlconfig` and `/stats`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Debug {
+    /// `IP:PORT`. It is read-only and exposes every rule and statistic: keep it off public
+    /// networks.
+    ///
+    /// Default none: no listener.
+    pub listen: Option<SocketAddr>,
+}
+
+/// `[limits]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Maximum number of counters on a node, 1 to 1,000,000,000. At the bound `on_full` applies;
+    /// counters in use are never evicted.
+    ///
+    /// Default 1,000,000: some 50 MB. Set it to the number of keys active within a window.
+    pub keys_max: usize,
+    /// Treatment of a new key when the store is full: `share` or `refuse`.
+    ///
+    /// Default `share`: new clients share one limit, so a flood of invented keys neither locks them
+    /// out nor multiplies the limit.
+    pub on_full: OnFull,
+    /// Maximum number of connections of a listener, 1 to 1,000,000. Further ones wait in the
+    /// system's accept queue.
+    ///
+    /// Default 10,000: at most some 200 MB of connection state. Keep it below `ulimit -n`.
+    pub connections_max: usize,
+    /// Maximum size of a request body in bytes, 1,024 to 16,777,216. Larger ones are refused (413).
+    ///
+    /// Default 65,536: several times the largest request within the other default bounds.
+    pub body_bytes_max: usize,
+    /// Maximum number of descriptors in a request, 1 to 1,000.
+    ///
+    /// Default 32: each costs a lookup and possibly a forwarded check, so this bounds the work of
+    /// one request.
+    pub descriptors_max: usize,
+    /// Maximum number of entries in a descriptor, 1 to 100.
+    ///
+    /// Default 16: deeper than rules in practice.
+    pub entries_max: usize,
+    /// Maximum length of a key or value in bytes, 1 to 65,536.
+    ///
+    /// Default 1,024: a long path or token fits.
+    pub value_bytes_max: usize,
+    /// How long a client may take to send its request header, 10ms to 10m. Slower ones are
+    /// disconnected.
+    ///
+    /// Default `5s`: bounds how long a slow-loris attack holds a connection.
+    #[serde(deserialize_with = "duration")]
+    pub header_timeout: Span,
+    /// How long a draining node waits for requests in flight, 0s to 10m.
+    ///
+    /// Default `10s`: a third of the 30 s that Kubernetes gives a pod to terminate.
+    #[serde(deserialize_with = "duration")]
+    pub drain_timeout: Span,
+}
+
+/// `[storage]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Storage {
+    /// File that keeps counters of windows of an hour and longer across a restart of the whole
+    /// cluster. Created when missing; its folder must exist. Every node needs its own.
+    ///
+    /// Default none: counters are in memory only, on their owner and its replicas.
+    pub path: Option<PathBuf>,
+    /// Interval at which changed counters are written, 100ms to 10m: the hits that a crash of the
+    /// whole cluster may lose.
+    ///
+    /// Default `3s`.
+    #[serde(deserialize_with = "duration")]
+    pub interval: Span,
+}
+
+/// Largest number of threads of each kind.
+pub(super) const THREADS_MAX: usize = 256;
 
 impl Config {
     /// The configuration without a file: a standalone node whose listeners are on loopback.
@@ -46,9 +347,101 @@ impl Config {
 
     /// Gives listeners without an address their loopback default.
     pub(super) fn listen_on_loopback(&mut self) {
-        self.http.listen.get_or_insert(Http::LOOPBACK);
-        self.grpc.listen.get_or_insert(Grpc::LOOPBACK);
-        self.resp.listen.get_or_insert(Resp::LOOPBACK);
-        self.admin.listen.get_or_insert(Admin::LOOPBACK);
+        for (listen, port) in [
+            (&mut self.http.listen, 8080),
+            // The port of envoyproxy/ratelimit.
+            (&mut self.grpc.listen, 8081),
+            // One above Redis' own port, which may be in use.
+            (&mut self.resp.listen, 6380),
+            // The default of `tidegate status`.
+            (&mut self.admin.listen, 8082),
+        ] {
+            listen.get_or_insert((Ipv4Addr::LOCALHOST, port).into());
+        }
+    }
+}
+
+impl Cluster {
+    /// The address announced to peers: `advertise`, else `listen`; none for a standalone node.
+    pub fn advertised(&self) -> Option<SocketAddr> {
+        self.listen.map(|listen| self.advertise.unwrap_or(listen))
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { id: "node-1".into(), region: "local".into(), zone: "local".into(), threads: 0 }
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            name: "tidegate".into(),
+            listen: None,
+            advertise: None,
+            seeds: Vec::new(),
+            deadline: Span::from_millis(10),
+            global_deadline: Span::from_millis(150),
+            sync_interval: Span::from_millis(50),
+            region_sync_interval: Span::from_millis(200),
+            gossip_interval: Span::from_millis(200),
+            vnodes: 128,
+            replicas: 1,
+            replication_interval: Span::from_millis(5),
+            lease: Span::from_millis(600),
+            quorum: QuorumRule::Majority,
+            forget_after: Span::from_secs(3_600),
+            max_skew: Span::from_millis(500),
+            skew_unready: false,
+        }
+    }
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: None, denied_status: 429 }
+    }
+}
+
+impl Default for Resp {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            username: "default".to_owned(),
+            password: None,
+            mode: None,
+            threads: 0,
+            idle_timeout: Span::from_secs(600),
+        }
+    }
+}
+
+impl Limits {
+    /// The options of the store.
+    pub fn store(&self) -> Options {
+        Options { keys_max: self.keys_max, on_full: self.on_full, shards: None }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            keys_max: 1_000_000,
+            on_full: OnFull::Share,
+            connections_max: 10_000,
+            body_bytes_max: 64 * 1024,
+            descriptors_max: 32,
+            entries_max: 16,
+            value_bytes_max: 1024,
+            header_timeout: Span::from_secs(5),
+            drain_timeout: Span::from_secs(10),
+        }
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self { path: None, interval: Span::from_secs(3) }
     }
 }

@@ -1,5 +1,6 @@
 //! Ranges and relations that types cannot express. [`super::load()`] runs it once.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -7,12 +8,8 @@ use std::ops::RangeInclusive;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::name::{is_cluster_name, is_label};
 
-use super::cluster::{Cluster, Node, THREADS_MAX};
-use super::envoy::{Envoy, Stats, TAGS_MAX};
-use super::limits::Limits;
-use super::listeners::{Grpc, Resp};
-use super::rules::Xds;
-use super::sections::Config;
+use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
+use super::sections::{Cluster, Config, Grpc, Limits, Node, Resp, THREADS_MAX};
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
 pub const XDS_PAIRS_MAX: usize = 64;
@@ -53,33 +50,23 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
 /// Keys that require another one.
 fn dependencies(config: &Config) -> Result<(), Invalid> {
     let Config { cluster, grpc, xds, .. } = config;
-    let mesh = ("cluster.listen", cluster.listen.is_some());
-    let (cert, key) = (grpc.tls_cert.is_some(), grpc.tls_key.is_some());
+    let has_mesh = cluster.listen.is_some();
+    let (has_cert, has_key) = (grpc.tls_cert.is_some(), grpc.tls_key.is_some());
+    let has_ca = grpc.client_ca.is_some();
+    let (has_xds_cert, has_xds_key) = (xds.tls_cert.is_some(), xds.tls_key.is_some());
     let has_server = xds.server.is_some();
-    for (name, is_set, (other, has_other)) in [
-        ("cluster.advertise", cluster.advertise.is_some(), mesh),
-        ("cluster.seeds", !cluster.seeds.is_empty(), mesh),
-        ("grpc.tls_cert", cert, ("grpc.tls_key", key)),
-        ("grpc.tls_key", key, ("grpc.tls_cert", cert)),
-        ("grpc.client_ca", grpc.client_ca.is_some(), ("grpc.tls_cert", cert)),
-        (
-            "grpc.client_san",
-            grpc.client_san.is_some(),
-            ("grpc.client_ca", grpc.client_ca.is_some()),
-        ),
-        (
-            "xds.tls_cert",
-            has_server && xds.tls_cert.is_some(),
-            ("xds.tls_key", xds.tls_key.is_some()),
-        ),
-        (
-            "xds.tls_key",
-            has_server && xds.tls_key.is_some(),
-            ("xds.tls_cert", xds.tls_cert.is_some()),
-        ),
+    for (key, is_set, other, has_other) in [
+        ("cluster.advertise", cluster.advertise.is_some(), "cluster.listen", has_mesh),
+        ("cluster.seeds", !cluster.seeds.is_empty(), "cluster.listen", has_mesh),
+        ("grpc.tls_cert", has_cert, "grpc.tls_key", has_key),
+        ("grpc.tls_key", has_key, "grpc.tls_cert", has_cert),
+        ("grpc.client_ca", has_ca, "grpc.tls_cert", has_cert),
+        ("grpc.client_san", grpc.client_san.is_some(), "grpc.client_ca", has_ca),
+        ("xds.tls_cert", has_server && has_xds_cert, "xds.tls_key", has_xds_key),
+        ("xds.tls_key", has_server && has_xds_key, "xds.tls_cert", has_xds_cert),
     ] {
         let fix = format!("set {other} too, or remove it");
-        ensure(!is_set || has_other, name, format!("it requires {other}"), fix)?;
+        ensure(!is_set || has_other, key, format!("it requires {other}"), fix)?;
     }
     Ok(())
 }
@@ -165,18 +152,12 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
         "none of http.listen, grpc.listen and resp.listen is set, so the node would serve nothing",
         "set at least one, such as http.listen = \"127.0.0.1:8080\"",
     )?;
-    for (i, (_, first)) in listeners.iter().enumerate() {
-        for (key, second) in &listeners[i + 1..] {
-            if let (Some(a), Some(b)) = (first, second) {
-                ensure(
-                    // Port 0 is any free port, so two of them do not collide.
-                    a != b || a.port() == 0,
-                    key,
-                    format!("another listener has the address {b}"),
-                    "give each listener its own port",
-                )?;
-            }
-        }
+    let mut taken = BTreeSet::new();
+    for (key, listen) in listeners {
+        // Port 0 is any free port, so two of them do not collide.
+        let Some(addr) = listen.filter(|addr| addr.port() != 0) else { continue };
+        let problem = format!("another listener has the address {addr}");
+        ensure(taken.insert(addr), key, problem, "give each listener its own port")?;
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
 pub use self::skew::{Skew, median_offset};
 pub use self::system::{SystemClock, system_environment};
-use crate::compat::envoy_ratelimit::statistics::StatsdExporter;
+use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
 use crate::config::{Config, UserError};
 use crate::front::rls;
 use crate::front::tls::Tls;
@@ -105,7 +105,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     }
     tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()).map(Ok));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
-    let statsd = StatsdExporter::new(&config.stats, statistics.clone());
+    let statsd = StatsdExporter::new(config.stats.clone(), statistics.clone());
     tasks.spawn(statsd.run(stop_node.clone()).map(Ok));
     tasks.spawn(serve_prometheus(prometheus, &config, statistics, stop_node.clone()));
     let readiness = Readiness {

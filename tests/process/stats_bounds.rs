@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tidegate::compat::envoy_ratelimit::statistics::prometheus::{Form, render};
 use tidegate::compat::envoy_ratelimit::statistics::statsd::{Dialect, Sent};
 use tidegate::compat::envoy_ratelimit::statistics::{Statistics, sanitized};
-use tidegate::config::Config;
+use tidegate::config::{Config, StatsdProtocol};
 use tidegate::decide::Decide;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::message::{
@@ -130,7 +130,7 @@ fn is_within_bounds(what: &str, tallies: &Tallies, before: usize) {
 
 fn flush(sent: &mut Sent, tallies: &Tallies) {
     let statistics = Statistics::read(tallies, 0, Times::default());
-    for chunk in sent.pending(&statistics, &Dialect::stream(&[])) {
+    for chunk in sent.pending(&statistics, &Dialect::new(StatsdProtocol::Tcp, &[])) {
         sent.note(chunk);
     }
 }

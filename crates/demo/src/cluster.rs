@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::error::Error;
 use crate::node::{Node, until};
 use crate::output::Output;
+use crate::requests;
 
 /// `[cluster] deadline`, in milliseconds: how long a key's owner may take to respond to a peer.
 /// The default is 10 ms; here one machine runs three nodes and all their clients, and the results
@@ -86,7 +87,7 @@ impl Cluster {
         let log = self.log(id);
         let addresses = async || listeners(&fs::read_to_string(&log).unwrap_or_default());
         let [http, grpc, admin] = self.wait_for_start(id, addresses).await?;
-        Ok(Node { id, region, pid, http, grpc, admin })
+        Ok(Node { client: requests::client(), id, region, pid, http, grpc, admin })
     }
 
     /// Starts a process that ends at the end of its standard input, and returns its id. It is owned

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::cluster::KEYS;
 use crate::node::Node;
-use crate::requests::{self, Http, REGION};
+use crate::requests::{self, REGION};
 
 /// The id of the node that decided a request.
 pub(crate) const NODE: HeaderName = HeaderName::from_static("x-node");
@@ -33,8 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the load balancer on a free port. It runs until the runtime ends.
 pub(crate) async fn start(nodes: &[Node]) -> io::Result<SocketAddr> {
-    let balancer =
-        Balancer { http: requests::client(), nodes: nodes.to_vec(), next: AtomicUsize::new(0) };
+    let balancer = Balancer { nodes: nodes.to_vec(), next: AtomicUsize::new(0) };
     serve(Router::new().fallback(pass).with_state(Arc::new(balancer))).await
 }
 
@@ -47,7 +46,6 @@ pub(crate) async fn serve(router: Router) -> io::Result<SocketAddr> {
 }
 
 struct Balancer {
-    http: Http,
     nodes: Vec<Node>,
     next: AtomicUsize,
 }
@@ -56,10 +54,10 @@ struct Balancer {
 async fn pass(State(balancer): State<Arc<Balancer>>, request: Request<Body>) -> Response<Body> {
     // Limits do not depend on the body.
     let (request, _) = request.into_parts();
-    let Balancer { http, nodes, next } = &*balancer;
+    let Balancer { nodes, next } = &*balancer;
     let first = next.fetch_add(1, Ordering::Relaxed) % nodes.len();
     for node in nodes[first..].iter().chain(&nodes[..first]) {
-        if let Some(verdict) = check(http, node, &request).await {
+        if let Some(verdict) = check(node, &request).await {
             return respond(node, &verdict);
         }
     }
@@ -67,7 +65,7 @@ async fn pass(State(balancer): State<Arc<Balancer>>, request: Request<Body>) -> 
 }
 
 /// The node's response; `None` when it cannot be reached.
-async fn check(http: &Http, node: &Node, request: &Parts) -> Option<Response<Bytes>> {
+async fn check(node: &Node, request: &Parts) -> Option<Response<Bytes>> {
     let path = request.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut check = Request::get(format!("http://{}/auth", node.http))
         .header("x-original-uri", path)
@@ -77,7 +75,7 @@ async fn check(http: &Http, node: &Node, request: &Parts) -> Option<Response<Byt
             check = check.header(name, value);
         }
     }
-    timeout(TIMEOUT, requests::send(http, check, Body::empty())).await.ok()?.ok()
+    timeout(TIMEOUT, requests::send(&node.client, check, Body::empty())).await.ok()?.ok()
 }
 
 fn respond(node: &Node, verdict: &Response<Bytes>) -> Response<Body> {

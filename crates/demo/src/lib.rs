@@ -15,7 +15,7 @@
 //! | `gateway` | the load balancer and its upstream |
 //! | `envoy` | Envoy as a process, with the configuration of `docs/examples/envoy.yaml` |
 //! | `requests` | HTTP client, bursts and steady load |
-//! | `output` | numbered steps, verdicts, tables |
+//! | `output` | numbered steps, verdicts; tables and colours, which other commands use too |
 //!
 //! **Invariant:** no process outlives the demo, however it ends. The standard input of each process
 //! is a pipe whose other end is held here: it closes when this process ends, even by SIGKILL, and
@@ -26,8 +26,7 @@ mod envoy;
 mod error;
 mod gateway;
 mod node;
-mod options;
-mod output;
+pub mod output;
 mod requests;
 mod steps;
 
@@ -35,7 +34,7 @@ use std::io::Write;
 
 pub use cluster::node_configuration;
 pub use error::Error;
-pub use options::Options;
+pub use steps::Options;
 
 use self::cluster::Cluster;
 use self::output::Output;
@@ -68,7 +67,7 @@ pub async fn run(
     }
     let folder = cluster.folder().display().to_string();
     cluster.close().await?;
-    let Some(signal) = ended? else { return Ok(output.all_met()) };
+    let Some(signal) = ended? else { return Ok(output.all_met) };
     writeln!(output, "\n{signal}: nodes stopped, {folder} removed")?;
     Ok(!options.once)
 }

@@ -18,6 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
+    pub(crate) client: Http,
     pub(crate) id: &'static str,
     pub(crate) region: &'static str,
     pub(crate) pid: u32,
@@ -30,13 +31,12 @@ impl Node {
     /// Polls the node's status until `found` returns a value. `what` is what it has to see.
     pub(crate) async fn wait_for<T>(
         &self,
-        http: &Http,
         what: &str,
         found: impl Fn(&Value) -> Option<T>,
     ) -> Result<T, Error> {
         let url = format!("http://{}/status", self.admin);
         until(&format!("{} did not see {what}", self.id), async || {
-            let response = send(http, Request::get(&url), Body::empty()).await?;
+            let response = send(&self.client, Request::get(&url), Body::empty()).await?;
             let status = serde_json::from_slice(response.body());
             Ok(found(&status.map_err(Error::context(&url, "the node's log is above"))?))
         })
@@ -44,12 +44,7 @@ impl Node {
     }
 
     /// Polls with checks of no hits until nothing remains of the limit of `key` and `value`.
-    pub(crate) async fn wait_until_exhausted(
-        &self,
-        http: &Http,
-        key: &str,
-        value: &str,
-    ) -> Result<(), Error> {
+    pub(crate) async fn wait_until_exhausted(&self, key: &str, value: &str) -> Result<(), Error> {
         let url = format!("http://{}/v1/check", self.http);
         let check = json!({
             "domain": "demo",
@@ -57,7 +52,7 @@ impl Node {
         });
         until(&format!("{} did not see that the limit is exhausted", self.id), async || {
             let request = Request::post(&url).header(header::CONTENT_TYPE, "application/json");
-            let response = send(http, request, check.to_string()).await?;
+            let response = send(&self.client, request, check.to_string()).await?;
             let remaining = response.headers().get("x-ratelimit-remaining");
             Ok(remaining.filter(|remaining| *remaining == "0").map(|_| ()))
         })
@@ -65,10 +60,10 @@ impl Node {
     }
 
     /// How many checks the node decided by `on_unavailable` since its start.
-    pub(crate) async fn fallbacks(&self, http: &Http) -> Result<u64, Error> {
+    pub(crate) async fn fallbacks(&self) -> Result<u64, Error> {
         const SERIES: &str = "tidegate_verdicts_total{source=\"policy\"} ";
         let request = Request::get(format!("http://{}/metrics", self.admin));
-        let response = send(http, request, Body::empty()).await?;
+        let response = send(&self.client, request, Body::empty()).await?;
         let text = String::from_utf8_lossy(response.body());
         let value = text.lines().find_map(|line| line.strip_prefix(SERIES));
         Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))

@@ -53,26 +53,22 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }
 
+/// Name and value of the header that limits a request.
+pub(crate) type Header<'a> = (&'a str, &'a str);
+
 /// Sends one request for the upstream behind `addr`, limited by `header`. `None`: no response.
 pub(crate) async fn one(
     http: &Http,
     addr: SocketAddr,
-    header: &str,
-    value: &str,
+    (name, value): Header<'_>,
 ) -> Option<Response<Bytes>> {
-    let request = Request::get(format!("http://{addr}/")).header(header, value);
+    let request = Request::get(format!("http://{addr}/")).header(name, value);
     send(http, request, Body::empty()).await.ok()
 }
 
 /// Sends `count` equal requests, [`CONCURRENCY`] at once.
-pub(crate) async fn burst(
-    http: &Http,
-    addr: SocketAddr,
-    header: &str,
-    value: &str,
-    count: u32,
-) -> Tally {
-    let requests = stream::iter(0..count).map(|_| one(http, addr, header, value));
+pub(crate) async fn burst(http: &Http, addr: SocketAddr, header: Header<'_>, count: u32) -> Tally {
+    let requests = stream::iter(0..count).map(|_| one(http, addr, header));
     let responses = requests.buffer_unordered(CONCURRENCY);
     responses
         .fold(Tally::default(), async |mut tally, response| {
@@ -99,7 +95,7 @@ pub(crate) async fn steady(
         let http = http.clone();
         requests.spawn(async move {
             let start = Instant::now();
-            let response = one(&http, addr, "x-visitor", &format!("visitor-{}", i % 200)).await;
+            let response = one(&http, addr, ("x-visitor", &format!("visitor-{}", i % 200))).await;
             (response, start.elapsed())
         });
     }

@@ -14,9 +14,8 @@ use crate::envoy;
 use crate::error::Error;
 use crate::gateway::{self, NODE};
 use crate::node::{self, Node};
-use crate::options::Options;
 use crate::output::Output;
-use crate::requests::{self, CONCURRENCY, Count, Http, Tally};
+use crate::requests::{self, CONCURRENCY, Count, Header, Http, Tally};
 
 const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
 /// The node that is killed.
@@ -25,6 +24,19 @@ const VICTIM: &str = "eu-2";
 // As in rules.yaml.
 const STRICT_LIMIT: u32 = 50;
 const EVENTUAL_LIMIT: u32 = 500;
+
+/// What to run, and how to print it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `tidegate` binary.
+    pub executable: PathBuf,
+    /// End after the last step. Otherwise the cluster stays up until `shutdown`.
+    pub once: bool,
+    /// Add a step with Envoy: the one in the `PATH`, or the one that `scripts/envoy-tools` fetched.
+    pub envoy: bool,
+    /// Use colours, as on a terminal.
+    pub color: bool,
+}
 
 /// Runs all steps. Unless `once` is set, the future then stays pending, so that the cluster can be
 /// tried.
@@ -35,33 +47,29 @@ pub(crate) async fn run(
     out: &mut Output<'_>,
 ) -> Result<(), Error> {
     let http = requests::client();
-    let nodes = start(&http, cluster, out).await?;
+    let nodes = start(cluster, out).await?;
     let gateway = gateway::start(&nodes).await;
     let gateway =
         gateway.map_err(Error::context("start the load balancer", "raise `ulimit -n`"))?;
     writeln!(out, "   load balancer: http://{gateway}, checks each request with a node, in turn")?;
-    let demo = Demo { http, nodes, gateway };
     avoid_midnight(out).await?;
-    demo.strict(out).await?;
-    demo.eventual(out).await?;
+    let mut demo = Demo { http, nodes, gateway, cluster, out };
+    demo.strict().await?;
+    demo.eventual().await?;
     let envoy = match envoy {
-        Some(program) => Some(demo.envoy(&program, cluster, out).await?),
+        Some(program) => Some(demo.envoy(&program).await?),
         None => None,
     };
-    demo.node_failure(cluster, out).await?;
+    demo.node_failure().await?;
     if options.once {
-        writeln!(out, "\nEnd of the demo: stopping the nodes, removing the files.")?;
+        writeln!(demo.out, "\nEnd of the demo: stopping the nodes, removing the files.")?;
         return Ok(());
     }
-    demo.invite(&options.executable, envoy, cluster.folder(), out)?;
+    demo.invite(&options.executable, envoy)?;
     std::future::pending().await
 }
 
-async fn start(
-    http: &Http,
-    cluster: &mut Cluster,
-    out: &mut Output<'_>,
-) -> Result<Vec<Node>, Error> {
+async fn start(cluster: &mut Cluster, out: &mut Output<'_>) -> Result<Vec<Node>, Error> {
     out.step("Three nodes, two regions")?;
     let folder = cluster.folder().display();
     writeln!(out, "   certificates, rules, configurations and logs: {folder}")?;
@@ -70,7 +78,7 @@ async fn start(
     for (id, region) in NODES {
         let node = cluster.start(id, region, seed).await?;
         if seed.is_none() {
-            seed = Some(node.wait_for(http, "its own address", node::mesh).await?);
+            seed = Some(node.wait_for("its own address", node::mesh).await?);
         }
         nodes.push(node);
     }
@@ -82,7 +90,7 @@ async fn start(
     };
     let mut rows = Vec::new();
     for node in &nodes {
-        let sees = node.wait_for(http, "all nodes", all_up).await?;
+        let sees = node.wait_for("all nodes", all_up).await?;
         let Node { id, region, pid, http, admin, .. } = node;
         let cells = [id, region, &*pid.to_string(), &http.to_string(), &admin.to_string(), &sees];
         rows.push(cells.map(str::to_owned));
@@ -108,85 +116,86 @@ async fn avoid_midnight(out: &mut Output<'_>) -> Result<(), Error> {
 }
 
 /// What the steps use.
-struct Demo {
+struct Demo<'a, 'b> {
     http: Http,
     nodes: Vec<Node>,
     /// The load balancer.
     gateway: SocketAddr,
+    cluster: &'a mut Cluster,
+    out: &'a mut Output<'b>,
 }
 
-impl Demo {
-    async fn strict(&self, out: &mut Output<'_>) -> Result<(), Error> {
-        out.step("Strict: exactly the limit, whichever node is used")?;
-        writeln!(out, "   {STRICT_LIMIT} logins a day in each region")?;
+impl Demo<'_, '_> {
+    async fn strict(&mut self) -> Result<(), Error> {
+        self.out.step("Strict: exactly the limit, whichever node is used")?;
+        writeln!(self.out, "   {STRICT_LIMIT} logins a day in each region")?;
         let before = self.fallbacks().await?;
-        let tally = self.burst("x-login", "alice", 300, out).await?;
-        write_regions(&tally, out)?;
+        let tally = self.burst(("x-login", "alice"), 300).await?;
+        write_regions(&tally, self.out)?;
         let met = tally.is_exact_by_region(STRICT_LIMIT) && tally.regions.len() == 2;
-        out.verdict(met, "strict, each region on its own: exact")?;
+        self.out.verdict(met, "strict, each region on its own: exact")?;
 
-        writeln!(out, "\n   with `scope: global`: {STRICT_LIMIT} a day over both regions")?;
-        let tally = self.burst("x-licence", "acme", 300, out).await?;
-        write_sum(&tally, out)?;
-        out.verdict(tally.is_exact(STRICT_LIMIT), "strict, all regions together: exact")?;
+        writeln!(self.out, "\n   with `scope: global`: {STRICT_LIMIT} a day over both regions")?;
+        let tally = self.burst(("x-licence", "acme"), 300).await?;
+        write_sum(&tally, self.out)?;
+        self.out.verdict(tally.is_exact(STRICT_LIMIT), "strict, all regions together: exact")?;
         let fallbacks = self.fallbacks().await?.saturating_sub(before);
         if fallbacks > 0 {
-            writeln!(out, "   ({fallbacks} decided by on_unavailable: this machine was too busy")?;
-            writeln!(out, "   for an owner to respond within {DEADLINE_MS} ms)")?;
+            writeln!(
+                self.out,
+                "   ({fallbacks} decided by on_unavailable: this machine was too busy"
+            )?;
+            writeln!(self.out, "   for an owner to respond within {DEADLINE_MS} ms)")?;
         }
-        self.refusal(self.gateway, "x-login", "alice", out).await
+        self.refusal(self.gateway, ("x-login", "alice")).await
     }
 
-    async fn eventual(&self, out: &mut Output<'_>) -> Result<(), Error> {
-        out.step("Eventual: every node decides locally")?;
-        writeln!(out, "   {EVENTUAL_LIMIT} views a day over both regions")?;
+    async fn eventual(&mut self) -> Result<(), Error> {
+        self.out.step("Eventual: every node decides locally")?;
+        writeln!(self.out, "   {EVENTUAL_LIMIT} views a day over both regions")?;
         let begin = Instant::now();
-        let first = self.burst("x-page", "/home", EVENTUAL_LIMIT * 3, out).await?;
-        write_sum(&first, out)?;
+        let first = self.burst(("x-page", "/home"), EVENTUAL_LIMIT * 3).await?;
+        write_sum(&first, self.out)?;
         let passed = first.all().passed;
         let over = 100.0 * (f64::from(passed) / f64::from(EVENTUAL_LIMIT) - 1.0);
         let took = begin.elapsed();
-        writeln!(out, "   {over:+.1} % within {took:.1?}, before the nodes had synchronised")?;
+        writeln!(self.out, "   {over:+.1} % within {took:.1?}, before the nodes had synchronised")?;
         let begin = Instant::now();
         for node in &self.nodes {
-            node.wait_until_exhausted(&self.http, "page", "/home").await?;
+            node.wait_until_exhausted("page", "/home").await?;
         }
         let took = begin.elapsed();
-        writeln!(out, "   {took:.1?} later the limit is exhausted on every node")?;
-        let again = self.burst("x-page", "/home", 60, out).await?;
-        write_sum(&again, out)?;
+        writeln!(self.out, "   {took:.1?} later the limit is exhausted on every node")?;
+        let again = self.burst(("x-page", "/home"), 60).await?;
+        write_sum(&again, self.out)?;
         let met = passed >= EVENTUAL_LIMIT && again.is_exact(0);
-        out.verdict(met, "eventual: never under the limit, nothing over it once synchronised")?;
-        Ok(())
+        let expectation = "eventual: never under the limit, nothing over it once synchronised";
+        Ok(self.out.verdict(met, expectation)?)
     }
 
     /// Envoy checks requests with the nodes over gRPC, in turn. Returns its address.
-    async fn envoy(
-        &self,
-        program: &Path,
-        cluster: &mut Cluster,
-        out: &mut Output<'_>,
-    ) -> Result<SocketAddr, Error> {
-        let addr = envoy::start(program, &self.nodes, &self.http, cluster).await?;
-        out.step("In front: a real Envoy")?;
+    async fn envoy(&mut self, program: &Path) -> Result<SocketAddr, Error> {
+        let addr = envoy::start(program, &self.nodes, &self.http, self.cluster).await?;
+        self.out.step("In front: a real Envoy")?;
         let program = relative(program);
-        writeln!(out, "   {program} on http://{addr}, with docs/examples/envoy.yaml")?;
-        writeln!(out, "   {STRICT_LIMIT} requests a day over both regions, 300 requests")?;
-        let tally = requests::burst(&self.http, addr, "x-user", "envoy", 300).await;
-        write_sum(&tally, out)?;
-        out.verdict(tally.is_exact(STRICT_LIMIT), "strict, behind Envoy: exact")?;
-        self.refusal(addr, "x-user", "envoy", out).await?;
+        writeln!(self.out, "   {program} on http://{addr}, with docs/examples/envoy.yaml")?;
+        writeln!(self.out, "   {STRICT_LIMIT} requests a day over both regions, 300 requests")?;
+        let tally = requests::burst(&self.http, addr, ("x-user", "envoy"), 300).await;
+        write_sum(&tally, self.out)?;
+        self.out.verdict(tally.is_exact(STRICT_LIMIT), "strict, behind Envoy: exact")?;
+        self.refusal(addr, ("x-user", "envoy")).await?;
         Ok(addr)
     }
 
-    async fn node_failure(&self, cluster: &mut Cluster, out: &mut Output<'_>) -> Result<(), Error> {
+    async fn node_failure(&mut self) -> Result<(), Error> {
         const COUNT: u32 = 800;
         const PAUSE: Duration = Duration::from_millis(5);
         const KILLED_AFTER: Duration = Duration::from_secs(1);
-        out.step("A node is killed")?;
-        writeln!(out, "   {COUNT} requests of 200 visitors, one each {PAUSE:?}")?;
-        writeln!(out, "   after {KILLED_AFTER:?}: kill -9 {VICTIM}")?;
+        self.out.step("A node is killed")?;
+        writeln!(self.out, "   {COUNT} requests of 200 visitors, one each {PAUSE:?}")?;
+        writeln!(self.out, "   after {KILLED_AFTER:?}: kill -9 {VICTIM}")?;
         let before = self.fallbacks().await?;
+        let (http, nodes, cluster) = (&self.http, &self.nodes, &mut *self.cluster);
         let kill = async {
             sleep(KILLED_AFTER).await;
             cluster.kill(VICTIM).await?;
@@ -196,48 +205,42 @@ impl Demo {
                 let is_up = node::up(status).contains(&VICTIM);
                 (!is_up && node::decides_whole_region(status)).then_some(())
             };
-            for node in self.survivors() {
-                node.wait_for(&self.http, "that a node failed", took_over).await?;
+            for node in survivors(nodes) {
+                node.wait_for("that a node failed", took_over).await?;
             }
             Ok::<_, Error>(begin.elapsed())
         };
-        let load = requests::steady(&self.http, self.gateway, COUNT, PAUSE);
+        let load = requests::steady(http, self.gateway, COUNT, PAUSE);
         let ((tally, slowest), took_over) = tokio::join!(load, kill);
         let took_over = took_over?;
         let fallbacks = self.fallbacks().await?.saturating_sub(before);
         let Count { sent, passed } = tally.all();
         let errors = tally.errors;
         writeln!(
-            out,
+            self.out,
             "   {sent} responses, {passed} passed, {errors} errors, slowest {slowest:.1?}\n   \
              {fallbacks} of them decided by on_unavailable, after the {DEADLINE_MS} ms that an \
              owner has here (by default 10 ms),\n   \
              until the keys of {VICTIM} had new owners: {took_over:.1?}"
         )?;
-        out.verdict(sent == COUNT && errors == 0, "every request got a response")?;
+        self.out.verdict(sent == COUNT && errors == 0, "every request got a response")?;
 
-        writeln!(out, "\n   strict limits on the remaining two nodes, a new login")?;
-        let tally = self.burst("x-login", "bob", 180, out).await?;
-        write_regions(&tally, out)?;
+        writeln!(self.out, "\n   strict limits on the remaining two nodes, a new login")?;
+        let tally = self.burst(("x-login", "bob"), 180).await?;
+        write_regions(&tally, self.out)?;
         let met = tally.is_exact_by_region(STRICT_LIMIT);
-        out.verdict(met, "strict on the remaining nodes: exact")?;
+        self.out.verdict(met, "strict on the remaining nodes: exact")?;
 
-        writeln!(out, "\n   alice, whose logins were exhausted before {VICTIM} was killed")?;
-        let tally = self.burst("x-login", "alice", 60, out).await?;
-        write_sum(&tally, out)?;
-        out.verdict(tally.is_exact(0), "counts outlive the node that made them")?;
-        Ok(())
+        writeln!(self.out, "\n   alice, whose logins were exhausted before {VICTIM} was killed")?;
+        let tally = self.burst(("x-login", "alice"), 60).await?;
+        write_sum(&tally, self.out)?;
+        Ok(self.out.verdict(tally.is_exact(0), "counts outlive the node that made them")?)
     }
 
-    fn invite(
-        &self,
-        executable: &Path,
-        envoy: Option<SocketAddr>,
-        folder: &Path,
-        out: &mut Output<'_>,
-    ) -> Result<(), Error> {
+    fn invite(self, executable: &Path, envoy: Option<SocketAddr>) -> Result<(), Error> {
+        let (program, gateway) = (relative(executable), self.gateway);
+        let (folder, out) = (self.cluster.folder().display(), self.out);
         out.step("Your turn")?;
-        let (program, gateway, folder) = (relative(executable), self.gateway, folder.display());
         writeln!(
             out,
             "   the upstream, ten requests a minute for each x-user in each region:\n     \
@@ -249,7 +252,7 @@ impl Demo {
             writeln!(out, "   the same behind Envoy:")?;
             writeln!(out, "     curl -i -H 'x-user: me' http://{addr}/")?;
         }
-        if let Some(Node { id, http, grpc, admin, .. }) = self.survivors().next() {
+        if let Some(Node { id, http, grpc, admin, .. }) = survivors(&self.nodes).next() {
             writeln!(
                 out,
                 "   {id} without the load balancer:\n     \
@@ -262,61 +265,47 @@ impl Demo {
         }
         writeln!(out, "   change a limit while the nodes run; it applies within two seconds:")?;
         writeln!(out, "     $EDITOR {folder}/rules/demo.yaml")?;
-        writeln!(out, "\n   Ctrl-C ends the demo and removes everything.")?;
-        Ok(())
+        Ok(writeln!(out, "\n   Ctrl-C ends the demo and removes everything.")?)
     }
 
     // === parts of steps ===
 
-    async fn burst(
-        &self,
-        header: &str,
-        value: &str,
-        count: u32,
-        out: &mut Output<'_>,
-    ) -> Result<Tally, Error> {
-        writeln!(out, "   {count} requests from {CONCURRENCY} clients, round robin:")?;
-        Ok(requests::burst(&self.http, self.gateway, header, value, count).await)
+    async fn burst(&mut self, header: Header<'_>, count: u32) -> Result<Tally, Error> {
+        writeln!(self.out, "   {count} requests from {CONCURRENCY} clients, round robin:")?;
+        Ok(requests::burst(&self.http, self.gateway, header, count).await)
     }
 
     /// How many checks the surviving nodes decided by `on_unavailable` so far.
     async fn fallbacks(&self) -> Result<u64, Error> {
         let mut sum = 0;
-        for node in self.survivors() {
-            sum += node.fallbacks(&self.http).await?;
+        for node in survivors(&self.nodes) {
+            sum += node.fallbacks().await?;
         }
         Ok(sum)
     }
 
-    fn survivors(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(|node| node.id != VICTIM)
-    }
-
     /// Sends one request more than the limit, and prints status and headers as `curl -i` does.
-    async fn refusal(
-        &self,
-        addr: SocketAddr,
-        name: &str,
-        value: &str,
-        out: &mut Output<'_>,
-    ) -> Result<(), Error> {
-        writeln!(out, "\n   a refused request:")?;
-        writeln!(out, "   $ curl -i -H '{name}: {value}' http://{addr}/")?;
-        let Some(response) = requests::one(&self.http, addr, name, value).await else {
-            out.verdict(false, "a response")?;
-            return Ok(());
+    async fn refusal(&mut self, addr: SocketAddr, (name, value): Header<'_>) -> Result<(), Error> {
+        writeln!(self.out, "\n   a refused request:")?;
+        writeln!(self.out, "   $ curl -i -H '{name}: {value}' http://{addr}/")?;
+        let Some(response) = requests::one(&self.http, addr, (name, value)).await else {
+            return Ok(self.out.verdict(false, "a response")?);
         };
-        writeln!(out, "   HTTP/1.1 {}", response.status())?;
+        writeln!(self.out, "   HTTP/1.1 {}", response.status())?;
         for (name, value) in response.headers() {
             if name.as_str().contains("ratelimit") || [header::RETRY_AFTER, NODE].contains(name) {
-                writeln!(out, "   {name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+                writeln!(self.out, "   {name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
             }
         }
         if response.status() != StatusCode::TOO_MANY_REQUESTS {
-            out.verdict(false, "a status of 429")?;
+            self.out.verdict(false, "a status of 429")?;
         }
         Ok(())
     }
+}
+
+fn survivors(nodes: &[Node]) -> impl Iterator<Item = &Node> {
+    nodes.iter().filter(|node| node.id != VICTIM)
 }
 
 fn write_regions(tally: &Tally, out: &mut Output<'_>) -> io::Result<()> {

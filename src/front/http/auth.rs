@@ -102,7 +102,7 @@ async fn answer<D: Decide, P: Probes>(
 ) -> Result<Response, Error> {
     let domain = listener.auth.domain.as_deref().ok_or(Error::Off)?;
     let denied = denied(parts, &listener.auth, listener.denied_status)?;
-    let hits = hits(&parts.headers, listener.auth.hits_header.as_ref())?;
+    let hits = hits(&parts.headers, listener.auth.hits.as_ref().map(|hits| &hits.header))?;
     let values = values(parts, &listener.auth, &listener.bounds)?;
     if values.is_empty() {
         return Ok(Response::default());
@@ -190,7 +190,7 @@ fn client(parts: &Parts, auth: &Auth) -> Option<String> {
     let lists: Vec<&[u8]> =
         parts.headers.get_all(&X_FORWARDED_FOR).iter().map(http::HeaderValue::as_bytes).collect();
     let real_ip = parts.headers.get(&X_REAL_IP).map(http::HeaderValue::as_bytes);
-    let addr = client_addr::client_address(peer.ip(), lists.into_iter(), real_ip, &auth.trust);
+    let addr = client_addr::client_address(peer.ip(), lists.into_iter(), real_ip, &auth.trust());
     Some(client_addr::group(addr, auth.ipv6_prefix))
 }
 

@@ -129,8 +129,8 @@ proptest! {
         headers.push(chain.join(", "));
         let peer = "10.9.9.9".parse().expect("an address");
         let hops = u8::try_from(inner_hops + 1).expect("few");
-        let networks = vec!["10.0.0.0/8".parse().expect("a network")];
-        for trust in [Trust::Hops(hops), Trust::Proxies(networks)] {
+        let networks = ["10.0.0.0/8".parse().expect("a network")];
+        for trust in [Trust::Hops(hops), Trust::Proxies(&networks)] {
             let lists = headers.iter().map(String::as_bytes);
             let found = client_address(peer, lists, Some(b"6.6.6.6"), &trust);
             prop_assert_eq!(found, std::net::IpAddr::from(client));

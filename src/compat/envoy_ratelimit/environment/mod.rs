@@ -11,22 +11,20 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/settings/settings.go` and `src/service_cmd/runner/runner.go`.
 
-mod reader;
 pub mod settings;
 mod values;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use toml::Value;
 
-use self::reader::{Reader, bad};
 use self::settings::Here;
 pub use self::values::flag;
-use crate::config::Config;
 use crate::config::error::{Error, Origin};
-use crate::config::layer::Origins;
+use crate::config::layer::{Layer, Origins};
 use crate::config::load::{self, environment, locate_rules};
-use crate::config::text;
+use crate::config::{Config, text};
 use crate::observe::log::Format;
 
 /// The result of reading the environment.
@@ -70,7 +68,7 @@ pub fn load(sets: &[String]) -> Result<Start, Error> {
 ///
 /// The first invalid variable or flag.
 pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Start, Error> {
-    let mut reader = Reader::new(variables);
+    let mut reader = Reader { variables, layer: Layer::default() };
     let mut warnings = Vec::new();
 
     reader.set_address("HOST", "PORT", "http.listen")?;
@@ -118,8 +116,13 @@ fn tls(reader: &mut Reader<'_>, warnings: &mut Vec<Warning>) -> Result<(), Error
         [("GRPC_SERVER_TLS_CERT", "grpc.tls_cert"), ("GRPC_SERVER_TLS_KEY", "grpc.tls_key")]
     {
         if reader.given(name).is_none() {
-            let problem = "GRPC_SERVER_USE_TLS requires it".to_owned();
-            return Err(bad(name, key, problem, "set it to the path of a PEM file"));
+            let problem = "GRPC_SERVER_USE_TLS requires it";
+            return Err(Error::bad_variable(
+                name,
+                key,
+                problem,
+                "set it to the path of a PEM file",
+            ));
         }
         reader.set_text(name, key);
     }
@@ -153,10 +156,10 @@ fn envoy(reader: &mut Reader<'_>) -> Result<(), Error> {
     let (name, key) = ("NEAR_LIMIT_RATIO", "envoy.near_limit_ratio");
     let fix = "use a fraction, such as 0.8";
     let ratio = reader.parsed(name, key, "is not a number", fix, values::ratio)?;
-    reader.set(key, name, Value::Float(ratio));
+    reader.set(key, name, ratio);
     let (name, key) = ("LOCAL_CACHE_SIZE_IN_BYTES", "envoy.local_cache");
     let bytes = reader.integer(name, key)?;
-    reader.set(key, name, Value::Boolean(bytes != 0));
+    reader.set(key, name, bytes != 0);
     Ok(())
 }
 
@@ -171,18 +174,18 @@ fn rules(reader: &mut Reader<'_>) -> Result<(), Error> {
             // Joined as text: `Path::join` with an absolute part would drop what precedes it.
             let path = below.into_iter().filter(|part| !part.is_empty());
             let path = path.fold(root.to_owned(), |path, part| path + "/" + part);
-            reader.set("rules.path", "RUNTIME_ROOT", Value::String(path));
+            reader.set("rules.path", "RUNTIME_ROOT", path);
         }
         "GRPC_XDS_SOTW" => xds(reader)?,
         other => {
             let problem = format!("{other:?} is not a source of rules");
-            return Err(bad(name, "value", problem, "use FILE or GRPC_XDS_SOTW"));
+            return Err(Error::bad_variable(name, "value", &problem, "use FILE or GRPC_XDS_SOTW"));
         }
     }
-    reader.set("rules.required", name, Value::Boolean(false));
+    reader.set("rules.required", name, false);
     let (name, key) = ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "rules.may_be_empty");
     let needs_rules = reader.flag(name)?;
-    reader.set(key, name, Value::Boolean(!needs_rules));
+    reader.set(key, name, !needs_rules);
     Ok(())
 }
 
@@ -195,7 +198,7 @@ fn xds(reader: &mut Reader<'_>) -> Result<(), Error> {
     reader.set_list("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "xds.headers", |_| true);
     let name = "CONFIG_GRPC_XDS_SERVER_USE_TLS";
     if reader.flag(name)? {
-        reader.set("xds.tls", name, Value::Boolean(true));
+        reader.set("xds.tls", name, true);
         reader.set_text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "xds.tls_cert");
         reader.set_text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "xds.tls_key");
         reader.set_text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "xds.tls_ca");
@@ -213,7 +216,7 @@ fn xds(reader: &mut Reader<'_>) -> Result<(), Error> {
     let (name, key) = ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "xds.max_message_bytes");
     if reader.given(name).is_some() {
         let bytes = reader.integer(name, key)?;
-        reader.set(key, name, Value::Integer(bytes));
+        reader.set(key, name, bytes);
     }
     Ok(())
 }
@@ -226,27 +229,26 @@ fn stats(reader: &mut Reader<'_>) -> Result<(), Error> {
     let statsd = reader.flag("USE_STATSD")?;
     let prometheus = reader.flag("USE_PROMETHEUS")?;
     if [dogstatsd, statsd, prometheus].into_iter().filter(|is_on| *is_on).count() > 1 {
-        let problem = "more than one destination of statistics is on".to_owned();
+        let problem = "more than one destination of statistics is on";
         let fix = "set one of USE_DOG_STATSD, USE_STATSD (true unless it is set), USE_PROMETHEUS";
-        return Err(bad("USE_STATSD", "stats.statsd", problem, fix));
+        return Err(Error::bad_variable("USE_STATSD", "stats.statsd", problem, fix));
     }
     if statsd || dogstatsd {
         let port = reader.integer("STATSD_PORT", "stats.statsd")?;
         let host = reader.text("STATSD_HOST");
-        reader.set("stats.statsd", "STATSD_HOST", Value::String(format!("{host}:{port}")));
+        reader.set("stats.statsd", "STATSD_HOST", format!("{host}:{port}"));
     }
     if dogstatsd {
-        let protocol = Value::String("dogstatsd".to_owned());
-        reader.set("stats.statsd_protocol", "USE_DOG_STATSD", protocol);
+        reader.set("stats.statsd_protocol", "USE_DOG_STATSD", "dogstatsd");
     }
     reader.set_duration("STATS_FLUSH_INTERVAL", "stats.flush_interval")?;
     reader.set_list("EXTRA_TAGS", "stats.extra_tags", |tag| tag.contains(':'));
     if prometheus {
-        reader.set("stats.prometheus_names", "USE_PROMETHEUS", Value::Boolean(true));
+        reader.set("stats.prometheus_names", "USE_PROMETHEUS", true);
         // Without a host Go listens on all addresses.
         let addr = reader.text("PROMETHEUS_ADDR");
         let addr = if addr.starts_with(':') { format!("0.0.0.0{addr}") } else { addr.to_owned() };
-        reader.set("stats.prometheus_listen", "PROMETHEUS_ADDR", Value::String(addr));
+        reader.set("stats.prometheus_listen", "PROMETHEUS_ADDR", addr);
         reader.set_text("PROMETHEUS_PATH", "stats.prometheus_path");
     }
     Ok(())
@@ -262,4 +264,104 @@ fn level(name: &str) -> Option<&'static str> {
         "trace" => "trace",
         _ => return None,
     })
+}
+
+// === reading by name ===
+
+/// The variables, and the configuration read from them so far.
+struct Reader<'a> {
+    variables: &'a BTreeMap<String, String>,
+    layer: Layer,
+}
+
+impl<'a> Reader<'a> {
+    /// The value, if set. An empty value counts as not set.
+    fn given(&self, name: &str) -> Option<&'a str> {
+        self.variables.get(name).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    /// The value, or the default of envoyproxy/ratelimit.
+    fn text(&self, name: &str) -> &'a str {
+        let default = || settings::find(name).map_or("", |setting| setting.default);
+        self.given(name).unwrap_or_else(default)
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, Error> {
+        self.parsed(name, "value", "is neither true nor false", "use true or false", flag)
+    }
+
+    fn integer(&self, name: &str, key: &str) -> Result<i64, Error> {
+        self.parsed(name, key, "is not a whole number", "use a whole number", values::integer)
+    }
+
+    /// The value parsed by `parse`, or an error with the setting's name.
+    fn parsed<T>(
+        &self,
+        name: &str,
+        key: &str,
+        is: &str,
+        fix: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, Error> {
+        let text = self.text(name);
+        parse(text).ok_or_else(|| Error::bad_variable(name, key, &format!("{text:?} {is}"), fix))
+    }
+
+    /// Sets the key `section.key`; later errors about it refer to the variable `name`.
+    fn set(&mut self, key: &str, name: &str, value: impl Into<Value>) {
+        let path: Vec<&str> = key.split('.').collect();
+        self.layer.set(&path, value.into(), Origin::Variable(name.to_owned()));
+    }
+
+    /// Sets a key to the text, unless it is empty.
+    fn set_text(&mut self, name: &str, key: &str) {
+        let text = self.text(name);
+        if !text.is_empty() {
+            self.set(key, name, text);
+        }
+    }
+
+    fn set_flag(&mut self, name: &str, key: &str) -> Result<(), Error> {
+        let flag = self.flag(name)?;
+        self.set(key, name, flag);
+        Ok(())
+    }
+
+    fn set_duration(&mut self, name: &str, key: &str) -> Result<(), Error> {
+        let (is, fix) = ("is not a duration", "use a duration, such as 10s");
+        let ms = self.parsed(name, key, is, fix, values::duration_ms)?;
+        self.set(key, name, format!("{ms}ms"));
+        Ok(())
+    }
+
+    /// Sets a key to the items between commas that `is_item` accepts, unless there are none.
+    fn set_list(&mut self, name: &str, key: &str, is_item: fn(&str) -> bool) {
+        let items = self.text(name).split(',').map(str::trim);
+        let items = items.filter(|item| !item.is_empty() && is_item(item));
+        let list: Vec<_> = items.collect();
+        if !list.is_empty() {
+            self.set(key, name, list);
+        }
+    }
+
+    /// Sets a key to the address made of a host and a port.
+    fn set_address(&mut self, host: &str, port: &str, key: &str) -> Result<(), Error> {
+        let fix = "use one of this machine's, or 0.0.0.0 for all of them";
+        let ip = self.parsed(host, key, "is not an IP address", fix, ip)?;
+        let number =
+            self.parsed(port, key, "is not a port", "use a number up to 65535", |text| {
+                u16::try_from(values::integer(text)?).ok()
+            })?;
+        let addr = SocketAddr::from((ip, number));
+        self.set(key, port, addr.to_string());
+        Ok(())
+    }
+}
+
+fn ip(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if bare == "localhost" {
+        return Some(Ipv4Addr::LOCALHOST.into());
+    }
+    bare.parse().ok()
 }

@@ -44,6 +44,10 @@ const NO_TRACES: &str = "tracing is not supported; use the log and the metrics";
 const NO_AGE: &str = "connections are not closed by age; a drain closes them gracefully";
 const OWN_BACKOFF: &str = "the delay doubles with every attempt and has jitter";
 const OWN_NAMES: &str = "metrics have the names of envoyproxy/ratelimit's own mapping";
+const ALWAYS_STARTS: &str = "a node always starts, and is not ready before it has rules";
+const ALWAYS_WATCHED: &str = "files and links are watched recursively and polled every 1.5 s";
+const XDS_TLS: &str = "`xds.tls`, and whether the next four apply";
+const DOG_STATSD: &str = "as `USE_STATSD`, with `stats.statsd_protocol = \"dogstatsd\"`";
 const NO_STORE: &str = "counters are in the memory of the nodes";
 
 /// All settings, in the order of the documentation.
@@ -65,20 +69,12 @@ pub const ALL: &[Setting] = &[
     sets("LOG_LEVEL", "WARN", "--log"),
     sets("LOG_FORMAT", "text", "--log-format"),
     chooses("CONFIG_TYPE", "FILE", "`FILE`: `rules.path`; `GRPC_XDS_SOTW`: `xds.server`"),
-    ignored(
-        "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        "false",
-        "a node always starts, and is not ready before it has rules",
-    ),
+    ignored("FORCE_START_WITHOUT_INITIAL_CONFIG", "false", ALWAYS_STARTS),
     sets("RUNTIME_ROOT", "/srv/runtime_data/current", "rules.path"),
     sets("RUNTIME_SUBDIRECTORY", "", "rules.path"),
     sets("RUNTIME_APPDIRECTORY", "config", "rules.path"),
     ignored("RUNTIME_IGNOREDOTFILES", "false", "names that begin with a dot are always skipped"),
-    ignored(
-        "RUNTIME_WATCH_ROOT",
-        "true",
-        "files and links are watched recursively and polled every 1.5 s",
-    ),
+    ignored("RUNTIME_WATCH_ROOT", "true", ALWAYS_WATCHED),
     sets("MERGE_DOMAIN_CONFIG", "false", "rules.merge_domains"),
     sets("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", "rules.may_be_empty"),
     sets("SHADOW_MODE", "false", "envoy.shadow_mode"),
@@ -104,11 +100,7 @@ pub const ALL: &[Setting] = &[
     sets("CONFIG_GRPC_XDS_NODE_ID", "default", "xds.node_id"),
     sets("CONFIG_GRPC_XDS_NODE_METADATA", "", "xds.node_metadata"),
     sets("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "", "xds.headers"),
-    chooses(
-        "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-        "false",
-        "`xds.tls`, and whether the next four apply",
-    ),
+    chooses("CONFIG_GRPC_XDS_SERVER_USE_TLS", "false", XDS_TLS),
     sets("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "", "xds.tls_cert"),
     sets("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "", "xds.tls_key"),
     sets("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "", "xds.tls_ca"),
@@ -122,11 +114,7 @@ pub const ALL: &[Setting] = &[
     // Statistics.
     chooses("DISABLE_STATS", "false", "whether none of the others apply"),
     chooses("USE_STATSD", "true", "whether `stats.statsd` is set, over TCP"),
-    chooses(
-        "USE_DOG_STATSD",
-        "false",
-        "as `USE_STATSD`, with `stats.statsd_protocol = \"dogstatsd\"`",
-    ),
+    chooses("USE_DOG_STATSD", "false", DOG_STATSD),
     ignored("USE_DOG_STATSD_MOGRIFIERS", "", OWN_NAMES),
     sets("STATSD_HOST", "localhost", "stats.statsd"),
     sets("STATSD_PORT", "8125", "stats.statsd"),

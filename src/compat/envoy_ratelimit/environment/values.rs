@@ -1,5 +1,7 @@
 //! Values in the syntax of Go's `strconv`, `time` and envconfig.
 
+use std::time::Duration;
+
 /// A boolean: `1`, `t`, `T`, `TRUE`, `true`, `True` and their opposites.
 pub fn flag(text: &str) -> Option<bool> {
     match text {
@@ -16,17 +18,11 @@ pub(super) fn integer(text: &str) -> Option<i64> {
         None => (false, text),
     };
     let lower = digits.to_ascii_lowercase();
-    let (radix, digits) = if let Some(hex) = lower.strip_prefix("0x") {
-        (16, hex)
-    } else if let Some(binary) = lower.strip_prefix("0b") {
-        (2, binary)
-    } else if let Some(octal) = lower.strip_prefix("0o") {
-        (8, octal)
-    } else if let Some(octal) = lower.strip_prefix('0').filter(|rest| !rest.is_empty()) {
-        (8, octal)
-    } else {
-        (10, &*lower)
-    };
+    let prefixes = [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)];
+    let mut prefixed = prefixes.iter().filter_map(|(prefix, radix)| {
+        lower.strip_prefix(prefix).filter(|rest| !rest.is_empty()).map(|rest| (rest, *radix))
+    });
+    let (digits, radix) = prefixed.next().unwrap_or((&lower, 10));
     // `from_str_radix` accepts a sign, but it has been read already.
     if digits.starts_with(['+', '-']) {
         return None;
@@ -66,17 +62,9 @@ pub(super) fn duration_ms(text: &str) -> Option<u64> {
         rest = after;
     }
     // Go keeps nanoseconds in 63 bits.
-    let ms = (ns / 1e6).ceil();
-    (!text.is_empty() && ns < 9.2e18).then(|| whole(ms))
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "an integer, not negative and below 2^44, where the conversion is exact"
-)]
-fn whole(number: f64) -> u64 {
-    number as u64
+    let is_valid = !text.is_empty() && ns < 9.2e18;
+    let ns = Duration::try_from_secs_f64(ns / 1e9).ok().filter(|_| is_valid)?.as_nanos();
+    u64::try_from(ns.div_ceil(1_000_000)).ok()
 }
 
 #[cfg(test)]

@@ -34,8 +34,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tidegate_rules::tally::COUNTERS;
 
-use super::name::sanitized;
-use super::reading::Statistics;
+use super::{Statistics, sanitized};
 use crate::observe::latency::{BOUNDS, Times, seconds};
 use crate::observe::samples::{Escaped, Scrape};
 

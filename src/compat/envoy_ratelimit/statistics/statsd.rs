@@ -19,13 +19,157 @@
 //! A client library does not fit: cadence sends one line a metric through its own queue, has
 //! neither TCP nor tags in names, and does not track what was delivered.
 //!
+//! The exporter sends every `stats.flush_interval` and once at the end. A server that is
+//! unavailable, slow or full costs one second of its task and nothing else: no other task waits for
+//! it, and nothing is queued.
+//!
 //! Source: lyft/gostats, `net_sink.go` and `internal/tags/tags.go`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
-use super::reading::Statistics;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UdpSocket, lookup_host};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::{Source, Statistics};
+use crate::config::{Stats, StatsdProtocol};
 use crate::observe::latency::BOUNDS;
+
+/// Timeout of name resolution, connect and write together. An unresponsive server delays the
+/// shutdown of the node by it.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Exports to one statsd server.
+#[derive(Debug)]
+pub struct StatsdExporter {
+    stats: Stats,
+    dialect: Dialect,
+    source: Source,
+    sent: Sent,
+    connection: Option<Connection>,
+    /// Whether the last flush succeeded; changes are logged.
+    is_healthy: bool,
+}
+
+#[derive(Debug)]
+enum Connection {
+    Stream(TcpStream),
+    Datagrams(UdpSocket),
+}
+
+impl StatsdExporter {
+    pub fn new(stats: Stats, source: Source) -> Self {
+        let dialect = Dialect::new(stats.statsd_protocol, &stats.tags());
+        let sent = Sent::default();
+        Self { stats, dialect, source, sent, connection: None, is_healthy: true }
+    }
+
+    /// Sends until `stop`, then flushes once more. Without a server it returns at `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let Some(server) = self.stats.statsd.take() else {
+            stop.cancelled().await;
+            return;
+        };
+        let mut ticks = tokio::time::interval(self.stats.flush_interval.to_std());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let is_last = tokio::select! {
+                () = stop.cancelled() => true,
+                _ = ticks.tick() => false,
+            };
+            self.flush(&server).await;
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    async fn flush(&mut self, server: &str) {
+        let outcome = match tokio::time::timeout(FLUSH_TIMEOUT, self.send(server)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        match outcome {
+            Ok(()) if !self.is_healthy => {
+                tracing::info!(server, "sending statistics to the statsd server again");
+                self.is_healthy = true;
+            }
+            Ok(()) => {}
+            Err(error) => {
+                // Half a line may have been sent; the next line must not be appended to it.
+                self.connection = None;
+                if self.is_healthy {
+                    tracing::warn!(
+                        server,
+                        %error,
+                        "failed to send statistics to the statsd server; retrying, nothing is lost"
+                    );
+                    self.is_healthy = false;
+                }
+            }
+        }
+    }
+
+    /// Sends pending values. Not cancel-safe: drop the connection after a cancellation.
+    async fn send(&mut self, server: &str) -> io::Result<()> {
+        let pending = self.sent.pending(&self.source.read(), &self.dialect);
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let mut connection = match self.connection.take().filter(Connection::is_open) {
+            Some(connection) => connection,
+            None => Connection::open(server, self.stats.statsd_protocol).await?,
+        };
+        for chunk in pending {
+            connection.write(&chunk.bytes).await?;
+            self.sent.note(chunk);
+        }
+        self.connection = Some(connection);
+        Ok(())
+    }
+}
+
+impl Connection {
+    async fn open(server: &str, protocol: StatsdProtocol) -> io::Result<Self> {
+        if protocol == StatsdProtocol::Tcp {
+            return TcpStream::connect(server).await.map(Self::Stream);
+        }
+        let addr = lookup_host(server).await?.next().ok_or(io::ErrorKind::NotFound)?;
+        let any: SocketAddr = match addr {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).await?;
+        socket.connect(addr).await?;
+        Ok(Self::Datagrams(socket))
+    }
+
+    /// Whether the server has not closed the connection: the first write afterwards would be lost
+    /// without an error. Data from the server, which statsd does not define, is ignored.
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Stream(stream) => match stream.try_read(&mut [0; 1_024]) {
+                Ok(read) => read > 0,
+                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            },
+            Self::Datagrams(_) => true,
+        }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stream(stream) => stream.write_all(bytes).await,
+            Self::Datagrams(socket) => socket.send(bytes).await.map(drop),
+        }
+    }
+}
+
+// === the lines ===
 
 /// The format of lines.
 #[derive(Clone, Debug)]
@@ -57,29 +201,23 @@ pub struct Sent {
 const DATAGRAM_BYTES: usize = 1_432;
 const STREAM_BYTES: usize = 1 << 16;
 
-// === impl Dialect ===
-
 impl Dialect {
-    /// gostats over a stream.
-    pub fn stream(tags: &[(&str, &str)]) -> Self {
-        Self { bytes_max: STREAM_BYTES, ..Self::datagrams(tags) }
-    }
-
-    /// gostats in datagrams.
-    pub fn datagrams(tags: &[(&str, &str)]) -> Self {
-        let mut in_name = String::new();
+    pub fn new(protocol: StatsdProtocol, tags: &[(&str, &str)]) -> Self {
+        let (mut in_name, mut at_end) = (String::new(), String::new());
         for (key, value) in in_order(tags) {
-            let _ = write!(in_name, ".__{key}={}", clean(value));
+            // A tag's value without separators of the protocol.
+            let value = value.replace(['.', ':', '|'], "_");
+            // Writing to a `String` cannot fail.
+            let _ = if protocol == StatsdProtocol::Dogstatsd {
+                let before = if at_end.is_empty() { "|#" } else { "," };
+                write!(at_end, "{before}{key}:{value}")
+            } else {
+                write!(in_name, ".__{key}={value}")
+            };
         }
-        Self { in_name, at_end: String::new(), bytes_max: DATAGRAM_BYTES }
-    }
-
-    /// `DogStatsD` in datagrams.
-    pub fn dog(tags: &[(&str, &str)]) -> Self {
-        let tags = in_order(tags).map(|(key, value)| format!("{key}:{}", clean(value)));
-        let tags = tags.collect::<Vec<_>>().join(",");
-        let at_end = if tags.is_empty() { tags } else { format!("|#{tags}") };
-        Self { in_name: String::new(), at_end, bytes_max: DATAGRAM_BYTES }
+        let is_stream = protocol == StatsdProtocol::Tcp;
+        let bytes_max = if is_stream { STREAM_BYTES } else { DATAGRAM_BYTES };
+        Self { in_name, at_end, bytes_max }
     }
 }
 
@@ -90,13 +228,6 @@ fn in_order<'a>(tags: &[(&'a str, &'a str)]) -> impl Iterator<Item = (&'a str, &
     tags.sort_unstable();
     tags.into_iter()
 }
-
-/// A tag's value without separators of the protocol.
-fn clean(value: &str) -> String {
-    value.replace(['.', ':', '|'], "_")
-}
-
-// === impl Sent ===
 
 impl Sent {
     /// The changes since the last flush, in order.
@@ -181,6 +312,8 @@ mod tests {
     use tidegate_limiter::units::Span;
     use tidegate_rules::tally::{Outcome, Tallies};
 
+    use StatsdProtocol::{Dogstatsd, Tcp, Udp};
+
     use super::*;
     use crate::observe::latency::{Latency, Times};
 
@@ -246,10 +379,13 @@ mod tests {
         };
         let name = "ratelimit.service.rate_limit.d.domain_not_found";
         let in_name = format!("{name}.__env=prod.__zone=a_b:1|c\n");
-        assert_eq!(line(&Dialect::stream(&tags)), in_name);
-        assert_eq!(line(&Dialect::datagrams(&tags)), in_name);
-        assert_eq!(line(&Dialect::dog(&tags)), format!("{name}:1|c|#env:prod,zone:a_b\n"));
-        assert_eq!(line(&Dialect::dog(&[])), format!("{name}:1|c\n"));
+        assert_eq!(line(&Dialect::new(Tcp, &tags)), in_name);
+        assert_eq!(line(&Dialect::new(Udp, &tags)), in_name);
+        assert_eq!(
+            line(&Dialect::new(Dogstatsd, &tags)),
+            format!("{name}:1|c|#env:prod,zone:a_b\n")
+        );
+        assert_eq!(line(&Dialect::new(Dogstatsd, &[])), format!("{name}:1|c\n"));
     }
 
     #[test]
@@ -260,7 +396,7 @@ mod tests {
         }
         let statistics = Statistics::read(&Tallies::default(), 6, latency.read());
         let mut sent = Sent::default();
-        let chunks = sent.pending(&statistics, &Dialect::stream(&[]));
+        let chunks = sent.pending(&statistics, &Dialect::new(Tcp, &[]));
         assert_eq!(
             text(&chunks),
             "ratelimit_server.ShouldRateLimit.total_requests:6|c\n\
@@ -269,7 +405,7 @@ mod tests {
              ratelimit_server.ShouldRateLimit.response_time:5|ms\n"
         );
         note(&mut sent, chunks);
-        assert_eq!(sent.pending(&statistics, &Dialect::stream(&[])), []);
+        assert_eq!(sent.pending(&statistics, &Dialect::new(Tcp, &[])), []);
     }
 
     #[test]
@@ -279,7 +415,7 @@ mod tests {
             tallies.of(&format!("domain.key_{n}")).count(10, 1, 1, Outcome::Within, false, 0.8);
         }
         let statistics = Statistics::read(&tallies, 0, Times::default());
-        let dialect = Dialect::datagrams(&[]);
+        let dialect = Dialect::new(Udp, &[]);
         let mut sent = Sent::default();
         let mut chunks = sent.pending(&statistics, &dialect);
         let lines = text(&chunks).lines().count();
@@ -296,12 +432,12 @@ mod tests {
 
     fn text_of(sent: &Sent, tallies: &Tallies) -> String {
         let statistics = Statistics::read(tallies, 0, Times::default());
-        text(&sent.pending(&statistics, &Dialect::stream(&[])))
+        text(&sent.pending(&statistics, &Dialect::new(Tcp, &[])))
     }
 
     fn note_all(sent: &mut Sent, tallies: &Tallies) {
         let statistics = Statistics::read(tallies, 0, Times::default());
-        let pending = sent.pending(&statistics, &Dialect::stream(&[]));
+        let pending = sent.pending(&statistics, &Dialect::new(Tcp, &[]));
         note(sent, pending);
     }
 
