@@ -17,27 +17,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::Bounds;
-use super::connection::{Connection, HttpService};
-pub use super::connection::{Peer, Protocols};
+use super::connection::Connection;
+pub use super::connection::{HttpService, Peer, Protocols};
 pub use super::stats::ListenerStats;
-use super::tls::Tls;
 
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a listener accepts.
-#[derive(Clone, Debug)]
-pub struct Transport {
-    pub protocols: Protocols,
-    /// `None` for plain text.
-    pub tls: Option<Tls>,
-}
-
-impl From<Protocols> for Transport {
-    fn from(protocols: Protocols) -> Self {
-        Self { protocols, tls: None }
-    }
-}
 
 /// Serves connections until `drain` is cancelled and the last one has ended.
 ///
@@ -45,12 +30,11 @@ impl From<Protocols> for Transport {
 pub async fn serve<S: HttpService>(
     listener: TcpListener,
     service: S,
-    transport: impl Into<Transport>,
+    protocols: Protocols,
     bounds: &Bounds,
     stats: Arc<ListenerStats>,
     drain: CancellationToken,
 ) {
-    let Transport { protocols, tls } = transport.into();
     let mut connections = JoinSet::new();
     loop {
         let has_room = connections.len() < bounds.connections_max;
@@ -63,8 +47,7 @@ pub async fn serve<S: HttpService>(
                     stats.accepted.add(1);
                     let connection = Connection {
                         peer,
-                        protocols,
-                        tls: tls.clone(),
+                        protocols: protocols.clone(),
                         bounds: bounds.clone(),
                         stats: Arc::clone(&stats),
                         drain: drain.clone(),

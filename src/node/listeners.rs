@@ -23,8 +23,8 @@ use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::resp;
-use crate::front::rls::{self, RlsServer};
-use crate::front::serve::{Protocols, Transport, serve};
+use crate::front::rls::{self, RlsService};
+use crate::front::serve::{Protocols, serve};
 use crate::front::tls::Tls;
 
 /// The bound addresses.
@@ -113,10 +113,12 @@ impl Listeners {
             auth: config.auth.clone(),
             stats: stats.http.clone(),
         });
-        let grpc_routes = rls::routes(
-            RlsServer::new(decider(&metrics.grpc), bounds.clone(), stats.grpc.clone()),
-            grpc_health,
-        );
+        let grpc_service = RlsService {
+            decide: decider(&metrics.grpc),
+            bounds: bounds.clone(),
+            stats: stats.grpc.clone(),
+        };
+        let grpc_routes = rls::routes(grpc_service, grpc_health);
         let resp_listener =
             resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), stats.resp.clone());
         let debug_router = debug_port::router(DebugPort {
@@ -136,8 +138,8 @@ impl Listeners {
             let grpc = async {
                 if let Some(listener) = open_after("grpc.listen", grpc, &joined, &drain).await? {
                     let (stats, drain) = (stats.grpc, drain.clone());
-                    let wire = Transport { protocols: Protocols::Grpc, tls: grpc_tls };
-                    serve(listener, grpc_routes, wire, &bounds, stats, drain).await;
+                    let protocols = Protocols::Grpc(grpc_tls);
+                    serve(listener, grpc_routes, protocols, &bounds, stats, drain).await;
                 }
                 Ok(())
             };
