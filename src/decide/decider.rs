@@ -218,7 +218,8 @@ impl Decider {
         let steps: SmallVec<[(&PlannedCheck, Hits, Step); 2]> =
             checks.map(|(check, hits)| (check, hits, self.begin(check, hits, now))).collect();
         if steps.iter().all(|(_, _, step)| matches!(step, Step::Done(_))) {
-            return steps.into_iter().filter_map(|(_, _, step)| step.done()).collect();
+            let done = |step| if let Step::Done(decided) = step { Some(decided) } else { None };
+            return steps.into_iter().filter_map(|(_, _, step)| done(step)).collect();
         }
         let rest = steps.into_iter().map(|(check, hits, step)| self.finish(check, hits, step, now));
         join_all(rest).await.into()
@@ -328,15 +329,6 @@ impl Decider {
         match scope {
             Scope::Region => self.shared.options.deadline,
             Scope::Global => self.shared.options.global_deadline,
-        }
-    }
-}
-
-impl Step {
-    fn done(self) -> Option<Decided> {
-        match self {
-            Self::Done(decided) => Some(decided),
-            Self::Confirm(_) | Self::Forward => None,
         }
     }
 }

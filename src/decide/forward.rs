@@ -75,17 +75,22 @@ impl Decider {
                 }
                 Next::GiveUp => return Err(NoVerdict::Unavailable),
             };
-            if attempts.count() > 1 {
+            if attempts.count > 1 {
                 counters.retried.fetch_add(1, Ordering::Relaxed);
             }
             if target == topology.me {
-                match self.decide_if_owned(scope, limits, hits, node.clock.now()) {
-                    Some(verdicts) => {
-                        return self.decided_here(check, hits, verdicts, deadline).await;
-                    }
-                    None => attempts.not_owner(handed_to()),
+                let decided = self.decide_if_owned(scope, limits, hits, node.clock.now());
+                let Some(verdicts) = decided else {
+                    attempts.not_owner(handed_to());
+                    continue;
+                };
+                self.announce_refund(scope, limits, hits);
+                let left = deadline.saturating_duration_since(Instant::now());
+                let needs_replica = self.needs_replica(rule.durability, hits, &verdicts);
+                if needs_replica && !self.is_confirmed(limits, left).await {
+                    return Err(NoVerdict::Unconfirmed);
                 }
-                continue;
+                return Ok((verdicts, VerdictSource::Local));
             }
             let Some(peer) = mesh.peer(&target) else { continue };
             match send(mesh, &peer, message(), deadline).await {
@@ -100,23 +105,6 @@ impl Decider {
                 Attempt::Failed(reason) => return Err(reason),
             }
         }
-    }
-
-    async fn decided_here(
-        &self,
-        check: &PlannedCheck,
-        hits: Hits,
-        verdicts: Verdicts,
-        deadline: Instant,
-    ) -> Result<Decided, NoVerdict> {
-        let PlannedCheck { rule, counters, .. } = check;
-        self.announce_refund(rule.scope, counters, hits);
-        let left = deadline.saturating_duration_since(Instant::now());
-        let needs_replica = self.needs_replica(rule.durability, hits, &verdicts);
-        if needs_replica && !self.is_confirmed(counters, left).await {
-            return Err(NoVerdict::Unconfirmed);
-        }
-        Ok((verdicts, VerdictSource::Local))
     }
 
     /// Sends a check again to the incarnation that `broken` was connected to, as often as the

@@ -62,12 +62,21 @@ pub async fn serve<S: HttpService>(
         }
     }
     drop(listener);
+    finish(connections, bounds.drain_timeout, &stats).await;
+}
+
+/// Waits until all connections have ended, and drops those that did not within `drain_timeout`.
+pub(super) async fn finish(
+    mut connections: JoinSet<()>,
+    drain_timeout: Duration,
+    stats: &ListenerStats,
+) {
     let all_ended = async {
         while let Some(ended) = connections.join_next().await {
             stats.connection_ended(&ended);
         }
     };
-    if tokio::time::timeout(bounds.drain_timeout, all_ended).await.is_err() {
+    if tokio::time::timeout(drain_timeout, all_ended).await.is_err() {
         stats.connections_dropped(connections.len());
         connections.shutdown().await;
     }

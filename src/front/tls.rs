@@ -167,11 +167,11 @@ impl Files {
     fn config(&self, contents: &Contents) -> Result<ServerConfig, Error> {
         let chain = certificates(&self.cert, &contents.cert)?;
         let key = PrivateKeyDer::from_pem_slice(&contents.key)
-            .map_err(|_| Error::new(&self.key, "holds no private key in PEM", GIVE_PEM))?;
+            .map_err(|_| Error::new(&self.key, &"holds no private key in PEM", GIVE_PEM))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         // Certificate and key do not work, alone or together.
         let unusable = |source: rustls::Error| {
-            Error::new(&self.cert, source, "give a certificate and the key it was made with")
+            Error::new(&self.cert, &source, "give a certificate and the key it was made with")
         };
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -180,11 +180,11 @@ impl Files {
             (Some(path), Some(bytes)) => {
                 let mut roots = RootCertStore::empty();
                 for cert in certificates(path, bytes)? {
-                    roots.add(cert).map_err(|error| Error::new(path, error, GIVE_PEM))?;
+                    roots.add(cert).map_err(|error| Error::new(path, &error, GIVE_PEM))?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
                 let verifier =
-                    verifier.build().map_err(|error| Error::new(path, error, GIVE_PEM))?;
+                    verifier.build().map_err(|error| Error::new(path, &error, GIVE_PEM))?;
                 builder.with_client_cert_verifier(verifier)
             }
             _ => builder.with_no_client_auth(),
@@ -199,7 +199,7 @@ impl Files {
 }
 
 impl Error {
-    fn new(path: &Path, problem: impl ToString, fix: &'static str) -> Self {
+    fn new(path: &Path, problem: &impl ToString, fix: &'static str) -> Self {
         Self { path: path.to_owned(), problem: problem.to_string(), fix }
     }
 }
@@ -213,18 +213,18 @@ impl From<Error> for UserError {
 fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
     let found = found.ok().filter(|found| !found.is_empty());
-    found.ok_or_else(|| Error::new(path, "holds no certificate in PEM", GIVE_PEM))
+    found.ok_or_else(|| Error::new(path, &"holds no certificate in PEM", GIVE_PEM))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|error| Error::new(path, error, "check the path, and who may read it"))?;
+        .map_err(|error| Error::new(path, &error, "check the path, and who may read it"))?;
     // A truncated bundle might miss an authority.
     if bytes.len() as u64 > FILE_BYTES_MAX {
         let fix = "give the certificates that are needed here alone";
-        return Err(Error::new(path, "larger than 1 MiB", fix));
+        return Err(Error::new(path, &"larger than 1 MiB", fix));
     }
     Ok(bytes)
 }

@@ -43,10 +43,9 @@ use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::engine::Retry;
 use tidegate_limiter::units::Hits;
 
-use super::listener::{HttpListener, denied_status};
-use super::original::{self, Ambiguous, Original};
+use super::listener::{HttpListener, denied_status, problem, undecided};
+use super::original::{self, Ambiguous};
 use super::path;
-use super::problem::{problem, undecided};
 use crate::config::Auth;
 use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
 use crate::decide::{CheckRequest, Decide};
@@ -87,13 +86,10 @@ pub(super) async fn auth<D: Decide, P: Probes>(
     request: Request,
 ) -> Response {
     let (parts, _) = request.into_parts();
-    match answer(&listener, &parts).await {
-        Ok(response) => response,
-        Err(error) => {
-            listener.stats.refused.add(1);
-            problem(error.status(), &error.to_string())
-        }
-    }
+    answer(&listener, &parts).await.unwrap_or_else(|error| {
+        listener.stats.refused.add(1);
+        problem(error.status(), &error.to_string())
+    })
 }
 
 async fn answer<D: Decide, P: Probes>(
@@ -164,24 +160,17 @@ fn values<'a>(
     let value = |entry: &AuthEntry| match &entry.value {
         AuthValue::Header(name) => original::text(&parts.headers, name),
         AuthValue::ClientAddress => client.clone(),
-        value => Some(of_original(value, &original)),
+        AuthValue::Path => Some(original.path.clone()),
+        AuthValue::PathPrefix(segments) => Some(path::prefix(&original.path, *segments).to_owned()),
+        AuthValue::Method => Some(original.method.clone()),
+        AuthValue::Host => Some(original.host.clone()),
+        AuthValue::Constant(value) => Some(value.clone()),
     };
     let values = |descriptor: &'a AuthDescriptor| {
         let pair = |entry: &'a AuthEntry| Some((entry.key.as_str(), value(entry)?));
         descriptor.entries.iter().map(pair).collect::<Option<Values<'a>>>()
     };
     Ok(auth.descriptors.iter().filter_map(values).collect())
-}
-
-fn of_original(value: &AuthValue, original: &Original) -> String {
-    match value {
-        AuthValue::Path => original.path.clone(),
-        AuthValue::PathPrefix(segments) => path::prefix(&original.path, *segments).to_owned(),
-        AuthValue::Method => original.method.clone(),
-        AuthValue::Host => original.host.clone(),
-        AuthValue::Constant(value) => value.clone(),
-        AuthValue::Header(_) | AuthValue::ClientAddress => String::new(),
-    }
 }
 
 /// The client's address, grouped by prefix; `None` only if the listener has no peer address.
