@@ -14,8 +14,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use tidegate_limiter::engine::ActorId;
-use tidegate_limiter::store::Verdicts;
+use tidegate_limiter::{engine::ActorId, store::Verdicts};
 
 /// Entries of all senders together; about 100 bytes each.
 const ENTRIES_MAX: usize = 65_536;
