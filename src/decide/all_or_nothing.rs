@@ -31,10 +31,8 @@
 use smallvec::SmallVec;
 use tidegate_limiter::units::{Hits, Timestamp};
 
-use super::check::VerdictSource;
 use super::decider::{Decided, Decider};
-use super::plan::PlannedCheck;
-use super::status::is_within;
+use super::{check::VerdictSource, plan::PlannedCheck, status::is_within};
 use crate::config::Envoy;
 
 /// The checks of a request that have limits, in its order.

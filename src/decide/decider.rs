@@ -1,32 +1,26 @@
 //! Decides one request: each descriptor on this node where possible, the rest concurrently by their
 //! owners.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate_cluster::environment::Clock;
-use tidegate_cluster::incarnation::Incarnation;
-use tidegate_cluster::mesh::Mesh;
-use tidegate_cluster::ownership::Ownership;
-use tidegate_cluster::replication::Replicator;
-use tidegate_cluster::sync::Synchroniser;
+use tidegate_cluster::{
+    environment::Clock, incarnation::Incarnation, mesh::Mesh, ownership::Ownership,
+    replication::Replicator, sync::Synchroniser,
+};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts, is_urgent};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
-use tidegate_rules::rule::RuleStats;
-use tidegate_rules::tally::Tallies;
+use tidegate_rules::{rule::RuleStats, tally::Tallies};
 
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
-use super::dedup_cache::DedupCache;
-use super::fallback;
-use super::negative_cache::NegativeCache;
 use super::plan::{PlannedCheck, Planner};
+use super::{dedup_cache::DedupCache, fallback, negative_cache::NegativeCache};
 use crate::config::Envoy;
 
 /// The settings of the decision path.
@@ -218,7 +212,8 @@ impl Decider {
         let steps: SmallVec<[(&PlannedCheck, Hits, Step); 2]> =
             checks.map(|(check, hits)| (check, hits, self.begin(check, hits, now))).collect();
         if steps.iter().all(|(_, _, step)| matches!(step, Step::Done(_))) {
-            return steps.into_iter().filter_map(|(_, _, step)| step.done()).collect();
+            let done = |step| if let Step::Done(decided) = step { Some(decided) } else { None };
+            return steps.into_iter().filter_map(|(_, _, step)| done(step)).collect();
         }
         let rest = steps.into_iter().map(|(check, hits, step)| self.finish(check, hits, step, now));
         join_all(rest).await.into()
@@ -328,15 +323,6 @@ impl Decider {
         match scope {
             Scope::Region => self.shared.options.deadline,
             Scope::Global => self.shared.options.global_deadline,
-        }
-    }
-}
-
-impl Step {
-    fn done(self) -> Option<Decided> {
-        match self {
-            Self::Done(decided) => Some(decided),
-            Self::Confirm(_) | Self::Forward => None,
         }
     }
 }

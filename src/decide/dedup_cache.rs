@@ -11,9 +11,10 @@
 //! forwarded checks a second that is 13 s, longer than the longest deadline (10 s). At higher
 //! rates, a repetition that arrives after [`ENTRIES_MAX`] other checks is counted a second time.
 
+use std::collections::VecDeque;
+
 use parking_lot::Mutex;
-use tidegate_limiter::engine::ActorId;
-use tidegate_limiter::store::Verdicts;
+use tidegate_limiter::{engine::ActorId, store::Verdicts};
 
 /// Entries of all senders together; about 100 bytes each.
 const ENTRIES_MAX: usize = 65_536;
@@ -35,13 +36,8 @@ pub(super) enum Once {
     Again(Verdicts),
 }
 
-#[derive(Debug, Default)]
-struct Set {
-    /// At most [`WAYS`].
-    entries: Vec<Entry>,
-    /// Index that is overwritten next, once the set is full.
-    oldest: usize,
-}
+/// At most [`WAYS`], the oldest first.
+type Set = VecDeque<Entry>;
 
 #[derive(Debug)]
 struct Entry {
@@ -63,11 +59,14 @@ impl DedupCache {
     ) -> Option<Once> {
         let mut set = self.set(sender, id).lock();
         let same = |entry: &&Entry| entry.id == id && entry.sender == sender;
-        if let Some(entry) = set.entries.iter().find(same) {
+        if let Some(entry) = set.iter().find(same) {
             return Some(Once::Again(entry.verdicts.clone()));
         }
         let verdicts = decide()?;
-        set.insert(Entry { sender, id, verdicts: verdicts.clone() });
+        if set.len() == WAYS {
+            set.pop_front();
+        }
+        set.push_back(Entry { sender, id, verdicts: verdicts.clone() });
         Some(Once::First(verdicts))
     }
 
@@ -81,17 +80,6 @@ impl DedupCache {
 impl Default for DedupCache {
     fn default() -> Self {
         Self { sets: std::iter::repeat_with(Mutex::default).take(SETS).collect() }
-    }
-}
-
-impl Set {
-    fn insert(&mut self, entry: Entry) {
-        if self.entries.len() < WAYS {
-            self.entries.push(entry);
-            return;
-        }
-        self.entries[self.oldest] = entry;
-        self.oldest = (self.oldest + 1) % WAYS;
     }
 }
 
@@ -147,7 +135,7 @@ mod tests {
         for id in 0..last {
             cache.once(SENDER, id, || Some(verdicts(1)));
         }
-        let held: usize = cache.sets.iter().map(|set| set.lock().entries.len()).sum();
+        let held: usize = cache.sets.iter().map(|set| set.lock().len()).sum();
         assert_eq!(held, ENTRIES_MAX);
         for id in 10..last {
             let again = cache.once(SENDER, id, || None);

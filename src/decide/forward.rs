@@ -9,20 +9,17 @@
 //!   (`dedup_cache.rs`), and to no other node.
 //! - *Too late*: the rule's `on_unavailable` decides. The owner may still count the check, once.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass};
-use tidegate_limiter::store::Verdicts;
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::{store::Verdicts, units::Hits};
 use tidegate_ownership::identity::NodeId;
 use tokio::time::Instant;
 
-use super::check::VerdictSource;
 use super::decider::{Decided, Decider, NoVerdict, Shared};
-use super::plan::PlannedCheck;
 use super::routing_attempts::{ATTEMPTS_MAX, Next, RoutingAttempts};
+use super::{check::VerdictSource, plan::PlannedCheck};
 
 /// The result of one attempt at one peer.
 enum Attempt {
@@ -75,17 +72,22 @@ impl Decider {
                 }
                 Next::GiveUp => return Err(NoVerdict::Unavailable),
             };
-            if attempts.count() > 1 {
+            if attempts.count > 1 {
                 counters.retried.fetch_add(1, Ordering::Relaxed);
             }
             if target == topology.me {
-                match self.decide_if_owned(scope, limits, hits, node.clock.now()) {
-                    Some(verdicts) => {
-                        return self.decided_here(check, hits, verdicts, deadline).await;
-                    }
-                    None => attempts.not_owner(handed_to()),
+                let decided = self.decide_if_owned(scope, limits, hits, node.clock.now());
+                let Some(verdicts) = decided else {
+                    attempts.not_owner(handed_to());
+                    continue;
+                };
+                self.announce_refund(scope, limits, hits);
+                let left = deadline.saturating_duration_since(Instant::now());
+                let needs_replica = self.needs_replica(rule.durability, hits, &verdicts);
+                if needs_replica && !self.is_confirmed(limits, left).await {
+                    return Err(NoVerdict::Unconfirmed);
                 }
-                continue;
+                return Ok((verdicts, VerdictSource::Local));
             }
             let Some(peer) = mesh.peer(&target) else { continue };
             match send(mesh, &peer, message(), deadline).await {
@@ -100,23 +102,6 @@ impl Decider {
                 Attempt::Failed(reason) => return Err(reason),
             }
         }
-    }
-
-    async fn decided_here(
-        &self,
-        check: &PlannedCheck,
-        hits: Hits,
-        verdicts: Verdicts,
-        deadline: Instant,
-    ) -> Result<Decided, NoVerdict> {
-        let PlannedCheck { rule, counters, .. } = check;
-        self.announce_refund(rule.scope, counters, hits);
-        let left = deadline.saturating_duration_since(Instant::now());
-        let needs_replica = self.needs_replica(rule.durability, hits, &verdicts);
-        if needs_replica && !self.is_confirmed(counters, left).await {
-            return Err(NoVerdict::Unconfirmed);
-        }
-        Ok((verdicts, VerdictSource::Local))
     }
 
     /// Sends a check again to the incarnation that `broken` was connected to, as often as the

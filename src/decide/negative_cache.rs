@@ -114,11 +114,7 @@ impl NegativeCache {
         checked: Timestamp,
     ) {
         let Some(wait) = shortest_wait(verdicts).filter(|_| hits.charge() > 0) else { return };
-        let until = checked.plus(wait.min(TTL_MAX));
-        self.put(
-            ticket,
-            Entry { counters: counters.into(), hits, verdicts: verdicts.clone(), checked, until },
-        );
+        self.put(ticket, counters, hits, verdicts, checked, wait.min(TTL_MAX));
     }
 
     /// The verdicts at `now` if a fixed window of these counters is cached and has not ended. Not
@@ -163,11 +159,7 @@ impl NegativeCache {
         };
         let refusals = verdicts.iter().filter(is_used_up);
         let Some(reset) = refusals.map(|verdict| verdict.reset).min() else { return };
-        let until = checked.plus(reset);
-        self.put(
-            ticket,
-            Entry { counters: counters.into(), hits, verdicts: verdicts.clone(), checked, until },
-        );
+        self.put(ticket, counters, hits, verdicts, checked, reset);
     }
 
     /// Drops all refusals at `token`, and those of checks that are being forwarded now.
@@ -177,19 +169,28 @@ impl NegativeCache {
         self.retain(&mut slot, |entry| entry.counters.iter().all(|it| it.key.token != token));
     }
 
-    fn put(&self, ticket: Ticket, entry: Entry) {
-        let Some(first) = entry.counters.first() else { return };
+    fn put(
+        &self,
+        ticket: Ticket,
+        counters: &[Counter],
+        hits: Hits,
+        verdicts: &Verdicts,
+        checked: Timestamp,
+        ttl: Span,
+    ) {
+        let Some(first) = counters.first() else { return };
         let mut slot = self.slot(first.key.token).lock();
         if slot.invalidations != ticket.0 {
             return;
         }
-        self.retain(&mut slot, |old| !old.has_keys_of(&entry.counters));
+        self.retain(&mut slot, |old| !old.has_keys_of(counters));
         if slot.entries.len() >= WAYS {
             slot.entries.remove(0);
         } else {
             self.len.fetch_add(1, Ordering::Relaxed);
         }
-        slot.entries.push(entry);
+        let (verdicts, until) = (verdicts.clone(), checked.plus(ttl));
+        slot.entries.push(Entry { counters: counters.into(), hits, verdicts, checked, until });
     }
 
     fn retain(&self, slot: &mut Slot, is_kept: impl Fn(&Entry) -> bool) {

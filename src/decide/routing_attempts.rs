@@ -22,8 +22,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_limiter::policy::Scope;
-use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::route::Topology;
+use tidegate_ownership::{identity::NodeId, route::Topology};
 
 /// Most attempts for one verdict.
 pub(super) const ATTEMPTS_MAX: u32 = 64;
@@ -59,8 +58,8 @@ pub(super) struct RoutingAttempts {
     referrals: u32,
     /// Whether a node replied `NotOwner` in this round.
     was_refused: bool,
-    /// Attempts in all rounds.
-    count: u32,
+    /// Attempts in all rounds so far.
+    pub(super) count: u32,
     pause: Duration,
 }
 
@@ -130,11 +129,6 @@ impl RoutingAttempts {
     /// The last node is connected but unresponsive or overloaded, so nothing was sent.
     pub(super) fn overloaded(&mut self) {
         self.overloaded.extend(self.tried.last().cloned());
-    }
-
-    /// Attempts so far.
-    pub(super) fn count(&self) -> u32 {
-        self.count
     }
 
     fn attempt(&mut self, node: &NodeId) -> Next {
@@ -224,7 +218,7 @@ mod tests {
         assert_eq!(attempts.next(&topology, true), attempt("a"));
         attempts.not_owner(Some(id("b")));
         assert_eq!(attempts.next(&topology, true), attempt("b"));
-        assert_eq!(attempts.count(), 3);
+        assert_eq!(attempts.count, 3);
     }
 
     #[test]
@@ -305,6 +299,6 @@ mod tests {
             }
             assert!(referrals <= ATTEMPTS_MAX, "attempts are bounded");
         }
-        assert_eq!(attempts.count(), ATTEMPTS_MAX);
+        assert_eq!(attempts.count, ATTEMPTS_MAX);
     }
 }

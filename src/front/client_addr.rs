@@ -33,15 +33,9 @@ pub fn client_address<'a>(
     trust: &Trust<'_>,
 ) -> IpAddr {
     let peer = peer.to_canonical();
-    let is_proxy = |addr: IpAddr| match trust {
-        Trust::Hops(_) => false,
-        Trust::Proxies(networks) => networks.iter().any(|network| network.contains(&addr)),
-    };
-    let peer_is_trusted = match trust {
-        Trust::Hops(hops) => *hops > 0,
-        Trust::Proxies(_) => is_proxy(peer),
-    };
-    if !peer_is_trusted {
+    let proxies: &[_] = if let Trust::Proxies(networks) = trust { networks } else { &[] };
+    let is_proxy = |addr: IpAddr| proxies.iter().any(|network| network.contains(&addr));
+    if !is_proxy(peer) && !matches!(trust, Trust::Hops(1..)) {
         return peer;
     }
     let mut hops =

@@ -1,33 +1,24 @@
 //! One HTTP connection, from the accepted socket to its end.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::{convert::Infallible, future::poll_fn, net::SocketAddr, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use http::{Request, Response};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{net::TcpStream, time::Instant};
+use tokio_util::{io::InspectReader, sync::CancellationToken};
+use tower::{BoxError, ServiceExt};
 
-use super::bounds::Bounds;
-use super::stats::ListenerStats;
-use super::timeouts::{InFlight, Next, Timeouts};
-use super::tls::Tls;
+use super::timeouts::{Next, Timeouts};
+use super::{bounds::Bounds, stats::ListenerStats, tls::Tls};
 
 /// Smallest read buffer hyper accepts.
 const HTTP1_BUFFER_MIN: usize = 8 * 1024;
@@ -44,12 +35,13 @@ const HTTP2_CONNECTION_WINDOW: u32 = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a listener accepts.
+#[derive(Clone, Debug)]
 pub enum Protocols {
     /// HTTP/1.1, and HTTP/2 with prior knowledge.
     Http,
-    /// HTTP/2 only.
-    Grpc,
+    /// HTTP/2 only; `None` for plain text.
+    Grpc(Option<Tls>),
 }
 
 /// A service that a listener runs for every request.
@@ -76,17 +68,14 @@ where
 }
 
 /// The body of a response.
-pub trait ResponseBody: Body<Data: Send, Error: Into<BodyError>> + Unpin + Send + 'static {}
+pub trait ResponseBody: Body<Data: Send, Error: Into<BoxError>> + Send + 'static {}
 
-impl<B: Body<Data: Send, Error: Into<BodyError>> + Unpin + Send + 'static> ResponseBody for B {}
-
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
+impl<B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static> ResponseBody for B {}
 
 /// An accepted connection.
 pub(super) struct Connection {
     pub(super) peer: SocketAddr,
     pub(super) protocols: Protocols,
-    pub(super) tls: Option<Tls>,
     pub(super) bounds: Bounds,
     pub(super) stats: Arc<ListenerStats>,
     pub(super) drain: CancellationToken,
@@ -104,7 +93,9 @@ impl Connection {
     pub(super) async fn run<S: HttpService>(self, stream: TcpStream, service: S) {
         // Responses are small segments; waiting to fill them only adds latency.
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.serve(stream, service).await };
+        let Protocols::Grpc(Some(tls)) = &self.protocols else {
+            return self.serve(stream, service).await;
+        };
         let handshake = tokio::time::timeout(self.bounds.header_timeout, tls.accept(stream));
         match self.drain.run_until_cancelled(handshake).await {
             None => {}
@@ -124,7 +115,12 @@ impl Connection {
     {
         let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
         let timeouts = Arc::new(Timeouts::new(header_timeout, idle_timeout, Instant::now()));
-        let io = TokioIo::new(Observed { stream, timeouts: Arc::clone(&timeouts) });
+        let observer = Arc::clone(&timeouts);
+        let io = TokioIo::new(InspectReader::new(stream, move |received| {
+            if observer.measures_headers() {
+                observer.read(received, Instant::now());
+            }
+        }));
         let streams = Streams::default();
         let builder = self.builder(streams.clone());
         let service = self.service(service, Arc::clone(&timeouts));
@@ -178,12 +174,12 @@ impl Connection {
         timeouts: Arc<Timeouts>,
     ) -> impl hyper::service::Service<
         Request<Incoming>,
-        Response = Response<InFlightBody<S::Body>>,
+        Response = Response<impl ResponseBody + use<S>>,
         Error = Infallible,
         Future: Send,
     > + use<S> {
         // Only HTTP requests are limited by address, and an extension is three allocations.
-        let peer = (self.protocols == Protocols::Http).then_some(Peer(self.peer));
+        let peer = matches!(self.protocols, Protocols::Http).then_some(Peer(self.peer));
         service_fn(move |mut request: Request<Incoming>| {
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
@@ -191,8 +187,9 @@ impl Connection {
             let in_flight = timeouts.begin();
             let response = service.clone().oneshot(request);
             async move {
-                let response = response.await?;
-                Ok(response.map(|body| InFlightBody { body, _in_flight: in_flight }))
+                // The request is in flight until its body is dropped, and this guard with it.
+                let guarded = move |error| (error, &in_flight).0;
+                response.await.map(|response| response.map(|body| body.map_err(guarded)))
             }
         })
     }
@@ -217,7 +214,7 @@ impl Connection {
             .keep_alive_timeout(HTTP2_PING_TIMEOUT);
         match self.protocols {
             Protocols::Http => builder,
-            Protocols::Grpc => {
+            Protocols::Grpc(_) => {
                 // gRPC clients do not use the date of a response.
                 builder.http2().auto_date_header(false);
                 builder.http2_only()
@@ -269,85 +266,5 @@ impl Streams {
         // A stream with a response wakes the connection, which then writes it.
         while let Poll::Ready(Some(())) = pending.poll_next_unpin(cx) {}
         Poll::Pending
-    }
-}
-
-/// A response body whose request is in flight until the body is dropped.
-struct InFlightBody<B> {
-    body: B,
-    _in_flight: InFlight,
-}
-
-impl<B: Body + Unpin> Body for InFlightBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A stream whose received bytes are passed to [`Timeouts`].
-struct Observed<I> {
-    stream: I,
-    timeouts: Arc<Timeouts>,
-}
-
-impl<I: AsyncRead + Unpin> AsyncRead for Observed<I> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if let Some(received) = buf.filled().get(before..)
-            && !received.is_empty()
-            && self.timeouts.measures_headers()
-        {
-            self.timeouts.read(received, Instant::now());
-        }
-        polled
-    }
-}
-
-impl<I: AsyncWrite + Unpin> AsyncWrite for Observed<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -8,36 +8,17 @@
 //! (HTTP/1 `Connection: close`, HTTP/2 GOAWAY), wait for at most `drain_timeout`, drop the rest and
 //! count it.
 
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{io, sync::Arc, time::Duration};
 
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::bounds::Bounds;
-use super::connection::Connection;
 pub use super::connection::{HttpService, Peer, Protocols};
 pub use super::stats::ListenerStats;
-use super::tls::Tls;
+use super::{bounds::Bounds, connection::Connection};
 
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a listener accepts.
-#[derive(Clone, Debug)]
-pub struct Transport {
-    pub protocols: Protocols,
-    /// `None` for plain text.
-    pub tls: Option<Tls>,
-}
-
-impl From<Protocols> for Transport {
-    fn from(protocols: Protocols) -> Self {
-        Self { protocols, tls: None }
-    }
-}
 
 /// Serves connections until `drain` is cancelled and the last one has ended.
 ///
@@ -45,12 +26,11 @@ impl From<Protocols> for Transport {
 pub async fn serve<S: HttpService>(
     listener: TcpListener,
     service: S,
-    transport: impl Into<Transport>,
+    protocols: Protocols,
     bounds: &Bounds,
     stats: Arc<ListenerStats>,
     drain: CancellationToken,
 ) {
-    let Transport { protocols, tls } = transport.into();
     let mut connections = JoinSet::new();
     loop {
         let has_room = connections.len() < bounds.connections_max;
@@ -63,8 +43,7 @@ pub async fn serve<S: HttpService>(
                     stats.accepted.add(1);
                     let connection = Connection {
                         peer,
-                        protocols,
-                        tls: tls.clone(),
+                        protocols: protocols.clone(),
                         bounds: bounds.clone(),
                         stats: Arc::clone(&stats),
                         drain: drain.clone(),
@@ -79,13 +58,28 @@ pub async fn serve<S: HttpService>(
         }
     }
     drop(listener);
+    finish(connections, bounds.drain_timeout, &stats).await;
+}
+
+/// Waits until all connections have ended, and drops those that did not within `drain_timeout`.
+pub(super) async fn finish(
+    mut connections: JoinSet<()>,
+    drain_timeout: Duration,
+    stats: &ListenerStats,
+) {
     let all_ended = async {
         while let Some(ended) = connections.join_next().await {
             stats.connection_ended(&ended);
         }
     };
-    if tokio::time::timeout(bounds.drain_timeout, all_ended).await.is_err() {
-        stats.connections_dropped(connections.len());
+    if tokio::time::timeout(drain_timeout, all_ended).await.is_err() {
+        let open = connections.len();
+        stats.dropped.add(open as u64);
+        stats.ended.add(open as u64);
+        tracing::warn!(
+            connections = open,
+            "dropping connections that did not end within limits.drain_timeout"
+        );
         connections.shutdown().await;
     }
 }

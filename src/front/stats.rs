@@ -53,16 +53,6 @@ impl ListenerStats {
         }
     }
 
-    /// Counts the connections that are dropped because they did not end within the drain timeout.
-    pub(super) fn connections_dropped(&self, open: usize) {
-        self.dropped.add(open as u64);
-        self.ended.add(open as u64);
-        tracing::warn!(
-            connections = open,
-            "dropping connections that did not end within limits.drain_timeout"
-        );
-    }
-
     /// Counts that accepting pauses.
     pub(super) fn at_capacity(&self, connections_max: usize) {
         self.full.add(1);

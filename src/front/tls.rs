@@ -7,20 +7,16 @@
 //!
 //! TLS 1.2 is accepted too, because Envoy as a client offers nothing later by default.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{fs::File, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use rustls::{RootCertStore, pki_types::pem::PemObject};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Grpc, UserError};
@@ -47,67 +43,43 @@ pub struct Reloader {
     last: Result<Contents, String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+#[derive(Clone, Debug)]
+struct Files {
     /// The chain, the listener's own certificate first.
-    pub cert: PathBuf,
-    pub key: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
     /// Authorities of client certificates; without it, clients need none.
-    pub client_ca: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
 }
 
 /// The TLS configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    #[error("{}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("{}: holds no {what} in PEM", path.display())]
-    Empty { path: PathBuf, what: &'static str },
-    /// A file is larger than [`FILE_BYTES_MAX`].
-    #[error("{}: larger than 1 MiB", path.display())]
-    TooLarge { path: PathBuf },
-    /// Certificate and key do not work, alone or together.
-    #[error("{}: {source}", path.display())]
-    Unusable {
-        /// The most likely cause.
-        path: PathBuf,
-        source: rustls::Error,
-    },
-    /// The authorities of client certificates cannot be used.
-    #[error("{}: {problem}", path.display())]
-    Authorities { path: PathBuf, problem: String },
+#[error("{}: {problem}", path.display())]
+pub struct Error {
+    /// The most likely cause.
+    path: PathBuf,
+    problem: String,
+    fix: &'static str,
 }
+
+const GIVE_PEM: &str = "give a PEM file that holds one";
 
 impl Tls {
     /// Reads the files that the configuration names; `None` when it names none.
     ///
     /// # Errors
     ///
-    /// As [`Tls::load`].
+    /// A file cannot be read, is too large, or is no valid configuration.
     pub fn of(grpc: &Grpc) -> Result<Option<(Self, Reloader)>, Error> {
         let (Some(cert), Some(key)) = (&grpc.tls_cert, &grpc.tls_key) else { return Ok(None) };
         let (cert, key) = (cert.clone(), key.clone());
         let files = Files { cert, key, client_ca: grpc.client_ca.clone() };
         // Validated with the configuration.
-        let san = grpc.client_san.as_deref().map(str::to_owned);
-        let client_san = san.and_then(|san| ServerName::try_from(san).ok());
-        Self::load(files, client_san).map(Some)
-    }
-
-    /// Reads the files for the first time.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read, is too large, or is no valid configuration.
-    pub fn load(
-        files: Files,
-        client_san: Option<ServerName<'static>>,
-    ) -> Result<(Self, Reloader), Error> {
+        let client_san = grpc.client_san.clone().and_then(|san| ServerName::try_from(san).ok());
         let contents = files.read()?;
         let config = files.config(&contents)?;
         let tls = Self { config: Arc::new(ArcSwap::from_pointee(config)), client_san };
-        Ok((tls.clone(), Reloader { files, tls, last: Ok(contents) }))
+        Ok(Some((tls.clone(), Reloader { files, tls, last: Ok(contents) })))
     }
 
     /// The handshake of a connection. The caller bounds its time.
@@ -151,10 +123,9 @@ impl Reloader {
         if read == self.last {
             return;
         }
-        let outcome = match &read {
-            Ok(contents) => self.files.config(contents).map_err(|error| error.to_string()),
-            Err(error) => Err(error.clone()),
-        };
+        let outcome = read
+            .clone()
+            .and_then(|contents| self.files.config(&contents).map_err(|error| error.to_string()));
         self.last = read;
         match outcome {
             Ok(config) => {
@@ -192,21 +163,24 @@ impl Files {
     fn config(&self, contents: &Contents) -> Result<ServerConfig, Error> {
         let chain = certificates(&self.cert, &contents.cert)?;
         let key = PrivateKeyDer::from_pem_slice(&contents.key)
-            .map_err(|_| Error::Empty { path: self.key.clone(), what: "private key" })?;
+            .map_err(|_| Error::new(&self.key, &"holds no private key in PEM", GIVE_PEM))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let unusable = |source| Error::Unusable { path: self.cert.clone(), source };
+        // Certificate and key do not work, alone or together.
+        let unusable = |source: rustls::Error| {
+            Error::new(&self.cert, &source, "give a certificate and the key it was made with")
+        };
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(unusable)?;
         let builder = match (&self.client_ca, &contents.client_ca) {
             (Some(path), Some(bytes)) => {
-                let problem = |problem: String| Error::Authorities { path: path.clone(), problem };
                 let mut roots = RootCertStore::empty();
                 for cert in certificates(path, bytes)? {
-                    roots.add(cert).map_err(|error| problem(error.to_string()))?;
+                    roots.add(cert).map_err(|error| Error::new(path, &error, GIVE_PEM))?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
-                let verifier = verifier.build().map_err(|error| problem(error.to_string()))?;
+                let verifier =
+                    verifier.build().map_err(|error| Error::new(path, &error, GIVE_PEM))?;
                 builder.with_client_cert_verifier(verifier)
             }
             _ => builder.with_no_client_auth(),
@@ -220,33 +194,33 @@ impl Files {
     }
 }
 
+impl Error {
+    fn new(path: &Path, problem: &impl ToString, fix: &'static str) -> Self {
+        Self { path: path.to_owned(), problem: problem.to_string(), fix }
+    }
+}
+
 impl From<Error> for UserError {
     fn from(error: Error) -> Self {
-        let fix = match error {
-            Error::Unreadable { .. } => "check the path, and who may read it",
-            Error::Empty { .. } | Error::Authorities { .. } => "give a PEM file that holds one",
-            Error::TooLarge { .. } => "give the certificates that are needed here alone",
-            Error::Unusable { .. } => "give a certificate and the key it was made with",
-        };
-        Self::new(format!("[grpc] TLS: {error}"), fix)
+        Self::new(format!("[grpc] TLS: {error}"), error.fix)
     }
 }
 
 fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let empty = || Error::Empty { path: path.to_owned(), what: "certificate" };
-    let found: Vec<_> =
-        CertificateDer::pem_slice_iter(bytes).collect::<Result<_, _>>().map_err(|_| empty())?;
-    if found.is_empty() { Err(empty()) } else { Ok(found) }
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
+    let found = found.ok().filter(|found| !found.is_empty());
+    found.ok_or_else(|| Error::new(path, &"holds no certificate in PEM", GIVE_PEM))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
+        .map_err(|error| Error::new(path, &error, "check the path, and who may read it"))?;
     // A truncated bundle might miss an authority.
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(Error::TooLarge { path: path.to_owned() });
+        let fix = "give the certificates that are needed here alone";
+        return Err(Error::new(path, &"larger than 1 MiB", fix));
     }
     Ok(bytes)
 }

@@ -27,8 +27,8 @@ use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::resp;
-use crate::front::rls::{self, RlsServer};
-use crate::front::serve::{HttpService, ListenerStats, Protocols, Transport, serve};
+use crate::front::rls::{self, RlsService};
+use crate::front::serve::{HttpService, ListenerStats, Protocols, serve};
 use crate::front::tls::Tls;
 use crate::observe::metrics::Listener;
 
@@ -110,14 +110,14 @@ impl Bound {
     async fn serve(
         self,
         service: impl HttpService,
-        transport: impl Into<Transport>,
+        protocols: Protocols,
         bounds: &Bounds,
         may_open: impl Future<Output = ()>,
         drain: &CancellationToken,
     ) -> Result<(), UserError> {
         let stats = self.stats.clone();
         if let Some(listener) = self.open(may_open, drain).await? {
-            serve(listener, service, transport, bounds, stats, drain.clone()).await;
+            serve(listener, service, protocols, bounds, stats, drain.clone()).await;
         }
         Ok(())
     }
@@ -185,7 +185,11 @@ impl Listeners {
             auth: config.auth.clone(),
             stats: http.stats.clone(),
         });
-        let rls = RlsServer::new(decider(&metrics.grpc), bounds.clone(), grpc.stats.clone());
+        let rls = RlsService {
+            decide: decider(&metrics.grpc),
+            bounds: bounds.clone(),
+            stats: grpc.stats.clone(),
+        };
         let grpc_routes = rls::routes(rls, grpc_health);
         let resp_listener =
             resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), resp.stats.clone());
@@ -194,8 +198,7 @@ impl Listeners {
         let admin_router =
             admin::router(admin::AdminState { inspect: view, probes, drain: on_demand.clone() });
         async move {
-            let plain = Protocols::Http;
-            let grpc_wire = Transport { protocols: Protocols::Grpc, tls: grpc_tls };
+            let (plain, grpc_tls) = (Protocols::Http, Protocols::Grpc(grpc_tls));
             let resp = async {
                 if let Some(listener) = resp.open(joined.cancelled(), &drain).await? {
                     let served = resp::serve(listener, resp_listener, drain.clone()).await;
@@ -204,10 +207,10 @@ impl Listeners {
                 Ok(())
             };
             tokio::try_join!(
-                http.serve(http_router, plain, &bounds, joined.cancelled(), &drain),
-                grpc.serve(grpc_routes, grpc_wire, &bounds, joined.cancelled(), &drain),
+                http.serve(http_router, plain.clone(), &bounds, joined.cancelled(), &drain),
+                grpc.serve(grpc_routes, grpc_tls, &bounds, joined.cancelled(), &drain),
                 resp,
-                admin.serve(admin_router, plain, &bounds, ready(()), &drain),
+                admin.serve(admin_router, plain.clone(), &bounds, ready(()), &drain),
                 debug.serve(debug_router, plain, &bounds, ready(()), &drain),
             )
             .map(drop)

@@ -12,7 +12,7 @@
 //! | rule files that both limiters accept (`--strict-compat`) | [`rule_files`] | `rules_cli` |
 //! | rules over xDS | `crate::xds` | `xds` |
 //! | gRPC service, headers, metadata, quota and shadow mode | `crate::front::rls` | `rls_*` |
-//! | `/json`, `/healthcheck` | `crate::front::http::ratelimit` | `front` (`ratelimit`), `process` |
+//! | `/json`, `/healthcheck` | `crate::front::http` | `front` (`ratelimit`), `process` |
 //!
 //! The last rows are elsewhere because they serve tidegate's own users as well: the rules are one
 //! pure crate, and the listeners share their bounds and their decision path. The sections

@@ -37,22 +37,18 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::request::Parts;
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode, request::Parts};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::engine::Retry;
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::{engine::Retry, units::Hits};
 
-use super::listener::{HttpListener, denied_status};
-use super::original::{self, Ambiguous, Original};
+use super::listener::{HttpListener, denied_status, problem, undecided};
+use super::original::{self, Ambiguous};
 use super::path;
-use super::problem::{problem, undecided};
-use crate::config::Auth;
 use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
 use crate::decide::{CheckRequest, Decide};
 use crate::front::bounds::{Bounds, Refusal};
-use crate::front::serve::Peer;
 use crate::front::{Probes, client_addr, render};
+use crate::{config::Auth, front::serve::Peer};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
@@ -87,13 +83,10 @@ pub(super) async fn auth<D: Decide, P: Probes>(
     request: Request,
 ) -> Response {
     let (parts, _) = request.into_parts();
-    match answer(&listener, &parts).await {
-        Ok(response) => response,
-        Err(error) => {
-            listener.stats.refused.add(1);
-            problem(error.status(), &error.to_string())
-        }
-    }
+    answer(&listener, &parts).await.unwrap_or_else(|error| {
+        listener.stats.refused.add(1);
+        problem(error.status(), &error.to_string())
+    })
 }
 
 async fn answer<D: Decide, P: Probes>(
@@ -164,24 +157,17 @@ fn values<'a>(
     let value = |entry: &AuthEntry| match &entry.value {
         AuthValue::Header(name) => original::text(&parts.headers, name),
         AuthValue::ClientAddress => client.clone(),
-        value => Some(of_original(value, &original)),
+        AuthValue::Path => Some(original.path.clone()),
+        AuthValue::PathPrefix(segments) => Some(path::prefix(&original.path, *segments).to_owned()),
+        AuthValue::Method => Some(original.method.clone()),
+        AuthValue::Host => Some(original.host.clone()),
+        AuthValue::Constant(value) => Some(value.clone()),
     };
     let values = |descriptor: &'a AuthDescriptor| {
         let pair = |entry: &'a AuthEntry| Some((entry.key.as_str(), value(entry)?));
         descriptor.entries.iter().map(pair).collect::<Option<Values<'a>>>()
     };
     Ok(auth.descriptors.iter().filter_map(values).collect())
-}
-
-fn of_original(value: &AuthValue, original: &Original) -> String {
-    match value {
-        AuthValue::Path => original.path.clone(),
-        AuthValue::PathPrefix(segments) => path::prefix(&original.path, *segments).to_owned(),
-        AuthValue::Method => original.method.clone(),
-        AuthValue::Host => original.host.clone(),
-        AuthValue::Constant(value) => value.clone(),
-        AuthValue::Header(_) | AuthValue::ClientAddress => String::new(),
-    }
 }
 
 /// The client's address, grouped by prefix; `None` only if the listener has no peer address.

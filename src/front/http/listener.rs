@@ -1,21 +1,18 @@
-//! What the handlers of the HTTP listener share: its parts, reading a body, deciding.
+//! What the handlers of the HTTP listener share: its parts, deciding, reading a body, responses in
+//! JSON.
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::HeaderValue;
-use http::{StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Method, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 
-use super::problem::problem;
-use crate::config::Auth;
 use crate::decide::{CheckRequest, CheckResponse, Decide};
-use crate::front::bounds::Bounds;
-use crate::front::serve::ListenerStats;
-use crate::front::within;
+use crate::{config::Auth, front::bounds::Bounds, front::serve::ListenerStats, front::within};
 
 /// The parts of the HTTP listener.
 #[derive(Debug)]
@@ -81,8 +78,38 @@ pub(super) async fn read_body(
 /// Closes the connection after the response: the rest of the body is not read.
 fn closing(mut response: Response, version: Version) -> Response {
     if version < Version::HTTP_2 {
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(http::header::CONNECTION, close);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+// === JSON ===
+
+/// An error: `{"error": text}`, where the text is one line that says what to do.
+pub(super) fn problem(status: StatusCode, text: &str) -> Response {
+    json(status, serde_json::json!({ "error": text }).to_string())
+}
+
+/// A response whose body is JSON already.
+pub(super) fn json(status: StatusCode, body: String) -> Response {
+    (status, [(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// The response to a request that could not be decided in time.
+pub(super) fn undecided() -> Response {
+    let response = problem(StatusCode::SERVICE_UNAVAILABLE, "no decision in time; try again");
+    ([(RETRY_AFTER, "1")], response).into_response()
+}
+
+pub(super) async fn not_found(uri: Uri) -> Response {
+    // The header limit bounds the path, at a length that is too much for an error.
+    let path: String = uri.path().chars().take(100).collect();
+    let text = format!("there is nothing at {path}; GET / lists what there is");
+    problem(StatusCode::NOT_FOUND, &text)
+}
+
+pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> Response {
+    let path = uri.path();
+    let text = format!("{method} is not for {path}; GET / lists what there is");
+    problem(StatusCode::METHOD_NOT_ALLOWED, &text)
 }

@@ -22,8 +22,6 @@ pub mod json;
 mod listener;
 mod original;
 pub mod path;
-mod problem;
-mod ratelimit;
 mod status_pages;
 
 use std::sync::Arc;
@@ -40,8 +38,8 @@ use crate::decide::Decide;
 pub fn router<D: Decide, P: Probes>(listener: HttpListener<D, P>) -> Router {
     Router::new()
         .route("/v1/check", post(check::check::<D, P>))
-        .route("/json", any(ratelimit::json::<D, P>))
-        .route("/healthcheck", any(ratelimit::healthcheck::<D, P>))
+        .route("/json", any(check::envoy_check::<D, P>))
+        .route("/healthcheck", any(status_pages::healthcheck::<D, P>))
         .route("/auth", any(auth::auth::<D, P>))
         .route("/auth/", any(auth::auth::<D, P>))
         .route("/auth/{*rest}", any(auth::auth::<D, P>))
@@ -49,7 +47,7 @@ pub fn router<D: Decide, P: Probes>(listener: HttpListener<D, P>) -> Router {
         .route("/readyz", get(status_pages::readyz::<D, P>))
         .route("/metrics", get(status_pages::metrics::<D, P>))
         .route("/", get(status_pages::index))
-        .fallback(problem::not_found)
-        .method_not_allowed_fallback(problem::method_not_allowed)
+        .fallback(listener::not_found)
+        .method_not_allowed_fallback(listener::method_not_allowed)
         .with_state(Arc::new(listener))
 }

@@ -58,17 +58,14 @@ pub(super) fn original(
         }
         configured => configured,
     };
-    let (uri, method, host) = match which {
-        OriginalFrom::XOriginal => {
-            (text(headers, &X_ORIGINAL_URI), text(headers, &X_ORIGINAL_METHOD), None)
+    let names = match which {
+        OriginalFrom::XOriginal => [Some(X_ORIGINAL_URI), Some(X_ORIGINAL_METHOD), None],
+        OriginalFrom::XForwarded => {
+            [X_FORWARDED_URI, X_FORWARDED_METHOD, X_FORWARDED_HOST].map(Some)
         }
-        OriginalFrom::XForwarded => (
-            text(headers, &X_FORWARDED_URI),
-            text(headers, &X_FORWARDED_METHOD),
-            text(headers, &X_FORWARDED_HOST),
-        ),
-        OriginalFrom::Auto | OriginalFrom::Request => (None, None, None),
+        OriginalFrom::Auto | OriginalFrom::Request => [None, None, None],
     };
+    let [uri, method, host] = names.map(|name| text(headers, &name?));
     let own_path = || {
         let path = parts.uri.path();
         path.strip_prefix(MOUNT).unwrap_or(path).to_owned()

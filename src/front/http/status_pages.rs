@@ -2,38 +2,40 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::response::Response;
-use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use axum::{body::Body, extract::State};
+use http::{StatusCode, header::CONTENT_TYPE};
 
-use super::listener::HttpListener;
-use super::problem::json;
+use super::listener::{HttpListener, json};
 use crate::front::Probes;
 
 /// The format of prometheus-client.
-const OPEN_METRICS: HeaderValue =
-    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(super) async fn healthz() -> Response {
-    page(StatusCode::OK, TEXT, "ok\n".to_owned())
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
 }
 
 pub(super) async fn readyz<D, P: Probes>(
     State(listener): State<Arc<HttpListener<D, P>>>,
-) -> Response {
-    match listener.probes.ready() {
-        Ok(()) => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
-        Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("not ready: {why}\n")),
-    }
+) -> Result<&'static str, (StatusCode, String)> {
+    let unready = |why| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n"));
+    listener.probes.ready().map(|()| "ready\n").map_err(unready)
+}
+
+/// `/healthcheck` of the HTTP port of envoyproxy/ratelimit: `OK`, or 500 with the reason, where
+/// envoyproxy/ratelimit gives none. Source: its `src/server/health.go`.
+pub(super) async fn healthcheck<D, P: Probes>(
+    State(listener): State<Arc<HttpListener<D, P>>>,
+) -> Result<Body, (StatusCode, Body)> {
+    let unready = |why| (StatusCode::INTERNAL_SERVER_ERROR, Body::from(format!("{why}\n")));
+    listener.probes.ready().map(|()| Body::from("OK")).map_err(unready)
 }
 
 pub(super) async fn metrics<D, P: Probes>(
     State(listener): State<Arc<HttpListener<D, P>>>,
-) -> Response {
-    page(StatusCode::OK, OPEN_METRICS, listener.probes.metrics())
+) -> impl IntoResponse {
+    ([(CONTENT_TYPE, OPEN_METRICS)], listener.probes.metrics())
 }
 
 pub(super) async fn index() -> Response {
@@ -51,11 +53,4 @@ pub(super) async fn index() -> Response {
         },
     });
     json(StatusCode::OK, index.to_string())
-}
-
-fn page(status: StatusCode, content_type: HeaderValue, body: String) -> Response {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
 }

@@ -110,13 +110,11 @@ fn number(text: &[u8]) -> Result<i64, String> {
 }
 
 fn other<'a>(name: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, String> {
-    let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
-    if is("POST") || is("HOST:") {
+    if is(name, "POST") || is(name, "HOST:") {
         return Ok(Command::Http);
     }
-    let Some((_, arity, _, session_command)) = COMMANDS.iter().find(|(known, ..)| is(known)) else {
-        return Err(unknown(words));
-    };
+    let known = COMMANDS.iter().find(|(known, ..)| is(name, known));
+    let Some((_, arity, _, session_command)) = known else { return Err(unknown(words)) };
     let given = i64::try_from(words.len()).unwrap_or(i64::MAX);
     if if *arity < 0 { given < -arity } else { given != *arity } {
         return Err(wrong_number(name));
@@ -133,7 +131,7 @@ fn check<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
     };
     let [_, domain, pairs @ ..] = &words[..] else { return Err(wrong_number(b"tg.check")) };
     let (hits, pairs) = match pairs {
-        [pairs @ .., option, hits] if !pairs.is_empty() && option.eq_ignore_ascii_case(b"HITS") => {
+        [pairs @ .., option, hits] if !pairs.is_empty() && is(option, "HITS") => {
             let wrong = "ERR value is not an integer or out of range";
             (integer(hits).ok_or(wrong)?, pairs)
         }
@@ -149,6 +147,11 @@ fn check<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
     let entries = pairs.chunks(2).map(entry).collect::<Result<Vec<_>, _>>()?;
     let descriptor = Descriptor { entries, hits: None, limit: None };
     Ok(Command::Check { domain: text(domain)?, descriptor, hits: Hits::new(hits) })
+}
+
+/// Whether a word from a client is this name or option.
+pub(super) fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
 }
 
 /// The error of Redis.

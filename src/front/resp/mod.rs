@@ -2,9 +2,9 @@
 //! rules.
 //!
 //! ```text
-//! serve.rs ── accepts ──▶ workers.rs ── connection.rs: read ─▶ read.rs ─▶ command.rs
-//!                                           ▲                                │
-//!                                           └─ write ◀─ reply.rs ◀─ batch.rs ◀┘ decides
+//! serve.rs ── accepts ──▶ connection.rs: read ─▶ read.rs ─▶ command.rs
+//!                              ▲                                │
+//!                              └─ write ◀─ reply.rs ◀─ batch.rs ◀┘ decides
 //! ```
 //!
 //! All complete commands of one read are decided together, consecutive `CL.THROTTLE`s by one call,
@@ -39,7 +39,6 @@ mod connection;
 mod listener;
 mod serve;
 mod server_info;
-mod workers;
 
 pub use listener::Listener;
 pub use serve::serve;

@@ -72,6 +72,12 @@ impl Replies {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
+    /// Two bulk strings: an entry of a map.
+    pub fn pair(&mut self, key: &str, value: &str) {
+        self.bulk(key.as_bytes());
+        self.bulk(value.as_bytes());
+    }
+
     pub fn null(&mut self, protocol: Protocol) {
         self.bytes.extend_from_slice(match protocol {
             Protocol::Resp2 => b"$-1\r\n",

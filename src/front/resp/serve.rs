@@ -1,21 +1,25 @@
-//! The accept loop: assigns connections to the workers, and drains them.
+//! The accept loop, and the worker threads, each with its own event loop.
+//!
+//! A connection is assigned to the worker with the fewest and stays there. So its reads, decisions
+//! and writes happen on the thread that receives the events of its socket, and no thread has to
+//! wake another.
 //!
 //! *Drain*, when the token is cancelled: stop accepting, let connections answer what they have read
 //! and close them, wait for at most `drain_timeout`, drop the rest and count it.
 
-use std::sync::Arc;
+use std::net::TcpStream as StdStream;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::{io, sync::Arc, thread};
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::{runtime::Builder, task::JoinSet};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::connection::Drain;
-use super::listener::Listener;
-use super::workers::{Worker, WorkerContext, WorkerEnded};
+use super::connection::{Connection, Drain};
+use super::{busy_poll, listener::Listener, session::Session};
 use crate::decide::Throttle;
-use crate::front::serve::pause_after;
-use crate::front::stats::ListenerStats;
+use crate::front::serve::{finish, pause_after};
 
 /// The listener failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,10 +27,14 @@ use crate::front::stats::ListenerStats;
 pub enum Error {
     /// The system provides no thread or event loop.
     #[error("failed to start a worker thread of the RESP listener: {0}")]
-    Start(#[from] std::io::Error),
-    #[error(transparent)]
-    Ended(#[from] WorkerEnded),
+    Start(#[from] io::Error),
+    /// A worker ended before the listener did.
+    #[error("a worker thread of the RESP listener ended")]
+    WorkerEnded,
 }
+
+/// Most accepted connections that a worker has not taken over yet; the accept loop waits.
+const ACCEPTED_MAX: usize = 64;
 
 /// Serves connections until `drain` is cancelled and the last one has ended.
 ///
@@ -38,78 +46,142 @@ pub async fn serve<D: Throttle>(
     listener: Listener<D>,
     drain: CancellationToken,
 ) -> Result<(), Error> {
-    let connections_max = listener.bounds.connections_max;
-    let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
-    let (threads, stats) = (listener.threads, listener.stats.clone());
+    let threads = match listener.threads {
+        0 => (thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
+        configured => configured,
+    };
     let listener = Arc::new(listener);
     let (worker_drain, next_id) = (Drain::default(), Arc::new(AtomicI64::new(1)));
     let start = |number| {
         let (listener, drain, next_id) = (listener.clone(), worker_drain.clone(), next_id.clone());
         Worker::start(number, WorkerContext { listener, drain, next_id })
     };
-    let workers: Vec<Worker> = (0..worker_count(threads)).map(start).collect::<Result<_, _>>()?;
-    let served = async {
-        loop {
-            let permit = connection_permit(&permits, connections_max, &stats).await;
-            match socket.accept().await {
-                Ok((stream, _)) => {
-                    stats.accepted.add(1);
-                    assign(stream, permit, &workers, &stats).await?;
-                }
-                Err(error) => pause_after(&error).await,
-            }
-        }
-    };
-    let result = drain.run_until_cancelled(served).await.unwrap_or(Ok(()));
+    let workers: Vec<Worker> = (0..threads).map(start).collect::<Result<_, _>>()?;
+    let accepting = accept(&socket, &listener, &workers);
+    let result = drain.run_until_cancelled(accepting).await.unwrap_or(Ok(()));
     drop(socket);
     worker_drain.is_on.store(true, Ordering::Relaxed);
     worker_drain.wake.cancel();
     for worker in workers {
-        worker.end().await;
+        drop(worker.accepted);
+        let _ = worker.ended.await;
     }
     result
 }
 
-/// Waits until one more connection is allowed.
-async fn connection_permit(
-    permits: &Arc<Semaphore>,
-    connections_max: usize,
-    stats: &ListenerStats,
-) -> OwnedSemaphorePermit {
+/// Accepts connections, and assigns each to the worker with the fewest.
+async fn accept<D>(
+    socket: &TcpListener,
+    listener: &Listener<D>,
+    workers: &[Worker],
+) -> Result<(), Error> {
+    let (stats, connections_max) = (&listener.stats, listener.bounds.connections_max);
+    let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     loop {
-        if let Ok(permit) = permits.clone().try_acquire_owned() {
-            return permit;
+        if permits.available_permits() == 0 {
+            stats.at_capacity(connections_max);
         }
-        stats.at_capacity(connections_max);
-        // The semaphore is never closed.
-        if let Ok(permit) = permits.clone().acquire_owned().await {
-            return permit;
-        }
+        // Never `None`: the semaphore is not closed.
+        let permit = permits.clone().acquire_owned().await.ok();
+        let stream = match socket.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                pause_after(&error).await;
+                continue;
+            }
+        };
+        stats.accepted.add(1);
+        // Replies are small segments; waiting to fill them only adds latency.
+        let _ = stream.set_nodelay(true);
+        let Ok(stream) = stream.into_std() else {
+            stats.ended.add(1);
+            continue;
+        };
+        let fewest = workers.iter().min_by_key(|worker| Arc::strong_count(&worker.open));
+        let worker = fewest.ok_or(Error::WorkerEnded)?;
+        let accepted = Accepted { stream, permits: (permit, worker.open.clone()) };
+        worker.accepted.send(accepted).await.map_err(|_| Error::WorkerEnded)?;
     }
 }
 
-/// Assigns a connection to the worker with the fewest.
-async fn assign(
-    stream: TcpStream,
-    permit: OwnedSemaphorePermit,
-    workers: &[Worker],
-    stats: &ListenerStats,
-) -> Result<(), Error> {
-    // Replies are small segments; waiting to fill them only adds latency.
-    let _ = stream.set_nodelay(true);
-    let Ok(stream) = stream.into_std() else {
-        stats.ended.add(1);
-        return Ok(());
-    };
-    let Some(worker) = workers.iter().min_by_key(|worker| worker.open()) else {
-        return Err(WorkerEnded.into());
-    };
-    Ok(worker.assign(stream, permit).await?)
+/// The handle of a worker thread. The worker ends when `accepted` is dropped and its connections
+/// have ended.
+#[derive(Debug)]
+struct Worker {
+    accepted: mpsc::Sender<Accepted>,
+    /// Held by each of its connections too, also by those that it has not taken over yet.
+    open: Arc<()>,
+    ended: oneshot::Receiver<()>,
 }
 
-fn worker_count(configured: usize) -> usize {
-    match configured {
-        0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
-        configured => configured,
+/// A connection that its worker has not taken over yet.
+#[derive(Debug)]
+struct Accepted {
+    stream: StdStream,
+    /// Count it for the listener and for its worker until it ends.
+    permits: (Option<OwnedSemaphorePermit>, Arc<()>),
+}
+
+/// What every worker serves connections with.
+#[derive(Debug)]
+struct WorkerContext<D> {
+    listener: Arc<Listener<D>>,
+    drain: Drain,
+    /// The id of the next connection, for all workers.
+    next_id: Arc<AtomicI64>,
+}
+
+impl Worker {
+    /// Starts a worker, if the system provides a thread and an event loop.
+    fn start<D: Throttle>(number: usize, context: WorkerContext<D>) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (accepted, receiver) = mpsc::channel(ACCEPTED_MAX);
+        let (ending, ended) = oneshot::channel();
+        thread::Builder::new().name(format!("resp-{number}")).spawn(move || {
+            runtime.block_on(context.run(receiver));
+            // The receiver is gone when the listener was dropped.
+            let _ = ending.send(());
+        })?;
+        Ok(Self { accepted, open: Arc::default(), ended })
+    }
+}
+
+impl<D: Throttle> WorkerContext<D> {
+    async fn run(self, mut receiver: mpsc::Receiver<Accepted>) {
+        let polling = AbortOnDropHandle::new(tokio::spawn(busy_poll::run()));
+        let stats = &self.listener.stats;
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = receiver.recv() => match accepted {
+                    Some(accepted) => self.spawn(accepted, &mut connections),
+                    None => break,
+                },
+                Some(ended) = connections.join_next() => stats.connection_ended(&ended),
+            }
+        }
+        finish(connections, self.listener.bounds.drain_timeout, stats).await;
+        drop(polling);
+    }
+
+    fn spawn(&self, accepted: Accepted, connections: &mut JoinSet<()>) {
+        let Accepted { stream, permits } = accepted;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let connected = TcpStream::from_std(stream).and_then(|stream| {
+            let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
+            let session = Session::new(id, peer, local, &self.listener.credentials);
+            Ok((stream, session))
+        });
+        let Ok((stream, session)) = connected else {
+            // The client has disconnected already.
+            self.listener.stats.ended.add(1);
+            return;
+        };
+        let (listener, drain) = (self.listener.clone(), self.drain.clone());
+        let connection = Connection { listener, stream, session, drain };
+        connections.spawn(async move {
+            connection.run().await;
+            drop(permits);
+        });
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::command::{COMMANDS, unknown_subcommand, wrong_number};
+use super::command::{COMMANDS, is, unknown_subcommand, wrong_number};
 use super::read::Words;
 use super::reply::{Protocol, Replies};
 
@@ -18,14 +18,10 @@ const SETTINGS: [(&str, &str); 3] = [("save", ""), ("appendonly", "no"), ("datab
 /// The reply to `HELLO`.
 pub(super) fn hello(id: i64, protocol: Protocol, replies: &mut Replies) {
     replies.map(7, protocol);
-    let mut text = |key: &str, value: &str| {
-        replies.bulk(key.as_bytes());
-        replies.bulk(value.as_bytes());
-    };
-    text("server", "tidegate");
-    text("version", env!("CARGO_PKG_VERSION"));
-    text("mode", "standalone");
-    text("role", "master");
+    replies.pair("server", "tidegate");
+    replies.pair("version", env!("CARGO_PKG_VERSION"));
+    replies.pair("mode", "standalone");
+    replies.pair("role", "master");
     for (key, value) in [("proto", protocol.number()), ("id", id)] {
         replies.bulk(key.as_bytes());
         replies.integer(value);
@@ -50,11 +46,8 @@ pub(super) fn info(sections: &Words<'_>, port: u16) -> String {
         ("Cluster", "cluster_enabled:0\r\n".to_owned()),
     ];
     let is_requested = |name: &str| {
-        let is = |section: &&[u8], name: &str| section.eq_ignore_ascii_case(name.as_bytes());
-        let named = |section| {
-            is(section, name) || ["all", "default", "everything"].iter().any(|it| is(section, it))
-        };
-        sections.is_empty() || sections.iter().any(named)
+        let names = [name, "all", "default", "everything"];
+        sections.is_empty() || sections.iter().any(|word| names.iter().any(|name| is(word, name)))
     };
     let mut text = String::new();
     for (name, lines) in all.iter().filter(|(name, _)| is_requested(name)) {
@@ -71,17 +64,14 @@ pub(super) fn config(
     replies: &mut Replies,
 ) -> Result<(), String> {
     let [verb, names @ ..] = &args[..] else { return Err(wrong_number(b"config")) };
-    if !verb.eq_ignore_ascii_case(b"GET") {
+    if !is(verb, "GET") {
         return Err(unknown_subcommand("CONFIG", verb));
     }
-    let is_requested = |key: &str| {
-        names.iter().any(|name| *name == b"*" || name.eq_ignore_ascii_case(key.as_bytes()))
-    };
+    let is_requested = |key: &str| names.iter().any(|name| *name == b"*" || is(name, key));
     let found: Vec<_> = SETTINGS.iter().filter(|(key, _)| is_requested(key)).collect();
     replies.map(found.len(), protocol);
     for (key, value) in found {
-        replies.bulk(key.as_bytes());
-        replies.bulk(value.as_bytes());
+        replies.pair(key, value);
     }
     Ok(())
 }
@@ -99,9 +89,6 @@ pub(super) fn commands(
         }
         return Ok(());
     };
-    let find = |name: &[u8]| {
-        COMMANDS.iter().find(|(known, ..)| name.eq_ignore_ascii_case(known.as_bytes()))
-    };
     match verb.to_ascii_lowercase().as_slice() {
         b"count" => replies.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX)),
         b"list" => {
@@ -113,28 +100,23 @@ pub(super) fn commands(
         b"info" => {
             replies.array(names.len());
             for name in names {
-                match find(name) {
+                match COMMANDS.iter().find(|(known, ..)| is(name, known)) {
                     Some((name, arity, ..)) => entry(name, *arity, replies),
                     None => replies.null(protocol),
                 }
             }
         }
         b"docs" => {
-            let is_requested = |name: &str| {
-                let is = |word: &&[u8]| word.eq_ignore_ascii_case(name.as_bytes());
-                names.is_empty() || names.iter().any(is)
-            };
+            let is_requested =
+                |name: &str| names.is_empty() || names.iter().any(|word| is(word, name));
             let found = COMMANDS.iter().filter(|(name, ..)| is_requested(name));
             replies.map(found.clone().count(), protocol);
             for (name, _, summary, _) in found {
                 replies.bulk(name.as_bytes());
                 replies.map(3, protocol);
-                for (key, value) in
-                    [("summary", *summary), ("since", REDIS_VERSION), ("group", "generic")]
-                {
-                    replies.bulk(key.as_bytes());
-                    replies.bulk(value.as_bytes());
-                }
+                replies.pair("summary", summary);
+                replies.pair("since", REDIS_VERSION);
+                replies.pair("group", "generic");
             }
         }
         other => return Err(unknown_subcommand("COMMAND", other)),

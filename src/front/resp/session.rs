@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use subtle::ConstantTimeEq;
 
-use super::command::{Command, SessionCommand, shown, unknown_subcommand, wrong_number};
+use super::command::{Command, SessionCommand, is, shown, unknown_subcommand, wrong_number};
 use super::read::{Words, integer};
 use super::reply::{Protocol, Replies};
 use super::server_info;
@@ -43,6 +43,9 @@ pub enum Next {
 }
 
 const NAME_BYTES_MAX: usize = 256;
+/// Subcommands of `CLIENT` that have a fixed number of arguments.
+const CLIENT_VERBS: [&str; 7] =
+    ["setname", "getname", "id", "info", "setinfo", "no-evict", "no-touch"];
 
 const NO_AUTH: &str = "NOAUTH Authentication required.";
 const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -61,10 +64,6 @@ impl Session {
     /// Whether the client has authenticated, or need not.
     pub fn is_authenticated(&self) -> bool {
         self.is_authenticated
-    }
-
-    pub fn protocol(&self) -> Protocol {
-        self.protocol
     }
 
     /// Whether `command` may run now.
@@ -87,54 +86,51 @@ impl Session {
         credentials: &Credentials,
         replies: &mut Replies,
     ) -> Next {
-        let result = match command {
-            SessionCommand::Auth => self.auth(args, credentials).map(|()| replies.simple("OK")),
-            SessionCommand::Hello => self.hello(args, credentials, replies),
-            SessionCommand::Client => self.client(args, replies),
-            SessionCommand::Command => server_info::commands(args, self.protocol, replies),
-            SessionCommand::Config => server_info::config(args, self.protocol, replies),
+        if let Err(error) = self.reply(command, args, credentials, replies) {
+            replies.error(&error);
+        }
+        if command == SessionCommand::Quit { Next::Close } else { Next::Continue }
+    }
+
+    /// Runs a command and writes its reply unless it fails.
+    fn reply(
+        &mut self,
+        command: SessionCommand,
+        args: &Words<'_>,
+        credentials: &Credentials,
+        replies: &mut Replies,
+    ) -> Result<(), String> {
+        match command {
+            SessionCommand::Auth => {
+                self.auth(args, credentials)?;
+                replies.simple("OK");
+            }
+            SessionCommand::Hello => self.hello(args, credentials, replies)?,
+            SessionCommand::Client => self.client(args, replies)?,
+            SessionCommand::Command => server_info::commands(args, self.protocol, replies)?,
+            SessionCommand::Config => server_info::config(args, self.protocol, replies)?,
             SessionCommand::Info => {
                 replies.bulk(server_info::info(args, self.local.port()).as_bytes());
-                Ok(())
             }
-            SessionCommand::Echo => {
-                replies.bulk(args.first().copied().unwrap_or_default());
-                Ok(())
-            }
+            SessionCommand::Echo => replies.bulk(args.first().copied().unwrap_or_default()),
             SessionCommand::Ping => match args[..] {
-                [] => {
-                    replies.simple("PONG");
-                    Ok(())
-                }
-                [text] => {
-                    replies.bulk(text);
-                    Ok(())
-                }
-                _ => Err(wrong_number(b"ping")),
+                [] => replies.simple("PONG"),
+                [text] => replies.bulk(text),
+                _ => return Err(wrong_number(b"ping")),
             },
-            SessionCommand::Select => match args.first().map(|text| integer(text)) {
-                Some(Some(0)) => {
-                    replies.simple("OK");
-                    Ok(())
-                }
-                Some(Some(_)) => Err("ERR DB index is out of range".to_owned()),
-                _ => Err("ERR value is not an integer or out of range".to_owned()),
+            SessionCommand::Select => match args.first().and_then(|text| integer(text)) {
+                Some(0) => replies.simple("OK"),
+                Some(_) => return Err("ERR DB index is out of range".to_owned()),
+                None => return Err("ERR value is not an integer or out of range".to_owned()),
             },
             SessionCommand::Reset => {
                 let Self { id, peer, local, .. } = *self;
                 *self = Self::new(id, peer, local, credentials);
                 replies.simple("RESET");
-                Ok(())
             }
-            SessionCommand::Quit => {
-                replies.simple("OK");
-                return Next::Close;
-            }
-        };
-        if let Err(error) = result {
-            replies.error(&error);
+            SessionCommand::Quit => replies.simple("OK"),
         }
-        Next::Continue
+        Ok(())
     }
 }
 
@@ -176,14 +172,11 @@ impl Session {
         let mut protocol = self.protocol;
         let mut rest = &args[..];
         if let [version, after @ ..] = rest {
-            protocol = match integer(version) {
-                Some(2) => Protocol::Resp2,
-                Some(3) => Protocol::Resp3,
-                Some(_) => return Err("NOPROTO unsupported protocol version".to_owned()),
-                None => {
-                    let text = "ERR Protocol version is not an integer or out of range";
-                    return Err(text.to_owned());
-                }
+            let no_number = "ERR Protocol version is not an integer or out of range";
+            protocol = match integer(version).ok_or(no_number)? {
+                2 => Protocol::Resp2,
+                3 => Protocol::Resp3,
+                _ => return Err("NOPROTO unsupported protocol version".to_owned()),
             };
             rest = after;
         }
@@ -232,11 +225,8 @@ impl Session {
             (b"info", []) | (b"list", _) => replies.bulk(self.describe().as_bytes()),
             // The client library, and hints for Redis' cache: accepted and ignored.
             (b"setinfo", [_, _]) | (b"no-evict" | b"no-touch", [_]) => replies.simple("OK"),
-            (
-                b"setname" | b"getname" | b"id" | b"info" | b"setinfo" | b"no-evict" | b"no-touch",
-                _,
-            ) => {
-                return Err(wrong_number(&[b"client|".as_slice(), &verb].concat()));
+            (verb, _) if CLIENT_VERBS.iter().any(|known| is(verb, known)) => {
+                return Err(wrong_number(&[b"client|", verb].concat()));
             }
             _ => return Err(unknown_subcommand("CLIENT", &verb)),
         }
@@ -258,16 +248,9 @@ impl Credentials {
     /// words before authentication.
     fn accepts(&self, username: &[u8], password: &[u8]) -> bool {
         let name = self.username.as_bytes().ct_eq(username);
-        let pass = match &self.password {
-            Some(expected) => expected.reveal().as_bytes().ct_eq(password),
-            None => 1.into(),
-        };
-        (name & pass).into()
+        let expected = self.password.as_ref().map_or(password, |it| it.reveal().as_bytes());
+        (name & expected.ct_eq(password)).into()
     }
-}
-
-fn is(word: &[u8], option: &str) -> bool {
-    word.eq_ignore_ascii_case(option.as_bytes())
 }
 
 fn client_name(text: &[u8]) -> Result<Vec<u8>, String> {

@@ -15,7 +15,7 @@ pub struct RlsClient {
 impl RlsClient {
     /// Connects with the first call, and again after the connection was lost.
     pub fn new(endpoint: &Endpoint) -> Self {
-        Self { grpc: tonic::client::Grpc::new(endpoint.connect_lazy()) }
+        Self::over(endpoint.connect_lazy())
     }
 
     /// A client over an existing connection, such as one with TLS.

@@ -13,8 +13,6 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `ratelimitToMetadata`.
 
-use std::collections::btree_map;
-
 use tidegate_proto::google::protobuf::value::Kind;
 use tidegate_proto::google::protobuf::{Struct, Value};
 use tidegate_proto::rls::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
@@ -23,38 +21,38 @@ use tidegate_rules::metadata::{self, Metadata};
 use crate::decide::CheckResponse;
 
 pub(super) fn dynamic_metadata(request: &RateLimitRequest, answer: &CheckResponse) -> Struct {
-    let mut fields = Struct::default();
-    set(&mut fields, "domain", Kind::StringValue(request.domain.clone()));
     let descriptors = request.descriptors.iter().map(|it| Kind::StructValue(descriptor(it)).into());
-    set(&mut fields, "descriptors", Kind::ListValue(descriptors.collect()));
-    if request.hits_addend != 0 {
-        set(&mut fields, "hitsAddend", Kind::NumberValue(f64::from(request.hits_addend)));
-    }
+    let hits = request.hits_addend;
     let mut merged = Struct::default();
-    for status in answer.statuses.iter().filter(|status| status.allowed) {
-        if let Some(metadata) = &status.metadata {
-            merge(&mut merged, metadata);
-        }
+    let admitted = answer.statuses.iter().filter(|status| status.allowed);
+    for metadata in admitted.filter_map(|status| status.metadata.as_ref()) {
+        merge(&mut merged, metadata);
     }
-    if !merged.fields.is_empty() {
-        set(&mut fields, "metadata", Kind::StructValue(merged));
-    }
-    fields
+    present([
+        ("domain", Some(Kind::StringValue(request.domain.clone()))),
+        ("descriptors", Some(Kind::ListValue(descriptors.collect()))),
+        ("hitsAddend", (hits != 0).then(|| Kind::NumberValue(f64::from(hits)))),
+        ("metadata", (!merged.fields.is_empty()).then_some(Kind::StructValue(merged))),
+    ])
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor) -> Struct {
-    let mut fields = Struct::default();
     let entries = descriptor.entries.iter();
     let entries = entries.map(|it| Kind::StringValue(format!("{}={}", it.key, it.value)).into());
-    set(&mut fields, "entries", Kind::ListValue(entries.collect()));
-    if let Some(limit) = &descriptor.limit {
-        set(&mut fields, "limit", Kind::StringValue(text_format(*limit)));
-    }
-    if let Some(hits) = descriptor.hits_addend {
-        #[expect(clippy::cast_precision_loss, reason = "a Struct has no numbers but doubles")]
-        set(&mut fields, "hitsAddend", Kind::NumberValue(hits as f64));
-    }
-    fields
+    let limit = descriptor.limit.map(|limit| Kind::StringValue(text_format(limit)));
+    #[expect(clippy::cast_precision_loss, reason = "a Struct has no numbers but doubles")]
+    let hits = descriptor.hits_addend.map(|hits| Kind::NumberValue(hits as f64));
+    present([
+        ("entries", Some(Kind::ListValue(entries.collect()))),
+        ("limit", limit),
+        ("hitsAddend", hits),
+    ])
+}
+
+/// The fields that have a value.
+fn present<const N: usize>(fields: [(&str, Option<Kind>); N]) -> Struct {
+    let present = fields.into_iter().filter_map(|(key, kind)| Some((key.to_owned(), kind?.into())));
+    present.collect()
 }
 
 /// The limit in protobuf's text format, which leaves out what is zero.
@@ -68,25 +66,18 @@ fn text_format(limit: RateLimitOverride) -> String {
     hits.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 
-fn set(fields: &mut Struct, key: &str, kind: Kind) {
-    fields.fields.insert(key.to_owned(), kind.into());
-}
-
 /// Recursion is bounded by the depth of a rule file, here and below.
 fn merge(into: &mut Struct, from: &Metadata) {
     for (key, value) in from {
-        match into.fields.entry(key.to_string()) {
-            btree_map::Entry::Vacant(entry) => {
-                entry.insert(to_value(value));
+        let merge_maps = |kept: &mut Value| {
+            if let (Some(Kind::StructValue(into)), metadata::Value::Map(from)) =
+                (&mut kept.kind, value)
+            {
+                merge(into, from);
             }
-            btree_map::Entry::Occupied(mut entry) => {
-                if let (Some(Kind::StructValue(into)), metadata::Value::Map(from)) =
-                    (&mut entry.get_mut().kind, value)
-                {
-                    merge(into, from);
-                }
-            }
-        }
+        };
+        let entry = into.fields.entry(key.to_string());
+        entry.and_modify(merge_maps).or_insert_with(|| to_value(value));
     }
 }
 

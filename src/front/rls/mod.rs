@@ -27,7 +27,7 @@ pub use health::Health;
 pub(crate) use request::overrides_ignored;
 pub use request::{check_request, descriptors};
 pub use response::{response, unit, window};
-pub use service::{Error, GrpcListener, RlsServer, check, routes};
+pub use service::{Error, RlsService, check, routes};
 pub use tidegate_proto::rls as message;
 pub use tidegate_proto::rls::SERVICE_NAME;
 pub use unary::Body;

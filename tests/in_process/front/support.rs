@@ -11,8 +11,8 @@ use tidegate::decide::{CheckRequest, CheckResponse, Decide, Status, VerdictSourc
 use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::{HttpListener, router};
-use tidegate::front::rls::{Health, RlsServer, routes};
-use tidegate::front::serve::{ListenerStats, Protocols, Transport, serve};
+use tidegate::front::rls::{Health, RlsService, routes};
+use tidegate::front::serve::{ListenerStats, Protocols, serve};
 use tidegate::front::tls::Tls;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
@@ -245,16 +245,16 @@ pub(crate) async fn grpc_listener_with(
 ) -> (Listener, Health) {
     let stats = Arc::<ListenerStats>::default();
     let health = Health::new().await;
-    let server = RlsServer::new(Arc::clone(table), bounds.clone(), Arc::clone(&stats));
-    let service = routes(server, &health);
+    let (decide, stats_of) = (Arc::clone(table), Arc::clone(&stats));
+    let service = RlsService { decide, bounds: bounds.clone(), stats: stats_of };
+    let service = routes(service, &health);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("an address");
     let drain = CancellationToken::new();
     let served = {
         let (stats, drain) = (Arc::clone(&stats), drain.clone());
         tokio::spawn(async move {
-            let wire = Transport { protocols: Protocols::Grpc, tls };
-            serve(listener, service, wire, &bounds, stats, drain).await;
+            serve(listener, service, Protocols::Grpc(tls), &bounds, stats, drain).await;
         })
     };
     (Listener { addr, stats, drain, served }, health)

@@ -1,6 +1,7 @@
 //! One node that stands alone, behind the gRPC service, under a clock that is set.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 use tidegate::config::{Config, Envoy};
 use tidegate::decide::Decider;
 use tidegate::front::bounds::Bounds;
-use tidegate::front::rls::RlsServer;
+use tidegate::front::rls::RlsService;
 use tidegate::front::rls::message::{RateLimitRequest, RateLimitResponse};
 use tidegate::node::{self, Core};
 use tidegate_limiter::descriptor::Entry;
@@ -75,8 +76,12 @@ impl Node {
     ) -> Result<RateLimitResponse, Status> {
         self.clock.set_to(Timestamp::from_secs(seconds));
         let decider: Arc<Decider> = Arc::new(self.core.decider.clone());
-        let mut grpc =
-            tonic::client::Grpc::new(RlsServer::new(decider, Bounds::default(), Arc::default()));
+        let (bounds, stats) = (Bounds::default(), Arc::default());
+        let service = Arc::new(RlsService { decide: decider, bounds, stats });
+        let mut grpc = tonic::client::Grpc::new(tower::service_fn(move |request| {
+            let service = service.clone();
+            async move { Ok::<_, Infallible>(service.call(request).await) }
+        }));
         let path = PathAndQuery::from_static(METHOD);
         let codec = ProstCodec::<_, RateLimitResponse>::default();
         let answer = grpc.unary(Request::new(request), path, codec).await;
