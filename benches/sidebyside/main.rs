@@ -39,7 +39,8 @@ use results::Results;
 /// Time limit of a part. After it, this process and all it started are killed.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// The parts. `scripts/bench` runs each in its own process. Only `peers` needs throttlecrab and redis-cell.
+/// The parts. `scripts/bench` runs each in its own process. Only `peers` needs throttlecrab and
+/// redis-cell.
 const PARTS: [&str; 5] = ["listeners", "cluster", "store", "expiry", "peers"];
 
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,5 @@
-//! Forwarded checks and per-actor counters from a peer. Invariants: the store stays within its bounds,
-//! verdicts are sane, and merged counters can be encoded.
+//! Forwarded checks and per-actor counters from a peer. Invariants: the store stays within its
+//! bounds, verdicts are sane, and merged counters can be encoded.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Arbitrary bytes on a mesh stream. Invariants: no panic; a decoded message encodes and decodes to an
-//! equal one.
+//! Arbitrary bytes on a mesh stream. Invariants: no panic; a decoded message encodes and decodes to
+//! an equal one.
 
 #![no_main]
 

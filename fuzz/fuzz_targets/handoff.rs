@@ -1,5 +1,5 @@
-//! Handoff messages: arbitrary bytes, and arbitrary sequences of events at the ownership state machine,
-//! with false messages from peers.
+//! Handoff messages: arbitrary bytes, and arbitrary sequences of events at the ownership state
+//! machine, with false messages from peers.
 //!
 //! `crates/ownership/tests/model.rs` checks that a key has one owner among correct nodes. Here all
 //! peers are Byzantine. Invariants of this node:

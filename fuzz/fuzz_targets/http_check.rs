@@ -1,5 +1,5 @@
-//! Arbitrary bytes as the body of `POST /v1/check`. Invariants: no panic; an accepted request is within
-//! the bounds.
+//! Arbitrary bytes as the body of `POST /v1/check`. Invariants: no panic; an accepted request is
+//! within the bounds.
 
 #![no_main]
 

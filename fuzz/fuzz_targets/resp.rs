@@ -1,5 +1,5 @@
-//! Arbitrary bytes from a Redis client. Invariants: no panic; parsing in one part and in two gives the
-//! same commands; commands are within the limits.
+//! Arbitrary bytes from a Redis client. Invariants: no panic; parsing in one part and in two gives
+//! the same commands; commands are within the limits.
 
 #![no_main]
 

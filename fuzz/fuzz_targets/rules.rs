@@ -1,5 +1,5 @@
 //! Arbitrary bytes as rule files separated by zero bytes, with and without `merge_domains`.
-//! Invariants: no panic; an error has a message; accepted files give the same rules when parsed again.
+//! Invariants: no panic; an error has a message; accepted files parse to the same rules again.
 
 #![no_main]
 

@@ -18,7 +18,8 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
          The growth of the resident memory of the process, per key.",
         crate::render::number(plan.keys as f64)
     );
-    let mut table = table("memory", "Memory a key", &about, &["B resident a key", "keys added/s"]);
+    let mut table =
+        table("memory", "Memory per key", &about, &["B resident a key", "keys added/s"]);
     let (limit, keys) = (ONE_AN_HOUR, plan.keys);
     let mut starts: Vec<(&str, Start<'_>)> = vec![
         (

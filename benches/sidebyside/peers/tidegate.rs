@@ -21,8 +21,8 @@ pub const STRICT: &str = "user";
 pub const REPLICATED: &str = "account";
 pub const EVENTUAL: &str = "visitor";
 
-/// No key reaches these limits, so every check counts. Windows are longer than a run, so every count
-/// is replicated.
+/// No key reaches these limits, so every check counts. Windows are longer than a run, so every
+/// count is replicated.
 const RULES: &str = "domain: bench
 descriptors:
   - key: user
