@@ -1,8 +1,8 @@
-//! How many instructions the hot paths take: `scripts/counts`.
+//! The cases of `scripts/counts`: instructions of the hot paths.
 //!
-//! Seconds belong to the machine and to what else it does; instructions belong to the code. Each
-//! case runs alone in a process under callgrind, which counts what happens inside [`counted`] and
-//! nowhere else. By itself this program only runs the case that it is told to.
+//! Times depend on the machine and its load; instructions depend on the code. The script runs each
+//! case in its own process under callgrind, which only counts inside [`counted`]. Without callgrind
+//! this program runs the case in its first argument, or lists all cases.
 
 #![allow(clippy::print_stdout, reason = "lists its cases")]
 
@@ -23,13 +23,13 @@ use tidegate_limiter::store::OnFull;
 use tidegate_limiter::store::{Counter, KeyHasher, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
-/// How often a case does what it is named after.
+/// Iterations of a case.
 const TIMES: usize = 1_000;
-/// Checks that are decided together.
+/// Checks per batch.
 const BATCH: usize = 16;
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-/// Prepares a case, and hands what is to be counted to [`counted`].
+/// Prepares a case and runs it in [`counted`].
 type Case = fn();
 
 const CASES: [(&str, Case); 7] = [
@@ -43,21 +43,21 @@ const CASES: [(&str, Case); 7] = [
 ];
 
 fn main() {
-    let wanted = std::env::args().nth(1).unwrap_or_default();
-    match CASES.iter().find(|(name, _)| *name == wanted) {
+    let selected = std::env::args().nth(1).unwrap_or_default();
+    match CASES.iter().find(|(name, _)| *name == selected) {
         Some((_, case)) => case(),
         // `cargo test` runs benchmarks too, without a name.
         None => CASES.iter().for_each(|(name, _)| println!("{name} {TIMES}")),
     }
 }
 
-/// What callgrind counts. It must not be inlined: its name is what the counting is switched by.
+/// Callgrind counts inside this function. It is selected by name, so it must not be inlined.
 #[inline(never)]
 fn counted(mut work: impl FnMut()) {
     work();
 }
 
-/// A descriptor's key, hashed.
+/// Hashes the key of a descriptor.
 fn key_hash() {
     let bench = Bench::new(Algorithm::Gcra);
     counted(|| {
@@ -67,7 +67,7 @@ fn key_hash() {
     });
 }
 
-/// A decision about a known key, its hash included.
+/// A decision for an existing key, with the key hash.
 fn decision() {
     let bench = Bench::new(Algorithm::Gcra);
     let check = |values: &[String], now| {
@@ -79,45 +79,45 @@ fn decision() {
     counted(|| check(&bench.values, NOW.plus(Span::from_secs(1))));
 }
 
-/// The same, of a limit that the client names, and 16 at a time.
+/// As [`decision`], in batches and with a limit from the client.
 fn decision_in_batch() {
     let bench = Bench::new(Algorithm::Gcra);
     let check = |values: &[String], now| {
-        let mut asks = Vec::with_capacity(BATCH);
+        let mut checks = Vec::with_capacity(BATCH);
         for batch in values.chunks(BATCH) {
-            asks.clear();
-            asks.extend(
+            checks.clear();
+            checks.extend(
                 batch
                     .iter()
                     .map(|value| SingleCheck { counter: bench.bare(value), hits: Hits::ONE }),
             );
-            let answer = |verdict| {
+            let on_verdict = |verdict| {
                 black_box(verdict);
             };
-            bench.store.check_batch_if(&asks, now, |_| true, answer);
+            bench.store.check_batch_if(&checks, now, |_| true, on_verdict);
         }
     };
     check(&bench.values, NOW);
     counted(|| check(&bench.values, NOW.plus(Span::from_secs(1))));
 }
 
-/// `CL.THROTTLE`s of one read: taken apart, decided 16 at a time, and answered.
+/// The `CL.THROTTLE`s of one read: parsed, decided in batches, and answered.
 fn pipeline_of_throttles() {
     let bench = Bench::new(Algorithm::Gcra);
     let argument = |word: &str| format!("${}\r\n{word}\r\n", word.len());
-    let sent = |key: &String| {
+    let encode = |key: &String| {
         let words = ["CL.THROTTLE", key, "999", "1000", "3600"];
         format!("*{}\r\n{}", words.len(), words.map(argument).concat())
     };
     let reads: Vec<String> =
-        bench.values.chunks(BATCH).map(|keys| keys.iter().map(sent).collect()).collect();
+        bench.values.chunks(BATCH).map(|keys| keys.iter().map(encode).collect()).collect();
     let limits =
         Limits { bytes_max: 65_536, words_max: 64, word_bytes_max: 1_024, before_auth: false };
     let mut replies = Replies::default();
-    let mut asks = Vec::with_capacity(BATCH);
+    let mut checks = Vec::with_capacity(BATCH);
     let mut serve = |now| {
         for bytes in reads.iter().map(String::as_bytes) {
-            asks.clear();
+            checks.clear();
             replies.clear(65_536);
             let (mut words, mut at) = (Words::new(), 0);
             while let Ok(Read::Command(length)) = read(&bytes[at..], &limits, &mut words) {
@@ -127,10 +127,10 @@ fn pipeline_of_throttles() {
                     continue;
                 };
                 let quota = limit.quota(Mode::Strict).expect("a limit");
-                asks.push(SingleCheck { counter: bench.bare_of(key, quota), hits });
+                checks.push(SingleCheck { counter: bench.bare_of(key, quota), hits });
             }
             bench.store.check_batch_if(
-                &asks,
+                &checks,
                 now,
                 |_| true,
                 |verdict| {
@@ -145,7 +145,7 @@ fn pipeline_of_throttles() {
     counted(|| serve(NOW.plus(Span::from_secs(1))));
 }
 
-/// A decision about a known eventual key.
+/// A decision for an existing eventual key.
 fn decision_eventual() {
     let bench = Bench::new(Algorithm::SlidingWindowCounter);
     let check = |values: &[String], now| {
@@ -159,7 +159,7 @@ fn decision_eventual() {
     counted(|| check(&bench.values, NOW.plus(Span::from_secs(1))));
 }
 
-/// A forwarded check, written and read.
+/// Encodes and decodes a forwarded check.
 fn frame_of_a_check() {
     let bench = Bench::new(Algorithm::Gcra);
     let counters = smallvec::smallvec![bench.counter("user-1", Mode::Strict)];
@@ -169,7 +169,7 @@ fn frame_of_a_check() {
     frames(&call);
 }
 
-/// Its answer, written and read.
+/// Encodes and decodes the reply to it.
 fn frame_of_verdicts() {
     let bench = Bench::new(Algorithm::Gcra);
     let counters = [bench.counter("user-1", Mode::Strict)];
@@ -181,7 +181,7 @@ fn frames<T: serde::Serialize + serde::de::DeserializeOwned>(message: &T) {
     let mut bytes = BytesMut::with_capacity(4_096);
     let mut once = || {
         codec::encode(message, &mut bytes).expect("a small message");
-        let frame = codec::split(&mut bytes).expect("a frame").expect("a whole one");
+        let frame = codec::split(&mut bytes).expect("a frame").expect("a complete one");
         black_box(codec::decode::<T>(&frame).expect("the message"));
     };
     once();
@@ -216,7 +216,7 @@ impl Bench {
         self.bare_of(key.as_bytes(), self.quota)
     }
 
-    /// Of a limit that a client names.
+    /// The counter of a limit from the client.
     fn bare_of(&self, key: &[u8], quota: Quota) -> Counter {
         let hash = self.hasher.bare(key);
         Counter { key: hash.counter(&quota, Mode::Strict, Scope::Region), quota }

@@ -1,17 +1,14 @@
-//! What a decision costs in process, over a million keys: `cargo bench --bench store`.
+//! The time of a decision in process, over a million keys: `cargo bench --bench store`.
 //!
-//! Each check hashes its descriptor, takes its shard's lock and decides by GCRA. Keys come in
-//! random order, so nearly every check meets a cold slot, and the larger part of its time is one
-//! read of memory that no cache holds: what such a read costs here is measured too. It prints and
-//! asserts nothing: numbers belong to the machine. Beside it stands the same decision over sharded
-//! `std` hash maps, which know neither bound nor expiry, to compare with on the same machine.
+//! Each check hashes its descriptor, locks its shard and decides by GCRA. Keys are in random order,
+//! so nearly every check is a cache miss, and most of its time is one read from main memory; the
+//! time of such a read is measured too. For comparison the same decision runs over sharded `std`
+//! hash maps, without a size bound or expiry. It prints and asserts nothing: the numbers depend on
+//! the machine. `--json` prints one JSON object per line.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark has to read a clock")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 #![allow(clippy::cast_precision_loss, reason = "no count here comes near 2^53")]
-#![allow(unreachable_pub, reason = "a benchmark is a crate of its own")]
-
-mod report;
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -19,7 +16,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use report::Report;
+use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{self, ActorId, State};
@@ -32,14 +29,12 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 const KEYS: usize = 1_000_000;
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 const ROUNDS: usize = 5;
-/// Checks that are decided together, as a pipeline of a Redis client brings them.
+/// Checks per batch, as from a pipeline of a Redis client.
 const BATCH: usize = 16;
 
-/// Some of the measurements.
 type Part = fn(&Bench);
 
-/// Each part runs in a process of its own, so that memory one part gave back does not make the next
-/// look smaller than it is.
+/// Each part runs in its own process: memory freed by one would be reused by the next.
 const PARTS: [(&str, Part); 3] =
     [("part=store", bench_store), ("part=eventual", bench_eventual), ("part=maps", bench_maps)];
 
@@ -49,7 +44,7 @@ fn main() -> std::io::Result<()> {
         return Ok(());
     }
     let report = Report::new("store");
-    report.say(&format!("tidegate store: {KEYS} keys, GCRA, key hash included, per thread"));
+    report.title(&format!("tidegate store: {KEYS} keys, GCRA, key hash included, per thread"));
     for (name, _) in PARTS {
         let json = std::env::args().filter(|argument| argument == "--json");
         Command::new(std::env::current_exe()?).arg(name).args(json).status()?;
@@ -65,10 +60,10 @@ fn bench_store(bench: &Bench) {
     bench.report.row("key hash alone", &[("ns", hash)]);
     bench.report.row("one read of cold memory", &[("ns", cold_read())]);
 
-    let one = Mutex::new(State::Absent);
+    let state = Mutex::new(State::Absent);
     let decision = bench.time(1, |_, now| {
-        black_box(engine::decide(&mut one.lock(), &bench.quota, Hits::new(-1), now));
-        black_box(engine::decide(&mut one.lock(), &bench.quota, Hits::ONE, now));
+        black_box(engine::decide(&mut state.lock(), &bench.quota, Hits::new(-1), now));
+        black_box(engine::decide(&mut state.lock(), &bench.quota, Hits::ONE, now));
     });
     bench.report.row("lock and decision, state hot", &[("ns", decision / 2.0)]);
 
@@ -90,12 +85,12 @@ fn bench_store(bench: &Bench) {
     });
     for threads in [1, 2] {
         let ns = bench.time_batches(threads, |keys, now| {
-            let asks: SmallVec<[SingleCheck; BATCH]> = keys
+            let checks: SmallVec<[SingleCheck; BATCH]> = keys
                 .iter()
                 .map(|key| SingleCheck { counter: bench.bare(key), hits: Hits::ONE })
                 .collect();
             store.check_batch_if(
-                &asks,
+                &checks,
                 now,
                 |_| true,
                 |verdict| {
@@ -118,7 +113,7 @@ fn bench_store(bench: &Bench) {
     bench.report.row("memory a key", &memory);
 }
 
-/// The same keys counted in one column each.
+/// The same keys with eventual counters.
 fn bench_eventual(bench: &Bench) {
     let me = ActorId::new(1);
     let before = resident_bytes();
@@ -134,7 +129,7 @@ fn bench_eventual(bench: &Bench) {
     bench.report.row("eventual, known keys", &numbers);
 }
 
-/// The alternative: what one gets from the standard library.
+/// The alternative from the standard library.
 fn bench_maps(bench: &Bench) {
     let before = resident_bytes();
     let maps: Vec<Mutex<HashMap<KeyHash, State>>> = (0..512).map(|_| Mutex::default()).collect();
@@ -152,12 +147,57 @@ fn bench_maps(bench: &Bench) {
     bench.report.row("512 std maps, known keys", &numbers);
 }
 
+/// Prints the results: text, or with `--json` one JSON object per line.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    bench: &'static str,
+    is_json: bool,
+}
+
+impl Report {
+    fn new(bench: &'static str) -> Self {
+        Self { bench, is_json: std::env::args().any(|argument| argument == "--json") }
+    }
+
+    /// Prints a title, in text only.
+    fn title(self, text: &str) {
+        if !self.is_json {
+            println!("{text}");
+        }
+    }
+
+    /// Prints a row of numbers, each with its unit as its name.
+    fn row(self, what: &str, numbers: &[(&str, f64)]) {
+        if self.is_json {
+            let mut object = Map::new();
+            object.insert("bench".into(), json!(self.bench));
+            object.insert("what".into(), json!(what));
+            for (name, number) in numbers {
+                object.insert((*name).into(), json!((number * 10.0).round() / 10.0));
+            }
+            println!("{}", Value::Object(object));
+        } else {
+            let numbers: Vec<_> =
+                numbers.iter().map(|(name, number)| format!("{number:.1} {name}")).collect();
+            println!("  {what:<32} {}", numbers.join("  "));
+        }
+    }
+
+    /// Prints the load average, which affects the numbers.
+    fn load(self) {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let minute = load.split(' ').next().and_then(|minute| minute.parse().ok());
+        self.row("load average of the last minute", &[("tasks", minute.unwrap_or(f64::NAN))]);
+    }
+}
+
 struct Bench {
     report: Report,
     hasher: KeyHasher,
     quota: Quota,
     window: Quota,
-    /// In random order, and made in that order: a request's own bytes are warm when it is decided.
+    /// In random order, and allocated in that order: the bytes of a key are in the cache when it is
+    /// checked.
     keys: Vec<String>,
 }
 
@@ -180,7 +220,7 @@ impl Bench {
         self.hasher.descriptor("edge", &entries).counter(&self.quota, Mode::Strict, Scope::Region)
     }
 
-    /// Of a limit that a client names with its key.
+    /// The counter of a limit from the client.
     fn bare(&self, key: &str) -> Counter {
         let hash = self.hasher.bare(key.as_bytes());
         Counter { key: hash.counter(&self.quota, Mode::Strict, Scope::Region), quota: self.quota }
@@ -190,21 +230,21 @@ impl Bench {
         Counter { key: self.key(value), quota: self.quota }
     }
 
-    /// Nanoseconds a key while every key is met for the first time, and the longest single check in
-    /// microseconds (a step of growth is in it, and so is the system's own noise).
+    /// Inserts all keys. Returns nanoseconds per key, and the longest check in microseconds, which
+    /// includes table growth and the noise of the system.
     fn fill(&self, check: impl Fn(&str, Timestamp)) -> (f64, f64) {
         let mut longest = 0;
         let start = Instant::now();
         for key in &self.keys {
-            let one = Instant::now();
+            let begin = Instant::now();
             check(key, START);
-            longest = longest.max(one.elapsed().as_nanos());
+            longest = longest.max(begin.elapsed().as_nanos());
         }
         (start.elapsed().as_nanos() as f64 / KEYS as f64, longest as f64 / 1_000.0)
     }
 
-    /// Nanoseconds a check takes one thread, the best of some rounds over all keys. Threads start
-    /// at different keys, so they meet at a shard only by chance.
+    /// Nanoseconds per check and thread, the minimum of the rounds over all keys. Threads start at
+    /// different keys, so they rarely contend for a shard.
     fn time(&self, threads: usize, check: impl Fn(&str, Timestamp) + Sync) -> f64 {
         self.time_batches(threads, |keys, now| keys.iter().for_each(|key| check(key, now)))
     }
@@ -227,14 +267,14 @@ impl Bench {
     }
 }
 
-/// Nanoseconds a read takes that needs the one before it and finds its line in no cache: a walk
-/// along one cycle through 64 MiB, a line a step.
+/// Nanoseconds of a dependent read that misses all caches: pointer chasing over the cache lines of
+/// 64 MiB.
 fn cold_read() -> f64 {
     const LINE: usize = 8;
     const LINES: usize = 1 << 20;
     let mut next = vec![0_usize; LINES * LINE];
-    // An odd factor and an odd summand, with the factor one more than a multiple of four, make one
-    // cycle of all lines (Hull and Dobell, 1962), in steps that no prefetcher follows.
+    // A linear congruential generator of full period (Hull and Dobell, 1962) makes one cycle of
+    // all lines that no prefetcher predicts.
     let step = |line: usize| {
         (line.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
             % LINES
@@ -253,7 +293,7 @@ fn per_key(bytes: usize) -> f64 {
     bytes as f64 / KEYS as f64
 }
 
-/// Resident memory of this process; 0 where the system does not tell.
+/// Resident memory of this process; 0 if unknown.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok());

@@ -1,8 +1,8 @@
-//! `scripts/bench` works, and leaves nothing behind: neither when it ends nor when it is ended.
+//! The program of `scripts/bench` runs, and leaves no process when it ends or is killed.
 //!
-//! The program behind it is built and run with small numbers, so that it takes seconds. What is
-//! missing on this machine is reported by the program. It takes minutes, so it is run by
-//! `scripts/check-long bench` and not by `scripts/test`.
+//! The tests run it with `--quick`. Targets that are not installed on this machine are reported as
+//! absent. The tests take minutes, so `scripts/check-long bench` runs them and `scripts/test` does
+//! not.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "deadlines of a test")]
@@ -15,19 +15,20 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// In the environment of all that a run starts.
-const MARK: &str = "TIDEGATE_BENCH_RUN";
+/// An environment variable of all processes of a run.
+const RUN_ID: &str = "TIDEGATE_BENCH_RUN";
 const TABLES: [&str; 11] = [
     "resp-1", "resp-16", "open", "grpc-1", "grpc-16", "http", "cluster", "peers-1", "peers-16",
     "store", "expiry",
 ];
 
 #[test]
-fn a_quick_run_fills_every_table_and_leaves_nothing() {
-    let mark = format!("quick-{}", std::process::id());
+fn a_quick_run_fills_every_table_and_leaves_no_process() {
+    let run_id = format!("quick-{}", std::process::id());
     let before = fs::read_to_string("docs/benchmarks.json").unwrap_or_default();
 
-    let output = bench(&mark, &["--quick", "--json"]).spawn().unwrap().wait_with_output().unwrap();
+    let output =
+        bench(&run_id, &["--quick", "--json"]).spawn().unwrap().wait_with_output().unwrap();
 
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -39,64 +40,68 @@ fn a_quick_run_fills_every_table_and_leaves_nothing() {
             assert!(has_cells || row["absent"].is_string(), "{id} has an empty row: {row}");
         }
     }
-    assert_eq!(left(&mark), Vec::<String>::new());
+    assert_eq!(remaining(&run_id), Vec::<String>::new());
     let after = fs::read_to_string("docs/benchmarks.json").unwrap_or_default();
-    assert!(before == after, "a quick run is not one for the documents");
+    assert!(before == after, "a quick run changed the documents");
 }
 
 #[test]
-fn an_interrupted_run_leaves_nothing() {
+fn an_interrupted_run_leaves_no_process() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
-        let mark = format!("ended-{}-{}", signal.as_raw(), std::process::id());
-        let mut run = bench(&mark, &["--quick", "peers"]).spawn().unwrap();
-        wait_for(&mut run, "duel");
-        assert!(left(&mark).len() >= 2, "it runs with servers: {:?}", left(&mark));
+        let run_id = format!("ended-{}-{}", signal.as_raw(), std::process::id());
+        let mut run = bench(&run_id, &["--quick", "peers"]).spawn().unwrap();
+        wait_for(&mut run, "accuracy");
+        assert!(
+            remaining(&run_id).len() >= 2,
+            "expected running servers: {:?}",
+            remaining(&run_id)
+        );
 
-        let program = processes(&mark).into_iter().find(|(_, name)| name == "sidebyside");
+        let program = processes(&run_id).into_iter().find(|(_, name)| name == "sidebyside");
         let pid = program.and_then(|(pid, _)| Pid::from_raw(pid)).unwrap();
         kill_process(pid, signal).unwrap();
         run.wait().unwrap();
 
         let deadline = Instant::now() + Duration::from_secs(5);
-        while !left(&mark).is_empty() && Instant::now() < deadline {
+        while !remaining(&run_id).is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(left(&mark), Vec::<String>::new(), "after {signal:?}");
+        assert_eq!(remaining(&run_id), Vec::<String>::new(), "after {signal:?}");
     }
 }
 
-fn bench(mark: &str, args: &[&str]) -> Command {
+fn bench(run_id: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(["bench", "--quiet", "--profile", "dev", "--bench", "sidebyside", "--"]);
-    command.args(args).env(MARK, mark).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.args(args).env(RUN_ID, run_id).current_dir(env!("CARGO_MANIFEST_DIR"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Reads its output until a line ends with `end`.
+/// Reads standard error until a line ends with `end`.
 fn wait_for(run: &mut Child, end: &str) {
     let stderr = BufReader::new(run.stderr.take().unwrap());
     let mut lines = stderr.lines();
     assert!(lines.by_ref().any(|line| line.unwrap().ends_with(end)), "no line ends with {end}");
-    // It keeps writing, and a full pipe would block it.
+    // Drains the rest: a full pipe would block the program.
     std::thread::spawn(move || lines.count());
 }
 
-/// Names of all that has the mark.
-fn left(mark: &str) -> Vec<String> {
-    processes(mark).into_iter().map(|(_, name)| name).collect()
+/// Names of the running processes of a run.
+fn remaining(run_id: &str) -> Vec<String> {
+    processes(run_id).into_iter().map(|(_, name)| name).collect()
 }
 
-fn processes(mark: &str) -> Vec<(i32, String)> {
-    let mark = format!("{MARK}={mark}");
-    let has_mark = |pid: i32| {
+fn processes(run_id: &str) -> Vec<(i32, String)> {
+    let run_id = format!("{RUN_ID}={run_id}");
+    let is_of_run = |pid: i32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        environment.split(|byte| *byte == 0).any(|variable| variable == run_id.as_bytes())
     };
     let pids = fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| has_mark(*pid))
+    pids.filter(|pid| is_of_run(*pid))
         .map(|pid| {
             let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

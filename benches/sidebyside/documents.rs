@@ -1,36 +1,36 @@
-//! The documents with the latest results.
+//! The documents with the latest results, `docs/benchmarks.json` and `docs/benchmarks.md`.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::measure::holds;
+use crate::measure::bounds;
 use crate::render;
 use crate::results::Results;
 
-const NUMBERS: &str = "docs/benchmarks.json";
-const DOCUMENT: &str = "docs/benchmarks.md";
+const JSON: &str = "docs/benchmarks.json";
+const MARKDOWN: &str = "docs/benchmarks.md";
 
-/// Merges the results of some parts into the stored ones and renders the documents.
-pub fn keep(results: Results) -> io::Result<()> {
+/// Merges the results of some parts into the stored ones and writes the documents.
+pub fn update(results: Results) -> io::Result<()> {
     let mut all = read().unwrap_or_default();
     all.merge(results);
-    all.holds = holds::all(&all);
-    fs::write(path(NUMBERS), serde_json::to_string_pretty(&all)? + "\n")?;
-    write(&all)
+    all.bounds = bounds::all(&all);
+    fs::write(path(JSON), serde_json::to_string_pretty(&all)? + "\n")?;
+    render(&all)
 }
 
-/// The latest results of all parts.
+/// Reads the latest results of all parts.
 pub fn read() -> io::Result<Results> {
-    Ok(serde_json::from_str(&fs::read_to_string(path(NUMBERS))?)?)
+    Ok(serde_json::from_str(&fs::read_to_string(path(JSON))?)?)
 }
 
-/// Renders the results between the markers of the document.
-pub fn write(results: &Results) -> io::Result<()> {
-    let text = fs::read_to_string(path(DOCUMENT))?;
+/// Renders the results between the markers of `docs/benchmarks.md`.
+pub fn render(results: &Results) -> io::Result<()> {
+    let text = fs::read_to_string(path(MARKDOWN))?;
     let text = render::replace(&text, &render::document(results))
-        .ok_or_else(|| io::Error::other(format!("{DOCUMENT} has no markers")))?;
-    fs::write(path(DOCUMENT), text)
+        .ok_or_else(|| io::Error::other(format!("{MARKDOWN} has no markers")))?;
+    fs::write(path(MARKDOWN), text)
 }
 
 fn path(name: &str) -> PathBuf {

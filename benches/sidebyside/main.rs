@@ -1,29 +1,27 @@
-//! tidegate beside its alternatives, on the same machine in the same run.
+//! Compares tidegate with its alternatives, on the same machine in the same run.
 //!
-//! `scripts/bench` builds everything and starts this program once per part. Measurements are closed
-//! loops with the usual tools, open loops at fixed rates, memory per key, and a duel on
-//! correctness. Targets are measured in turns, A B A B; a cell is the median of the rounds with
-//! minimum and maximum. Client and servers share the machine's cores, so the CPU time of both is
-//! given beside the rates. A bound that is not met is reported as missed.
+//! `scripts/bench` builds everything and starts this program once per part. It measures closed
+//! loops with the usual load tools, open loops at fixed rates, memory per key, and accuracy.
+//! Rounds are interleaved, A B A B; a cell is the median of the rounds with minimum and maximum.
+//! Client and servers share the machine's cores, so the CPU time of both is listed with the rates.
+//! A bound that is not met is reported as missed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark has to read a clock")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
-#![allow(clippy::print_stderr, reason = "a benchmark says how far it is")]
+#![allow(clippy::print_stderr, reason = "a benchmark reports its progress")]
 #![allow(clippy::cast_precision_loss, reason = "no count here comes near 2^53")]
 #![allow(clippy::cast_possible_truncation, reason = "rates and counts fit")]
 #![allow(clippy::cast_sign_loss, reason = "rates and counts are positive")]
 #![allow(unreachable_pub, reason = "a benchmark is a crate of its own")]
 
-mod awake;
+mod accuracy;
+mod clients;
 mod documents;
-mod duel;
-mod engine;
+mod loadgen;
 mod machine;
 mod measure;
 mod peers;
 mod processes;
-mod questions;
-#[allow(dead_code, reason = "a test reads what this writes")]
 mod render;
 mod results;
 mod tools;
@@ -34,22 +32,22 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use measure::{Plan, cluster, expiry, grpc, holds, http, memory, open, resp, store};
+use measure::{Plan, bounds, cluster, expiry, grpc, http, memory, open, resp, store};
 use peers::{empty_tonic, tidegate};
 use results::Results;
 
-/// A part that takes longer is ended, with every process it started.
+/// Time limit of a part. After it, this process and all it started are killed.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// The parts, each a process of its own. Only `peers` needs throttlecrab and redis-cell.
+/// The parts. `scripts/bench` runs each in its own process. Only `peers` needs throttlecrab and
+/// redis-cell.
 const PARTS: [&str; 5] = ["listeners", "cluster", "store", "expiry", "peers"];
 
-/// The command line.
 #[derive(Clone, Debug, Default)]
 struct Arguments {
     is_quick: bool,
     is_json: bool,
-    /// Renders the documents from the last measurements.
+    /// Only renders the documents from the stored results.
     is_render: bool,
     /// One of [`PARTS`]; all of them when empty.
     parts: Vec<String>,
@@ -57,31 +55,31 @@ struct Arguments {
 
 fn main() -> ExitCode {
     match start() {
-        Ok(()) => processes::end(0),
+        Ok(()) => processes::exit(0),
         Err(error) => {
-            say(&error.to_string());
-            processes::end(1)
+            progress(&error.to_string());
+            processes::exit(1)
         }
     }
 }
 
 fn start() -> io::Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.iter().any(|word| word == empty_tonic::PART) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg == empty_tonic::PART) {
         return empty_tonic::serve();
     }
-    if let Some(part) = words.iter().find(|word| store::PARTS.contains(&word.as_str())) {
-        let keys = words.iter().find_map(|word| word.parse().ok());
+    if let Some(part) = args.iter().find(|arg| store::PARTS.contains(&arg.as_str())) {
+        let keys = args.iter().find_map(|arg| arg.parse().ok());
         println!("{}", store::memory(part, keys.unwrap_or(Plan::FULL.keys)));
         return Ok(());
     }
-    let arguments = Arguments::of(&words)?;
+    let arguments = Arguments::parse(&args)?;
     if arguments.is_render {
-        return documents::write(&documents::read()?);
+        return documents::render(&documents::read()?);
     }
-    processes::guard(LIMIT)?;
+    processes::start_watchdog(LIMIT)?;
     let folder = tempfile::tempdir()?.keep();
-    processes::set_folder(folder.clone());
+    processes::remove_at_exit(folder.clone());
     let results = run(&arguments, &folder)?;
     if arguments.is_json {
         println!("{}", serde_json::to_string_pretty(&results)?);
@@ -89,7 +87,7 @@ fn start() -> io::Result<()> {
         println!("{}", render::document(&results));
     }
     if !arguments.is_quick {
-        documents::keep(results)?;
+        documents::update(results)?;
     }
     Ok(())
 }
@@ -98,44 +96,44 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
     let begin = Instant::now();
     let plan = if arguments.is_quick { Plan::QUICK } else { Plan::FULL };
     let has = |part: &str| {
-        arguments.parts.is_empty() || arguments.parts.iter().any(|wanted| wanted == part)
+        arguments.parts.is_empty() || arguments.parts.iter().any(|selected| selected == part)
     };
-    let why = |error: io::Error| error.to_string();
+    let text = |error: io::Error| error.to_string();
     let mut results = Results { machine: machine::describe(), ..Results::default() };
     let tables = &mut results.tables;
     if has("listeners") || has("cluster") || has("peers") {
-        say("starting the servers");
-        let node = tidegate::Setting::new(folder)?.start().map_err(why);
+        progress("starting the servers");
+        let node = tidegate::Setting::new(folder)?.start().map_err(text);
         let peers =
             if has("peers") { resp::peers(folder, &node) } else { resp::baseline(folder, &node) };
         if has("listeners") {
             tables.push(resp::measure(&plan, &peers, "resp", 1));
             tables.push(resp::measure(&plan, &peers, "resp", 16));
             tables.push(open::measure(&plan, &peers));
-            let empty = empty_tonic::start(folder).map_err(why);
+            let empty = empty_tonic::start(folder).map_err(text);
             tables.push(grpc::measure(&plan, folder, &empty, &node, 1));
             tables.push(grpc::measure(&plan, folder, &empty, &node, 16));
             tables.push(http::measure(&plan, folder, &node));
         }
         if has("cluster") {
-            // Three nodes share two cores.
+            // Three nodes share two cores: one thread per node.
             let setting = tidegate::Setting::new(folder)?.with("node.threads", 1);
-            let (nodes, apart) = (setting.start_cluster(), setting.start_apart());
+            let (nodes, separate) = (setting.start_cluster(), setting.start_separate());
             let nodes = cluster::Nodes {
-                cluster: nodes.map_err(why),
-                apart: apart.map_err(why),
-                alone: node.clone().map(|node| vec![node]),
+                cluster: nodes.map_err(text),
+                separate: separate.map_err(text),
+                single: node.clone().map(|node| vec![node]),
             };
             tables.push(cluster::measure(&plan, &nodes, resp::peer(&peers, resp::INCR)));
         }
         if has("peers") {
             tables.push(resp::measure(&plan, &peers, "peers", 1));
             tables.push(resp::measure(&plan, &peers, "peers", 16));
-            say("duel");
+            progress("accuracy");
             let scripts = resp::scripts(&peers);
             let find = |name: &str| peers.iter().find(|peer| peer.name == name).cloned();
             if let (Some(cell), Some(crab)) = (find(resp::CELL), find(resp::THROTTLECRAB)) {
-                results.duel = duel::run(duel::all(&scripts, &cell, &crab, &node));
+                results.accuracy = accuracy::run(accuracy::all(&scripts, &cell, &crab, &node));
             }
         }
     }
@@ -149,27 +147,29 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
     let took = begin.elapsed().as_secs();
     results.seconds =
         PARTS.iter().filter(|part| has(part)).map(|part| ((*part).into(), took)).collect();
-    results.holds = holds::all(&results);
+    results.bounds = bounds::all(&results);
     Ok(results)
 }
 
 impl Arguments {
-    fn of(words: &[String]) -> io::Result<Self> {
+    fn parse(args: &[String]) -> io::Result<Self> {
         let mut arguments = Self::default();
-        for word in words {
-            match word.as_str() {
+        for arg in args {
+            match arg.as_str() {
                 "--quick" => arguments.is_quick = true,
                 "--json" => arguments.is_json = true,
                 "--render" => arguments.is_render = true,
-                // Cargo's own.
+                // Added by cargo.
                 "--bench" => {}
-                word if word.starts_with('-') => {
-                    return Err(io::Error::other(format!("{word} is not known")));
+                flag if flag.starts_with('-') => {
+                    return Err(io::Error::other(format!("unknown option {flag}")));
                 }
                 part if PARTS.contains(&part) => arguments.parts.push(part.to_owned()),
                 other => {
                     let parts = PARTS.join(", ");
-                    return Err(io::Error::other(format!("{other}: the parts are {parts}")));
+                    return Err(io::Error::other(format!(
+                        "unknown part {other}; the parts are {parts}"
+                    )));
                 }
             }
         }
@@ -177,8 +177,8 @@ impl Arguments {
     }
 }
 
-/// How far it is, for people.
-pub fn say(text: &str) {
+/// Prints progress to standard error.
+pub fn progress(text: &str) {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     let seconds = BEGIN.get_or_init(Instant::now).elapsed().as_secs();
     eprintln!("{:02}:{:02} {text}", seconds / 60, seconds % 60);

@@ -1,10 +1,10 @@
-//! Results as Markdown, between the markers of the document.
+//! Renders results as Markdown between the markers of the document.
 
 use std::fmt::Write;
 
-use super::results::{Duelist, Hold, Results, Spread, Table};
+use super::results::{AccuracyRow, Bound, Results, Spread, Table};
 
-/// The text between these is written by `scripts/bench`.
+/// `scripts/bench` replaces the text between these markers.
 pub const BEGIN: &str = "<!-- measured -->";
 pub const END: &str = "<!-- /measured -->";
 
@@ -18,8 +18,8 @@ pub fn document(results: &Results) -> String {
     for (part, seconds) in &results.seconds {
         let _ = writeln!(out, "| part {part} | {seconds} s without builds |");
     }
-    out.push_str("\n### What must hold\n\n");
-    out.push_str(&holds(&results.holds));
+    out.push_str("\n### Bounds\n\n");
+    out.push_str(&bounds(&results.bounds));
     for table in &results.tables {
         let _ = write!(out, "\n### {}\n\n{}\n\n", table.title, table.about);
         if !table.commands.is_empty() {
@@ -27,28 +27,27 @@ pub fn document(results: &Results) -> String {
         }
         out.push_str(&self::table(table));
     }
-    if !results.duel.is_empty() {
-        out.push_str("\n### The duel\n\n");
-        out.push_str(&duel(&results.duel));
+    if !results.accuracy.is_empty() {
+        out.push_str("\n### Accuracy\n\n");
+        out.push_str(&accuracy(&results.accuracy));
     }
     out
 }
 
-/// What must hold, as a table.
-pub fn holds(holds: &[Hold]) -> String {
-    let mut out = String::from("| what must hold | bound | measured | |\n|---|---|---|---|\n");
-    for hold in holds {
-        let verdict = match hold.holds {
-            Some(true) => "holds",
+pub fn bounds(bounds: &[Bound]) -> String {
+    let mut out = String::from("| bound | limit | measured | |\n|---|---|---|---|\n");
+    for bound in bounds {
+        let verdict = match bound.is_met {
+            Some(true) => "met",
             Some(false) => "**missed**",
             None => "not measured",
         };
-        line(&mut out, &[&hold.what, &hold.bound, &hold.measured, verdict]);
+        line(&mut out, &[&bound.name, &bound.limit, &bound.measured, verdict]);
     }
     out
 }
 
-/// One table: medians, with minimum and maximum of the rounds in parentheses.
+/// Medians, with minimum and maximum of the rounds in parentheses.
 pub fn table(table: &Table) -> String {
     let mut out = String::from("| ");
     for column in &table.columns {
@@ -58,7 +57,7 @@ pub fn table(table: &Table) -> String {
     for row in &table.rows {
         let mut cells = vec![row.name.clone()];
         if let Some(why) = &row.absent {
-            cells.push(format!("not had: {why}"));
+            cells.push(format!("not available: {why}"));
         } else {
             cells.extend(row.cells.iter().map(|cell| cell.map_or(String::new(), spread)));
         }
@@ -69,44 +68,39 @@ pub fn table(table: &Table) -> String {
     out
 }
 
-/// The duel: a row a target, and below it what each that was wrong did.
-pub fn duel(duelists: &[Duelist]) -> String {
-    let bouts: Vec<&str> = duelists
+/// One row per target, one column per scenario.
+pub fn accuracy(targets: &[AccuracyRow]) -> String {
+    let scenarios: Vec<&str> = targets
         .iter()
-        .find(|duelist| duelist.absent.is_none())
-        .map(|duelist| duelist.bouts.iter().map(|bout| bout.what.as_str()).collect())
+        .find(|target| target.absent.is_none())
+        .map(|target| target.scenarios.iter().map(|scenario| scenario.name.as_str()).collect())
         .unwrap_or_default();
     let mut out = String::from("| target | claims ");
-    for bout in &bouts {
-        let _ = write!(out, "| {bout} ");
+    for scenario in &scenarios {
+        let _ = write!(out, "| {scenario} ");
     }
-    let _ = write!(out, "|\n|---|---{}|\n", "|---".repeat(bouts.len()));
-    for duelist in duelists {
-        let mut cells = vec![duelist.name.clone(), duelist.claim.clone()];
-        if let Some(why) = &duelist.absent {
-            cells.push(format!("not had: {why}"));
+    let _ = write!(out, "|\n|---|---{}|\n", "|---".repeat(scenarios.len()));
+    for target in targets {
+        let mut cells = vec![target.name.clone(), target.claim.clone()];
+        if let Some(why) = &target.absent {
+            cells.push(format!("not available: {why}"));
         }
-        for bout in &duelist.bouts {
-            let verdict = if bout.is_right { "right" } else { "**wrong**" };
-            cells.push(format!("{verdict}: {}", bout.seen));
+        for scenario in &target.scenarios {
+            let verdict = if scenario.is_right { "correct" } else { "**wrong**" };
+            cells.push(format!("{verdict}: {}", scenario.seen));
         }
-        cells.resize(bouts.len() + 2, String::new());
+        cells.resize(scenarios.len() + 2, String::new());
         let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
         line(&mut out, &cells);
     }
     out
 }
 
-/// A document with its measured part replaced; none where it has no markers.
+/// Replaces the measured part of a document. `None` if the document has no markers.
 pub fn replace(text: &str, measured: &str) -> Option<String> {
     let (head, rest) = text.split_once(BEGIN)?;
     let (_, tail) = rest.split_once(END)?;
     Some(format!("{head}{BEGIN}\n{}\n{END}{tail}", measured.trim_end()))
-}
-
-/// The measured part of a document.
-pub fn measured(text: &str) -> Option<&str> {
-    Some(text.split_once(BEGIN)?.1.split_once(END)?.0.trim())
 }
 
 fn line(out: &mut String, cells: &[&str]) {
@@ -124,7 +118,7 @@ fn spread(spread: Spread) -> String {
     format!("{} ({}–{})", number(median), number(min), number(max))
 }
 
-/// As many digits as say something.
+/// Formats a number with its significant digits.
 pub fn number(value: f64) -> String {
     let text = match value.abs() {
         size if size >= 1_000.0 => return thousands(value),
@@ -134,7 +128,7 @@ pub fn number(value: f64) -> String {
         _ => format!("{value:.3}"),
     };
     match text.strip_suffix(".000") {
-        Some(whole) => whole.to_owned(),
+        Some(integer) => integer.to_owned(),
         None => text,
     }
 }

@@ -1,4 +1,4 @@
-//! The results of a run, as printed and stored.
+//! The results of a run, as they are printed and stored.
 //!
 //! `docs/benchmarks.json` holds the latest results of every part; `docs/benchmarks.md` is rendered
 //! from it.
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One or more parts.
+/// The results of one or more parts.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Results {
     /// The machine and the versions of the tools, in the order of output.
@@ -16,35 +16,36 @@ pub struct Results {
     #[serde(default, rename = "parts")]
     pub seconds: BTreeMap<String, u64>,
     pub tables: Vec<Table>,
-    pub holds: Vec<Hold>,
-    pub duel: Vec<Duelist>,
+    #[serde(rename = "holds")]
+    pub bounds: Vec<Bound>,
+    #[serde(rename = "duel")]
+    pub accuracy: Vec<AccuracyRow>,
 }
 
-/// Targets by columns.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Table {
     pub id: String,
     pub title: String,
-    /// What was done, for readers.
+    /// How it was measured.
     pub about: String,
-    /// The commands that did it.
+    /// The commands of the load tools.
     pub commands: Vec<String>,
     pub columns: Vec<String>,
     pub rows: Vec<Row>,
 }
 
-/// One target.
+/// The measurements of one target.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Row {
     pub name: String,
-    /// Why there is nothing to print.
+    /// Why the target was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
-    /// One a column.
+    /// One per column.
     pub cells: Vec<Option<Spread>>,
 }
 
-/// The median of some rounds, and the rounds it lies between.
+/// Median, minimum and maximum of the rounds.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Spread {
     pub median: f64,
@@ -52,38 +53,43 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// Something that has to hold.
+/// A bound on a measured value.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Hold {
-    pub what: String,
-    pub bound: String,
+pub struct Bound {
+    #[serde(rename = "what")]
+    pub name: String,
+    #[serde(rename = "bound")]
+    pub limit: String,
     pub measured: String,
-    /// None: not measured.
-    pub holds: Option<bool>,
+    /// `None` if it was not measured.
+    #[serde(rename = "holds")]
+    pub is_met: Option<bool>,
 }
 
-/// One target of the duel.
+/// The accuracy of one target.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Duelist {
+pub struct AccuracyRow {
     pub name: String,
-    /// What it claims to do.
+    /// The guarantee it is judged by.
     pub claim: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
-    pub bouts: Vec<Bout>,
+    #[serde(rename = "bouts")]
+    pub scenarios: Vec<ScenarioResult>,
 }
 
-/// One row of the duel for one target.
+/// The result of one scenario for one target.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Bout {
-    pub what: String,
+pub struct ScenarioResult {
+    #[serde(rename = "what")]
+    pub name: String,
     pub is_right: bool,
-    /// The numbers.
+    /// The observed and expected numbers.
     pub seen: String,
 }
 
 impl Spread {
-    /// Of the rounds that gave a number.
+    /// Summarizes the rounds that have a number. `None` if none has.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut rounds: Vec<f64> =
             rounds.into_iter().filter(|number| number.is_finite()).map(round).collect();
@@ -99,7 +105,7 @@ impl Spread {
 }
 
 impl Row {
-    /// A target that was measured: one list of numbers a round, one number a column.
+    /// A measured target. `rounds` has one list per round with one number per column.
     pub fn of(name: &str, columns: usize, rounds: &[Vec<f64>]) -> Self {
         let column =
             |index: usize| rounds.iter().filter_map(move |round| round.get(index).copied());
@@ -113,7 +119,7 @@ impl Row {
 }
 
 impl Results {
-    /// Adds the results of other parts; of a part in both, those of `newer` remain.
+    /// Adds the results of other parts. Where both have a table, that of `newer` replaces it.
     pub fn merge(&mut self, newer: Self) {
         self.machine = newer.machine;
         self.seconds.extend(newer.seconds);
@@ -123,21 +129,21 @@ impl Results {
                 None => self.tables.push(table),
             }
         }
-        if !newer.duel.is_empty() {
-            self.duel = newer.duel;
+        if !newer.accuracy.is_empty() {
+            self.accuracy = newer.accuracy;
         }
     }
 
     /// The median of a cell.
     pub fn median(&self, table: &str, row: &str, column: &str) -> Option<f64> {
-        let table = self.tables.iter().find(|one| one.id == table)?;
+        let table = self.tables.iter().find(|known| known.id == table)?;
         let index = table.columns.iter().position(|name| name == column)?;
-        let row = table.rows.iter().find(|one| one.name == row)?;
+        let row = table.rows.iter().find(|known| known.name == row)?;
         Some((*row.cells.get(index)?)?.median)
     }
 }
 
-/// Four significant digits are more than a measurement has.
+/// Rounds to four significant digits.
 fn round(number: f64) -> f64 {
     if number == 0.0 {
         return 0.0;

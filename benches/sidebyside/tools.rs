@@ -1,4 +1,4 @@
-//! The load tools that others measure with too, and what they print.
+//! Runs the common load tools and parses their output.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use crate::processes::{self, Server, own_cpu};
 
-/// Longer than any single run should take.
+/// Longer than any run.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What one run of a load tool measured.
+/// The measurements of one run of a load tool.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Run {
     pub per_second: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub p999_ms: f64,
-    /// Processor time of the server a request, microseconds; and of the client.
+    /// CPU time per request in microseconds.
     pub server_us: f64,
     pub client_us: f64,
 }
@@ -50,10 +50,10 @@ pub fn redis_benchmark(
 ) -> io::Result<Run> {
     let mut command = processes::command("redis-benchmark");
     command.args(redis_benchmark_args(addr, pipeline, requests)).args(words);
-    let (told, server_cpu, client_cpu) = timed(&mut command, &[server])?;
-    let wrong = || io::Error::other(format!("redis-benchmark printed {told:?}"));
-    // Progress stands before a carriage return in the same line.
-    let lines = || told.split(['\n', '\r']).map(str::trim);
+    let (output, server_cpu, client_cpu) = timed(&mut command, &[server])?;
+    let unexpected = || io::Error::other(format!("redis-benchmark printed {output:?}"));
+    // Progress output ends with a carriage return in the same line.
+    let lines = || output.split(['\n', '\r']).map(str::trim);
     let rate = lines().find_map(|line| line.strip_prefix("throughput summary: "));
     let rate = rate.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
     let summary = lines().skip_while(|line| !line.starts_with("latency summary")).nth(2);
@@ -61,27 +61,26 @@ pub fn redis_benchmark(
         .map(|line| line.split_whitespace().filter_map(|cell| cell.parse().ok()).collect())
         .unwrap_or_default();
     let [_, _, p50, _, p99, _] = summary[..] else {
-        return Err(wrong());
+        return Err(unexpected());
     };
-    // "99.902% <= 0.583 milliseconds (cumulative count 99902)"; the last is 100 %.
+    // "99.902% <= 0.583 milliseconds (cumulative count 99902)"; the last line is 100 %.
     let p999 = lines().find_map(|line| {
         let (percent, rest) = line.split_once("% <= ")?;
-        let is_lazy = percent.parse::<f64>().ok()? >= 99.9;
+        let is_reached = percent.parse::<f64>().ok()? >= 99.9;
         let value = rest.split_once(" milliseconds (cumulative")?.0.parse::<f64>().ok()?;
-        is_lazy.then_some(value)
+        is_reached.then_some(value)
     });
     Ok(Run {
-        per_second: rate.ok_or_else(wrong)?,
+        per_second: rate.ok_or_else(unexpected)?,
         p50_ms: p50,
         p99_ms: p99,
-        p999_ms: p999.ok_or_else(wrong)?,
+        p999_ms: p999.ok_or_else(unexpected)?,
         server_us: per(server_cpu, requests),
         client_us: per(client_cpu, requests),
     })
 }
 
-/// The arguments, for the document too.
-pub fn redis_benchmark_args(addr: SocketAddr, pipeline: u32, requests: u64) -> Vec<String> {
+fn redis_benchmark_args(addr: SocketAddr, pipeline: u32, requests: u64) -> Vec<String> {
     let fixed = ["-c", "50", "-r", "100000", "--precision", "3"].map(str::to_owned);
     let port = addr.port().to_string();
     let (pipeline, requests) = (pipeline.to_string(), requests.to_string());
@@ -89,7 +88,7 @@ pub fn redis_benchmark_args(addr: SocketAddr, pipeline: u32, requests: u64) -> V
     own.into_iter().chain(fixed).collect()
 }
 
-/// Runs `h2load` with 50 connections of `depth` streams; it tells no percentiles.
+/// Runs `h2load` with 50 connections of `depth` streams. It prints no percentiles.
 pub fn h2load(
     addr: SocketAddr,
     server: &Server,
@@ -102,15 +101,15 @@ pub fn h2load(
     command.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"]).arg(body);
     command
         .arg(format!("http://{addr}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"));
-    let (told, server_cpu, client_cpu) = timed(&mut command, &[server])?;
-    let rate = told.lines().find_map(|line| line.strip_prefix("finished in "));
+    let (output, server_cpu, client_cpu) = timed(&mut command, &[server])?;
+    let rate = output.lines().find_map(|line| line.strip_prefix("finished in "));
     let rate = rate.and_then(|rest| rest.split(", ").nth(1)?.split(' ').next()?.parse().ok());
-    let failed = told
+    let failed = output
         .lines()
         .find_map(|line| line.strip_prefix("requests: "))
         .map(|line| line.split(", ").any(|part| part.ends_with(" failed") && part != "0 failed"));
     let (Some(per_second), Some(false)) = (rate, failed) else {
-        return Err(io::Error::other(format!("h2load printed {told:?}")));
+        return Err(io::Error::other(format!("h2load printed {output:?}")));
     };
     Ok(Run {
         per_second,
@@ -120,23 +119,23 @@ pub fn h2load(
     })
 }
 
-/// Runs `wrk` with 50 connections and a script that says what to ask and prints the percentiles.
+/// Runs `wrk` with 50 connections. The script creates the requests and prints the percentiles.
 pub fn wrk(addr: SocketAddr, server: &Server, script: &Path, span: Duration) -> io::Result<Run> {
     let mut command = processes::command("wrk");
     let seconds = format!("{}s", span.as_secs_f64().ceil());
     command.args(["-t1", "-c50", "-d", &seconds, "-s"]).arg(script);
     command.arg(format!("http://{addr}/"));
-    let (told, server_cpu, client_cpu) = timed(&mut command, &[server])?;
+    let (output, server_cpu, client_cpu) = timed(&mut command, &[server])?;
     // The script's last line: "measured" and the numbers.
-    let line = told.lines().find_map(|line| line.strip_prefix("measured "));
+    let line = output.lines().find_map(|line| line.strip_prefix("measured "));
     let numbers: Vec<f64> = line
         .map(|line| line.split(' ').filter_map(|number| number.parse().ok()).collect())
         .unwrap_or_default();
     let [requests, us, errors, p50, p99, p999] = numbers[..] else {
-        return Err(io::Error::other(format!("wrk printed {told:?}")));
+        return Err(io::Error::other(format!("wrk printed {output:?}")));
     };
     if errors > 0.0 {
-        return Err(io::Error::other(format!("{errors} of {requests} answers were errors")));
+        return Err(io::Error::other(format!("{errors} of {requests} requests failed")));
     }
     Ok(Run {
         per_second: requests / us * 1e6,
@@ -148,13 +147,13 @@ pub fn wrk(addr: SocketAddr, server: &Server, script: &Path, span: Duration) -> 
     })
 }
 
-/// Runs a command and says what it printed and what the servers and it used meanwhile.
+/// Runs a command. Returns its output, and the CPU time of the servers and of the command.
 fn timed(command: &mut Command, servers: &[&Server]) -> io::Result<(String, Duration, Duration)> {
     let used =
         || servers.iter().map(|server| Ok(server.usage()?.cpu)).sum::<io::Result<Duration>>();
     let (server, (_, client)) = (used()?, own_cpu());
-    let told = processes::run(command, LIMIT)?;
-    Ok((told, used()?.saturating_sub(server), own_cpu().1.saturating_sub(client)))
+    let output = processes::run(command, LIMIT)?;
+    Ok((output, used()?.saturating_sub(server), own_cpu().1.saturating_sub(client)))
 }
 
 fn per(cpu: Duration, requests: u64) -> f64 {

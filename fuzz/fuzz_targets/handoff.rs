@@ -1,12 +1,12 @@
-//! Messages of handovers: their bytes, and any order of whatever happens to the machine that reads
-//! them, the answers of peers that lie among it.
+//! Handoff messages: arbitrary bytes, and arbitrary sequences of events at the ownership state
+//! machine, with false messages from peers.
 //!
-//! One owner per key among honest nodes is checked by `crates/ownership/tests/model.rs`. Here
-//! nobody is honest but this node, and it must hold that
+//! `crates/ownership/tests/model.rs` checks that a key has one owner among correct nodes. Here all
+//! peers are Byzantine. Invariants of this node:
 //!
-//! - nothing panics, and its epoch never goes back;
-//! - it never holds a place that it was neither given, nor claimed, nor had released itself;
-//! - it claims only under an epoch under which every other member has released.
+//! - no panic, and the epoch never decreases;
+//! - it only owns ranges that were released to it, that it claimed, or that it released earlier;
+//! - it only claims in an epoch in which every other member has released.
 
 #![no_main]
 
@@ -14,45 +14,45 @@ use std::collections::BTreeSet;
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_cluster::mesh::wire::{Call, Handoff, HandoffStep};
+use tidegate_fuzz::frames;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
 use tidegate_ownership::{
     Epoch, HandoffReply, LeaseState, Monotonic, Quorum, RecordedGrant, RingMember, RingMembers,
     RingOwnership, TransferStep,
 };
-use tidegate_limiter::units::Span;
-use tidegate_fuzz::wire;
 
-/// This node is `b`, so that the lowest id is another's.
-const ME: usize = 1;
+/// This node is `b`, so another node has the lowest id.
+const LOCAL: usize = 1;
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE: Span = Span::from_millis(400);
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Some(Call::Handoff(handoff)) = wire::call(bytes) {
-        are_a_set(&handoff);
+    if let Some(Call::Handoff(handoff)) = frames::call(bytes) {
+        assert_normalized(&handoff);
     }
     let mut input = Unstructured::new(bytes);
     let mut node = Node::new();
     while let Ok(event) = Event::arbitrary(&mut input) {
-        node.meets(event);
+        node.handle(event);
         if input.is_empty() {
             break;
         }
     }
 });
 
-/// Ranges that were read ascend, and no two of them touch.
-fn are_a_set(handoff: &Handoff) {
-    wire::can_be_told(handoff);
+/// Asserts that decoded ranges are sorted and not adjacent.
+fn assert_normalized(handoff: &Handoff) {
+    frames::assert_round_trip(handoff);
     let HandoffStep::Release { ranges, .. } = &handoff.step else { return };
     let all: Vec<Range> = ranges.iter().collect();
     assert!(all.len() <= RANGES_MAX);
     assert!(all.iter().all(|range| range.first <= range.last));
-    for two in all.windows(2) {
-        let next = two[0].last.checked_add(1).expect("something is above it");
-        assert!(next < two[1].first, "{two:?}");
+    for pair in all.windows(2) {
+        let next = pair[0].last.checked_add(1).expect("not the last token");
+        assert!(next < pair[1].first, "{pair:?}");
     }
     assert_eq!(Ranges::of(all), *ranges);
     assert!(ranges.without(ranges).is_empty());
@@ -60,43 +60,76 @@ fn are_a_set(handoff: &Handoff) {
     assert!(ranges.share_ppm() <= 1_000_000);
 }
 
-// === what happens ===
+// === events ===
 
 #[derive(Arbitrary, Debug)]
 enum Event {
-    Passes { quarters: u8 },
-    Follow(Circle),
-    Met(Told),
-    Ponged { peer: Peer, quarters_ago: u8, epoch: Option<Told>, serial: Option<Small> },
-    Offered { peer: Peer, epoch: Told },
-    Released { peer: Peer, generation: Small, epoch: Told, number: Number, arcs: u16 },
-    Works { peer: Peer },
-    OfferAnswered { peer: Peer, epoch: Told, reply: Answer },
-    Copied { peer: Peer, epoch: Told },
-    Flushed { peer: Peer, epoch: Told, is_done: bool },
-    ReleaseAnswered { peer: Peer, number: Number, reply: Answer },
+    TimePasses {
+        quarters: u8,
+    },
+    MembersChanged(Membership),
+    EpochObserved(ReportedEpoch),
+    PongReceived {
+        peer: Peer,
+        quarters_ago: u8,
+        epoch: Option<ReportedEpoch>,
+        serial: Option<Small>,
+    },
+    OfferReceived {
+        peer: Peer,
+        epoch: ReportedEpoch,
+    },
+    ReleaseReceived {
+        peer: Peer,
+        generation: Small,
+        epoch: ReportedEpoch,
+        number: Number,
+        arcs: u16,
+    },
+    NextStep {
+        peer: Peer,
+    },
+    OfferReplied {
+        peer: Peer,
+        epoch: ReportedEpoch,
+        reply: Reply,
+    },
+    Copied {
+        peer: Peer,
+        epoch: ReportedEpoch,
+    },
+    Flushed {
+        peer: Peer,
+        epoch: ReportedEpoch,
+        is_done: bool,
+    },
+    ReleaseReplied {
+        peer: Peer,
+        number: Number,
+        reply: Reply,
+    },
 }
 
-/// The members of an epoch, on a circle of sixteen arcs.
+/// The members of a ring of sixteen arcs.
 #[derive(Arbitrary, Debug)]
-struct Circle {
-    /// Who is on the roll, and which start of it.
+struct Membership {
+    /// Generation of each member.
     entries: [Option<Small>; NODES.len()],
-    /// Whose each arc is.
+    /// Owner of each arc.
     owners: [Peer; 16],
-    /// Who counts; nobody needs anybody without it.
-    known: Option<[bool; NODES.len()]>,
+    /// The voters. `None`: no quorum required.
+    voters: Option<[bool; NODES.len()]>,
 }
 
-/// An epoch as a peer tells it: mostly that of this node.
+/// An epoch in a message, mostly that of this node.
 #[derive(Arbitrary, Debug)]
-enum Told {
-    Ours,
-    OurNameAt(u64),
+enum ReportedEpoch {
+    Local,
+    LocalName { number: u64 },
     Other { number: u64, name: u64 },
 }
 
-/// Numbers that two events have a chance to share.
+/// One of two numbers, so that events often have the same.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Small(bool);
 
@@ -115,134 +148,144 @@ enum Number {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Answer {
+enum Reply {
     Ready,
     Later,
     Accepted,
     Refused,
 }
 
-// === to whom ===
+// === the node ===
 
 struct Node {
     ring: RingOwnership,
     now: Monotonic,
-    /// What it released at any time.
-    let_go: Ranges,
-    /// Who released to it under its present epoch.
-    released: BTreeSet<NodeId>,
+    /// All ranges it has released.
+    released: Ranges,
+    /// The peers that released to it in the current epoch.
+    releasers: BTreeSet<NodeId>,
 }
 
 impl Node {
     fn new() -> Self {
-        let (let_go, released) = (Ranges::EMPTY, BTreeSet::new());
-        Self { ring: RingOwnership::new(id(ME), LEASE), now: Monotonic::START, let_go, released }
+        let (released, releasers) = (Ranges::EMPTY, BTreeSet::new());
+        Self {
+            ring: RingOwnership::new(id(LOCAL), LEASE),
+            now: Monotonic::START,
+            released,
+            releasers,
+        }
     }
 
-    fn meets(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let (before, epoch) = (self.ring.held().clone(), self.ring.epoch());
-        let may_gain = self.happens(event);
-        let now_at = self.ring.epoch();
-        assert!(now_at.number >= epoch.number, "{epoch:?} before {now_at:?}");
-        if now_at != epoch {
-            self.released.clear();
+        let may_gain = self.apply(event);
+        let epoch_after = self.ring.epoch();
+        assert!(epoch_after.number >= epoch.number, "{epoch:?} before {epoch_after:?}");
+        if epoch_after != epoch {
+            self.releasers.clear();
         }
         let gained = self.ring.held().without(&before);
         assert!(gained.without(&may_gain).is_empty(), "{gained:?} of {may_gain:?}");
         assert!(self.ring.decides().without(self.ring.held()).is_empty());
     }
 
-    /// Returns what the node may hold from then on that it did not hold before.
-    fn happens(&mut self, event: Event) -> Ranges {
+    /// Applies an event. Returns the ranges that the node may own after it and did not own before.
+    fn apply(&mut self, event: Event) -> Ranges {
         let (now, ring) = (self.now, &mut self.ring);
         match event {
-            Event::Passes { quarters } => {
+            Event::TimePasses { quarters } => {
                 self.now = now.plus(quarter(quarters));
                 return self.tick();
             }
-            Event::Follow(circle) => ring.follow(circle.members()),
-            Event::Met(told) => ring.observe_epoch(told.of(ring)),
-            Event::Ponged { peer, quarters_ago, epoch, serial } => {
-                let epoch = epoch.map(|told| told.of(ring));
-                let recognised = serial.map(|serial| RecordedGrant {
+            Event::MembersChanged(membership) => ring.follow(membership.members()),
+            Event::EpochObserved(epoch) => ring.observe_epoch(epoch.resolve(ring)),
+            Event::PongReceived { peer, quarters_ago, epoch, serial } => {
+                let epoch = epoch.map(|epoch| epoch.resolve(ring));
+                let recorded = serial.map(|serial| RecordedGrant {
                     generation: Generation(1),
                     serial: serial.number(),
                 });
-                ring.pong_received(&peer.id(), now.minus(quarter(quarters_ago)), epoch, recognised);
+                ring.pong_received(&peer.id(), now.minus(quarter(quarters_ago)), epoch, recorded);
             }
-            Event::Offered { peer, epoch } => {
-                ring.offer_received(&peer.id(), epoch.of(ring));
+            Event::OfferReceived { peer, epoch } => {
+                ring.offer_received(&peer.id(), epoch.resolve(ring));
             }
-            Event::Released { peer, generation, epoch, number, arcs } => {
+            Event::ReleaseReceived { peer, generation, epoch, number, arcs } => {
                 let (peer, ranges) = (peer.id(), of_arcs(|arc| arcs & 1 << arc != 0));
-                let (generation, epoch) = (Generation(generation.number()), epoch.of(ring));
-                let reply = ring.release_received(&peer, generation, epoch, number.of(), &ranges);
-                let again = ring.release_received(&peer, generation, epoch, number.of(), &ranges);
-                assert_eq!(reply, again, "a doubled release is answered alike");
+                let (generation, epoch) = (Generation(generation.number()), epoch.resolve(ring));
+                let reply =
+                    ring.release_received(&peer, generation, epoch, number.value(), &ranges);
+                let again =
+                    ring.release_received(&peer, generation, epoch, number.value(), &ranges);
+                assert_eq!(reply, again, "a duplicate release has the same reply");
                 if reply == HandoffReply::Accepted {
-                    self.released.insert(peer);
-                    return ranges.shared_with(&ring.members().arcs(&id(ME)));
+                    self.releasers.insert(peer);
+                    return ranges.shared_with(&ring.members().arcs(&id(LOCAL)));
                 }
             }
-            Event::Works { peer } => self.works(&peer.id()),
-            Event::OfferAnswered { peer, epoch, reply } => {
-                ring.offer_replied(&peer.id(), epoch.of(ring), reply.of());
+            Event::NextStep { peer } => self.next_step(&peer.id()),
+            Event::OfferReplied { peer, epoch, reply } => {
+                ring.offer_replied(&peer.id(), epoch.resolve(ring), reply.value());
             }
-            Event::Copied { peer, epoch } => ring.copied(&peer.id(), epoch.of(ring)),
+            Event::Copied { peer, epoch } => ring.copied(&peer.id(), epoch.resolve(ring)),
             Event::Flushed { peer, epoch, is_done } => {
-                ring.flushed(&peer.id(), epoch.of(ring), is_done);
+                ring.flushed(&peer.id(), epoch.resolve(ring), is_done);
             }
-            Event::ReleaseAnswered { peer, number, reply } => {
-                ring.release_replied(&peer.id(), number.of(), reply.of());
-                return self.let_go.clone();
+            Event::ReleaseReplied { peer, number, reply } => {
+                ring.release_replied(&peer.id(), number.value(), reply.value());
+                return self.released.clone();
             }
         }
         Ranges::EMPTY
     }
 
-    /// What it takes in a tick thaws, or is its own and claimed.
+    /// Returns the ranges that a tick may return to the node or let it claim.
     fn tick(&mut self) -> Ranges {
         self.ring.tick(self.now);
-        let others = self.ring.members().entries.keys().filter(|peer| **peer != id(ME));
-        let all_released = { others }.all(|peer| self.released.contains(peer));
+        let others = self.ring.members().entries.keys().filter(|peer| **peer != id(LOCAL));
+        let all_released = { others }.all(|peer| self.releasers.contains(peer));
         let has_lease = self.ring.lease_state() != LeaseState::None;
         if all_released && has_lease && self.ring.is_agreed(self.now) {
-            self.let_go.with(&self.ring.members().arcs(&id(ME)))
+            self.released.with(&self.ring.members().arcs(&id(LOCAL)))
         } else {
-            self.let_go.clone()
+            self.released.clone()
         }
     }
 
-    fn works(&mut self, peer: &NodeId) {
+    fn next_step(&mut self, peer: &NodeId) {
         let before = self.ring.held().clone();
         let step = self.ring.next_step(peer, self.now);
         if let Some(TransferStep::Release { ranges, .. }) = step {
             assert!(before.without(self.ring.held()).without(&ranges).is_empty());
-            self.let_go = self.let_go.with(&ranges);
+            self.released = self.released.with(&ranges);
         }
     }
 }
 
-impl Circle {
+impl Membership {
     fn members(&self) -> RingMembers {
-        let token = |(at, seat): (usize, &Option<Small>)| {
-            let generation = Generation(seat.as_ref()?.number());
+        let member = |(at, generation): (usize, &Option<Small>)| {
+            let generation = Generation(generation.as_ref()?.number());
             let arcs = of_arcs(|arc| self.owners[arc] as usize == at);
             Some((id(at), RingMember { generation, arcs }))
         };
-        let quorum = match &self.known {
-            Some(known) => Quorum::Of((0..NODES.len()).filter(|at| known[*at]).map(id).collect()),
+        let quorum = match &self.voters {
+            Some(voters) => Quorum::Of((0..NODES.len()).filter(|at| voters[*at]).map(id).collect()),
             None => Quorum::NotRequired,
         };
-        RingMembers { entries: self.entries.iter().enumerate().filter_map(token).collect(), quorum }
+        RingMembers {
+            entries: self.entries.iter().enumerate().filter_map(member).collect(),
+            quorum,
+        }
     }
 }
 
-impl Told {
-    fn of(&self, ring: &RingOwnership) -> Epoch {
+impl ReportedEpoch {
+    fn resolve(&self, ring: &RingOwnership) -> Epoch {
         match *self {
-            Self::Ours => ring.epoch(),
-            Self::OurNameAt(number) => Epoch { number, ..ring.epoch() },
+            Self::Local => ring.epoch(),
+            Self::LocalName { number } => Epoch { number, ..ring.epoch() },
             Self::Other { number, name } => Epoch { number, name },
         }
     }
@@ -261,7 +304,7 @@ impl Peer {
 }
 
 impl Number {
-    fn of(&self) -> u64 {
+    fn value(&self) -> u64 {
         match *self {
             Self::Low(number) => number.into(),
             Self::Any(number) => number,
@@ -269,8 +312,8 @@ impl Number {
     }
 }
 
-impl Answer {
-    fn of(&self) -> HandoffReply {
+impl Reply {
+    fn value(&self) -> HandoffReply {
         match self {
             Self::Ready => HandoffReply::Ready,
             Self::Later => HandoffReply::Later,
@@ -288,7 +331,7 @@ fn quarter(quarters: u8) -> Span {
     Span::from_nanos(LEASE.as_nanos() / 4 * u64::from(quarters))
 }
 
-/// Those of sixteen equal arcs that `is_in` names.
+/// The ranges of those of sixteen equal arcs for which `is_in` is true.
 fn of_arcs(is_in: impl Fn(usize) -> bool) -> Ranges {
     let arc = |at: usize| {
         let first = (at as u64) << 60;

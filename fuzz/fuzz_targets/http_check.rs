@@ -1,4 +1,4 @@
-//! Any bytes as the body of `POST /v1/check`. Nothing makes a node panic, and what is admitted is
+//! Arbitrary bytes as the body of `POST /v1/check`. Invariants: no panic; an accepted request is
 //! within the bounds.
 
 #![no_main]

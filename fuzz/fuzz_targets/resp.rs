@@ -1,25 +1,25 @@
-//! Any bytes as what a client of Redis sends: read whole and in two parts, which must be the same,
-//! and each command taken apart. Nothing panics; what is read is within the limits.
+//! Arbitrary bytes from a Redis client. Invariants: no panic; parsing in one part and in two gives
+//! the same commands; commands are within the limits.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_limiter::policy::Mode;
 use tidegate::front::resp::command::{Command, command};
 use tidegate::front::resp::read::{Limits, Malformed, Read, Words, read};
+use tidegate_limiter::policy::Mode;
 
 const LIMITS: Limits =
     Limits { bytes_max: 4_096, words_max: 32, word_bytes_max: 2_048, before_auth: false };
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((first, stream)) = bytes.split_first() else { return };
-    // Where the stream is parted, as its first byte says.
+    // The first byte selects where the stream is split.
     let middle = stream.len() * usize::from(*first) / 256;
     let whole = commands(stream, stream.len());
     assert_eq!(whole, commands(stream, middle));
 });
 
-/// The commands of a stream that comes in two parts, and how it ended.
+/// Parses a stream that arrives in two parts. Returns the commands, and the error if there is one.
 fn commands(stream: &[u8], middle: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
     let (mut found, mut at) = (Vec::new(), 0);
     for end in [middle, stream.len()] {
@@ -33,12 +33,12 @@ fn commands(stream: &[u8], middle: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malforme
                 Ok(Read::Command(length)) => {
                     assert!(length > 0 && words.len() <= LIMITS.words_max);
                     found.push(words.iter().map(|word| word.to_vec()).collect());
-                    take_apart(&mut words);
+                    parse(&mut words);
                     at += length;
                 }
                 Ok(Read::Quoted(length, words)) => {
                     assert!(length > 0 && words.len() <= LIMITS.words_max);
-                    take_apart(&mut words.iter().map(Vec::as_slice).collect());
+                    parse(&mut words.iter().map(Vec::as_slice).collect());
                     found.push(words);
                     at += length;
                 }
@@ -49,7 +49,7 @@ fn commands(stream: &[u8], middle: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malforme
     (found, None)
 }
 
-fn take_apart(words: &mut Words<'_>) {
+fn parse(words: &mut Words<'_>) {
     match command(words) {
         Ok(Command::Throttle { limit, .. }) => {
             for mode in [Mode::Strict, Mode::Eventual] {

@@ -1,6 +1,5 @@
-//! Any bytes as a request of Envoy's rate limit service: decoded, decided by a single node, and
-//! answered. Nothing panics; a response has one status per descriptor and can be encoded and
-//! decoded.
+//! Arbitrary bytes as a request of Envoy's rate limit service, decided by a standalone node.
+//! Invariants: no panic; a response has one status per descriptor and can be encoded and decoded.
 
 #![no_main]
 
@@ -10,7 +9,7 @@ use tidegate::decide::Decide;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::message::{RateLimitRequest, RateLimitResponse};
 use tidegate::front::rls::{check_request, descriptors, response};
-use tidegate_fuzz::alone;
+use tidegate_fuzz::standalone;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(request) = RateLimitRequest::decode(bytes) else { return };
@@ -23,14 +22,14 @@ fuzz_target!(|bytes: &[u8]| {
         }
     };
     let check = check_request(&request, &descriptors, true);
-    alone::with(|node| async move {
-        // The second time its counters exist, and some are exhausted.
+    standalone::with_node(|node| async move {
+        // The second time the counters exist, and some are exhausted.
         for _ in 0..2 {
-            let answer = node.decider.decide(check).await;
-            let response = response(&answer);
+            let outcome = node.decider.decide(check).await;
+            let response = response(&outcome);
             assert_eq!(response.statuses.len(), check.descriptors.len());
-            let written = response.encode_to_vec();
-            assert_eq!(RateLimitResponse::decode(&*written).as_ref(), Ok(&response));
+            let encoded = response.encode_to_vec();
+            assert_eq!(RateLimitResponse::decode(&*encoded).as_ref(), Ok(&response));
         }
     });
 });

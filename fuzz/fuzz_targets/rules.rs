@@ -1,12 +1,11 @@
-//! Any bytes as rule files, which a zero byte parts: as they are, and with domains spread over
-//! several of them. Nothing makes a node panic; what is refused says why, and what is accepted
-//! means the same the second time.
+//! Arbitrary bytes as rule files separated by zero bytes, with and without `merge_domains`.
+//! Invariants: no panic; an error has a message; accepted files parse to the same rules again.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_rules::book::Book;
 use tidegate_limiter::descriptor::Entry;
+use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Options, Source};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,11 +14,11 @@ fuzz_target!(|bytes: &[u8]| {
         .map(|(n, bytes)| Source { name: format!("rules-{n}.yaml"), bytes: bytes.to_vec() })
         .collect();
     for merge_domains in [false, true] {
-        read(&sources, &Options { merge_domains, ..Options::default() });
+        check(&sources, &Options { merge_domains, ..Options::default() });
     }
 });
 
-fn read(sources: &[Source], options: &Options) {
+fn check(sources: &[Source], options: &Options) {
     let book = match load::parse(sources, options) {
         Ok(book) => book,
         Err(error) => {
@@ -27,15 +26,15 @@ fn read(sources: &[Source], options: &Options) {
             return;
         }
     };
-    let again = load::parse(sources, options).expect("it was accepted before");
+    let again = load::parse(sources, options).expect("accepted before");
     assert_eq!(book.fingerprint(), again.fingerprint());
     for warning in book.warnings() {
         assert!(!warning.to_string().is_empty());
     }
-    can_be_asked(&book);
+    look_up_all(&book);
 }
 
-fn can_be_asked(book: &Book) {
+fn look_up_all(book: &Book) {
     for domain in book.domains() {
         assert!(book.has_domain(domain));
         for rule in book.rules() {

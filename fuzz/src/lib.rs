@@ -1,13 +1,13 @@
-//! What several targets share.
+//! Code shared by the targets.
 //!
-//! Targets that read messages take whole frames, as the golden ones lie in `tests/golden_frames`.
-//! Time stands still at [`NOW`], which those were counted at.
+//! Targets that decode messages take complete frames, like those in `tests/golden_frames`. The time
+//! is always [`NOW`].
 
-pub mod alone;
-pub mod asks;
-pub mod wire;
+pub mod checks;
+pub mod frames;
+pub mod standalone;
 
 use tidegate_limiter::units::Timestamp;
 
-/// The time of this node, and of the golden frames.
+/// The timestamp of the golden frames.
 pub const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);

@@ -8,20 +8,20 @@ mod render;
 #[path = "../../benches/sidebyside/results.rs"]
 mod results;
 
-use results::{Hold, Row, Spread, Table};
+use results::{Bound, Row, Spread, Table};
 
 #[test]
 fn a_missed_bound_is_marked() {
-    let hold = |what: &str, holds| Hold {
-        what: what.to_owned(),
-        bound: "at most 2".to_owned(),
+    let bound = |name: &str, is_met| Bound {
+        name: name.to_owned(),
+        limit: "at most 2".to_owned(),
         measured: "3".to_owned(),
-        holds,
+        is_met,
     };
-    let text = render::holds(&[
-        hold("first", Some(false)),
-        hold("second", Some(true)),
-        hold("third", None),
+    let text = render::bounds(&[
+        bound("first", Some(false)),
+        bound("second", Some(true)),
+        bound("third", None),
     ]);
     let missed: Vec<&str> = text.lines().filter(|line| line.contains("**missed**")).collect();
     assert_eq!(missed.len(), 1, "{text}");

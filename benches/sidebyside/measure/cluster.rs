@@ -1,23 +1,23 @@
-//! Three nodes over gRPC: forwarded to the owner, and decided on the spot.
+//! Three nodes over gRPC: strict checks are forwarded to the owner, eventual ones decided locally.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::resp::{INCR, entrant as redis_entrant};
-use super::{Entrant, Plan, interleave, table};
-use crate::awake;
-use crate::engine::grpc::Grpc;
-use crate::engine::{End, Keys, Load, Pace};
+use super::resp::{INCR, case as redis_case};
+use super::{Case, Plan, interleave, table};
+use crate::loadgen::grpc::Grpc;
+use crate::loadgen::{End, Keys, Load, Pace};
+use crate::machine;
 use crate::peers::Target;
-use crate::peers::tidegate::{CONFIRMED, DOMAIN, EVENTUAL, Node, STRICT};
+use crate::peers::tidegate::{DOMAIN, EVENTUAL, Node, REPLICATED, STRICT};
 use crate::processes::own_cpu;
 use crate::results::Table;
 
 pub const STRICT_64: &str = "3 nodes, strict, 64 connections";
 pub const EVENTUAL_64: &str = "3 nodes, eventual, 64 connections";
-pub const ALONE_64: &str = "1 node, 64 connections";
-/// The share of checks that were answered without their owner stands beside what all have.
+pub const SINGLE_64: &str = "1 node, 64 connections";
+/// The usual columns, and the share of checks that were answered without their owner.
 pub const COLUMNS: [&str; 8] = [
     "checks/s",
     "p50 ms",
@@ -29,19 +29,17 @@ pub const COLUMNS: [&str; 8] = [
     "without owner %",
 ];
 
-/// What is asked.
 pub struct Nodes {
     pub cluster: Result<Vec<Node>, String>,
-    /// As many, each a cluster of one.
-    pub apart: Result<Vec<Node>, String>,
-    pub alone: Result<Vec<Node>, String>,
+    /// The same number of independent nodes.
+    pub separate: Result<Vec<Node>, String>,
+    pub single: Result<Vec<Node>, String>,
 }
 
-/// Keys that are asked about.
 const KEYS: u64 = 100_000;
 
-/// A row: its rule, how many connections with how many calls under way, and over how many nodes.
-struct CountingMode<'a> {
+/// The load of one row.
+struct ClusterLoad<'a> {
     nodes: &'a [Node],
     rule: &'a str,
     connections: usize,
@@ -50,68 +48,67 @@ struct CountingMode<'a> {
 
 pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
     let about = format!(
-        "A client of our own (one thread, HTTP/2 frames made by hand), connections dealt to the \
-         nodes in turn, one check a call, 100,000 random keys that were all asked about before, \
-         and of which two thirds belong to another node than the one that is asked. Each of three \
-         nodes has one thread (`node.threads`), a node by itself its default of two; all else is \
-         at its default: one replica that hears of each count within milliseconds, 10 ms for an \
-         owner to answer. Three nodes and the client share the two cores; three apart do so too, \
-         and know nothing of each other. The open loop is latency from the intended time, and \
-         there: {}",
-        awake::about()
+        "The load generator of this benchmark (one thread), with connections to the nodes in \
+         round-robin order, one check per call, and 100,000 random keys that already have \
+         counters. Two thirds of the checks arrive at a node that does not own the key. Each of \
+         the three nodes has one thread (`node.threads`), the single node the default of two. \
+         Other settings have their defaults: one replica, which receives each count within \
+         milliseconds, and a timeout of 10 ms for calls to the owner. Nodes and client share the \
+         two cores. *3 nodes apart* are three independent single nodes. In the open loops, \
+         latency counts from the intended send time. {}",
+        machine::idle_note()
     );
     let mut table = table("cluster", "Three nodes, gRPC", &about, &COLUMNS);
-    let Nodes { cluster, apart, alone } = nodes;
+    let Nodes { cluster, separate, single } = nodes;
     let closed = |depth| Pace::Closed { depth };
-    let open = Pace::Open { per_second: 2_000, all_or_nothing: 1 };
-    let mut entrants = Vec::new();
+    let open = Pace::Open { per_second: 2_000, burst: 1 };
+    let mut cases = Vec::new();
     if let Some(incr) = incr {
-        entrants.push(redis_entrant(plan, INCR, incr, 1));
+        cases.push(redis_case(plan, INCR, incr, 1));
     }
     for (name, nodes, rule, connections, pace) in [
         (STRICT_64, cluster, STRICT, 64, closed(1)),
         ("3 nodes, strict, 4 connections of 16", cluster, STRICT, 4, closed(16)),
-        ("3 nodes, strict, confirmed, 64 connections", cluster, CONFIRMED, 64, closed(1)),
+        ("3 nodes, strict, confirmed, 64 connections", cluster, REPLICATED, 64, closed(1)),
         (EVENTUAL_64, cluster, EVENTUAL, 64, closed(1)),
-        (ALONE_64, alone, STRICT, 64, closed(1)),
-        ("3 nodes apart, 64 connections", apart, STRICT, 64, closed(1)),
+        (SINGLE_64, single, STRICT, 64, closed(1)),
+        ("3 nodes apart, 64 connections", separate, STRICT, 64, closed(1)),
         ("3 nodes, strict, open loop 2,000/s", cluster, STRICT, 16, open),
-        ("3 nodes, strict, confirmed, open loop 2,000/s", cluster, CONFIRMED, 16, open),
+        ("3 nodes, strict, confirmed, open loop 2,000/s", cluster, REPLICATED, 16, open),
         ("3 nodes, eventual, open loop 2,000/s", cluster, EVENTUAL, 16, open),
     ] {
-        entrants.push(match nodes {
+        cases.push(match nodes {
             Ok(nodes) => {
-                let way = CountingMode { nodes, rule, connections, pace };
+                let load = ClusterLoad { nodes, rule, connections, pace };
                 let mut is_warm = false;
-                Entrant::new(name, move || {
+                Case::new(name, move || {
                     if !std::mem::replace(&mut is_warm, true) {
-                        way.warm(plan)?;
+                        load.warm_up(plan)?;
                     }
-                    let is_open = matches!(way.pace, Pace::Open { .. });
-                    let _awake = is_open.then(awake::keep);
-                    way.measure(plan.span)
+                    let is_open = matches!(load.pace, Pace::Open { .. });
+                    let _no_idle = is_open.then(machine::disable_idle);
+                    load.measure(plan.span)
                 })
             }
-            Err(why) => Entrant::absent(name, why),
+            Err(why) => Case::absent(name, why),
         });
     }
-    interleave(&mut table, plan.rounds, entrants);
+    interleave(&mut table, plan.rounds, cases);
     table
 }
 
-impl CountingMode<'_> {
-    /// Asks about every key once, of whoever is to count it: what a counter costs when it begins
-    /// is not what it costs.
-    fn warm(&self, plan: &Plan) -> io::Result<()> {
+impl ClusterLoad<'_> {
+    /// Creates all counters, at every node that counts them: the first check of a key costs more.
+    fn warm_up(&self, plan: &Plan) -> io::Result<()> {
         let counting = if self.rule == EVENTUAL { self.nodes } else { &self.nodes[..1] };
         for node in counting {
             Load {
                 addrs: &[node.grpc],
                 connections: 16,
-                wire: &|| Box::new(Grpc::new(DOMAIN, self.rule)),
+                protocol: &|| Box::new(Grpc::new(DOMAIN, self.rule)),
                 keys: Keys::From(0),
                 pace: Pace::Closed { depth: 4 },
-                end: End::AfterAsks(KEYS.min(plan.keys)),
+                end: End::AfterRequests(KEYS.min(plan.keys)),
             }
             .run()?;
         }
@@ -123,28 +120,29 @@ impl CountingMode<'_> {
         let load = Load {
             addrs: &addrs,
             connections: self.connections,
-            wire: &|| Box::new(Grpc::new(DOMAIN, self.rule)),
+            protocol: &|| Box::new(Grpc::new(DOMAIN, self.rule)),
             keys: Keys::Random(KEYS),
             pace: self.pace,
             end: End::After(span),
         };
-        let (cpu, policy, client) = (self.cpu()?, self.by_policy()?, own_cpu().0);
-        let outcome = load.run()?;
+        let (cpu, fallback, client) = (self.cpu()?, self.fallback_verdicts()?, own_cpu().0);
+        let result = load.run()?;
         let client = own_cpu().0.saturating_sub(client);
-        let (cpu, policy) = (self.cpu()?.saturating_sub(cpu), self.by_policy()? - policy);
-        if outcome.failed > 0 {
-            return Err(io::Error::other(format!("{} had no answer", outcome.failed)));
+        let (cpu, fallback) =
+            (self.cpu()?.saturating_sub(cpu), self.fallback_verdicts()? - fallback);
+        if result.failed > 0 {
+            return Err(io::Error::other(format!("{} requests failed", result.failed)));
         }
-        let answered = outcome.latencies.len() as f64;
+        let answered = result.latencies.len() as f64;
         Ok(vec![
-            outcome.rate(),
-            outcome.ms(0.5),
-            outcome.ms(0.99),
-            outcome.ms(0.999),
+            result.rate(),
+            result.ms(0.5),
+            result.ms(0.99),
+            result.ms(0.999),
             cpu.as_secs_f64() * 1e6 / answered,
             client.as_secs_f64() * 1e6 / answered,
             answered / cpu.as_secs_f64(),
-            policy / answered * 100.0,
+            fallback / answered * 100.0,
         ])
     }
 
@@ -152,7 +150,8 @@ impl CountingMode<'_> {
         self.nodes.iter().map(|node| Ok(node.server.usage()?.cpu)).sum()
     }
 
-    fn by_policy(&self) -> io::Result<f64> {
+    /// Checks that were answered without their owner.
+    fn fallback_verdicts(&self) -> io::Result<f64> {
         let label = "source=\"policy\"";
         self.nodes.iter().map(|node| node.metric("tidegate_verdicts_total", label)).sum()
     }

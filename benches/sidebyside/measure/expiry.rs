@@ -1,13 +1,13 @@
-//! A million keys come and expire while others are asked about at a fixed rate.
+//! A million keys are added and expire under a load at a fixed rate over other keys.
 
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Entrant, Plan, interleave, table};
-use crate::awake;
-use crate::engine::resp::{KEY, Resp};
-use crate::engine::{End, Keys, Load, Outcome, Pace};
+use super::{Case, Plan, interleave, table};
+use crate::loadgen::resp::{KEY, Resp};
+use crate::loadgen::{End, Keys, Load, LoadResult, Pace};
+use crate::machine;
 use crate::peers::redis::{self, Setting};
 use crate::peers::tidegate::{Node, Setting as Tidegate};
 use crate::peers::{Limit, NEVER_REACHED, Target, throttlecrab, words};
@@ -27,51 +27,54 @@ pub const COLUMNS: [&str; 11] = [
     "store MiB at most",
     "store MiB behind",
 ];
-/// The row of the ordinary class.
+/// The row in the ordinary scheduling class.
 pub const ORDINARY: &str = "tidegate, CL.THROTTLE, ordinary class";
-/// The row of cores that are not kept awake.
+/// The row with cores that halt when idle.
 pub const HALTING: &str = "tidegate, CL.THROTTLE, halting";
-/// What the machine itself does to a server that has hardly anything to do, in the same three ways.
-pub const CALM: [&str; 3] = [
+/// The latency of a nearly idle server on this machine, in the same three configurations.
+pub const BASELINE: [&str; 3] = [
     "redis, INCR, none come",
     "redis, INCR, none come, ordinary class",
     "redis, INCR, none come, halting",
 ];
-/// Rounds of the row that the bound is held against; the others are measured once.
+/// Rounds of the row that has a bound. The others are measured once.
 const ROUNDS: usize = 5;
 const PER_SECOND: u64 = 10_000;
-/// Connections of the load, and of what adds keys.
-const ASKERS: usize = 50;
-const ADDERS: usize = 2;
-/// How often in a second keys are added. One by one, a client alone would keep a core busy, and the
-/// latency would be that of a machine without a core to spare, whatever the target.
-const TICKS: u64 = 1_000;
+const LOAD_CONNECTIONS: usize = 50;
+/// Connections that add the expiring keys.
+const ADD_CONNECTIONS: usize = 2;
+/// Bursts of added keys per second. Without bursts the client alone would occupy a core, and the
+/// latency of every target would be that of a saturated machine.
+const BURSTS_PER_SECOND: u64 = 1_000;
 const MIB: f64 = 1024.0 * 1024.0;
-/// What a tenth of the growth is left for counts as returned.
-const LEFT: f64 = 0.1;
+/// Memory counts as returned when at most this share of the growth remains.
+const REMAINDER: f64 = 0.1;
 
-/// How long keys are added, how long each lives, and how long the load lasts.
 #[derive(Clone, Copy, Debug)]
 struct Times {
+    /// Keys are added during this time.
     add: Duration,
+    /// Lifetime of an added key.
     live_s: u32,
     load: Duration,
-    timeouts: Duration,
+    /// Longest wait until memory is returned.
+    return_timeout: Duration,
 }
 
-/// The command that adds keys, and the target that is loaded meanwhile.
+/// A target under load, and the command that adds keys to it.
 struct Trial {
     target: Target,
     add: Vec<String>,
-    /// What says how large its store is.
+    /// The source of the store's size.
     node: Option<Node>,
 }
 
-/// Whether clients and targets are in the real-time class, and the cores kept from halting.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
-    is_urgent: bool,
-    is_awake: bool,
+struct Scheduling {
+    /// Clients and targets are in the real-time class.
+    is_real_time: bool,
+    /// Cores halt when idle.
+    can_halt: bool,
 }
 
 type Start<'a> = Box<dyn Fn() -> io::Result<Trial> + 'a>;
@@ -79,28 +82,28 @@ type Start<'a> = Box<dyn Fn() -> io::Result<Trial> + 'a>;
 pub fn measure(plan: &Plan, folder: &Path) -> Table {
     let times = if plan.is_quick {
         let (short, second) = (Duration::from_millis(100), Duration::from_secs(1));
-        Times { add: short, live_s: 1, load: short * 2, timeouts: second }
+        Times { add: short, live_s: 1, load: short * 2, return_timeout: second }
     } else {
         let seconds = Duration::from_secs;
-        Times { add: seconds(8), live_s: 6, load: seconds(16), timeouts: seconds(10) }
+        Times { add: seconds(8), live_s: 6, load: seconds(16), return_timeout: seconds(10) }
     };
     let about = format!(
-        "An open loop of {} checks a second over 100,000 lasting keys and 50 connections; beside \
-         it {} further keys are added within {:?} over two connections, in pipelines that begin \
-         every millisecond, and each is forgotten {} s later. Latency \
-         is that of the open loop for {:?}, in which all came and all expired. Memory is the \
-         process's resident size; it is back when no more than a tenth of the growth is left. \
-         Clients and targets run in the real-time class (`chrt --fifo`), and tidegate once more in \
-         the ordinary one: there, where the kernel does not preempt, whoever is woken waits for \
-         whatever else the machine does, the kernel's own threads too, up to a tick of it. {} Rows \
-         named *halting* are without that. Where none come, only the load of the lasting keys \
-         runs: what is late there is late for any server on this machine.",
+        "An open loop of {} checks a second over 100,000 lasting keys and 50 connections. At the \
+         same time {} further keys are added within {:?} over two connections, in a burst every \
+         millisecond; each expires after {} s. Latency is that of the open loop over {:?}, in \
+         which all keys are added and expire. Memory is the resident size of the process; it is \
+         returned when at most a tenth of the growth remains. Clients and targets run in the \
+         real-time class (`chrt --fifo`). The row *ordinary class* is without that: a thread that \
+         wakes up then waits for other work on its core, kernel threads included, for up to a \
+         tick, because this kernel does not preempt. {} The rows *halting* are without that. In \
+         the rows *none come* only the lasting keys are checked; their latency is that of the \
+         machine.",
         crate::render::number(PER_SECOND as f64),
         crate::render::number(plan.keys as f64),
         times.add,
         times.live_s,
         times.load,
-        awake::about(),
+        machine::idle_note(),
     );
     let mut table = table("expiry", "A million keys come and expire", &about, &COLUMNS);
     let limit = Limit { burst: 1, count: 1, period: times.live_s };
@@ -113,8 +116,8 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
         Ok(Trial { target, add, node: Some(node) })
     };
     let redis = move || -> io::Result<Trial> {
-        let server = redis::start(folder, Setting::Lean)?;
-        let target = redis::incr(server, Setting::Lean);
+        let server = redis::start(folder, Setting::InMemory)?;
+        let target = redis::incr(server, Setting::InMemory);
         let add = words(&format!("SET {KEY} 1 PX {}", limit.period * 1_000));
         Ok(Trial { target, add, node: None })
     };
@@ -124,10 +127,14 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
         let target = throttlecrab::target(&started, NEVER_REACHED);
         Ok(Trial { target, add, node: None })
     };
-    let manners = [Manner::BEST, Manner { is_urgent: false, ..Manner::BEST }, Manner::HALTING];
-    let ours = [super::resp::TIDEGATE, ORDINARY, HALTING].into_iter().zip(manners);
-    let mut ours = ours.map(|(name, manner)| {
-        Entrant::new(name, move || manner.measure(|| tidegate()?.measure(times, keys)))
+    let modes = [
+        Scheduling::BEST,
+        Scheduling { is_real_time: false, ..Scheduling::BEST },
+        Scheduling::HALTING,
+    ];
+    let ours = [super::resp::TIDEGATE, ORDINARY, HALTING].into_iter().zip(modes);
+    let mut ours = ours.map(|(name, mode)| {
+        Case::new(name, move || mode.measure(|| tidegate()?.measure(times, keys)))
     });
     interleave(&mut table, plan.rounds.min(ROUNDS), ours.by_ref().take(1).collect());
     let starts: [(&str, Start<'_>); 2] = [
@@ -135,26 +142,26 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
         (super::resp::THROTTLECRAB, Box::new(throttlecrab)),
     ];
     let others = starts.into_iter().map(|(name, start)| {
-        Entrant::new(name, move || Manner::BEST.measure(|| start()?.measure(times, keys)))
+        Case::new(name, move || Scheduling::BEST.measure(|| start()?.measure(times, keys)))
     });
-    let calm = CALM.into_iter().zip(manners).map(|(name, manner)| {
-        Entrant::new(name, move || manner.measure(|| redis()?.measure_calm(times, keys)))
+    let baseline = BASELINE.into_iter().zip(modes).map(|(name, mode)| {
+        Case::new(name, move || mode.measure(|| redis()?.measure_baseline(times, keys)))
     });
-    interleave(&mut table, 1, ours.chain(others).chain(calm).collect());
+    interleave(&mut table, 1, ours.chain(others).chain(baseline).collect());
     table
 }
 
-impl Manner {
-    const BEST: Self = Self { is_urgent: true, is_awake: true };
-    const HALTING: Self = Self { is_awake: false, ..Self::BEST };
+impl Scheduling {
+    const BEST: Self = Self { is_real_time: true, can_halt: false };
+    const HALTING: Self = Self { can_halt: true, ..Self::BEST };
 
     fn measure(self, measure: impl FnOnce() -> io::Result<Vec<f64>>) -> io::Result<Vec<f64>> {
-        let _awake = self.is_awake.then(awake::keep).transpose()?;
-        if self.is_urgent {
+        let _no_idle = (!self.can_halt).then(machine::disable_idle).transpose()?;
+        if self.is_real_time {
             processes::real_time(true)?;
         }
         let measured = measure();
-        if self.is_urgent {
+        if self.is_real_time {
             processes::real_time(false)?;
         }
         measured
@@ -165,74 +172,85 @@ impl Trial {
     fn measure(&self, times: Times, keys: u64) -> io::Result<Vec<f64>> {
         let lasting = self.add_lasting(keys)?;
         let (before, mut most, mut store) = (self.resident()?, 0.0_f64, f64::NAN);
-        let asking = self.asking(lasting, times.load);
-        let stolen = processes::stolen();
+        let load = self.load(lasting, times.load);
+        let steal = processes::steal_time();
         let adding = Target { command: self.add.clone(), ..self.target.clone() };
         let per_second = (keys as f64 / times.add.as_secs_f64()) as u64;
-        let pace = Pace::Open { per_second, all_or_nothing: (per_second / TICKS).max(1) };
-        let adding = load(&adding, ADDERS, Keys::From(lasting), pace, End::AfterAsks(keys));
-        let (asked, added) = std::thread::scope(|scope| -> io::Result<_> {
-            let asking = scope.spawn(asking);
-            let adding = scope.spawn(adding);
+        let pace = Pace::Open { per_second, burst: (per_second / BURSTS_PER_SECOND).max(1) };
+        let add = load_task(
+            &adding,
+            ADD_CONNECTIONS,
+            Keys::From(lasting),
+            pace,
+            End::AfterRequests(keys),
+        );
+        let (loaded, added) = std::thread::scope(|scope| -> io::Result<_> {
+            let load = scope.spawn(load);
+            let add = scope.spawn(add);
             for tick in 1.. {
                 most = most.max(self.resident()?);
                 if tick % 20 == 0 {
-                    store = store.max(self.store()?);
+                    store = store.max(self.store_bytes()?);
                 }
-                if asking.is_finished() {
+                if load.is_finished() {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
-            let died = |_| io::Error::other("a client's thread");
-            Ok((asking.join().map_err(died)??, adding.join().map_err(died)??))
+            let panicked = |_| io::Error::other("a client thread panicked");
+            Ok((load.join().map_err(panicked)??, add.join().map_err(panicked)??))
         })?;
-        if asked.failed + added.failed > 0 {
-            let (asked, added) = (asked.failed, added.failed);
-            return Err(io::Error::other(format!("{asked} and {added} had no answer")));
+        if loaded.failed + added.failed > 0 {
+            let (loaded, added) = (loaded.failed, added.failed);
+            return Err(io::Error::other(format!("{loaded} and {added} requests failed")));
         }
-        let late = late(&asked, stolen);
+        let latencies = latencies(&loaded, steal);
         let begin = Instant::now();
-        let is_back = |now: f64| now - before <= (most - before).max(0.0) * LEFT;
-        let mut behind = self.resident()?;
-        while !is_back(behind) && begin.elapsed() < times.timeouts {
+        let is_returned = |now: f64| now - before <= (most - before).max(0.0) * REMAINDER;
+        let mut after = self.resident()?;
+        while !is_returned(after) && begin.elapsed() < times.return_timeout {
             std::thread::sleep(Duration::from_millis(100));
-            behind = self.resident()?;
+            after = self.resident()?;
         }
-        let took = if is_back(behind) { begin.elapsed().as_secs_f64() } else { f64::NAN };
-        let stored = [store / MIB, self.store()? / MIB];
-        let memory = [before / MIB, most / MIB, behind / MIB, took];
-        Ok(late.into_iter().chain(memory).chain(stored).collect())
+        let took = if is_returned(after) { begin.elapsed().as_secs_f64() } else { f64::NAN };
+        let stored = [store / MIB, self.store_bytes()? / MIB];
+        let memory = [before / MIB, most / MIB, after / MIB, took];
+        Ok(latencies.into_iter().chain(memory).chain(stored).collect())
     }
 
-    /// The load of the lasting keys by itself. Without a key that comes there is no memory to tell
-    /// of.
-    fn measure_calm(&self, times: Times, keys: u64) -> io::Result<Vec<f64>> {
+    /// Measures the load over the lasting keys alone. Its memory columns are empty.
+    fn measure_baseline(&self, times: Times, keys: u64) -> io::Result<Vec<f64>> {
         let lasting = self.add_lasting(keys)?;
-        let stolen = processes::stolen();
-        Ok(late(&self.asking(lasting, times.load / 2)()?, stolen).into())
+        let steal = processes::steal_time();
+        Ok(latencies(&self.load(lasting, times.load / 2)()?, steal).into())
     }
 
-    /// Adds the lasting keys and says how many they are.
+    /// Adds the lasting keys and returns their number.
     fn add_lasting(&self, keys: u64) -> io::Result<u64> {
         let lasting = keys.min(100_000);
         let closed = Pace::Closed { depth: 1 };
-        load(&self.target, ASKERS, Keys::From(0), closed, End::AfterAsks(lasting))()?;
+        load_task(
+            &self.target,
+            LOAD_CONNECTIONS,
+            Keys::From(0),
+            closed,
+            End::AfterRequests(lasting),
+        )()?;
         Ok(lasting)
     }
 
-    /// Asks about the lasting keys at the fixed rate.
-    fn asking(
+    /// Checks the lasting keys at the fixed rate.
+    fn load(
         &self,
         lasting: u64,
         span: Duration,
-    ) -> impl FnOnce() -> io::Result<Outcome> + Send + use<> {
-        let pace = Pace::Open { per_second: PER_SECOND, all_or_nothing: 1 };
-        load(&self.target, ASKERS, Keys::Random(lasting), pace, End::After(span))
+    ) -> impl FnOnce() -> io::Result<LoadResult> + Send + use<> {
+        let pace = Pace::Open { per_second: PER_SECOND, burst: 1 };
+        load_task(&self.target, LOAD_CONNECTIONS, Keys::Random(lasting), pace, End::After(span))
     }
 
-    /// What its store says it holds; not a number where nothing says so.
-    fn store(&self) -> io::Result<f64> {
+    /// The reported size of its store in bytes; NaN if it has no such metric.
+    fn store_bytes(&self) -> io::Result<f64> {
         let node = self.node.as_ref();
         node.map_or(Ok(f64::NAN), |node| node.metric("tidegate_store_bytes", ""))
     }
@@ -242,25 +260,25 @@ impl Trial {
     }
 }
 
-/// The columns of latency, and the time the host took from the cores since it had taken `stolen`.
-fn late(asked: &Outcome, stolen: Duration) -> [f64; 5] {
-    let stolen = processes::stolen().saturating_sub(stolen).as_secs_f64() * 1e3;
-    let ms = |quantile| asked.ms(quantile);
-    [ms(0.5), ms(0.99), ms(0.999), ms(1.0), stolen]
+/// The latency columns, and the steal time since it was `steal`.
+fn latencies(loaded: &LoadResult, steal: Duration) -> [f64; 5] {
+    let steal = processes::steal_time().saturating_sub(steal).as_secs_f64() * 1e3;
+    let ms = |quantile| loaded.ms(quantile);
+    [ms(0.5), ms(0.99), ms(0.999), ms(1.0), steal]
 }
 
-/// A load that can move to a thread of its own.
-fn load(
+/// A load that can move to another thread.
+fn load_task(
     target: &Target,
     connections: usize,
     keys: Keys,
     pace: Pace,
     end: End,
-) -> impl FnOnce() -> io::Result<Outcome> + Send + use<> {
+) -> impl FnOnce() -> io::Result<LoadResult> + Send + use<> {
     let (addr, command) = (target.addr, target.command.clone());
     let (prefix, reply) = (target.prefix, target.reply);
     move || {
-        let wire = || Box::new(Resp::new(&command, prefix, reply)) as _;
-        Load { addrs: &[addr], connections, wire: &wire, keys, pace, end }.run()
+        let protocol = || Box::new(Resp::new(&command, prefix, reply)) as _;
+        Load { addrs: &[addr], connections, protocol: &protocol, keys, pace, end }.run()
     }
 }

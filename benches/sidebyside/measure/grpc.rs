@@ -1,4 +1,4 @@
-//! gRPC with `h2load`, beside a handler that does nothing.
+//! gRPC with `h2load`, compared with a handler that does nothing.
 
 use std::fs;
 use std::io;
@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{Entrant, Plan, interleave, table};
-use crate::engine::grpc::{Grpc, message};
-use crate::engine::{End, Keys, Load, Pace};
+use super::{Case, Plan, interleave, table};
+use crate::clients::Rls;
+use crate::loadgen::grpc::{Grpc, message};
+use crate::loadgen::{End, Keys, Load, Pace};
 use crate::peers::tidegate::{DOMAIN, Node, STRICT};
 use crate::processes::Server;
-use crate::questions::Rls;
 use crate::results::Table;
 use crate::tools::{self, COLUMNS};
 
@@ -33,10 +33,10 @@ pub fn measure(
     let mut table = table(
         &format!("grpc-{depth}"),
         &title,
-        "`h2load` sends the same request each time: one key, a rule of a billion a day. The empty \
-         handler stands on the same tonic and reads the same message. h2load tells no percentiles: \
-         they, and the last column, are those of a client of our own with as many connections and \
-         streams, over 100,000 random keys.",
+        "`h2load` repeats one request: one key, with a limit of a billion a day. The empty handler \
+         uses the same tonic and decodes the same message. `h2load` prints no percentiles. They \
+         and the last column are from the load generator of this benchmark, with the same number \
+         of connections and streams, over 100,000 random keys.",
         &columns,
     );
     table.commands.push(format!(
@@ -45,47 +45,46 @@ pub fn measure(
          http://ADDRESS/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
     ));
     let own = node.clone().map(|node| (node.server, node.grpc));
-    let entrants =
-        [(EMPTY, empty.clone()), (TIDEGATE, own)].map(|(name, listener)| match listener {
-            Ok(listener) => entrant(plan, folder, name, listener, depth),
-            Err(why) => Entrant::absent(name, why),
-        });
-    interleave(&mut table, plan.rounds, entrants.into());
+    let cases = [(EMPTY, empty.clone()), (TIDEGATE, own)].map(|(name, listener)| match listener {
+        Ok(listener) => case(plan, folder, name, listener, depth),
+        Err(why) => Case::absent(name, why),
+    });
+    interleave(&mut table, plan.rounds, cases.into());
     table
 }
 
-fn entrant<'a>(
+fn case<'a>(
     plan: &'a Plan,
     folder: &'a Path,
     name: &'a str,
     (server, addr): (Rc<Server>, SocketAddr),
     depth: u32,
-) -> Entrant<'a> {
+) -> Case<'a> {
     let mut requests = None;
-    Entrant::new(name, move || {
+    Case::new(name, move || {
         let body = folder.join("request");
         let run = |requests| tools::h2load(addr, &server, &body, depth, requests);
         let requests = if let Some(requests) = requests {
             requests
         } else {
-            // h2load takes any answer of status 200 for a good one, also an error of gRPC.
-            Rls::connect(addr)?.ask(DOMAIN, STRICT, "first")?;
+            // h2load counts every HTTP status 200 as a success, also gRPC errors.
+            Rls::connect(addr)?.check(DOMAIN, STRICT, "first")?;
             fs::write(&body, message(DOMAIN, STRICT, "user:000000000042"))?;
-            let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
-            *requests.insert(plan.requests(tried.per_second))
+            let trial = run(if plan.is_quick { 200 } else { 20_000 })?;
+            *requests.insert(plan.requests(trial.per_second))
         };
         let mut measured = run(requests)?;
         let own = Load {
             addrs: &[addr],
             connections: 50,
-            wire: &|| Box::new(Grpc::new(DOMAIN, STRICT)),
+            protocol: &|| Box::new(Grpc::new(DOMAIN, STRICT)),
             keys: Keys::Random(100_000),
             pace: Pace::Closed { depth },
             end: End::After(plan.span / 2),
         };
         let own = own.run()?;
         if own.failed > 0 {
-            return Err(io::Error::other(format!("{} had no answer", own.failed)));
+            return Err(io::Error::other(format!("{} requests failed", own.failed)));
         }
         (measured.p50_ms, measured.p99_ms) = (own.ms(0.5), own.ms(0.99));
         measured.p999_ms = own.ms(0.999);

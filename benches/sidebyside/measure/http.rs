@@ -1,15 +1,15 @@
-//! HTTP with `wrk`: `POST /v1/check`, beside throttlecrab's `POST /throttle`.
+//! HTTP with `wrk`: `POST /v1/check`, compared with throttlecrab's `POST /throttle`.
 
 use std::fs;
 use std::path::Path;
 
-use super::{Entrant, Plan, interleave, table};
+use super::{Case, Plan, interleave, table};
 use crate::peers::throttlecrab::{self, Setting, Throttlecrab};
 use crate::peers::tidegate::{DOMAIN, Node, STRICT};
 use crate::results::Table;
 use crate::tools::{self, COLUMNS};
 
-/// Makes 4,096 requests of random keys before it begins, and prints what `wrk` alone does not.
+/// Prepares 4,096 requests with random keys, and prints the percentiles.
 const SCRIPT: &str = r"
 local requests, next = {}, 0
 init = function()
@@ -35,7 +35,7 @@ pub fn measure(plan: &Plan, folder: &Path, node: &Result<Node, String>) -> Table
     let mut table = table(
         "http",
         "HTTP, closed loop",
-        "50 connections, one request under way on each, 4,096 prepared requests of random keys.",
+        "50 connections, one request in flight on each, 4,096 prepared requests with random keys.",
         &COLUMNS,
     );
     table.commands.push("wrk -t1 -c50 -d SECONDS -s SCRIPT http://ADDRESS/".into());
@@ -52,14 +52,14 @@ pub fn measure(plan: &Plan, folder: &Path, node: &Result<Node, String>) -> Table
         ("tidegate, POST /v1/check", own, "/v1/check", own_body.as_str()),
         ("throttlecrab, POST /throttle", crab, "/throttle", crab_body),
     ];
-    let entrants = listeners.map(|(name, listener, path, body)| match listener {
-        Ok((server, addr)) => Entrant::new(name, move || {
+    let cases = listeners.map(|(name, listener, path, body)| match listener {
+        Ok((server, addr)) => Case::new(name, move || {
             let script = folder.join(format!("{}.lua", path.replace('/', "-")));
             fs::write(&script, SCRIPT.replace("BODY", body).replace("PATH", path))?;
             Ok(tools::wrk(addr, &server, &script, plan.span)?.cells())
         }),
-        Err(why) => Entrant::absent(name, why),
+        Err(why) => Case::absent(name, why),
     });
-    interleave(&mut table, plan.rounds.min(3), entrants.into());
+    interleave(&mut table, plan.rounds.min(3), cases.into());
     table
 }

@@ -1,10 +1,10 @@
-//! What a key costs in resident memory: a fresh server, a million keys, one hit each.
+//! Resident memory per key: a new server, a million keys, one hit each.
 
 use std::io;
 use std::path::Path;
 
-use super::{Entrant, Plan, interleave, table};
-use crate::engine::{End, Keys, Load, Pace};
+use super::{Case, Plan, interleave, table};
+use crate::loadgen::{End, Keys, Load, Pace};
 use crate::peers::redis::{self, Script, Setting};
 use crate::peers::tidegate::Setting as Tidegate;
 use crate::peers::{ONE_AN_HOUR, Target, throttlecrab};
@@ -14,16 +14,19 @@ type Start<'a> = Box<dyn Fn() -> io::Result<Target> + 'a>;
 
 pub fn measure(plan: &Plan, folder: &Path) -> Table {
     let about = format!(
-        "A fresh server each, {} keys of 16 bytes, each hit once and remembered for an hour. \
-         Resident memory of the process behind less before, a key.",
+        "A new server for each row, {} keys of 16 bytes, each hit once and stored for an hour. \
+         The growth of the resident memory of the process, per key.",
         crate::render::number(plan.keys as f64)
     );
-    let mut table = table("memory", "Memory a key", &about, &["B resident a key", "keys added/s"]);
+    let mut table =
+        table("memory", "Memory per key", &about, &["B resident a key", "keys added/s"]);
     let (limit, keys) = (ONE_AN_HOUR, plan.keys);
     let mut starts: Vec<(&str, Start<'_>)> = vec![
         (
             super::resp::INCR,
-            Box::new(|| Ok(redis::incr(redis::start(folder, Setting::Lean)?, Setting::Lean))),
+            Box::new(|| {
+                Ok(redis::incr(redis::start(folder, Setting::InMemory)?, Setting::InMemory))
+            }),
         ),
         (
             super::resp::TIDEGATE,
@@ -34,7 +37,7 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
         ),
     ];
     for (script, name) in Script::ALL {
-        let start = move || redis::script(redis::start(folder, Setting::Lean)?, script, limit);
+        let start = move || redis::script(redis::start(folder, Setting::InMemory)?, script, limit);
         starts.push((name, Box::new(start)));
     }
     let cell = move || Ok(redis::cell(redis::start(folder, Setting::Cell)?, limit));
@@ -44,12 +47,12 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
         Ok(throttlecrab::target(&started, limit))
     };
     starts.push((super::resp::THROTTLECRAB, Box::new(crab)));
-    let entrants = starts.into_iter().map(|(name, start)| {
-        // It does not set `TCP_NODELAY`: more would take longer.
+    let cases = starts.into_iter().map(|(name, start)| {
+        // throttlecrab does not set `TCP_NODELAY`: a deeper pipeline is slower.
         let depth = if name == super::resp::THROTTLECRAB { 1 } else { 16 };
-        Entrant::new(name, move || {
+        Case::new(name, move || {
             let target = start()?;
-            // Connections stand first: their buffers are not the keys'.
+            // Opens the connections first: their buffers are not memory of keys.
             let first = keys / 500;
             fill(&target, first, depth)?;
             let before = target.server.usage()?.resident_bytes;
@@ -58,23 +61,23 @@ pub fn measure(plan: &Plan, folder: &Path) -> Table {
             Ok(vec![after.saturating_sub(before) as f64 / (keys - first) as f64, rate])
         })
     });
-    interleave(&mut table, 1, entrants.collect());
+    interleave(&mut table, 1, cases.collect());
     table
 }
 
-/// Asks about each key once.
+/// Checks each key once. Returns the rate.
 fn fill(target: &Target, keys: u64, depth: u32) -> io::Result<f64> {
     let load = Load {
         addrs: &[target.addr],
         connections: 50,
-        wire: &|| target.wire(),
+        protocol: &|| target.protocol(),
         keys: Keys::From(0),
         pace: Pace::Closed { depth },
-        end: End::AfterAsks(keys),
+        end: End::AfterRequests(keys),
     };
-    let outcome = load.run()?;
-    match outcome.failed {
-        0 => Ok(outcome.rate()),
-        failed => Err(io::Error::other(format!("{failed} of {keys} had no answer"))),
+    let result = load.run()?;
+    match result.failed {
+        0 => Ok(result.rate()),
+        failed => Err(io::Error::other(format!("{failed} of {keys} requests failed"))),
     }
 }

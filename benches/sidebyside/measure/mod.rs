@@ -1,9 +1,9 @@
-//! The measurements, a file each.
+//! The measurements, one file per table.
 
+pub mod bounds;
 pub mod cluster;
 pub mod expiry;
 pub mod grpc;
-pub mod holds;
 pub mod http;
 pub mod memory;
 pub mod open;
@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use crate::results::{Row, Table};
 
-/// How much is measured.
+/// The size of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How often each is measured, in turns.
     pub rounds: usize,
-    /// How long each time.
+    /// Duration of a round.
     pub span: Duration,
-    /// Keys of the measurements that count them.
+    /// Keys of the store, memory and expiry tables.
     pub keys: u64,
     pub is_quick: bool,
 }
@@ -30,28 +29,28 @@ pub struct Plan {
 impl Plan {
     pub const FULL: Self =
         Self { rounds: 7, span: Duration::from_millis(1_600), keys: 1_000_000, is_quick: false };
-    /// Whether it works, not how fast.
+    /// A functional test: the numbers mean nothing.
     pub const QUICK: Self =
         Self { rounds: 1, span: Duration::from_millis(50), keys: 2_000, is_quick: true };
 
-    /// Requests that a target of this rate answers in the time of a round.
+    /// The number of requests that take one round at this rate.
     pub fn requests(&self, per_second: f64) -> u64 {
         let requests = (per_second * self.span.as_secs_f64()) as u64;
         requests.max(if self.is_quick { 200 } else { 20_000 })
     }
 }
 
-/// Something that can be measured again and again; what a round gave, a number a column.
+/// Measures one round and returns one number per column.
 type Measure<'a> = Box<dyn FnMut() -> io::Result<Vec<f64>> + 'a>;
 
-/// A row that is yet to be measured.
-pub struct Entrant<'a> {
+/// A row of a table with its measurement.
+pub struct Case<'a> {
     pub name: String,
-    /// None: why it cannot be.
+    /// `Err` with the reason if the target is not available.
     pub measure: Result<Measure<'a>, String>,
 }
 
-impl<'a> Entrant<'a> {
+impl<'a> Case<'a> {
     pub fn new(
         name: impl Into<String>,
         measure: impl FnMut() -> io::Result<Vec<f64>> + 'a,
@@ -64,37 +63,37 @@ impl<'a> Entrant<'a> {
     }
 }
 
-/// Measures all in turns, A B C A B C, and fills the table. One that fails is absent from then on.
-pub fn interleave(table: &mut Table, rounds: usize, entrants: Vec<Entrant<'_>>) {
+/// Measures all cases in interleaved rounds, A B C A B C, and fills the table. A case that fails is
+/// listed with the error and not measured again.
+pub fn interleave(table: &mut Table, rounds: usize, cases: Vec<Case<'_>>) {
     let columns = table.columns.len();
-    let mut all: Vec<_> = entrants.into_iter().map(|entrant| (entrant, Vec::new())).collect();
+    let mut all: Vec<_> = cases.into_iter().map(|case| (case, Vec::new())).collect();
     for round in 1..=rounds {
-        for (entrant, measured) in &mut all {
-            let Ok(measure) = &mut entrant.measure else {
+        for (case, measured) in &mut all {
+            let Ok(measure) = &mut case.measure else {
                 continue;
             };
             match measure() {
                 Ok(numbers) => {
                     let first = numbers.first().copied().unwrap_or_default();
-                    let told = crate::render::number(first);
-                    let (title, name) = (&table.title, &entrant.name);
-                    crate::say(&format!("{title}: {round}/{rounds} {name}: {told}"));
+                    let shown = crate::render::number(first);
+                    let (title, name) = (&table.title, &case.name);
+                    crate::progress(&format!("{title}: {round}/{rounds} {name}: {shown}"));
                     measured.push(numbers);
                 }
                 Err(error) => {
-                    crate::say(&format!("{}: {}: {error}", table.title, entrant.name));
-                    entrant.measure = Err(error.to_string());
+                    crate::progress(&format!("{}: {}: {error}", table.title, case.name));
+                    case.measure = Err(error.to_string());
                 }
             }
         }
     }
-    table.rows.extend(all.into_iter().map(|(entrant, measured)| match &entrant.measure {
-        Ok(_) => Row::of(&entrant.name, columns, &measured),
-        Err(why) => Row::absent(&entrant.name, why),
+    table.rows.extend(all.into_iter().map(|(case, measured)| match &case.measure {
+        Ok(_) => Row::of(&case.name, columns, &measured),
+        Err(why) => Row::absent(&case.name, why),
     }));
 }
 
-/// An empty table.
 pub fn table(id: &str, title: &str, about: &str, columns: &[&str]) -> Table {
     Table {
         id: id.into(),

@@ -1,14 +1,14 @@
-//! The closed loop that everybody knows: `redis-benchmark` against all that speak its protocol.
+//! Closed loops with `redis-benchmark`, against all targets with the Redis protocol.
 
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{Entrant, Plan, interleave, table};
+use super::{Case, Plan, interleave, table};
+use crate::clients::Redis;
 use crate::peers::redis::{self, Script, Setting};
 use crate::peers::tidegate::Node;
 use crate::peers::{NEVER_REACHED, Peer, Target, throttlecrab};
-use crate::questions::Redis;
 use crate::results::Table;
 use crate::tools::{self, COLUMNS};
 
@@ -17,19 +17,19 @@ pub const TIDEGATE: &str = "tidegate, CL.THROTTLE";
 pub const CELL: &str = "redis-cell, CL.THROTTLE";
 pub const THROTTLECRAB: &str = "throttlecrab";
 
-/// Starts what every part compares with: redis without a limiter.
+/// Starts the baseline of every part: redis without a limiter.
 pub fn baseline(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
-    let lean = redis::start(folder, Setting::Lean);
+    let lean = redis::start(folder, Setting::InMemory);
     let own = node.clone().map_err(io::Error::other).and_then(|node| node.target(NEVER_REACHED));
     checked(vec![
-        Peer::of(INCR, lean.map(|server| redis::incr(server, Setting::Lean))),
+        Peer::of(INCR, lean.map(|server| redis::incr(server, Setting::InMemory))),
         Peer::of(TIDEGATE, own),
     ])
 }
 
 /// Starts all peers.
 pub fn peers(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
-    let lean = redis::start(folder, Setting::Lean).map_err(|error| error.to_string());
+    let lean = redis::start(folder, Setting::InMemory).map_err(|error| error.to_string());
     let lean = || lean.clone().map_err(io::Error::other);
     let incr = |setting| redis::start(folder, setting).map(|server| redis::incr(server, setting));
     let crab = |setting| {
@@ -38,7 +38,7 @@ pub fn peers(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
     };
     let own = node.clone().map_err(io::Error::other).and_then(|node| node.target(NEVER_REACHED));
     let mut peers = vec![
-        Peer::of(INCR, lean().map(|server| redis::incr(server, Setting::Lean))),
+        Peer::of(INCR, lean().map(|server| redis::incr(server, Setting::InMemory))),
         Peer::of(TIDEGATE, own),
         Peer::of("redis, INCR, Debian's settings", incr(Setting::Default)),
         Peer::of("redis, INCR, 2 I/O threads", incr(Setting::Threads)),
@@ -54,11 +54,11 @@ pub fn peers(folder: &Path, node: &Result<Node, String>) -> Vec<Peer> {
     checked(peers)
 }
 
-/// Sends one request to each, and pauses those that use the CPU while idle.
+/// Sends one request to each, and pauses those that use CPU time while idle.
 fn checked(mut peers: Vec<Peer>) -> Vec<Peer> {
     for peer in &mut peers {
         if let Ok(target) = &peer.target {
-            if let Err(error) = answers(target) {
+            if let Err(error) = check_reply(target) {
                 peer.target = Err(error.to_string());
             } else if target.is_busy {
                 target.server.pause();
@@ -68,7 +68,6 @@ fn checked(mut peers: Vec<Peer>) -> Vec<Peer> {
     peers
 }
 
-/// One of the peers.
 pub fn peer<'a>(peers: &'a [Peer], name: &str) -> Option<&'a Target> {
     peers.iter().find(|peer| peer.name == name)?.target.as_ref().ok()
 }
@@ -78,8 +77,8 @@ pub fn peer<'a>(peers: &'a [Peer], name: &str) -> Option<&'a Target> {
 /// `id` is `resp` for tidegate and redis, `peers` for all.
 pub fn measure(plan: &Plan, peers: &[Peer], id: &str, pipeline: u32) -> Table {
     let about = format!(
-        "50 connections, {pipeline} command{} in flight on each, 100,000 random keys; all servers \
-         run, those that are not measured idle. Latency is that of a whole pipeline.",
+        "50 connections, {pipeline} command{} in flight on each, 100,000 random keys. Servers that \
+         are not measured are idle. Latency is that of a whole pipeline.",
         if pipeline == 1 { "" } else { "s" }
     );
     let with = if id == "peers" { ", all peers" } else { "" };
@@ -94,18 +93,18 @@ pub fn measure(plan: &Plan, peers: &[Peer], id: &str, pipeline: u32) -> Table {
             table.commands.push(format!("# {}\nredis-benchmark {args} {words}", peer.name));
         }
     }
-    let entrants = peers().map(|peer| match &peer.target {
-        Ok(target) => entrant(plan, peer.name, target, pipeline),
-        Err(why) => Entrant::absent(peer.name, why),
+    let cases = peers().map(|peer| match &peer.target {
+        Ok(target) => case(plan, peer.name, target, pipeline),
+        Err(why) => Case::absent(peer.name, why),
     });
-    interleave(&mut table, plan.rounds, entrants.collect());
+    interleave(&mut table, plan.rounds, cases.collect());
     table
 }
 
-/// A round against a target; the first finds out how many requests make one.
-pub fn entrant<'a>(plan: &'a Plan, name: &str, target: &'a Target, pipeline: u32) -> Entrant<'a> {
+/// Rounds against a target. The first one determines the number of requests per round.
+pub fn case<'a>(plan: &'a Plan, name: &str, target: &'a Target, pipeline: u32) -> Case<'a> {
     let mut requests = None;
-    Entrant::new(name, move || {
+    Case::new(name, move || {
         if target.is_busy {
             target.server.resume();
         }
@@ -116,10 +115,10 @@ pub fn entrant<'a>(plan: &'a Plan, name: &str, target: &'a Target, pipeline: u32
         let requests = if let Some(requests) = requests {
             requests
         } else {
-            let tried = run(if plan.is_quick { 200 } else { 20_000 })?;
-            // Again with more: the first thousands of a fast one take no time at all.
-            let tried = run(plan.requests(tried.per_second) / 4)?;
-            *requests.insert(plan.requests(tried.per_second))
+            let trial = run(if plan.is_quick { 200 } else { 20_000 })?;
+            // Again with more requests: the first trial of a fast target is too short.
+            let trial = run(plan.requests(trial.per_second) / 4)?;
+            *requests.insert(plan.requests(trial.per_second))
         };
         let run = run(requests)?;
         if target.is_busy {
@@ -129,15 +128,14 @@ pub fn entrant<'a>(plan: &'a Plan, name: &str, target: &'a Target, pipeline: u32
     })
 }
 
-/// One of each kind of reply before it is measured: a load tool counts errors as answers.
-fn answers(target: &Target) -> io::Result<()> {
+/// Fails if the target replies with an error: load tools count errors as replies.
+fn check_reply(target: &Target) -> io::Result<()> {
     let words = target.words();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    Redis::connect(target.addr)?.ask(&words).map(drop)
+    Redis::connect(target.addr)?.command(&words).map(drop)
 }
 
-/// A log keeps every hit of its window, so the window has to be short; as many keys and hits as
-/// here are some ten a key.
+/// A log stores every hit of its window, so its window is short: about ten hits per key here.
 pub fn script_limit(script: Script) -> crate::peers::Limit {
     match script {
         Script::SlidingWindow => crate::peers::Limit { burst: 1_000, count: 1_000, period: 10 },
@@ -145,12 +143,12 @@ pub fn script_limit(script: Script) -> crate::peers::Limit {
     }
 }
 
-/// Where the scripts are, for the duel.
+/// The server of the scripts, for the accuracy part.
 pub fn scripts(peers: &[Peer]) -> Result<std::net::SocketAddr, String> {
     let peer = peers.iter().find(|peer| peer.name == INCR);
     let target = peer.map_or(Err("not started".into()), |peer| peer.target.clone());
     target.map(|target| {
-        let _keeps_it_running = Rc::clone(&target.server);
+        let _running = Rc::clone(&target.server);
         target.addr
     })
 }

@@ -1,8 +1,8 @@
-//! In process: the store beside governor, over a million string keys.
+//! In process: the store compared with governor, over a million string keys.
 //!
-//! Both hash the key's bytes, read a clock, and decide. Keys are asked about in another order than
-//! they came in, so that nearly every check meets memory that no cache holds; the bytes of a
-//! request itself are warm, as they are when it was just read.
+//! Both hash the key's bytes, read a clock, and decide. The order of the checks differs from the
+//! order of insertion, so that nearly every check is a cache miss. The bytes of the key are in the
+//! cache, as after a read from a socket.
 
 use std::hint::black_box;
 use std::io;
@@ -17,7 +17,7 @@ use tidegate_limiter::store::OnFull;
 use tidegate_limiter::store::{Counter, CounterKind, KeyHasher, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
-use super::{Entrant, Plan, interleave, table};
+use super::{Case, Plan, interleave, table};
 use crate::processes;
 use crate::results::{Row, Table};
 
@@ -26,60 +26,60 @@ pub const STORE: [&str; 2] = ["tidegate, 1 thread", "tidegate, 2 threads"];
 pub const BATCHES: [&str; 2] =
     ["tidegate, batches of 32, 1 thread", "tidegate, batches of 32, 2 threads"];
 pub const MEMORY: [&str; 2] = ["governor, B resident a key", "tidegate, B resident a key"];
-/// The arguments that make this program measure memory in a process of its own.
+/// Arguments with which this program only measures memory.
 pub const PARTS: [&str; 2] = ["part=memory-of-governor", "part=memory-of-store"];
 
-/// Checks that are decided together, as many as the doors decide together.
+/// The batch size of the listeners.
 const BATCH: usize = THROTTLE_BATCH_MAX;
-const _: () = assert!(BATCH == 32, "the names of the rows say so");
+const _: () = assert!(BATCH == 32, "the row names contain the batch size");
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
-/// A limit that no key comes near.
+/// No key reaches this limit.
 const LIMIT: u32 = 100_000;
 const WINDOW: Duration = Duration::from_secs(86_400);
 
 pub fn measure(plan: &Plan) -> io::Result<Table> {
     let about = format!(
         "{} string keys in random order, GCRA in both; key hash and clock included. Nanoseconds a \
-         check are the time of all threads together by all checks. `batches`: {BATCH} keys are \
-         decided together with one clock read, as many as the doors decide together.",
+         check are the elapsed time by the checks of all threads. `batches`: {BATCH} keys are \
+         decided together with one clock read, as in the listeners.",
         crate::render::number(plan.keys as f64)
     );
     let mut table = table("store", "In process", &about, &["ns or B"]);
     let (store, governor) = (Bench::new(plan.keys), limiter());
-    let first = in_turn(plan.keys);
+    let first = ordered(plan.keys);
     store.one_by_one(&first);
     fill(&governor, &first);
     drop(first);
     let keys = shuffled(plan.keys);
     let (keys, store, governor) = (&keys, &store, &governor);
-    let mut entrants = Vec::new();
+    let mut cases = Vec::new();
     for threads in [1, 2] {
         let names = [GOVERNOR, STORE, BATCHES].map(|names| names[threads - 1]);
-        entrants.push(Entrant::new(names[0], move || {
+        cases.push(Case::new(names[0], move || {
             Ok(vec![time(keys, threads, |keys| fill(governor, keys))])
         }));
-        entrants.push(Entrant::new(names[1], move || {
+        cases.push(Case::new(names[1], move || {
             Ok(vec![time(keys, threads, |keys| store.one_by_one(keys))])
         }));
-        entrants.push(Entrant::new(names[2], move || {
-            Ok(vec![time(keys, threads, |keys| store.all_or_nothing(keys))])
+        cases.push(Case::new(names[2], move || {
+            Ok(vec![time(keys, threads, |keys| store.in_batches(keys))])
         }));
     }
-    interleave(&mut table, plan.rounds, entrants);
-    // Memory that one part gave back would make the next look smaller than it is.
+    interleave(&mut table, plan.rounds, cases);
+    // In new processes: memory freed by one would be reused by the other.
     for (name, part) in MEMORY.iter().zip(PARTS) {
         let mut command = processes::command(std::env::current_exe()?);
-        let told =
+        let output =
             processes::run(command.args([part, &plan.keys.to_string()]), Duration::from_secs(60))?;
-        let bytes = told.trim().parse::<f64>().map_err(io::Error::other)?;
+        let bytes = output.trim().parse::<f64>().map_err(io::Error::other)?;
         table.rows.push(Row::of(name, 1, &[vec![bytes]]));
     }
     Ok(table)
 }
 
-/// What a key of the named part costs in resident memory.
+/// Resident bytes per key of a part.
 pub fn memory(part: &str, count: u64) -> f64 {
-    let keys = in_turn(count);
+    let keys = ordered(count);
     let before = resident();
     let after = if part == PARTS[0] {
         let governor = limiter();
@@ -125,14 +125,14 @@ impl Bench {
         }
     }
 
-    fn all_or_nothing(&self, keys: &[String]) {
-        let mut asks = Vec::with_capacity(BATCH);
+    fn in_batches(&self, keys: &[String]) {
+        let mut checks = Vec::with_capacity(BATCH);
         for keys in keys.chunks(BATCH) {
-            asks.clear();
+            checks.clear();
             let hits = Hits::ONE;
-            asks.extend(keys.iter().map(|key| SingleCheck { counter: self.counter(key), hits }));
+            checks.extend(keys.iter().map(|key| SingleCheck { counter: self.counter(key), hits }));
             self.store.check_batch_if(
-                &asks,
+                &checks,
                 self.now(),
                 |_| true,
                 |verdict| {
@@ -167,14 +167,14 @@ fn fill(governor: &DefaultKeyedRateLimiter<String>, keys: &[String]) {
     }
 }
 
-/// The order in which they come.
-fn in_turn(count: u64) -> Vec<String> {
+/// In the order of insertion.
+fn ordered(count: u64) -> Vec<String> {
     (0..count).map(|n| format!("user-{n}")).collect()
 }
 
-/// The order in which they are asked about: each once, far from the one before.
+/// In the order of the checks: a random permutation.
 fn shuffled(count: u64) -> Vec<String> {
-    // Fisher and Yates, with xorshift64: the same on every machine.
+    // Fisher-Yates with xorshift64: the same on every machine.
     let mut numbers: Vec<u64> = (0..count).collect();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for last in (1..numbers.len()).rev() {
@@ -186,7 +186,7 @@ fn shuffled(count: u64) -> Vec<String> {
     numbers.into_iter().map(|n| format!("user-{n}")).collect()
 }
 
-/// Nanoseconds a check. Each thread asks about all keys, from another place on.
+/// Nanoseconds per check. Each thread checks all keys, starting at a different one.
 fn time(keys: &[String], threads: usize, check: impl Fn(&[String]) + Sync) -> f64 {
     let begin = Instant::now();
     std::thread::scope(|scope| {
@@ -202,8 +202,8 @@ fn time(keys: &[String], threads: usize, check: impl Fn(&[String]) + Sync) -> f6
     begin.elapsed().as_nanos() as f64 / (keys.len() * threads) as f64
 }
 
-/// Resident memory of this process in bytes; 0 where the system does not tell. By its pages: the
-/// kernel's running count of them (`statm`) may be off by some hundred KiB.
+/// Resident memory of this process in bytes; 0 if unknown. `smaps_rollup` counts pages; the counter
+/// in `statm` can be off by some hundred KiB.
 fn resident() -> usize {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"));

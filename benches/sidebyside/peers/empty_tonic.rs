@@ -1,4 +1,4 @@
-//! gRPC's ceiling: a handler for `ShouldRateLimit` that answers OK and does nothing else.
+//! The upper bound for gRPC: a handler for `ShouldRateLimit` that only returns OK.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -17,10 +17,10 @@ use tonic_prost::ProstCodec;
 
 use crate::processes::{self, Server};
 
-/// The argument that makes this program the server.
+/// The argument with which this program is the server.
 pub const PART: &str = "part=empty-tonic";
 
-/// Starts it as a process of its own and waits for it.
+/// Starts the server process and waits until it listens.
 pub fn start(folder: &Path) -> io::Result<(Rc<Server>, SocketAddr)> {
     let addr = processes::free_tcp()?;
     let mut command = processes::command(std::env::current_exe()?);
@@ -39,7 +39,7 @@ pub fn serve() -> io::Result<()> {
     runtime.block_on(server.serve(addr)).map_err(io::Error::other)
 }
 
-/// What tonic's code generator would have written.
+/// The service, as tonic's code generator would write it.
 #[derive(Clone, Copy, Debug)]
 struct Empty;
 

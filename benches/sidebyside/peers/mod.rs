@@ -1,4 +1,4 @@
-//! What is measured beside each other: how each is started, and how it is asked.
+//! The measured servers: start and commands.
 
 pub mod empty_tonic;
 pub mod redis;
@@ -10,39 +10,39 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::engine::resp::{KEY, Reply};
+use crate::loadgen::resp::{KEY, Reply};
 use crate::processes::Server;
 
-/// The tools that `scripts/bench` installs.
+/// The path of a tool that `scripts/bench` installs.
 pub fn tool(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path)
 }
 
-/// A server that speaks the Redis protocol, and the command that asks it.
+/// A server with the Redis protocol, and its command for a check.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub server: Rc<Server>,
     pub addr: SocketAddr,
-    /// The word [`KEY`] stands for a key.
+    /// [`KEY`] is the placeholder of the key.
     pub command: Vec<String>,
-    /// What its keys begin with: several share a server. All are as long as this.
+    /// Prefix of the keys: several targets share a server. All prefixes have the same length.
     pub prefix: &'static str,
     pub reply: Reply,
-    /// It works by itself, so it is paused while others are measured.
+    /// Uses CPU time while idle, so it is paused while others are measured.
     pub is_busy: bool,
 }
 
-/// What keys begin with, where a server is not shared.
+/// Prefix of the keys if the server is not shared.
 pub const PREFIX: &str = "key:";
 
-/// A target, or why it cannot be had.
+/// A target, or why it is not available.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub name: &'static str,
     pub target: Result<Target, String>,
 }
 
-/// What a limiter is asked for: `burst` at once, then `count` in `period` seconds.
+/// `burst` at once, then `count` per `period` in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub burst: u32,
@@ -50,9 +50,9 @@ pub struct Limit {
     pub period: u32,
 }
 
-/// A limit that no key comes near, and whose state outlives a run: every ask admits and writes.
+/// No key reaches this limit, and its state outlives a run: every check is admitted and stored.
 pub const NEVER_REACHED: Limit = Limit { burst: 100_000, count: 100_000, period: 86_400 };
-/// A single hit, remembered for an hour: what a key costs while it is remembered.
+/// A single hit, stored for an hour.
 pub const ONE_AN_HOUR: Limit = Limit { burst: 1, count: 1, period: 3_600 };
 
 impl Peer {
@@ -62,11 +62,11 @@ impl Peer {
 }
 
 impl Target {
-    pub fn wire(&self) -> Box<dyn crate::engine::Wire> {
-        Box::new(crate::engine::resp::Resp::new(&self.command, self.prefix, self.reply))
+    pub fn protocol(&self) -> Box<dyn crate::loadgen::Protocol> {
+        Box::new(crate::loadgen::resp::Resp::new(&self.command, self.prefix, self.reply))
     }
 
-    /// The command as `redis-benchmark` wants it.
+    /// The command in the syntax of `redis-benchmark`.
     pub fn words(&self) -> Vec<String> {
         let word = |word: &String| match word.as_str() {
             KEY => format!("{}__rand_int__", self.prefix),
@@ -76,8 +76,7 @@ impl Target {
     }
 }
 
-/// `CL.THROTTLE`, or what takes the same arguments under another name. Its burst is what may come
-/// on top of the first.
+/// `CL.THROTTLE`. Its burst does not include the first hit.
 pub fn cl_throttle(limit: Limit) -> Vec<String> {
     let burst = limit.burst - 1;
     words(&format!("CL.THROTTLE {KEY} {burst} {} {}", limit.count, limit.period))

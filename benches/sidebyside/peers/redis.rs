@@ -1,4 +1,4 @@
-//! Debian's redis-server, alone, with our scripts, and with redis-cell.
+//! Debian's redis-server: alone, with Lua scripts, and with redis-cell.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,24 +6,23 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::{Limit, PREFIX, Target, cl_throttle, tool, words};
-use crate::engine::resp::{KEY, Reply, Value};
+use crate::clients::Redis;
+use crate::loadgen::resp::{KEY, Reply, Value};
 use crate::processes::{self, Server};
-use crate::questions::Redis;
 
-/// How it is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// As Debian installs it: a snapshot on disk when enough has changed.
+    /// Debian's settings: snapshots on disk after changes.
     Default,
-    /// Nothing on disk.
-    Lean,
-    /// The same, with a second thread that reads and writes sockets.
+    /// No persistence.
+    InMemory,
+    /// `InMemory` with a second I/O thread.
     Threads,
-    /// The same as lean, with redis-cell.
+    /// `InMemory` with redis-cell.
     Cell,
 }
 
-/// A way to limit with a script.
+/// The algorithm of a Lua script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
     TokenBucket,
@@ -32,12 +31,11 @@ pub enum Script {
 }
 
 impl Setting {
-    /// The arguments behind the port.
     pub fn args(self) -> io::Result<Vec<String>> {
-        let lean = ["--save", "", "--appendonly", "no"].map(str::to_owned).to_vec();
+        let base = ["--save", "", "--appendonly", "no"].map(str::to_owned).to_vec();
         let more = match self {
             Self::Default => return Ok(Vec::new()),
-            Self::Lean => Vec::new(),
+            Self::InMemory => Vec::new(),
             Self::Threads => words("--io-threads 2 --io-threads-do-reads yes"),
             Self::Cell => {
                 let module = tool("lib/libredis_cell.so");
@@ -47,11 +45,11 @@ impl Setting {
                 vec!["--loadmodule".into(), module.display().to_string()]
             }
         };
-        Ok([lean, more].concat())
+        Ok([base, more].concat())
     }
 }
 
-/// Starts one and waits for it.
+/// Starts a server and waits until it listens.
 pub fn start(folder: &Path, setting: Setting) -> io::Result<(Rc<Server>, SocketAddr)> {
     if processes::find("redis-server").is_none() {
         return Err(io::Error::other("redis-server is not installed"));
@@ -65,14 +63,14 @@ pub fn start(folder: &Path, setting: Setting) -> io::Result<(Rc<Server>, SocketA
     Ok((Rc::new(server), addr))
 }
 
-/// `INCR`: no limiter at all.
+/// `INCR`: no limiter.
 pub fn incr((server, addr): (Rc<Server>, SocketAddr), setting: Setting) -> Target {
     let is_busy = setting == Setting::Default;
     let command = words(&format!("INCR {KEY}"));
     Target { server, addr, command, prefix: PREFIX, reply: Reply::Any, is_busy }
 }
 
-/// Our script by `EVALSHA`.
+/// A Lua script by `EVALSHA`.
 pub fn script(
     (server, addr): (Rc<Server>, SocketAddr),
     script: Script,
@@ -81,7 +79,7 @@ pub fn script(
     let sha = load(&mut Redis::connect(addr)?, script)?;
     let Limit { burst, count, period } = limit;
     let command = words(&match script {
-        // A log has no burst beside its limit.
+        // The log has no separate burst.
         Script::SlidingWindow => format!("EVALSHA {sha} 1 {KEY} {count} {period} 1"),
         Script::TokenBucket | Script::Gcra => {
             format!("EVALSHA {sha} 1 {KEY} {burst} {count} {period} 1")
@@ -95,9 +93,9 @@ pub fn script(
     Ok(Target { server, addr, command, prefix, reply: Reply::Allowed, is_busy: false })
 }
 
-/// Loads a script and gives the name it is called by.
+/// Loads a script and returns its SHA.
 pub fn load(redis: &mut Redis, script: Script) -> io::Result<String> {
-    match redis.ask(&["SCRIPT", "LOAD", script.text()])? {
+    match redis.command(&["SCRIPT", "LOAD", script.text()])? {
         Value::Text(sha) => Ok(sha),
         other => Err(io::Error::other(format!("the script was not loaded: {other:?}"))),
     }

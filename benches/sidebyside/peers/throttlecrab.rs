@@ -1,4 +1,4 @@
-//! throttlecrab-server of crates.io, over the Redis protocol and over HTTP.
+//! throttlecrab-server from crates.io, with the Redis protocol and HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,18 +6,16 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::{Limit, PREFIX, Target, tool, words};
-use crate::engine::resp::{KEY, Reply};
+use crate::loadgen::resp::{KEY, Reply};
 use crate::processes::{self, Server};
 
-/// How it is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     Default,
-    /// Room for a million keys from the start, which it otherwise grows into.
+    /// Capacity for a million keys from the start.
     Tuned,
 }
 
-/// One that runs.
 #[derive(Clone, Debug)]
 pub struct Throttlecrab {
     pub server: Rc<Server>,
@@ -34,11 +32,11 @@ impl Setting {
     }
 }
 
-/// Starts one and waits for it.
+/// Starts a server and waits until it listens.
 pub fn start(folder: &Path, setting: Setting) -> io::Result<Throttlecrab> {
     let program = tool("bin/throttlecrab-server");
     if !program.exists() {
-        return Err(io::Error::other("throttlecrab-server did not install"));
+        return Err(io::Error::other("throttlecrab-server is not installed"));
     }
     let (redis, http) = (processes::free_tcp()?, processes::free_tcp()?);
     let mut command = processes::command(program);
@@ -52,7 +50,7 @@ pub fn start(folder: &Path, setting: Setting) -> io::Result<Throttlecrab> {
     Ok(Throttlecrab { server: Rc::new(server), redis, http })
 }
 
-/// `THROTTLE`; its burst is all that may come at once.
+/// `THROTTLE`. Its burst includes the first hit.
 pub fn target(throttlecrab: &Throttlecrab, limit: Limit) -> Target {
     let Limit { burst, count, period } = limit;
     Target {

@@ -1,4 +1,4 @@
-//! tidegate as it is delivered: one node, and three.
+//! tidegate with default settings: a single node, and three.
 
 use std::fs;
 use std::io;
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use tidegate::admin::StatusReport;
 
 use super::{Limit, PREFIX, Target, cl_throttle};
-use crate::duel;
-use crate::engine::resp::Reply;
+use crate::accuracy;
+use crate::clients::Http;
+use crate::loadgen::resp::Reply;
 use crate::processes::{self, Server};
-use crate::questions::Http;
 
 pub const DOMAIN: &str = "bench";
-/// Keys of the rules: counted by their owner, confirmed by a replica as well, counted on the spot.
+/// The keys of the rules: strict, strict with `durability: replicated`, and eventual.
 pub const STRICT: &str = "user";
-pub const CONFIRMED: &str = "account";
+pub const REPLICATED: &str = "account";
 pub const EVENTUAL: &str = "visitor";
 
-/// A limit that nothing here reaches, so that every check is charged, and a window that no run
-/// outlives, so that every count is worth a copy.
+/// No key reaches these limits, so every check counts. Windows are longer than a run, so every
+/// count is replicated.
 const RULES: &str = "domain: bench
 descriptors:
   - key: user
@@ -35,10 +35,10 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1000000000}
 ";
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-/// Three nodes are up within a second; a machine that needs longer has no room for them.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Three nodes usually start within a second.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A node and its doors.
+/// A node and its listeners.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub server: Rc<Server>,
@@ -48,41 +48,40 @@ pub struct Node {
     pub resp: Option<SocketAddr>,
 }
 
-/// What all nodes have in common.
+/// The settings of the nodes.
 #[derive(Clone, Debug)]
 pub struct Setting {
     folder: PathBuf,
-    more: Vec<(&'static str, String)>,
+    extra: Vec<(&'static str, String)>,
 }
 
 impl Setting {
-    /// Everything at its default, with the rules of these measurements.
+    /// Default settings and the rules of the benchmarks.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let rules = folder.join("rules");
         fs::create_dir_all(&rules)?;
         fs::write(rules.join("bench.yaml"), RULES)?;
-        fs::write(rules.join("duel.yaml"), duel::rules())?;
-        Ok(Self { folder: folder.into(), more: Vec::new() })
+        fs::write(rules.join("accuracy.yaml"), accuracy::rules())?;
+        Ok(Self { folder: folder.into(), extra: Vec::new() })
     }
 
     pub fn with(mut self, key: &'static str, value: u64) -> Self {
-        self.more.push((key, value.to_string()));
+        self.extra.push((key, value.to_string()));
         self
     }
 
-    /// Starts a single node.
     pub fn start(&self) -> io::Result<Node> {
-        let node = self.spawn("alone", &[])?;
-        node.wait_until_it_sees(1)?;
+        let node = self.spawn("single", &[])?;
+        node.wait_for_members(1)?;
         Ok(node)
     }
 
-    /// Starts as many as a cluster has that know nothing of each other.
-    pub fn start_apart(&self) -> io::Result<Vec<Node>> {
+    /// Starts three independent nodes.
+    pub fn start_separate(&self) -> io::Result<Vec<Node>> {
         NODES.iter().map(|_| self.start()).collect()
     }
 
-    /// Starts three that form a cluster.
+    /// Starts a cluster of three nodes.
     pub fn start_cluster(&self) -> io::Result<Vec<Node>> {
         let pki = self.folder.join("pki");
         let at = |name: &str| pki.join(name).display().to_string();
@@ -105,7 +104,7 @@ impl Setting {
             )?);
         }
         for node in &nodes {
-            node.wait_until_it_sees(NODES.len())?;
+            node.wait_for_members(NODES.len())?;
         }
         Ok(nodes)
     }
@@ -113,7 +112,7 @@ impl Setting {
     fn spawn(&self, id: &str, own: &[(&'static str, String)]) -> io::Result<Node> {
         let [http, grpc, admin, resp] = [(); 4].map(|()| processes::free_tcp());
         let (http, grpc, admin, resp) = (http?, grpc?, admin?, resp?);
-        let speaks_resp = tidegate::config::keys().iter().any(|key| key == "resp.listen");
+        let has_resp = tidegate::config::keys().iter().any(|key| key == "resp.listen");
         let mut settings = vec![
             ("node.id", id.to_owned()),
             ("http.listen", http.to_string()),
@@ -121,18 +120,18 @@ impl Setting {
             ("admin.listen", admin.to_string()),
             ("rules.path", self.folder.join("rules").display().to_string()),
         ];
-        if speaks_resp {
+        if has_resp {
             settings.push(("resp.listen", resp.to_string()));
         }
         let mut command = processes::command(env!("CARGO_BIN_EXE_tidegate"));
         command.args(["serve", "--log", "warn"]).current_dir(&self.folder);
-        for (key, value) in settings.iter().chain(own).chain(&self.more) {
+        for (key, value) in settings.iter().chain(own).chain(&self.extra) {
             command.arg("--set").arg(format!("{key}={value}"));
         }
         let name = format!("tidegate-{id}-{}", admin.port());
         let mut server = Server::start(&mut command, &self.folder, &name)?;
         server.wait_for(admin)?;
-        let resp = speaks_resp.then_some(resp);
+        let resp = has_resp.then_some(resp);
         Ok(Node { server: Rc::new(server), http, grpc, admin, resp })
     }
 }
@@ -140,13 +139,14 @@ impl Setting {
 impl Node {
     /// `CL.THROTTLE`.
     pub fn target(&self, limit: Limit) -> io::Result<Target> {
-        let addr = self.resp.ok_or_else(|| io::Error::other("this build has no [resp] door"))?;
+        let addr =
+            self.resp.ok_or_else(|| io::Error::other("this build has no [resp] listener"))?;
         let command = cl_throttle(limit);
         let (server, prefix) = (Rc::clone(&self.server), PREFIX);
         Ok(Target { server, addr, command, prefix, reply: Reply::Limited, is_busy: false })
     }
 
-    /// A number of its metrics, summed over its labels that contain `label`.
+    /// The sum of a metric over the time series whose labels contain `label`.
     pub fn metric(&self, name: &str, label: &str) -> io::Result<f64> {
         let metrics = Http::connect(self.admin)?.get("/metrics")?;
         let rows = metrics.lines().filter(|line| {
@@ -156,8 +156,8 @@ impl Node {
         Ok(rows.filter_map(|row| row.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
-    fn wait_until_it_sees(&self, nodes: usize) -> io::Result<()> {
-        let deadline = Instant::now() + START_PATIENCE;
+    fn wait_for_members(&self, nodes: usize) -> io::Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let report = Http::connect(self.admin).and_then(|mut admin| admin.get("/status"));
             let report = report.and_then(|text| Ok(serde_json::from_str::<StatusReport>(&text)?));
@@ -168,7 +168,7 @@ impl Node {
             match report {
                 Ok(report) if up(&report) >= nodes && report.not_ready.is_none() => return Ok(()),
                 other if Instant::now() > deadline => {
-                    return Err(io::Error::other(format!("tidegate is not up: {other:?}")));
+                    return Err(io::Error::other(format!("tidegate did not start: {other:?}")));
                 }
                 _ => std::thread::sleep(Duration::from_millis(20)),
             }
@@ -178,5 +178,5 @@ impl Node {
 
 fn tidegate(args: &[&str]) -> io::Result<()> {
     let mut command = processes::command(env!("CARGO_BIN_EXE_tidegate"));
-    processes::run(command.args(args), START_PATIENCE).map(drop)
+    processes::run(command.args(args), START_TIMEOUT).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Blocking clients that ask one thing at a time: for the duel, and before a measurement.
+//! Blocking clients with one request at a time: for the accuracy part and for status requests.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,36 +11,34 @@ use tidegate::front::rls::message::{
 use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
 
-use crate::engine::resp::{Value, decode, encode};
+use crate::loadgen::resp::{Value, decode, encode};
 
-/// An answer that takes longer is an error.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Nothing that is asked here has a longer answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than any response here.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// One connection that speaks the Redis protocol.
+/// A connection with the Redis protocol.
 #[derive(Debug)]
 pub struct Redis {
     stream: TcpStream,
     input: Vec<u8>,
 }
 
-/// A kept HTTP connection, written by hand: a client library would be the larger part.
+/// A persistent HTTP connection. Written by hand, so that a client library does not dominate.
 #[derive(Debug)]
 pub struct Http {
     stream: BufReader<TcpStream>,
 }
 
-/// What HTTP answered.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
-    /// Names in lower case.
+    /// Names are in lower case.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
-/// `ShouldRateLimit` on a connection of its own.
+/// A gRPC connection for `ShouldRateLimit`.
 #[derive(Debug)]
 pub struct Rls {
     runtime: Runtime,
@@ -54,8 +52,8 @@ impl Redis {
         Ok(Self { stream: connect(addr)?, input: Vec::new() })
     }
 
-    /// The reply to a command; an error reply is an error.
-    pub fn ask(&mut self, words: &[&str]) -> io::Result<Value> {
+    /// Sends a command and returns the reply. An error reply is an error.
+    pub fn command(&mut self, words: &[&str]) -> io::Result<Value> {
         self.stream.write_all(&encode(words))?;
         loop {
             if let Some((value, length)) = decode(&self.input)? {
@@ -81,16 +79,15 @@ impl Http {
         Ok(Self { stream: BufReader::new(connect(addr)?) })
     }
 
-    /// The body of what `path` answers.
     pub fn get(&mut self, path: &str) -> io::Result<String> {
-        let answer = self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n"))?;
-        match answer.status {
-            200 => Ok(answer.body),
-            status => Err(io::Error::other(format!("{path} answered {status}"))),
+        let response = self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n"))?;
+        match response.status {
+            200 => Ok(response.body),
+            status => Err(io::Error::other(format!("GET {path}: status {status}"))),
         }
     }
 
-    pub fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
+    pub fn post(&mut self, path: &str, body: &str) -> io::Result<HttpResponse> {
         self.exchange(&format!(
             "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
@@ -98,12 +95,13 @@ impl Http {
         ))
     }
 
-    fn exchange(&mut self, request: &str) -> io::Result<Answer> {
+    fn exchange(&mut self, request: &str) -> io::Result<HttpResponse> {
         self.stream.get_mut().write_all(request.as_bytes())?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.ok_or_else(|| io::Error::other(format!("no answer but {line:?}")))?;
+        let status =
+            status.ok_or_else(|| io::Error::other(format!("invalid status line {line:?}")))?;
         let (mut headers, mut length) = (Vec::new(), 0);
         loop {
             line.clear();
@@ -120,7 +118,7 @@ impl Http {
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
         let body = String::from_utf8_lossy(&body).into_owned();
-        Ok(Answer { status, headers, body })
+        Ok(HttpResponse { status, headers, body })
     }
 }
 
@@ -131,13 +129,13 @@ impl Rls {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).map_err(io::Error::other)?;
         let client = {
-            let _inside = runtime.enter();
-            RlsClient::new(&endpoint.timeout(PATIENCE).tcp_nodelay(true))
+            let _runtime = runtime.enter();
+            RlsClient::new(&endpoint.timeout(TIMEOUT).tcp_nodelay(true))
         };
         Ok(Self { runtime, client })
     }
 
-    pub fn ask(&mut self, domain: &str, key: &str, value: &str) -> io::Result<RateLimitResponse> {
+    pub fn check(&mut self, domain: &str, key: &str, value: &str) -> io::Result<RateLimitResponse> {
         let entry = Entry { key: key.into(), value: value.into() };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
         let domain = domain.into();
@@ -147,8 +145,8 @@ impl Rls {
 }
 
 fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&addr, TIMEOUT)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }

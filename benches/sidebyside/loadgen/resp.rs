@@ -1,47 +1,46 @@
-//! The Redis protocol: one command with a key in it, and replies in order.
+//! The Redis protocol: one command with varying keys; replies are in order.
 
 use std::io;
 
-use super::{Said, Wire};
+use super::{Protocol, ReplyStatus};
 
-/// Stands for the key in a command.
+/// Placeholder of the key in a command.
 pub const KEY: &str = "KEY";
-/// As `redis-benchmark` writes its random numbers.
+/// The width of random numbers in `redis-benchmark`.
 const DIGITS: usize = 12;
 
-/// How a reply is read.
+/// How to read the verdict from a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Any reply admits, but for an error.
+    /// Every reply except an error counts as admitted.
     Any,
-    /// An array whose first integer is 0 when the ask was admitted (redis-cell).
+    /// An array whose first integer is 0 when the request was admitted (redis-cell).
     Limited,
-    /// An array whose first integer is 1 when it was (throttlecrab, our scripts).
+    /// An array whose first integer is 1 when it was (throttlecrab, the Lua scripts).
     Allowed,
 }
 
-/// One connection.
 #[derive(Clone, Debug)]
 pub struct Resp {
-    /// The command as bytes, and where in them the digits of the key stand.
+    /// The encoded command, and the position of the key's digits in it.
     command: Vec<u8>,
     digits: usize,
     reply: Reply,
-    answered: u64,
+    replies: u64,
 }
 
-/// A reply as far as it matters here.
+/// A parsed reply, without the types that no target uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Int(i64),
     Text(String),
     Error(String),
     Array(Vec<Value>),
-    Nothing,
+    Nil,
 }
 
 impl Resp {
-    /// Asks about keys of a prefix and a number.
+    /// Keys are `prefix` and a number.
     pub fn new(command: &[String], prefix: &str, reply: Reply) -> Self {
         let key = format!("{prefix}{:0DIGITS$}", 0);
         let words: Vec<&str> =
@@ -49,14 +48,14 @@ impl Resp {
         let command = encode(&words);
         let digits = command.windows(key.len()).position(|bytes| bytes == key.as_bytes());
         let digits = digits.expect("a key in the command") + prefix.len();
-        Self { command, digits, reply, answered: 0 }
+        Self { command, digits, reply, replies: 0 }
     }
 }
 
-impl Wire for Resp {
-    fn hello(&mut self, _out: &mut Vec<u8>) {}
+impl Protocol for Resp {
+    fn preface(&mut self, _out: &mut Vec<u8>) {}
 
-    fn ask(&mut self, mut key: u64, out: &mut Vec<u8>) {
+    fn request(&mut self, mut key: u64, out: &mut Vec<u8>) {
         for digit in self.command[self.digits..self.digits + DIGITS].iter_mut().rev() {
             *digit = b'0' + u8::try_from(key % 10).unwrap_or_default();
             key /= 10;
@@ -64,16 +63,16 @@ impl Wire for Resp {
         out.extend_from_slice(&self.command);
     }
 
-    fn answers(
+    fn replies(
         &mut self,
         input: &[u8],
         _out: &mut Vec<u8>,
-        each: &mut dyn FnMut(u64, Said),
+        on_reply: &mut dyn FnMut(u64, ReplyStatus),
     ) -> io::Result<usize> {
         let mut at = 0;
-        while let Some((said, length)) = skim(&input[at..], self.reply)? {
-            each(self.answered, said);
-            self.answered += 1;
+        while let Some((status, length)) = parse_status(&input[at..], self.reply)? {
+            on_reply(self.replies, status);
+            self.replies += 1;
             at += length;
         }
         Ok(at)
@@ -89,13 +88,13 @@ pub fn encode(words: &[&str]) -> Vec<u8> {
     out
 }
 
-/// What a reply says and its length, without building it; none if it is not whole.
-fn skim(input: &[u8], reply: Reply) -> io::Result<Option<(Said, usize)>> {
+/// The status and length of a reply, without allocating. `None` if it is incomplete.
+fn parse_status(input: &[u8], reply: Reply) -> io::Result<Option<(ReplyStatus, usize)>> {
     let Some((kind, number, mut at)) = line(input)? else {
         return Ok(None);
     };
     match kind {
-        b'-' => Ok(Some((Said::Failed, at))),
+        b'-' => Ok(Some((ReplyStatus::Failed, at))),
         b'*' => {
             let mut first = None;
             for _ in 0..number.unwrap_or_default() {
@@ -105,20 +104,23 @@ fn skim(input: &[u8], reply: Reply) -> io::Result<Option<(Said, usize)>> {
                 first = first.or(value);
                 at += length;
             }
-            let said = match (reply, first) {
+            let status = match (reply, first) {
                 (Reply::Limited, Some(0)) | (Reply::Allowed, Some(1)) | (Reply::Any, _) => {
-                    Said::Admitted
+                    ReplyStatus::Admitted
                 }
-                (_, Some(_)) => Said::Refused,
-                (_, None) => Said::Failed,
+                (_, Some(_)) => ReplyStatus::Refused,
+                (_, None) => ReplyStatus::Failed,
             };
-            Ok(Some((said, at)))
+            Ok(Some((status, at)))
         }
-        _ => Ok(Some((if reply == Reply::Any { Said::Admitted } else { Said::Failed }, at))),
+        _ => Ok(Some((
+            if reply == Reply::Any { ReplyStatus::Admitted } else { ReplyStatus::Failed },
+            at,
+        ))),
     }
 }
 
-/// The first line: its kind, its number if it has one, and its length.
+/// The first line of a reply: its type byte, its number if it has one, and its length.
 fn line(input: &[u8]) -> io::Result<Option<(u8, Option<i64>, usize)>> {
     let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
         return Ok(None);
@@ -136,7 +138,7 @@ fn line(input: &[u8]) -> io::Result<Option<(u8, Option<i64>, usize)>> {
     Ok(Some((*kind, number.map(|number| if is_negative { -number } else { number }), end + 1)))
 }
 
-/// A whole reply and its length, for the duel and for questions in between.
+/// Parses a reply and returns it with its length. `None` if it is incomplete.
 pub fn decode(input: &[u8]) -> io::Result<Option<(Value, usize)>> {
     let Some((kind, number, mut at)) = line(input)? else {
         return Ok(None);
@@ -145,7 +147,7 @@ pub fn decode(input: &[u8]) -> io::Result<Option<(Value, usize)>> {
     let value = match (kind, number) {
         (b':', Some(number)) => Value::Int(number),
         (b'-', _) => Value::Error(text()),
-        (b'$' | b'*', Some(-1)) | (b'_', _) => Value::Nothing,
+        (b'$' | b'*', Some(-1)) | (b'_', _) => Value::Nil,
         (b'$', Some(length)) => {
             let length = usize::try_from(length).unwrap_or_default();
             let Some(bytes) = input.get(at..at + length) else {

@@ -1,8 +1,8 @@
-//! `ShouldRateLimit` as frames of HTTP/2, made once and patched for each ask.
+//! `ShouldRateLimit` as HTTP/2 frames, built once and patched for each request.
 //!
-//! The first ask puts its headers into the server's table, those behind name them by number, as
-//! every client does. What the server sends is read as far as it matters: data, the end of a
-//! stream, settings and pings. Windows are opened once, wide enough for a whole run.
+//! The first request adds its headers to the dynamic table of HPACK; later ones refer to them by
+//! index, as other clients do. Of the frames from the server only data, the end of a stream,
+//! settings and pings are parsed. Flow control windows are opened once, for a whole run.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,15 +10,15 @@ use std::io;
 use prost::Message;
 use tidegate::front::rls::message::{Entry, RateLimitDescriptor, RateLimitRequest};
 
-use super::{Said, Wire};
+use super::{Protocol, ReplyStatus};
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const DIGITS: usize = 12;
 const FRAME_HEADER: usize = 9;
-/// A byte for compression and four for the length.
+/// One byte for compression and four for the length.
 const MESSAGE_HEADER: usize = 5;
 const WINDOW: u32 = 0x7fff_ffff;
-const WINDOW_AT_START: u32 = 65_535;
+const INITIAL_WINDOW: u32 = 65_535;
 
 mod kind {
     pub const DATA: u8 = 0;
@@ -29,26 +29,25 @@ mod kind {
     pub const GOAWAY: u8 = 7;
     pub const WINDOW_UPDATE: u8 = 8;
 }
-/// A header that stands in a table as a whole.
+/// An indexed header field of HPACK.
 const INDEXED: u8 = 0x80;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// One connection.
 #[derive(Clone, Debug)]
 pub struct Grpc {
     first_headers: Vec<u8>,
     message: Vec<u8>,
-    /// Where in the message the digits of the key stand.
+    /// Position of the key's digits in the message.
     digits: usize,
-    asked: u64,
-    /// What was said so far on the streams from number `oldest` on; none where it ended.
-    open: VecDeque<Option<Said>>,
+    sent: u64,
+    /// Status of the streams from number `oldest` on; `None` if the stream has ended.
+    open: VecDeque<Option<ReplyStatus>>,
     oldest: u64,
 }
 
-/// A message of one ask, with the header that gRPC gives it.
+/// A request message with its gRPC header.
 pub fn message(domain: &str, key: &str, value: &str) -> Vec<u8> {
     let entry = Entry { key: key.into(), value: value.into() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
@@ -66,8 +65,8 @@ impl Grpc {
         let zeros = "0".repeat(DIGITS);
         let message = message(domain, key, &format!("user:{zeros}"));
         let digits = message.windows(DIGITS).position(|bytes| bytes == zeros.as_bytes());
-        // :method POST and :scheme http stand in the static table; the four behind are added to the
-        // dynamic one: by the names 4, 1 and 31 of the static table, and by a name of its own.
+        // :method POST and :scheme http are in the static table. The next four are added to the
+        // dynamic table: three with the names 4, 1 and 31 of the static table, one with a new name.
         let mut first_headers = vec![0x83, 0x86];
         for (name, value) in [(4, PATH), (1, "bench"), (31, "application/grpc")] {
             first_headers.push(0x40 | name);
@@ -80,22 +79,27 @@ impl Grpc {
             first_headers,
             message,
             digits: digits.expect("digits in the message"),
-            asked: 0,
+            sent: 0,
             open: VecDeque::new(),
             oldest: 0,
         }
     }
 
-    fn stream(&mut self, stream: u32) -> Option<&mut Option<Said>> {
+    fn stream(&mut self, stream: u32) -> Option<&mut Option<ReplyStatus>> {
         let number = u64::from(stream.checked_sub(1)? / 2);
         self.open.get_mut(usize::try_from(number.checked_sub(self.oldest)?).ok()?)
     }
 
-    fn close(&mut self, stream: u32, said: Option<Said>, each: &mut dyn FnMut(u64, Said)) {
+    fn close(
+        &mut self,
+        stream: u32,
+        status: Option<ReplyStatus>,
+        on_reply: &mut dyn FnMut(u64, ReplyStatus),
+    ) {
         let Some(open) = self.stream(stream).and_then(Option::take) else {
             return;
         };
-        each(u64::from(stream / 2), said.unwrap_or(open));
+        on_reply(u64::from(stream / 2), status.unwrap_or(open));
         while self.open.front().is_some_and(Option::is_none) {
             self.open.pop_front();
             self.oldest += 1;
@@ -103,37 +107,37 @@ impl Grpc {
     }
 }
 
-impl Wire for Grpc {
-    fn hello(&mut self, out: &mut Vec<u8>) {
+impl Protocol for Grpc {
+    fn preface(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         // SETTINGS_INITIAL_WINDOW_SIZE
         frame(out, kind::SETTINGS, 0, 0, &[&[0, 4], &WINDOW.to_be_bytes()[..]].concat());
-        frame(out, kind::WINDOW_UPDATE, 0, 0, &(WINDOW - WINDOW_AT_START).to_be_bytes());
+        frame(out, kind::WINDOW_UPDATE, 0, 0, &(WINDOW - INITIAL_WINDOW).to_be_bytes());
     }
 
-    fn ask(&mut self, mut key: u64, out: &mut Vec<u8>) {
+    fn request(&mut self, mut key: u64, out: &mut Vec<u8>) {
         for digit in self.message[self.digits..self.digits + DIGITS].iter_mut().rev() {
             *digit = b'0' + u8::try_from(key % 10).unwrap_or_default();
             key /= 10;
         }
-        let stream = u32::try_from(self.asked * 2 + 1).unwrap_or(u32::MAX);
-        if self.asked == 0 {
+        let stream = u32::try_from(self.sent * 2 + 1).unwrap_or(u32::MAX);
+        if self.sent == 0 {
             frame(out, kind::HEADERS, END_HEADERS, stream, &self.first_headers);
         } else {
-            // The newest of the dynamic table stands at 62, the oldest of the four at 65.
+            // The newest entry of the dynamic table has index 62, the oldest of the four 65.
             let headers = [0x83, 0x86, INDEXED + 65, INDEXED + 64, INDEXED + 63, INDEXED + 62];
             frame(out, kind::HEADERS, END_HEADERS, stream, &headers);
         }
         frame(out, kind::DATA, END_STREAM, stream, &self.message);
-        self.asked += 1;
-        self.open.push_back(Some(Said::Failed));
+        self.sent += 1;
+        self.open.push_back(Some(ReplyStatus::Failed));
     }
 
-    fn answers(
+    fn replies(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
-        each: &mut dyn FnMut(u64, Said),
+        on_reply: &mut dyn FnMut(u64, ReplyStatus),
     ) -> io::Result<usize> {
         let mut at = 0;
         while let Some(header) = input.get(at..at + FRAME_HEADER) {
@@ -147,18 +151,18 @@ impl Wire for Grpc {
             at = begin + length;
             match kind {
                 kind::DATA => {
-                    if let Some(Some(said)) = self.stream(stream) {
-                        *said = read(payload);
+                    if let Some(Some(status)) = self.stream(stream) {
+                        *status = parse(payload);
                     }
                     if flags & END_STREAM != 0 {
-                        self.close(stream, None, each);
+                        self.close(stream, None, on_reply);
                     }
                 }
-                kind::HEADERS if flags & END_STREAM != 0 => self.close(stream, None, each),
-                kind::RESET => self.close(stream, Some(Said::Failed), each),
+                kind::HEADERS if flags & END_STREAM != 0 => self.close(stream, None, on_reply),
+                kind::RESET => self.close(stream, Some(ReplyStatus::Failed), on_reply),
                 kind::SETTINGS if flags & ACK == 0 => frame(out, kind::SETTINGS, ACK, 0, &[]),
                 kind::PING if flags & ACK == 0 => frame(out, kind::PING, ACK, 0, payload),
-                kind::GOAWAY => return Err(io::Error::other("the server says goodbye")),
+                kind::GOAWAY => return Err(io::Error::other("the server sent GOAWAY")),
                 _ => {}
             }
         }
@@ -167,11 +171,11 @@ impl Wire for Grpc {
 }
 
 /// `overall_code` is the first field of the message.
-fn read(payload: &[u8]) -> Said {
+fn parse(payload: &[u8]) -> ReplyStatus {
     match payload.get(MESSAGE_HEADER..MESSAGE_HEADER + 2) {
-        Some([0x08, 1]) => Said::Admitted,
-        Some([0x08, 2]) => Said::Refused,
-        _ => Said::Failed,
+        Some([0x08, 1]) => ReplyStatus::Admitted,
+        Some([0x08, 2]) => ReplyStatus::Refused,
+        _ => ReplyStatus::Failed,
     }
 }
 
@@ -182,7 +186,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// A text as HPACK writes it without Huffman's code; all of ours are shorter than 127 bytes.
+/// A string literal of HPACK without Huffman coding. All strings here are shorter than 127 bytes.
 fn text(out: &mut Vec<u8>, value: &str) {
     out.push(u8::try_from(value.len()).unwrap_or_default());
     out.extend_from_slice(value.as_bytes());
