@@ -1,4 +1,4 @@
-//! Five nodes, the load on them, and what may be done to both.
+//! Five nodes under load, and the operations on them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,137 +11,153 @@ use tidegate_testkit::random::Random;
 use tidegate_testkit::wait::until;
 use tokio::task::JoinSet;
 
-use crate::checks::NodeMetadata;
+use crate::checks::Observations;
 use crate::group::{Group, Key};
 use crate::history::Event;
 use crate::load::Load;
-use crate::network::{Network, PLACES};
+use crate::network::{NODES_MAX, Network};
 use crate::node::Node;
 
-/// Nodes that run from the start; there is room for one that joins.
+/// Nodes that run from the start; one more may join.
 pub(crate) const NODES: usize = 5;
 
-/// Nodes before they run.
+/// Nodes that have not started.
 pub(crate) struct Setup {
     pub(crate) nodes: Vec<Node>,
-    /// More keys of `[cluster]` in every node's `cluster.toml`.
-    pub(crate) cluster: String,
-    /// More sections.
-    pub(crate) more: String,
+    /// Additional keys of `[cluster]` in every node's `cluster.toml`.
+    pub(crate) cluster_options: String,
+    /// Additional sections.
+    pub(crate) sections: String,
 }
 
-/// Nodes that run, under load.
-pub(crate) struct Arena {
+/// Running nodes under load.
+pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) load: Load,
     pub(crate) random: Random,
     pub(crate) network: Network,
-    pub(crate) node_metadata: NodeMetadata,
-    /// How long a fault that lasts is to last.
-    pub(crate) hold: Duration,
-    /// Broken promises that are no matter of the history.
-    pub(crate) broken: Vec<String>,
+    pub(crate) observations: Observations,
+    /// Duration of a fault that lasts.
+    pub(crate) duration: Duration,
+    /// Violations found outside the history.
+    pub(crate) violations: Vec<String>,
 }
 
-/// How long the nodes may take to the first view.
+/// Time limit for the first common view, and for a node to become ready.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// How long a read of a key, or one view, may take.
+/// Time limit for a read of a key and for a common view.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Setup {
-    /// Folders and certificates of all nodes that may run, below `runs`.
+    /// Creates folders and certificates of all nodes below `runs`.
     pub(crate) fn new(runs: &Path, network: &Network) -> Self {
         fs::create_dir_all(runs).unwrap();
-        let nodes: Vec<Node> = (0..PLACES).map(|token| Node::new(token, runs, network)).collect();
+        let nodes: Vec<Node> =
+            (0..NODES_MAX).map(|node_index| Node::new(node_index, runs, network)).collect();
         let ids = nodes.iter().map(|node| node.id.as_str());
         certificates::write(env!("CARGO_BIN_EXE_tidegate"), &runs.join("pki"), ids);
-        Self { nodes, cluster: String::new(), more: String::new() }
+        Self { nodes, cluster_options: String::new(), sections: String::new() }
     }
 
-    /// Starts the first five and waits for one view.
-    pub(crate) async fn start(self, network: &Network, random: Random, hold: Duration) -> Arena {
-        let Self { mut nodes, cluster, more } = self;
+    /// Starts the first five nodes and waits until their views agree.
+    pub(crate) async fn start(
+        self,
+        network: &Network,
+        random: Random,
+        duration: Duration,
+    ) -> Cluster {
+        let Self { mut nodes, cluster_options, sections } = self;
         let meshes: Vec<SocketAddr> = nodes.iter().map(|node| node.advertise).collect();
         for node in &nodes {
             let others = meshes[..NODES].iter().filter(|mesh| **mesh != node.advertise);
-            node.write(&others.copied().collect::<Vec<_>>(), &cluster, &more);
+            node.write(&others.copied().collect::<Vec<_>>(), &cluster_options, &sections);
         }
         for node in &mut nodes[..NODES] {
             node.start();
         }
         let load = Load::new(&nodes);
-        let (network, node_metadata) = (network.clone(), NodeMetadata::default());
-        let mut arena =
-            Arena { nodes, load, random, network, node_metadata, hold, broken: Vec::new() };
-        let what = format!("{NODES} nodes have one view");
-        until(&what, START_WITHIN, async || arena.have_one_view().await).await;
-        arena
+        let (network, observations) = (network.clone(), Observations::default());
+        let mut cluster = Cluster {
+            nodes,
+            load,
+            random,
+            network,
+            observations,
+            duration,
+            violations: Vec::new(),
+        };
+        let what = format!("{NODES} nodes agree on one view");
+        until(&what, START_WITHIN, async || cluster.check_convergence().await).await;
+        cluster
     }
 }
 
-impl Arena {
-    /// Nodes that run now.
+impl Cluster {
+    /// Indexes of the running nodes.
     pub(crate) fn running(&self) -> Vec<usize> {
-        self.nodes.iter().filter(|node| node.is_running()).map(|node| node.token).collect()
+        self.nodes.iter().filter(|node| node.is_running()).map(|node| node.index).collect()
     }
 
-    /// A node that runs, drawn.
+    /// Draws a running node.
     pub(crate) fn draw(&mut self) -> usize {
         let running = self.running();
         running[self.random.below(running.len())]
     }
 
-    /// `kill -9`. The load stops at once.
-    pub(crate) fn kill(&mut self, token: usize) {
-        self.load.open(token, false);
-        self.nodes[token].kill();
-        self.node_metadata.crashes.push(self.load.now());
+    /// `kill -9`. The load on the node stops at once.
+    pub(crate) fn kill(&mut self, node_index: usize) {
+        self.load.open(node_index, false);
+        self.nodes[node_index].kill();
+        self.observations.crashes.push(self.load.now());
     }
 
-    /// SIGTERM, and waits for its end. The load continues until it is not ready.
-    pub(crate) async fn leave(&mut self, token: usize) {
-        let node = &self.nodes[token];
+    /// Sends SIGTERM and waits for the exit. The load continues until the node is not ready.
+    pub(crate) async fn leave(&mut self, node_index: usize) {
+        let node = &self.nodes[node_index];
         node.terminate();
         let not_ready = async || match node.is_ready().await {
             Ok(true) => Err("it is ready".to_owned()),
             Ok(false) | Err(_) => Ok(()),
         };
         until("a leaving node is not ready", TIMEOUT, not_ready).await;
-        self.load.open(token, false);
-        self.nodes[token].ended(Duration::from_secs(20)).await;
+        self.load.open(node_index, false);
+        self.nodes[node_index].wait_for_exit(Duration::from_secs(20)).await;
     }
 
-    /// Starts a node and sends it load when it is ready.
-    pub(crate) async fn start(&mut self, token: usize) {
-        self.nodes[token].start();
-        let node = &mut self.nodes[token];
+    /// Starts a node, and load on it once it is ready.
+    pub(crate) async fn start(&mut self, node_index: usize) {
+        self.nodes[node_index].start();
+        let node = &mut self.nodes[node_index];
         let ready = async || {
-            node.assert_runs();
-            if node.is_ready().await? { Ok(()) } else { Err("it is not".to_owned()) }
+            node.assert_running();
+            if node.is_ready().await? { Ok(()) } else { Err("it is not ready".to_owned()) }
         };
         until("a node that starts is ready", START_WITHIN, ready).await;
-        self.load.open(token, true);
+        self.load.open(node_index, true);
     }
 
-    /// Waits until the view of each running node is the running nodes; how long that took.
-    pub(crate) async fn one_view(&mut self) -> Duration {
-        let begun = tokio::time::Instant::now();
-        while let Err(lacks) = self.have_one_view().await {
-            if begun.elapsed() > TIMEOUT {
-                self.broken.push(format!("no one view within {TIMEOUT:?}: {lacks}"));
+    /// Waits until the view of each running node is the running nodes; returns how long that took.
+    pub(crate) async fn await_convergence(&mut self) -> Duration {
+        let started = tokio::time::Instant::now();
+        while let Err(difference) = self.check_convergence().await {
+            if started.elapsed() > TIMEOUT {
+                self.violations.push(format!("views differ after {TIMEOUT:?}: {difference}"));
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        begun.elapsed()
+        started.elapsed()
     }
 
-    async fn have_one_view(&mut self) -> Result<(), String> {
-        let running: Vec<String> =
-            self.running().into_iter().map(|token| self.nodes[token].id.clone()).collect();
+    async fn check_convergence(&mut self) -> Result<(), String> {
+        let running: Vec<String> = self
+            .running()
+            .into_iter()
+            .map(|node_index| self.nodes[node_index].id.clone())
+            .collect();
         let mut epochs = BTreeMap::new();
         for node in &mut self.nodes {
-            node.assert_runs();
+            node.assert_running();
         }
         for node in self.nodes.iter().filter(|node| node.is_running()) {
             if !node.is_ready().await? {
@@ -161,20 +177,21 @@ impl Arena {
         if epochs.len() == 1 { Ok(()) } else { Err(format!("epochs differ: {epochs:?}")) }
     }
 
-    /// Answers by the fallback are counted: each node that ran all the time has counted at least as
-    /// many as its clients received.
-    pub(crate) async fn hold_policy_against(&mut self, history: &[Event]) {
+    /// Compares the nodes' counts of fallback answers with the history: each node that never
+    /// restarted must have counted at least as many as its clients received.
+    pub(crate) async fn check_fallback_counts(&mut self, history: &[Event]) {
         for node in &self.nodes[..NODES] {
             if !node.is_running() || node.starts() > 1 {
                 continue;
             }
-            let is_seen = |event: &&Event| event.token == node.token && event.answer.is_by_policy();
+            let is_seen =
+                |event: &&Event| event.node_index == node.index && event.answer.is_fallback();
             let seen = i64::try_from(history.iter().filter(is_seen).count()).unwrap();
             match node.metric("tidegate_verdicts_total{source=\"policy\"}").await {
                 Ok(counted) if counted >= seen => {}
                 counted => {
                     let id = &node.id;
-                    self.broken.push(format!(
+                    self.violations.push(format!(
                         "{id} counted {counted:?} answers by the fallback, clients received {seen}"
                     ));
                 }
@@ -182,32 +199,34 @@ impl Arena {
         }
     }
 
-    /// What the owners count for each key of [`Group::Count`] now, without a hit.
+    /// Reads the owners' counts for each key of [`Group::Count`], without a hit.
     pub(crate) async fn count(&mut self) {
         for index in 0..Group::Count.keys() {
             let key = Key { group: Group::Count, index };
-            let token = self.draw();
+            let node_index = self.draw();
             let load = &self.load;
             let peek = tokio::time::timeout(TIMEOUT, async {
                 loop {
-                    if let Ok(counted) = load.counted(token, key).await {
+                    if let Ok(counted) = load.counted(node_index, key).await {
                         return counted;
                     }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             });
             match peek.await {
-                Ok(counted) => drop(self.node_metadata.counted.insert(key, counted)),
-                Err(_) => self.broken.push(format!("no owner answers for {key:?}")),
+                Ok(counted) => drop(self.observations.counted.insert(key, counted)),
+                Err(_) => self
+                    .violations
+                    .push(format!("no answer of the owner of {key:?} within {TIMEOUT:?}")),
             }
         }
     }
 
-    /// Hits each key of `groups` until its owner refuses, so that what was admitted can be compared
-    /// with the limit.
+    /// Sends hits to each key of `groups` until its owner refuses, so that the admitted hits can be
+    /// compared with the limit.
     pub(crate) async fn reach_limits(&mut self, groups: &[Group]) {
         let mut keys = JoinSet::new();
-        let limited = Group::ALL.into_iter().filter(|group| group.has_limit_reached());
+        let limited = Group::ALL.into_iter().filter(|group| group.reaches_limit());
         for group in limited.filter(|group| groups.contains(group)) {
             for index in 0..group.keys() {
                 let (load, mut random) = (self.load.clone(), self.random.apart());
@@ -216,11 +235,11 @@ impl Arena {
                 }
                 keys.spawn(async move {
                     let key = Key { group, index };
-                    // Beyond any limit: the checks report a key that still admits then.
+                    // More than any limit: the checks report a key that still admits.
                     for _ in 0..group.limit() * 3 {
-                        let Some(token) = load.draw(&mut random) else { break };
-                        let answer = load.hit(token, key).await;
-                        if !answer.is_allowed() && !answer.is_by_policy() {
+                        let Some(node_index) = load.draw(&mut random) else { break };
+                        let answer = load.hit(node_index, key).await;
+                        if !answer.is_allowed() && !answer.is_fallback() {
                             break;
                         }
                     }

@@ -62,7 +62,8 @@ impl History {
         let record = &mut records[number];
         record.response = Some(response);
         self.log.event(format_args!(
-            "request {number} {} hits={} after {} ms: allowed={is_allowed} by {source:?}, {remaining} left",
+            "request {number} {} hits={} after {} ms: allowed={is_allowed} by {source:?}, \
+             {remaining} left",
             record.key,
             record.hits,
             response.at_ms - record.at_ms,

@@ -30,7 +30,8 @@ pub(crate) struct Options {
     pub(crate) logs: PathBuf,
 }
 
-pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] [--jobs N] [--logs DIR] [--handoff none|replicated]";
+pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] \
+    [--jobs N] [--logs DIR] [--handoff none|replicated]";
 const SEEDS: u64 = 200;
 /// With fewer seeds, an unreached situation is no failure.
 const COVERAGE_SEEDS_MIN: u64 = 100;
