@@ -1,36 +1,35 @@
-//! The keys of the load: a few groups, each with one rule.
+//! The keys of the load: groups of keys with one rule each.
 //!
-//! An answer does not name who decided, but its content shows it, because each fallback returns
-//! something that an owner cannot:
+//! A response does not name its source. It can be derived from the content, because each fallback
+//! returns something that an owner cannot:
 //!
-//! - `local` names the node's share as the limit, not the rule's;
-//! - `deny` refuses until a whole window later; an owner's window has begun already. Of a limit
-//!   that the load never reaches, any refusal is one by policy;
-//! - `allow` leaves the whole limit after a hit.
+//! - `local` returns the node's share as the limit;
+//! - `deny` returns a whole window as the time to reset; an owner's window has already begun. For a
+//!   limit that the load never reaches, every refusal is from the fallback;
+//! - `allow` returns the whole limit as remaining.
 
-/// Keys of one rule.
+/// The keys of one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Group {
-    /// Never reaches its limit, so that what the owner counted can be read off what remains.
+    /// Never reaches its limit, so the owner's count follows from the remaining hits.
     Count,
-    /// Reaches its limit; refused while it has no owner. Exact whatever happens, but for a crash.
+    /// Reaches its limit; `on_unavailable: deny`. Exact except after a crash.
     Strict,
-    /// Likewise, and an answer waits for a replica: exact in a crash as well.
+    /// As `Strict`, with `durability: replicated`: exact after a crash too.
     Durable,
-    /// Likewise, but each node answers from its share while there is no owner.
+    /// As `Strict`, with `on_unavailable: local`: each node has a share.
     Local,
-    /// A window that a clock can jump out of.
+    /// Has a window that a clock step can leave.
     Window,
 }
 
-/// One counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) group: Group,
     pub(crate) index: usize,
 }
 
-/// The fields of a reply for one key.
+/// The fields of a response for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) is_allowed: bool,
@@ -39,16 +38,15 @@ pub(crate) struct Fields {
     pub(crate) reset_s: u64,
 }
 
-/// The domain of all of them.
+/// The domain of all groups.
 pub(crate) const DOMAIN: &str = "chaos";
-/// Window of [`Group::Window`].
 pub(crate) const WINDOW_S: u64 = 300;
 
-/// Key of the flood.
+/// Descriptor key of the flood.
 pub(crate) const JUNK: &str = "junk";
 
 const JUNK_LIMIT: u64 = 100;
-/// As long as the flood, so that its keys do not make room for each other.
+/// Longer than the flood, so its keys do not expire during it.
 const JUNK_WINDOW_S: u64 = 24 * 3_600;
 const WEEK_S: u64 = 7 * 24 * 3_600;
 
@@ -80,8 +78,8 @@ impl Group {
         }
     }
 
-    /// Number of keys: so few that each is checked several times a second, which is the resolution
-    /// of a time without a right answer, and so many that each of five nodes owns some.
+    /// Number of keys. Few enough that each is checked several times a second, which is the
+    /// resolution of the time without an exact answer; enough that each of five nodes owns some.
     pub(crate) fn keys(self) -> usize {
         match self {
             Self::Count | Self::Strict | Self::Durable | Self::Window => 20,
@@ -89,13 +87,13 @@ impl Group {
         }
     }
 
-    /// Whether the load is to go beyond its limit.
-    pub(crate) fn has_limit_reached(self) -> bool {
+    /// Whether the load exceeds its limit.
+    pub(crate) fn reaches_limit(self) -> bool {
         self != Self::Count
     }
 
-    /// Whether an answer is one of `on_unavailable`.
-    pub(crate) fn is_by_policy(self, fields: Fields) -> bool {
+    /// Whether a response comes from `on_unavailable`.
+    pub(crate) fn is_fallback(self, fields: Fields) -> bool {
         match self {
             Self::Local => fields.limit != self.limit(),
             Self::Count => !fields.is_allowed,
@@ -114,7 +112,6 @@ impl Group {
     }
 }
 
-/// The rules of every node.
 pub(crate) fn rules() -> String {
     let rule = |name, window, limit, more| {
         format!(
@@ -130,7 +127,7 @@ pub(crate) fn rules() -> String {
 }
 
 impl Key {
-    /// As a descriptor's value.
+    /// The descriptor value.
     pub(crate) fn value(self) -> String {
         format!("k{}", self.index)
     }

@@ -1,4 +1,4 @@
-//! A steady load on every node that is meant to answer, and the history that it leaves.
+//! A steady load on the available nodes, and its history.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,62 +19,62 @@ use crate::node::Node;
 pub(crate) struct Load {
     listeners: Arc<Vec<Listener>>,
     history: Arc<Mutex<Vec<Event>>>,
-    began: Instant,
+    started: Instant,
 }
 
 struct Listener {
-    token: usize,
+    node_index: usize,
     http: std::net::SocketAddr,
     client: Arc<Mutex<Http>>,
     is_open: AtomicBool,
-    is_in_majority: AtomicBool,
+    in_majority: AtomicBool,
 }
 
 const CLIENTS: usize = 16;
-/// A client's pause between two requests: 400 requests a second in all.
-const PACE: Duration = Duration::from_millis(40);
-/// A client waits no longer; Envoy waits for a fiftieth of this.
+/// Interval between two requests of a client: 400 requests a second in all.
+const INTERVAL: Duration = Duration::from_millis(40);
+/// Timeout of a client. Envoy's is a fiftieth of it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Load {
     pub(crate) fn new(nodes: &[Node]) -> Self {
         let listener = |node: &Node| Listener {
-            token: node.token,
+            node_index: node.index,
             http: node.http,
             client: node.client(),
             is_open: AtomicBool::new(node.is_running()),
-            is_in_majority: AtomicBool::new(true),
+            in_majority: AtomicBool::new(true),
         };
         Self {
             listeners: Arc::new(nodes.iter().map(listener).collect()),
             history: Arc::default(),
-            began: Instant::now(),
+            started: Instant::now(),
         }
     }
 
-    /// Time since the load began; the time of the history.
+    /// Time since the start of the load; the time base of the history.
     pub(crate) fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started.elapsed()
     }
 
-    /// Whether the node at `token` gets requests, as behind a load balancer.
-    pub(crate) fn open(&self, token: usize, is_open: bool) {
-        self.listeners[token].is_open.store(is_open, Ordering::SeqCst);
+    /// Sets whether the node receives requests, as from a load balancer.
+    pub(crate) fn open(&self, node_index: usize, is_open: bool) {
+        self.listeners[node_index].is_open.store(is_open, Ordering::SeqCst);
     }
 
-    /// Whether owners are within its reach.
-    pub(crate) fn set_majority(&self, token: usize, is_in_majority: bool) {
-        self.listeners[token].is_in_majority.store(is_in_majority, Ordering::SeqCst);
+    /// Sets whether the node can reach a majority.
+    pub(crate) fn set_majority(&self, node_index: usize, in_majority: bool) {
+        self.listeners[node_index].in_majority.store(in_majority, Ordering::SeqCst);
     }
 
-    /// Owners are within the reach of all again.
-    pub(crate) fn all_in_majority(&self) {
+    /// Marks all nodes as in the majority.
+    pub(crate) fn reset_majority(&self) {
         for listener in self.listeners.iter() {
-            self.set_majority(listener.token, true);
+            self.set_majority(listener.node_index, true);
         }
     }
 
-    /// Clients that check keys of `groups` until `stop`.
+    /// Starts clients that check keys of `groups` until `stop`.
     pub(crate) fn spawn(
         &self,
         groups: &'static [Group],
@@ -84,16 +84,16 @@ impl Load {
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
             let (load, mut random, stop) = (self.clone(), random.apart(), stop.clone());
-            let first = Instant::now() + PACE * u32::try_from(number).unwrap() / 16;
+            let first = Instant::now() + INTERVAL * u32::try_from(number).unwrap() / 16;
             clients.spawn(async move {
-                let mut turn = tokio::time::interval_at(first, PACE);
+                let mut turn = tokio::time::interval_at(first, INTERVAL);
                 turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 while !stop.is_cancelled() {
                     turn.tick().await;
                     let group = groups[random.below(groups.len())];
                     let key = Key { group, index: random.below(group.keys()) };
-                    if let Some(token) = load.draw(&mut random) {
-                        load.hit(token, key).await;
+                    if let Some(node_index) = load.draw(&mut random) {
+                        load.hit(node_index, key).await;
                     }
                 }
             });
@@ -101,14 +101,14 @@ impl Load {
         clients
     }
 
-    /// One hit on `key` through the node at `token`, remembered.
-    pub(crate) async fn hit(&self, token: usize, key: Key) -> ServiceReply {
-        let listener = &self.listeners[token];
-        let (was_open, was_majority) = (listener.is_open(), listener.is_in_majority());
+    /// Sends and records one hit on `key` through a node.
+    pub(crate) async fn hit(&self, node_index: usize, key: Key) -> Answer {
+        let listener = &self.listeners[node_index];
+        let (was_open, was_in_majority) = (listener.is_open(), listener.in_majority());
         let sent = self.now();
         let answer = match listener.check(key, 1).await {
-            Ok(fields) if key.group.is_by_policy(fields) => {
-                Answer::Policy { is_allowed: fields.is_allowed }
+            Ok(fields) if key.group.is_fallback(fields) => {
+                Answer::Fallback { is_allowed: fields.is_allowed }
             }
             Ok(fields) => Answer::Owner { is_allowed: fields.is_allowed },
             Err(error) => Answer::Error(error),
@@ -116,9 +116,9 @@ impl Load {
         let event = Event {
             sent,
             answered: self.now(),
-            token,
-            is_meant_to_answer: was_open && listener.is_open(),
-            is_in_majority: was_majority && listener.is_in_majority(),
+            node_index,
+            is_available: was_open && listener.is_open(),
+            in_majority: was_in_majority && listener.in_majority(),
             key,
             answer: answer.clone(),
         };
@@ -126,12 +126,12 @@ impl Load {
         answer
     }
 
-    /// The count of the owner for `key`, read through the node at `token` without a hit; an error
-    /// also when it is not the owner who answers.
-    pub(crate) async fn counted(&self, token: usize, key: Key) -> Result<u64, String> {
-        let fields = self.listeners[token].check(key, 0).await?;
-        if key.group.is_by_policy(fields) {
-            return Err("answered by policy".to_owned());
+    /// Reads the owner's count for `key` through a node, without a hit. Fails if the answer is not
+    /// the owner's.
+    pub(crate) async fn counted(&self, node_index: usize, key: Key) -> Result<u64, String> {
+        let fields = self.listeners[node_index].check(key, 0).await?;
+        if key.group.is_fallback(fields) {
+            return Err("answered by the fallback".to_owned());
         }
         Ok(fields.limit.saturating_sub(fields.remaining))
     }
@@ -140,13 +140,13 @@ impl Load {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// One of the nodes that are meant to answer.
+    /// Draws one of the available nodes.
     pub(crate) fn draw(&self, random: &mut Random) -> Option<usize> {
         let open: Vec<usize> = self
             .listeners
             .iter()
             .filter(|listener| listener.is_open())
-            .map(|listener| listener.token)
+            .map(|listener| listener.node_index)
             .collect();
         if open.is_empty() { None } else { Some(open[random.below(open.len())]) }
     }
@@ -159,8 +159,8 @@ impl Listener {
         self.is_open.load(Ordering::SeqCst)
     }
 
-    fn is_in_majority(&self) -> bool {
-        self.is_in_majority.load(Ordering::SeqCst)
+    fn in_majority(&self) -> bool {
+        self.in_majority.load(Ordering::SeqCst)
     }
 
     async fn check(&self, key: Key, hits: u64) -> Result<Fields, String> {

@@ -1,4 +1,4 @@
-//! One `tidegate serve` in a namespace of its own.
+//! One `tidegate serve` in its own namespace.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,20 +13,20 @@ use tidegate_testkit::process::Process;
 use crate::network::{self, Network};
 use crate::{group, shell};
 
-/// A node; it may run or not.
+/// A node, running or stopped.
 pub(crate) struct Node {
     pub(crate) id: String,
-    pub(crate) token: usize,
+    pub(crate) index: usize,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
-    /// Where peers reach its mesh: itself, or a relay in front of it.
+    /// Address at which peers reach its mesh: its own, or that of a relay.
     pub(crate) advertise: SocketAddr,
     client: Arc<Mutex<Http>>,
     dir: PathBuf,
     network: Network,
     environment: Vec<(String, String)>,
     /// A command prefix, such as `unshare`.
-    surroundings: Vec<String>,
+    command_prefix: Vec<String>,
     process: Option<Process>,
     starts: u32,
 }
@@ -34,15 +34,15 @@ pub(crate) struct Node {
 const HTTP_PORT: u16 = 8080;
 const ADMIN_PORT: u16 = 8082;
 pub(crate) const MESH_PORT: u16 = 7600;
-/// Where a node keeps its counts, below its folder.
+/// Folder of the counts, below the node's folder.
 const DISK: &str = "disk";
 
 impl Node {
-    pub(crate) fn new(token: usize, runs: &Path, network: &Network) -> Self {
-        let id = format!("n{}", token + 1);
-        let at = |port| SocketAddr::new(network::node_ip(token), port);
+    pub(crate) fn new(index: usize, runs: &Path, network: &Network) -> Self {
+        let id = format!("n{}", index + 1);
+        let at = |port| SocketAddr::new(network::node_ip(index), port);
         Self {
-            token,
+            index,
             http: at(HTTP_PORT),
             admin: at(ADMIN_PORT),
             advertise: at(MESH_PORT),
@@ -51,25 +51,26 @@ impl Node {
             id,
             network: network.clone(),
             environment: Vec::new(),
-            surroundings: Vec::new(),
+            command_prefix: Vec::new(),
             process: None,
             starts: 0,
         }
     }
 
-    /// Writes its `cluster.toml` and its rules.
-    pub(crate) fn write(&self, seeds: &[SocketAddr], cluster: &str, more: &str) {
+    /// Writes `cluster.toml` and the rules.
+    pub(crate) fn write(&self, seeds: &[SocketAddr], cluster_options: &str, sections: &str) {
         let Self { id, http, admin, advertise, .. } = self;
-        let mesh = SocketAddr::new(network::node_ip(self.token), MESH_PORT);
+        let mesh = SocketAddr::new(network::node_ip(self.index), MESH_PORT);
         let seeds: Vec<String> = seeds.iter().map(|seed| format!("\"{seed}\"")).collect();
         let seeds = seeds.join(", ");
         let config = format!(
             "[node]\nid = \"{id}\"\n[http]\nlisten = \"{http}\"\n[admin]\nlisten = \"{admin}\"\n\
              [rules]\npath = \"rules\"\n\
              [cluster]\nlisten = \"{mesh}\"\nadvertise = \"{advertise}\"\nseeds = [{seeds}]\n\
-             {cluster}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
+             {cluster_options}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\n\
+             key = \"../pki/{id}.key\"\n\
              secret = \"../pki/cluster.secret\"\n\
-             [storage]\npath = \"{DISK}/counts\"\ninterval = \"500ms\"\n{more}\n"
+             [storage]\npath = \"{DISK}/counts\"\ninterval = \"500ms\"\n{sections}\n"
         );
         fs::create_dir_all(self.dir.join("rules")).unwrap();
         fs::create_dir_all(self.disk()).unwrap();
@@ -77,37 +78,38 @@ impl Node {
         fs::write(self.dir.join("rules/rules.yaml"), group::rules()).unwrap();
     }
 
-    /// A variable of its environment, from its next start on.
+    /// Sets an environment variable from the next start on.
     pub(crate) fn set_variable(&mut self, name: &str, value: &str) {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// From its next start on its disk holds only so much. The disk is seen by its process alone
-    /// and ends with it.
+    /// Limits the size of its disk from the next start on. The disk is a mount that only the
+    /// process sees and that ends with it.
     pub(crate) fn set_disk_size(&mut self, size: &str) {
         let mount = format!("mount -t tmpfs -o size={size} none \"$0\" && exec \"$@\"");
-        self.surroundings = ["unshare", "--mount", "sh", "-c", &mount].map(str::to_owned).to_vec();
-        self.surroundings.push(self.disk().display().to_string());
+        self.command_prefix =
+            ["unshare", "--mount", "sh", "-c", &mount].map(str::to_owned).to_vec();
+        self.command_prefix.push(self.disk().display().to_string());
     }
 
     pub(crate) fn start(&mut self) {
         assert!(self.process.is_none(), "{} runs already", self.id);
         let mut command = shell::command("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.network.node(self.token))).arg("--");
-        command.args(&self.surroundings);
+        command.arg(format!("--net=/run/netns/{}", self.network.node(self.index))).arg("--");
+        command.args(&self.command_prefix);
         if !self.environment.is_empty() {
             command.arg("env");
             command.args(self.environment.iter().map(|(name, value)| format!("{name}={value}")));
         }
         command.arg(env!("CARGO_BIN_EXE_tidegate")).arg("serve");
         command.arg("--config").arg(self.dir.join("cluster.toml"));
-        // Connections to the previous process are dead, and the first use of each would fail.
+        // Connections to the previous process are closed; the first use of each would fail.
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Http::new();
         self.starts += 1;
         self.process = Some(Process::spawn(&self.id, &mut command, &self.dir.join("log")));
     }
 
-    /// The client of the load, with its connections.
+    /// The HTTP client of the load.
     pub(crate) fn client(&self) -> Arc<Mutex<Http>> {
         self.client.clone()
     }
@@ -122,7 +124,7 @@ impl Node {
         serde_json::from_str(&reply.body).map_err(|error| format!("{error} in {}", reply.body))
     }
 
-    /// One sample of `/metrics`, by name and labels.
+    /// Reads one sample of `/metrics`, by name and labels.
     pub(crate) async fn metric(&self, sample: &str) -> Result<i64, String> {
         let text = self.http().get(self.admin, "/metrics").await?.body;
         let value = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
@@ -131,12 +133,12 @@ impl Node {
             .ok_or_else(|| format!("{} has no {sample}", self.id))
     }
 
-    /// How often it was started.
+    /// Number of starts.
     pub(crate) fn starts(&self) -> u32 {
         self.starts
     }
 
-    /// Whether it reports that it is ready.
+    /// Reads `/readyz`.
     pub(crate) async fn is_ready(&self) -> Result<bool, String> {
         Ok(self.http().get(self.http, "/readyz").await?.status == 200)
     }
@@ -149,8 +151,8 @@ impl Node {
         self.running().terminate();
     }
 
-    /// Waits for its end after [`Node::terminate`].
-    pub(crate) async fn ended(&mut self, within: Duration) {
+    /// Waits for the exit after [`Node::terminate`].
+    pub(crate) async fn wait_for_exit(&mut self, within: Duration) {
         let mut process = self.process.take().expect("it runs");
         let status = process.ended(within).await;
         assert!(status.success(), "{} ended with {status}\n{}", self.id, process.tail());
@@ -168,8 +170,8 @@ impl Node {
         self.process.is_some()
     }
 
-    /// Fails when it ended by itself, with the end of its log.
-    pub(crate) fn assert_runs(&mut self) {
+    /// Panics with the end of the log if the process has exited.
+    pub(crate) fn assert_running(&mut self) {
         if let Some(process) = self.process.as_mut()
             && let Some(status) = process.exit()
         {
@@ -177,18 +179,18 @@ impl Node {
         }
     }
 
-    /// Memory that it holds, in bytes.
+    /// Resident memory in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.running().resident_bytes()
     }
 
-    /// Where its counts are kept, as its own process sees it.
+    /// Folder of the counts, as the node's process sees it.
     pub(crate) fn disk(&self) -> PathBuf {
         self.dir.join(DISK)
     }
 
-    /// The same, seen from here.
-    pub(crate) fn disk_from_outside(&self) -> PathBuf {
+    /// The same folder, as this process sees it.
+    pub(crate) fn disk_from_host(&self) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.running().pid()));
         root.join(self.disk().strip_prefix("/").expect("an absolute path"))
     }

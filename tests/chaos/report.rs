@@ -1,27 +1,27 @@
-//! What a run found: a table for people, JSON for programs.
+//! The results of a run: as a table or as JSON.
 
 use std::fmt::Write as _;
 
 use crate::group::Group;
 use crate::trial::Trial;
 
-const HEAD: [&str; 9] = [
+const HEADER: [&str; 9] = [
     "fault",
-    "s without a right answer",
-    "answers by policy",
+    "s without an exact answer",
+    "fallback answers",
     "admitted/limit",
     "hits lost",
     "hits double",
     "errors",
-    "s to one view",
-    "promises",
+    "s until views agree",
+    "guarantees",
 ];
 
-/// All trials, a line each, columns aligned.
+/// All trials, one line each, and the violations.
 pub(crate) fn table(trials: &[Trial]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
     rows.extend(trials.iter().map(row));
-    let widths: Vec<usize> = (0..HEAD.len())
+    let widths: Vec<usize> = (0..HEADER.len())
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
         .collect();
     let mut table = String::new();
@@ -34,14 +34,13 @@ pub(crate) fn table(trials: &[Trial]) -> String {
         table.push('\n');
     }
     for trial in trials {
-        for broken in &trial.broken {
-            let _ = writeln!(table, "{}: {broken}", trial.fault.name());
+        for violation in &trial.violations {
+            let _ = writeln!(table, "{}: {violation}", trial.fault.name());
         }
     }
     table
 }
 
-/// One trial as one line of JSON.
 pub(crate) fn json(trial: &Trial, seed: u64) -> String {
     let found = &trial.findings;
     let most = found.admitted_max.iter();
@@ -51,8 +50,8 @@ pub(crate) fn json(trial: &Trial, seed: u64) -> String {
         "fault": trial.fault.name(),
         "seed": seed,
         "requests": found.requests,
-        "seconds_without_right_answer": found.without_right_answer.as_secs_f64(),
-        "answers_by_policy": found.by_policy,
+        "seconds_without_exact_answer": found.without_exact_answer.as_secs_f64(),
+        "fallback_answers": found.fallbacks,
         "admitted_max": most,
         "limit": Group::Strict.limit(),
         "hits_lost": found.lost,
@@ -60,8 +59,8 @@ pub(crate) fn json(trial: &Trial, seed: u64) -> String {
         "admitted_by_minority": found.admitted_by_minority,
         "refused_early": found.refused_early.values().sum::<u64>(),
         "errors": found.errors.len(),
-        "seconds_to_one_view": trial.one_view.as_secs_f64(),
-        "broken": trial.broken,
+        "seconds_to_convergence": trial.convergence.as_secs_f64(),
+        "violations": trial.violations,
     })
     .to_string()
 }
@@ -70,19 +69,19 @@ fn row(trial: &Trial) -> Vec<String> {
     let found = &trial.findings;
     let admitted =
         |(group, most): (&Group, &u64)| format!("{} {most}/{}", group.name(), group.limit());
-    let promises = match trial.broken.len() {
+    let guarantees = match trial.violations.len() {
         0 => "held".to_owned(),
-        broken => format!("{broken} BROKEN"),
+        count => format!("{count} VIOLATED"),
     };
     vec![
         trial.fault.name(),
-        format!("{:.2}", found.without_right_answer.as_secs_f64()),
-        format!("{} of {}", found.by_policy, found.requests),
+        format!("{:.2}", found.without_exact_answer.as_secs_f64()),
+        format!("{} of {}", found.fallbacks, found.requests),
         found.admitted_max.iter().map(admitted).collect::<Vec<_>>().join(" "),
         found.lost.to_string(),
         found.double.to_string(),
         found.errors.len().to_string(),
-        format!("{:.2}", trial.one_view.as_secs_f64()),
-        promises,
+        format!("{:.2}", trial.convergence.as_secs_f64()),
+        guarantees,
     ]
 }

@@ -1,4 +1,4 @@
-//! One fault from start to judgement.
+//! One fault: cluster, load, injection and checks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,101 +6,113 @@ use std::time::Duration;
 use tidegate_testkit::random::Random;
 use tokio_util::sync::CancellationToken;
 
-use crate::arena::{Arena, Setup};
 use crate::checks::{self, Findings};
-use crate::faults::{Extent, Fault, ONE_VIEW_WITHIN};
+use crate::cluster::{Cluster, Setup};
+use crate::faults::{CONVERGENCE_MAX, Fault, FaultOptions};
 use crate::group::Group;
 use crate::network::Network;
 
-/// What one fault did.
+/// The result of one fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     pub(crate) fault: Fault,
     pub(crate) findings: Findings,
-    pub(crate) one_view: Duration,
-    /// What was promised and did not hold; empty: all held.
-    pub(crate) broken: Vec<String>,
+    pub(crate) convergence: Duration,
+    /// Guarantees that did not hold.
+    pub(crate) violations: Vec<String>,
 }
 
-/// Load before the fault, and after it.
-const BEFORE: Duration = Duration::from_secs(2);
-const AFTER: Duration = Duration::from_secs(2);
-/// Errors that are shown.
-const SHOWN: usize = 3;
+/// Duration of the load before and after the fault.
+const LOAD_BEFORE: Duration = Duration::from_secs(2);
+const LOAD_AFTER: Duration = Duration::from_secs(2);
+/// Number of errors in a violation.
+const ERRORS_SHOWN: usize = 3;
 
-/// Runs `fault` on five fresh nodes.
+/// Runs `fault` on five new nodes.
 pub(crate) async fn run(
     fault: Fault,
-    hold: Duration,
-    extent: Extent,
+    duration: Duration,
+    fault_options: FaultOptions,
     mut random: Random,
     (network, runs): (&Network, &Path),
 ) -> Trial {
-    fault.wait_for_its_time(hold).await;
+    fault.wait_for_window(duration).await;
     let mut setup = Setup::new(runs, network);
     let link = fault.prepare(&mut setup).await;
-    let mut arena = setup.start(network, random.apart(), hold).await;
+    let mut cluster = setup.start(network, random.apart(), duration).await;
 
     let stop = CancellationToken::new();
-    let clients = arena.load.spawn(fault.groups(), &mut random, &stop);
-    tokio::time::sleep(BEFORE).await;
-    fault.strike(&mut arena, extent).await;
-    let one_view = arena.one_view().await;
-    arena.load.all_in_majority();
-    tokio::time::sleep(AFTER).await;
+    let clients = cluster.load.spawn(fault.groups(), &mut random, &stop);
+    tokio::time::sleep(LOAD_BEFORE).await;
+    fault.inject(&mut cluster, fault_options).await;
+    let convergence = cluster.await_convergence().await;
+    cluster.load.reset_majority();
+    tokio::time::sleep(LOAD_AFTER).await;
     stop.cancel();
     clients.join_all().await;
 
-    arena.node_metadata.lag = fault.promise().lag;
-    arena.count().await;
-    arena.reach_limits(fault.groups()).await;
+    cluster.observations.lag = fault.bounds().lag;
+    cluster.count().await;
+    cluster.reach_limits(fault.groups()).await;
     drop(link);
-    let history = arena.load.history();
-    arena.hold_policy_against(&history).await;
-    let findings = checks::check(&history, &arena.node_metadata);
-    let broken = judge(fault, &findings, one_view, arena);
-    Trial { fault, findings, one_view, broken }
+    let history = cluster.load.history();
+    cluster.check_fallback_counts(&history).await;
+    let findings = checks::check(&history, &cluster.observations);
+    let violations = violations(fault, &findings, convergence, cluster);
+    Trial { fault, findings, convergence, violations }
 }
 
-fn judge(fault: Fault, found: &Findings, one_view: Duration, arena: Arena) -> Vec<String> {
-    let promise = fault.promise();
-    let mut broken = arena.broken;
-    let mut promised = |holds: bool, what: &dyn Fn() -> String| {
+fn violations(
+    fault: Fault,
+    found: &Findings,
+    convergence: Duration,
+    cluster: Cluster,
+) -> Vec<String> {
+    let bounds = fault.bounds();
+    let mut violations = cluster.violations;
+    let mut require = |holds: bool, message: &dyn Fn() -> String| {
         if !holds {
-            broken.push(what());
+            violations.push(message());
         }
     };
-    promised(found.without_right_answer <= promise.without_right_answer, &|| {
+    require(found.without_exact_answer <= bounds.without_exact_answer, &|| {
         format!(
-            "a key had no right answer for {:.1?}, promised: {:?}",
-            found.without_right_answer, promise.without_right_answer
+            "a key had no exact answer for {:.1?}, permitted: {:?}",
+            found.without_exact_answer, bounds.without_exact_answer
         )
     });
-    promised(one_view <= ONE_VIEW_WITHIN, &|| format!("one view only after {one_view:.1?}"));
-    promised(found.errors.is_empty(), &|| {
-        let shown = found.errors.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    require(convergence <= CONVERGENCE_MAX, &|| {
+        format!("views agreed only after {convergence:.1?}")
+    });
+    require(found.errors.is_empty(), &|| {
+        let shown = found.errors.iter().take(ERRORS_SHOWN).cloned().collect::<Vec<_>>().join("; ");
         format!("{} errors: {shown}", found.errors.len())
     });
-    let may_lose = |group| found.may_be_lost.get(&group).copied().unwrap_or_default();
-    let may = may_lose(Group::Count);
-    promised(found.lost <= may, &|| format!("{} hits lost, {may} may be", found.lost));
-    promised(found.double == 0, &|| format!("{} hits counted double", found.double));
-    promised(found.admitted_by_minority == 0, &|| {
+    let permitted_loss = |group| found.may_be_lost.get(&group).copied().unwrap_or_default();
+    let permitted = permitted_loss(Group::Count);
+    require(found.lost <= permitted, &|| {
+        format!("{} hits lost, {permitted} permitted", found.lost)
+    });
+    require(found.double == 0, &|| format!("{} hits counted twice", found.double));
+    require(found.admitted_by_minority == 0, &|| {
         format!("{} hits admitted by owners without a majority", found.admitted_by_minority)
     });
     for (group, beyond) in &found.admitted_beyond {
-        let may = match group {
-            Group::Durable if promise.spares_durable => 0,
-            Group::Strict | Group::Window | Group::Count | Group::Durable => may_lose(*group),
-            // A limit by shares beside the owner's own.
+        let permitted = match group {
+            Group::Durable if bounds.keeps_durable => 0,
+            Group::Strict | Group::Window | Group::Count | Group::Durable => permitted_loss(*group),
+            // The shares come on top of the owner's limit.
             Group::Local => group.limit() * group.keys() as u64,
         };
-        promised(*beyond <= may, &|| {
-            format!("{beyond} hits beyond the limits of {} keys, {may} may be", group.name())
+        require(*beyond <= permitted, &|| {
+            format!(
+                "{beyond} hits beyond the limits of {} keys, {permitted} permitted",
+                group.name()
+            )
         });
     }
     for (group, early) in found.refused_early.iter().filter(|(_, early)| **early > 0) {
-        promised(false, &|| format!("{early} hits of {} keys refused early", group.name()));
+        require(false, &|| format!("{early} hits of {} keys refused early", group.name()));
     }
-    broken
+    violations
 }

@@ -1,38 +1,37 @@
-//! Millions of keys that are used once: they must not evict a blocked key.
+//! A flood of keys that are used once must not evict a blocked key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::task::JoinSet;
 
-use crate::arena::{Arena, Setup};
+use crate::cluster::{Cluster, Setup};
 use crate::group::{DOMAIN, Group, JUNK, Key};
 
-/// Far fewer than the junk.
+/// Far fewer than the keys of the flood.
 const KEYS_MAX: u64 = 50_000;
-/// What a node may hold beyond what it held before the flood: its counters, at twice what one
-/// costs, and what is on its way.
+/// Permitted growth of a node's memory: its counters at twice their cost, and buffers.
 const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
-/// As many as a request may carry by default.
+/// The default maximum of a request.
 const DESCRIPTORS: u64 = 32;
 const CLIENTS: usize = 8;
 
 pub(super) fn prepare(setup: &mut Setup) {
-    setup.more = format!("[limits]\nkeys_max = {KEYS_MAX}\n");
+    setup.sections = format!("[limits]\nkeys_max = {KEYS_MAX}\n");
 }
 
-pub(super) async fn pour(arena: &mut Arena, junk: u64) {
-    // Each key of the load has its counter before the store is full, and some are blocked.
+pub(super) async fn pour(cluster: &mut Cluster, junk: u64) {
+    // Every key of the load gets its counter before the store is full, and some are blocked.
     let blocked: Vec<Key> =
         (0..Group::Strict.keys()).map(|index| Key { group: Group::Strict, index }).collect();
-    arena.reach_limits(&[Group::Strict]).await;
+    cluster.reach_limits(&[Group::Strict]).await;
     for group in [Group::Count, Group::Durable, Group::Local] {
         for index in 0..group.keys() {
-            let token = arena.draw();
-            arena.load.hit(token, Key { group, index }).await;
+            let node_index = cluster.draw();
+            cluster.load.hit(node_index, Key { group, index }).await;
         }
     }
-    let before: Vec<u64> = arena
+    let before: Vec<u64> = cluster
         .nodes
         .iter()
         .filter(|node| node.is_running())
@@ -43,8 +42,8 @@ pub(super) async fn pour(arena: &mut Arena, junk: u64) {
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
         let next = next.clone();
-        let running = arena.running();
-        let node = &arena.nodes[running[client % running.len()]];
+        let running = cluster.running();
+        let node = &cluster.nodes[running[client % running.len()]];
         let (http, listener) = (node.http(), node.http);
         clients.spawn(async move {
             loop {
@@ -53,7 +52,10 @@ pub(super) async fn pour(arena: &mut Arena, junk: u64) {
                     break;
                 }
                 let descriptors: Vec<_> = (first..first + DESCRIPTORS)
-                    .map(|key| serde_json::json!({"entries": [{"key": JUNK, "value": key.to_string()}]}))
+                    .map(|key| {
+                        let entry = serde_json::json!({"key": JUNK, "value": key.to_string()});
+                        serde_json::json!({"entries": [entry]})
+                    })
                     .collect();
                 let body = serde_json::json!({"domain": DOMAIN, "descriptors": descriptors});
                 http.check(listener, &body).await.unwrap();
@@ -63,20 +65,20 @@ pub(super) async fn pour(arena: &mut Arena, junk: u64) {
     clients.join_all().await;
 
     for key in blocked {
-        let token = arena.draw();
-        if arena.load.hit(token, key).await.is_allowed() {
-            arena.broken.push(format!("{key:?} was blocked and passes"));
+        let node_index = cluster.draw();
+        if cluster.load.hit(node_index, key).await.is_allowed() {
+            cluster.violations.push(format!("{key:?} was blocked and is now admitted"));
         }
     }
-    for (token, before) in arena.running().into_iter().zip(before) {
-        let node = &arena.nodes[token];
+    for (node_index, before) in cluster.running().into_iter().zip(before) {
+        let node = &cluster.nodes[node_index];
         let grown = node.resident_bytes().saturating_sub(before);
         if grown > GROWTH_MAX {
-            arena.broken.push(format!("{} grew by {grown} bytes", node.id));
+            cluster.violations.push(format!("{} grew by {grown} bytes", node.id));
         }
         let keys = node.status().await.unwrap().store.keys;
         if keys > KEYS_MAX {
-            arena.broken.push(format!("{} holds {keys} keys, more than {KEYS_MAX}", node.id));
+            cluster.violations.push(format!("{} holds {keys} keys, more than {KEYS_MAX}", node.id));
         }
     }
 }

@@ -1,87 +1,84 @@
-//! The faults: what is prepared for each, what is done, and what must hold.
+//! The faults: preparation, injection and guarantees of each.
 
-mod churn;
 pub(crate) mod clock;
-mod crash;
 mod disk;
 mod flood;
 mod link;
-mod pause;
+mod process;
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::arena::{Arena, Setup};
+use crate::cluster::{Cluster, Setup};
 use crate::group::Group;
 
-/// What can be done to a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Fault {
-    /// Nothing: what the machine itself costs
+    /// No fault: the baseline of this machine
     None,
-    /// kill -9 of one node, which comes back
+    /// kill -9 of one node, which restarts
     Kill,
     /// SIGSTOP of three nodes in turn, 300 ms each
     Pause,
     /// SIGSTOP of one node for 3 s
     LongPause,
-    /// Three nodes and two receive nothing from each other
+    /// Three nodes and two cannot reach each other
     Partition,
     /// Two nodes receive nothing from the other three, which receive from them
     OneWayCut,
-    /// One node loses three in ten of the datagrams that it receives
+    /// One node loses 30 % of the datagrams that it receives
     OneWayLoss,
-    /// Datagrams from and to one node take up to 20 ms, out of order
+    /// Datagrams from and to one node are delayed by up to 20 ms and reordered
     Delay,
-    /// The clock of one node jumps ten minutes ahead
+    /// The system clock of one node jumps ten minutes ahead
     ClockJump,
     /// The disk of one node is full
     DiskFull,
-    /// SIGTERM and start of all five, one after the other
+    /// SIGTERM and restart of all five nodes, one after the other
     RollingRestart,
     /// A sixth node joins
     Join,
     /// One of five nodes leaves
     Leave,
-    /// kill -9 of all nodes at once, which come back
+    /// kill -9 of all nodes at once, which restart
     Blackout,
-    /// As many junk keys as --junk
+    /// A flood of --junk new keys
     Flood,
 }
 
-/// Seconds: what a fault takes anyhow, and how long it lasts beside that by default.
+/// The time of a fault in seconds: a fixed overhead, and the default duration of the fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    pub(crate) fixed_s: u64,
-    pub(crate) hold_s: u64,
+    pub(crate) overhead_s: u64,
+    pub(crate) duration_s: u64,
 }
 
-/// What must hold.
+/// The guarantees that are checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Promise {
-    /// Longest time that a key has no right answer, at nodes that can reach an owner.
-    pub(crate) without_right_answer: Duration,
-    /// What an acknowledged count takes at most to where a crash does not reach: to a replica, or
-    /// to the disk when all nodes die.
+pub(crate) struct Bounds {
+    /// Longest time without an exact answer for one key, at nodes that can reach an owner.
+    pub(crate) without_exact_answer: Duration,
+    /// Longest time until an acknowledged hit survives a crash: until it is on a replica, or on
+    /// disk when all nodes crash.
     pub(crate) lag: Duration,
-    /// Whether `durability: replicated` keeps what was counted within the lag.
-    pub(crate) spares_durable: bool,
+    /// Whether keys with `durability: replicated` lose nothing within the lag.
+    pub(crate) keeps_durable: bool,
 }
 
-/// What of the run concerns a fault.
+/// Command line options that faults use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
+pub(crate) struct FaultOptions {
     pub(crate) junk: u64,
 }
 
-/// A few intervals of 5 ms, on a machine that carries five nodes and their load.
+/// Several intervals of 5 ms, on a machine that runs five nodes and their load.
 const REPLICATION_LAG: Duration = Duration::from_millis(50);
-/// A few intervals of the 500 ms that the nodes are configured with here.
+/// Several snapshot intervals, configured as 500 ms.
 const STORAGE_LAG: Duration = Duration::from_secs(2);
-/// After the last fault every node has one view again.
-pub(crate) const ONE_VIEW_WITHIN: Duration = Duration::from_secs(3);
+/// Time limit for views to agree after the fault.
+pub(crate) const CONVERGENCE_MAX: Duration = Duration::from_secs(3);
 
 impl Fault {
     pub(crate) fn name(self) -> String {
@@ -89,7 +86,7 @@ impl Fault {
     }
 
     pub(crate) fn budget(self) -> Budget {
-        let (fixed_s, hold_s) = match self {
+        let (overhead_s, duration_s) = match self {
             Self::Partition | Self::OneWayCut => (11, 12),
             Self::ClockJump => (9, 15),
             Self::RollingRestart => (24, 1),
@@ -99,10 +96,10 @@ impl Fault {
             Self::OneWayLoss | Self::Delay | Self::DiskFull => (9, 6),
             Self::None | Self::Kill | Self::Pause | Self::Join | Self::Leave => (9, 4),
         };
-        Budget { fixed_s, hold_s }
+        Budget { overhead_s, duration_s }
     }
 
-    /// The groups of the load, each as often as it is named.
+    /// The groups of the load; a repeated group gets a larger share.
     pub(crate) fn groups(self) -> &'static [Group] {
         match self {
             Self::ClockJump => &[Group::Count, Group::Strict, Group::Window, Group::Window],
@@ -110,67 +107,69 @@ impl Fault {
         }
     }
 
-    pub(crate) fn promise(self) -> Promise {
-        let without_right_answer = match self {
+    pub(crate) fn bounds(self) -> Bounds {
+        let without_exact_answer = match self {
             Self::Partition | Self::OneWayCut => Duration::from_secs(3),
-            // Without a fault as well: a busy machine is late now and then. In a blackout no node
-            // runs, and this is the time after it.
+            // Also without a fault: a busy machine is late now and then. In a blackout no node is
+            // available, so this is the time after the restart.
             _ => Duration::from_secs(2),
         };
         let lag = if self == Self::Blackout { STORAGE_LAG } else { REPLICATION_LAG };
-        // One confirmation may come from the owner's own side of a cut.
-        let spares_durable = !matches!(self, Self::Blackout | Self::Partition | Self::OneWayCut);
-        Promise { without_right_answer, lag, spares_durable }
+        // The confirming replica may be on the owner's side of a cut.
+        let keeps_durable = !matches!(self, Self::Blackout | Self::Partition | Self::OneWayCut);
+        Bounds { without_exact_answer, lag, keeps_durable }
     }
 
-    /// Before the nodes start.
+    /// Configures the nodes before they start.
     ///
-    /// What it returns is to be kept while they run.
+    /// The result must be kept while the nodes run.
     pub(crate) async fn prepare(self, setup: &mut Setup) -> Option<link::Slow> {
         match self {
             Self::Delay => {
-                // More than twice what the link takes there and back.
-                setup.cluster.push_str("deadline = \"100ms\"\n");
+                // More than twice the round trip of the link.
+                setup.cluster_options.push_str("deadline = \"100ms\"\n");
                 return Some(link::slow(setup).await);
             }
             Self::ClockJump => clock::prepare(setup),
             Self::DiskFull => disk::prepare(setup),
             Self::Flood => flood::prepare(setup),
-            // Of an owner and two replicas one is in the majority, whichever two nodes are cut off.
-            Self::Partition | Self::OneWayCut => setup.cluster.push_str("replicas = 2\n"),
-            // A planned change is exact while no check times out.
+            // Of an owner and two replicas, one is in the majority, whichever two nodes are cut
+            // off.
+            Self::Partition | Self::OneWayCut => setup.cluster_options.push_str("replicas = 2\n"),
+            // A planned change is exact if no check times out.
             Self::RollingRestart | Self::Join | Self::Leave => {
-                setup.cluster.push_str("deadline = \"1s\"\n");
+                setup.cluster_options.push_str("deadline = \"1s\"\n");
             }
             _ => {}
         }
         None
     }
 
-    /// Before it starts, so that no window that counts ends while it lasts.
-    pub(crate) async fn wait_for_its_time(self, hold: Duration) {
+    /// Waits before the start, so that no window ends during the fault.
+    pub(crate) async fn wait_for_window(self, duration: Duration) {
         if self.groups().contains(&Group::Window) {
-            clock::far_from_the_next_window(hold).await;
+            clock::wait_for_window(duration).await;
         }
     }
 
-    /// While the load runs. It has ended, and the network is whole, when this returns.
-    pub(crate) async fn strike(self, arena: &mut Arena, extent: Extent) {
+    /// Injects the fault under load. When this returns, the fault has ended and the network is
+    /// restored.
+    pub(crate) async fn inject(self, cluster: &mut Cluster, fault_options: FaultOptions) {
         match self {
-            Self::None | Self::Delay => tokio::time::sleep(arena.hold).await,
-            Self::Kill => crash::one(arena).await,
-            Self::Blackout => crash::all(arena).await,
-            Self::Pause => pause::three_for(arena, Duration::from_millis(300)).await,
-            Self::LongPause => pause::one_for(arena, Duration::from_secs(3)).await,
-            Self::Partition => link::partition(arena, link::Ways::Two).await,
-            Self::OneWayCut => link::partition(arena, link::Ways::One).await,
-            Self::OneWayLoss => link::loss(arena).await,
-            Self::ClockJump => clock::jump(arena).await,
-            Self::DiskFull => disk::fill(arena).await,
-            Self::RollingRestart => churn::restart_all(arena).await,
-            Self::Join => churn::join(arena).await,
-            Self::Leave => churn::leave(arena).await,
-            Self::Flood => flood::pour(arena, extent.junk).await,
+            Self::None | Self::Delay => tokio::time::sleep(cluster.duration).await,
+            Self::Kill => process::kill_one(cluster).await,
+            Self::Blackout => process::kill_all(cluster).await,
+            Self::Pause => process::pause_three(cluster, Duration::from_millis(300)).await,
+            Self::LongPause => process::pause_one(cluster, Duration::from_secs(3)).await,
+            Self::Partition => link::partition(cluster, link::Direction::Both).await,
+            Self::OneWayCut => link::partition(cluster, link::Direction::Inbound).await,
+            Self::OneWayLoss => link::loss(cluster).await,
+            Self::ClockJump => clock::jump(cluster).await,
+            Self::DiskFull => disk::fill(cluster).await,
+            Self::RollingRestart => process::restart_all(cluster).await,
+            Self::Join => process::join(cluster).await,
+            Self::Leave => process::leave(cluster).await,
+            Self::Flood => flood::pour(cluster, fault_options.junk).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Clients: what front doors would ask a node.
+//! Clients: send check requests to a node, in place of its listeners.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,43 +14,43 @@ use crate::dice::Dice;
 use crate::history::History;
 use crate::keys::{CHECKED, DOMAIN, KEYS_PER_KIND, Key, Kind};
 
-/// What clients ask for at the moment; shared by all of them.
+/// The current load, shared by all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// Whether there is any.
+    /// Whether clients send requests.
     pub(crate) on: AtomicBool,
-    /// Half of it is for one key.
+    /// Half of the requests are for one key.
     pub(crate) hot: AtomicBool,
-    /// Half of it is for keys that were never asked before.
+    /// Half of the requests are for new keys.
     pub(crate) flood: AtomicBool,
 }
 
-/// One process of a node, as its clients know it; cheap to clone.
+/// Entry point to one process of a node; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Listener {
     pub(crate) core: Arc<Core>,
     pub(crate) node: usize,
     pub(crate) history: History,
     pub(crate) traffic: Arc<Traffic>,
-    /// Ends the clients.
+    /// Stops the clients.
     pub(crate) closed: CancellationToken,
 }
 
-/// Clients of each node.
+/// Number of clients per node.
 pub(crate) const CLIENTS: usize = 3;
-/// The key that is hot when one is.
+/// The key that is hot during [`Traffic::hot`].
 const HOT: Key = Key { kind: Kind::Strict, number: 0 };
-/// The longest pause of a client between two asks.
+/// Longest pause of a client between two requests.
 const PAUSE_MAX_MS: u64 = 40;
 /// The same in a flood.
 const FLOOD_PAUSE_MAX_MS: u64 = 4;
-/// Asks of a burst: more than a lane holds.
+/// Requests of a burst: more than one RPC stream carries at a time.
 const BURST: usize = tidegate_cluster::mesh::IN_FLIGHT_MAX + 200;
 const HALF_PPM: u32 = 500_000;
 
 impl Listener {
-    /// A client that asks until the door closes.
-    pub(crate) async fn visit(self, mut dice: Dice) {
+    /// A client: sends requests until the listener is closed.
+    pub(crate) async fn run_client(self, mut dice: Dice) {
         loop {
             let is_flood = self.traffic.flood.load(Ordering::Relaxed);
             let pause_max_ms = if is_flood { FLOOD_PAUSE_MAX_MS } else { PAUSE_MAX_MS };
@@ -62,36 +62,37 @@ impl Listener {
             }
             if self.traffic.on.load(Ordering::Relaxed) {
                 let key = self.draw(&mut dice);
-                self.ask(key, 1).await;
+                self.check(key, 1).await;
             }
         }
     }
 
-    /// Asks more at once than a lane holds, for a key that another node is likely to own.
+    /// Sends more concurrent requests than one RPC stream carries, for a key that another node is
+    /// likely to own.
     pub(crate) async fn burst(self) {
         let key = Key { kind: Kind::Bucket, number: KEYS_PER_KIND - 1 };
-        let mut asks = tokio::task::JoinSet::new();
+        let mut requests = tokio::task::JoinSet::new();
         for _ in 0..BURST {
             let listener = self.clone();
-            asks.spawn(async move { listener.ask(key, 1).await });
+            requests.spawn(async move { listener.check(key, 1).await });
         }
-        while asks.join_next().await.is_some() {}
+        while requests.join_next().await.is_some() {}
     }
 
-    /// Asks for `hits` of `key`; 0 only looks.
-    pub(crate) async fn ask(&self, key: Key, hits: i64) {
-        let number = self.history.asked(self.node, key, hits);
+    /// Checks `key` with `hits`; with 0 it only reads.
+    pub(crate) async fn check(&self, key: Key, hits: i64) {
+        let number = self.history.record_request(self.node, key, hits);
         let value = key.number.to_string();
         let entries = vec![Entry { key: key.kind.name(), value: &value }];
         let descriptors = [Descriptor { entries, hits: None, limit: None }];
-        let ask = CheckRequest {
+        let request = CheckRequest {
             domain: DOMAIN,
             descriptors: &descriptors,
             hits: Hits::new(hits),
             for_envoy: true,
         };
-        let answer = self.core.decider.decide(ask).await;
-        self.history.answered(number, &answer);
+        let response = self.core.decider.decide(request).await;
+        self.history.record_response(number, &response);
     }
 
     fn draw(&self, dice: &mut Dice) -> Key {

@@ -1,76 +1,74 @@
-//! Situations that a run may get into. A suite in which no seed reached one of them has tested
-//! less than it seems, and fails.
+//! Situations that a run may reach. A suite in which no seed reached one of them fails, because its
+//! checks did not exercise that situation.
 
 use std::fmt;
 
-/// Something worth having been through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Situation {
-    /// Nothing went wrong at all.
-    Calm,
-    /// Datagrams were lost, doubled or overtaken.
-    BadWeather,
-    /// A node was slow.
+    NoFaults,
+    /// Datagrams were lost, duplicated or reordered.
+    PacketFaults,
+    /// All traffic of a node was delayed.
     SlowPeer,
-    /// Nodes were split in two sides.
-    Split,
-    /// A link was cut in one direction.
-    OneWayCut,
-    /// A node joined or left while others were cut off.
-    HandoffInSplit,
-    /// A process ended while another waited for its verdict.
-    OwnerDiedMidAsk,
-    /// A key's count was still there after its owner had crashed.
+    /// The nodes were partitioned in two.
+    Partition,
+    /// One direction of a link was cut.
+    OneWayPartition,
+    /// A node joined or left during a partition.
+    HandoffInPartition,
+    /// An owner crashed before it answered another node's request.
+    OwnerCrashedMidRequest,
+    /// A key kept its count after its owner had crashed.
     PromotedReplica,
-    /// A node came back after a crash, without what it knew.
+    /// A node restarted after a crash, without its state.
     RejoinedWithoutState,
-    /// A process stood still for longer than a lease.
+    /// A process was paused for longer than a lease.
     LongPause,
     /// A system clock jumped.
     ClockStep,
-    /// A node left in order and was gone.
+    /// A node left gracefully and exited.
     Left,
-    /// A node came that was not there before.
+    /// A node joined for the first time.
     Joined,
-    /// The rules were loaded anew under load.
+    /// The rules were reloaded under load.
     Reloaded,
-    /// One key was asked as often as all others together.
+    /// One key received half of all requests.
     HotKey,
-    /// A store was full and new keys shared a counter.
+    /// A store was full, so new keys shared a counter.
     FullStore,
-    /// A lane to a peer that answers was full.
+    /// The send queue to a responsive peer was full.
     FullQueue,
-    /// An ask was answered by policy.
-    PolicyAnswered,
+    /// A request was answered by the fallback.
+    FallbackAnswered,
     /// A key reached its limit.
     LimitReached,
 }
 
-/// Every situation and its name, in the order of the table.
+/// Every situation and its display name, in table order.
 pub(crate) const SITUATIONS: [(Situation, &str); 19] = [
-    (Situation::Calm, "nothing went wrong"),
-    (Situation::BadWeather, "bad weather"),
+    (Situation::NoFaults, "no faults"),
+    (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
-    (Situation::Split, "split in two"),
-    (Situation::OneWayCut, "cut in one direction"),
-    (Situation::HandoffInSplit, "handoff during a partition"),
-    (Situation::OwnerDiedMidAsk, "owner died between check and answer"),
+    (Situation::Partition, "network partition"),
+    (Situation::OneWayPartition, "one-way partition"),
+    (Situation::HandoffInPartition, "handoff during a partition"),
+    (Situation::OwnerCrashedMidRequest, "owner crashed during a request"),
     (Situation::PromotedReplica, "promoted replica"),
     (Situation::RejoinedWithoutState, "rejoin with lost state"),
     (Situation::LongPause, "pause longer than a lease"),
     (Situation::ClockStep, "clock step"),
-    (Situation::Left, "node left in order"),
+    (Situation::Left, "graceful leave"),
     (Situation::Joined, "new node joined"),
     (Situation::Reloaded, "rules reloaded"),
     (Situation::HotKey, "hot key"),
     (Situation::FullStore, "full store"),
     (Situation::FullQueue, "full queue"),
-    (Situation::PolicyAnswered, "answer by policy"),
+    (Situation::FallbackAnswered, "fallback answer"),
     (Situation::LimitReached, "limit reached"),
 ];
 
 impl Situation {
-    /// The situation that `name` stands for, as written by `Display`.
+    /// Parses a display name.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         SITUATIONS.into_iter().find(|(_, its)| *its == name).map(|(situation, _)| situation)
     }
@@ -79,6 +77,6 @@ impl Situation {
 impl fmt::Display for Situation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = SITUATIONS.into_iter().find(|(situation, _)| situation == self);
-        f.pad(name.map_or("a situation without a name", |(_, name)| name))
+        f.pad(name.map_or("unnamed situation", |(_, name)| name))
     }
 }

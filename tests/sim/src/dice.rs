@@ -1,20 +1,24 @@
-//! Numbers drawn from a seed.
+//! Random numbers, drawn from the seed of the run.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tidegate_cluster::environment::Entropy;
 
-/// A stream of drawn numbers. Each part of a run has its own, so that one part that draws more does
-/// not change what the others draw.
+/// A random number stream. Each component of a run has its own, so an extra draw in one does not
+/// change the others.
 #[derive(Debug)]
 pub(crate) struct Dice(StdRng);
 
-/// One million: what chances are counted in.
+/// Probabilities are in parts per million.
 const MILLION: u64 = 1_000_000;
 
 impl Dice {
-    /// The stream of `part` in the run of `seed`.
+    /// The stream of `part` in the run of `seed`. Changing the name of a part changes every run.
     pub(crate) fn new(seed: u64, part: &str) -> Self {
-        // FNV-1a: any spread of the names will do, as long as it is the same on every build.
+        // FNV-1a. Any hash works that is the same on every build.
         let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         let part = part.bytes().fold(0xcbf2_9ce4_8422_2325, fold);
         Self(StdRng::seed_from_u64(seed ^ part))
@@ -52,8 +56,24 @@ impl Dice {
         self.below(MILLION) < u64::from(ppm)
     }
 
-    /// Fills `bytes`.
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill_bytes(bytes);
+    }
+}
+
+/// The product's entropy source in one process.
+#[derive(Debug)]
+pub(crate) struct SimEntropy(Mutex<Dice>);
+
+impl SimEntropy {
+    pub(crate) fn new(dice: Dice) -> Self {
+        Self(Mutex::new(dice))
+    }
+}
+
+impl Entropy for SimEntropy {
+    fn fill(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
+        Ok(())
     }
 }

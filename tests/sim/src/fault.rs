@@ -1,75 +1,76 @@
-//! What can go wrong.
+//! The faults that a scenario injects.
 
 use std::fmt;
 
-/// A change of the world. Nodes are named by their index.
+/// One change of the cluster or its network. Nodes are given by index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Every link loses, doubles and delays datagrams; all zero is good weather again.
-    Weather { loss_ppm: u32, duplicate_ppm: u32, late_ppm: u32, late_ms: u64 },
-    /// Everything to and from a node is late; 0 is quick again.
-    Slow { node: usize, late_ms: u64 },
-    /// The nodes of `side` and the others do not hear each other.
-    Split { side: Vec<usize> },
-    /// What `from` sends does not reach `to`.
-    CutOneWay { from: usize, to: usize },
-    /// Every cut is healed.
+    /// Every link loses, duplicates and delays datagrams; all zero restores the links.
+    PacketFaults { loss_ppm: u32, duplicate_ppm: u32, delay_ppm: u32, delay_ms: u64 },
+    /// All traffic to and from a node is delayed; 0 ends it.
+    Slow { node: usize, delay_ms: u64 },
+    /// The nodes of `side` and the others cannot reach each other.
+    Partition { side: Vec<usize> },
+    /// Datagrams of `from` do not reach `to`.
+    OneWayPartition { from: usize, to: usize },
+    /// Ends every partition.
     Heal,
-    /// The process of a node is gone, with all it knew.
+    /// The process of a node ends without shutdown and loses its state.
     Crash { node: usize },
-    /// A node starts: for the first time, or after a crash or a leave.
+    /// A node starts, for the first time or again.
     Start { node: usize },
-    /// The process of a node stands still and goes on later.
+    /// The process of a node is paused.
     Pause { node: usize, for_ms: u64 },
-    /// The system clock of a node is set.
+    /// The system clock of a node is stepped.
     ClockStep { node: usize, by_ms: i64 },
-    /// A node leaves in order.
+    /// A node leaves gracefully.
     Leave { node: usize },
-    /// The rules are loaded anew on every node.
+    /// Every node reloads its rules.
     Reload,
-    /// Half of all asks are for one key, or no longer.
-    Hot(bool),
-    /// Half of all asks are for keys that were never asked before, or no longer.
+    /// Starts or ends a load in which half of all requests are for one key.
+    HotKey(bool),
+    /// Starts or ends a load in which half of all requests are for new keys.
     Flood(bool),
-    /// A node is asked more at once than a lane holds.
+    /// A node receives more concurrent requests than one RPC stream carries.
     Burst { node: usize },
 }
 
-/// A fault and when it happens.
+/// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Incident {
-    /// Milliseconds after the load began.
+    /// Milliseconds from the start of the load.
     pub(crate) at_ms: u64,
     pub(crate) fault: Fault,
 }
 
 impl Fault {
-    /// Whether it may make nodes take each other for dead, or changes who is a member.
+    /// Whether it changes the membership or may make the failure detector report a live node as
+    /// failed. Either moves keys to other owners.
     pub(crate) fn moves_keys(&self) -> bool {
         match *self {
-            Self::Split { .. }
-            | Self::CutOneWay { .. }
+            Self::Partition { .. }
+            | Self::OneWayPartition { .. }
             | Self::Crash { .. }
             | Self::Start { .. }
             | Self::Leave { .. } => true,
-            Self::Weather { loss_ppm, late_ms, .. } => {
-                loss_ppm > MILD_LOSS_PPM || late_ms > MILD_LATE_MS
+            Self::PacketFaults { loss_ppm, delay_ms, .. } => {
+                loss_ppm > TOLERATED_LOSS_PPM || delay_ms > TOLERATED_DELAY_MS
             }
-            Self::Slow { late_ms, .. } => late_ms > MILD_LATE_MS,
-            Self::Pause { for_ms, .. } => for_ms > MILD_PAUSE_MS,
+            Self::Slow { delay_ms, .. } => delay_ms > TOLERATED_DELAY_MS,
+            Self::Pause { for_ms, .. } => for_ms > TOLERATED_PAUSE_MS,
             Self::Heal
             | Self::ClockStep { .. }
             | Self::Reload
-            | Self::Hot(_)
+            | Self::HotKey(_)
             | Self::Flood(_)
             | Self::Burst { .. } => false,
         }
     }
 
-    /// Whether it may keep an ask from its owner or a key from a counter of its own.
-    pub(crate) fn disturbs(&self) -> bool {
+    /// Whether a request may not reach its key's owner, or a key may not get its own counter.
+    pub(crate) fn disrupts_requests(&self) -> bool {
         match self {
-            Self::Weather { .. }
+            Self::PacketFaults { .. }
             | Self::Slow { .. }
             | Self::Pause { .. }
             | Self::Flood(_)
@@ -79,11 +80,11 @@ impl Fault {
     }
 }
 
-/// What gossip and pings shrug off: retransmission costs milliseconds, and a node is taken for dead
-/// after about a second.
-const MILD_LOSS_PPM: u32 = 50_000;
-const MILD_LATE_MS: u64 = 40;
-const MILD_PAUSE_MS: u64 = 300;
+/// Up to these values no node is reported as failed: a retransmission costs milliseconds, and
+/// failure detection takes about a second.
+const TOLERATED_LOSS_PPM: u32 = 50_000;
+const TOLERATED_DELAY_MS: u64 = 40;
+const TOLERATED_PAUSE_MS: u64 = 300;
 
 impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

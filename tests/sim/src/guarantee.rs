@@ -1,8 +1,8 @@
-//! What a run has to hold, given what goes wrong in it: the one place where a fault buys an
-//! allowance.
+//! The bounds that a run is checked against, given its faults. This is the only place that permits
+//! a loss because of a fault.
 //!
-//! Strict limits are exact while no key changes its owner. What happens when one does depends on
-//! how owners keep what they know, which is what [`Keeping`] says.
+//! Strict limits are exact while no key changes its owner. What may be lost when one does depends
+//! on how state moves between owners: see [`Handoff`].
 
 use crate::fault::Fault;
 use crate::history::Record;
@@ -10,69 +10,67 @@ use crate::keys::{Key, Kind};
 use crate::scenario::Scenario;
 use crate::world::{Crash, Isolation};
 
-/// How owners keep what they know when keys move.
+/// How counters reach the next owner of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeping {
-    /// Not at all: one node owns a key at any moment, but a key that moves is counted anew. How
-    /// often keys move is up to the failure detector, so no bound is stated for runs in which they
-    /// may.
-    Nothing,
-    /// A planned change hands states over. A crash loses what its owner admitted since the last
-    /// replication; an owner that is cut off from its replicas decides until its lease has run out,
-    /// and what it admitted then is not known to the next one.
-    Handover {
-        /// The oldest change that a replica may not have.
+pub(crate) enum Handoff {
+    /// Not at all: a key that moves starts from zero. How often keys move depends on the failure
+    /// detector, so runs in which keys may move have no bound.
+    None,
+    /// A planned change transfers counters. A crash loses what the owner admitted since the last
+    /// replication. An owner without its replicas decides until its lease ends, and the next owner
+    /// does not have those hits.
+    Replicated {
+        /// Age of the oldest change that a replica may lack.
         replication_lag_ms: u64,
     },
 }
 
-impl Keeping {
-    /// How the product keeps counts.
-    pub(crate) const PRODUCT: Self = Self::HANDOVER;
-    /// What a product has to hold whose owners hand over and replicate.
-    const HANDOVER: Self = Self::Handover { replication_lag_ms: 50 };
+impl Handoff {
+    /// What the product implements.
+    pub(crate) const PRODUCT: Self = Self::REPLICATED;
+    /// Transfer and replication.
+    const REPLICATED: Self = Self::Replicated { replication_lag_ms: 50 };
 
-    /// The promise that `name` stands for.
+    /// Parses a name.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        [Self::Nothing, Self::HANDOVER].into_iter().find(|keeping| keeping.name() == name)
+        [Self::None, Self::REPLICATED].into_iter().find(|handoff| handoff.name() == name)
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Nothing => "nothing",
-            Self::Handover { .. } => "handover",
+            Self::None => "none",
+            Self::Replicated { .. } => "replicated",
         }
     }
 }
 
-/// What a run has to hold about its strict keys.
+/// The bounds on the strict keys of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guarantee {
-    keeping: Keeping,
-    /// Whether keys may change their owner.
+    handoff: Handoff,
     moves_keys: bool,
-    /// Whether there may be no room for what a key brings along.
+    /// Whether a store may lack room for a transferred key.
     may_fill_stores: bool,
-    /// Nothing stands between a caller and the owner: every ask is decided as one exact node would,
-    /// and none is answered by policy.
-    pub(crate) is_undisturbed: bool,
+    /// No fault affects requests: every verdict equals that of one exact node, and no answer comes
+    /// from the fallback.
+    pub(crate) is_exact: bool,
 }
 
 impl Guarantee {
-    /// What `scenario` has to hold.
-    pub(crate) fn of(scenario: &Scenario, keeping: Keeping) -> Self {
+    /// The bounds for `scenario`.
+    pub(crate) fn of(scenario: &Scenario, handoff: Handoff) -> Self {
         let any = |what: fn(&Fault) -> bool| scenario.incidents.iter().any(|it| what(&it.fault));
         Self {
-            keeping,
+            handoff,
             moves_keys: any(Fault::moves_keys),
             may_fill_stores: scenario.may_fill_stores(),
-            is_undisturbed: !any(Fault::disturbs),
+            is_exact: !any(Fault::disrupts_requests),
         }
     }
 
-    /// The most admitted hits of `key` that may be forgotten, and so be admitted again; `None` when
-    /// no bound is stated.
-    pub(crate) fn forgotten_max(
+    /// Upper bound on the admitted hits of `key` that may be lost, and so be admitted again; `None`
+    /// without a bound.
+    pub(crate) fn lost_max(
         &self,
         key: Key,
         records: &[Record],
@@ -85,31 +83,31 @@ impl Guarantee {
         if self.may_fill_stores {
             return None;
         }
-        let Keeping::Handover { replication_lag_ms } = self.keeping else { return None };
+        let Handoff::Replicated { replication_lag_ms } = self.handoff else { return None };
         let crashed = crashes.iter().filter(|crash| crash.owned.contains(&key));
         let crashed = crashed.filter_map(|crash| {
             let to_ms = crash.at_ms;
-            // A crash in the middle of something else may find no replica that knows anything.
-            match (crash.is_alone, key.kind) {
+            // During another fault, the replicas may hold nothing.
+            match (crash.is_only_fault, key.kind) {
                 (false, _) => Some(Isolation { from_ms: 0, to_ms }),
                 (true, Kind::Durable) => None,
                 (true, _) => Some(Isolation { from_ms: to_ms, to_ms }),
             }
         });
-        let times: Vec<Isolation> = crashed.chain(isolations.iter().copied()).collect();
-        // It was decided at some time between the ask and its answer, which may arrive after the
+        let windows: Vec<Isolation> = crashed.chain(isolations.iter().copied()).collect();
+        // The hit was decided between request and response; the response may arrive after the
         // owner's end.
-        let is_lost = |asked_ms: u64, answered_ms: u64| {
-            times.iter().any(|time| {
-                let from_ms = time.from_ms.saturating_sub(replication_lag_ms);
-                asked_ms <= time.to_ms && answered_ms >= from_ms
+        let may_be_lost = |sent_ms: u64, answered_ms: u64| {
+            windows.iter().any(|window| {
+                let from_ms = window.from_ms.saturating_sub(replication_lag_ms);
+                sent_ms <= window.to_ms && answered_ms >= from_ms
             })
         };
-        let lost = records.iter().filter(|record| {
+        let in_doubt = records.iter().filter(|record| {
             record.key == key
-                && record.outcome.is_some_and(|outcome| is_lost(record.at_ms, outcome.at_ms))
+                && record.response.is_some_and(|response| may_be_lost(record.at_ms, response.at_ms))
         });
-        Some(lost.map(Record::admitted_by_owner).sum())
+        Some(in_doubt.map(Record::admitted_by_owner).sum())
     }
 }
 
@@ -118,49 +116,49 @@ mod tests {
     use tidegate::decide::VerdictSource;
 
     use super::*;
-    use crate::history::Outcome;
+    use crate::history::Response;
 
     const KEY: Key = Key { kind: Kind::Strict, number: 0 };
 
     fn hit_at(at_ms: u64) -> Record {
-        let outcome =
-            Outcome { at_ms, is_allowed: true, source: VerdictSource::Owner, remaining: 0 };
-        Record { at_ms, node: 0, key: KEY, hits: 1, outcome: Some(outcome) }
+        let response =
+            Response { at_ms, is_allowed: true, source: VerdictSource::Owner, remaining: 0 };
+        Record { at_ms, node: 0, key: KEY, hits: 1, response: Some(response) }
     }
 
-    fn forgotten(guarantee: Guarantee, is_alone: bool) -> Option<u64> {
+    fn lost(guarantee: Guarantee, is_only_fault: bool) -> Option<u64> {
         let records: Vec<_> = [100, 900, 990, 1_000, 1_100].into_iter().map(hit_at).collect();
-        let crash = Crash { at_ms: 1_000, owned: vec![KEY], is_alone };
-        guarantee.forgotten_max(KEY, &records, &[crash], &[])
+        let crash = Crash { at_ms: 1_000, owned: vec![KEY], is_only_fault };
+        guarantee.lost_max(KEY, &records, &[crash], &[])
     }
 
     #[test]
-    fn a_crash_may_lose_what_was_not_replicated() {
-        let keeping = Keeping::Handover { replication_lag_ms: 50 };
-        let handover =
-            Guarantee { keeping, moves_keys: true, may_fill_stores: false, is_undisturbed: false };
-        assert_eq!(forgotten(handover, true), Some(2), "what was admitted from 950 ms on");
-        assert_eq!(forgotten(handover, false), Some(4), "everything before the crash");
-        assert_eq!(handover.forgotten_max(KEY, &[hit_at(10)], &[], &[]), Some(0), "nobody crashed");
+    fn a_crash_may_lose_hits_that_were_not_replicated() {
+        let handoff = Handoff::Replicated { replication_lag_ms: 50 };
+        let replicated =
+            Guarantee { handoff, moves_keys: true, may_fill_stores: false, is_exact: false };
+        assert_eq!(lost(replicated, true), Some(2), "what was admitted from 950 ms on");
+        assert_eq!(lost(replicated, false), Some(4), "everything before the crash");
+        assert_eq!(replicated.lost_max(KEY, &[hit_at(10)], &[], &[]), Some(0), "no crash");
         let cut = Isolation { from_ms: 900, to_ms: 1_300 };
         let records = [800, 860, 1_300, 1_301].map(hit_at);
         assert_eq!(
-            handover.forgotten_max(KEY, &records, &[], &[cut]),
+            replicated.lost_max(KEY, &records, &[], &[cut]),
             Some(2),
             "until the lease ends"
         );
     }
 
     #[test]
-    fn without_handover_only_keys_that_stay_are_exact() {
-        let nothing = Guarantee {
-            keeping: Keeping::Nothing,
+    fn without_handoff_only_keys_that_keep_their_owner_are_exact() {
+        let none = Guarantee {
+            handoff: Handoff::None,
             moves_keys: true,
             may_fill_stores: false,
-            is_undisturbed: false,
+            is_exact: false,
         };
-        assert_eq!(forgotten(nothing, true), None);
-        let still = Guarantee { moves_keys: false, ..nothing };
-        assert_eq!(still.forgotten_max(KEY, &[], &[], &[]), Some(0));
+        assert_eq!(lost(none, true), None);
+        let fixed = Guarantee { moves_keys: false, ..none };
+        assert_eq!(fixed.lost_max(KEY, &[], &[], &[]), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! What was asked and answered: what the checkers judge.
+//! The requests of a run and their responses, input of the checks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use crate::clock::Time;
 use crate::keys::Key;
 use crate::log::Log;
 
-/// Every ask of a run in order; cheap to clone.
+/// Every request of a run, in order; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct History {
     time: Time,
@@ -16,27 +16,26 @@ pub(crate) struct History {
     records: Arc<Mutex<Vec<Record>>>,
 }
 
-/// One ask.
+/// One request.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    /// When, in simulated milliseconds.
+    /// Time of the request, in simulated milliseconds.
     pub(crate) at_ms: u64,
-    /// The node that was asked.
+    /// The node that received it.
     pub(crate) node: usize,
     pub(crate) key: Key,
-    /// 0 looks at what is left.
+    /// 0 reads the remaining hits.
     pub(crate) hits: i64,
-    /// `None` while it is waited for; for ever when the process ended before.
-    pub(crate) outcome: Option<Outcome>,
+    /// `None` while pending, and for good when the process ended first.
+    pub(crate) response: Option<Response>,
 }
 
-/// How an ask was answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct Response {
     pub(crate) at_ms: u64,
     pub(crate) is_allowed: bool,
     pub(crate) source: VerdictSource,
-    /// What the verdict says is left.
+    /// Remaining hits.
     pub(crate) remaining: u32,
 }
 
@@ -45,34 +44,35 @@ impl History {
         Self { time, log, records: Arc::default() }
     }
 
-    /// Notes an ask and returns its number.
-    pub(crate) fn asked(&self, node: usize, key: Key, hits: i64) -> usize {
-        let record = Record { at_ms: self.time.millis(), node, key, hits, outcome: None };
+    /// Records a request and returns its number.
+    pub(crate) fn record_request(&self, node: usize, key: Key, hits: i64) -> usize {
+        let record = Record { at_ms: self.time.millis(), node, key, hits, response: None };
         let mut records = self.lock();
         records.push(record);
         records.len() - 1
     }
 
-    /// Notes the answer to ask `number`.
-    pub(crate) fn answered(&self, number: usize, answer: &CheckResponse) {
-        let Some(status) = answer.statuses.first() else { return };
+    /// Records the response to request `number`.
+    pub(crate) fn record_response(&self, number: usize, response: &CheckResponse) {
+        let Some(status) = response.statuses.first() else { return };
         let remaining = status.leading_verdict().map_or(0, |verdict| verdict.remaining);
-        let (is_allowed, source) = (answer.allowed, status.source);
-        let outcome = Outcome { at_ms: self.time.millis(), is_allowed, source, remaining };
+        let (is_allowed, source) = (response.allowed, status.source);
+        let response = Response { at_ms: self.time.millis(), is_allowed, source, remaining };
         let mut records = self.lock();
         let record = &mut records[number];
-        record.outcome = Some(outcome);
-        self.log.say(format_args!(
-            "ask {number} {} hits={} after {} ms: allowed={is_allowed} by {source:?}, {remaining} left",
+        record.response = Some(response);
+        self.log.event(format_args!(
+            "request {number} {} hits={} after {} ms: allowed={is_allowed} by {source:?}, \
+             {remaining} left",
             record.key,
             record.hits,
-            outcome.at_ms - record.at_ms,
+            response.at_ms - record.at_ms,
         ));
     }
 
-    /// Looks at what was noted so far.
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&[Record]) -> T) -> T {
-        look(&self.lock())
+    /// Reads the records.
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&[Record]) -> T) -> T {
+        read(&self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Record>> {
@@ -81,31 +81,31 @@ impl History {
 }
 
 impl Record {
-    /// Who decided; `None` while nobody has.
+    /// Source of the verdict; `None` without a response.
     pub(crate) fn source(&self) -> Option<VerdictSource> {
-        self.outcome.map(|outcome| outcome.source)
+        self.response.map(|response| response.source)
     }
 
-    /// Whether the key's owner decided, or for an eventual key the node itself.
+    /// Whether the key's owner decided, or the receiving node for an eventual key.
     pub(crate) fn is_decided(&self) -> bool {
         matches!(self.source(), Some(VerdictSource::Local | VerdictSource::Owner))
     }
 
-    /// Whether it was answered by what the key's owner says, or said a while ago.
-    pub(crate) fn is_judged(&self) -> bool {
+    /// Whether the verdict is the owner's, directly or from the negative cache.
+    pub(crate) fn is_authoritative(&self) -> bool {
         self.is_decided() || self.source() == Some(VerdictSource::NegativeCache)
     }
 
-    /// Hits that the key's owner admitted, as far as the caller knows.
+    /// Hits that the key's owner admitted, according to the response.
     pub(crate) fn admitted_by_owner(&self) -> u64 {
-        let is_admitted = self.is_decided() && self.outcome.is_some_and(|it| it.is_allowed);
+        let is_admitted = self.is_decided() && self.response.is_some_and(|it| it.is_allowed);
         if is_admitted { self.hits.unsigned_abs() } else { 0 }
     }
 
-    /// Hits that passed because the rule says so while nobody could decide.
-    pub(crate) fn admitted_by_policy(&self) -> u64 {
-        let is_policy = self.source() == Some(VerdictSource::Fallback);
-        let is_admitted = is_policy && self.outcome.is_some_and(|it| it.is_allowed);
+    /// Hits that the rule's fallback admitted.
+    pub(crate) fn admitted_by_fallback(&self) -> u64 {
+        let is_fallback = self.source() == Some(VerdictSource::Fallback);
+        let is_admitted = is_fallback && self.response.is_some_and(|it| it.is_allowed);
         if is_admitted { self.hits.unsigned_abs() } else { 0 }
     }
 }

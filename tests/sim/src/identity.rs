@@ -1,4 +1,4 @@
-//! The nodes' certificates, from an authority that every run makes anew.
+//! Certificates of the nodes, from a certificate authority generated for each run.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_cluster::pki::{Authority, Identity, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
-/// What key hashes are made under, on every node.
+/// The key hashing secret, the same on every node.
 pub(crate) const SECRET: [u8; 16] = [7; 16];
 
-/// rustls asks the interposed system clock, which begins in 1970.
+/// rustls reads the interposed system clock, which starts in 1970.
 const VALIDITY: Validity = Validity {
     not_before: Timestamp::EPOCH,
     not_after: Timestamp::EPOCH.plus(Span::from_secs(100 * 365 * 86_400)),
 };
 
-/// What each of `nodes` proves itself with.
+/// Generates an identity for each of `nodes`.
 pub(crate) fn identities(nodes: &[String]) -> Result<Vec<Identity>, Box<dyn std::error::Error>> {
     let authority = Authority::generate(VALIDITY)?;
     let mut roots = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! What is asked: a few kinds of keys, each with a rule of its own.
+//! The keys of the load: a few kinds, each with its own rule.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,46 +9,46 @@ use tidegate_limiter::units::Span;
 use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Options, Source};
 
-/// The domain of every ask.
+/// The domain of every request.
 pub(crate) const DOMAIN: &str = "sim";
 
 /// A kind of key; each is one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// Strict, a window of a day, refused while nobody can decide: exact or refused.
+    /// Strict, a window of a day, `on_unavailable: deny`.
     Strict,
-    /// The same as a bucket.
+    /// As `Strict`, with a token bucket.
     Bucket,
-    /// Strict, and an answer waits until a replica has the count.
+    /// Strict, `durability: replicated`: the response waits for a replica.
     Durable,
-    /// Strict; while nobody can decide, each node has its share.
+    /// Strict, `on_unavailable: local`: each node has a share of the limit.
     Shared,
-    /// Strict, with windows that end during the run.
+    /// Strict, with windows that end during a run.
     Brief,
-    /// Decided by every node on the spot.
+    /// Eventual: decided by the node that receives the request.
     Eventual,
-    /// Made up by the thousand to fill the stores.
+    /// New keys that fill the stores.
     Junk,
 }
 
-/// A kind of key and which one of it.
+/// One key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) kind: Kind,
     pub(crate) number: u64,
 }
 
-/// Kinds whose keys are checked one by one.
+/// Kinds whose keys are checked individually.
 pub(crate) const CHECKED: [Kind; 6] =
     [Kind::Strict, Kind::Bucket, Kind::Durable, Kind::Shared, Kind::Brief, Kind::Eventual];
-/// Keys of each checked kind.
+/// Number of keys of each checked kind.
 pub(crate) const KEYS_PER_KIND: u64 = 6;
-/// Seconds of a window of [`Kind::Brief`].
+/// Window of [`Kind::Brief`], in seconds.
 pub(crate) const BRIEF_SECONDS: u64 = 5;
 const DAY: Span = Span::from_secs(86_400);
 
 impl Kind {
-    /// The key of its descriptors.
+    /// Descriptor key.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
@@ -64,7 +64,7 @@ impl Kind {
     pub(crate) const fn limit(self) -> u32 {
         match self {
             Self::Strict | Self::Durable | Self::Shared => 60,
-            // Never reached by the usual load: shows every single hit that is forgotten.
+            // Not reached by the usual load, so every lost hit is visible.
             Self::Bucket => 500,
             Self::Brief => 20,
             Self::Eventual => 100,
@@ -86,28 +86,28 @@ impl Kind {
         }
     }
 
-    /// Whether every hit is decided by the key's one owner.
+    /// Whether the key's owner decides every hit.
     pub(crate) fn is_strict(self) -> bool {
         self != Self::Eventual
     }
 
-    /// What one exact node would apply.
+    /// The quota of the rule.
     pub(crate) fn quota(self) -> Quota {
         Quota::simple(self.algorithm(), self.limit(), self.window()).expect("a valid quota")
     }
 
-    /// All keys of this kind that are checked.
+    /// The checked keys of this kind.
     pub(crate) fn keys(self) -> impl Iterator<Item = Key> {
         (0..KEYS_PER_KIND).map(move |number| Key { kind: self, number })
     }
 }
 
-/// All keys that are checked.
+/// The checked keys of all kinds.
 pub(crate) fn checked() -> impl Iterator<Item = Key> {
     CHECKED.into_iter().flat_map(Kind::keys)
 }
 
-/// The rules, before a reload and after it: the same limits, and one more rule that nobody asks.
+/// The rules before and after a reload: the same limits, and one more rule that no request uses.
 pub(crate) fn books() -> [Arc<Book>; 2] {
     [RULES.to_owned(), format!("{RULES}{ONE_MORE}")].map(|text| {
         let source = Source { name: "sim.yaml".to_owned(), bytes: text.into_bytes() };
@@ -115,7 +115,7 @@ pub(crate) fn books() -> [Arc<Book>; 2] {
     })
 }
 
-/// A cell for a node's book.
+/// A reloadable handle to a node's rule book.
 pub(crate) fn cell(book: &Arc<Book>) -> Arc<ArcSwap<Book>> {
     Arc::new(ArcSwap::new(book.clone()))
 }

@@ -1,7 +1,6 @@
-//! The log of a run: one line an event, simulated time first.
+//! The log of a run: one line per event, starting with the simulated time.
 //!
-//! It is what a failure is understood from, and what two runs of one seed are compared by: line by
-//! line, so that the first thing that differs is seen.
+//! Two runs of one seed are compared by their logs, line by line.
 
 use std::fmt;
 use std::fs::File;
@@ -24,20 +23,20 @@ pub(crate) struct Log {
 }
 
 struct Inner {
-    /// Who is running: a node, or the simulation itself.
-    who: String,
+    /// Where the next lines come from: a node, or the simulation itself.
+    source: String,
     out: BufWriter<File>,
 }
 
-/// Writes what the product logs, behind time and node.
-pub(crate) struct Lines<'a>(MutexGuard<'a, Inner>);
+/// Writes the product's log lines, prefixed with time and node.
+pub(crate) struct LogWriter<'a>(MutexGuard<'a, Inner>);
 
-/// Who speaks when no node runs.
+/// The source while no node is being stepped.
 const WORLD: &str = "world";
 
 impl Log {
     pub(crate) fn create(path: &Path, time: Time) -> io::Result<Self> {
-        let inner = Inner { who: WORLD.to_owned(), out: BufWriter::new(File::create(path)?) };
+        let inner = Inner { source: WORLD.to_owned(), out: BufWriter::new(File::create(path)?) };
         Ok(Self { time, inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -45,30 +44,30 @@ impl Log {
         &self.time
     }
 
-    /// Takes in what the product logs from now on.
-    pub(crate) fn listen(&self) {
-        let wanted = Targets::new()
+    /// Installs a subscriber that writes the product's log to this one.
+    pub(crate) fn capture_tracing(&self) {
+        let targets = Targets::new()
             .with_target("tidegate", LevelFilter::DEBUG)
             .with_target("chitchat", LevelFilter::WARN);
-        let lines = tracing_subscriber::fmt::layer()
+        let layer = tracing_subscriber::fmt::layer()
             .without_time()
             .with_ansi(false)
             .with_writer(self.clone())
-            .with_filter(wanted);
-        tracing_subscriber::registry().with(lines).init();
+            .with_filter(targets);
+        tracing_subscriber::registry().with(layer).init();
     }
 
-    /// Names who runs from now on; `None` is the simulation itself.
-    pub(crate) fn running(&self, who: Option<&str>) {
-        who.unwrap_or(WORLD).clone_into(&mut self.lock().who);
+    /// Sets the source of the following lines; `None` is the simulation itself.
+    pub(crate) fn set_source(&self, source: Option<&str>) {
+        source.unwrap_or(WORLD).clone_into(&mut self.lock().source);
     }
 
-    pub(crate) fn say(&self, what: fmt::Arguments<'_>) {
+    pub(crate) fn event(&self, event: fmt::Arguments<'_>) {
         let time = self.time.millis();
         let mut inner = self.lock();
-        let Inner { who, out } = &mut *inner;
-        // A full disk shows in the comparison of the logs; it must not change the run.
-        let _ = writeln!(out, "{time:>6} {who} {what}");
+        let Inner { source, out } = &mut *inner;
+        // A write error must not change the run; it shows when logs are compared.
+        let _ = writeln!(out, "{time:>6} {source} {event}");
     }
 
     pub(crate) fn flush(&self) {
@@ -81,18 +80,18 @@ impl Log {
 }
 
 impl<'a> MakeWriter<'a> for Log {
-    type Writer = Lines<'a>;
+    type Writer = LogWriter<'a>;
 
-    fn make_writer(&'a self) -> Lines<'a> {
+    fn make_writer(&'a self) -> LogWriter<'a> {
         let time = self.time.millis();
         let mut inner = self.lock();
-        let Inner { who, out } = &mut *inner;
-        let _ = write!(out, "{time:>6} {who} ");
-        Lines(inner)
+        let Inner { source, out } = &mut *inner;
+        let _ = write!(out, "{time:>6} {source} ");
+        LogWriter(inner)
     }
 }
 
-impl Write for Lines<'_> {
+impl Write for LogWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.out.write(bytes)
     }

@@ -4,17 +4,17 @@
 //! ```text
 //!   sim [--seeds N] [--from S]      runs seeds S to S + N - 1, several processes at once
 //!   sim --seed S                    runs one seed
-//!   sim --seed S --show             prints what seed S stands for, and runs nothing
+//!   sim --seed S --show             prints the scenario of seed S without running it
 //! ```
 //!
-//! A node is the product's own [`tidegate::node::Core`]: decide path, store, gossip, mesh, TLS and
-//! QUIC. Only what stands behind its seam is simulated. Clocks and randomness that libraries take
-//! around the seam are interposed by `mad-turmoil`, for the whole process; that is why every seed
-//! runs in a process of its own.
+//! A node is the product's own [`tidegate::node::Core`]: decisions, store, gossip, mesh, TLS and
+//! QUIC. Only its environment (clock, randomness, network) is simulated. `mad-turmoil` interposes
+//! the clocks and randomness that libraries read directly. It does so for the whole process, so
+//! every seed runs in a process of its own.
 //!
-//! [`scenario`] draws what goes wrong, [`world`] lets it, [`check`] judges by the [`history`] what
-//! [`guarantee`] promises, [`coverage`] says whether anything interesting happened, and [`suite`]
-//! runs many seeds.
+//! [`scenario`] draws the faults, [`world`] runs the cluster and injects them, [`check`] compares
+//! the [`history`] with the bounds of [`guarantee`], [`coverage`] lists the situations that a suite
+//! must reach, and [`suite`] runs many seeds.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its results")]
 
@@ -23,7 +23,6 @@ mod client;
 mod clock;
 mod coverage;
 mod dice;
-mod entropy;
 mod fault;
 mod guarantee;
 mod history;
@@ -33,7 +32,6 @@ mod log;
 mod net;
 mod node;
 mod options;
-mod oracle;
 mod report;
 mod run;
 mod scenario;
@@ -81,32 +79,32 @@ fn child(seed: u64, options: &Options) -> ExitCode {
     let log = match Log::create(&suite::log_path(&options.logs, seed), Time::default()) {
         Ok(log) => log,
         Err(error) => {
-            eprintln!("sim: create a log in {}: {error}", options.logs.display());
+            eprintln!("sim: failed to create a log in {}: {error}", options.logs.display());
             return ExitCode::FAILURE;
         }
     };
-    log.listen();
+    log.capture_tracing();
     let scenario = Scenario::draw(seed);
-    log.say(format_args!("{scenario:?}"));
-    // From here on nothing in this process reads a real clock or real randomness.
+    log.event(format_args!("{scenario:?}"));
+    // From here on no code in this process reads a real clock or real randomness.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
-    let report = run::run(&scenario, Guarantee::of(&scenario, options.keeping), &log);
+    let report = run::run(&scenario, Guarantee::of(&scenario, options.handoff), &log);
     print!("{report}");
     if report.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn show(scenario: &Scenario) {
     println!(
-        "seed {}: {} nodes of {} at the start, latency to {} ms, deadline {} ms, {} keys a node, \
-         clocks ahead by {:?} ms",
+        "seed {}: {} of {} nodes at the start, latency up to {} ms, deadline {} ms, {} keys per \
+         node, clock offsets {:?} ms",
         scenario.seed,
-        scenario.starters,
+        scenario.initial_nodes,
         scenario.nodes,
         scenario.latency_max_ms,
         scenario.deadline_ms,
         scenario.keys_max,
-        scenario.clocks_ahead_ms,
+        scenario.clock_offsets_ms,
     );
     for incident in &scenario.incidents {
         println!("  {incident}");

@@ -2,50 +2,48 @@
 
 use std::path::PathBuf;
 
-use crate::guarantee::Keeping;
+use crate::guarantee::Handoff;
 
-/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     /// Run seeds, each in a process of its own.
     Suite,
     /// Run one seed in this process.
     Child { seed: u64 },
-    /// Print what a seed stands for.
+    /// Print the scenario of a seed.
     Show { seed: u64 },
 }
 
-/// The command line, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) job: Job,
     /// The first seed of a suite.
     pub(crate) from: u64,
-    /// How many seeds.
     pub(crate) seeds: u64,
-    /// Processes at once.
+    /// Number of concurrent processes.
     pub(crate) jobs: usize,
-    /// Whether situations that were not reached fail the suite: they do for enough seeds.
+    /// Whether a situation that no seed reached fails the suite.
     pub(crate) needs_coverage: bool,
-    /// What the runs are held to.
-    pub(crate) keeping: Keeping,
-    /// Where logs are kept.
+    /// Selects the loss that the checks permit.
+    pub(crate) handoff: Handoff,
+    /// Directory of the logs.
     pub(crate) logs: PathBuf,
 }
 
-pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] [--jobs N] [--logs DIR] [--promise nothing|handover]";
+pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] \
+    [--jobs N] [--logs DIR] [--handoff none|replicated]";
 const SEEDS: u64 = 200;
-/// Fewer seeds cannot be blamed for a situation that they did not reach.
+/// With fewer seeds, an unreached situation is no failure.
 const COVERAGE_SEEDS_MIN: u64 = 100;
 const JOBS: usize = 2;
 const LOGS: &str = "target/sim-logs";
 
 impl Options {
-    /// Reads `args`, without the program's name.
+    /// Parses `args`, without the program's name.
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut from, mut seeds, mut jobs, mut logs) =
             (0, SEEDS, JOBS as u64, PathBuf::from(LOGS));
-        let mut keeping = Keeping::PRODUCT;
+        let mut handoff = Handoff::PRODUCT;
         let (mut seed, mut is_child, mut is_show) = (None, false, false);
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
@@ -54,15 +52,15 @@ impl Options {
                 "--from" => from = number(&arg, &value()?)?,
                 "--seed" => seed = Some(number(&arg, &value()?)?),
                 "--jobs" => jobs = number(&arg, &value()?)?,
-                "--promise" => {
+                "--handoff" => {
                     let name = value()?;
-                    keeping =
-                        Keeping::parse(&name).ok_or_else(|| format!("nothing promises {name}"))?;
+                    handoff =
+                        Handoff::parse(&name).ok_or_else(|| format!("{arg} {name}: unknown"))?;
                 }
                 "--logs" => logs = value()?.into(),
                 "--child" => is_child = true,
                 "--show" => is_show = true,
-                _ => return Err(format!("what is {arg}?")),
+                _ => return Err(format!("unknown option {arg}")),
             }
         }
         if let Some(one) = seed {
@@ -71,12 +69,14 @@ impl Options {
         let job = match (seed, is_child, is_show) {
             (Some(seed), true, _) => Job::Child { seed },
             (Some(seed), _, true) => Job::Show { seed },
-            (None, true, _) | (None, _, true) => return Err("which --seed?".to_owned()),
+            (None, true, _) | (None, _, true) => {
+                return Err("--child and --show need --seed".to_owned());
+            }
             (_, false, false) => Job::Suite,
         };
         let needs_coverage = seeds >= COVERAGE_SEEDS_MIN;
         let jobs = usize::try_from(jobs).unwrap_or(JOBS).max(1);
-        Ok(Self { job, from, seeds, jobs, needs_coverage, keeping, logs })
+        Ok(Self { job, from, seeds, jobs, needs_coverage, handoff, logs })
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!((one.job, one.from, one.seeds), (Job::Suite, 17, 1));
         assert!(!one.needs_coverage);
         assert_eq!(parse("--seed 3 --child").map(|it| it.job), Ok(Job::Child { seed: 3 }));
-        for wrong in ["--seeds", "--seeds x", "--show", "--what"] {
+        for wrong in ["--seeds", "--seeds x", "--show", "--unknown"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

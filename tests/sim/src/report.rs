@@ -1,35 +1,34 @@
-//! What came of one run, and the lines in which a child process tells its parent.
+//! The result of one run, and the text format in which a child process reports it.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::coverage::Situation;
 
-/// What came of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// What did not hold; empty when the seed passed.
+    /// Failed checks; empty when the seed passed.
     pub(crate) violations: Vec<String>,
     pub(crate) reached: BTreeSet<Situation>,
-    pub(crate) asks: u64,
-    /// Asks answered by `on_unavailable`.
-    pub(crate) by_policy: u64,
-    /// Milliseconds in which two nodes decided the same places, summed over pairs of nodes.
+    pub(crate) requests: u64,
+    /// Requests answered by `on_unavailable`.
+    pub(crate) fallbacks: u64,
+    /// Milliseconds during which two nodes owned the same tokens, summed over pairs of nodes.
     pub(crate) two_owners_ms: u64,
-    /// Whether the child came to its end; a crash or a hang leaves this unset.
+    /// Whether the child completed; unset after a crash or a hang.
     pub(crate) is_complete: bool,
 }
 
 const VIOLATION: &str = "violation";
 const REACHED: &str = "reached";
-const ASKS: &str = "asks";
-const BY_POLICY: &str = "by_policy";
+const REQUESTS: &str = "requests";
+const FALLBACKS: &str = "fallbacks";
 const TWO_OWNERS_MS: &str = "two_owners_ms";
 const COMPLETE: &str = "complete";
 
 impl Report {
     pub(crate) fn violation(&mut self, what: impl Into<String>) {
-        // One line each, whatever an error's text holds.
+        // One line each: error texts may have several.
         self.violations.push(what.into().replace('\n', "; "));
     }
 
@@ -37,7 +36,7 @@ impl Report {
         self.is_complete && self.violations.is_empty()
     }
 
-    /// The report that `Display` wrote; lines that are none are passed over.
+    /// Parses the output of `Display`. Unknown lines are skipped.
     pub(crate) fn parse(text: &str) -> Self {
         let mut report = Self::default();
         for line in text.lines() {
@@ -45,8 +44,8 @@ impl Report {
             match word {
                 VIOLATION => report.violations.push(rest.to_owned()),
                 REACHED => report.reached.extend(Situation::parse(rest)),
-                ASKS => report.asks = rest.parse().unwrap_or(0),
-                BY_POLICY => report.by_policy = rest.parse().unwrap_or(0),
+                REQUESTS => report.requests = rest.parse().unwrap_or(0),
+                FALLBACKS => report.fallbacks = rest.parse().unwrap_or(0),
                 TWO_OWNERS_MS => report.two_owners_ms = rest.parse().unwrap_or(0),
                 COMPLETE => report.is_complete = true,
                 _ => {}
@@ -64,8 +63,8 @@ impl fmt::Display for Report {
         for situation in &self.reached {
             writeln!(f, "{REACHED} {situation}")?;
         }
-        writeln!(f, "{ASKS} {}", self.asks)?;
-        writeln!(f, "{BY_POLICY} {}", self.by_policy)?;
+        writeln!(f, "{REQUESTS} {}", self.requests)?;
+        writeln!(f, "{FALLBACKS} {}", self.fallbacks)?;
         writeln!(f, "{TWO_OWNERS_MS} {}", self.two_owners_ms)?;
         if self.is_complete {
             writeln!(f, "{COMPLETE}")?;
@@ -80,12 +79,13 @@ mod tests {
 
     #[test]
     fn a_report_is_read_back_as_it_was_written() {
-        let mut report = Report { asks: 7, by_policy: 2, two_owners_ms: 3, ..Report::default() };
+        let mut report =
+            Report { requests: 7, fallbacks: 2, two_owners_ms: 3, ..Report::default() };
         report.violation("one line\nand another");
         report.reached.extend(crate::coverage::SITUATIONS.map(|(situation, _)| situation));
         report.is_complete = true;
         assert_eq!(Report::parse(&report.to_string()), report);
         assert!(!report.has_passed());
-        assert!(!Report::parse("asks 7").has_passed(), "a child that died has not passed");
+        assert!(!Report::parse("requests 7").has_passed(), "a child that died has not passed");
     }
 }

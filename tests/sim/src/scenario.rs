@@ -1,224 +1,230 @@
-//! What a seed stands for: a cluster, a load, and what goes wrong when. Drawn before anything runs,
-//! so that a scenario can be printed, and written by hand for a case of its own.
+//! The scenario of a seed: a cluster, a load and timed faults. It is drawn before the run, so it
+//! can be printed, or written by hand for a test.
 
 use crate::dice::Dice;
 use crate::fault::{Fault, Incident};
 
-/// Everything that a run is made from.
+/// The input of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
-    /// Nodes that there are, first to last.
+    /// Number of nodes, including those that start later.
     pub(crate) nodes: usize,
-    /// How many of them start at the beginning; the others come by [`Fault::Start`].
-    pub(crate) starters: usize,
-    /// The most that the network itself delays a datagram; every step of the simulation adds one
-    /// or two milliseconds.
+    /// Nodes that start at the beginning; the others start by [`Fault::Start`].
+    pub(crate) initial_nodes: usize,
+    /// Largest latency of the network itself; the simulation's steps add one or two milliseconds.
     pub(crate) latency_max_ms: u64,
     /// `cluster.deadline`
     pub(crate) deadline_ms: u64,
     /// `limits.keys_max`
     pub(crate) keys_max: usize,
-    /// What each node's system clock is ahead of the right time.
-    pub(crate) clocks_ahead_ms: Vec<i64>,
-    /// Sorted by time; every fault that lasts has its end among them.
+    /// Offset of each node's system clock from the true time.
+    pub(crate) clock_offsets_ms: Vec<i64>,
+    /// Sorted by time; includes the end of every fault that lasts.
     pub(crate) incidents: Vec<Incident>,
 }
 
-/// Time for the first nodes to find each other, at most.
+/// Longest time for the initial nodes to form a cluster.
 pub(crate) const FORMING_MS: u64 = 8_000;
-/// How long the load lasts.
+/// Duration of the load.
 pub(crate) const LOAD_MS: u64 = 10_000;
-/// Nothing goes wrong after this, counted from the start of the load.
+/// Time of the last fault, from the start of the load.
 const LAST_FAULT_MS: u64 = 8_500;
-/// From the end of the load, which is 1.5 s after the last fault, to the final look.
+/// Time from the end of the load to the final read. The load ends 1.5 s after the last fault.
 pub(crate) const SETTLING_MS: u64 = 5_000;
-/// Room for the checked keys, and not for a flood.
+/// Enough for the checked keys, too small for a flood.
 const KEYS_MAX_SMALL: usize = 400;
-/// Fewest nodes of a cluster.
+/// Smallest cluster.
 const NODES_MIN: usize = 3;
 const HALF_PPM: u32 = 500_000;
-/// Most things that go wrong in one run.
-const TROUBLES_MAX: u64 = 4;
-/// Every so many seeds nothing goes wrong: what must be exact then is looked at most closely.
-const CALM_EVERY: u64 = 8;
+/// Largest number of faults drawn for a run.
+const FAULTS_MAX: u64 = 4;
+/// Every this many seeds a run has no faults; such runs must be exact.
+const FAULT_FREE_EVERY: u64 = 8;
 
-/// What may go wrong; each becomes one or more incidents.
+/// Kinds of faults that are drawn; each adds one or more incidents.
 #[derive(Clone, Copy)]
-enum Trouble {
-    Weather,
+enum FaultKind {
+    PacketFaults,
     Slow,
-    Split,
-    CutOneWay,
+    Partition,
+    OneWayPartition,
     Crash,
     Pause,
-    Clock,
+    ClockStep,
     Churn,
     Reload,
-    Hot,
+    HotKey,
     Flood,
     Burst,
-    /// A node comes or goes while the others are split.
-    ChurnInSplit,
+    /// A node joins or leaves during a partition.
+    ChurnInPartition,
 }
 
-const TROUBLES: [Trouble; 13] = [
-    Trouble::Weather,
-    Trouble::Slow,
-    Trouble::Split,
-    Trouble::CutOneWay,
-    Trouble::Crash,
-    Trouble::Pause,
-    Trouble::Clock,
-    Trouble::Churn,
-    Trouble::Reload,
-    Trouble::Hot,
-    Trouble::Flood,
-    Trouble::Burst,
-    Trouble::ChurnInSplit,
+const FAULT_KINDS: [FaultKind; 13] = [
+    FaultKind::PacketFaults,
+    FaultKind::Slow,
+    FaultKind::Partition,
+    FaultKind::OneWayPartition,
+    FaultKind::Crash,
+    FaultKind::Pause,
+    FaultKind::ClockStep,
+    FaultKind::Churn,
+    FaultKind::Reload,
+    FaultKind::HotKey,
+    FaultKind::Flood,
+    FaultKind::Burst,
+    FaultKind::ChurnInPartition,
 ];
 
-/// A scenario being drawn.
+/// A scenario under construction.
 struct Draft {
     dice: Dice,
     nodes: usize,
-    starters: usize,
-    /// Nodes that crash, leave or come; each does so once, and no more than a minority.
-    restless: Vec<usize>,
+    initial_nodes: usize,
+    /// Nodes that crash, leave or join: each at most once, and never a majority.
+    churned: Vec<usize>,
     incidents: Vec<Incident>,
 }
 
 impl Scenario {
-    /// Whether stores may run full: then there is no room for what a key brings along when it moves
-    /// either, and new keys share a counter.
+    /// Whether stores may become full. A store then has no room for a transferred key, and new keys
+    /// share a counter.
     pub(crate) fn may_fill_stores(&self) -> bool {
         let is_flood = |incident: &Incident| matches!(incident.fault, Fault::Flood(_));
         self.keys_max == KEYS_MAX_SMALL && self.incidents.iter().any(is_flood)
     }
 
-    /// The scenario of `seed`.
+    /// Draws the scenario of `seed`.
     pub(crate) fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed, "scenario");
         let nodes = dice.pick(&[NODES_MIN, NODES_MIN, 4, 5]);
-        let is_calm = seed.is_multiple_of(CALM_EVERY);
+        let is_fault_free = seed.is_multiple_of(FAULT_FREE_EVERY);
         let latency_max_ms = dice.below(3);
         let deadline_ms = dice.pick(&[10, 20, 50]);
         let keys_max = dice.pick(&[KEYS_MAX_SMALL, 100_000]);
         let skew_ms = dice.pick(&[0, 20, 500, 3_000]);
-        let clocks_ahead_ms = (0..nodes).map(|_| dice.around(skew_ms)).collect();
+        let clock_offsets_ms = (0..nodes).map(|_| dice.around(skew_ms)).collect();
         let mut draft =
-            Draft { dice, nodes, starters: nodes, restless: Vec::new(), incidents: Vec::new() };
-        if !is_calm {
-            for _ in 0..draft.dice.between(1, TROUBLES_MAX) {
-                let trouble = draft.dice.pick(&TROUBLES);
-                draft.add(trouble);
+            Draft { dice, nodes, initial_nodes: nodes, churned: Vec::new(), incidents: Vec::new() };
+        if !is_fault_free {
+            for _ in 0..draft.dice.between(1, FAULTS_MAX) {
+                let kind = draft.dice.pick(&FAULT_KINDS);
+                draft.add(kind);
             }
         }
-        let Draft { starters, mut incidents, .. } = draft;
+        let Draft { initial_nodes, mut incidents, .. } = draft;
         incidents.sort_by_key(|incident| incident.at_ms);
         Self {
             seed,
             nodes,
-            starters,
+            initial_nodes,
             latency_max_ms,
             deadline_ms,
             keys_max,
-            clocks_ahead_ms,
+            clock_offsets_ms,
             incidents,
         }
     }
 }
 
 impl Draft {
-    fn add(&mut self, trouble: Trouble) {
+    fn add(&mut self, kind: FaultKind) {
         let start = self.dice.between(500, LAST_FAULT_MS - 2_500);
         let end = (start + self.dice.between(200, 3_500)).min(LAST_FAULT_MS);
         let node = self.dice.index(self.nodes);
-        match trouble {
-            Trouble::Weather => {
-                let weather = Fault::Weather {
+        match kind {
+            FaultKind::PacketFaults => {
+                let faulty = Fault::PacketFaults {
                     loss_ppm: self.dice.pick(&[0, 10_000, 50_000, 200_000]),
                     duplicate_ppm: self.dice.pick(&[0, 50_000, 300_000]),
-                    late_ppm: self.dice.pick(&[0, 100_000, 500_000]),
-                    late_ms: self.dice.pick(&[5, 30, 200]),
+                    delay_ppm: self.dice.pick(&[0, 100_000, 500_000]),
+                    delay_ms: self.dice.pick(&[5, 30, 200]),
                 };
-                let good =
-                    Fault::Weather { loss_ppm: 0, duplicate_ppm: 0, late_ppm: 0, late_ms: 0 };
-                self.lasting(start, weather, end, good);
+                let healthy = Fault::PacketFaults {
+                    loss_ppm: 0,
+                    duplicate_ppm: 0,
+                    delay_ppm: 0,
+                    delay_ms: 0,
+                };
+                self.lasting(start, faulty, end, healthy);
             }
-            Trouble::Slow => {
-                let late_ms = self.dice.pick(&[8, 40, 250]);
-                let slow = Fault::Slow { node, late_ms };
-                self.lasting(start, slow, end, Fault::Slow { node, late_ms: 0 });
+            FaultKind::Slow => {
+                let delay_ms = self.dice.pick(&[8, 40, 250]);
+                let slow = Fault::Slow { node, delay_ms };
+                self.lasting(start, slow, end, Fault::Slow { node, delay_ms: 0 });
             }
-            Trouble::Split => self.split(start, end),
-            Trouble::CutOneWay => {
+            FaultKind::Partition => self.partition(start, end),
+            FaultKind::OneWayPartition => {
                 let to = (node + 1 + self.dice.index(self.nodes - 1)) % self.nodes;
-                self.lasting(start, Fault::CutOneWay { from: node, to }, end, Fault::Heal);
+                self.lasting(start, Fault::OneWayPartition { from: node, to }, end, Fault::Heal);
             }
-            Trouble::Crash => self.restart(node, start, end, Fault::Crash { node }),
-            Trouble::Pause => {
+            FaultKind::Crash => self.restart(node, start, end, Fault::Crash { node }),
+            FaultKind::Pause => {
                 let for_ms = self.dice.pick(&[50, 300, 450, 1_000, 2_000]);
                 self.at(start, Fault::Pause { node, for_ms });
             }
-            Trouble::Clock => {
+            FaultKind::ClockStep => {
                 let by_ms = self.dice.around(5_000);
                 self.at(start, Fault::ClockStep { node, by_ms });
             }
-            Trouble::Churn => self.churn(node, start, end),
-            Trouble::Reload => self.at(start, Fault::Reload),
-            Trouble::Hot => self.lasting(start, Fault::Hot(true), end, Fault::Hot(false)),
-            Trouble::Flood => self.lasting(start, Fault::Flood(true), end, Fault::Flood(false)),
-            Trouble::Burst => self.at(start, Fault::Burst { node }),
-            Trouble::ChurnInSplit => {
-                self.split(start, end);
-                let between = self.dice.between(start, end);
-                self.churn(node, between, end);
+            FaultKind::Churn => self.churn(node, start, end),
+            FaultKind::Reload => self.at(start, Fault::Reload),
+            FaultKind::HotKey => {
+                self.lasting(start, Fault::HotKey(true), end, Fault::HotKey(false));
+            }
+            FaultKind::Flood => self.lasting(start, Fault::Flood(true), end, Fault::Flood(false)),
+            FaultKind::Burst => self.at(start, Fault::Burst { node }),
+            FaultKind::ChurnInPartition => {
+                self.partition(start, end);
+                let at = self.dice.between(start, end);
+                self.churn(node, at, end);
             }
         }
     }
 
-    /// Some nodes, fewer than all, lose sight of the others.
-    fn split(&mut self, start: u64, end: u64) {
+    /// Separates some nodes from the others.
+    fn partition(&mut self, start: u64, end: u64) {
         let count = self.dice.between(1, self.nodes as u64 - 1);
         let first = self.dice.index(self.nodes);
         let count = usize::try_from(count).unwrap_or(1);
         let side = (first..first + count).map(|node| node % self.nodes).collect();
-        self.lasting(start, Fault::Split { side }, end, Fault::Heal);
+        self.lasting(start, Fault::Partition { side }, end, Fault::Heal);
     }
 
-    /// A node leaves and comes back, or comes for the first time.
+    /// A node leaves and rejoins, or joins for the first time.
     fn churn(&mut self, node: usize, start: u64, end: u64) {
         let last = self.nodes - 1;
-        let may_come = self.starters == self.nodes && self.nodes > NODES_MIN;
-        if may_come && self.dice.chance(HALF_PPM) && self.may_be_restless(last) {
-            self.starters = last;
+        let can_join = self.initial_nodes == self.nodes && self.nodes > NODES_MIN;
+        if can_join && self.dice.chance(HALF_PPM) && self.reserve_churn(last) {
+            self.initial_nodes = last;
             self.at(start, Fault::Start { node: last });
         } else {
             self.restart(node, start, end, Fault::Leave { node });
         }
     }
 
-    /// A node ends by `fault` and starts again, if it may.
+    /// A node ends by `fault` and restarts, unless another restart of it or too many others are
+    /// planned.
     fn restart(&mut self, node: usize, start: u64, end: u64, fault: Fault) {
-        if self.may_be_restless(node) {
-            // Leaving takes some gossip rounds.
+        if self.reserve_churn(node) {
+            // Leaving takes several gossip rounds.
             let again = end.max(start + 1_500).min(LAST_FAULT_MS);
             self.lasting(start, fault, again, Fault::Start { node });
         }
     }
 
-    fn may_be_restless(&mut self, node: usize) -> bool {
-        let is_free = !self.restless.contains(&node) && self.restless.len() < (self.nodes - 1) / 2;
-        if is_free {
-            self.restless.push(node);
+    fn reserve_churn(&mut self, node: usize) -> bool {
+        let is_allowed = !self.churned.contains(&node) && self.churned.len() < (self.nodes - 1) / 2;
+        if is_allowed {
+            self.churned.push(node);
         }
-        is_free
+        is_allowed
     }
 
-    fn lasting(&mut self, start: u64, fault: Fault, end: u64, its_end: Fault) {
+    fn lasting(&mut self, start: u64, fault: Fault, end: u64, undo: Fault) {
         self.at(start, fault);
-        self.at(end, its_end);
+        self.at(end, undo);
     }
 
     fn at(&mut self, at_ms: u64, fault: Fault) {

@@ -1,4 +1,4 @@
-//! Many seeds, each in a process of its own, several at once; a table and a verdict in the end.
+//! Runs many seeds, each in its own process, several at once. Prints a table and a summary.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,20 +13,21 @@ use crate::coverage::SITUATIONS;
 use crate::options::Options;
 use crate::report::Report;
 
-/// What came of all seeds so far.
+/// Reports of the seeds that have finished.
 #[derive(Default)]
 struct Tally {
     reports: BTreeMap<u64, Report>,
 }
 
-/// A run is some seconds; one that takes this long hangs.
+/// A run takes a few seconds; after this time it is treated as hung.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often a child is asked whether it has ended.
+/// How often a child's exit status is polled.
 const POLL: Duration = Duration::from_millis(5);
-/// How often progress is told, in seeds.
+/// Progress is printed every this many seeds.
 const PROGRESS_EVERY: usize = 20;
 
-/// Runs the seeds of `options`; returns whether all passed and enough was reached.
+/// Runs the seeds of `options`. Returns whether all of them passed and every required situation was
+/// reached.
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
     std::fs::create_dir_all(&options.logs)?;
     let program = std::env::current_exe()?;
@@ -38,20 +39,20 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
             .map(|_| scope.spawn(|| work(options, &program, &next, &tally)))
             .collect();
         workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(outcome) => outcome,
+            Ok(result) => result,
             Err(_) => Err(io::Error::other("a worker panicked")),
         })
     })?;
     let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(tally.tell(options, uptime()?.saturating_sub(started)))
+    Ok(tally.print_summary(options, uptime()?.saturating_sub(started)))
 }
 
-/// Where the log of `seed` is.
+/// Path of the log of `seed`.
 pub(crate) fn log_path(logs: &Path, seed: u64) -> PathBuf {
     logs.join(format!("{seed}.log"))
 }
 
-/// Runs seeds until there are no more.
+/// Runs seeds until none are left.
 fn work(
     options: &Options,
     program: &Path,
@@ -74,20 +75,21 @@ fn work(
 
 fn run_child(program: &Path, options: &Options, seed: u64) -> io::Result<Report> {
     let mut command = Command::new(program);
-    command.args(["--child", "--seed", &seed.to_string(), "--promise"]);
-    command.arg(options.keeping.name()).arg("--logs").arg(&options.logs);
+    command.args(["--child", "--seed", &seed.to_string(), "--handoff"]);
+    command.arg(options.handoff.name()).arg("--logs").arg(&options.logs);
     let child = command.stdout(Stdio::piped()).spawn()?;
-    let (output, is_in_time) = wait(child)?;
+    let (output, in_time) = wait(child)?;
     let mut report = Report::parse(&String::from_utf8_lossy(&output));
-    if !is_in_time {
+    if !in_time {
         report.violation(format!("the run did not end within {CHILD_TIMEOUT:?}"));
     } else if !report.is_complete {
-        report.violation("the process died");
+        report.violation("the process ended without a report");
     }
     Ok(report)
 }
 
-/// Waits for a child, which is ended when it takes too long. What it writes fits into a pipe.
+/// Waits for a child and kills it after [`CHILD_TIMEOUT`]. Its output fits into a pipe, so it need
+/// not be read meanwhile.
 fn wait(mut child: Child) -> io::Result<(Vec<u8>, bool)> {
     let started = uptime()?;
     while child.try_wait()?.is_none() {
@@ -100,12 +102,14 @@ fn wait(mut child: Child) -> io::Result<(Vec<u8>, bool)> {
     Ok((child.wait_with_output()?.stdout, true))
 }
 
-/// How long the machine runs. The interposed clocks stand still in this process, so the kernel is
-/// asked by another way.
+/// Uptime of the machine. `mad-turmoil` interposes this process's clocks as well and they do not
+/// advance, so the time comes from `/proc`.
 fn uptime() -> io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/uptime")?;
     let seconds = text.split_whitespace().next().and_then(|word| word.parse().ok());
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| io::Error::other("/proc/uptime is not one"))
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| io::Error::other("/proc/uptime is malformed"))
 }
 
 // === impl Tally ===
@@ -118,14 +122,14 @@ impl Tally {
                 println!("  {violation}");
             }
             println!("  log: {}", log_path(&options.logs, seed).display());
-            println!("  again: scripts/sim --seed {seed}");
+            println!("  repeat with: scripts/sim --seed {seed}");
         }
         self.reports.insert(seed, report);
         let done = self.reports.len();
         if done.is_multiple_of(PROGRESS_EVERY) {
             println!("{done} of {} seeds, {} failed", options.seeds, self.failed());
         }
-        // Progress that cannot be shown is no reason to stop.
+        // Failing to print progress does not end the run.
         let _ = io::stdout().flush();
     }
 
@@ -133,8 +137,8 @@ impl Tally {
         self.reports.values().filter(|report| !report.has_passed()).count()
     }
 
-    /// Prints the table and the summary; returns whether the suite passed.
-    fn tell(&self, options: &Options, took: Duration) -> bool {
+    /// Prints the table and the summary. Returns whether the suite passed.
+    fn print_summary(&self, options: &Options, elapsed: Duration) -> bool {
         println!("\nsituation                              seeds");
         let mut missing = Vec::new();
         for (situation, name) in SITUATIONS {
@@ -147,24 +151,24 @@ impl Tally {
                 missing.push(name);
             }
         }
-        let sum = |what: fn(&Report) -> u64| self.reports.values().map(what).sum::<u64>();
+        let sum = |field: fn(&Report) -> u64| self.reports.values().map(field).sum::<u64>();
         let failed = self.failed();
         let has_passed = failed == 0 && missing.is_empty();
         println!(
-            "\n{} asks, {} answered by policy, {} ms with two nodes deciding the same places",
-            sum(|report| report.asks),
-            sum(|report| report.by_policy),
+            "\n{} requests, {} fallback answers, {} ms with two owners of a token",
+            sum(|report| report.requests),
+            sum(|report| report.fallbacks),
             sum(|report| report.two_owners_ms),
         );
         if !missing.is_empty() {
-            println!("no seed reached: {}", missing.join(", "));
+            println!("situations not reached: {}", missing.join(", "));
         }
         println!(
             "sim: {} seeds from {}: {} passed, {failed} failed, in {:.0} s",
             self.reports.len(),
             options.from,
             self.reports.len() - failed,
-            took.as_secs_f64(),
+            elapsed.as_secs_f64(),
         );
         has_passed
     }

@@ -1,47 +1,49 @@
-//! Seeds that failed once, by what they found.
+//! Regression seeds, grouped by the defect that they found.
 //!
-//! A seed draws another scenario when the drawing changes, so a case that matters is also held by a
-//! test of its own near the code. These cost half a second each and have hit where it hurts before.
+//! A seed gives another scenario when the drawing changes, so each defect is also covered by a test
+//! near the code. A seed takes half a second.
 
 use std::path::Path;
 use std::process::Command;
 
-/// A node that comes back after the load had never used a key, and nobody had told it: eventual
-/// columns travel to the nodes that use a key. From its first hit on it knows the others' counts.
+/// A node that rejoined after the load had never used a key and therefore had not received its
+/// eventual counters, which are sent to the nodes that use the key. From its first hit on it must
+/// have the other nodes' counts.
 #[test]
-fn a_latecomer_learns_an_eventual_key_when_it_uses_it() {
+fn a_rejoined_node_receives_an_eventual_key_on_its_first_hit() {
     for seed in [60, 82, 161] {
         passes(seed);
     }
 }
 
-/// Nodes that join the smaller side of a split once made a majority of it, and two nodes decided
-/// one place until it healed.
+/// Nodes that joined the smaller side of a partition once formed a majority with it, and two nodes
+/// owned one token until the partition healed.
 #[test]
-fn newcomers_make_no_majority_of_the_smaller_side() {
+fn joining_nodes_do_not_make_a_minority_a_majority() {
     for seed in [1_050, 1_133] {
         passes(seed);
     }
 }
 
-/// A node that crashed and came back was taken for one that does not hear, by the pings that its
-/// death had left unanswered.
+/// A node that crashed and restarted was treated as a one-way partition, because of the pings that
+/// were unanswered when it crashed.
 #[test]
-fn a_node_that_comes_back_is_recognised_at_once() {
+fn a_restarted_node_is_accepted_at_once() {
     passes(730);
 }
 
-/// An owner whose lease had run out while three counted, and that was a quorum of the two who
-/// counted when it came back, took its tenure for whole: others had decided its keys meanwhile.
+/// An owner lost its lease with three voters. When it returned there were two voters, and it
+/// regarded their quorum as proof of uninterrupted ownership. Other nodes had decided its keys
+/// meanwhile.
 #[test]
-fn a_quorum_of_fewer_mends_no_tenure() {
+fn a_quorum_of_fewer_voters_does_not_restore_ownership() {
     passes(1_418);
 }
 
-/// After a split of three seconds the two ends gave up their old connection seconds apart, and the
-/// one refused what the other dialed: to the limits the split went on.
+/// After a partition of three seconds the two ends dropped their connection seconds apart. One end
+/// refused the other's new connection, so the partition continued at the limits.
 #[test]
-fn a_connection_that_only_one_end_believes_in_is_replaced() {
+fn a_connection_that_one_end_has_dropped_is_replaced() {
     passes(876);
 }
 
@@ -49,8 +51,8 @@ fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();
     let mut sim = Command::new(env!("CARGO_BIN_EXE_tidegate-sim"));
-    let ended = sim.args(["--seed", &seed, "--logs"]).arg(logs).output();
-    let ended = ended.expect("the simulator runs");
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success(), "{said}");
+    let output = sim.args(["--seed", &seed, "--logs"]).arg(logs).output();
+    let output = output.expect("the simulator runs");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}");
 }

@@ -1,35 +1,50 @@
-//! The checkers: what must hold of the history, and of the nodes when all is well again.
+//! The checks: on the history of a run, and on the nodes after the last fault.
 
-mod admitted;
-mod agreed;
-mod answered;
-mod bounds;
-mod reached;
+mod convergence;
+mod deadlines;
+mod limits;
+mod situations;
 
+use crate::coverage::Situation;
 use crate::guarantee::Guarantee;
 use crate::scenario::Scenario;
 use crate::world::World;
 
-/// Everything a checker looks at, and where it puts what it found.
+/// Input of the checks; violations go to the report in `world`.
 pub(crate) struct Case<'a, 'b> {
     pub(crate) world: &'a mut World<'b>,
     pub(crate) scenario: &'a Scenario,
     pub(crate) guarantee: Guarantee,
-    /// The number of the first ask of the final look.
-    pub(crate) looked_from: usize,
+    /// Number of the first request of the final read.
+    pub(crate) final_read_from: usize,
 }
 
-/// Checks everything.
+/// Runs all checks.
 pub(crate) fn all(
     world: &mut World<'_>,
     scenario: &Scenario,
     guarantee: Guarantee,
-    looked_from: usize,
+    final_read_from: usize,
 ) {
-    let mut case = Case { world, scenario, guarantee, looked_from };
-    answered::check(&mut case);
-    admitted::check(&mut case);
-    agreed::check(&mut case);
-    bounds::check(&mut case);
-    reached::note(&mut case);
+    let mut case = Case { world, scenario, guarantee, final_read_from };
+    deadlines::check(&mut case);
+    limits::check(&mut case);
+    convergence::check(&mut case);
+    check_bounds(&mut case);
+    situations::record(&mut case);
+}
+
+/// Every store is within its key limit.
+fn check_bounds(case: &mut Case<'_, '_>) {
+    let keys_max = case.scenario.keys_max;
+    let stats: Vec<_> = case.world.processes().map(|process| process.core.store.stats()).collect();
+    for stats in stats {
+        let report = &mut case.world.report;
+        if stats.keys > keys_max {
+            report.violation(format!("a store holds {} keys, more than {keys_max}", stats.keys));
+        }
+        if stats.overflowed > 0 {
+            report.reached.insert(Situation::FullStore);
+        }
+    }
 }

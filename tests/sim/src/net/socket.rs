@@ -1,4 +1,4 @@
-//! quinn's socket and runtime, and the seam that hands them to a node.
+//! quinn's socket and runtime, and the network environment that supplies them.
 
 use std::fmt;
 use std::future::Future;
@@ -15,22 +15,22 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, UdpPoller};
 use tidegate_cluster::environment::Net;
 use tokio::sync::mpsc;
 
-use super::card::{Card, Datagram};
+use super::nic::{Datagram, Nic};
 
-/// The network as a node sees it: its card.
+/// The network environment of a node.
 #[derive(Debug)]
-pub(crate) struct SimNet(pub(crate) Card);
+pub(crate) struct SimNet(pub(crate) Nic);
 
 struct Socket {
-    card: Card,
+    nic: Nic,
     received: Mutex<mpsc::Receiver<Datagram>>,
 }
 
-/// quinn's timers and tasks on the runtime of the node, whose time is simulated.
+/// quinn's timers and tasks, on the node's runtime with simulated time.
 #[derive(Debug)]
 struct SimRuntime;
 
-/// A card takes everything and drops what is too much.
+/// Sending never blocks: the interface drops datagrams when its queue is full.
 #[derive(Debug)]
 struct AlwaysWritable;
 
@@ -38,7 +38,7 @@ struct AlwaysWritable;
 impl Net for SimNet {
     async fn bind_udp(&self, _: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let received = Mutex::new(self.0.bind());
-        Ok(Arc::new(Socket { card: self.0.clone(), received }))
+        Ok(Arc::new(Socket { nic: self.0.clone(), received }))
     }
 
     fn quinn_runtime(&self) -> Arc<dyn Runtime> {
@@ -57,7 +57,7 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.card.send(transmit.destination, transmit.contents.to_vec());
+        self.nic.send(transmit.destination, transmit.contents.to_vec());
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl AsyncUdpSocket for Socket {
                     *meta = RecvMeta { addr, len, stride: len, ecn: None, dst_ip: None };
                     count += 1;
                 }
-                // Another process has bound the port; this one is about to end.
+                // Another process has bound the port; this one is shutting down.
                 Poll::Ready(None) if count == 0 => {
                     return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
                 }
@@ -89,10 +89,10 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.card.addr)
+        Ok(self.nic.addr)
     }
 
-    /// Turns the discovery of the path's MTU off: the network takes every size.
+    /// Disables path MTU discovery: the simulated network carries every size.
     fn may_fragment(&self) -> bool {
         true
     }
@@ -100,7 +100,7 @@ impl AsyncUdpSocket for Socket {
 
 impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Socket({})", self.card.addr)
+        write!(f, "Socket({})", self.nic.addr)
     }
 }
 

@@ -1,6 +1,6 @@
-//! The simulated world: a network, its nodes, and one millisecond after the other.
+//! The simulated cluster: a network and its nodes, advanced in steps of one millisecond.
 
-mod trouble;
+mod monitor;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -18,73 +18,72 @@ use crate::client::{CLIENTS, Listener, Traffic};
 use crate::clock::{NodeClock, Time};
 use crate::coverage::Situation;
 use crate::dice::Dice;
-use crate::entropy::SimEntropy;
+use crate::dice::SimEntropy;
 use crate::fault::Fault;
 use crate::history::History;
 use crate::identity::{SECRET, identities};
 use crate::keys::{self, DOMAIN, Key, Kind};
 use crate::log::Log;
-use crate::net::{Card, Link, PORT, Plugged, Weather, serve};
+use crate::net::{Link, Links, Nic, NicHost, PORT, serve};
 use crate::node::{Node, Process, STEP, Stepped};
 use crate::report::Report;
 use crate::scenario::Scenario;
 
-/// Everything there is in one run.
+/// The state of one run.
 pub(crate) struct World<'a> {
     pub(crate) time: Time,
     pub(crate) nodes: Vec<Node>,
     pub(crate) history: History,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) report: Report,
-    /// When processes stood still or ended: asks of theirs have an excuse.
+    /// Pauses and ends of processes: their requests may miss the deadline.
     pub(crate) stalls: Vec<Stall>,
-    /// When an owner may have been cut off from its replicas and have gone on deciding.
+    /// Periods in which an owner may have decided without its replicas.
     pub(crate) isolations: Vec<Isolation>,
-    /// Crashes, and what was lost with them.
+    /// Crashes, with the keys of the crashed owners.
     pub(crate) crashes: Vec<Crash>,
     log: Log,
     sim: Sim<'a>,
-    weather: Arc<Mutex<Weather>>,
-    /// Before and after a reload.
+    links: Arc<Mutex<Links>>,
+    /// The rules before and after a reload.
     books: [Arc<Book>; 2],
     is_reloaded: bool,
     config: Config,
     seed: u64,
     hasher: KeyHasher,
-    /// Nodes that crashed and were not started since.
+    /// Nodes that crashed and have not rejoined.
     crashed: Vec<usize>,
-    /// Nodes that crash as soon as somebody waits for them, or at this time.
-    doomed: Vec<(usize, u64)>,
-    /// The node that bursts in the step to come, and what its mesh had not sent before.
+    /// Nodes that crash when another node waits for them, at the latest at the given time.
+    pending_crashes: Vec<(usize, u64)>,
+    /// The node with a burst in the next step, and its count of unsent calls before it.
     bursting: Option<(usize, u64)>,
-    /// When something last happened that may move keys, the end of such a thing included.
-    troubled_ms: u64,
+    /// Time of the last start or end of a fault that may move keys.
+    last_disruption_ms: u64,
 }
 
-/// A node that did not answer for a while.
+/// A period in which a node did not answer.
 pub(crate) struct Stall {
     pub(crate) node: usize,
     pub(crate) from_ms: u64,
     pub(crate) to_ms: u64,
 }
 
-/// A time in which what an owner decided may not have reached its replicas.
+/// A period in which hits decided by an owner may not have reached its replicas.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Isolation {
     pub(crate) from_ms: u64,
     pub(crate) to_ms: u64,
 }
 
-/// The end of a process without a word.
+/// The end of a process without shutdown.
 pub(crate) struct Crash {
     pub(crate) at_ms: u64,
-    /// Strict keys that it owned.
     pub(crate) owned: Vec<Key>,
-    /// Whether nothing else was wrong then and for some time before.
-    pub(crate) is_alone: bool,
+    /// Whether no other fault was active then or shortly before.
+    pub(crate) is_only_fault: bool,
 }
 
-/// A run that needs longer than this in simulated time is broken.
+/// Upper bound on the simulated time of a run.
 const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
 
 impl World<'_> {
@@ -101,21 +100,21 @@ impl World<'_> {
         let ids: Vec<String> = (1..=scenario.nodes).map(|number| format!("n{number}")).collect();
         let addrs: Vec<SocketAddr> =
             ids.iter().map(|id| SocketAddr::new(sim.lookup(id.as_str()), PORT)).collect();
-        let weather = Arc::new(Mutex::new(Weather::new(seed, scenario.nodes)));
+        let links = Arc::new(Mutex::new(Links::new(seed, scenario.nodes)));
         let time = log.time().clone();
         let mut nodes = Vec::new();
         for (index, identity) in identities(&ids)?.into_iter().enumerate() {
-            let (card, sent) = Card::new(addrs[index]);
-            let plugged = Arc::new(Plugged {
+            let (nic, sent) = Nic::new(addrs[index]);
+            let host = Arc::new(NicHost {
                 index,
-                card: card.clone(),
+                nic: nic.clone(),
                 addrs: addrs.clone(),
-                weather: weather.clone(),
+                links: links.clone(),
                 outbound: Mutex::new(Some(sent)),
             });
-            sim.host(ids[index].as_str(), move || serve(plugged.clone()));
-            let clock = NodeClock::new(time.clone(), scenario.clocks_ahead_ms[index]);
-            nodes.push(Node::new(ids[index].clone(), card, Arc::new(clock), identity));
+            sim.host(ids[index].as_str(), move || serve(host.clone()));
+            let clock = NodeClock::new(time.clone(), scenario.clock_offsets_ms[index]);
+            nodes.push(Node::new(ids[index].clone(), nic, Arc::new(clock), identity));
         }
         let mut config = Config::default();
         config.cluster.seeds = addrs.iter().take(2).map(ToString::to_string).collect();
@@ -132,113 +131,112 @@ impl World<'_> {
             crashes: Vec::new(),
             log,
             sim,
-            weather,
+            links,
             books: keys::books(),
             is_reloaded: false,
             config,
             seed,
             hasher: KeyHasher::new(SECRET),
             crashed: Vec::new(),
-            doomed: Vec::new(),
+            pending_crashes: Vec::new(),
             bursting: None,
-            troubled_ms: 0,
+            last_disruption_ms: 0,
         })
     }
 
-    /// One millisecond: first the network, then every node in turn, then the clients' doors.
+    /// Advances one millisecond: the network, then every node in turn, then clients and checks.
     pub(crate) fn step(&mut self) -> Result<(), String> {
-        self.sim.step().map_err(|error| format!("the network failed: {error}"))?;
+        self.sim.step().map_err(|error| format!("the simulated network failed: {error}"))?;
         self.time.advance();
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
-            self.log.running(Some(&node.id));
+            self.log.set_source(Some(&node.id));
             let stepped = node.step();
-            self.log.running(None);
+            self.log.set_source(None);
             match stepped {
-                Stepped::Well => self.open_if_joined(index),
+                Stepped::Running => self.start_clients_if_joined(index),
                 Stepped::Left => {
-                    self.log.say(format_args!("n{} has left", index + 1));
+                    self.log.event(format_args!("n{} has left", index + 1));
                     self.report.reached.insert(Situation::Left);
-                    // Doors that finish what is in flight are not part of a core.
+                    // Listeners, which would complete requests in flight, are not part of a core.
                     let now = self.time.millis();
                     self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
                 }
                 Stepped::Failed(error) => return Err(format!("n{} failed: {error}", index + 1)),
             }
         }
-        self.note_full_lane();
-        self.watch_owners();
-        self.crash_doomed();
+        self.record_full_queue();
+        self.check_single_owner();
+        self.run_pending_crashes();
         Ok(())
     }
 
-    /// Starts a process of a node.
     pub(crate) fn start(&mut self, index: usize) -> Result<(), String> {
         let node = &mut self.nodes[index];
         if node.process.is_some() {
             return Ok(());
         }
-        self.log.running(Some(&node.id));
+        self.log.set_source(Some(&node.id));
         let dice = Dice::new(self.seed, &format!("entropy of {} {}", node.id, node.starts));
         let book = keys::cell(&self.books[usize::from(self.is_reloaded)]);
         let started = node.start(self.config.clone(), book, SimEntropy::new(dice));
-        self.log.running(None);
+        self.log.set_source(None);
         started
     }
 
-    /// Whether the first `count` nodes have all joined.
+    /// Whether `count` nodes have joined.
     pub(crate) fn have_all_joined(&self, count: usize) -> bool {
         self.processes().filter(|process| process.listener.is_some()).count() == count
     }
 
-    /// Processes that run.
+    /// Running processes.
     pub(crate) fn processes(&self) -> impl Iterator<Item = &Process> {
         self.nodes.iter().filter_map(|node| node.process.as_ref())
     }
 
-    /// Lets `fault` happen.
-    pub(crate) fn happen(&mut self, fault: &Fault) -> Result<(), String> {
-        self.log.say(format_args!("FAULT {fault:?}"));
-        // Asked before it happens: it is no trouble of its own.
-        self.note_isolation(fault);
+    /// Injects `fault`.
+    pub(crate) fn inject(&mut self, fault: &Fault) -> Result<(), String> {
+        self.log.event(format_args!("FAULT {fault:?}"));
+        // Before the injection, so that the fault itself does not count as another fault.
+        self.record_isolation(fault);
         match *fault {
-            Fault::Weather { loss_ppm, duplicate_ppm, late_ppm, late_ms } => {
-                self.weather(
+            Fault::PacketFaults { loss_ppm, duplicate_ppm, delay_ppm, delay_ms } => {
+                self.change_links(
                     |_, _| true,
                     |link| {
-                        *link = Link { loss_ppm, duplicate_ppm, late_ppm, late_ms, ..*link };
+                        *link = Link { loss_ppm, duplicate_ppm, delay_ppm, delay_ms, ..*link };
                     },
                 );
-                self.report.reached.insert(Situation::BadWeather);
+                self.report.reached.insert(Situation::PacketFaults);
             }
-            Fault::Slow { node, late_ms } => {
-                let late_ppm = if late_ms == 0 { 0 } else { 1_000_000 };
-                self.weather(
+            Fault::Slow { node, delay_ms } => {
+                let delay_ppm = if delay_ms == 0 { 0 } else { 1_000_000 };
+                self.change_links(
                     |from, to| from == node || to == node,
                     |link| {
-                        *link = Link { late_ppm, late_ms, ..*link };
+                        *link = Link { delay_ppm, delay_ms, ..*link };
                     },
                 );
                 self.report.reached.insert(Situation::SlowPeer);
             }
-            Fault::Split { ref side } => {
-                self.weather(
+            Fault::Partition { ref side } => {
+                self.change_links(
                     |from, to| side.contains(&from) != side.contains(&to),
                     |link| link.is_cut = true,
                 );
-                self.report.reached.insert(Situation::Split);
+                self.report.reached.insert(Situation::Partition);
             }
-            Fault::CutOneWay { from, to } => {
-                self.weather(|a, b| (a, b) == (from, to), |link| link.is_cut = true);
-                self.report.reached.insert(Situation::OneWayCut);
+            Fault::OneWayPartition { from, to } => {
+                self.change_links(|a, b| (a, b) == (from, to), |link| link.is_cut = true);
+                self.report.reached.insert(Situation::OneWayPartition);
             }
-            Fault::Heal => self.weather(|_, _| true, |link| link.is_cut = false),
+            Fault::Heal => self.change_links(|_, _| true, |link| link.is_cut = false),
             Fault::Crash { node } => {
-                self.doom(node);
+                self.schedule_crash(node);
                 return Ok(());
             }
             Fault::Start { node } => {
-                self.note_handoff();
+                self.record_handoff();
                 self.start(node)?;
             }
             Fault::Pause { node, for_ms } => self.pause(node, for_ms),
@@ -247,7 +245,7 @@ impl World<'_> {
                 self.report.reached.insert(Situation::ClockStep);
             }
             Fault::Leave { node } => {
-                self.note_handoff();
+                self.record_handoff();
                 self.nodes[node].leave();
             }
             Fault::Reload => {
@@ -257,7 +255,7 @@ impl World<'_> {
                 }
                 self.report.reached.insert(Situation::Reloaded);
             }
-            Fault::Hot(is_hot) => {
+            Fault::HotKey(is_hot) => {
                 self.traffic.hot.store(is_hot, Ordering::Relaxed);
                 self.report.reached.insert(Situation::HotKey);
             }
@@ -271,28 +269,28 @@ impl World<'_> {
                 }
             }
         }
-        if fault.moves_keys() || self.is_stormy() {
-            self.troubled_ms = self.time.millis();
+        if fault.moves_keys() || self.has_link_faults() {
+            self.last_disruption_ms = self.time.millis();
         }
         Ok(())
     }
 
-    /// Lets a client of every process that has joined ask for `hits` of every key of some kinds,
-    /// one after the other, and returns the number of the first such ask.
-    pub(crate) fn ask_everywhere(&mut self, concerns: fn(Kind) -> bool, hits: i64) -> usize {
+    /// On every joined process, a client requests `hits` of every key of the matching kinds, one
+    /// after the other. Returns the number of the first request.
+    pub(crate) fn request_from_all(&mut self, matches: fn(Kind) -> bool, hits: i64) -> usize {
         let first = self.history.with(<[_]>::len);
         for process in self.processes() {
             let Some(listener) = process.listener.clone() else { continue };
             process.spawn(async move {
-                for key in keys::checked().filter(|key| concerns(key.kind)) {
-                    listener.ask(key, hits).await;
+                for key in keys::checked().filter(|key| matches(key.kind)) {
+                    listener.check(key, hits).await;
                 }
             });
         }
         first
     }
 
-    /// Whether `node` would decide `key` if it were asked now.
+    /// Whether `node` would decide `key` now.
     pub(crate) fn decides(&self, node: &Node, key: Key) -> bool {
         node.process.as_ref().is_some_and(|process| process.decides(self.token(key)))
     }
@@ -303,18 +301,18 @@ impl World<'_> {
         self.hasher.descriptor(DOMAIN, &entries).token()
     }
 
-    fn weather(&self, concerns: impl Fn(usize, usize) -> bool, change: impl Fn(&mut Link)) {
-        self.weather.lock().unwrap_or_else(PoisonError::into_inner).change(concerns, change);
+    fn change_links(&self, matches: impl Fn(usize, usize) -> bool, change: impl Fn(&mut Link)) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).change(matches, change);
     }
 
-    /// Lets clients in when a process has joined.
-    fn open_if_joined(&mut self, index: usize) {
+    /// Starts the clients of a process that has joined.
+    fn start_clients_if_joined(&mut self, index: usize) {
         let Some(process) = &self.nodes[index].process else { return };
         if process.listener.is_some() || process.is_leaving() || !process.has_joined() {
             return;
         }
         let (id, start) = (&self.nodes[index].id, self.nodes[index].starts);
-        self.log.say(format_args!("{id} has joined"));
+        self.log.event(format_args!("{id} has joined"));
         let seed = self.seed;
         let dice: Vec<Dice> = (0..CLIENTS)
             .map(|client| Dice::new(seed, &format!("client {client} of {id} {start}")))
@@ -324,7 +322,7 @@ impl World<'_> {
         let core = process.core.clone();
         let closed = tokio_util::sync::CancellationToken::new();
         let listener = Listener { core, node: index, history, traffic, closed };
-        process.open(listener, dice.into_iter());
+        process.start_clients(listener, dice.into_iter());
         if let Some(at) = self.crashed.iter().position(|crashed| *crashed == index) {
             self.crashed.swap_remove(at);
             self.report.reached.insert(Situation::RejoinedWithoutState);
@@ -334,7 +332,7 @@ impl World<'_> {
     }
 }
 
-/// Kinds of keys whose counts last for the whole run.
-pub(crate) fn is_lasting(kind: Kind) -> bool {
+/// Whether counts of this kind last for the whole run.
+pub(crate) fn outlasts_run(kind: Kind) -> bool {
     kind != Kind::Brief
 }

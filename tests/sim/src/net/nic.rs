@@ -1,4 +1,4 @@
-//! The network card of a node: a turmoil host that outlives the node's processes.
+//! The network interface of a node: a turmoil host that outlives the node's processes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,50 +6,49 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use turmoil::net::UdpSocket;
 
-use super::Weather;
+use super::Links;
 
-/// The port of every mesh.
 pub(crate) const PORT: u16 = 7_400;
-/// Datagrams that wait on either side of a card. At the bound: dropped, as a kernel's buffer does.
+/// Capacity of the queue in each direction. Datagrams beyond it are dropped, as by a kernel's
+/// socket buffer.
 const QUEUE_MAX: usize = 4_096;
-/// Largest datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 
-/// A datagram and its other end.
+/// A datagram and the address of its peer.
 pub(crate) type Datagram = (SocketAddr, Vec<u8>);
 
-/// The node's end of its card; cheap to clone.
+/// The node's side of its interface; cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Card {
+pub(crate) struct Nic {
     pub(crate) addr: SocketAddr,
     outbound: mpsc::Sender<Datagram>,
-    /// Where datagrams for the running process go; replaced when another one binds.
+    /// Queue of the running process; replaced when another process binds.
     inbound: Arc<Mutex<Option<mpsc::Sender<Datagram>>>>,
 }
 
-/// The network's end of a card.
-pub(crate) struct Plugged {
+/// The network's side of an interface.
+pub(crate) struct NicHost {
     pub(crate) index: usize,
-    pub(crate) card: Card,
+    pub(crate) nic: Nic,
     pub(crate) addrs: Vec<SocketAddr>,
-    pub(crate) weather: Arc<Mutex<Weather>>,
-    /// Taken by the host when it starts; a card's host never stops.
+    pub(crate) links: Arc<Mutex<Links>>,
+    /// Taken by the host when it starts; the host never stops.
     pub(crate) outbound: Mutex<Option<mpsc::Receiver<Datagram>>>,
 }
 
-impl Card {
-    /// A card and what it sends.
+impl Nic {
+    /// Returns an interface and the queue of datagrams that it sends.
     pub(crate) fn new(addr: SocketAddr) -> (Self, mpsc::Receiver<Datagram>) {
         let (outbound, sent) = mpsc::channel(QUEUE_MAX);
         (Self { addr, outbound, inbound: Arc::default() }, sent)
     }
 
-    /// Sends a datagram, unless too many wait.
+    /// Sends a datagram, or drops it when the queue is full.
     pub(super) fn send(&self, to: SocketAddr, bytes: Vec<u8>) {
         let _ = self.outbound.try_send((to, bytes));
     }
 
-    /// Binds the port for a new process; the one before hears nothing any more.
+    /// Binds the port for a new process; the previous one receives nothing from now on.
     pub(super) fn bind(&self) -> mpsc::Receiver<Datagram> {
         let (inbound, received) = mpsc::channel(QUEUE_MAX);
         *self.inbound.lock().unwrap_or_else(PoisonError::into_inner) = Some(inbound);
@@ -63,33 +62,33 @@ impl Card {
     }
 }
 
-/// The turmoil host: carries datagrams between the node and the network, until the run ends.
-pub(crate) async fn serve(plugged: Arc<Plugged>) -> turmoil::Result {
-    let outbound = plugged.outbound.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let Some(mut outbound) = outbound else { return Err("a card was started twice".into()) };
+/// The turmoil host: forwards datagrams between node and network until the run ends.
+pub(crate) async fn serve(host: Arc<NicHost>) -> turmoil::Result {
+    let outbound = host.outbound.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(mut outbound) = outbound else { return Err("the NIC was started twice".into()) };
     let socket = UdpSocket::bind((IpAddr::from(Ipv4Addr::UNSPECIFIED), PORT)).await?;
     let socket = Arc::new(socket);
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
         tokio::select! {
             biased;
-            Some((to, bytes)) = outbound.recv() => plugged.forward(&socket, to, &bytes),
+            Some((to, bytes)) = outbound.recv() => host.forward(&socket, to, &bytes),
             received = socket.recv_from(&mut buffer) => {
                 let (length, from) = received?;
-                plugged.card.receive(from, buffer[..length].to_vec());
+                host.nic.receive(from, buffer[..length].to_vec());
             }
         }
     }
 }
 
-impl Plugged {
+impl NicHost {
     fn forward(&self, socket: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8]) {
         let Some(receiver) = self.addrs.iter().position(|addr| *addr == to) else { return };
-        let fate = {
-            let mut weather = self.weather.lock().unwrap_or_else(PoisonError::into_inner);
-            weather.fate(self.index, receiver)
+        let deliveries = {
+            let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+            links.deliveries(self.index, receiver)
         };
-        for delay in fate {
+        for delay in deliveries {
             if delay.is_zero() {
                 let _ = socket.try_send_to(bytes, to);
             } else {

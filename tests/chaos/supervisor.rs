@@ -1,8 +1,8 @@
-//! The outer half of the program: makes the network, starts the inner half in it, and takes all of
-//! it away again, however the inner half ends.
+//! The supervisor: creates the network, starts the worker in it, and removes the network when the
+//! worker ends, for whatever reason.
 //!
-//! The inner half holds the other end of a pipe to this one: if this process is killed, it sees the
-//! pipe close and takes the network away itself.
+//! The worker's standard input is a pipe from the supervisor. If the supervisor is killed, the
+//! worker reads end of file and removes the network itself.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -16,25 +16,25 @@ use crate::network::{self, Network};
 use crate::options::Options;
 use crate::shell;
 
-/// What capabilities are needed for, by their numbers in `CapEff`.
+/// The required capabilities, by their bit in `CapEff`.
 const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (21, "CAP_SYS_ADMIN")];
-/// The exit code that shells give a process that Ctrl-C ended.
+/// Exit code after an interrupt, as used by shells.
 const INTERRUPTED: u8 = 130;
 
-/// Runs the inner half; its exit code.
+/// Runs the worker and returns its exit code.
 pub(crate) async fn run(options: &Options) -> Result<u8, String> {
-    check_means(options)?;
+    check_requirements(options)?;
     for name in Network::remove_leftovers()? {
-        eprintln!("removed what a killed run left: {name}");
+        eprintln!("removed the network of a killed run: {name}");
     }
     remove_old_runs();
     let network = Network::of(std::process::id());
-    let code = run_inside(&network, options).await;
-    // Even when it was not made whole.
+    let code = run_worker(&network, options).await;
+    // Also after a failed creation.
     let removed = network.remove();
     let runs = runs(std::process::id());
     if code == Ok(1) {
-        // Until the next run.
+        // Kept until the next run.
         eprintln!("configurations and logs of the nodes: {}", runs.display());
     } else {
         let _ = fs::remove_dir_all(runs);
@@ -42,51 +42,52 @@ pub(crate) async fn run(options: &Options) -> Result<u8, String> {
     code.and_then(|code| removed.map(|()| code))
 }
 
-/// Where the process `maker` and what it starts keep their files.
-pub(crate) fn runs(maker: u32) -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{maker}"))
+/// Folder of the run whose supervisor has the process id `creator`.
+pub(crate) fn runs(creator: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{creator}"))
 }
 
-/// Files of runs whose makers are gone.
+/// Removes the folders of runs whose supervisors have exited.
 fn remove_old_runs() {
     let folders = fs::read_dir(env!("CARGO_TARGET_TMPDIR")).into_iter().flatten().flatten();
     for folder in folders {
         let name = folder.file_name();
-        let maker = name.to_str().and_then(|name| name.strip_prefix("chaos-")?.parse::<u32>().ok());
-        if maker.is_some_and(|maker| !network::is_alive(maker)) {
+        let creator =
+            name.to_str().and_then(|name| name.strip_prefix("chaos-")?.parse::<u32>().ok());
+        if creator.is_some_and(|creator| !network::is_alive(creator)) {
             let _ = fs::remove_dir_all(folder.path());
         }
     }
 }
 
-/// Takes the network away when the outer half is gone.
-pub(crate) fn watch_outer_half(network: Network) {
+/// In the worker: removes the network and exits when the supervisor is gone.
+pub(crate) fn watch_supervisor(network: Network) {
     thread::spawn(move || {
-        // It never writes: this ends with it.
+        // The supervisor never writes, so this returns when it exits.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         let _ = network.remove();
         std::process::exit(INTERRUPTED.into());
     });
 }
 
-async fn run_inside(network: &Network, options: &Options) -> Result<u8, String> {
-    let failed = |error: std::io::Error| format!("start the inner half: {error}");
+async fn run_worker(network: &Network, options: &Options) -> Result<u8, String> {
+    let failed = |error: std::io::Error| format!("failed to start the worker: {error}");
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     network.create()?;
-    let mut inner = start(network).map_err(failed)?;
-    // Waiting for a child closes its standard input, which is to stay open as long as this runs.
-    let _pipe = inner.stdin.take();
-    let within = options.ends_within();
-    // All are cancel-safe.
+    let mut worker = start(network).map_err(failed)?;
+    // `wait` closes the child's standard input, which must stay open until the supervisor exits.
+    let _pipe = worker.stdin.take();
+    let within = options.time_limit();
+    // All branches are cancel-safe.
     tokio::select! {
-        status = inner.wait() => {
+        status = worker.wait() => {
             let code = status.map_err(failed)?.code();
             Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(2))
         }
         _ = term.recv() => Ok(INTERRUPTED),
         _ = interrupt.recv() => Ok(INTERRUPTED),
-        () = tokio::time::sleep(within) => Err(format!("it hangs: not done within {within:?}")),
+        () = tokio::time::sleep(within) => Err(format!("timed out after {within:?}")),
     }
 }
 
@@ -95,12 +96,12 @@ fn start(network: &Network) -> std::io::Result<Child> {
     command.env_clear().env("PATH", shell::PATH);
     command.arg(format!("--net=/run/netns/{}", network.hub())).arg("--");
     command.arg(env::current_exe()?).args(env::args_os().skip(1));
-    command.arg("--inside").arg(std::process::id().to_string());
+    command.arg("--supervisor").arg(std::process::id().to_string());
     command.stdin(Stdio::piped()).kill_on_drop(true).spawn()
 }
 
-/// Reports what is missing before anything is made.
-fn check_means(options: &Options) -> Result<(), String> {
+/// Checks privileges and programs before anything is created.
+fn check_requirements(options: &Options) -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let held = held.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Some time after the last fault all nodes agree: one view, one owner a key, the same eventual
-//! counts.
+//! After the last fault all nodes converge: one view, one owner per key, equal eventual counts.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +32,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
         epochs.insert(topology.view.epoch());
     }
     if epochs.len() != 1 {
-        found.push(format!("{} views", epochs.len()));
+        found.push(format!("{} different view epochs", epochs.len()));
     }
     for key in keys::checked() {
         if key.kind.is_strict() {
@@ -42,26 +41,30 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
                 found.push(format!("{key} has {owners} owners"));
             }
         }
-        found.extend(disagreement(case, key));
+        found.extend(differing_counts(case, key));
     }
     for what in found {
-        case.world.report.violation(format!("after all was well again: {what}"));
+        case.world.report.violation(format!("after the last fault: {what}"));
     }
 }
 
-/// What the nodes said in the final look, if they did not all say the same.
-fn disagreement(case: &Case<'_, '_>, key: Key) -> Option<String> {
-    let answers: Vec<(usize, u32)> = case.world.history.with(|records| {
-        let looks = records[case.looked_from..].iter().filter(|record| record.key == key);
-        let decided = looks.filter(|record| record.is_decided());
-        decided.filter_map(|record| Some((record.node, record.outcome?.remaining))).collect()
+/// The remaining hits that the nodes returned in the final read, if they differ.
+fn differing_counts(case: &Case<'_, '_>, key: Key) -> Option<String> {
+    let verdicts: Vec<(usize, u32)> = case.world.history.with(|records| {
+        let reads = records[case.final_read_from..].iter().filter(|record| record.key == key);
+        let decided = reads.filter(|record| record.is_decided());
+        decided.filter_map(|record| Some((record.node, record.response?.remaining))).collect()
     });
-    let asked = case.world.processes().filter(|process| process.listener.is_some()).count();
-    if answers.len() < asked {
-        return Some(format!("{key} is decided for {answers:?} of {asked} nodes"));
+    let joined = case.world.processes().filter(|process| process.listener.is_some()).count();
+    if verdicts.len() < joined {
+        return Some(format!(
+            "{key}: {} of {joined} nodes have a verdict: {verdicts:?}",
+            verdicts.len()
+        ));
     }
-    let is_equal = answers.windows(2).all(|pair| pair[0].1 == pair[1].1);
-    // A window may end between two looks.
-    let may_differ = !crate::world::is_lasting(key.kind) || case.scenario.may_fill_stores();
-    (!is_equal && !may_differ).then(|| format!("{key}: nodes differ in what is left: {answers:?}"))
+    let is_equal = verdicts.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    // A window may end between two reads.
+    let may_differ = !crate::world::outlasts_run(key.kind) || case.scenario.may_fill_stores();
+    (!is_equal && !may_differ)
+        .then(|| format!("{key}: nodes report different remaining hits: {verdicts:?}"))
 }

@@ -1,0 +1,140 @@
+//! Strict limits hold, and no admitted hit is lost or counted twice.
+
+use tidegate_limiter::engine::{State, decide};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+
+use super::Case;
+use crate::fault::Fault;
+use crate::history::Record;
+use crate::keys::{self, Key, Kind};
+use crate::scenario::{FORMING_MS, LOAD_MS, SETTLING_MS};
+
+/// A time such that no window of a day ends within a run.
+const ORACLE_START: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+/// Hits of one key.
+#[derive(Debug, Default)]
+struct Tally {
+    requested: u64,
+    /// Admitted by an owner, according to the responses.
+    by_owner: u64,
+    /// Admitted by the rule's `on_unavailable`.
+    fallbacks: u64,
+    /// Admitted by one exact node for the same requests.
+    by_oracle: u64,
+    /// Highest count that an owner returned in the final read; `None` without one.
+    counted: Option<u64>,
+    /// Admitted hits that may be lost; `None` without a bound.
+    lost_max: Option<u64>,
+}
+
+pub(super) fn check(case: &mut Case<'_, '_>) {
+    let tallies: Vec<(Key, Tally)> = case.world.history.with(|records| {
+        let strict = keys::checked().filter(|key| key.kind.is_strict());
+        strict.map(|key| (key, tally(case, key, records))).collect()
+    });
+    for (key, tally) in tallies {
+        for problem in problems(case, key, &tally) {
+            case.world.report.violation(format!("{key}: {problem}: {tally:?}"));
+        }
+    }
+    let two_owners_ms = case.world.report.two_owners_ms;
+    if two_owners_ms > 0 {
+        case.world
+            .report
+            .violation(format!("two nodes owned the same tokens for {two_owners_ms} ms"));
+    }
+}
+
+fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
+    let (requests, reads) = records.split_at(case.final_read_from);
+    let mut tally = Tally {
+        by_oracle: oracle_admitted(key, requests),
+        lost_max: case.guarantee.lost_max(
+            key,
+            requests,
+            &case.world.crashes,
+            &case.world.isolations,
+        ),
+        ..Tally::default()
+    };
+    for record in requests.iter().filter(|record| record.key == key) {
+        tally.requested += record.hits.unsigned_abs();
+        tally.by_owner += record.admitted_by_owner();
+        tally.fallbacks += record.admitted_by_fallback();
+    }
+    let reads = reads.iter().filter(|record| record.key == key && record.is_decided());
+    let left = reads.filter_map(|record| record.response.map(|response| response.remaining)).min();
+    tally.counted = left.map(|left| u64::from(key.kind.limit().saturating_sub(left)));
+    tally
+}
+
+fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
+    let Tally { requested, by_owner, fallbacks, by_oracle, counted, lost_max } = *tally;
+    let limit = u64::from(key.kind.limit());
+    let mut found = Vec::new();
+    // The shares of all nodes sum to the limit; each membership change creates new shares.
+    let fallback_max =
+        if key.kind == Kind::Shared { limit * (1 + membership_changes(case)) } else { 0 };
+    if fallbacks > fallback_max {
+        found.push("the fallback admitted more hits than it may");
+    }
+    let windows = if key.kind == Kind::Brief { windows(case) } else { 1 };
+    if lost_max.is_some_and(|lost| by_owner > limit * windows + lost) {
+        found.push("more hits admitted than the limit and the permitted loss");
+    }
+    if key.kind == Kind::Brief {
+        return found;
+    }
+    if let (Some(lost), Some(counted)) = (lost_max, counted)
+        && counted < limit.min(by_owner.saturating_sub(lost))
+    {
+        found.push("admitted hits are lost");
+    }
+    if counted.is_some_and(|counted| counted > requested) {
+        found.push("hits are counted twice");
+    }
+    // A hit that no replica confirmed in time is counted and refused.
+    let may_lack_confirmation = key.kind == Kind::Durable;
+    let is_exact = case.guarantee.is_exact && !may_lack_confirmation;
+    if is_exact && (by_owner != by_oracle || fallbacks > 0) {
+        found.push("verdicts differ from those of one exact node");
+    }
+    found
+}
+
+/// Number of membership changes.
+fn membership_changes(case: &Case<'_, '_>) -> u64 {
+    let changes = |fault: &Fault| {
+        matches!(fault, Fault::Start { .. } | Fault::Leave { .. } | Fault::Crash { .. })
+    };
+    case.scenario.incidents.iter().filter(|incident| changes(&incident.fault)).count() as u64
+}
+
+/// Largest number of windows of [`Kind::Brief`] that the clocks of all nodes can go through in a
+/// run.
+fn windows(case: &Case<'_, '_>) -> u64 {
+    let offset =
+        case.scenario.clock_offsets_ms.iter().map(|ms| ms.unsigned_abs()).max().unwrap_or(0);
+    // The decision clock slews at a tenth of the speed of time.
+    let duration = FORMING_MS + LOAD_MS + SETTLING_MS;
+    (duration + duration / 10 + 2 * offset) / (keys::BRIEF_SECONDS * 1_000) + 2
+}
+
+/// The oracle: hits of `key` that one exact node admits, of the requests in `records` that an owner
+/// decided, each applied at the time of its request.
+///
+/// Exact for windows that outlast the run: the number of admitted hits then does not depend on
+/// their order.
+fn oracle_admitted(key: Key, records: &[Record]) -> u64 {
+    let quota = key.kind.quota();
+    let mut state = State::Absent;
+    let mut admitted = 0;
+    for record in records.iter().filter(|record| record.key == key && record.is_authoritative()) {
+        let now = ORACLE_START.plus(Span::from_millis(record.at_ms));
+        if decide(&mut state, &quota, Hits::new(record.hits), now).allowed {
+            admitted += record.hits.unsigned_abs();
+        }
+    }
+    admitted
+}
