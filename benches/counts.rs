@@ -19,8 +19,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHasher, Options, SingleCheck, Store};
+use tidegate_limiter::store::{Counter, KeyHasher, OnFull, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 /// Iterations of a case.

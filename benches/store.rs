@@ -22,8 +22,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{self, ActorId, State};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, Options, SingleCheck, Store};
+use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, OnFull, Options, SingleCheck, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const KEYS: usize = 1_000_000;

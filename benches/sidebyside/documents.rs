@@ -1,8 +1,7 @@
 //! The documents with the latest results, `docs/benchmarks.json` and `docs/benchmarks.md`.
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use crate::measure::bounds;
 use crate::render;

@@ -1,7 +1,6 @@
 //! Shutdown by signals and by the end of standard input.
 
-use std::io;
-use std::thread;
+use std::{io, thread};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -22,7 +22,8 @@ use std::fmt;
 
 use http::header::HeaderName;
 use ipnet::IpNet;
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use tidegate_limiter::units::Span;
 
 use super::value::duration;

@@ -1,9 +1,8 @@
 //! Configuration errors. Every message is one line: where, what, and the fix.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use super::text::{one_line, variable};
 

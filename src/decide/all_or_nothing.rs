@@ -31,8 +31,10 @@
 use smallvec::SmallVec;
 use tidegate_limiter::units::{Hits, Timestamp};
 
+use super::check::VerdictSource;
 use super::decider::{Decided, Decider};
-use super::{check::VerdictSource, plan::PlannedCheck, status::is_within};
+use super::plan::PlannedCheck;
+use super::status::is_within;
 use crate::config::Envoy;
 
 /// The checks of a request that have limits, in its order.

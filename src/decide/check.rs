@@ -3,8 +3,13 @@
 use std::sync::{Arc, LazyLock};
 
 use smallvec::SmallVec;
-use tidegate_limiter::{descriptor::Descriptor, engine::Verdict, quota::Quota, units::Hits};
-use tidegate_rules::{book::Rule, metadata::Metadata, tally::Tallies};
+use tidegate_limiter::descriptor::Descriptor;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::units::Hits;
+use tidegate_rules::book::Rule;
+use tidegate_rules::metadata::Metadata;
+use tidegate_rules::tally::Tallies;
 
 use crate::config::Envoy;
 

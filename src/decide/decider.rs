@@ -1,26 +1,32 @@
 //! Decides one request: each descriptor on this node where possible, the rest concurrently by their
 //! owners.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate_cluster::{
-    environment::Clock, incarnation::Incarnation, mesh::Mesh, ownership::Ownership,
-    replication::Replicator, sync::Synchroniser,
-};
+use tidegate_cluster::environment::Clock;
+use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::ownership::Ownership;
+use tidegate_cluster::replication::Replicator;
+use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts, is_urgent};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
-use tidegate_rules::{rule::RuleStats, tally::Tallies};
+use tidegate_rules::rule::RuleStats;
+use tidegate_rules::tally::Tallies;
 
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
+use super::dedup_cache::DedupCache;
+use super::fallback;
+use super::negative_cache::NegativeCache;
 use super::plan::{PlannedCheck, Planner};
-use super::{dedup_cache::DedupCache, fallback, negative_cache::NegativeCache};
 use crate::config::Envoy;
 
 /// The settings of the decision path.

@@ -14,7 +14,8 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use tidegate_limiter::{engine::ActorId, store::Verdicts};
+use tidegate_limiter::engine::ActorId;
+use tidegate_limiter::store::Verdicts;
 
 /// Entries of all senders together; about 100 bytes each.
 const ENTRIES_MAX: usize = 65_536;

@@ -2,9 +2,10 @@
 
 use smallvec::SmallVec;
 use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::policy::OnUnavailable;
+use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Counter, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
-use tidegate_limiter::{policy::OnUnavailable, quota::Quota};
 use tidegate_ownership::route::Topology;
 
 use super::plan::PlannedCheck;

@@ -9,17 +9,20 @@
 //!   (`dedup_cache.rs`), and to no other node.
 //! - *Too late*: the rule's `on_unavailable` decides. The owner may still count the check, once.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass};
-use tidegate_limiter::{store::Verdicts, units::Hits};
+use tidegate_limiter::store::Verdicts;
+use tidegate_limiter::units::Hits;
 use tidegate_ownership::identity::NodeId;
 use tokio::time::Instant;
 
+use super::check::VerdictSource;
 use super::decider::{Decided, Decider, NoVerdict, Shared};
+use super::plan::PlannedCheck;
 use super::routing_attempts::{ATTEMPTS_MAX, Next, RoutingAttempts};
-use super::{check::VerdictSource, plan::PlannedCheck};
 
 /// The result of one attempt at one peer.
 enum Attempt {

@@ -4,17 +4,20 @@
 //! decided afterwards. A check that a peer sends again, because its connection broke before the
 //! reply, is answered from the [`DedupCache`](super::dedup_cache::DedupCache) and counts nothing.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
-use tidegate_cluster::{mesh::StreamClass, replication};
+use tidegate_cluster::replication;
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
-use super::{decider::Decider, dedup_cache::Once};
+use super::decider::Decider;
+use super::dedup_cache::Once;
 
 // === impl Decider: for peers ===
 

@@ -7,8 +7,10 @@ use smallvec::SmallVec;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::store::{Counter, KeyHash, KeyHasher};
 use tidegate_limiter::units::Hits;
+use tidegate_rules::Found;
 use tidegate_rules::book::{Book, Rule};
-use tidegate_rules::{Found, metadata::Metadata, tally::Tallies};
+use tidegate_rules::metadata::Metadata;
+use tidegate_rules::tally::Tallies;
 
 use super::check::CheckRequest;
 use crate::config::Envoy;

@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_limiter::policy::Scope;
-use tidegate_ownership::{identity::NodeId, route::Topology};
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::route::Topology;
 
 /// Most attempts for one verdict.
 pub(super) const ATTEMPTS_MAX: u32 = 64;

@@ -7,7 +7,8 @@
 
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::Algorithm;
-use tidegate_rules::{rule::RuleStats, tally::Outcome};
+use tidegate_rules::rule::RuleStats;
+use tidegate_rules::tally::Outcome;
 
 use super::check::{Status, VerdictSource};
 use super::decider::{Decided, Decider, Shared};

@@ -10,14 +10,16 @@
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
+use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Mode};
+use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Counter, CounterKind, LocalActor, SingleCheck, is_urgent};
 use tidegate_limiter::units::{Hits, Timestamp};
-use tidegate_limiter::{engine::Verdict, quota::Quota};
 
 use super::check::{THROTTLE_BATCH_MAX, Throttle, ThrottleRequest};
 use super::decider::{Decider, Shared};
-use super::{fallback, plan::PlannedCheck};
+use super::fallback;
+use super::plan::PlannedCheck;
 
 /// Checks that need other nodes, each with the index of its verdict.
 type Deferred = Vec<(usize, PlannedCheck)>;

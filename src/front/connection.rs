@@ -1,10 +1,16 @@
 //! One HTTP connection, from the accepted socket to its end.
 
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::{convert::Infallible, future::poll_fn, net::SocketAddr, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -13,12 +19,16 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::{net::TcpStream, time::Instant};
-use tokio_util::{io::InspectReader, sync::CancellationToken};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_util::io::InspectReader;
+use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt};
 
+use super::bounds::Bounds;
+use super::stats::ListenerStats;
 use super::timeouts::{Next, Timeouts};
-use super::{bounds::Bounds, stats::ListenerStats, tls::Tls};
+use super::tls::Tls;
 
 /// Smallest read buffer hyper accepts.
 const HTTP1_BUFFER_MIN: usize = 8 * 1024;

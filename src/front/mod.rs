@@ -19,7 +19,10 @@ pub mod tls;
 mod connection;
 mod timeouts;
 
-use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
 
 /// Health and metrics of the node, as listeners report them.
 pub trait Probes: Send + Sync + 'static {

@@ -30,7 +30,8 @@
 //! RateLimit: "login-1m";r=57;t=31, "login-1s";r=0;t=1
 //! ```
 
-use std::{cmp::Reverse, fmt::Write};
+use std::cmp::Reverse;
+use std::fmt::Write;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tidegate_limiter::engine::{Retry, Verdict};

@@ -8,14 +8,18 @@
 //! (HTTP/1 `Connection: close`, HTTP/2 GOAWAY), wait for at most `drain_timeout`, drop the rest and
 //! count it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::bounds::Bounds;
+use super::connection::Connection;
 pub use super::connection::{HttpService, Peer, Protocols};
 pub use super::stats::ListenerStats;
-use super::{bounds::Bounds, connection::Connection};
 
 /// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

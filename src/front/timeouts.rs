@@ -17,8 +17,9 @@
 //! check only needs to know whether there were any since the previous one, so the idle time is
 //! accurate to one check, at most `header_timeout`, and no request reads a clock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;

@@ -7,16 +7,20 @@
 //!
 //! TLS 1.2 is accepted too, because Envoy as a client offers nothing later by default.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::{fs::File, sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
-use rustls::{RootCertStore, pki_types::pem::PemObject};
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Grpc, UserError};

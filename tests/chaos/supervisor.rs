@@ -11,10 +11,9 @@ use std::{env, fs, thread};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::faults;
 use crate::network::{self, Network};
 use crate::options::Options;
-use crate::shell;
+use crate::{faults, shell};
 
 /// The required capabilities, by their bit in `CapEff`.
 const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (21, "CAP_SYS_ADMIN")];

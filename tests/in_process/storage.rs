@@ -1,11 +1,10 @@
 //! Counts on disk: what was written is read again, and no damaged file, folder or disk stops a node
 //! or makes it count wrongly.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fs, io};
 
 use proptest::prelude::*;
 use redb::backends::InMemoryBackend;
@@ -16,8 +15,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{AHEAD_MAX, ActorId};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, Cursor, KeyHasher, Options, Store, StoredCounter};
+use tidegate_limiter::store::{Counter, Cursor, KeyHasher, OnFull, Options, Store, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600 + 500);

@@ -1,11 +1,10 @@
 //! The command line: exit codes, one line on standard error, help, files.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::thread;
+use std::{fs, thread};
 
 use tidegate::admin::StatusReport;
 use tidegate::admin::report::{

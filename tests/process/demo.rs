@@ -1,11 +1,10 @@
 //! `tidegate demo`: what it shows holds, and it leaves nothing behind.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use tempfile::TempDir;
 use tidegate_testkit::exclusive;

@@ -2,9 +2,7 @@
 //! count.
 
 use tidegate::front::rls::message::Code;
-use tidegate_testkit::xds::Node;
-use tidegate_testkit::xds::Server;
-use tidegate_testkit::xds::{mistaken_rules, rules, state};
+use tidegate_testkit::xds::{Node, Server, mistaken_rules, rules, state};
 
 use crate::TIDEGATE;
 

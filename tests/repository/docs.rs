@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate::compat::envoy_ratelimit::statistics::prometheus;
 use tidegate::config;
-use tidegate_rules::load;
-use tidegate_rules::tally;
+use tidegate_rules::{load, tally};
 
 #[test]
 fn every_key_is_documented_with_its_variable() {

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use super::{Case, Plan, interleave, table};
 use crate::loadgen::resp::{KEY, Resp};
 use crate::loadgen::{End, Keys, Load, LoadResult, Pace};
-use crate::machine;
 use crate::peers::redis::{self, Setting};
 use crate::peers::tidegate::{Node, Setting as Tidegate};
 use crate::peers::{Limit, NEVER_REACHED, Target, throttlecrab, words};
-use crate::processes;
 use crate::results::Table;
+use crate::{machine, processes};
 
 pub const COLUMNS: [&str; 11] = [
     "p50 ms",

@@ -1,10 +1,9 @@
 //! gRPC with `h2load`, compared with a handler that does nothing.
 
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
+use std::{fs, io};
 
 use super::{Case, Plan, interleave, table};
 use crate::clients::Rls;

@@ -13,8 +13,9 @@ use governor::DefaultKeyedRateLimiter;
 use tidegate::decide::THROTTLE_BATCH_MAX;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, CounterKind, KeyHasher, Options, SingleCheck, Store};
+use tidegate_limiter::store::{
+    Counter, CounterKind, KeyHasher, OnFull, Options, SingleCheck, Store,
+};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::{Case, Plan, interleave, table};

@@ -1,11 +1,10 @@
 //! tidegate with default settings: a single node, and three.
 
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use tidegate::admin::StatusReport;
 

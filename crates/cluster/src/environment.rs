@@ -4,7 +4,10 @@
 //! file that reads the system's clocks or asks the system for randomness. The simulator provides
 //! its own, and so runs whole nodes deterministically.
 
-use std::{fmt::Debug, io, net::SocketAddr, sync::Arc};
+use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_limiter::units::Timestamp;

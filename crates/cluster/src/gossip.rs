@@ -10,7 +10,9 @@
 
 mod node_metadata;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
@@ -25,7 +27,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::node_metadata::{key_values, member};
-use crate::{environment::Net, incarnation::Incarnation, mesh::Mesh};
+use crate::environment::Net;
+use crate::incarnation::Incarnation;
+use crate::mesh::Mesh;
 
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -7,7 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tidegate_limiter::{engine::ActorId, units::Timestamp};
+use tidegate_limiter::engine::ActorId;
+use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -1,6 +1,7 @@
 //! What identifies a request: an ordered list of key/value entries, borrowed from the request.
 
-use crate::{quota::Quota, units::Hits};
+use crate::quota::Quota;
+use crate::units::Hits;
 
 /// One key/value pair. A rule matches keys; each value has a counter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@
 //! [`Timestamp`] is wall-clock time and [`Monotonic`] is monotonic time. There is no conversion
 //! between them.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 

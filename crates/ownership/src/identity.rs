@@ -5,7 +5,9 @@
 //! restarted node has lost its counts, so it must not continue the entry of its previous
 //! incarnation.
 
-use std::{fmt, hash::Hasher, sync::Arc};
+use std::fmt;
+use std::hash::Hasher;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;

@@ -4,7 +4,9 @@
 //! newest incarnation of each node, sorted by id, so two nodes that received the same metadata have
 //! equal views.
 
-use std::{collections::BTreeMap, hash::Hasher, net::SocketAddr};
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;

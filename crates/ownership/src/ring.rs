@@ -16,8 +16,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 
 use hashring::{DefaultHashBuilder, HashRing};
 
+use crate::identity::NodeId;
+use crate::membership::Member;
 use crate::ranges::{Range, Ranges};
-use crate::{identity::NodeId, membership::Member};
 
 #[derive(Clone, Debug, Default)]
 pub struct Ring {

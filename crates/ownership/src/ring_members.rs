@@ -1,11 +1,13 @@
 //! What one epoch of a ring means: its members, the tokens each one owns, and the voters.
 
-use std::{collections::BTreeMap, hash::Hasher};
+use std::collections::BTreeMap;
+use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
 use crate::identity::{Generation, NodeId};
-use crate::{quorum::Quorum, ranges::Ranges};
+use crate::quorum::Quorum;
+use crate::ranges::Ranges;
 
 /// The members and voters of one ring at one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -25,9 +25,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use tidegate_limiter::units::{Monotonic, Span};
 
+use crate::epoch::Epoch;
 use crate::identity::{Generation, NodeId};
 use crate::lease::{Lease, LeaseState, RecordedGrant};
-use crate::{epoch::Epoch, ranges::Ranges, ring_members::RingMembers};
+use crate::ranges::Ranges;
+use crate::ring_members::RingMembers;
 
 /// The state machine of one node on one ring.
 ///

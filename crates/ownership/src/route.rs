@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tidegate_limiter::{engine::ActorId, policy::Scope};
+use tidegate_limiter::engine::ActorId;
+use tidegate_limiter::policy::Scope;
 
 use crate::identity::{NodeId, node_actor, region_actor};
 use crate::membership::{KnownMembers, MemberState, View};

@@ -16,8 +16,9 @@ use std::collections::BTreeMap;
 
 use tidegate_limiter::units::{Span, Timestamp};
 
+use crate::identity::NodeId;
 use crate::membership::{KnownMembers, MEMBERS_MAX, View, Voter, VoterSet};
-use crate::{identity::NodeId, membership_table::MembershipTable};
+use crate::membership_table::MembershipTable;
 
 /// The voters, and the newcomers that are not yet voters.
 #[derive(Debug, Default)]

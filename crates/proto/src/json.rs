@@ -3,7 +3,8 @@
 //!
 //! Source: the protobuf JSON mapping, <https://protobuf.dev/programming-guides/json/>.
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use serde::ser::{Serialize, Serializer};

@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use super::book::Book;
 use super::error::{Error, Reason, Warnings};
+use super::fields::Fields;
+use super::keys::Section;
 use super::level::{Branch, Naming, Open};
 use super::rule::{Defaults, Rule};
 use super::yaml::{Mark, Node};
-use super::{book::Book, fields::Fields, keys::Section, limits, metadata, shape};
+use super::{limits, metadata, shape};
 
 /// Longest domain, key, value or name, in bytes. Listeners accept no longer ones by default.
 pub(super) const TEXT_BYTES_MAX: usize = 1024;

@@ -26,7 +26,8 @@ use std::sync::Arc;
 use tidegate_limiter::descriptor::Entry;
 
 use super::level::{Branch, Via};
-use super::{metadata::Metadata, rule::Rule};
+use super::metadata::Metadata;
+use super::rule::Rule;
 
 /// A match, explained.
 #[derive(Clone, Debug)]

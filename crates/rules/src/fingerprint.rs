@@ -4,7 +4,8 @@
 //! wildcards in the order of declaration because it affects matching. The key is fixed: the hash
 //! identifies rules and protects nothing.
 
-use std::{collections::BTreeMap, hash::Hasher};
+use std::collections::BTreeMap;
+use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 use tidegate_limiter::quota::Quota;

@@ -7,9 +7,10 @@ use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, SUB_WINDOWS_MA
 use tidegate_limiter::units::Span;
 
 use super::error::{Error, Reason, Warnings};
+use super::fields::Fields;
+use super::keys::Section;
 use super::rule::{Defaults, Rule};
 use super::yaml::{Kind, Node};
-use super::{fields::Fields, keys::Section};
 
 /// Most limits of one rule. They are decided together under one lock.
 pub(super) const LIMITS_MAX: usize = 8;

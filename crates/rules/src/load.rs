@@ -8,9 +8,11 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::book::Book;
+use super::compile::Compiler;
 use super::error::{Error, Reason};
+use super::rule::Defaults;
 use super::yaml::{self, Bounds, Node};
-use super::{book::Book, compile::Compiler, rule::Defaults};
 
 /// Most rule files.
 pub const FILES_MAX: usize = 1_000;

@@ -10,8 +10,9 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/stats/manager_impl.go` and `src/limiter/base_limiter.go`.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::RwLock;
 

@@ -37,18 +37,21 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, StatusCode, request::Parts};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, StatusCode};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::{engine::Retry, units::Hits};
+use tidegate_limiter::engine::Retry;
+use tidegate_limiter::units::Hits;
 
 use super::listener::{HttpListener, denied_status, problem, undecided};
 use super::original::{self, Ambiguous};
 use super::path;
+use crate::config::Auth;
 use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
 use crate::decide::{CheckRequest, Decide};
 use crate::front::bounds::{Bounds, Refusal};
+use crate::front::serve::Peer;
 use crate::front::{Probes, client_addr, render};
-use crate::{config::Auth, front::serve::Peer};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");

@@ -27,8 +27,9 @@ use tidegate_proto::rls::Code;
 
 use super::json;
 use super::listener::{self, HttpListener, Refused, denied_status, problem, read_body, undecided};
+use crate::decide::Decide;
+use crate::front::bounds::Refusal;
 use crate::front::{Probes, render, rls};
-use crate::{decide::Decide, front::bounds::Refusal};
 
 pub(super) async fn check<D: Decide, P: Probes>(
     State(listener): State<Arc<HttpListener<D, P>>>,

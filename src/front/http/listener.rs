@@ -11,8 +11,11 @@ use http::{Method, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 
+use crate::config::Auth;
 use crate::decide::{CheckRequest, CheckResponse, Decide};
-use crate::{config::Auth, front::bounds::Bounds, front::serve::ListenerStats, front::within};
+use crate::front::bounds::Bounds;
+use crate::front::serve::ListenerStats;
+use crate::front::within;
 
 /// The parts of the HTTP listener.
 #[derive(Debug)]

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::{body::Body, extract::State};
-use http::{StatusCode, header::CONTENT_TYPE};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
 
 use super::listener::{HttpListener, json};
 use crate::front::Probes;

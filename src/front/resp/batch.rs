@@ -3,13 +3,17 @@
 //! Consecutive `CL.THROTTLE`s are collected and decided by one call. Any other command flushes them
 //! first: it sees their counts, and its reply follows theirs.
 
-use tidegate_limiter::{descriptor::Descriptor, engine::Verdict, quota::Quota, units::Hits};
+use tidegate_limiter::descriptor::Descriptor;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::units::Hits;
 
 use super::command::{Command, command};
 use super::limit::{ThrottleLimit, reply};
+use super::listener::Listener;
 use super::read::{Limits, Read, Words, read};
+use super::reply::Replies;
 use super::session::{Next, Session};
-use super::{listener::Listener, reply::Replies};
 use crate::decide::{CheckRequest, Throttle, ThrottleRequest};
 use crate::front::bounds::Bounds;
 

@@ -19,8 +19,10 @@
 //! (five runs); with 4 clients 92,700 and 48,700, with one 12,690 and 13,350 (two runs). With GAP =
 //! 5, 20 or 50 us and 50 clients 147,800 to 150,200.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::task::{Poll, Waker};
-use std::{cell::Cell, future::poll_fn, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 

@@ -3,11 +3,13 @@
 //! A connection that waits holds no buffers except the beginning of an incomplete command: those
 //! for reading are the [`Buffers`] of its worker.
 
+use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::{cell::RefCell, future::poll_fn, sync::Arc};
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
@@ -15,8 +17,10 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use super::batch::{self, REPLIES_BYTES_MAX, Scratch};
+use super::busy_poll;
+use super::listener::Listener;
+use super::reply::Replies;
 use super::session::{Next, Session};
-use super::{busy_poll, listener::Listener, reply::Replies};
 use crate::decide::Throttle;
 
 /// Bytes of one read: a pipeline of some hundred commands.

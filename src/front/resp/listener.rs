@@ -1,11 +1,14 @@
 //! The settings of the RESP listener, shared by all its connections.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_limiter::policy::Mode;
 
 use super::session::Credentials;
-use crate::{config::Config, front::bounds::Bounds, front::stats::ListenerStats};
+use crate::config::Config;
+use crate::front::bounds::Bounds;
+use crate::front::stats::ListenerStats;
 
 #[derive(Debug)]
 pub struct Listener<D> {

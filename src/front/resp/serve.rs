@@ -8,16 +8,21 @@
 //! and close them, wait for at most `drain_timeout`, drop the rest and count it.
 
 use std::net::TcpStream as StdStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::{io, sync::Arc, thread};
+use std::{io, thread};
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::{runtime::Builder, task::JoinSet};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::busy_poll;
 use super::connection::{Connection, Drain};
-use super::{busy_poll, listener::Listener, session::Session};
+use super::listener::Listener;
+use super::session::Session;
 use crate::decide::Throttle;
 use crate::front::serve::{finish, pause_after};
 

@@ -17,7 +17,8 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `shouldRateLimitWorker`.
 
-use tidegate_limiter::{quota::Algorithm, units::Span};
+use tidegate_limiter::quota::Algorithm;
+use tidegate_limiter::units::Span;
 use tidegate_proto::rls::{
     Code, DescriptorStatus, Duration, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse,
     Unit,

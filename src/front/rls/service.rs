@@ -3,22 +3,28 @@
 //! The most frequent call takes the shortest path: calls of the rate limit service are read and
 //! answered by [`unary`], everything else goes through tonic's router.
 
-use std::{convert::Infallible, fmt, sync::Arc, sync::atomic::Ordering};
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::{Body as HttpBody, Incoming};
 use tidegate_proto::rls::{RateLimitRequest, RateLimitResponse, SERVICE_NAME, SHOULD_RATE_LIMIT};
-use tonic::{Status, service::Routes};
+use tonic::Status;
+use tonic::service::Routes;
 use tower::{ServiceExt, service_fn};
 
+use super::health::Health;
 use super::request::{check_request, descriptors, overrides_ignored};
+use super::response::envoy_response;
 use super::unary::{self, Body};
-use super::{health::Health, response::envoy_response};
+use crate::decide::Decide;
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::{HttpService, ListenerStats};
-use crate::{decide::Decide, front::within};
+use crate::front::within;
 
 /// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,13 +11,11 @@ use tidegate::xds::Client;
 use tidegate_cluster::environment::Entropy;
 use tidegate_limiter::units::Span;
 use tidegate_proto::google::protobuf::value::Kind;
-use tidegate_proto::xds::TYPE_URL;
-use tidegate_proto::xds::{DiscoveryRequest, DiscoveryResponse};
+use tidegate_proto::xds::{DiscoveryRequest, DiscoveryResponse, TYPE_URL};
 use tidegate_rules::load;
 use tidegate_rules::rule::{Rule, RuleStats};
 use tidegate_testkit::wait::in_time;
-use tidegate_testkit::xds::Server;
-use tidegate_testkit::xds::{mistaken_rules, rules, state};
+use tidegate_testkit::xds::{Server, mistaken_rules, rules, state};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

@@ -7,8 +7,7 @@ use tidegate::config::Xds;
 use tidegate::reload::current::Status;
 use tidegate_cluster::pki::{self, Overwrite, Validity};
 use tidegate_limiter::units::Span;
-use tidegate_testkit::xds::Server;
-use tidegate_testkit::xds::{rules, state};
+use tidegate_testkit::xds::{Server, rules, state};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use super::follow::{Follower, xds};

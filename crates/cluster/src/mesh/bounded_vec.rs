@@ -3,7 +3,8 @@
 //! The deserializer of `SmallVec` reserves the length that the sender claims, so a frame of ten
 //! bytes could claim all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

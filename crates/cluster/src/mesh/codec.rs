@@ -13,7 +13,8 @@
 //! process. Bytes left over behind the body are an error.
 
 use bytes::{Buf, Bytes, BytesMut};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The version of every frame. A peer with another version is refused in the hello, so later frames
 /// of another version are errors.

@@ -5,13 +5,18 @@
 //! that depends on another node ([`ServiceReply::Deferred`]) does not delay those behind it:
 //! replies carry the number of their call, so their order does not matter.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
-use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use quinn::{RecvStream, SendStream};
-use tidegate_ownership::{Epochs, OwnershipStatus, identity::NodeId};
-use tokio::{task::JoinSet, time::Instant};
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::{Epochs, OwnershipStatus};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::codec;
 use super::peer::{Peer, UNREACHABLE_AFTER};

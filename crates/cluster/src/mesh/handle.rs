@@ -1,8 +1,10 @@
 //! The handle of the mesh: calls and messages to peers; accepting and dialing, from an incoming
 //! connection or a dial request to an established peer.
 
-use std::sync::{Arc, atomic::AtomicU64};
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use quinn::{Connection, Endpoint, Incoming};
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -12,13 +14,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::{self, Service};
 use super::hello::{self, Error as HelloError, Expected, HELLO_TIMEOUT};
+use super::peer::Peer;
 use super::registry::{Admission, DialOutcome, Registry};
 use super::rpc_stream::{CallError, StreamClass};
+use super::tls;
 use super::wire::{self, Call, Hello, Reply, close_code};
-use super::{peer::Peer, tls};
+use crate::count;
 use crate::environment::{Clock, Environment};
+use crate::incarnation::Incarnation;
 use crate::pki::{Identity, MESH_NAME};
-use crate::{count, incarnation::Incarnation};
 
 #[derive(Debug)]
 pub struct Options {

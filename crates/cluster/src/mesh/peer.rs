@@ -1,7 +1,8 @@
 //! An established peer: its identity, its two streams, and what its pings measured.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use quinn::Connection;
 use tidegate_limiter::units::Timestamp;

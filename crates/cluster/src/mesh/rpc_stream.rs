@@ -7,8 +7,10 @@
 //!
 //! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use parking_lot::Mutex;

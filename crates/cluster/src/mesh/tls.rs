@@ -5,7 +5,8 @@
 //! verifies the mesh name with the stock verifier. The hello says which node answered, and is
 //! checked against the certificate.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, TransportConfig, VarInt};

@@ -11,7 +11,8 @@ use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus, ranges::Ranges};
+use tidegate_ownership::ranges::Ranges;
+use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus};
 
 use super::bounded_vec;
 

@@ -7,7 +7,8 @@
 //! machines have frozen or released.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,19 +18,25 @@ use tidegate_limiter::store::{KeyHash, Store};
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{KnownMembers, Member, MemberState, View};
+use tidegate_ownership::membership_table::TableEntry;
+use tidegate_ownership::route::Topology;
 use tidegate_ownership::{
     Epoch, Epochs, HandoffReply, LeaseState, LiveMember, MembershipTable, OwnershipStatus, Quorum,
     QuorumRule, RecordedGrant, RingMember, RingMembers, RingOwnership, TransferStep, VoterSet,
-    Voters, membership_table::TableEntry, route::Topology,
+    Voters,
 };
 use tokio::sync::{Notify, watch};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::handle::{OwnedRanges, Ownership};
+use crate::count;
+use crate::environment::Clock;
+use crate::incarnation::Incarnation;
 use crate::mesh::wire::{Call, Handoff, HandoffStep, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
-use crate::{count, environment::Clock, incarnation::Incarnation, replication::Replicator};
+use crate::replication::Replicator;
 
 /// All but the region must be the same on every node.
 #[derive(Clone, Debug)]

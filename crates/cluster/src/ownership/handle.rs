@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use tidegate_limiter::{policy::Scope, units::Monotonic};
-use tidegate_ownership::{Epoch, identity::NodeId, ranges::Ranges};
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::units::Monotonic;
+use tidegate_ownership::Epoch;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::ranges::Ranges;
 use tokio::time::Instant;
 
 /// What this node may decide, per ring; cheap to clone.

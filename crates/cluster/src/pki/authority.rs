@@ -12,7 +12,8 @@ use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::name::is_label;
 use time::OffsetDateTime;
 
-use super::{Error, verify::MESH_NAME};
+use super::Error;
+use super::verify::MESH_NAME;
 
 /// The subject of every authority. It is constant, so that an authority can be restored from its
 /// key alone. Authorities are told apart by their keys, not by this name.

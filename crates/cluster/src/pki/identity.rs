@@ -1,10 +1,13 @@
 //! What a node authenticates with, loaded once at start-up and refused if peers would refuse it.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{RootCertStore, pki_types::pem::PemObject, sign::CertifiedKey};
+use rustls::sign::CertifiedKey;
 use serde::Deserialize;
 use tidegate_limiter::units::Timestamp;
 

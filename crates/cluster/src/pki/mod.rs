@@ -21,7 +21,8 @@ mod files;
 mod identity;
 mod verify;
 
-use std::{fmt::Display, path::Path};
+use std::fmt::Display;
+use std::path::Path;
 
 pub use authority::{Authority, Issued, Validity};
 pub use files::{

@@ -1,6 +1,8 @@
 //! Verifies a certificate against its authority at a given time, as a peer does.
 
-use std::{fmt::Display, path::Path, time::Duration};
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
@@ -8,7 +10,8 @@ use tidegate_limiter::units::Timestamp;
 use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::{Error, authority::Validity};
+use super::Error;
+use super::authority::Validity;
 
 /// The name that every node certificate carries and that peers dial by.
 pub const MESH_NAME: &str = "mesh.tidegate";

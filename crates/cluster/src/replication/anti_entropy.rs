@@ -10,16 +10,19 @@
 //! keys do not starve lost ones, and begins as soon as a new snapshot may be taken.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_limiter::store::{Cursor, KeyHash};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 
 use super::digest::{DigestSnapshot, are_valid_digests, bucket, fingerprint};
-use super::{replicator::Replicator, targets::Targets};
+use super::replicator::Replicator;
+use super::targets::Targets;
+use crate::count;
+use crate::mesh::StreamClass;
 use crate::mesh::wire::{Call, DIGESTS_MAX, Digest, Reply};
-use crate::{count, mesh::StreamClass};
 
 /// The pause after a round that sent every key that differed.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -12,10 +12,13 @@
 //! **Example.** 200,000 keys between two nodes are some 49 per bucket. One lost message of 1,024
 //! keys is found by comparing 32 KiB, and costs some ten messages.
 
-use std::{collections::BTreeMap, hash::Hasher};
+use std::collections::BTreeMap;
+use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-use tidegate_limiter::{engine::State, store::KeyHash, units::Timestamp};
+use tidegate_limiter::engine::State;
+use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
 
 use super::targets::Targets;

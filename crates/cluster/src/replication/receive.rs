@@ -12,11 +12,15 @@
 //! A state of the distant future would displace present counts and deny its key for years; one that
 //! expires too early would be dropped while it still counts.
 
+use tidegate_limiter::engine::State;
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::{DRAIN_MAX, WINDOW_MAX};
 use tidegate_limiter::store::{KeyHash, MergeOutcome, StoredCounter};
 use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_limiter::{engine::State, policy::Scope};
-use tidegate_ownership::{HandoffReply, identity::NodeId, membership::Member, route::Topology};
+use tidegate_ownership::HandoffReply;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::membership::Member;
+use tidegate_ownership::route::Topology;
 
 use super::replicator::Replicator;
 use crate::count;
@@ -91,8 +95,7 @@ mod tests {
     use tidegate_limiter::engine::{ActorCounters, Tat};
     use tidegate_limiter::policy::Mode;
     use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
-    use tidegate_limiter::store::OnFull;
-    use tidegate_limiter::store::{Counter, KeyHasher, Options, Store};
+    use tidegate_limiter::store::{Counter, KeyHasher, OnFull, Options, Store};
     use tidegate_limiter::units::Hits;
 
     use super::*;

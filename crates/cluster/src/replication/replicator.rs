@@ -1,19 +1,26 @@
 //! The replicator's state, and the loop that sends changes at an interval.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_limiter::{store::Store, units::Span};
-use tidegate_ownership::{identity::NodeId, route::Topology};
-use tokio::{sync::Notify, task::JoinSet, time::MissedTickBehavior};
+use tidegate_limiter::store::Store;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::route::Topology;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::digest::DigestSnapshot;
+use super::send_queue::SendQueue;
 use super::targets::{Subscribers, Targets};
-use super::{digest::DigestSnapshot, send_queue::SendQueue};
-use crate::{environment::Clock, mesh::Mesh};
+use crate::environment::Clock;
+use crate::mesh::Mesh;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {

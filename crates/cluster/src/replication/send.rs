@@ -3,16 +3,21 @@
 //! copy of its counters.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
-use tidegate_limiter::{engine::Verdict, units::Hits};
-use tidegate_ownership::{identity::NodeId, ranges::Ranges};
+use tidegate_limiter::units::Hits;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::ranges::Ranges;
 use tokio::task::JoinSet;
 
-use super::{replicator::Replicator, send_queue::SendQueue};
+use super::replicator::Replicator;
+use super::send_queue::SendQueue;
 use crate::count;
 use crate::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::mesh::{CallError, StreamClass};

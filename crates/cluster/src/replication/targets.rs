@@ -13,8 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_limiter::{policy::Scope, store::KeyHash};
-use tidegate_ownership::{identity::NodeId, ranges::Ranges, ring::Ring, route::Topology};
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::KeyHash;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::ranges::Ranges;
+use tidegate_ownership::ring::Ring;
+use tidegate_ownership::route::Topology;
 
 /// The replicas of every key for one topology and one set of reachable peers. Immutable but for its
 /// caches.

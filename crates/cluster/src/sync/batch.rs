@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_limiter::{engine::Delta, store::KeyHash};
+use tidegate_limiter::engine::Delta;
+use tidegate_limiter::store::KeyHash;
 use tidegate_ownership::identity::NodeId;
 
 use crate::mesh::wire::{SYNC_ENTRIES_MAX, SyncEntry, SyncRole};
@@ -68,8 +69,7 @@ mod tests {
     use bytes::BytesMut;
     use crdts::VClock;
     use tidegate_limiter::engine::ActorId;
-    use tidegate_limiter::engine::delta::ACTOR_COUNT_MAX;
-    use tidegate_limiter::engine::delta::DeltaSlice;
+    use tidegate_limiter::engine::delta::{ACTOR_COUNT_MAX, DeltaSlice};
 
     use super::*;
     use crate::mesh::codec;

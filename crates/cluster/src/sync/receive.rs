@@ -8,9 +8,11 @@ use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{NodeId, node_actor};
 
 use super::actor_authority::{Accepted, ActorAuthority};
-use super::{batch::ACTORS_PER_MESSAGE_MAX, synchroniser::Synchroniser};
+use super::batch::ACTORS_PER_MESSAGE_MAX;
+use super::synchroniser::Synchroniser;
+use crate::count;
+use crate::mesh::Peer;
 use crate::mesh::wire::{Reply, SYNC_ENTRIES_MAX, Sync, SyncEntry, SyncRole};
-use crate::{count, mesh::Peer};
 
 impl Synchroniser {
     /// Merges counters that a peer sent. The reply to a node or to another region's owner has an

@@ -1,22 +1,29 @@
 //! The synchroniser's state, its rounds, and the sending side.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::{ops::Bound, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};
 use tidegate_limiter::store::{BackgroundScan, Cursor, KeyHash, SYNC_SLACK_DIVISOR, Store};
 use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
-use tidegate_ownership::{membership::Member, route::Topology};
-use tokio::{sync::Notify, task::JoinSet, time::MissedTickBehavior};
+use tidegate_ownership::membership::Member;
+use tidegate_ownership::route::Topology;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Batches};
+use crate::count;
+use crate::environment::Clock;
+use crate::incarnation::Incarnation;
 use crate::mesh::wire::{Call, Reply, Sync, SyncRole};
 use crate::mesh::{Mesh, StreamClass};
-use crate::{count, environment::Clock, incarnation::Incarnation};
 
 /// How often counters are sent.
 #[derive(Clone, Copy, Debug)]

@@ -37,7 +37,8 @@
 //! Source: Shapiro et al., "A comprehensive study of convergent and commutative replicated data
 //! types", INRIA RR-7506, 2011, section 3.1.
 
-use std::{cmp::Ordering, collections::BTreeSet};
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use crdts::{CmRDT, Dot, VClock};
 use serde::{Deserialize, Serialize};

@@ -11,8 +11,10 @@ use smallvec::SmallVec;
 
 use super::actor_counters::{ActorCounters, MergeStats};
 use super::delta::{ActorId, Delta};
+use super::fixed_window;
 use super::slices::{Slices, take_refund};
-use super::{fixed_window, state::State, verdict::Verdict};
+use super::state::State;
+use super::verdict::Verdict;
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
 

@@ -39,8 +39,10 @@
 //! Source: Turner 1986 for the meter (ITU-T I.371 annex A.1.2, "continuous-state leaky bucket");
 //! nginx `limit_req` for the queue with a bounded wait.
 
+use super::bucket;
+use super::state::State;
 use super::tat::{Rate, Tat, Wait};
-use super::{bucket, state::State, verdict::Update};
+use super::verdict::Update;
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 

@@ -39,9 +39,11 @@
 
 use smallvec::SmallVec;
 
+use super::fixed_window;
 use super::slices::{Slices, take_refund};
+use super::state::State;
+use super::sub_windows::SubWindows;
 use super::verdict::{Update, Verdict};
-use super::{fixed_window, state::State, sub_windows::SubWindows};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 

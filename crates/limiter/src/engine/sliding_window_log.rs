@@ -32,8 +32,9 @@
 //! Source: Figma, "An alternative approach to rate limiting", 2017, which names the algorithm and
 //! its cost.
 
+use super::log::Log;
+use super::state::State;
 use super::verdict::{Retry, Verdict};
-use super::{log::Log, state::State};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 

@@ -21,7 +21,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{actor_counters::ActorCounters, log::Log, sub_windows::SubWindows, tat::Tat};
+use super::actor_counters::ActorCounters;
+use super::log::Log;
+use super::sub_windows::SubWindows;
+use super::tat::Tat;
 
 /// The stored form of one counter, 16 bytes.
 ///

@@ -21,9 +21,13 @@
 use smallvec::SmallVec;
 
 use super::counting_mode::{CheckParams, LocalActor};
+use super::key::Counter;
 use super::overflow::{Overflow, Placement, refusal, shared_counter};
+use super::queues::Queues;
+use super::shard::Shard;
+use super::sharded::Store;
+use super::slot::Slot;
 use super::sync::{record_check, slice_expiry};
-use super::{key::Counter, queues::Queues, shard::Shard, sharded::Store, slot::Slot};
 use crate::engine::{State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};

@@ -6,9 +6,12 @@
 //!   since they were last written. Only those are kept over a restart.
 //! - **Handoff** and anti-entropy scan all keys of a token range.
 
+use super::key::KeyHash;
+use super::shard::Shard;
+use super::sharded::Store;
 use super::slot::{Meta, Slot};
-use super::{key::KeyHash, shard::Shard, sharded::Store};
-use crate::{engine::State, units::Timestamp};
+use crate::engine::State;
+use crate::units::Timestamp;
 
 /// Slots that one step of a scan looks at, under one lock.
 const SCAN_SLOTS: usize = 1_024;

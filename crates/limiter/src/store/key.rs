@@ -15,8 +15,10 @@ use std::hash::Hasher;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use crate::descriptor::Entry;
 use crate::policy::{Mode, Scope};
-use crate::{descriptor::Entry, quota::Quota, units::Span};
+use crate::quota::Quota;
+use crate::units::Span;
 
 /// The identity of one counter.
 #[derive(

@@ -13,8 +13,10 @@ use std::hash::{Hash, Hasher};
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use super::counting_mode::CheckParams;
 use super::key::{Counter, KeyHash};
-use super::{counting_mode::CheckParams, options::OnFull, shard::Shard};
+use super::options::OnFull;
+use super::shard::Shard;
 use crate::engine::{Retry, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};

@@ -13,7 +13,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{key::KeyHash, prefetch::prefetch, slot::Slot};
+use super::key::KeyHash;
+use super::prefetch::prefetch;
+use super::slot::Slot;
 
 /// Slots of a page: 7,160 bytes, which with the allocator's own word fill 7 KiB, a size class of
 /// jemalloc.

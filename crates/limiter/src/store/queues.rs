@@ -20,8 +20,9 @@
 
 use std::collections::VecDeque;
 
+use super::key::KeyHash;
 use super::slot::{Meta, Slot, SyncPriority};
-use super::{key::KeyHash, table::Table};
+use super::table::Table;
 use crate::engine::{ActorCounters, State};
 
 /// Most keys of each priority in a queue, 16 KiB each. A shard holds some 4,096 keys, and for a

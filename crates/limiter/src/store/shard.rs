@@ -14,8 +14,12 @@
 //! [`SWEEP_WHEN_FULL`] slots for expired ones. A slot that matters is never evicted: otherwise a
 //! flood of new keys could reset a limited one.
 
-use super::{key::KeyHash, queues::Queues, slot::Slot, table::Table};
-use crate::{engine::State, units::Timestamp};
+use super::key::KeyHash;
+use super::queues::Queues;
+use super::slot::Slot;
+use super::table::Table;
+use crate::engine::State;
+use crate::units::Timestamp;
 
 /// Fewest slots of a sweep on behalf of checks.
 const SWEEP_BATCH: usize = 32;

@@ -5,10 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{
-    key::KeyHash, options::Options, overflow::Overflow, pages::PageIndex, prefetch::prefetch,
-    queues::Queues, shard::Shard, slot::Slot,
-};
+use super::key::KeyHash;
+use super::options::Options;
+use super::overflow::Overflow;
+use super::pages::PageIndex;
+use super::prefetch::prefetch;
+use super::queues::Queues;
+use super::shard::Shard;
+use super::slot::Slot;
 use crate::units::Timestamp;
 
 /// Slots that [`Store::expire`] looks at under one lock.

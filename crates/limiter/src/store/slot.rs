@@ -1,7 +1,8 @@
 //! One slot of a table: a counter in 40 bytes, on one or two cache lines.
 
 use super::key::KeyHash;
-use crate::{engine::State, units::Timestamp};
+use crate::engine::State;
+use crate::units::Timestamp;
 
 /// A vacant or occupied slot of a [`Table`](super::table::Table).
 #[derive(Debug, Default)]

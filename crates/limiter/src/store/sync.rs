@@ -34,9 +34,11 @@
 //! the next round, which sends all 34.
 
 use super::copies::{Cursor, MergeOutcome, StoredCounter};
+use super::counting_mode::CheckParams;
+use super::key::KeyHash;
 use super::queues::{Queues, send_eventual};
+use super::sharded::Store;
 use super::slot::{Meta, Slot, SyncPriority};
-use super::{counting_mode::CheckParams, key::KeyHash, sharded::Store};
 use crate::engine::{ActorCounters, Delta, State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Span, Timestamp};

@@ -21,10 +21,12 @@
 //! **Collisions:** tags are keyed hashes, so clients cannot construct collisions; many collisions
 //! would make the table slow, never wrong.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
+use std::sync::Arc;
 
+use super::key::KeyHash;
 use super::pages::{PAGE_SLOTS, PageIndex, Pages, home};
-use super::{key::KeyHash, slot::Slot};
+use super::slot::Slot;
 
 /// Most keys per ten homes. At nine a search looks at 5.5 slots on average (`(1 + 1/(1-load)) /
 /// 2`), in some four adjacent cache lines.

@@ -3,8 +3,7 @@
 
 use tidegate_limiter::engine::{ActorId, Delta};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHash, Options, Store};
+use tidegate_limiter::store::{Counter, KeyHash, OnFull, Options, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NODES: usize = 3;

@@ -3,8 +3,9 @@
 
 use tidegate_limiter::engine::{Retry, State, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHash, MergeOutcome, Options, Store, StoredCounter};
+use tidegate_limiter::store::{
+    Counter, KeyHash, MergeOutcome, OnFull, Options, Store, StoredCounter,
+};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);

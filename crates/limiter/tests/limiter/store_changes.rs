@@ -7,9 +7,8 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{ActorId, State};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
 use tidegate_limiter::store::{
-    Counter, Cursor, KeyHash, KeyHasher, MergeOutcome, Options, Store, StoredCounter,
+    Counter, Cursor, KeyHash, KeyHasher, MergeOutcome, OnFull, Options, Store, StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 

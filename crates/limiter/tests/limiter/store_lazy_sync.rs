@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use tidegate_limiter::engine::{ActorCounters, ActorId};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
 use tidegate_limiter::store::{
-    BackgroundScan, Counter, KeyHash, LocalActor, Options, SYNC_SLACK_DIVISOR, Store,
+    BackgroundScan, Counter, KeyHash, LocalActor, OnFull, Options, SYNC_SLACK_DIVISOR, Store,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 

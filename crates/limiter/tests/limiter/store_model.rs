@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use tidegate_limiter::engine::{self, ActorId, State};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, Cursor, KeyHash, Options, Store};
+use tidegate_limiter::store::{Counter, Cursor, KeyHash, OnFull, Options, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const ME: ActorId = ActorId::new(1);

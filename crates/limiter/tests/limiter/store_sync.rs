@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, Cursor, KeyHash, MergeOutcome, Options, Store, is_urgent};
+use tidegate_limiter::store::{
+    Counter, Cursor, KeyHash, MergeOutcome, OnFull, Options, Store, is_urgent,
+};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const ME: ActorId = ActorId::new(1);

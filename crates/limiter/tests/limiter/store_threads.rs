@@ -5,8 +5,7 @@ use std::thread;
 
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::OnFull;
-use tidegate_limiter::store::{Counter, KeyHash, Options, Store};
+use tidegate_limiter::store::{Counter, KeyHash, OnFull, Options, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);

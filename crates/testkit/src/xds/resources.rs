@@ -1,11 +1,10 @@
 //! Resources and responses of a management server.
 
 use prost::Message;
-use tidegate_proto::xds::TYPE_URL;
 use tidegate_proto::xds::rls_conf::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
-use tidegate_proto::xds::{Any, DiscoveryResponse};
+use tidegate_proto::xds::{Any, DiscoveryResponse, TYPE_URL};
 
 /// Rules of a domain: `limit` a year for `k`, so that no test sees the next window.
 pub fn rules(domain: &str, limit: u32) -> RateLimitConfig {

@@ -6,8 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::{Stream as ResponseStream, stream};
-use tidegate_proto::xds::STREAM_AGGREGATED_RESOURCES;
-use tidegate_proto::xds::{DiscoveryRequest, DiscoveryResponse};
+use tidegate_proto::xds::{DiscoveryRequest, DiscoveryResponse, STREAM_AGGREGATED_RESOURCES};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
