@@ -4,7 +4,8 @@
 //! moment the ping was *sent*. The voter granted it later than that and keeps its promise for a
 //! whole span, so it keeps it at least as long as this node relies on it.
 //!
-//! A grant names the serial of this node's entry in the voter's membership table. The lease
+//! A grant names the *serial* of this node's entry in the voter's membership table, a number that
+//! each new entry gets. The lease
 //! *records* the serials it relies on. As long as a quorum grants under recorded serials, no quorum
 //! has evicted this node in between, and the lease is [held](LeaseState::Held). When a quorum
 //! grants, but not under recorded serials, a quorum may have evicted this node in between and other
@@ -12,10 +13,12 @@
 //! drops all it held.
 //!
 //! A new serial that appears while the lease is held is recorded one span after it was first seen.
-//! Its voter had evicted this node before, and for one span another node may still count that
-//! voter's old epoch: `b` evicts `a`, and `c` learns of it; `b` recognises `a` again; `d` evicts
-//! `a`, and `c` learns of it, counts `b` and `d`, and claims. Had `a` replaced the grants of `d` by
-//! those of `b` at once, it would not have noticed.
+//! That voter had evicted this node, and for one span another node may still count the voter's old
+//! epoch. Example:
+//!
+//! 1. `b` evicts `a`, and `c` receives that epoch. `b` then recognises `a` again.
+//! 2. `d` evicts `a`. `c` receives that epoch too, counts `b` and `d` as a quorum, and claims.
+//! 3. If `a` had replaced the grants of `d` by those of `b` at once, its lease would seem held.
 //!
 //! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only
 //! the first. The lease is valid until 500 ms, because `a` and `b` are a quorum.

@@ -12,7 +12,7 @@
 //! - [`load`]: from files or trees to a book. [`yaml`]: the reader, with positions and bounds.
 //! - [`book`]: the immutable set of rules and its lookup; [`rule`]: one rule and its statistics.
 //! - [`error`]: what is wrong, where, and what to do; [`keys`]: every key and where it belongs.
-//! - [`metadata`], [`tally`], [`compat`]: what envoyproxy/ratelimit has beside limits.
+//! - [`metadata`], [`tally`]: what envoyproxy/ratelimit has beside limits.
 //!
 //! ```
 //! use tidegate_limiter::descriptor::Entry;

@@ -5,7 +5,7 @@
 //! a state may have seen a time that much later, and may expire no later than its kind can:
 //!
 //! ```text
-//! seen    ≤ now + AHEAD_MAX                      (State::seen_by)
+//! seen    ≤ now + AHEAD_MAX                      (State::last_update_from_expiry)
 //! expires ≤ now + AHEAD_MAX + 2 × the longest window     or, of a bucket, + the longest drain
 //! ```
 //!

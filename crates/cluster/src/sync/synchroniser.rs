@@ -87,7 +87,7 @@ const ROUND_KEYS_MAX: usize = 16_384;
 /// Keys that one step of a scan of the store takes.
 const SCAN_KEYS: usize = 1_024;
 /// How long one scan of all keys takes, and so the greatest age of what a peer shows for a key far
-/// from its limit. At one message a minute a key costs a thousandth of one a round.
+/// from its limit. One message a minute is about a thousandth of one in each round.
 const SCAN_TIME: Duration = Duration::from_secs(60);
 /// How long a message waits for its reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

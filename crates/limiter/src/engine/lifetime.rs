@@ -49,9 +49,9 @@ impl State {
 
     /// A lower bound of the time of the last change.
     ///
-    /// A state of the far future would push present counts out when it is merged, and time would
-    /// stand still for its key. A receiver of states rejects those whose last update is further
-    /// ahead of its own clock than clocks may differ.
+    /// Merging a state of the far future would replace present counts, and time would stand still
+    /// for its key. A receiver of states rejects those whose last update is further ahead of its
+    /// own clock than clocks may differ.
     pub fn last_update(&self, quota: &Quota) -> Timestamp {
         let start = |index: u64, length: Span| {
             Timestamp::from_nanos(index.saturating_mul(length.as_nanos()))

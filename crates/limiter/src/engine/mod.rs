@@ -24,16 +24,7 @@
 //! *bucket* is a token bucket or a leaky bucket, never a part of time. A *slot* belongs to the hash
 //! table of [`crate::store`] and does not occur here.
 //!
-//! # How to add an algorithm
-//!
-//! 1. [`Algorithm`]: append a variant, its name, and an entry in `ALL`.
-//! 2. [`Quota::new`]: validate the parts that it accepts.
-//! 3. `engine/<name>.rs`: `evaluate` (new state and verdict), with formula, example, bound, source.
-//!    `gcra.rs` and `token_bucket.rs` hold documentation alone: `bucket.rs` evaluates both.
-//! 4. [`decide`] and [`preview`] in this file: one arm each.
-//! 5. Only for a new form of state: append a [`State`] variant, then follow the compiler through
-//!    `state.rs` (size, join, digest) and `lifetime.rs` (expiry, plausibility).
-//! 6. `tests/limiter/engine_laws.rs`: add it to the list of quotas; every law then covers it.
+//! How to add an algorithm is described in CONTRIBUTING.md of the repository.
 
 // Public for their documentation: each algorithm holds its formula, example and bound.
 pub mod fixed_window;
