@@ -12,6 +12,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use backon::BackoffBuilder;
+use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass};
 use tidegate_limiter::store::Verdicts;
@@ -116,10 +118,9 @@ impl Decider {
         message: impl Fn() -> Check,
         deadline: Instant,
     ) -> Result<Verdicts, NoVerdict> {
-        let mut pause = RECONNECT_MIN;
-        for _ in 0..ATTEMPTS_MAX {
+        let pauses = exponential(RECONNECT_MIN, RECONNECT_MAX).build();
+        for pause in pauses.take(ATTEMPTS_MAX as usize) {
             wait(pause, deadline).await?;
-            pause = (pause * 2).min(RECONNECT_MAX);
             let Some(peer) = mesh.peer(&broken.id) else { continue };
             if peer.generation != broken.generation {
                 // The count of the old incarnation is lost, or survives at its replicas: another

@@ -20,7 +20,9 @@
 
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff};
 use smallvec::SmallVec;
+use tidegate_cluster::backoff::exponential;
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::route::Topology;
@@ -61,7 +63,7 @@ pub(super) struct RoutingAttempts {
     was_refused: bool,
     /// Attempts in all rounds so far.
     pub(super) count: u32,
-    pause: Duration,
+    pauses: ExponentialBackoff,
 }
 
 impl RoutingAttempts {
@@ -75,7 +77,7 @@ impl RoutingAttempts {
             referrals: 0,
             was_refused: false,
             count: 0,
-            pause: PAUSE_MIN,
+            pauses: exponential(PAUSE_MIN, PAUSE_MAX).build(),
         }
     }
 
@@ -106,9 +108,7 @@ impl RoutingAttempts {
         self.overloaded.clear();
         self.referrals = 0;
         self.was_refused = false;
-        let pause = self.pause;
-        self.pause = (pause * 2).min(PAUSE_MAX);
-        Next::Wait(pause)
+        Next::Wait(self.pauses.next().unwrap_or(PAUSE_MAX))
     }
 
     /// Before the first step, this node found that it does not own the key; it handed the key to

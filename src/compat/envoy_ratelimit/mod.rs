@@ -4,7 +4,7 @@
 //! | compatible | where | tests |
 //! |---|---|---|
 //! | environment variables | [`environment`] | `envoy_ratelimit_settings` |
-//! | the binaries' names and arguments | [`command`], `cli/{serve,config_check}.rs` | `cli_binary` |
+//! | names, arguments of the binaries | [`command`], `cli/{serve,config_check}.rs` | `cli_binary` |
 //! | debug port: `/rlconfig`, `/stats` | [`debug_port`] | `envoy_ratelimit_command` |
 //! | statsd and Prometheus statistics | [`statistics`] | `stats_export`, `stats_bounds` |
 //! | how hits are counted under a name | `tidegate_rules::tally` | `tally_laws`, `rls_golden` |

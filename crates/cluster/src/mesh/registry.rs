@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use backon::{BackoffBuilder, ExponentialBackoff};
 use parking_lot::Mutex;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tokio::time::Instant;
 
 use super::peer::Peer;
+use crate::backoff::exponential;
 
 /// Readers load a snapshot without a lock; changes are rare.
 #[derive(Debug, Default)]
@@ -41,8 +43,8 @@ struct History {
 struct Dial {
     /// The end of the back-off; `None` while the dial is in progress.
     retry_at: Option<Instant>,
-    /// The pause after the next failure.
-    pause: Duration,
+    /// The pauses after the next failures.
+    pauses: ExponentialBackoff,
 }
 
 pub(super) enum DialOutcome<'a> {
@@ -135,7 +137,8 @@ impl Registry {
         }
         let mut history = self.history.lock();
         let now = Instant::now();
-        let first = || Dial { retry_at: Some(now), pause: REDIAL_MIN };
+        let pauses = || exponential(REDIAL_MIN, REDIAL_MAX).build();
+        let first = || Dial { retry_at: Some(now), pauses: pauses() };
         let dial = bounded(&mut history.dials).entry(addr).or_insert_with(first);
         let is_due = dial.retry_at.is_some_and(|at| now >= at);
         if is_due {
@@ -155,8 +158,8 @@ impl Registry {
                 self.peers.store(Arc::new(next));
             }
             (DialOutcome::Failed, Some(dial)) => {
-                dial.retry_at = Some(Instant::now() + dial.pause);
-                dial.pause = (dial.pause * 2).min(REDIAL_MAX);
+                let pause = dial.pauses.next().unwrap_or(REDIAL_MAX);
+                dial.retry_at = Some(Instant::now() + pause);
             }
             (DialOutcome::Own, Some(dial)) => dial.retry_at = Some(Instant::now() + REDIAL_OWN),
             (_, None) => {}

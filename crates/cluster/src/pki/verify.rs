@@ -11,7 +11,6 @@ use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use super::Error;
-use super::authority::Validity;
 
 /// The name that every node certificate carries and that peers dial by.
 pub const MESH_NAME: &str = "mesh.tidegate";
@@ -133,13 +132,8 @@ pub(super) fn anchors(certs: &[CertificateDer<'_>]) -> Option<Vec<TrustAnchor<'s
     certs.iter().map(|cert| anchor_from_trusted_cert(cert).ok().map(|a| a.to_owned())).collect()
 }
 
-/// Whether peers that trust the authority accept `cert_pem` as `node`'s at `validity.not_before`.
-pub(super) fn is_issued_by(
-    authority_pem: &str,
-    cert_pem: &str,
-    node: &str,
-    validity: Validity,
-) -> bool {
+/// Whether peers that trust the authority accept `cert_pem` as `node`'s at this time.
+pub(super) fn is_issued_by(authority_pem: &str, cert_pem: &str, node: &str, at: Timestamp) -> bool {
     let (Some(chain), Some(anchors)) =
         (certificates(cert_pem), certificates(authority_pem).and_then(|certs| anchors(&certs)))
     else {
@@ -149,7 +143,7 @@ pub(super) fn is_issued_by(
     let nowhere = Path::new("");
     let subject =
         Subject { node, path: nowhere, authority: nowhere, anchors: &anchors, chain: &chain };
-    subject.verify(validity.not_before).is_ok()
+    subject.verify(at).is_ok()
 }
 
 /// The UTC date, as in `2026-11-20`.

@@ -99,7 +99,8 @@ impl Targets {
     }
 }
 
-/// Peers that receive every change of some ranges: their next owners, during a handoff. By [`Scope`].
+/// Peers that receive every change of some ranges: their next owners, during a handoff. By
+/// [`Scope`].
 ///
 /// **Bound:** two subscriptions per member, one per ring.
 #[derive(Debug, Default)]
