@@ -37,7 +37,7 @@ pub const HOLD_MAX: Span = Span::from_secs(60);
 
 /// `[auth]`. Without a `domain` forward-auth is off and `/auth` answers 404.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct Auth {
     /// The domain whose rules apply.
     pub domain: Option<String>,
@@ -147,12 +147,6 @@ impl Auth {
     }
 
     /// Reads and checks the section.
-    pub(super) fn valid<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let auth = Self::deserialize(from)?;
-        auth.check().map_err(D::Error::custom)?;
-        Ok(auth)
-    }
-
     /// The first mistake; each message includes the fix.
     fn check(&self) -> Result<(), String> {
         let domain = self.domain.as_deref();
@@ -194,6 +188,15 @@ impl Auth {
         } else {
             return Ok(());
         })
+    }
+}
+
+impl<'de> Deserialize<'de> for Auth {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        // The derived function, which `remote` makes one of the type itself.
+        let auth = Self::deserialize(from)?;
+        auth.check().map_err(D::Error::custom)?;
+        Ok(auth)
     }
 }
 
@@ -292,8 +295,7 @@ mod tests {
     use super::*;
 
     fn read(toml: &str) -> Result<Auth, String> {
-        let read = toml::Deserializer::parse(toml).and_then(Auth::valid);
-        read.map_err(|error| error.message().to_owned())
+        toml::from_str(toml).map_err(|error: toml::de::Error| error.message().to_owned())
     }
 
     #[test]

@@ -33,7 +33,6 @@ pub struct Config {
     pub rules: Rules,
     pub storage: Storage,
     pub limits: Limits,
-    #[serde(deserialize_with = "Auth::valid")]
     pub auth: Auth,
     /// Defaults of rules.
     pub defaults: Defaults,

@@ -179,6 +179,8 @@ impl NegativeCache {
         ttl: Span,
     ) {
         let Some(first) = counters.first() else { return };
+        let (verdicts, until) = (verdicts.clone(), checked.plus(ttl));
+        let entry = Entry { counters: counters.into(), hits, verdicts, checked, until };
         let mut slot = self.slot(first.key.token).lock();
         if slot.invalidations != ticket.0 {
             return;
@@ -189,8 +191,7 @@ impl NegativeCache {
         } else {
             self.len.fetch_add(1, Ordering::Relaxed);
         }
-        let (verdicts, until) = (verdicts.clone(), checked.plus(ttl));
-        slot.entries.push(Entry { counters: counters.into(), hits, verdicts, checked, until });
+        slot.entries.push(entry);
     }
 
     fn retain(&self, slot: &mut Slot, is_kept: impl Fn(&Entry) -> bool) {

@@ -155,10 +155,6 @@ mod tests {
         Next::Try(id(name))
     }
 
-    fn wait(millis: u64) -> Next {
-        Next::Wait(Duration::from_millis(millis))
-    }
-
     /// The topology of `me` when `owners` are members.
     fn topology(me: &str, owners: &[&str]) -> Topology {
         let member = |name: &&str| Member {
@@ -239,7 +235,8 @@ mod tests {
                 assert_eq!(attempts.next(&topology, true), attempt(name));
                 attempts.not_owner(None);
             }
-            assert_eq!(attempts.next(&topology, true), wait(millis));
+            let Next::Wait(pause) = attempts.next(&topology, true) else { panic!("both refused") };
+            assert_eq!(pause.as_millis(), millis);
         }
     }
 

@@ -198,7 +198,10 @@ impl Connection {
             let response = service.clone().oneshot(request);
             async move {
                 // The request is in flight until its body is dropped, and this guard with it.
-                let guarded = move |error| (error, &in_flight).0;
+                let guarded = move |error| {
+                    let _ = &in_flight;
+                    error
+                };
                 response.await.map(|response| response.map(|body| body.map_err(guarded)))
             }
         })

@@ -47,6 +47,7 @@ struct Reading {
 
 impl Readings {
     pub fn add(&mut self, metric: Metric, value: impl Into<i128>) {
+        debug_assert!(matches!(metric.kind, MetricType::Counter | MetricType::Gauge));
         self.0.push(Reading { metric, label: None, value: value.into() });
     }
 

@@ -1,4 +1,5 @@
-//! The rules in force, and the folder they are reloaded from.
+//! The rules in force, which `Decider::decide` loads once per request, and the folder they are
+//! reloaded from.
 
 pub mod current;
 pub mod watch;

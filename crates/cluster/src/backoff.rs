@@ -5,7 +5,7 @@ use std::time::Duration;
 use backon::ExponentialBuilder;
 
 /// Endless delays of `min`, `2 * min`, ..., `max`, `max`, without jitter. Example, from 100 ms to
-/// 1 s: 100, 200, 400, 800, 1,000, 1,000 ms.
+/// 1 s: 100, 200, 400, 800, 1,000, 1,000 ms, each to within some nanoseconds.
 ///
 /// `with_jitter` adds up to each delay again, and `with_jitter_seed` makes that reproducible.
 pub fn exponential(min: Duration, max: Duration) -> ExponentialBuilder {

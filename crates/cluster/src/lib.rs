@@ -12,7 +12,7 @@
 //! | [`mesh`] | QUIC connections, the wire format, calls |
 //! | [`gossip`] | membership: who is alive, and each node's metadata |
 //! | [`ownership`] | drives the ownership state machines |
-//! | [`replicate`] | copies of strict states on other nodes, and their repair |
+//! | [`replication`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
 pub mod backoff;

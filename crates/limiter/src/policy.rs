@@ -13,7 +13,7 @@ pub enum Mode {
     Eventual,
 }
 
-/// Which nodes share a strict limit.
+/// Which nodes share a strict limit. Rings are arrays in the order of the variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {

@@ -1,16 +1,15 @@
 //! The right to own ranges of a ring, granted by a quorum for a limited time.
 //!
 //! Each answered ping carries a grant of the voter. A grant is valid for the lease span from the
-//! moment the ping was *sent*. The voter granted it later than that and keeps its promise for a
-//! whole span, so it keeps it at least as long as this node relies on it.
+//! moment the ping was *sent*. The promise of the voter starts later and lasts as long, so it never
+//! ends before this node stops relying on it.
 //!
 //! A grant names the *serial* of this node's entry in the voter's membership table, a number that
-//! each new entry gets. The lease
-//! *records* the serials it relies on. As long as a quorum grants under recorded serials, no quorum
-//! has evicted this node in between, and the lease is [held](LeaseState::Held). When a quorum
-//! grants, but not under recorded serials, a quorum may have evicted this node in between and other
-//! nodes may own its ranges: the lease is [interrupted](LeaseState::Interrupted), and the node
-//! drops all it held.
+//! each new entry gets. The lease *records* the serials it relies on. As long as a quorum grants
+//! under recorded serials, no quorum has evicted this node in between, and the lease is
+//! [held](LeaseState::Held). When a quorum grants, but not under recorded serials, a quorum may have
+//! evicted this node in between and other nodes may own its ranges: the lease is
+//! [interrupted](LeaseState::Interrupted), and the node drops all it held.
 //!
 //! A new serial that appears while the lease is held is recorded one span after it was first seen.
 //! That voter had evicted this node, and for one span another node may still count the voter's old
@@ -120,7 +119,7 @@ impl Lease {
     }
 
     /// Recomputes the lease at `now` for the voters in `quorum`. A voter that was added while the
-    /// lease was held counts once its grant is recorded, or once it has had a span to send one.
+    /// lease was held starts to count when its grant is recorded, at the latest after one span.
     pub fn renew(&mut self, now: Monotonic, quorum: &Quorum) -> LeaseState {
         self.follow_voters(now, quorum);
         let voters = self.voters_at(quorum, now);

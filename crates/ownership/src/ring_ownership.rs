@@ -7,8 +7,8 @@
 //!   receiver refused the release for good, or when a quorum has evicted the receiver.
 //! - A claim needs a release from every other member under the current epoch, and a quorum at this
 //!   epoch.
-//! - A release under an epoch states "I hold nothing else of yours". It is sent only while no
-//!   earlier release is unacknowledged whose ranges could return.
+//! - A release under an epoch states "I hold nothing else of yours". It is not sent
+//!   while an earlier release waits for a reply and its ranges could come back.
 //!
 //! The transfer of ranges to one member:
 //!

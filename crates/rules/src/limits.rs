@@ -206,8 +206,8 @@ fn read_replaces(
     Ok(())
 }
 
-/// Whether two quotas of one descriptor use the same counter: everything that the counter's key is
-/// made of is equal.
+/// Whether two limits of one descriptor count the same thing: all that the key of the counter is
+/// made of is equal, except `sub_windows`, which is only accuracy.
 fn share_a_counter(a: &Quota, b: &Quota) -> bool {
     (a.algorithm(), a.window(), a.queue().is_some())
         == (b.algorithm(), b.window(), b.queue().is_some())

@@ -19,8 +19,8 @@ use tidegate_limiter::quota::Quota;
 use tidegate_rules::book::Book;
 
 use super::statistics::{Source, Statistics};
+use crate::front::rls;
 use crate::front::rls::message::Unit;
-use crate::front::rls::{self};
 
 /// What the debug port shows.
 #[derive(Clone, Debug)]

@@ -95,13 +95,15 @@ pub(super) fn problem(status: StatusCode, text: &str) -> Response {
 
 /// A response whose body is JSON already.
 pub(super) fn json(status: StatusCode, body: String) -> Response {
-    (status, [(CONTENT_TYPE, "application/json")], body).into_response()
+    // A static value and a `Body`: text would be copied, and a `String` sets a content type first.
+    let content_type = HeaderValue::from_static("application/json");
+    (status, [(CONTENT_TYPE, content_type)], Body::from(body)).into_response()
 }
 
 /// The response to a request that could not be decided in time.
 pub(super) fn undecided() -> Response {
     let response = problem(StatusCode::SERVICE_UNAVAILABLE, "no decision in time; try again");
-    ([(RETRY_AFTER, "1")], response).into_response()
+    ([(RETRY_AFTER, HeaderValue::from_static("1"))], response).into_response()
 }
 
 pub(super) async fn not_found(uri: Uri) -> Response {

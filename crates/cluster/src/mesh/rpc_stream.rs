@@ -29,7 +29,7 @@ const BATCH_MAX: usize = 256;
 /// Bytes per read.
 pub(super) const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// The stream of a peer that a call uses.
+/// The stream of a peer that a call uses. The streams are an array in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamClass {
     /// Small and urgent: checks and pings.

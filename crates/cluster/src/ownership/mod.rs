@@ -1,9 +1,9 @@
 //! What this node owns: drives the state machines of `tidegate-ownership` with gossip, pings,
 //! messages and time.
 //!
-//! [`Driver`] does the I/O; [`Ownership`] is what each strict decision reads. A lease is lost in
-//! `Driver::tick`; a range stops being decided here when `Driver::publish` stores the new
-//! [`OwnedRanges`].
+//! [`Driver`] does the I/O; [`Ownership`] is what each strict decision reads. A lease is lost when
+//! its end has passed: [`Ownership::owns`] compares it with the clock in every decision. A range
+//! stops being decided here when `Driver::publish` stores the new [`OwnedRanges`].
 
 pub mod driver;
 mod handle;

@@ -13,11 +13,11 @@
 //! ```
 //!
 //! Messages carry absolute counters, never increments, which the receiver merges: a message that is
-//! lost, duplicated or late changes nothing in the end. A key returns to the queue
-//! when its message fails, or when the owner's reply leaves it out: a receiver with another view
-//! leaves out the keys that it did not accept, and is sent them again.
-//! A key far from its limit waits for a slow background scan instead of the next round;
-//! `store/sync.rs` of the limiter crate describes the idea and the bound.
+//! lost, duplicated or late changes nothing in the end. A key returns to the queue when its message
+//! fails, or when the owner's reply leaves it out: a receiver with another view leaves out the keys
+//! that it did not accept, and is sent them again. A key far from its limit waits for a slow
+//! background scan instead of the next round; `store/sync.rs` of the limiter crate describes the
+//! idea and the bound.
 //!
 //! When a member joins, leaves or restarts, every key is queued: its owner may have none of our
 //! counters. A push also carries the counters of nodes and regions that are gone, because no other

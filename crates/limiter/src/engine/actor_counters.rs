@@ -105,8 +105,8 @@ impl ActorCounters {
         self.delta(self.slices.iter().map(|slice| slice.counts.clone()))
     }
 
-    /// The counters of the actors that `is_included` selects, in all slices: an earlier message may
-    /// have been lost, or its receiver restarted, longer ago than a slice is long.
+    /// The counters of the actors that `is_included` selects. In all slices, because a message that
+    /// was lost, or a restart of the receiver, may lie more than one slice back.
     pub fn delta_of(&self, is_included: impl Fn(ActorId) -> bool) -> Delta {
         self.view(|clock| {
             let included = clock.dots.iter().filter(|(actor, _)| is_included(**actor));

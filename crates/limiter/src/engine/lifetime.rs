@@ -91,9 +91,12 @@ impl State {
     /// state with this expiry.
     pub fn is_plausible(&self, expires: Timestamp, now: Timestamp) -> bool {
         let latest = now.plus(AHEAD_MAX);
-        // The debt of a bucket may reach a burst beyond its window; a sliding state matters for
-        // two.
-        let expires_max = latest.plus(WINDOW_MAX).plus(WINDOW_MAX);
+        let expires_max = match self {
+            // Two rounding steps: of the TAT to a nanosecond and of the expiry.
+            Self::Tat(_) => latest.plus(DRAIN_MAX).plus(EXPIRY_STEP).plus(EXPIRY_STEP),
+            // A sliding state matters for two windows.
+            _ => latest.plus(WINDOW_MAX).plus(WINDOW_MAX),
+        };
         expires <= expires_max
             && match self {
                 Self::Absent => true,
@@ -134,7 +137,7 @@ fn has_begun(index: u32, windows: u64, expires: Timestamp, latest: Timestamp) ->
 mod tests {
     use super::*;
     use crate::engine::{ActorId, Tat, decide, decide_eventual};
-    use crate::quota::Algorithm;
+    use crate::quota::{Algorithm, QuotaParts};
     use crate::units::Hits;
 
     const NOW: Timestamp = Timestamp::from_secs(1_767_225_600 + 3_601);
@@ -157,10 +160,30 @@ mod tests {
     }
 
     #[test]
+    fn a_full_bucket_that_drains_for_years_is_plausible() {
+        let quota = Quota::new(QuotaParts {
+            algorithm: Algorithm::TokenBucket,
+            limit: 10,
+            window: LONG[1],
+            burst: 10_000,
+            sub_windows: 1,
+            queue: None,
+        });
+        let (quota, mut state) = (quota.expect("a valid quota"), State::Absent);
+        decide(&mut state, &quota, Hits::new(10_000), NOW);
+        let expires = state.expires_at(&quota);
+        assert!(expires > NOW.plus(WINDOW_MAX).plus(WINDOW_MAX), "1,000 days");
+        assert!(state.is_plausible(expires, NOW));
+    }
+
+    #[test]
     fn a_state_of_a_clock_far_ahead_is_not_plausible() {
         for algorithm in ALGORITHMS {
             let quota = Quota::simple(algorithm, 10, LONG[0]).expect("a valid quota");
-            let ahead = NOW.plus(WINDOW_MAX).plus(WINDOW_MAX).plus(Span::from_secs(7_200));
+            // A bucket may take decades to drain.
+            // A bucket may take decades to drain.
+            let longest = DRAIN_MAX.max(WINDOW_MAX);
+            let ahead = NOW.plus(longest).plus(Span::from_secs(7_200));
             let mut state = State::Absent;
             decide(&mut state, &quota, Hits::ONE, ahead);
             assert!(!state.is_plausible(state.expires_at(&quota), NOW), "{algorithm:?}");

@@ -2,9 +2,9 @@
 //!
 //! # Merging
 //!
-//! Each form of state is a join-semilattice, so copies may arrive late, twice and in any order:
+//! Each kind of state is a join-semilattice, so copies may arrive late, twice and in any order:
 //!
-//! | form | join |
+//! | kind | join |
 //! |---|---|
 //! | fixed window | the later window; within one window the larger count |
 //! | sliding counters | the larger count of each slice, cut to what the later copy keeps |
@@ -12,7 +12,7 @@
 //! | log | union by time |
 //! | per-actor counters | the larger count of each actor, cut like the sliding counters |
 //!
-//! Two states of different forms (the algorithm of the rule changed) are not joined: the form that
+//! Two states of different kinds (the algorithm of the rule changed) are not joined: the kind that
 //! is declared later in [`State`] wins, so the laws hold there too.
 //!
 //! The join **loses no hit**: at any time that both states have reached, the joined one admits no
@@ -86,7 +86,7 @@ impl State {
                 actor_counters.join(*other);
             }
             (mine, other) => {
-                if mine.form() < other.form() {
+                if mine.kind() < other.kind() {
                     *self = other;
                 }
             }
@@ -126,7 +126,7 @@ impl State {
         }
     }
 
-    const fn form(&self) -> u8 {
+    const fn kind(&self) -> u8 {
         match self {
             Self::Absent => 0,
             Self::FixedWindow { .. } => 1,

@@ -55,7 +55,7 @@ pub enum MergeOutcome {
     Expired,
     /// No room for its key; counted in [`Stats::refused`](super::Stats::refused).
     Full,
-    /// The key holds a state of another form here: the sender is faulty.
+    /// The key holds a state of another kind here: the sender is faulty.
     WrongForm,
 }
 

@@ -125,8 +125,8 @@ impl DescriptorHash {
 impl CounterKind {
     /// The kind of the counters of `quota`.
     ///
-    /// It covers everything that determines the form of the state. Nodes whose rules differ for a
-    /// moment count separately; they never overwrite a state with one of another form.
+    /// It covers everything that determines the kind of the state. Nodes whose rules differ for a
+    /// moment count separately; they never overwrite a state with one of another kind.
     pub fn of(quota: &Quota, mode: Mode, scope: Scope) -> Self {
         let form = (quota.algorithm() as u64)
             | u64::from(quota.queue().is_some()) << 8

@@ -83,5 +83,6 @@ pub(super) fn shared_counter(counter: &Counter, params: CheckParams) -> Counter 
 
 /// The verdict for a new key that is refused.
 pub(super) fn refusal(quota: &Quota) -> Verdict {
+    // As for a look: nothing was counted, so nothing is above the limit.
     Verdict::new(quota, Hits::PEEK, 0, REFUSED_RETRY, Retry::After(REFUSED_RETRY))
 }

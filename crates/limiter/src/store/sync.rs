@@ -12,8 +12,8 @@
 //!
 //! # Lazy sync
 //!
-//! Sending a change costs the cluster more than deciding it. Near the limit that buys accuracy; far
-//! from it, nothing: the receiver admits the next hit either way. So a key has *lazy* priority
+//! Sending a change costs the cluster more than deciding it. Near the limit that improves the
+//! accuracy. Far from it the receiver admits the next hit anyway. So a key has *lazy* priority
 //! while the used part of its limit, as this node knows it, is at most
 //!
 //! ```text
