@@ -289,8 +289,8 @@ impl Decider {
         let ticket = cache.ticket(token);
         let decided = self.forward(check, hits).await;
         if hits.refund() > 0 {
-            // Forgotten now: the owner's notice may come after its reply, and the client expects its
-            // refund to count. Without a reply it is unknown whether the owner applied it.
+            // Forgotten now: the owner's notice may come after its reply, and the client expects
+            // its refund to count. Without a reply it is unknown whether the owner applied it.
             cache.forget(token);
         } else if let Ok((verdicts, VerdictSource::Owner)) = &decided {
             cache.insert(ticket, &check.counters, hits, verdicts, now);

@@ -7,8 +7,8 @@
 //! A grant names the *serial* of this node's entry in the voter's membership table, a number that
 //! each new entry gets. The lease *records* the serials it relies on. As long as a quorum grants
 //! under recorded serials, no quorum has evicted this node in between, and the lease is
-//! [held](LeaseState::Held). When a quorum grants, but not under recorded serials, a quorum may have
-//! evicted this node in between and other nodes may own its ranges: the lease is
+//! [held](LeaseState::Held). When a quorum grants, but not under recorded serials, a quorum may
+//! have evicted this node in between and other nodes may own its ranges: the lease is
 //! [interrupted](LeaseState::Interrupted), and the node drops all it held.
 //!
 //! A new serial that appears while the lease is held is recorded one span after it was first seen.

@@ -3,8 +3,8 @@
 //! to everything else as a [`Topology`].
 //!
 //! One lock guards all state machines. It is held for a computation, never across I/O. Every change
-//! of the held ranges ends in [`Driver::publish`] under the same lock, so decisions never see ranges
-//! that the state machines have frozen or released.
+//! of the held ranges ends in [`Driver::publish`] under the same lock, so decisions never see
+//! ranges that the state machines have frozen or released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

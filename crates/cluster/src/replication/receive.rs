@@ -1,7 +1,7 @@
 //! The receiving side: which states of a peer are merged.
 //!
-//! A state is merged only if the peer may hold its key and a correct node could hold that state. The
-//! check does not need the rule. A node's clock may be [`AHEAD_MAX`] ahead of this one's, so
+//! A state is merged only if the peer may hold its key and a correct node could hold that state.
+//! The check does not need the rule. A node's clock may be [`AHEAD_MAX`] ahead of this one's, so
 //! a state may have seen a time that much later, and may expire no later than its kind can:
 //!
 //! ```text

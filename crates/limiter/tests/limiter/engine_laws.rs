@@ -120,7 +120,7 @@ proptest! {
 
     /// From `expires_at` on a state may be dropped without effect.
     #[test]
-    fn a_state_equals_abforwardedce_it_expired(history in history(), request in 0..40_u64, on in 0..400_u64) {
+    fn a_state_equals_absence_once_it_expired(history in history(), request in 0..40_u64, on in 0..400_u64) {
         let (counter, now) = history.replay();
         prop_assert!(counter.state.last_update(&history.quota) <= now);
         let request = history.hits(request);
