@@ -3,8 +3,8 @@
 //! Events of the file system trigger a reload (usually within 200 ms of a change). Without
 //! events (on network file systems, or after the folder itself was replaced) the folder is polled
 //! every [`Options::poll`]. Either way the whole folder is read and its bytes are compared with
-//! those of the last read, so nothing happens without a change. Links are followed while reading, so the
-//! swap of a mounted `ConfigMap`'s `..data` is a change like any other.
+//! those of the last read, so nothing happens without a change. Links are followed while reading,
+//! so the swap of a mounted `ConfigMap`'s `..data` is a change like any other.
 //!
 //! **Invariant:** a folder that cannot be loaded (an error in a file, no access, no folder, no
 //! files left) changes nothing but the status: the current book stays in force.
