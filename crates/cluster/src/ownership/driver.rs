@@ -3,7 +3,7 @@
 //! to everything else as a [`Topology`].
 //!
 //! One lock guards all state machines. It is held for a computation, never across I/O. Every change
-//! of the held ranges ends in [`Driver::publish`] under the same lock, so decisions never see
+//! of the held ranges ends in `Driver::publish` under the same lock, so decisions never see
 //! ranges that the state machines have frozen or released.
 
 use std::collections::{BTreeMap, BTreeSet};
