@@ -16,8 +16,8 @@ COPY --from=build /src/LICENSE-APACHE /src/LICENSE-MIT /usr/share/doc/tidegate/
 # Paths in cluster.toml are relative to it: rules/ beside it, pki/ too when it is mounted.
 COPY --from=build /src/cluster.toml /etc/tidegate/cluster.toml
 COPY --from=build /src/rules /etc/tidegate/rules
-# The front doors have to be reachable from outside the container; as /bin/ratelimit they are anyway.
-# The admin door has no password and stays inside; set TIDEGATE_ADMIN__LISTEN to open it. /readyz and
+# HTTP and gRPC have to be reachable from outside the container; as /bin/ratelimit they are anyway.
+# The admin listener has no password and stays inside; set TIDEGATE_ADMIN__LISTEN to open it. /readyz and
 # /metrics are on 8080 as well.
 RUN sed -i -E 's/^listen = "127\.0\.0\.1:(8080|8081)"/listen = "0.0.0.0:\1"/' /etc/tidegate/cluster.toml
 USER tidegate

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 /// Returns the memory of expired counters to the system within seconds; glibc's allocator keeps it.
-#[cfg(feature = "jemalloc")]
+#[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     tidegate::cli::run(std::env::args_os())

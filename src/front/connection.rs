@@ -18,9 +18,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt};
@@ -103,26 +104,36 @@ impl Connection {
     pub(super) async fn run<S: HttpService>(self, stream: TcpStream, service: S) {
         // Responses are small segments; waiting to fill them only adds latency.
         let _ = stream.set_nodelay(true);
-        let Protocols::Grpc(Some(tls)) = &self.protocols else {
-            return self.serve(stream, service).await;
+        let stream = match &self.protocols {
+            Protocols::Grpc(Some(tls)) => match self.handshake(tls, stream).await {
+                // Boxed: a TLS stream is large, and most listeners have none.
+                Some(stream) => Either::Right(Box::new(stream)),
+                None => return,
+            },
+            _ => Either::Left(stream),
         };
+        self.serve(stream, service).await;
+    }
+
+    async fn handshake(&self, tls: &Tls, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
         let handshake = tokio::time::timeout(self.bounds.header_timeout, tls.accept(stream));
-        match self.drain.run_until_cancelled(handshake).await {
-            None => {}
-            Some(Err(_)) => self.stats.slow.add(1),
-            Some(Ok(Err(error))) => {
+        match self.drain.run_until_cancelled(handshake).await? {
+            Err(_) => self.stats.slow.add(1),
+            Ok(Err(error)) => {
                 self.stats.handshake_failed.add(1);
                 tracing::debug!(peer = %self.peer, %error, "TLS handshake with a client failed");
             }
-            // Boxed: a TLS stream is large, and most listeners have none.
-            Some(Ok(Ok(stream))) => Box::pin(self.serve(stream, service)).await,
+            Ok(Ok(stream)) => return Some(stream),
         }
+        None
     }
 
-    async fn serve<I, S: HttpService>(&self, stream: I, service: S)
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    /// One type of stream, so that hyper is compiled once per service.
+    async fn serve<S: HttpService>(
+        &self,
+        stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+        service: S,
+    ) {
         let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
         let timeouts = Arc::new(Timeouts::new(header_timeout, idle_timeout, Instant::now()));
         let observer = Arc::clone(&timeouts);

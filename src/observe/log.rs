@@ -2,8 +2,10 @@
 
 use std::io;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::SubscriberBuilder;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -38,19 +40,16 @@ pub enum Error {
 ///
 /// [`Error::Filter`] for an invalid filter, [`Error::Twice`] for a second call.
 pub fn init(options: &Options) -> Result<(), Error> {
-    let filter = EnvFilter::try_new(&options.filter).map_err(|error| Error::Filter {
+    let filter: Targets = options.filter.parse().map_err(|error: ParseError| Error::Filter {
         filter: options.filter.clone(),
         problem: error.to_string(),
     })?;
-    let lines: SubscriberBuilder<_, _, _, _> = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(options.colour)
-        .with_env_filter(filter);
-    match options.format {
-        Format::Text => lines.try_init(),
-        Format::Json => lines.json().flatten_event(true).try_init(),
-    }
-    .map_err(|_| Error::Twice)
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(options.colour);
+    let lines = match options.format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(lines).with(filter).try_init().map_err(|_| Error::Twice)
 }
 
 #[cfg(test)]
