@@ -32,7 +32,7 @@ pub(super) const ATTEMPTS_MAX: u32 = 64;
 /// Most named nodes that are tried in one round: two nodes that name each other must not keep a
 /// check busy.
 const REFERRALS_MAX: u32 = 4;
-/// The first wait, doubled each round up to [`PAUSE_MAX`]. A handover takes a flush and a round
+/// The first wait, doubled each round up to [`PAUSE_MAX`]. A handoff takes a flush and a round
 /// trip; a check with a long deadline waits for more than a second within [`ATTEMPTS_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);

@@ -48,7 +48,7 @@ impl Inspect for View {
                 uptime_s: self.start.elapsed().as_secs(),
             },
             cluster: self.config.cluster.name.clone(),
-            epoch: hex(topology.view.epoch()),
+            epoch: hex(topology.view.fingerprint()),
             not_ready: self.health.ready().err(),
             members: members
                 .iter()

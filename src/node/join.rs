@@ -60,7 +60,7 @@ pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
     loop {
         ticks.tick().await;
         let current = views.borrow().clone();
-        if current.epoch() != view.epoch() {
+        if current.fingerprint() != view.fingerprint() {
             quiet_since = Instant::now();
         }
         view = current;

@@ -138,7 +138,8 @@ pub const STORE_KEYS: Metric = gauge("store_keys", "Counters in the store");
 pub const STORE_BYTES: Metric = gauge("store_bytes", "Bytes used by the store");
 pub const STORE_EXPIRED: Metric =
     counter("store_expired", "Counters removed from the store after expiry");
-pub const STORE_FULL: Metric = counter("store_full", "New keys in a full store, by outcome");
+pub const STORE_FULL: Metric =
+    counter("store_full", "New counters in a full store, by outcome, once for each attempt");
 
 pub const STORAGE_OK: Metric =
     gauge("storage_ok", "1 while counts of long windows are written to storage.path");

@@ -22,7 +22,7 @@ pub struct Handle {
 /// The result of the loads so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Successful loads, including the first.
+    /// Successful loads since the start. Rules that are part of the program are not loaded.
     pub loads_ok: u64,
     /// Failed loads.
     pub loads_failed: u64,
@@ -65,7 +65,7 @@ impl Handle {
 
     /// Records the result of a load: a book replaces the current one; an error changes only the
     /// status.
-    pub fn settle(&self, outcome: Result<Book, String>) {
+    pub fn finish_load(&self, outcome: Result<Book, String>) {
         match outcome {
             Ok(book) => {
                 log_loaded(&book);

@@ -83,7 +83,7 @@ impl Watcher {
 
     fn with(options: Options, digest: u128, first: Result<Book, Error>) -> (Self, Handle) {
         let handle = Handle::new(Book::unloaded());
-        handle.settle(first.map_err(|error| error.to_string()));
+        handle.finish_load(first.map_err(|error| error.to_string()));
         (Self { options, handle: handle.clone(), digest }, handle)
     }
 
@@ -134,19 +134,19 @@ impl Watcher {
             Ok(None) => false,
             Ok(Some((digest, outcome))) => {
                 self.digest = digest;
-                self.handle.settle(outcome.map_err(|error| error.to_string()));
+                self.handle.finish_load(outcome.map_err(|error| error.to_string()));
                 true
             }
             Err(panicked) => {
-                self.handle.settle(Err(format!("the loader failed: {panicked}")));
+                self.handle.finish_load(Err(format!("the loader failed: {panicked}")));
                 true
             }
         }
     }
 }
 
-/// Reads the folder, unless `current` has rules and it is empty. The hash is that of the files or
-/// of the error.
+/// Reads the folder; that it is empty is an error while `current` has rules. The hash is that of the
+/// files or of the error.
 fn read(path: &Path, current: &Book) -> (u128, Result<Vec<Source>, Error>) {
     let sources = match load::read(path) {
         // Copying tools delete before they write, so an empty folder is usually temporary.
@@ -183,14 +183,14 @@ fn digest(sources: &[Source]) -> u128 {
 /// Events of the file system as wake-ups; the channel holds one, since more carry no information.
 /// `None` when events are not available; polling remains.
 fn alarm(path: &Path, wake: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
-    let ring = move |event: notify::Result<notify::Event>| {
+    let on_event = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| is_read(event.kind)) {
             return;
         }
         // Full means that a wake-up is already queued.
         let _ = wake.try_send(());
     };
-    let mut alarm = notify::recommended_watcher(ring).ok()?;
+    let mut alarm = notify::recommended_watcher(on_event).ok()?;
     match alarm.watch(path, RecursiveMode::Recursive) {
         Ok(()) => Some(alarm),
         Err(error) => {

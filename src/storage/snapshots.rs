@@ -191,7 +191,7 @@ impl Snapshots {
             match plausible.map(|counter| store.merge(counter, now)) {
                 Some(MergeOutcome::Merged { .. }) => loaded += 1,
                 Some(MergeOutcome::Expired) => {}
-                Some(MergeOutcome::Full | MergeOutcome::WrongForm) | None => skipped += 1,
+                Some(MergeOutcome::Full | MergeOutcome::WrongKind) | None => skipped += 1,
             }
         });
         if let Err(error) = read {

@@ -184,11 +184,11 @@ impl Client {
         let resources = std::mem::take(&mut response.resources);
         match self.compile(resources).await {
             Ok(book) => {
-                self.handle.settle(Ok(book));
+                self.handle.finish_load(Ok(book));
                 session.acknowledge(&response)
             }
             Err(refusal) => {
-                self.handle.settle(Err(refusal.in_full()));
+                self.handle.finish_load(Err(refusal.in_full()));
                 session.reject(&response, &refusal.to_string())
             }
         }

@@ -338,7 +338,7 @@ impl Honest {
             let view = node.core.topology.load().view.clone();
             NodeState {
                 members: view.members().iter().map(|member| member.id.to_string()).collect(),
-                epoch: view.epoch(),
+                epoch: view.fingerprint(),
                 admitted: joined.mesh.counters.admitted.load(Ordering::Relaxed),
                 served: node.core.decider.counters().served.load(Ordering::Relaxed),
                 columns_received: joined.synchroniser.counters.received.load(Ordering::Relaxed),

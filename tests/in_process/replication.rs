@@ -205,7 +205,7 @@ async fn implausible_states_are_refused_and_counted() {
     assert!(all(&nodes[0]).is_empty());
     let many = vec![entry(owned, 0); STATE_ENTRIES_MAX + 1];
     assert_eq!(a.receive(&id("b"), many), Reply::Malformed);
-    let outside = vec![Digest { bucket: 4_096, sum: 1 }];
+    let outside = vec![Digest { segment: 4_096, sum: 1 }];
     assert_eq!(a.compare_digests(&id("b"), outside).await, Reply::Malformed);
 
     assert_eq!(a.receive(&id("b"), vec![entry(owned, 0)]), Reply::Done);

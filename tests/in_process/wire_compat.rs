@@ -303,7 +303,7 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("gossip", Call::Gossip(vec![0, 1, 2, 255])),
         ("handoff_offer", handoff(HandoffStep::Offer)),
         ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
-        ("digests", Call::Digests(vec![Digest { bucket: 4_095, sum: 0x0123_4567_89ab_cdef }])),
+        ("digests", Call::Digests(vec![Digest { segment: 4_095, sum: 0x0123_4567_89ab_cdef }])),
         ("refunded", Call::Refunded { token: KEY.token }),
     ]
 }

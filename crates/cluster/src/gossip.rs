@@ -282,7 +282,7 @@ impl Gossip {
             let next = View::new(others.chain([own.clone()]));
             let is_new = next != *view;
             if is_new {
-                let epoch = format_args!("{:016x}", next.epoch());
+                let epoch = format_args!("{:016x}", next.fingerprint());
                 tracing::info!(members = next.members().len(), %epoch, "membership changed");
                 *view = next;
             }

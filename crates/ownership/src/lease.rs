@@ -16,7 +16,7 @@
 //! epoch. Example:
 //!
 //! 1. `b` evicts `a`, and `c` receives that epoch. `b` then recognises `a` again.
-//! 2. `d` evicts `a`. `c` receives that epoch too, counts `b` and `d` as a quorum, and claims.
+//! 2. `d` evicts `a`. `c` receives that epoch too, counts `b` and `d` as a quorum, and takes over.
 //! 3. If `a` had replaced the grants of `d` by those of `b` at once, its lease would seem held.
 //!
 //! Example, three nodes, a span of 400 ms: `a` pings at 0 and 100 ms; `b` answers both, `c` only
@@ -31,9 +31,9 @@ use crate::quorum::Quorum;
 
 const JUST_AFTER: Span = Span::from_nanos(1);
 
-/// The entry of this node in a voter's membership table, as identified by a grant.
+/// Names the entry of this node in a voter's membership table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RecordedGrant {
+pub struct EntryId {
     /// The incarnation of the voter.
     pub generation: Generation,
     /// The serial of the entry.
@@ -50,10 +50,10 @@ pub struct Lease {
     span: Span,
     /// The latest grant of each voter.
     grants: BTreeMap<NodeId, Grant>,
-    /// The grants that this lease relies on.
-    recorded: BTreeMap<NodeId, RecordedGrant>,
+    /// The entries that this lease relies on.
+    recorded: BTreeMap<NodeId, EntryId>,
     /// New serials that are not recorded yet, and when each was first seen.
-    unrecorded: BTreeMap<NodeId, (RecordedGrant, Monotonic)>,
+    unrecorded: BTreeMap<NodeId, (EntryId, Monotonic)>,
     /// From when on each voter counts.
     votes_from: BTreeMap<NodeId, Monotonic>,
     first_renewal: Option<Monotonic>,
@@ -65,7 +65,7 @@ pub struct Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grant {
     ping_sent: Monotonic,
-    entry: RecordedGrant,
+    entry: EntryId,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,8 @@ pub enum LeaseState {
     /// Valid until then, but other nodes may have taken over since it was last valid: everything
     /// held under it must be dropped.
     Interrupted(Monotonic),
-    /// Not valid: this node may own nothing.
+    /// Not valid: this node may decide nothing. It keeps its ranges, for the case that the lease
+    /// is held again without an interruption.
     None,
 }
 
@@ -111,7 +112,7 @@ impl Lease {
     }
 
     /// `voter` answered the ping that was sent at `ping_sent` with a grant.
-    pub fn grant_received(&mut self, voter: &NodeId, ping_sent: Monotonic, entry: RecordedGrant) {
+    pub fn grant_received(&mut self, voter: &NodeId, ping_sent: Monotonic, entry: EntryId) {
         let is_older = self.grants.get(voter).is_some_and(|grant| grant.ping_sent > ping_sent);
         if !is_older {
             self.grants.insert(voter.clone(), Grant { ping_sent, entry });
@@ -119,7 +120,7 @@ impl Lease {
     }
 
     /// Recomputes the lease at `now` for the voters in `quorum`. A voter that was added while the
-    /// lease was held starts to count when its grant is recorded, at the latest after one span.
+    /// lease was held starts to count when its grant is recorded, or after one span without a grant.
     pub fn renew(&mut self, now: Monotonic, quorum: &Quorum) -> LeaseState {
         self.follow_voters(now, quorum);
         let voters = self.voters_at(quorum, now);
@@ -127,7 +128,7 @@ impl Lease {
         let previous_voters = self.voters_at(quorum, self.last_renewal);
         self.last_renewal = now;
         if previous_voters.is_met(|id| self.has_recorded_grant(id, now)) {
-            self.record_settled_grants(now);
+            self.record_lasting_grants(now);
         }
         let is_held = !self.has_expired_under_other_voters(now, quorum)
             && voters.is_met(|id| self.has_recorded_grant(id, now));
@@ -135,7 +136,7 @@ impl Lease {
             return LeaseState::None;
         }
         if is_held {
-            self.record_settled_grants(now);
+            self.record_lasting_grants(now);
         } else {
             self.record_all_grants(now);
         }
@@ -195,7 +196,7 @@ impl Lease {
     }
 
     /// The lease continues: records new serials that were first seen a span ago.
-    fn record_settled_grants(&mut self, now: Monotonic) {
+    fn record_lasting_grants(&mut self, now: Monotonic) {
         for (id, Grant { ping_sent, entry }) in &self.grants {
             if now >= ping_sent.plus(self.span) || self.recorded.get(id) == Some(entry) {
                 continue;
@@ -246,8 +247,8 @@ mod tests {
         Monotonic::from_nanos(ms * 1_000_000)
     }
 
-    fn of(serial: u64) -> RecordedGrant {
-        RecordedGrant { generation: Generation(1), serial }
+    fn of(serial: u64) -> EntryId {
+        EntryId { generation: Generation(1), serial }
     }
 
     fn three() -> Quorum {

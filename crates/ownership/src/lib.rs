@@ -55,7 +55,7 @@ pub mod route;
 mod voters;
 
 pub use epoch::{Epoch, Epochs, OwnershipStatus};
-pub use lease::{LeaseState, RecordedGrant};
+pub use lease::{EntryId, LeaseState};
 pub use membership::{Voter, VoterSet};
 pub use membership_table::{LiveMember, MembershipTable};
 pub use quorum::{Quorum, QuorumRule};

@@ -63,7 +63,7 @@ pub struct Voter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     members: Vec<Member>,
-    epoch: u64,
+    fingerprint: u64,
 }
 
 /// The most members in a view. Beyond it the highest ids are left out, alike on every node.
@@ -118,8 +118,8 @@ impl View {
             }
         }
         let members: Vec<Member> = newest.into_values().take(MEMBERS_MAX).collect();
-        let epoch = ring_epoch(&members);
-        Self { members, epoch }
+        let fingerprint = fingerprint_of(&members);
+        Self { members, fingerprint }
     }
 
     /// Sorted by id.
@@ -139,12 +139,12 @@ impl View {
 
     /// A fingerprint of the ring: equal on two nodes exactly when the same nodes own keys in the
     /// same regions and zones, whatever their generations and addresses.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 }
 
-fn ring_epoch(members: &[Member]) -> u64 {
+fn fingerprint_of(members: &[Member]) -> u64 {
     let mut sip = SipHasher13::new_with_key(b"tidegate r epoch");
     for member in members.iter().filter(|member| member.state == MemberState::Up) {
         for part in [member.id.as_str(), &member.region, &member.zone] {
@@ -191,7 +191,7 @@ mod tests {
             View::new([member("b", 9, MemberState::Up), member("a", 1, MemberState::Up)]);
         let draining =
             View::new([member("a", 1, MemberState::Up), member("b", 1, MemberState::Draining)]);
-        assert_eq!(one.epoch(), restarted.epoch());
-        assert_ne!(one.epoch(), draining.epoch());
+        assert_eq!(one.fingerprint(), restarted.fingerprint());
+        assert_ne!(one.fingerprint(), draining.fingerprint());
     }
 }

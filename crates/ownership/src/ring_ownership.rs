@@ -5,7 +5,7 @@
 //!
 //! - A range leaves [`RingOwnership::held`] when its release is sent. It returns only when the
 //!   receiver refused the release for good, or when a quorum has evicted the receiver.
-//! - A claim needs a release from every other member under the current epoch, and a quorum at this
+//! - A claim, by which a node takes over ranges, needs a release from every other member under the current epoch, and a quorum at this
 //!   epoch.
 //! - A release under an epoch states "I hold nothing else of yours". It is not sent
 //!   while an earlier release waits for a reply and its ranges could come back.
@@ -27,7 +27,7 @@ use tidegate_limiter::units::{Monotonic, Span};
 
 use crate::epoch::Epoch;
 use crate::identity::{Generation, NodeId};
-use crate::lease::{Lease, LeaseState, RecordedGrant};
+use crate::lease::{EntryId, Lease, LeaseState};
 use crate::ranges::Ranges;
 use crate::ring_members::RingMembers;
 
@@ -41,7 +41,7 @@ use crate::ring_members::RingMembers;
 pub struct RingOwnership {
     me: NodeId,
     epoch: Epoch,
-    /// The highest epoch number seen at a peer whose epoch has another name.
+    /// The highest number of a peer's epoch that has another fingerprint.
     highest_seen: u64,
     members: RingMembers,
     lease: Lease,
@@ -57,7 +57,7 @@ pub struct RingOwnership {
     release_numbers: BTreeMap<NodeId, u64>,
     /// The members that released to this node under the current epoch.
     released_by: BTreeSet<NodeId>,
-    /// The last release of each node, and our reply.
+    /// The last release of each node, and this node's reply.
     replies: BTreeMap<NodeId, (Generation, u64, HandoffReply)>,
     transferred: BTreeMap<NodeId, Ranges>,
 }
@@ -68,7 +68,7 @@ enum Transfer {
     /// Not yet offered, or the offer was not accepted.
     #[default]
     Pending,
-    /// The member is at our epoch; states are being copied to it.
+    /// The member is at the same epoch; states are being copied to it.
     Copying,
     /// All states are copied; the ranges are released once nothing else may return to them.
     Copied,
@@ -188,7 +188,7 @@ impl RingOwnership {
         peer: &NodeId,
         ping_sent: Monotonic,
         epoch: Option<Epoch>,
-        grant: Option<RecordedGrant>,
+        grant: Option<EntryId>,
     ) {
         if let Some(epoch) = epoch {
             let is_older = self.peer_epochs.get(peer).is_some_and(|(_, at)| *at > ping_sent);

@@ -37,7 +37,7 @@ struct Rings {
     global: Ring,
 }
 
-/// Replaced rings that a topology keeps. Two are needed when a node joins before the handover to
+/// Replaced rings that a topology keeps. Two are needed when a node joins before the handoff to
 /// the previous joiner is complete. Beyond it the oldest is dropped.
 const PREVIOUS_MAX: usize = 2;
 /// Successors of an owner that may still hold its keys: after two joins at once it is the second.
@@ -66,7 +66,7 @@ impl Topology {
     #[must_use]
     pub fn after(mut self, replaced: &Self) -> Self {
         self.previous.clone_from(&replaced.previous);
-        if self.view.epoch() != replaced.view.epoch() {
+        if self.view.fingerprint() != replaced.view.fingerprint() {
             self.previous.push_front(replaced.rings.clone());
             self.previous.truncate(PREVIOUS_MAX);
         }

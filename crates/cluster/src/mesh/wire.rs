@@ -164,7 +164,7 @@ pub enum Reply {
     /// [`Call::States`]: not all entries were kept.
     Unconfirmed,
     Handoff(HandoffReply),
-    /// The buckets of a [`Call::Digests`] in which the receiver's states differ.
+    /// The segments of a [`Call::Digests`] in which the receiver's states differ.
     Differing(Vec<u16>),
 }
 
@@ -211,11 +211,11 @@ pub enum HandoffStep {
     },
 }
 
-/// The digest of the states in one bucket of tokens.
+/// The digest of the states in one segment of the hash circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
     /// The upper 12 bits of the tokens.
-    pub bucket: u16,
+    pub segment: u16,
     /// A sum over keys and states, independent of their order.
     pub sum: u64,
 }

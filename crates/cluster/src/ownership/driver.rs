@@ -21,9 +21,8 @@ use tidegate_ownership::membership::{KnownMembers, Member, MemberState, View};
 use tidegate_ownership::membership_table::TableEntry;
 use tidegate_ownership::route::Topology;
 use tidegate_ownership::{
-    Epoch, Epochs, HandoffReply, LeaseState, LiveMember, MembershipTable, OwnershipStatus, Quorum,
-    QuorumRule, RecordedGrant, RingMember, RingMembers, RingOwnership, TransferStep, VoterSet,
-    Voters,
+    EntryId, Epoch, Epochs, HandoffReply, LeaseState, LiveMember, MembershipTable, OwnershipStatus,
+    Quorum, QuorumRule, RingMember, RingMembers, RingOwnership, TransferStep, VoterSet, Voters,
 };
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -64,7 +63,7 @@ pub struct Counters {
     pub handed_over: AtomicU64,
     /// Ranges accepted from another node.
     pub taken_over: AtomicU64,
-    /// States copied to their owners before a handover.
+    /// States copied to their owners before a handoff.
     pub copied: AtomicU64,
     /// Transfer steps that failed and were retried.
     pub failed: AtomicU64,
@@ -100,7 +99,7 @@ struct Machines {
     recognised: View,
     /// Before this node is active it reports no epoch and claims nothing.
     is_active: bool,
-    /// One-way partitioned peers: their packets arrive here, ours do not arrive there.
+    /// One-way partitioned peers: this node receives their packets, they do not receive its packets.
     partitioned: BTreeSet<(NodeId, Generation)>,
     /// Pings sent to each peer since its last answer.
     unanswered: BTreeMap<NodeId, (Generation, u32)>,
@@ -230,7 +229,7 @@ impl Driver {
         if unanswered >= PARTITIONED_AFTER_PINGS && machines.partitioned.insert(incarnation) {
             tracing::warn!(
                 peer = %peer.id,
-                "one-way partition: peer does not receive our packets; treating it as failed"
+                "one-way partition: peer does not receive packets of this node; treating it as failed"
             );
             self.update_table(machines);
             self.update_rings(machines);
@@ -256,7 +255,7 @@ impl Driver {
     ) {
         let sent = self.ownership.monotonic_at(sent);
         let machines = &mut *self.machines.lock();
-        let grant = grant.map(|serial| RecordedGrant { generation: peer.generation, serial });
+        let grant = grant.map(|serial| EntryId { generation: peer.generation, serial });
         machines.unanswered.insert(peer.id.clone(), (peer.generation, 0));
         if machines.partitioned.remove(&(peer.id.clone(), peer.generation)) {
             self.update_table(machines);

@@ -29,11 +29,11 @@ struct PublishedRing {
     owned_ranges: ArcSwap<OwnedRanges>,
 }
 
-/// The ranges of one ring, as held by this node.
+/// What this node decides of one ring while it has the lease, and what it handed over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedRanges {
     pub epoch: Epoch,
-    /// The ranges that are held and not frozen.
+    /// The ranges that this node holds and has not frozen for a handoff.
     pub decides: Ranges,
     /// The ranges that were handed over, and to which node.
     pub transferred: Vec<(Ranges, NodeId)>,

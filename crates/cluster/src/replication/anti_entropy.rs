@@ -1,11 +1,11 @@
 //! Anti-entropy: owners compare digests with their replicas and send the keys that differ.
 //!
 //! A round takes a digest snapshot, exchanges digests with each replica, and scans the store for
-//! this node's keys in the differing buckets, which it puts into the replication queue. From there
+//! this node's keys in the differing segments, which it puts into the replication queue. From there
 //! they are sent like every change, within the same bounds. A round begins every few seconds, and
 //! at once when the topology or the set of reachable peers changes.
 //!
-//! A bucket with a key that changes all the time always differs. **Bound:** a round sends at most
+//! A segment with a key that changes all the time always differs. **Bound:** a round sends at most
 //! [`REPAIR_KEYS_MAX`] keys. The next one resumes the scan after the last of them, so that busy
 //! keys do not starve lost ones, and begins as soon as a new snapshot may be taken.
 
@@ -17,7 +17,7 @@ use tidegate_limiter::store::{Cursor, KeyHash};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 
-use super::digest::{DigestSnapshot, are_valid_digests, bucket, fingerprint};
+use super::digest::{DigestSnapshot, are_valid_digests, fingerprint, segment};
 use super::replicator::Replicator;
 use super::targets::Targets;
 use crate::count;
@@ -35,7 +35,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(2);
 
 impl Replicator {
-    /// Replies to a peer's digests with the buckets in which this node's copies of its keys differ.
+    /// Replies to a peer's digests with the segments in which this node's copies of its keys differ.
     pub async fn compare_digests(&self, from: &NodeId, digests: Vec<Digest>) -> Reply {
         if !are_valid_digests(&digests) {
             return Reply::Malformed;
@@ -76,8 +76,8 @@ impl Replicator {
                 let call = Call::Digests(digests.to_vec());
                 let mesh = &self.mesh;
                 match mesh.call(replica, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
-                    Ok(Reply::Differing(buckets)) => {
-                        differing.extend(buckets.into_iter().map(|b| (replica.clone(), b)));
+                    Ok(Reply::Differing(segments)) => {
+                        differing.extend(segments.into_iter().map(|s| (replica.clone(), s)));
                     }
                     // The next round compares them again.
                     Ok(_) | Err(_) => is_complete = false,
@@ -90,7 +90,7 @@ impl Replicator {
         self.enqueue_differing(&targets, &differing, resume).await && is_complete
     }
 
-    /// Queues this node's keys in the differing buckets. Returns whether one scan, from the first
+    /// Queues this node's keys in the differing segments. Returns whether one scan, from the first
     /// key to the last, queued all of them.
     async fn enqueue_differing(
         &self,
@@ -102,7 +102,7 @@ impl Replicator {
             let by_ring = targets.by_ring(key);
             by_ring.split_first().is_some_and(|(owner, replicas)| {
                 *owner == targets.topology.me
-                    && replicas.iter().any(|id| differing.contains(&(id.clone(), bucket(key))))
+                    && replicas.iter().any(|id| differing.contains(&(id.clone(), segment(key))))
             })
         };
         let begin = *resume;

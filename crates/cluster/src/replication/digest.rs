@@ -1,15 +1,15 @@
-//! Digests: one sum per bucket of the ring, by which two nodes find the copies that differ.
+//! Digests: one sum per segment of the ring, by which two nodes find the copies that differ.
 //!
 //! ```text
-//! bucket(key) = upper 12 bits of its token
-//! sum(bucket) = Σ siphash(key, expiry, state)     over the keys in it, wrapping
+//! segment(key) = upper 12 bits of its token
+//! sum(segment) = Σ siphash(key, expiry, state)     over the keys in it, wrapping
 //! ```
 //!
 //! A sum does not depend on the order of its keys, and two nodes with equal sums hold the same
 //! states but for a chance of one in 2^64. Two nodes with the same view agree on the keys to sum,
-//! so a bucket whose sums differ has a copy that is missing or old, or that has changed since.
+//! so a segment whose sums differ has a copy that is missing or old, or that has changed since.
 //!
-//! **Example.** 200,000 keys between two nodes are some 49 per bucket. One lost message of 1,024
+//! **Example.** 200,000 keys between two nodes are some 49 per segment. One lost message of 1,024
 //! keys is found by comparing 32 KiB, and costs some ten messages.
 
 use std::collections::BTreeMap;
@@ -24,12 +24,12 @@ use tidegate_ownership::identity::NodeId;
 use super::targets::Targets;
 use crate::mesh::wire::{DIGESTS_MAX, Digest};
 
-const BUCKET_BITS: u32 = 12;
-const BUCKETS: u16 = 1 << BUCKET_BITS;
+const SEGMENT_BITS: u32 = 12;
+const SEGMENTS: u16 = 1 << SEGMENT_BITS;
 
 /// Whether the digests that a peer sent are within their bounds.
 pub fn are_valid_digests(digests: &[Digest]) -> bool {
-    digests.len() <= DIGESTS_MAX && digests.iter().all(|digest| digest.bucket < BUCKETS)
+    digests.len() <= DIGESTS_MAX && digests.iter().all(|digest| digest.segment < SEGMENTS)
 }
 
 /// The sums over all strict keys in the store, taken by one scan of it. Keys that change during the
@@ -67,38 +67,38 @@ pub(super) struct Sums(Box<[u64]>);
 
 impl Sums {
     fn add(&mut self, key: KeyHash, fingerprint: u64) {
-        if let Some(sum) = self.0.get_mut(usize::from(bucket(key))) {
+        if let Some(sum) = self.0.get_mut(usize::from(segment(key))) {
             *sum = sum.wrapping_add(fingerprint);
         }
     }
 
-    /// The sums of the buckets that have any key.
+    /// The sums of the segments that have any key.
     pub(super) fn digests(&self) -> Vec<Digest> {
-        let all = (0..BUCKETS).zip(&self.0);
+        let all = (0..SEGMENTS).zip(&self.0);
         all.filter(|(_, sum)| **sum != 0)
-            .map(|(bucket, sum)| Digest { bucket, sum: *sum })
+            .map(|(segment, sum)| Digest { segment, sum: *sum })
             .collect()
     }
 
-    /// The buckets of `digests` whose sums differ from these.
+    /// The segments of `digests` whose sums differ from these.
     pub(super) fn differing(&self, digests: &[Digest]) -> Vec<u16> {
         let differs =
-            |digest: &&Digest| self.0.get(usize::from(digest.bucket)) != Some(&digest.sum);
-        digests.iter().filter(differs).map(|digest| digest.bucket).collect()
+            |digest: &&Digest| self.0.get(usize::from(digest.segment)) != Some(&digest.sum);
+        digests.iter().filter(differs).map(|digest| digest.segment).collect()
     }
 }
 
 impl Default for Sums {
     fn default() -> Self {
-        Self(vec![0; usize::from(BUCKETS)].into())
+        Self(vec![0; usize::from(SEGMENTS)].into())
     }
 }
 
-pub(super) fn bucket(key: KeyHash) -> u16 {
-    u16::try_from(key.token >> (u64::BITS - BUCKET_BITS)).unwrap_or(u16::MAX)
+pub(super) fn segment(key: KeyHash) -> u16 {
+    u16::try_from(key.token >> (u64::BITS - SEGMENT_BITS)).unwrap_or(u16::MAX)
 }
 
-/// What a key adds to the sum of its bucket; the same on every node.
+/// What a key adds to the sum of its segment; the same on every node.
 pub(super) fn fingerprint(key: KeyHash, state: &State, expires: Timestamp) -> u64 {
     let mut sip = SipHasher13::new_with_key(b"tidegate digests");
     let mut write = |word: u64| sip.write(&word.to_le_bytes());
@@ -111,8 +111,8 @@ pub(super) fn fingerprint(key: KeyHash, state: &State, expires: Timestamp) -> u6
 mod tests {
     use super::*;
 
-    fn key(bucket: u64, tag: u64) -> KeyHash {
-        KeyHash { token: bucket << 52 | 7, tag }
+    fn key(segment: u64, tag: u64) -> KeyHash {
+        KeyHash { token: segment << 52 | 7, tag }
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         }
         let digests = mine.digests();
         assert_eq!(
-            digests.iter().map(|digest| digest.bucket).collect::<Vec<_>>(),
+            digests.iter().map(|digest| digest.segment).collect::<Vec<_>>(),
             [0, 3, 9, 4_095]
         );
         assert_eq!(theirs.differing(&digests), [3, 4_095]);

@@ -59,7 +59,7 @@ impl Replicator {
                     self.store.enqueue_replication(key);
                 }
                 MergeOutcome::Merged { .. } | MergeOutcome::Expired => {}
-                MergeOutcome::Full | MergeOutcome::WrongForm => holds_all = false,
+                MergeOutcome::Full | MergeOutcome::WrongKind => holds_all = false,
             }
         }
         if holds_all { Reply::Done } else { Reply::Unconfirmed }

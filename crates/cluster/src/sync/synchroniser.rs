@@ -380,7 +380,7 @@ impl Synchroniser {
 
 fn members(topology: &Topology) -> Members {
     let member = |member: &Member| (member.id.clone(), member.generation);
-    (topology.view.epoch(), topology.view.members().iter().map(member).collect())
+    (topology.view.fingerprint(), topology.view.members().iter().map(member).collect())
 }
 
 // === keys that wait for the region exchange ===

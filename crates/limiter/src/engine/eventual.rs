@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// The number of requests that three nodes admit which exchange counters after every
+    /// The number of requests that three nodes admit. They exchange counters after every
     /// `sync_every` requests.
     fn admitted_by_three(sync_every: usize) -> (usize, [State; 3]) {
         let quota = quota(Algorithm::SlidingWindowCounter);

@@ -1,5 +1,4 @@
-//! When a state expires, how far time had advanced when it last changed, and whether a state from
-//! outside is plausible.
+//! When a state expires, when it last changed, and whether a state from outside is plausible.
 //!
 //! # States from outside
 //!
@@ -180,7 +179,6 @@ mod tests {
     fn a_state_of_a_clock_far_ahead_is_not_plausible() {
         for algorithm in ALGORITHMS {
             let quota = Quota::simple(algorithm, 10, LONG[0]).expect("a valid quota");
-            // A bucket may take decades to drain.
             // A bucket may take decades to drain.
             let longest = DRAIN_MAX.max(WINDOW_MAX);
             let ahead = NOW.plus(longest).plus(Span::from_secs(7_200));

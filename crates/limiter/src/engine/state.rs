@@ -12,8 +12,8 @@
 //! | log | union by time |
 //! | per-actor counters | the larger count of each actor, cut like the sliding counters |
 //!
-//! Two states of different kinds (the algorithm of the rule changed) are not joined: the kind that
-//! is declared later in [`State`] wins, so the laws hold there too.
+//! A counter key names the algorithm, so copies of one counter have one kind. Should two kinds meet
+//! all the same, the one that is declared later in [`State`] wins, so the laws hold there too.
 //!
 //! The join **loses no hit**: at any time that both states have reached, the joined one admits no
 //! more than either. It may lose a *refund* that only one copy has, which errs on the safe side.

@@ -224,7 +224,7 @@ impl Shard {
         counters.iter().zip(previews).map(answer).collect()
     }
 
-    /// Decides where those of `counters` go that are not in the table.
+    /// Decides where to place those of `counters` that are new.
     fn place_new<'a>(
         &mut self,
         counters: &[Counter],

@@ -2,7 +2,7 @@
 //!
 //! - **Replication** drains a queue of strict keys that changed. A charge or a refund is a change;
 //!   a peek, a denial that counts nothing and a [`Store::merge`] are not.
-//! - **Snapshots** scan for long keys ([`KeyHash::is_long`]), strict and eventual, that changed
+//! - **Snapshots** scan for keys with windows of an hour or more ([`KeyHash::is_long`]), strict and eventual, that changed
 //!   since they were last written. Only those are kept over a restart.
 //! - **Handoff** and anti-entropy scan all keys of a token range.
 
@@ -56,7 +56,7 @@ pub enum MergeOutcome {
     /// No room for its key; counted in [`Stats::refused`](super::Stats::refused).
     Full,
     /// The key holds a state of another kind here: the sender is faulty.
-    WrongForm,
+    WrongKind,
 }
 
 // === reading and merging ===

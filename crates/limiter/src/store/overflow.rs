@@ -34,7 +34,7 @@ pub(super) struct Overflow {
     shared: Mutex<Shard>,
 }
 
-/// Where the counters of a check go that are not in the table.
+/// Where new counters of a check are placed.
 #[derive(Debug)]
 pub(super) enum Placement<'a> {
     /// Into the table of their shard, where slots are reserved.
@@ -83,6 +83,6 @@ pub(super) fn shared_counter(counter: &Counter, params: CheckParams) -> Counter 
 
 /// The verdict for a new key that is refused.
 pub(super) fn refusal(quota: &Quota) -> Verdict {
-    // As for a look: nothing was counted, so nothing is above the limit.
+    // As for a peek: nothing was counted, so nothing is above the limit.
     Verdict::new(quota, Hits::PEEK, 0, REFUSED_RETRY, Retry::After(REFUSED_RETRY))
 }

@@ -18,7 +18,7 @@ use super::prefetch::prefetch;
 use super::slot::Slot;
 
 /// Slots of a page: 7,160 bytes, which with the allocator's own word fill 7 KiB, a size class of
-/// mimalloc and of jemalloc.
+/// jemalloc.
 ///
 /// A table has whole pages, so larger ones waste more memory in a small shard: over shards of 600
 /// to 4,096 keys a key costs 47.5 bytes by calculation, with pages of 8 KiB 48.3, with 4 KiB 47.2.

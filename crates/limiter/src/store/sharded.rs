@@ -40,7 +40,8 @@ pub struct Stats {
     pub expired: u64,
     /// Requests for new keys that a shared counter decided because the store was full.
     pub overflowed: u64,
-    /// New keys that were refused because the store was full.
+    /// New counters that were refused because the store was full: of requests, once each time, and
+    /// copies from peers.
     pub refused: u64,
     /// Eventual keys in the sync queues.
     pub sync_queue: usize,

@@ -22,7 +22,8 @@
 //!
 //! rounded down. A lazy key is not queued: it is sent by a slow background scan over all keys, or
 //! with the first check that finds it beyond that bound. The first check of a slice is sent with
-//! normal priority, because the owner of the key publishes its count to the nodes that check it.
+//! normal priority: the node that owns the key on the ring decides nothing for an eventual rule, but
+//! it collects the counts and sends them to the nodes that check the key.
 //!
 //! **Bound:** the unsent hits of a node are part of what it knows, so all nodes together hold back
 //! at most one part in [`SYNC_SLACK_DIVISOR`](super::SYNC_SLACK_DIVISOR) of a limit, at any rate
@@ -135,8 +136,8 @@ impl Store {
     /// Merges the counts of a peer into a key, which may be new to this node. The delta must have
     /// passed [`Delta::validate`]. Does not queue the key: the caller decides who receives it next.
     ///
-    /// After a rule changed the slices of its window, a delta of the other shape is ignored until
-    /// the counters here have expired or a local check has replaced them.
+    /// A delta with slices of another length is ignored. No correct peer sends one: the key contains
+    /// window and slices.
     pub fn merge_actor_counters(
         &self,
         key: KeyHash,
@@ -147,7 +148,7 @@ impl Store {
         let now = shard.instant(now);
         if let Some((slot, queues)) = shard.live_mut(key, now) {
             let State::ActorCounters(actor_counters) = &mut slot.state else {
-                return MergeOutcome::WrongForm;
+                return MergeOutcome::WrongKind;
             };
             let changed = actor_counters.merge(delta).changed;
             let expires = actor_counters.expires_at();
@@ -218,7 +219,7 @@ impl Store {
 }
 
 /// Records a check of an eventual key: extends its slot and queues it for peers and disk. `verdict`
-/// is `None` when nothing was charged because another limit of the check denied it.
+/// is `None` when nothing was charged because a limit of the check denied it.
 ///
 /// The key is sent when its counters changed, and at its first check in a slice: a node that only
 /// denies must still receive the counts of others. A slot without counters has nothing to send and

@@ -9,7 +9,7 @@ use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
-    Epoch, HandoffReply, LiveMember, MembershipTable, Monotonic, Quorum, RecordedGrant, RingMember,
+    EntryId, Epoch, HandoffReply, LiveMember, MembershipTable, Monotonic, Quorum, RingMember,
     RingMembers, RingOwnership, TransferStep,
 };
 
@@ -77,7 +77,7 @@ pub(crate) enum Flight {
 pub(crate) struct Pong {
     sent: Monotonic,
     epoch: Option<Epoch>,
-    grant: Option<RecordedGrant>,
+    grant: Option<EntryId>,
 }
 
 impl Cluster {
@@ -215,7 +215,7 @@ impl Cluster {
             Pong {
                 sent: monotonic(now),
                 epoch: (now - machines.started_at >= LEASE).then(|| machines.ring.epoch()),
-                grant: serial.map(|serial| RecordedGrant { generation: granting, serial }),
+                grant: serial.map(|serial| EntryId { generation: granting, serial }),
             }
         }) else {
             return;

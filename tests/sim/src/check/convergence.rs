@@ -29,7 +29,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
         if seen != running {
             found.push(format!("{} sees {seen:?}, but {running:?} run", topology.me));
         }
-        epochs.insert(topology.view.epoch());
+        epochs.insert(topology.view.fingerprint());
     }
     if epochs.len() != 1 {
         found.push(format!("{} different view epochs", epochs.len()));
