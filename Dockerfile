@@ -4,7 +4,7 @@
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --profile dist --locked --bin tidegate
+RUN cargo build --profile dist --features jemalloc --locked --bin tidegate
 
 FROM debian:bookworm-slim
 RUN useradd --system --no-create-home --shell /usr/sbin/nologin tidegate
