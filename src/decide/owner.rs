@@ -90,7 +90,7 @@ impl Decider {
     ) -> Option<Verdicts> {
         let node = &self.shared.node;
         let token = counters.first().map_or(0, |counter| counter.key.token);
-        node.store.check_if(counters, hits, now, || node.ownership.owns(scope, token))
+        node.store.check_if(counters, hits, now, || node.ownership.decides(scope, token))
     }
 
     /// Whether the verdicts have to wait for [`Decider::is_confirmed`].

@@ -1,7 +1,7 @@
 //! Which node to try next for a verdict, given the results so far. Pure.
 //!
-//! Rings define which node *should* decide a key; only the node itself knows whether it *does*.
-//! While ranges are handed over the two can differ, and nodes are tried in this order:
+//! Rings define which node owns a key. While ranges are handed over, another node may still decide
+//! it, and nodes are tried in this order:
 //!
 //! 1. the node that the last `NotOwner` reply named: the key was handed over to it;
 //! 2. the owner by the current ring, looked up anew each time;

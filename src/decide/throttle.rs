@@ -117,7 +117,7 @@ impl Decider {
                 node.store.check_batch_if(checks, now, |_| true, |it| decided.push(it));
             }
             (Mode::Strict, _) => {
-                let owns = |token| node.ownership.owns(rule.scope, token);
+                let owns = |token| node.ownership.decides(rule.scope, token);
                 node.store.check_batch_if(checks, now, owns, |it| decided.push(it));
             }
         }

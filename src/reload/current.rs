@@ -39,12 +39,12 @@ impl Handle {
         }
     }
 
-    /// The current book. A request takes it once.
+    /// The current book.
     pub fn book(&self) -> Arc<Book> {
         self.book.load_full()
     }
 
-    /// The cell of the current book, for callers that load it per request.
+    /// The cell of the current book, for callers that load it once per request.
     pub fn cell(&self) -> Arc<ArcSwap<Book>> {
         Arc::clone(&self.book)
     }

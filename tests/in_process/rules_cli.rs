@@ -58,7 +58,7 @@ fn validate_for_both_refuses_keys_only_tidegate_has() {
     assert!(!ok);
     assert_eq!(
         text,
-        "a.yaml:4:3: mode: envoyproxy/ratelimit does not know it; remove it, or validate without \
+        "a.yaml:4:3: mode: envoyproxy/ratelimit has no such key; remove it, or validate without \
          --strict-compat\nb.yaml: ok, 0 rules\n2 files, 1 invalid\n"
     );
 }

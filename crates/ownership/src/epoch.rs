@@ -20,7 +20,7 @@ pub struct Epoch {
 impl Epoch {
     /// Highest number that is accepted from a peer. An honest number counts membership changes; at
     /// one change per nanosecond it would take 292 years to get here. The same range is left above
-    /// it, so that a node that accepted this number can still count on.
+    /// it, so that a node that accepted this number can go on counting.
     pub const NUMBER_MAX: u64 = u64::MAX / 2;
 }
 

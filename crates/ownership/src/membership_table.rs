@@ -1,11 +1,12 @@
 //! The members that this node recognises.
 //!
 //! Gossip reports which nodes are alive. The table adds a member as soon as gossip reports it, and
-//! removes one late: a member that gossip gave up gets no further lease grants, and is *evicted*
-//! once the last grant it got has expired. So a node that a quorum has evicted holds no lease.
+//! removes one late: a member that gossip reports as dead gets no further lease grants, and is
+//! *evicted* once the last grant it got has expired. So a node that a quorum has evicted holds no
+//! lease.
 //!
-//! Example, lease 400 ms: `b` sent its last ping at 0 and crashed. Gossip gives it up at 950 ms;
-//! its grant expired at 400 ms, so it is evicted at once. Had it pinged at 900 ms, behind a one-way
+//! Example, lease 400 ms: `b` sent its last ping at 0 and crashed. Gossip reports it as dead at
+//! 950 ms; its grant expired at 400 ms, so it is evicted at once. Had it pinged at 900 ms, behind a one-way
 //! partition that lets only its own packets through, it would be evicted at 1,300 ms.
 
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ pub struct TableEntry {
     /// added again in between.
     serial: u64,
     last_grant: Option<Monotonic>,
-    /// Gossip has given the member up: it gets no grants until gossip reports it again.
+    /// Gossip reports the member as dead: it gets no grants until gossip reports it again.
     is_withheld: bool,
 }
 
@@ -84,8 +85,8 @@ impl MembershipTable {
         self.evict(now) || has_changed
     }
 
-    /// Removes members that gossip gave up and whose last grant has expired. Returns whether there
-    /// were any.
+    /// Removes members that gossip reports as dead and whose last grant has expired. Returns
+    /// whether there were any.
     pub fn evict(&mut self, now: Monotonic) -> bool {
         let before = self.entries.len();
         let lease = self.lease;

@@ -5,10 +5,10 @@
 //!
 //! - A range leaves [`RingOwnership::held`] when its release is sent. It returns only when the
 //!   receiver refused the release for good, or when a quorum has evicted the receiver.
-//! - A claim, by which a node takes over ranges, needs a release from every other member under the current epoch, and a quorum at this
-//!   epoch.
-//! - A release under an epoch states "I hold nothing else of yours". It is not sent
-//!   while an earlier release waits for a reply and its ranges could come back.
+//! - A claim, by which a node takes over ranges, needs a release from every other member under the
+//!   current epoch, and a quorum at this epoch.
+//! - A release under an epoch states that the sender holds nothing else of the receiver. It is not
+//!   sent while an earlier release waits for a reply and its ranges could come back.
 //!
 //! The transfer of ranges to one member:
 //!
@@ -306,7 +306,7 @@ impl RingOwnership {
         }
     }
 
-    /// [`TransferStep::Copy`] is done: `peer` confirmed all states.
+    /// [`TransferStep::Copy`] is done: `peer` answered for all states.
     pub fn copied(&mut self, peer: &NodeId, epoch: Epoch) {
         self.advance_transfer(peer, epoch, |transfer| match transfer {
             Transfer::Copying => Transfer::Copied,

@@ -113,9 +113,9 @@ pub enum Reason {
     SameCounter,
     #[error("should not have an empty replaces entry")]
     EmptyReplaces,
-    #[error("envoyproxy/ratelimit does not know it")]
+    #[error("envoyproxy/ratelimit has no such key")]
     OnlyOurs,
-    #[error("envoyproxy/ratelimit knows one limit alone, and no list of them")]
+    #[error("envoyproxy/ratelimit accepts one limit, not a list")]
     OnlyOneLimit,
     #[error("replaces should not contain name of same descriptor")]
     ReplacesItself,

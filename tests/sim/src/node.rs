@@ -184,7 +184,7 @@ impl Process {
     pub(crate) fn decides(&self, token: u64) -> bool {
         // Lease expiry is read from the runtime's clock.
         let _runtime = self.runtime.enter();
-        self.core.ownership.owns(Scope::Region, token)
+        self.core.ownership.decides(Scope::Region, token)
     }
 
     /// Starts the clients of the process.

@@ -1,6 +1,6 @@
 //! The messages between peers. Variants are only ever appended: their order, and the order of
-//! fields, is the wire format. `tests/wire_compat.rs` holds it to the frames in
-//! `tests/golden_frames`.
+//! fields, is the wire format. `tests/in_process/wire_compat.rs` holds it to the
+//! frames in `tests/golden_frames`.
 
 use std::net::SocketAddr;
 

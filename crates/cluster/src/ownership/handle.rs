@@ -59,7 +59,7 @@ impl Ownership {
     /// Whether this node may decide the key at `token` now. To be called inside the lock under
     /// which the decision is made: after a freeze every lock is taken once, which waits for all
     /// decisions that were made before it.
-    pub fn owns(&self, scope: Scope, token: u64) -> bool {
+    pub fn decides(&self, scope: Scope, token: u64) -> bool {
         self.has_lease(scope)
             && self.rings[scope as usize].owned_ranges.load().decides.contains(token)
     }

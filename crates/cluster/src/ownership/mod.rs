@@ -2,7 +2,7 @@
 //! messages and time.
 //!
 //! [`Driver`] does the I/O; [`Ownership`] is what each strict decision reads. A lease is lost when
-//! its end has passed: [`Ownership::owns`] compares it with the clock in every decision. A range
+//! its end has passed: [`Ownership::decides`] compares it with the clock in every decision. A range
 //! stops being decided here when `Driver::publish` stores the new [`OwnedRanges`].
 
 pub mod driver;

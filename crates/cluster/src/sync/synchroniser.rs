@@ -223,7 +223,7 @@ impl Synchroniser {
 
 impl Synchroniser {
     /// The changes for the peers in this region. An urgent round takes only keys near their limit,
-    /// so that one busy key does not hurry all others.
+    /// so that one busy key does not cause messages for all others.
     fn round(&self, topology: &Topology, urgent: bool) -> Vec<Batch> {
         self.collect(topology, |take| {
             if urgent {

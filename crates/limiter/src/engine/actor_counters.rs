@@ -31,8 +31,8 @@
 //! Until nodes have exchanged their counters each may admit up to the limit; over-admission is at
 //! most the arrival rate of the cluster times the staleness. A counter holds at most
 //! [`ACTOR_COUNT_MAX`]; at that value its slice reads as full, because further hits could not be
-//! sent. A slice holds at most [`ACTORS_MAX`] actors; a merge drops further ones and reports how
-//! many.
+//! sent. A slice holds at most [`ACTORS_MAX`] actors, one of them reserved for this node; a merge
+//! drops further ones and reports how many.
 //!
 //! Source: Shapiro et al., "A comprehensive study of convergent and commutative replicated data
 //! types", INRIA RR-7506, 2011, section 3.1.
@@ -72,7 +72,7 @@ struct Slice {
 pub struct MergeStats {
     /// Whether any counter grew.
     pub changed: bool,
-    /// Counters that were dropped because the slice already holds [`ACTORS_MAX`] actors.
+    /// Counters that were dropped because the slice is full.
     pub refused: usize,
 }
 

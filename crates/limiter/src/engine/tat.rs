@@ -4,7 +4,7 @@
 //!
 //! A bucket that regains one hit every `T = window / limit` is described by a single instant: the
 //! theoretical arrival time (TAT) at which it is idle again, that is full of tokens or empty of
-//! water. A request moves it later; as time passes it comes nearer.
+//! water. A request moves it later.
 //!
 //! # Formula
 //!

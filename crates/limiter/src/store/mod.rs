@@ -2,7 +2,8 @@
 //!
 //! The `token` of a key selects its shard, so all limits of a descriptor share one; its `tag`
 //! selects the slot inside. A check locks its shard, decides and unlocks: some ten to some hundred
-//! nanoseconds. It allocates no memory except when a new key makes its shard's table grow.
+//! nanoseconds. A check of a known key allocates memory only where its state does: logs,
+//! sub-windows and per-actor counters grow on the heap.
 //!
 //! - [`check`](Store::check) decides strict keys, [`check_eventual`](Store::check_eventual) decides
 //!   eventual ones in this node's own counter, [`check_batch_if`](Store::check_batch_if) decides

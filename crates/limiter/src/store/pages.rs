@@ -6,7 +6,7 @@
 //!
 //! **Prefetching.** A check that comes later in a batch prefetches its memory (`check.rs`). It must
 //! not take the lock for that. So the shard publishes the number of homes and the address of each
-//! page whenever its table is laid out anew; the address of a key's home follows from them. A
+//! page whenever it rebuilds its table; the address of a key's home follows from them. A
 //! reader may see the old layout, the new one, or a mix. That is sufficient for a hint: no address
 //! from the index is ever dereferenced.
 

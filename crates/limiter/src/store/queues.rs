@@ -7,7 +7,8 @@
 //! queue: a snapshot scans the whole table every few seconds.
 //!
 //! Strict keys are queued only while [`Queues::set_replicated`] is on, and the disk flag is raised
-//! only while [`Queues::set_snapshotted`] is on. Off costs one branch.
+//! only while [`Store::set_snapshotted`](super::Store::set_snapshotted) is on. Off costs one
+//! branch.
 //!
 //! **Order.** A key is queued at most once per priority. Eventual keys close to their limit are
 //! urgent and go first, because there a late message costs over-admission. Those far from it are

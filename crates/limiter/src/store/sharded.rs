@@ -38,7 +38,7 @@ pub struct Stats {
     pub keys: usize,
     /// Counters removed because they expired.
     pub expired: u64,
-    /// Requests for new keys that a shared counter decided because the store was full.
+    /// New counters of requests that a shared counter stood for because the store was full.
     pub overflowed: u64,
     /// New counters that were refused because the store was full: of requests, once each time, and
     /// copies from peers.
