@@ -105,7 +105,7 @@ fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Failure> {
             shutdown::when_stdin_closes(shutdown.clone())
                 .map_err(UserError::context(what, "raise `ulimit -u`"))?;
         }
-        node::run(config, shutdown).await?;
+        Box::pin(node::run(config, shutdown)).await?;
         Ok(true)
     })
 }

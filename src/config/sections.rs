@@ -1,6 +1,7 @@
 //! The sections of `cluster.toml`. Those about rules and about envoyproxy/ratelimit are in
 //! [`super::rules`], and `[auth]` is in [`super::auth`].
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use tidegate_limiter::policy::Mode;
 use tidegate_limiter::store::{OnFull, Options};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::QuorumRule;
+use tidegate_ownership::identity::NodeId;
 use tidegate_rules::Defaults;
 
 use super::auth::Auth;
@@ -152,6 +154,18 @@ pub struct Cluster {
     /// `on_unavailable`. With `none` each side decides alone, and up to one limit per side is
     /// admitted until the partition heals.
     pub quorum: QuorumRule,
+    /// The nodes of this region whose majority grants leases: 1, 3, 5 or 7 values of `node.id`. The
+    /// same on every node of the region.
+    ///
+    /// Default none: all members vote, and a member that was lost counts for `forget_after`. With
+    /// names no node ever forms a cluster without a majority of them. A voter that died is replaced
+    /// by a node with its name.
+    pub voter_names: BTreeSet<NodeId>,
+    /// The nodes of all regions whose majority grants leases of keys with `scope: global`, as in
+    /// `voter_names`. The same on every node of every region.
+    ///
+    /// Default none: all members of all regions vote.
+    pub global_voter_names: BTreeSet<NodeId>,
     /// How long a member that was lost without leaving counts for the majority, 10s to 30d.
     ///
     /// Default `1h`: longer than an unattended partition. Lower it where crashed nodes come back
@@ -390,6 +404,8 @@ impl Default for Cluster {
             replication_interval: Span::from_millis(5),
             lease: Span::from_millis(600),
             quorum: QuorumRule::Majority,
+            voter_names: BTreeSet::new(),
+            global_voter_names: BTreeSet::new(),
             forget_after: Span::from_secs(3_600),
             max_skew: Span::from_millis(500),
             skew_unready: false,

@@ -111,6 +111,8 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
     within("cluster.replicas", cluster.replicas, 0..=3)?;
     within("cluster.replication_interval", cluster.replication_interval, ms(1)..=secs(1))?;
     within("cluster.lease", cluster.lease, ms(150)..=secs(10))?;
+    voters("cluster.voter_names", cluster.voter_names.len())?;
+    voters("cluster.global_voter_names", cluster.global_voter_names.len())?;
     within("cluster.forget_after", cluster.forget_after, secs(10)..=secs(30 * 86_400))?;
     within("cluster.max_skew", cluster.max_skew, ms(10)..=secs(60))
 }
@@ -332,6 +334,12 @@ fn at_most(key: &'static str, count: usize, max: usize) -> Result<(), Invalid> {
 fn host_port(key: &'static str, text: &str) -> Result<(), Invalid> {
     let fix = "write it as host:port, such as 10.0.0.7:7600 or node-1.internal:7600";
     ensure(is_host_port(text), key, format!("{text:?} is not HOST:PORT"), fix)
+}
+
+/// None, or a number of which no two halves exist.
+fn voters(key: &'static str, count: usize) -> Result<(), Invalid> {
+    let fix = "name 1, 3, 5 or 7 nodes: an even number survives no more failures than one fewer";
+    ensure(count == 0 || matches!(count, 1 | 3 | 5 | 7), key, format!("{count} voters"), fix)
 }
 
 /// `host:port`, where host is a name, an IPv4 address or an IPv6 address in brackets.

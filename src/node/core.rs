@@ -321,6 +321,8 @@ fn connect(
             vnodes: cluster.vnodes,
             lease: cluster.lease,
             quorum: cluster.quorum,
+            pinned_voters: [&cluster.voter_names, &cluster.global_voter_names]
+                .map(|names| names.iter().cloned().collect()),
             forget_after: cluster.forget_after,
         },
         incarnation.clone(),

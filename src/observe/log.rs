@@ -4,7 +4,6 @@ use std::io;
 
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +48,8 @@ pub fn init(options: &Options) -> Result<(), Error> {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(lines).with(filter).try_init().map_err(|_| Error::Twice)
+    let subscriber = tracing_subscriber::registry().with(lines).with(filter);
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::Twice)
 }
 
 #[cfg(test)]

@@ -145,8 +145,8 @@ impl Watcher {
     }
 }
 
-/// Reads the folder; that it is empty is an error while `current` has rules. The hash is that of the
-/// files or of the error.
+/// Reads the folder; that it is empty is an error while `current` has rules. The hash is that of
+/// the files or of the error.
 fn read(path: &Path, current: &Book) -> (u128, Result<Vec<Source>, Error>) {
     let sources = match load::read(path) {
         // Copying tools delete before they write, so an empty folder is usually temporary.

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
+use tidegate_cluster::pki::Authority;
 use tidegate_limiter::policy::Scope;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster_under};
@@ -26,6 +30,19 @@ fn decides(node: &Node) -> Ranges {
     } else {
         Ranges::EMPTY
     }
+}
+
+/// Starts the node `d` with `seed` as its seed.
+async fn join(seed: &Node, authority: &Authority, change: fn(&mut Config)) -> Node {
+    let options = NodeOptions {
+        id: "d",
+        region: "eu",
+        seeds: &[seed.addr()],
+        identity: identity(authority, authority, "d"),
+        rules: RULES,
+        change,
+    };
+    Node::start(options).await
 }
 
 /// Whether every token is decided by exactly one of `nodes`.
@@ -57,16 +74,8 @@ async fn every_token_has_one_owner_while_nodes_join_leave_and_die() {
         }
     }
 
-    let seeds = [nodes[0].addr()];
-    let options = NodeOptions {
-        id: "d",
-        region: "eu",
-        seeds: &seeds,
-        identity: identity(&authority, &authority, "d"),
-        rules: RULES,
-        change: |_| {},
-    };
-    nodes.push(Node::start(options).await);
+    let d = join(&nodes[0], &authority, |_| {}).await;
+    nodes.push(d);
     eventually("four nodes own everything", TIMEOUT, || {
         all(&nodes) && !decides(&nodes[3]).is_empty()
     })
@@ -83,4 +92,43 @@ async fn every_token_has_one_owner_while_nodes_join_leave_and_die() {
     let dead = nodes.remove(0);
     drop(dead);
     eventually("a node died", TIMEOUT, || all(&nodes)).await;
+}
+
+/// Without pinned voters the two dead nodes would be forgotten, and `a` would be a majority of `a
+/// d`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_voters_that_are_pinned_are_never_forgotten() {
+    fn pinned(config: &mut Config) {
+        config.cluster.voter_names =
+            ["a", "b", "c"].map(|id| NodeId::new(id).expect("a valid id")).into();
+        config.cluster.forget_after = Span::from_secs(1);
+    }
+    let authority = authority();
+    let nodes = [("a", "eu"), ("b", "eu"), ("c", "eu")];
+    let mut nodes = cluster_under(&authority, &nodes, RULES, pinned).await;
+    eventually("three nodes own everything", TIMEOUT, || {
+        is_settled(&nodes.iter().collect::<Vec<_>>())
+    })
+    .await;
+    nodes.truncate(1);
+    let driver = &nodes[0].core.joined.as_ref().expect("in a cluster").ownership_driver;
+    eventually("two nodes died", TIMEOUT, || {
+        decides(&nodes[0]).is_empty() && driver.lost_voters().len() == 2
+    })
+    .await;
+
+    let d = join(&nodes[0], &authority, pinned).await;
+    // A change of the view lets a node forget whom it lost longer ago than `forget_after`.
+    let remembered = || {
+        let set = driver.voter_set().borrow().clone();
+        set.voters.iter().any(|voter| voter.lost_at.is_some())
+    };
+    eventually("the other two are forgotten in gossip", TIMEOUT, || {
+        driver.view_changed(&nodes[0].core.topology.load().view);
+        !remembered()
+    })
+    .await;
+    assert!(decides(&nodes[0]).is_empty() && decides(&d).is_empty(), "a minority decides");
+    assert_eq!(driver.lost_voters().len(), 2);
+    assert!(!nodes[0].check("user", "u").await.allowed);
 }

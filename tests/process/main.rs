@@ -19,6 +19,7 @@ mod long_windows;
 mod moved_keys;
 mod one_owner;
 mod paused_owner;
+mod pinned_voters;
 mod rules_reload;
 mod stats_bounds;
 mod xds;

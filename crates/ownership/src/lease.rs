@@ -120,7 +120,8 @@ impl Lease {
     }
 
     /// Recomputes the lease at `now` for the voters in `quorum`. A voter that was added while the
-    /// lease was held starts to count when its grant is recorded, or after one span without a grant.
+    /// lease was held starts to count when its grant is recorded, or after one span without a
+    /// grant.
     pub fn renew(&mut self, now: Monotonic, quorum: &Quorum) -> LeaseState {
         self.follow_voters(now, quorum);
         let voters = self.voters_at(quorum, now);

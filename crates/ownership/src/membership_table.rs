@@ -6,8 +6,8 @@
 //! lease.
 //!
 //! Example, lease 400 ms: `b` sent its last ping at 0 and crashed. Gossip reports it as dead at
-//! 950 ms; its grant expired at 400 ms, so it is evicted at once. Had it pinged at 900 ms, behind a one-way
-//! partition that lets only its own packets through, it would be evicted at 1,300 ms.
+//! 950 ms; its grant expired at 400 ms, so it is evicted at once. Had it pinged at 900 ms, behind a
+//! one-way partition that lets only its own packets through, it would be evicted at 1,300 ms.
 
 use std::collections::BTreeMap;
 

@@ -47,6 +47,9 @@ pub struct Options {
     /// How long a lease grant is valid.
     pub lease: Span,
     pub quorum: QuorumRule,
+    /// The voters of each ring, by [`Scope`], sorted. Where there are none, the members of the ring
+    /// vote.
+    pub pinned_voters: [Vec<NodeId>; 2],
     /// How long a lost member remains a voter.
     pub forget_after: Span,
 }
@@ -99,7 +102,7 @@ struct Machines {
     recognised: View,
     /// Before this node is active it reports no epoch and claims nothing.
     is_active: bool,
-    /// One-way partitioned peers: this node receives their packets, they do not receive its packets.
+    /// One-way partitioned peers: this node receives their packets, they do not receive its own.
     partitioned: BTreeSet<(NodeId, Generation)>,
     /// Pings sent to each peer since its last answer.
     unanswered: BTreeMap<NodeId, (Generation, u32)>,
@@ -229,7 +232,7 @@ impl Driver {
         if unanswered >= PARTITIONED_AFTER_PINGS && machines.partitioned.insert(incarnation) {
             tracing::warn!(
                 peer = %peer.id,
-                "one-way partition: peer does not receive packets of this node; treating it as failed"
+                "one-way partition: peer does not receive our packets; treating it as failed"
             );
             self.update_table(machines);
             self.update_rings(machines);
@@ -321,16 +324,14 @@ impl Driver {
         machines.rings.iter().all(|ring| ring.machine.is_settled())
     }
 
-    /// Members that were lost without leaving and are still voters.
-    pub fn lost_voters(&self) -> Vec<NodeId> {
-        let voters = self.machines.lock().voters.voter_set().voters;
+    /// Voters that are no members: lost without leaving, or pinned and not there.
+    pub fn lost_voters(&self) -> BTreeSet<NodeId> {
+        let machines = self.machines.lock();
+        let voters = machines.voters.voter_set().voters;
         let lost = voters.into_iter().filter(|voter| voter.lost_at.is_some());
-        lost.map(|voter| voter.id).collect()
-    }
-
-    /// The nodes that count for a quorum and for shares of a limit.
-    pub fn known_members(&self) -> KnownMembers {
-        self.machines.lock().voters.known_members()
+        let is_absent = |id: &&NodeId| !machines.table.entries().contains_key(*id);
+        let absent = self.options.pinned_voters.iter().flatten().filter(is_absent).cloned();
+        lost.map(|voter| voter.id).chain(absent).collect()
     }
 
     // === loop ===
@@ -513,13 +514,16 @@ impl Driver {
             .unanswered
             .retain(|id, _| table.entries().contains_key(id) || view.get(id).is_some());
         machines.partitioned.retain(|(id, _)| view.get(id).is_some());
-        let known = machines.voters.known_members();
+        let voters = machines.voters.known_members();
+        let pinned = &self.options.pinned_voters[Scope::Region as usize];
+        let pinned = pinned.iter().map(|id| (id.clone(), region.clone()));
+        let known = voters.clone().with(KnownMembers::new(pinned));
         let me = self.incarnation.node().clone();
         let topology = Topology::new(me, region.clone(), recognised.clone(), *vnodes)
-            .with_known(known.clone())
+            .with_known(known)
             .after(&self.topology.load());
         for scope in RINGS {
-            let members = self.ring_members(scope, &topology, &known);
+            let members = self.ring_members(scope, &topology, &voters);
             machines.rings[scope as usize].machine.follow(members);
         }
         let voter_set = machines.voters.voter_set();
@@ -534,7 +538,12 @@ impl Driver {
         self.wake.notify_one();
     }
 
-    fn ring_members(&self, scope: Scope, topology: &Topology, known: &KnownMembers) -> RingMembers {
+    fn ring_members(
+        &self,
+        scope: Scope,
+        topology: &Topology,
+        voters: &KnownMembers,
+    ) -> RingMembers {
         let is_on_ring = |region: &str| scope == Scope::Global || region == self.options.region;
         let ring = topology.ring(scope);
         let members = topology.view.members().iter().filter(|member| is_on_ring(&member.region));
@@ -542,10 +551,14 @@ impl Driver {
             let arcs = ring.map(|ring| ring.arcs(&member.id)).unwrap_or_default();
             (member.id.clone(), RingMember { generation: member.generation, arcs })
         });
-        let voters = known.nodes().iter().filter(|(_, region)| is_on_ring(region));
+        let voters = voters.nodes().iter().filter(|(_, region)| is_on_ring(region));
+        let pinned = &self.options.pinned_voters[scope as usize];
         let quorum = match self.options.quorum {
-            QuorumRule::Majority => Quorum::Of(voters.map(|(id, _)| id.clone()).collect()),
             QuorumRule::None => Quorum::NotRequired,
+            QuorumRule::Majority if pinned.is_empty() => {
+                Quorum::Of(voters.map(|(id, _)| id.clone()).collect())
+            }
+            QuorumRule::Majority => Quorum::Of(pinned.clone()),
         };
         RingMembers { entries: entries.collect(), quorum }
     }

@@ -35,7 +35,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(2);
 
 impl Replicator {
-    /// Replies to a peer's digests with the segments in which this node's copies of its keys differ.
+    /// Replies to a peer's digests with the segments in which this node's copies of its keys
+    /// differ.
     pub async fn compare_digests(&self, from: &NodeId, digests: Vec<Digest>) -> Reply {
         if !are_valid_digests(&digests) {
             return Reply::Malformed;

@@ -2,8 +2,8 @@
 //!
 //! - **Replication** drains a queue of strict keys that changed. A charge or a refund is a change;
 //!   a peek, a denial that counts nothing and a [`Store::merge`] are not.
-//! - **Snapshots** scan for keys with windows of an hour or more ([`KeyHash::is_long`]), strict and eventual, that changed
-//!   since they were last written. Only those are kept over a restart.
+//! - **Snapshots** scan for keys with windows of an hour or more ([`KeyHash::is_long`]), strict and
+//!   eventual, that changed since they were last written. Only those are kept over a restart.
 //! - **Handoff** and anti-entropy scan all keys of a token range.
 
 use super::key::KeyHash;

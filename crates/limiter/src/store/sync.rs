@@ -22,8 +22,8 @@
 //!
 //! rounded down. A lazy key is not queued: it is sent by a slow background scan over all keys, or
 //! with the first check that finds it beyond that bound. The first check of a slice is sent with
-//! normal priority: the node that owns the key on the ring decides nothing for an eventual rule, but
-//! it collects the counts and sends them to the nodes that check the key.
+//! normal priority: the node that owns the key on the ring decides nothing for an eventual rule,
+//! but it collects the counts and sends them to the nodes that check the key.
 //!
 //! **Bound:** the unsent hits of a node are part of what it knows, so all nodes together hold back
 //! at most one part in [`SYNC_SLACK_DIVISOR`](super::SYNC_SLACK_DIVISOR) of a limit, at any rate
@@ -136,8 +136,8 @@ impl Store {
     /// Merges the counts of a peer into a key, which may be new to this node. The delta must have
     /// passed [`Delta::validate`]. Does not queue the key: the caller decides who receives it next.
     ///
-    /// A delta with slices of another length is ignored. No correct peer sends one: the key contains
-    /// window and slices.
+    /// A delta with slices of another length is ignored. No correct peer sends one: the key
+    /// contains window and slices.
     pub fn merge_actor_counters(
         &self,
         key: KeyHash,

@@ -78,6 +78,11 @@ impl Node {
         fs::write(self.dir.join("cluster.toml"), config).unwrap();
     }
 
+    /// One more `--set`, from its next start on.
+    pub fn set(&mut self, pair: &str) {
+        self.sets.push(pair.to_owned());
+    }
+
     pub fn start(&mut self) {
         assert!(self.process.is_none(), "{} runs already", self.id);
         let mut command = Command::new(self.program);
