@@ -104,15 +104,13 @@ impl Connection {
     pub(super) async fn run<S: HttpService>(self, stream: TcpStream, service: S) {
         // Responses are small segments; waiting to fill them only adds latency.
         let _ = stream.set_nodelay(true);
-        let stream = match &self.protocols {
-            Protocols::Grpc(Some(tls)) => match self.handshake(tls, stream).await {
-                // Boxed: a TLS stream is large, and most listeners have none.
-                Some(stream) => Either::Right(Box::new(stream)),
-                None => return,
-            },
-            _ => Either::Left(stream),
+        let Protocols::Grpc(Some(tls)) = &self.protocols else {
+            return self.serve(Either::Left(stream), service).await;
         };
-        self.serve(stream, service).await;
+        if let Some(stream) = self.handshake(tls, stream).await {
+            // Boxed: a TLS stream is large, and most listeners have none.
+            self.serve(Either::Right(Box::new(stream)), service).await;
+        }
     }
 
     async fn handshake(&self, tls: &Tls, stream: TcpStream) -> Option<TlsStream<TcpStream>> {

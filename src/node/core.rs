@@ -321,8 +321,7 @@ fn connect(
             vnodes: cluster.vnodes,
             lease: cluster.lease,
             quorum: cluster.quorum,
-            pinned_voters: [&cluster.voter_names, &cluster.global_voter_names]
-                .map(|names| names.iter().cloned().collect()),
+            pinned_voters: [cluster.voter_names.clone(), cluster.global_voter_names.clone()],
             forget_after: cluster.forget_after,
         },
         incarnation.clone(),

@@ -47,9 +47,8 @@ pub struct Options {
     /// How long a lease grant is valid.
     pub lease: Span,
     pub quorum: QuorumRule,
-    /// The voters of each ring, by [`Scope`], sorted. Where there are none, the members of the ring
-    /// vote.
-    pub pinned_voters: [Vec<NodeId>; 2],
+    /// The voters of each ring, by [`Scope`]. Where there are none, the members of the ring vote.
+    pub pinned_voters: [BTreeSet<NodeId>; 2],
     /// How long a lost member remains a voter.
     pub forget_after: Span,
 }
@@ -538,12 +537,7 @@ impl Driver {
         self.wake.notify_one();
     }
 
-    fn ring_members(
-        &self,
-        scope: Scope,
-        topology: &Topology,
-        voters: &KnownMembers,
-    ) -> RingMembers {
+    fn ring_members(&self, scope: Scope, topology: &Topology, known: &KnownMembers) -> RingMembers {
         let is_on_ring = |region: &str| scope == Scope::Global || region == self.options.region;
         let ring = topology.ring(scope);
         let members = topology.view.members().iter().filter(|member| is_on_ring(&member.region));
@@ -551,14 +545,13 @@ impl Driver {
             let arcs = ring.map(|ring| ring.arcs(&member.id)).unwrap_or_default();
             (member.id.clone(), RingMember { generation: member.generation, arcs })
         });
-        let voters = voters.nodes().iter().filter(|(_, region)| is_on_ring(region));
+        let voters = known.nodes().iter().filter(|(_, region)| is_on_ring(region));
+        let voters = voters.map(|(id, _)| id.clone());
         let pinned = &self.options.pinned_voters[scope as usize];
         let quorum = match self.options.quorum {
             QuorumRule::None => Quorum::NotRequired,
-            QuorumRule::Majority if pinned.is_empty() => {
-                Quorum::Of(voters.map(|(id, _)| id.clone()).collect())
-            }
-            QuorumRule::Majority => Quorum::Of(pinned.clone()),
+            QuorumRule::Majority if pinned.is_empty() => Quorum::Of(voters.collect()),
+            QuorumRule::Majority => Quorum::Of(pinned.iter().cloned().collect()),
         };
         RingMembers { entries: entries.collect(), quorum }
     }

@@ -134,11 +134,6 @@ impl Delta {
         Ok(())
     }
 
-    /// Whether it has the slices that `quota` counts in.
-    pub fn fits(&self, quota: &Quota) -> bool {
-        (self.slice_ns, self.slices_kept) == shape_of(quota)
-    }
-
     pub fn is_empty(&self) -> bool {
         self.slices.is_empty()
     }
