@@ -20,7 +20,7 @@ use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
 use tidegate_ownership::{
-    Epoch, HandoffReply, LeaseState, Monotonic, Quorum, EntryId, RingMember, RingMembers,
+    EntryId, Epoch, HandoffReply, LeaseState, Monotonic, Quorum, RingMember, RingMembers,
     RingOwnership, TransferStep,
 };
 
@@ -202,10 +202,8 @@ impl Node {
             Event::EpochObserved(epoch) => ring.observe_epoch(epoch.resolve(ring)),
             Event::PongReceived { peer, quarters_ago, epoch, serial } => {
                 let epoch = epoch.map(|epoch| epoch.resolve(ring));
-                let recorded = serial.map(|serial| EntryId {
-                    generation: Generation(1),
-                    serial: serial.number(),
-                });
+                let recorded = serial
+                    .map(|serial| EntryId { generation: Generation(1), serial: serial.number() });
                 ring.pong_received(&peer.id(), now.minus(quarter(quarters_ago)), epoch, recorded);
             }
             Event::OfferReceived { peer, epoch } => {

@@ -146,7 +146,6 @@ impl Auth {
         self.trusted_proxies.as_deref().map_or(hops, Trust::Proxies)
     }
 
-    /// Reads and checks the section.
     /// The first mistake; each message includes the fix.
     fn check(&self) -> Result<(), String> {
         let domain = self.domain.as_deref();

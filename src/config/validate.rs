@@ -336,10 +336,10 @@ fn host_port(key: &'static str, text: &str) -> Result<(), Invalid> {
     ensure(is_host_port(text), key, format!("{text:?} is not HOST:PORT"), fix)
 }
 
-/// None, or a number of which no two halves exist.
+/// No voters, or an odd number of them.
 fn voters(key: &'static str, count: usize) -> Result<(), Invalid> {
     let fix = "name 1, 3, 5 or 7 nodes: an even number survives no more failures than one fewer";
-    ensure(count == 0 || matches!(count, 1 | 3 | 5 | 7), key, format!("{count} voters"), fix)
+    ensure(matches!(count, 0 | 1 | 3 | 5 | 7), key, format!("{count} voters"), fix)
 }
 
 /// `host:port`, where host is a name, an IPv4 address or an IPv6 address in brackets.

@@ -117,8 +117,8 @@ impl Decider {
                 node.store.check_batch_if(checks, now, |_| true, |it| decided.push(it));
             }
             (Mode::Strict, _) => {
-                let owns = |token| node.ownership.decides(rule.scope, token);
-                node.store.check_batch_if(checks, now, owns, |it| decided.push(it));
+                let decides = |token| node.ownership.decides(rule.scope, token);
+                node.store.check_batch_if(checks, now, decides, |it| decided.push(it));
             }
         }
         decided

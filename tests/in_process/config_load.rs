@@ -192,6 +192,13 @@ fn every_error_is_one_line_with_position_and_advice() {
         (
             None,
             &[],
+            &["cluster.voter_names=a,b"],
+            "--set cluster.voter_names: cluster.voter_names: 2 voters; name 1, 3, 5 or 7 nodes: an \
+             even number survives no more failures than one fewer",
+        ),
+        (
+            None,
+            &[],
             &["cluster.seeds=a:1"],
             "--set cluster.seeds: cluster.seeds: it requires cluster.listen; set cluster.listen \
              too, or remove it",

@@ -122,8 +122,8 @@ impl Node {
         let mut views = self.core.joined.as_ref().expect("in a cluster").gossip.views();
         let seen = tokio::time::timeout(SETTLES_WITHIN, async {
             views.wait_for(|view| condition(view)).await.map(drop).expect("gossip runs");
-            let epoch = views.borrow().fingerprint();
-            while self.core.topology.load().view.fingerprint() != epoch {
+            let seen = views.borrow().fingerprint();
+            while self.core.topology.load().view.fingerprint() != seen {
                 tokio::task::yield_now().await;
             }
         });

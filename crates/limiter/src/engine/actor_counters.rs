@@ -430,4 +430,14 @@ mod tests {
         assert_eq!(mine.sum(7), ACTORS_MAX as u64);
         assert_eq!(ActorCounters::try_from(mine.to_delta()), Ok(mine));
     }
+
+    #[test]
+    fn counters_fit_the_quota_that_they_count_for() {
+        let quota =
+            |secs| Quota::simple(Algorithm::FixedWindow, 1, Span::from_secs(secs)).expect("valid");
+        let theirs = ActorCounters::new(&quota(60)).to_delta();
+        let received = ActorCounters::try_from(theirs).expect("a valid delta");
+        assert!(received.fits(&quota(60)));
+        assert!(!received.fits(&quota(61)));
+    }
 }

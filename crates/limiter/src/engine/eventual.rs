@@ -120,14 +120,14 @@ mod tests {
         }
     }
 
-    /// Merges the counters of a peer as the store does.
-    fn merge(state: &mut State, delta: &Delta) {
+    /// Merges the counters of a peer as the store does. Returns whether any counter grew.
+    fn merge(state: &mut State, delta: &Delta) -> bool {
         if let State::ActorCounters(actor_counters) = state {
-            actor_counters.merge(delta);
-        } else {
-            let theirs = ActorCounters::try_from(delta.clone()).expect("not empty");
-            *state = State::ActorCounters(Box::new(theirs));
+            return actor_counters.merge(delta).changed;
         }
+        let theirs = ActorCounters::try_from(delta.clone()).expect("a valid delta");
+        *state = State::ActorCounters(Box::new(theirs));
+        true
     }
 
     /// The number of requests that three nodes admit. They exchange counters after every
@@ -173,7 +173,7 @@ mod tests {
         let sent = theirs.actor_counters().expect("per-actor counters").to_delta();
 
         let mut mine = State::Absent;
-        merge(&mut mine, &sent);
+        assert!(merge(&mut mine, &sent));
         let full = decide_eventual(&mut mine, ME, &quota, Hits::new(3), Timestamp::EPOCH);
         assert_eq!((full.allowed, full.remaining), (false, 2));
         assert!(decide_eventual(&mut mine, ME, &quota, Hits::new(2), Timestamp::EPOCH).allowed);
@@ -203,8 +203,15 @@ mod tests {
             let mut mine = State::Absent;
             decide_eventual(&mut mine, ME, &quota(algorithm), Hits::ONE, Timestamp::EPOCH);
             let before = mine.clone();
-            merge(&mut mine, &sent);
+            assert!(!merge(&mut mine, &sent));
             assert_eq!(mine, before);
+            // Where nothing was counted yet, a decision sees nothing of it either.
+            let (mut new, mut absent) = (State::Absent, State::Absent);
+            merge(&mut new, &sent);
+            let decide =
+                |state| decide_eventual(state, ME, &quota(algorithm), Hits::ONE, Timestamp::EPOCH);
+            assert_eq!(decide(&mut new), decide(&mut absent));
+            assert_eq!(new, absent);
         }
     }
 }

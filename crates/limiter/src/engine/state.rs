@@ -12,8 +12,9 @@
 //! | log | union by time |
 //! | per-actor counters | the larger count of each actor, cut like the sliding counters |
 //!
-//! A counter key names the algorithm, so copies of one counter have one kind. Should two kinds meet
-//! all the same, the one that is declared later in [`State`] wins, so the laws hold there too.
+//! A counter key contains the algorithm, so all copies of a counter have one kind. If a faulty peer
+//! sends another kind, the merge keeps the one that [`State`] declares later: that choice, too,
+//! does not depend on order or repetition.
 //!
 //! The join **loses no hit**: at any time that both states have reached, the joined one admits no
 //! more than either. It may lose a *refund* that only one copy has, which errs on the safe side.
