@@ -146,7 +146,9 @@ impl Store {
     ) -> MergeOutcome {
         let shard = &mut *self.shard(key.token).lock();
         let now = shard.instant(now);
-        if let Some((slot, queues)) = shard.live_mut(key, now) {
+        if let Some((slot, queues)) = shard.live_mut(key, now)
+            && !matches!(slot.state, State::Absent)
+        {
             let State::ActorCounters(actor_counters) = &mut slot.state else {
                 return MergeOutcome::WrongKind;
             };

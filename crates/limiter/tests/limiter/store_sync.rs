@@ -164,6 +164,25 @@ fn counts_of_peers_are_merged_and_used_in_decisions() {
     );
 }
 
+/// The slot of a key that expired stays until the sweep reaches it, or the key is used again.
+#[test]
+fn counts_of_peers_are_merged_into_a_key_that_has_expired_here() {
+    let (here, there) = (store(), store());
+    let counter = counter(1, 10);
+    assert!(hit(&here, counter, 1, START));
+    let later = START.plus(Span::from_secs(600));
+    assert!(there.check_eventual(&[counter], Hits::new(10), PEER, later)[0].allowed);
+    let theirs = there.actor_counters(counter.key).expect("counted");
+    // A denied check resets the slot; the sweep has not removed it.
+    assert!(!here.check_eventual(&[counter], Hits::new(11), ME, later)[0].allowed);
+    let delta = theirs.delta_of(|actor| actor == PEER);
+    for (when, changed) in [("first", true), ("again", false)] {
+        let merged = here.merge_actor_counters(counter.key, &delta, later);
+        assert_eq!(merged, MergeOutcome::Merged { changed }, "{when}");
+    }
+    assert!(!hit(&here, counter, 1, later), "the peer has used the limit up");
+}
+
 #[test]
 fn expired_counts_of_peers_create_no_key() {
     let (mine, theirs) = (store(), store());
