@@ -189,7 +189,8 @@ impl ActorCounters {
         }
     }
 
-    /// Joins another copy of the same counter. Of two shapes the finer stays.
+    /// Joins another copy of the same counter. Of two shapes the one with more slices stays, then
+    /// the one with longer slices.
     pub(super) fn join(&mut self, other: Self) {
         match (self.slices_kept, self.slice_ns).cmp(&(other.slices_kept, other.slice_ns)) {
             Ordering::Less => *self = other,

@@ -13,7 +13,7 @@
 //!   never goes below zero.
 //! - **A clock that steps back grants nothing.** A state records the time of its last change, and a
 //!   decision is never made at an earlier time.
-//! - A state of another algorithm or slice length (the rule changed) counts as [`State::Absent`].
+//! - A state of another kind, or with slices of another length, counts as [`State::Absent`].
 //!
 //! **Invariant:** the engine reads no clock, allocates nothing for a small state and uses no
 //! floats.

@@ -61,7 +61,7 @@ impl SubWindows {
     }
 
     /// Joins two copies: the later position in time, and the larger count of every slice. Of two
-    /// different shapes (the rule changed) the finer one stays.
+    /// different shapes the one with more slices stays, then the one with longer slices.
     pub(super) fn merge(&mut self, mut other: Self) {
         match self.shape().cmp(&other.shape()) {
             Ordering::Less => *self = other,

@@ -51,7 +51,7 @@ pub enum MergeOutcome {
         /// Whether the state here may have changed.
         changed: bool,
     },
-    /// It no longer matters and was ignored.
+    /// It counts nothing any more, or is no counter, and was ignored.
     Expired,
     /// No room for its key; counted in [`Stats::refused`](super::Stats::refused).
     Full,
