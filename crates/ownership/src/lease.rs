@@ -9,7 +9,8 @@
 //! under recorded serials, no quorum has evicted this node in between, and the lease is
 //! [held](LeaseState::Held). When a quorum grants, but not under recorded serials, a quorum may
 //! have evicted this node in between and other nodes may own its ranges: the lease is
-//! [interrupted](LeaseState::Interrupted), and the node drops all it held.
+//! [interrupted](LeaseState::Interrupted), and the node drops all it held. A lease that had expired
+//! when the voters changed is interrupted too.
 //!
 //! A new serial that appears while the lease is held is recorded one span after it was first seen.
 //! That voter had evicted this node, and for one span another node may still count the voter's old
@@ -27,7 +28,7 @@ use std::collections::BTreeMap;
 use tidegate_limiter::units::{Monotonic, Span};
 
 use crate::identity::{Generation, NodeId};
-use crate::quorum::Quorum;
+use crate::quorum::{Quorum, is_majority};
 
 const JUST_AFTER: Span = Span::from_nanos(1);
 
@@ -43,7 +44,7 @@ pub struct EntryId {
 /// The lease of one ring.
 ///
 /// Input: [`Lease::grant_received`] for each answered ping. Timeout: [`Lease::renew`], after each
-/// input and every few milliseconds. There is no output to drain.
+/// input and every 20 ms. There is no output to drain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     me: NodeId,
@@ -68,6 +69,16 @@ struct Grant {
     entry: EntryId,
 }
 
+/// A voter as a lease relies on it.
+struct Vote {
+    /// From when on the voter counts.
+    counts_from: Monotonic,
+    /// From when on its grant is recorded.
+    recorded_from: Monotonic,
+    /// When its grant expires.
+    until: Monotonic,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
     /// Valid until then, and without interruption since the renewal before.
@@ -78,6 +89,16 @@ pub enum LeaseState {
     /// Not valid: this node may decide nothing. It keeps its ranges, for the case that the lease
     /// is held again without an interruption.
     None,
+}
+
+impl Vote {
+    fn counts(&self, at: Monotonic) -> bool {
+        self.counts_from <= at
+    }
+
+    fn is_given(&self, at: Monotonic) -> bool {
+        self.recorded_from <= at && at < self.until
+    }
 }
 
 impl LeaseState {
@@ -124,16 +145,14 @@ impl Lease {
     /// grant.
     pub fn renew(&mut self, now: Monotonic, quorum: &Quorum) -> LeaseState {
         self.follow_voters(now, quorum);
-        let voters = self.voters_at(quorum, now);
         // A new voter's grant is recorded before it counts, if the previous voters suffice.
-        let previous_voters = self.voters_at(quorum, self.last_renewal);
-        self.last_renewal = now;
-        if previous_voters.is_met(|id| self.has_recorded_grant(id, now)) {
+        let previously = std::mem::replace(&mut self.last_renewal, now);
+        if self.is_met(quorum, previously, |id| self.has_recorded_grant(id, now)) {
             self.record_lasting_grants(now);
         }
         let is_held = !self.has_expired_under_other_voters(now, quorum)
-            && voters.is_met(|id| self.has_recorded_grant(id, now));
-        if !is_held && !voters.is_met(|id| self.has_grant(id, now)) {
+            && self.is_met(quorum, now, |id| self.has_recorded_grant(id, now));
+        if !is_held && !self.is_met(quorum, now, |id| self.has_grant(id, now)) {
             return LeaseState::None;
         }
         if is_held {
@@ -141,22 +160,54 @@ impl Lease {
         } else {
             self.record_all_grants(now);
         }
-        // The lease ends at the first moment at which the grants that have not expired are no
-        // quorum of the voters that count then.
-        let expiries = self.grants.values().map(|grant| grant.ping_sent.plus(self.span));
-        let additions = self.votes_from.values().copied();
-        let is_valid =
-            |at| self.voters_at(quorum, at).is_met(|id| self.will_have_recorded_grant(id, at));
-        let changes = expiries.chain(additions).filter(|at| now < *at);
-        let until = changes.filter(|at| !is_valid(*at)).min().unwrap_or(Monotonic::NEVER);
+        let until = self.end(now, quorum);
         self.valid_until = Some((until, quorum.clone()));
         if is_held { LeaseState::Held(until) } else { LeaseState::Interrupted(until) }
     }
 
-    /// The voters of `quorum` that count at `at`.
-    fn voters_at(&self, quorum: &Quorum, at: Monotonic) -> Quorum {
-        let from = |id: &NodeId| self.votes_from.get(id).copied().unwrap_or(at);
-        quorum.filtered(|id| *id == self.me || at >= from(id))
+    /// Whether `votes` is true for a majority of the voters that count at `at`.
+    fn is_met(&self, quorum: &Quorum, at: Monotonic, votes: impl Fn(&NodeId) -> bool) -> bool {
+        let counts =
+            |id: &NodeId| *id == self.me || self.votes_from.get(id).is_none_or(|from| *from <= at);
+        quorum.is_met_among(counts, votes)
+    }
+
+    /// The first moment after `now` at which the grants that have not expired are no quorum of the
+    /// voters that count then.
+    ///
+    /// Every pong asks for it, so the maps are read once per voter; what is left are comparisons of
+    /// numbers.
+    fn end(&self, now: Monotonic, quorum: &Quorum) -> Monotonic {
+        let Quorum::Of(voters) = quorum else { return Monotonic::NEVER };
+        let votes: Vec<Vote> = voters.iter().map(|id| self.vote(id)).collect();
+        let is_valid = |at| {
+            is_majority(votes.iter().filter(|vote| vote.counts(at)).map(|vote| vote.is_given(at)))
+        };
+        let changes = votes.iter().flat_map(|vote| [vote.counts_from, vote.until]);
+        let mut changes: Vec<Monotonic> = changes.filter(|at| now < *at).collect();
+        changes.sort_unstable();
+        changes.dedup();
+        changes.into_iter().find(|at| !is_valid(*at)).unwrap_or(Monotonic::NEVER)
+    }
+
+    /// The vote of `id`, if this lease lasts and `id` sends nothing else.
+    fn vote(&self, id: &NodeId) -> Vote {
+        if *id == self.me {
+            let (counts_from, recorded_from) = (Monotonic::START, Monotonic::START);
+            return Vote { counts_from, recorded_from, until: Monotonic::NEVER };
+        }
+        let counts_from = self.votes_from.get(id).copied().unwrap_or_default();
+        let Some(grant) = self.grants.get(id) else {
+            return Vote { counts_from, recorded_from: Monotonic::NEVER, until: Monotonic::START };
+        };
+        let will_be_recorded = self.unrecorded.get(id).filter(|(entry, _)| *entry == grant.entry);
+        let recorded_from = if self.recorded.get(id) == Some(&grant.entry) {
+            Monotonic::START
+        } else {
+            will_be_recorded
+                .map_or(Monotonic::NEVER, |(_, since)| since.plus(self.span).plus(JUST_AFTER))
+        };
+        Vote { counts_from, recorded_from, until: grant.ping_sent.plus(self.span) }
     }
 
     /// Whether the lease has expired and the voters are others now. While it was expired, a quorum
@@ -178,15 +229,6 @@ impl Lease {
         let is_recorded =
             *id == self.me || (entry.is_some() && self.recorded.get(id) == entry.as_ref());
         is_recorded && self.has_grant(id, at)
-    }
-
-    /// Whether it will be, if this lease lasts until `at` and `id` sends nothing else.
-    fn will_have_recorded_grant(&self, id: &NodeId, at: Monotonic) -> bool {
-        let entry = self.grants.get(id).map(|grant| grant.entry);
-        let will_be_recorded = self.unrecorded.get(id).is_some_and(|(unrecorded, since)| {
-            entry == Some(*unrecorded) && at > since.plus(self.span)
-        });
-        self.has_recorded_grant(id, at) || (will_be_recorded && self.has_grant(id, at))
     }
 
     /// A new lease begins: nothing is held that another node could have taken.

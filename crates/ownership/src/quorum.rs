@@ -23,28 +23,35 @@ pub enum Quorum {
 impl Quorum {
     /// Whether the voters for which `votes` is true are a quorum.
     pub fn is_met(&self, votes: impl Fn(&NodeId) -> bool) -> bool {
+        self.is_met_among(|_| true, votes)
+    }
+
+    /// The same, if only the voters for which `counts` is true are asked.
+    pub fn is_met_among(
+        &self,
+        counts: impl Fn(&NodeId) -> bool,
+        votes: impl Fn(&NodeId) -> bool,
+    ) -> bool {
         let Self::Of(voters) = self else { return true };
-        let in_favour = voters.iter().filter(|id| votes(id)).count();
-        match (2 * in_favour).cmp(&voters.len()) {
-            std::cmp::Ordering::Greater => true,
-            std::cmp::Ordering::Equal => voters.first().is_none_or(votes),
-            std::cmp::Ordering::Less => false,
-        }
+        is_majority(voters.iter().filter(|id| counts(id)).map(votes))
     }
 
     /// Whether `id` is a voter.
     pub fn has_voter(&self, id: &NodeId) -> bool {
         matches!(self, Self::Of(voters) if voters.binary_search(id).is_ok())
     }
+}
 
-    /// The same rule with only those voters for which `keep` is true.
-    #[must_use]
-    pub fn filtered(&self, keep: impl Fn(&NodeId) -> bool) -> Self {
-        match self {
-            Self::Of(voters) => Self::Of(voters.iter().filter(|id| keep(id)).cloned().collect()),
-            Self::NotRequired => Self::NotRequired,
-        }
+/// Whether these votes, in the order of the voters' ids, are a quorum. Without voters there is
+/// nobody to object.
+pub(crate) fn is_majority(votes: impl Iterator<Item = bool>) -> bool {
+    let (mut voters, mut in_favour, mut lowest) = (0, 0, None);
+    for vote in votes {
+        voters += 1;
+        in_favour += usize::from(vote);
+        lowest.get_or_insert(vote);
     }
+    2 * in_favour > voters || (2 * in_favour == voters && lowest.unwrap_or(true))
 }
 
 /// Which side of a split cluster may own keys.

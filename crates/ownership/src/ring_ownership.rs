@@ -182,14 +182,20 @@ impl RingOwnership {
         }
     }
 
-    /// `peer` answered the ping that was sent at `ping_sent`.
+    /// `peer` answered the ping that was sent at `ping_sent`. Returns whether
+    /// [`RingOwnership::tick`] is to be called at once: without a lease, or when the peer's epoch
+    /// is another than before. Otherwise the pong only extends the lease, for which the next
+    /// regular tick is soon enough.
     pub fn pong_received(
         &mut self,
         peer: &NodeId,
         ping_sent: Monotonic,
         epoch: Option<Epoch>,
         grant: Option<EntryId>,
-    ) {
+    ) -> bool {
+        let known = self.peer_epochs.get(peer).map(|(epoch, _)| *epoch);
+        let is_news = known != epoch && self.members.entries.contains_key(peer);
+        let is_urgent = is_news || !matches!(self.lease_state, LeaseState::Held(_));
         if let Some(epoch) = epoch {
             let is_older = self.peer_epochs.get(peer).is_some_and(|(_, at)| *at > ping_sent);
             if self.members.entries.contains_key(peer) && !is_older {
@@ -200,10 +206,11 @@ impl RingOwnership {
         if let Some(grant) = grant {
             self.lease.grant_received(peer, ping_sent, grant);
         }
+        is_urgent
     }
 
     /// Renews or loses the lease, and claims ranges without a holder. To be called after each pong
-    /// and every few milliseconds.
+    /// and every 20 ms.
     pub fn tick(&mut self, now: Monotonic) {
         self.lease_state = self.lease.renew(now, &self.members.quorum);
         if let LeaseState::Interrupted(_) = self.lease_state {
