@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate_cluster::mesh::wire::{Call, StateEntry};
 use tidegate_cluster::replication::is_plausible;
 use tidegate_fuzz::{NOW, checks, frames};
-use tidegate_limiter::engine::State;
+use tidegate_limiter::engine::{AHEAD_MAX, State};
 use tidegate_limiter::store::{MergeOutcome, StoredCounter};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_merge_commutes(&entries);
     let store = checks::small_store();
     for StateEntry { key, state, expires } in entries.iter().cloned() {
-        if !is_plausible(key, &state, expires, NOW) {
+        if !is_plausible(key, &state, expires, NOW, AHEAD_MAX) {
             continue;
         }
         let received = StoredCounter { key, state, expires };

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::report::Inspect;
 use crate::front::Probes;
+use crate::front::pages::Page;
 use crate::observe::metrics;
 
 /// Most key/value pairs of `/owner`; a descriptor has far fewer.
@@ -34,6 +35,14 @@ pub struct AdminState {
     pub drain: CancellationToken,
 }
 
+/// [`AdminState`] and the renderings of its pages.
+#[derive(Clone)]
+struct Routed {
+    admin: AdminState,
+    metrics: Page,
+    status: Page,
+}
+
 /// The router of the listener of `[admin]`.
 pub fn router(state: AdminState) -> Router {
     Router::new()
@@ -46,7 +55,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/drain", post(drain))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(state)
+        .with_state(Routed { admin: state, metrics: Page::default(), status: Page::default() })
 }
 
 async fn index() -> Response {
@@ -63,24 +72,28 @@ async fn alive() -> Response {
     answer(StatusCode::OK, PLAIN, "ok\n".to_owned())
 }
 
-async fn ready(State(state): State<AdminState>) -> Response {
-    let (status, text) = match state.probes.ready() {
+async fn ready(State(state): State<Routed>) -> Response {
+    let (status, text) = match state.admin.probes.ready() {
         Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
         Err(reasons) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reasons}\n")),
     };
     answer(status, PLAIN, text)
 }
 
-async fn scrape(State(state): State<AdminState>) -> Response {
-    answer(StatusCode::OK, metrics::CONTENT_TYPE, state.probes.metrics())
+async fn scrape(State(state): State<Routed>) -> Response {
+    let page = state.metrics.get(|| state.admin.probes.metrics());
+    (StatusCode::OK, [(CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response()
 }
 
-async fn status(State(state): State<AdminState>) -> Response {
-    json(StatusCode::OK, &state.inspect.status())
+async fn status(State(state): State<Routed>) -> Response {
+    let render = || serde_json::to_string(&state.admin.inspect.status()).map(|text| text + "\n");
+    // Reports are plain structs; only a map whose keys are not strings can fail.
+    let page = state.status.get(|| render().unwrap_or_else(|error| format!("{error}\n")));
+    (StatusCode::OK, [(CONTENT_TYPE, "application/json")], page).into_response()
 }
 
 /// `?domain=D` and, in order, the entries.
-async fn owner(State(state): State<AdminState>, uri: Uri) -> Response {
+async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
         let text = "query missing or not percent-encoded UTF-8; use /owner?domain=D&KEY=VALUE";
         return refuse(StatusCode::BAD_REQUEST, text);
@@ -88,7 +101,7 @@ async fn owner(State(state): State<AdminState>, uri: Uri) -> Response {
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
         Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
-            json(StatusCode::OK, &state.inspect.owner(&domain, &pairs))
+            json(StatusCode::OK, &state.admin.inspect.owner(&domain, &pairs))
         }
         _ => {
             let text =
@@ -99,8 +112,8 @@ async fn owner(State(state): State<AdminState>, uri: Uri) -> Response {
 }
 
 /// Same as SIGTERM. Responds before the drain is complete, which closes the listener.
-async fn drain(State(state): State<AdminState>) -> Response {
-    state.drain.cancel();
+async fn drain(State(state): State<Routed>) -> Response {
+    state.admin.drain.cancel();
     json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
 }
 

@@ -19,6 +19,7 @@
 //! passes. The section is validated while it is read, so that a mistake is one line at start.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use http::header::HeaderName;
 use ipnet::IpNet;
@@ -32,6 +33,9 @@ use super::value::duration;
 pub const DESCRIPTORS_MAX: usize = 16;
 /// Most entries of a descriptor.
 pub const ENTRIES_MAX: usize = 16;
+/// Default of [`Hits::max`]: enough for costs in kilobytes, and too little to use up most shared
+/// limits with one request.
+const HITS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 /// Longest `hold_max`; proxies time out after a minute.
 pub const HOLD_MAX: Span = Span::from_secs(60);
 
@@ -73,9 +77,13 @@ pub struct Auth {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hits {
-    /// The header with the number of hits.
+    /// The header with the number of hits. Whoever may set it decides what a request costs: the
+    /// proxy must overwrite or remove what a client sent.
     #[serde(deserialize_with = "header_name")]
     pub header: HeaderName,
+    /// The highest number that a header may contain; a request with a higher one is refused.
+    #[serde(default = "hits_max")]
+    pub max: NonZeroU32,
 }
 
 /// One descriptor of the mapping.
@@ -281,6 +289,10 @@ impl fmt::Display for AuthEntry {
     }
 }
 
+fn hits_max() -> NonZeroU32 {
+    HITS_MAX
+}
+
 fn parse_header_name(name: &str) -> Result<HeaderName, String> {
     HeaderName::try_from(name).map_err(|_| format!("{name:?} in [auth] is not a header name"))
 }
@@ -330,7 +342,8 @@ mod tests {
         );
         assert_eq!(auth.original, OriginalFrom::XForwarded);
         assert_eq!((auth.ipv6_prefix, auth.hold_max), (56, Span::from_millis(500)));
-        assert_eq!(auth.hits.expect("hits").header, HeaderName::from_static("x-hits"));
+        let hits = auth.hits.expect("hits");
+        assert_eq!((hits.header.as_str(), hits.max.get()), ("x-hits", 1_000));
     }
 
     #[test]
@@ -370,6 +383,7 @@ mod tests {
             ("ipv6_prefix = 129".into(), "0 to 128"),
             ("hold_max = \"61s\"".into(), "at most 1m"),
             ("hits = { header = \"\" }".into(), "not a header name"),
+            ("hits = { header = \"x-hits\", max = 0 }".into(), "nonzero"),
         ] {
             let error = read(&toml).expect_err(&toml);
             assert!(error.contains(says), "{toml}\nsays: {error}\nnot: {says}");

@@ -257,7 +257,7 @@ impl Decider {
             Step::Done(decided) => return decided,
             Step::Confirm(verdicts) => {
                 let deadline = self.deadline(check.rule.scope);
-                let is_confirmed = self.is_confirmed(&check.counters, deadline).await;
+                let is_confirmed = self.is_confirmed(&check.counters, hits, deadline).await;
                 let local = (verdicts, VerdictSource::Local);
                 is_confirmed.then_some(local).ok_or(NoVerdict::Unconfirmed)
             }

@@ -89,7 +89,7 @@ impl Decider {
                 self.announce_refund(scope, limits, hits);
                 let left = deadline.saturating_duration_since(Instant::now());
                 let needs_replica = self.needs_replica(rule.durability, hits, &verdicts);
-                if needs_replica && !self.is_confirmed(limits, left).await {
+                if needs_replica && !self.is_confirmed(limits, hits, left).await {
                     return Err(NoVerdict::Unconfirmed);
                 }
                 return Ok((verdicts, VerdictSource::Local));

@@ -64,8 +64,9 @@ impl Decider {
         self.needs_replica(check.durability, check.hits, verdicts).then(|| {
             let (decider, counters) = (self.clone(), check.counters.clone());
             let (deadline, verdicts) = (self.deadline(check.scope), verdicts.clone());
+            let hits = check.hits;
             async move {
-                let is_confirmed = decider.is_confirmed(&counters, deadline).await;
+                let is_confirmed = decider.is_confirmed(&counters, hits, deadline).await;
                 if is_confirmed { Reply::Verdicts(verdicts) } else { Reply::Unconfirmed }
             }
         })
@@ -104,10 +105,15 @@ impl Decider {
     }
 
     /// Whether a replica has stored the present counts within `deadline`.
-    pub(super) async fn is_confirmed(&self, counters: &[Counter], deadline: Duration) -> bool {
+    pub(super) async fn is_confirmed(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        deadline: Duration,
+    ) -> bool {
         let Some(peers) = &self.shared.peers else { return true };
         let keys: SmallVec<[KeyHash; 1]> = counters.iter().map(|counter| counter.key).collect();
-        peers.replicator.confirm(&keys, deadline).await
+        peers.replicator.confirm(&keys, hits, deadline).await
     }
 
     /// After a refund: every node that may have cached a refusal at this token forgets it.

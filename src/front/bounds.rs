@@ -5,6 +5,8 @@
 //! | connections | 10,000 per listener | accepting pauses until one ends; counted |
 //! | request header | 64 KiB | 431 (HTTP/1), stream reset (HTTP/2) |
 //! | time for a header | 5 s | the connection is cut; counted |
+//! | time for the client to take a response | 10 s | the connection is cut within 25 s; counted |
+//! | renderings of a status page that wait to be sent | 16 | the newest is sent once more |
 //! | time without a request | 75 s | the connection is closed; counted |
 //! | request body | 64 KiB | 413, `OUT_OF_RANGE` |
 //! | time for a body and a decision | 5 s | 408 or 503, `DEADLINE_EXCEEDED` |
@@ -14,7 +16,8 @@
 //!
 //! So clients can make a listener hold at most connections × (header + body), 1.2 GiB with the
 //! defaults, each byte of it sent within five seconds; an HTTP/2 connection holds at most its
-//! window of 256 KiB.
+//! window of 256 KiB. What waits to be sent to clients that do not read is on top: for a stream the
+//! response, which is small for a check and shared between streams for a status page.
 //!
 //! Bounds that deployments change come from `[limits]`; the others are constants here.
 
@@ -32,6 +35,10 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Time for the body of a request to arrive and for its decision, each.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time for a client to take a response: what Prometheus gives a scrape. It is measured in periods
+/// of this length, and checked with the header timeout, so it can be 25 s.
+pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Most bytes of a request header. Forward-auth carries the cookies of other applications, so this
 /// follows what proxies allow (nginx 32 KiB, Envoy 60 KiB).
@@ -58,6 +65,8 @@ pub struct Bounds {
     pub idle_timeout: Duration,
     /// Time for a body, and for a decision.
     pub request_timeout: Duration,
+    /// Time for the client to take a response; it may take twice as long, and a header timeout.
+    pub send_timeout: Duration,
     /// How long requests in flight may take after a drain began.
     pub drain_timeout: Duration,
     /// Most requests in flight on one HTTP/2 connection.
@@ -157,6 +166,7 @@ impl From<&Limits> for Bounds {
             header_timeout: limits.header_timeout.to_std(),
             idle_timeout: IDLE_TIMEOUT,
             request_timeout: REQUEST_TIMEOUT,
+            send_timeout: SEND_TIMEOUT,
             drain_timeout: limits.drain_timeout.to_std(),
             streams_max: STREAMS_MAX,
             header_bytes_max: HEADER_BYTES_MAX,

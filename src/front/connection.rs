@@ -5,15 +5,15 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -28,7 +28,7 @@ use tower::{BoxError, ServiceExt};
 
 use super::bounds::Bounds;
 use super::stats::ListenerStats;
-use super::timeouts::{Next, Timeouts};
+use super::timeouts::{InFlight, Next, Timeouts};
 use super::tls::Tls;
 
 /// Smallest read buffer hyper accepts.
@@ -42,9 +42,17 @@ const HTTP2_STREAM_WINDOW: u32 = 64 * 1024;
 /// Bytes of one connection in flight before the sender waits; hyper's default is 1 MiB.
 const HTTP2_CONNECTION_WINDOW: u32 = 256 * 1024;
 
+/// Bytes of one stream that wait to be sent before its body is asked for more; hyper's default is
+/// 400 KiB.
+const HTTP2_SEND_BUFFER: usize = 64 * 1024;
+
 /// The address of the client, in the extensions of a request over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
+
+/// In the extensions of a response that is sent for as long as the client wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct Endless;
 
 /// What a listener accepts.
 #[derive(Clone, Debug)]
@@ -79,9 +87,9 @@ where
 }
 
 /// The body of a response.
-pub trait ResponseBody: Body<Data: Send, Error: Into<BoxError>> + Send + 'static {}
+pub trait ResponseBody: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static {}
 
-impl<B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static> ResponseBody for B {}
+impl<B: Body<Data: Send, Error: Into<BoxError>> + Unpin + Send + 'static> ResponseBody for B {}
 
 /// An accepted connection.
 pub(super) struct Connection {
@@ -132,8 +140,8 @@ impl Connection {
         stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
         service: S,
     ) {
-        let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
-        let timeouts = Arc::new(Timeouts::new(header_timeout, idle_timeout, Instant::now()));
+        let header_timeout = self.bounds.header_timeout;
+        let timeouts = Arc::new(Timeouts::new(&self.bounds, Instant::now()));
         let observer = Arc::clone(&timeouts);
         let io = TokioIo::new(InspectReader::new(stream, move |received| {
             if observer.measures_headers() {
@@ -150,7 +158,7 @@ impl Connection {
         let mut events: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
         let check_at = |at| tokio::time::sleep_until(at).map(|()| Event::Check).boxed();
         events.push(self.drain.cancelled().map(|()| Event::Drain).boxed());
-        events.push(check_at(Instant::now() + header_timeout));
+        events.push(check_at(Instant::now() + header_timeout.min(self.bounds.send_timeout)));
         let mut is_closing = false;
         loop {
             let event = tokio::select! {
@@ -206,12 +214,10 @@ impl Connection {
             let in_flight = timeouts.begin();
             let response = service.clone().oneshot(request);
             async move {
-                // The request is in flight until its body is dropped, and this guard with it.
-                let guarded = move |error| {
-                    let _ = &in_flight;
-                    error
-                };
-                response.await.map(|response| response.map(|body| body.map_err(guarded)))
+                let response = response.await?;
+                let is_endless = response.extensions().get::<Endless>().is_some();
+                let in_flight = if is_endless { in_flight } else { in_flight.sends() };
+                Ok(response.map(|body| InFlightBody { body, in_flight }))
             }
         })
     }
@@ -232,6 +238,7 @@ impl Connection {
             .max_header_list_size(header_bytes_max)
             .initial_stream_window_size(HTTP2_STREAM_WINDOW)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
+            .max_send_buf_size(HTTP2_SEND_BUFFER)
             .keep_alive_interval(HTTP2_PING_INTERVAL)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT);
         match self.protocols {
@@ -242,6 +249,60 @@ impl Connection {
                 builder.http2_only()
             }
         }
+    }
+}
+
+/// The body of a response, in flight until the client has taken it: a body is dropped as soon as
+/// its last data is handed over, and HTTP/2 may keep that data until the client makes room for it.
+struct InFlightBody<B> {
+    body: B,
+    in_flight: InFlight,
+}
+
+/// Data of a response, dropped when it was written to the socket.
+struct InFlightData<D> {
+    data: D,
+    _in_flight: InFlight,
+}
+
+impl<B: ResponseBody> Body for InFlightBody<B> {
+    type Data = InFlightData<B::Data>;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
+        let Self { body, in_flight } = &mut *self;
+        let with_guard = |data| InFlightData { data, _in_flight: in_flight.clone() };
+        let frame = ready!(Pin::new(body).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(with_guard))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<D: Buf> Buf for InFlightData<D> {
+    fn remaining(&self) -> usize {
+        self.data.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.data.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.data.advance(count);
+    }
+
+    fn copy_to_bytes(&mut self, len: usize) -> Bytes {
+        self.data.copy_to_bytes(len)
     }
 }
 

@@ -9,6 +9,7 @@
 pub mod bounds;
 pub mod client_addr;
 pub mod http;
+pub mod pages;
 pub mod render;
 pub mod resp;
 pub mod rls;

@@ -13,7 +13,7 @@ pub struct ListenerStats {
     pub ended: Counter,
     /// Times that accepting paused at the bound on connections.
     pub full: Counter,
-    /// Connections cut because a header or command took too long.
+    /// Connections cut because a header or command took too long, or a response was not taken.
     pub slow: Counter,
     /// Connections whose TLS handshake failed.
     pub handshake_failed: Counter,

@@ -77,16 +77,17 @@ impl ClockSync {
 
     /// Applies the peers' offsets; `is_all` when no peer's offset is missing.
     fn compare(&self, offsets: &[i64], is_all: bool) {
-        let skew = Skew::of(offsets, self.max);
         let comparisons = self.comparisons.load(Ordering::Acquire);
         let is_joining = comparisons < JOINING_COMPARISONS && !self.in_use.load(Ordering::Acquire);
+        let followed = self.skew().correction_ns();
+        let skew = Skew::of(offsets, self.max, (!is_joining).then_some(followed));
         if is_joining && is_all && skew.is_beyond {
             self.clock.step(skew.correction_ns());
         } else {
             self.clock.slew(skew.correction_ns());
         }
         let before = std::mem::replace(&mut *self.skew.lock(), skew);
-        if before.is_beyond != skew.is_beyond {
+        if (before.is_beyond, before.is_split) != (skew.is_beyond, skew.is_split) {
             log_change(skew, self.max);
         }
         // The node may join after the first comparison, so it counts only now that the clock is
@@ -98,13 +99,19 @@ impl ClockSync {
 }
 
 fn log_change(skew: Skew, max: Span) {
+    if skew.is_split {
+        tracing::warn!(
+            "half of the members' clocks differ from the others by more than cluster.max_skew \
+             ({max}), and none is known to be right; correct the clocks of these machines"
+        );
+    }
     if skew.is_beyond {
         tracing::warn!(
             "this node's clock is {} ms from the members' median, more than cluster.max_skew \
              ({max}); windows follow the median. Correct the clock of this machine",
             -(skew.median_ns / 1_000_000)
         );
-    } else {
+    } else if !skew.is_split {
         tracing::info!("this node's clock is within cluster.max_skew of the members' median again");
     }
 }
@@ -158,9 +165,10 @@ mod tests {
         let (clock, clock_sync) = clock_sync();
         clock_sync.compare(&[], true);
         clock_sync.compare(&[-30 * S], false);
-        assert_eq!((recorded(&clock), clock_sync.has_compared()), ((0, 0), false));
+        let outcome = (recorded(&clock), clock_sync.has_compared());
+        assert_eq!(outcome, ((0, -30 * S), false), "a step waits for all peers");
         clock_sync.compare(&[-30 * S], true);
-        assert_eq!((recorded(&clock), clock_sync.has_compared()), ((0, 0), true), "a pair");
+        assert_eq!((recorded(&clock), clock_sync.has_compared()), ((-30 * S, -30 * S), true));
         clock_sync.compare(&[-30 * S, -31 * S], true);
         assert_eq!(recorded(&clock).0, -30 * S);
         clock_sync.compare(&[1, 1], true);

@@ -17,8 +17,10 @@ use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::Identity;
 use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::sync::{self, Synchroniser};
+use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHasher, Store};
+use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::VoterSet;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{Member, MemberState, View};
@@ -139,7 +141,8 @@ impl Core {
                 let (mesh, tasks) = bound.map_err(mesh_error)?;
                 let rule_book = book.load().fingerprint();
                 let own = Member { addr: mesh.advertise, rule_book, http, ..own };
-                (Some(connect(&config, &local, mesh, &environment, own)), Some(tasks))
+                let joined = connect(&config, &local, mesh, identity.expires, &environment, own);
+                (Some(joined), Some(tasks))
             }
             _ => (None, None),
         };
@@ -283,11 +286,19 @@ impl Core {
     }
 }
 
+/// How far ahead of this node's clock a peer's may be. Each may be `max_skew` from the median
+/// before it is corrected, in opposite directions; the correction takes time, so it is never less
+/// than what a snapshot may be ahead.
+fn ahead_max(max_skew: Span) -> Span {
+    AHEAD_MAX.max(Span::from_nanos(max_skew.as_nanos().saturating_mul(2)))
+}
+
 /// The components that are connected to peers through `mesh`.
 fn connect(
     config: &Config,
     local: &LocalNode,
     mesh: Arc<Mesh>,
+    certificate_expires: Timestamp,
     environment: &Environment,
     own: Member,
 ) -> Joined {
@@ -309,6 +320,7 @@ fn connect(
         sync::Options {
             interval: cluster.sync_interval.to_std(),
             region_interval: cluster.region_sync_interval.to_std(),
+            ahead_max: ahead_max(cluster.max_skew),
         },
         store.clone(),
         topology.clone(),
@@ -334,6 +346,7 @@ fn connect(
         replication::Options {
             interval: cluster.replication_interval.to_std(),
             replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
+            ahead_max: ahead_max(cluster.max_skew),
         },
         store.clone(),
         topology.clone(),
@@ -347,6 +360,7 @@ fn connect(
         synchroniser,
         ownership_driver,
         replicator,
+        certificate_expires,
         is_member: CancellationToken::new(),
         malformed: Arc::default(),
         gossip_interval,

@@ -14,6 +14,7 @@ use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Driver;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
+use tidegate_limiter::units::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +28,8 @@ pub struct Joined {
     pub synchroniser: Arc<Synchroniser>,
     pub ownership_driver: Arc<Driver>,
     pub replicator: Arc<Replicator>,
+    /// When the certificate of this node expires.
+    pub(super) certificate_expires: Timestamp,
     /// Cancelled when this node has joined and may own keys.
     pub is_member: CancellationToken,
     /// Malformed frames of peers, and calls out of bounds.

@@ -19,6 +19,7 @@ use super::core::Core;
 use super::error::Failed;
 use super::inspect::View;
 use super::measured::Measured;
+use super::open_files;
 use super::probes::{NodeProbes, Stats};
 use crate::admin;
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
@@ -26,6 +27,7 @@ use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
+use crate::front::pages::Page;
 use crate::front::resp;
 use crate::front::rls::{self, RlsService};
 use crate::front::serve::{HttpService, ListenerStats, Protocols, serve};
@@ -147,6 +149,12 @@ impl Listeners {
 
     /// The listeners and their addresses in one line.
     pub(super) fn describe(&self) -> String {
+        let listening = self.listening().map(|(name, addr)| format!("{name} {addr}"));
+        listening.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The configured listeners and their addresses.
+    fn listening(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let grpc = if self.grpc_tls.is_some() { "grpc (TLS)" } else { "grpc" };
         let named = [
             ("http", &self.http),
@@ -155,9 +163,7 @@ impl Listeners {
             ("admin", &self.admin),
             ("debug", &self.debug),
         ];
-        let open =
-            named.iter().filter_map(|(name, bound)| Some(format!("{name} {}", bound.addr()?)));
-        open.collect::<Vec<_>>().join(", ")
+        named.into_iter().filter_map(|(name, bound)| Some((name, bound.addr()?)))
     }
 
     /// Opens admin and debug at once and the other listeners after `joined`, serves until `drain`,
@@ -170,7 +176,12 @@ impl Listeners {
         drain: CancellationToken,
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
         let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
-        let bounds = Bounds::from(&config.limits);
+        let connections_max = open_files::connections_max(
+            config.limits.connections_max,
+            open_files::raise_limit(),
+            self.listening().count(),
+        );
+        let bounds = Bounds { connections_max, ..Bounds::from(&config.limits) };
         let Self { http, grpc, resp, admin, debug, grpc_tls } = self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
@@ -184,6 +195,7 @@ impl Listeners {
             denied_status: config.http.denied_status,
             auth: config.auth.clone(),
             stats: http.stats.clone(),
+            metrics: Page::default(),
         });
         let rls = RlsService {
             decide: decider(&metrics.grpc),

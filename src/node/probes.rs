@@ -170,7 +170,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::RULE_BOOK_AGREES, core.rule_books_agree());
     readings.add(names::CLOCK_OFFSET_MS, offset / 1_000_000);
     readings.add(names::CLOCK_MEDIAN_MS, core.skew().median_ns / 1_000_000);
-    readings.add(names::CLOCK_SKEWED, core.skew().is_beyond);
+    readings.add(names::CLOCK_SKEWED, core.skew().is_beyond || core.skew().is_split);
     readings.add(names::MESH_PEERS_UP, peers.len() as u64);
     let calls = [
         ("sent", read(&mesh.calls)),
@@ -183,6 +183,8 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::MESH_DIALS_FAILED, read(&mesh.dials_failed));
     readings.add(names::MESH_DROPPED, read(&mesh.dropped));
     readings.add(names::MESH_MALFORMED, read(&joined.malformed));
+    let left = joined.certificate_expires.since(core.clock.system());
+    readings.add(names::CERTIFICATE_EXPIRES, left.as_nanos() / 1_000_000_000);
     readings.add(names::STATES_REJECTED, read(&joined.replicator.counters.refused));
     readings.add(names::SYNC_FAILED, read(&sync.failed));
     let keys = [
@@ -220,6 +222,7 @@ fn ownership(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::LEASES_INTERRUPTED, read(&counters.leases_interrupted));
     readings.add(names::HANDOFF_COPIED, read(&counters.copied));
     readings.add(names::HANDOFF_FAILED, read(&counters.failed));
+    readings.add(names::HANDOFF_REJECTED, read(&counters.rejected));
     let ranges = [
         ("given", read(&counters.handed_over)),
         ("taken", read(&counters.taken_over)),

@@ -76,7 +76,7 @@ impl Readiness {
             tracing::info!("listening on {}", self.opens);
         }
         if self.skew_unready {
-            let Skew { median_ns, is_beyond } = core.skew();
+            let Skew { median_ns, is_beyond, .. } = core.skew();
             let reason = || format!("{} ms behind the members' median", median_ns / 1_000_000);
             health.set(CLOCK, is_beyond.then(reason));
         }

@@ -10,8 +10,11 @@
 //!             median           beyond it: the decision clock follows system + median
 //! ```
 //!
-//! Of an even number the middle value nearer to zero is used: otherwise two nodes that differ would
-//! adopt each other's time forever.
+//! An even number has two middle values, of which nobody knows the right one. A node that joins
+//! uses the lower one, so that all nodes that start together find the same clock: all measure
+//! system clocks, which no correction changes. A node in use keeps the one that its clock follows
+//! already, so that no newcomer moves it. While the two are further apart than `max_skew`, the
+//! clocks are *split*, which is reported and not corrected.
 //!
 //! Example: `max_skew` 500 ms, four peers at +30.0, +30.1, +29.9 and −200 s: sorted with our 0 that
 //! is −200, 0, 29.9, 30.0, 30.1. The median is 29.9 s, so this node is half a minute late; the
@@ -26,13 +29,22 @@ pub struct Skew {
     pub median_ns: i64,
     /// Whether its magnitude exceeds `cluster.max_skew`.
     pub is_beyond: bool,
+    /// Whether one half of the clocks differs from the other by more than `cluster.max_skew`.
+    pub is_split: bool,
 }
 
 impl Skew {
-    /// The skew of a node whose peers' clocks are at `offsets`, theirs minus ours.
-    pub fn of(offsets: &[i64], max: Span) -> Self {
-        let median_ns = median_offset(offsets);
-        Self { median_ns, is_beyond: median_ns.unsigned_abs() > max.as_nanos() }
+    /// The skew of a node whose peers' clocks are at `offsets`, theirs minus ours. `followed` is
+    /// the correction that its clock follows; none while it joins.
+    pub fn of(offsets: &[i64], max: Span, followed: Option<i64>) -> Self {
+        let (below, above) = middle_offsets(offsets);
+        let is_above = followed.is_some_and(|at| above.abs_diff(at) < below.abs_diff(at));
+        let median_ns = if is_above { above } else { below };
+        Self {
+            median_ns,
+            is_beyond: median_ns.unsigned_abs() > max.as_nanos(),
+            is_split: above.abs_diff(below) > max.as_nanos(),
+        }
     }
 
     /// What the decision clock adds to the system's.
@@ -41,12 +53,12 @@ impl Skew {
     }
 }
 
-/// The median of the peers' offsets and our own, which is 0.
-pub fn median_offset(peers: &[i64]) -> i64 {
+/// The middle of the peers' offsets and our own, which is 0: the two middle values of an even
+/// number, twice the same of an odd one.
+fn middle_offsets(peers: &[i64]) -> (i64, i64) {
     let mut all: Vec<i64> = peers.iter().copied().chain([0]).collect();
     all.sort_unstable();
-    let (below, above) = (all[(all.len() - 1) / 2], all[all.len() / 2]);
-    if below.unsigned_abs() <= above.unsigned_abs() { below } else { above }
+    (all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
 #[cfg(test)]
@@ -56,35 +68,57 @@ mod tests {
     const S: i64 = 1_000_000_000;
     const MAX: Span = Span::from_millis(500);
 
-    #[test]
-    fn a_node_alone_or_in_a_pair_keeps_its_own_time() {
-        assert_eq!(median_offset(&[]), 0);
-        assert_eq!((median_offset(&[30 * S]), median_offset(&[-30 * S])), (0, 0));
+    fn median(peers: &[i64], followed: Option<i64>) -> i64 {
+        Skew::of(peers, MAX, followed).median_ns
     }
 
     #[test]
     fn most_clocks_decide_and_a_single_wrong_one_does_not() {
-        assert_eq!(median_offset(&[30 * S, 31 * S]), 30 * S);
-        assert_eq!(median_offset(&[5, 3_600 * S]), 5);
-        assert_eq!(median_offset(&[30 * S, -200 * S, 31 * S, 29 * S]), 29 * S);
-        assert_eq!(median_offset(&[i64::MIN, i64::MIN, i64::MAX]), 0);
+        for followed in [None, Some(0), Some(-9 * S)] {
+            assert_eq!(median(&[], followed), 0);
+            assert_eq!(median(&[30 * S, 31 * S], followed), 30 * S);
+            assert_eq!(median(&[5, 3_600 * S], followed), 5);
+            assert_eq!(median(&[30 * S, -200 * S, 31 * S, 29 * S], followed), 29 * S);
+            assert_eq!(median(&[i64::MIN, i64::MAX], followed), 0);
+        }
     }
 
     #[test]
-    fn halves_that_differ_do_not_chase_each_other() {
-        // Two nodes here, two that are 30 s ahead, as either side sees it.
-        assert_eq!(median_offset(&[0, 30 * S, 30 * S]), 0);
-        assert_eq!(median_offset(&[0, -30 * S, -30 * S]), 0);
+    fn nodes_that_start_together_find_the_same_clock() {
+        for clocks in [&[0, 60][..], &[7, 7, 9], &[-5, 0, 3, 60], &[0, 0, 30, 30], &[60, 0, -60, 4]]
+        {
+            let found = |own: &i64| {
+                let mut others: Vec<i64> = clocks.iter().map(|other| other - own).collect();
+                others.remove(others.iter().position(|offset| *offset == 0).expect("its own"));
+                own + median(&others, None)
+            };
+            let found: Vec<i64> = clocks.iter().map(found).collect();
+            assert!(found.iter().all(|clock| *clock == found[0]), "{clocks:?}: {found:?}");
+        }
+    }
+
+    /// Whichever of the two is in use: the newcomer is early, or it is late.
+    #[test]
+    fn no_newcomer_moves_a_clock_in_use() {
+        for offset in [-60 * S, 60 * S] {
+            let in_use = Skew::of(&[offset], MAX, Some(0));
+            assert_eq!(in_use, Skew { median_ns: 0, is_beyond: false, is_split: true });
+        }
+        // One that joined 60 s ahead followed the other, and goes on to.
+        let joined = Skew::of(&[-60 * S], MAX, None).correction_ns();
+        assert_eq!(joined, -60 * S);
+        assert_eq!(Skew::of(&[-61 * S], MAX, Some(joined)).correction_ns(), -61 * S);
     }
 
     #[test]
     fn only_what_is_beyond_the_bound_is_corrected() {
-        let skew = |offset| Skew::of(&[offset, offset], MAX);
+        let skew = |offset| Skew::of(&[offset, offset], MAX, Some(0));
         for within in [0, S / 2, -S / 2] {
             assert_eq!(skew(within).correction_ns(), 0);
         }
         for beyond in [S / 2 + 1, -S / 2 - 1, 30 * S, i64::MIN] {
             assert_eq!(skew(beyond).correction_ns(), beyond);
+            assert!(!skew(beyond).is_split);
         }
     }
 }

@@ -70,6 +70,10 @@ pub const MESH_DROPPED: Metric =
     counter("mesh_dropped", "One-way messages dropped: stream full or peer not connected");
 pub const MESH_MALFORMED: Metric =
     counter("mesh_malformed", "Malformed frames and out-of-bounds calls from peers");
+pub const CERTIFICATE_EXPIRES: Metric = gauge(
+    "certificate_expires_seconds",
+    "Time until this node's certificate expires and its peers refuse it",
+);
 pub const STATES_REJECTED: Metric =
     counter("states_rejected", "Implausible states from peers, rejected");
 
@@ -86,7 +90,8 @@ pub const CLOCK_MEDIAN_MS: Metric =
     gauge("clock_median_ms", "Offset of the members' median clock from this node's, milliseconds");
 pub const CLOCK_SKEWED: Metric = gauge(
     "clock_skewed",
-    "1 while this node's clock differs from the members' median by more than cluster.max_skew",
+    "1 while this node's clock differs from the members' median by more than cluster.max_skew, or \
+     half of the clocks from the other half",
 );
 
 pub const SYNC_KEYS: Metric =
@@ -117,7 +122,7 @@ pub const MEMBERS_LOST: Metric =
 pub const LEASES_LOST: Metric = counter("leases_lost", "Leases that expired");
 pub const LEASES_INTERRUPTED: Metric = counter(
     "leases_interrupted",
-    "Leases regained after an interruption, with all owned ranges dropped",
+    "Leases regained after an interruption, with all held ranges dropped",
 );
 pub const HANDOFF_RANGES: Metric = counter(
     "handoff_ranges",
@@ -127,6 +132,10 @@ pub const HANDOFF_COPIED: Metric =
     counter("handoff_copied", "Counters copied to their next owner before a handoff");
 pub const HANDOFF_FAILED: Metric =
     counter("handoff_failed", "Handoff steps that failed and were restarted");
+pub const HANDOFF_REJECTED: Metric = counter(
+    "handoff_rejected",
+    "Times that a handoff waited because the next owner refused some of the counts",
+);
 
 pub const RULE_LOADS: Metric =
     counter("rule_loads", "Rule loads from the folder or the management server, by outcome");

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::config::Config;
+use tidegate::decide::VerdictSource;
 use tidegate::node;
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_testkit::certificates::{authority, identity};
-use tidegate_testkit::in_process::{Node, NodeOptions};
+use tidegate_testkit::in_process::{Node, NodeOptions, settled};
 use tidegate_testkit::wait::eventually;
 use tokio_util::sync::CancellationToken;
 
@@ -74,6 +75,50 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     assert!(clock.system().since(right.system()) > ALIKE, "peers get its uncorrected clock");
     for node in [&first, &second] {
         assert!(!node.core.skew().is_beyond, "one wrong clock of three moves no other");
+    }
+}
+
+/// The log of a sliding window holds times, and a peer's times of the distant future are not merged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pair_of_unequal_clocks_hands_over_every_count() {
+    const RULES: &str = "
+domain: test
+descriptors:
+  - key: user
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 20, algorithm: sliding_window_log}
+";
+    let authority = authority();
+    let options = |id, seeds| NodeOptions {
+        id,
+        region: "eu",
+        seeds,
+        identity: identity(&authority, &authority, id),
+        rules: RULES,
+        change: |_: &mut Config| {},
+    };
+    let first = Node::start(options("n1", &[])).await;
+    let (outside, right) = node::system_environment();
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
+    let stop = CancellationToken::new();
+    tokio::spawn(right.run(stop.clone()));
+    let environment = Environment { clock, ..outside };
+    let seeds = [first.addr()];
+    let second = Node::start_in(options("n2", &seeds), environment, stop).await;
+    for node in [&first, &second] {
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
+    }
+    settled(&[&first, &second]).await;
+
+    let users: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
+    for user in &users {
+        assert!(second.check_hits("user", user, 20).await.allowed, "{user}");
+    }
+    second.stop().await;
+    for user in &users {
+        let answer = first.check("user", user).await;
+        assert!(!answer.allowed, "{user} is counted anew: {answer:?}");
+        assert_eq!(answer.statuses[0].source, VerdictSource::Local);
     }
 }
 

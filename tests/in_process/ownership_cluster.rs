@@ -1,5 +1,6 @@
 //! Ownership in a cluster of nodes on real sockets, while nodes join, leave and die.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate::config::Config;
@@ -92,6 +93,35 @@ async fn every_token_has_one_owner_while_nodes_join_leave_and_die() {
     let dead = nodes.remove(0);
     drop(dead);
     eventually("a node died", TIMEOUT, || all(&nodes)).await;
+}
+
+/// A handoff waits for the counts that the next owner refuses, but not for ever: the members of a
+/// cluster whose stores are all full must come to an agreement, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handoff_waits_while_the_next_owner_has_no_room_and_then_goes_on() {
+    fn tiny(config: &mut Config) {
+        config.limits.keys_max = 1;
+    }
+    let authority = authority();
+    let nodes = cluster_under(&authority, &[("a", "eu")], RULES, |_| {}).await;
+    eventually("it owns everything", TIMEOUT, || is_settled(&[&nodes[0]])).await;
+    let users: Vec<String> = (0..60).map(|n| format!("u{n}")).collect();
+    for user in &users {
+        assert!(nodes[0].check_hits("user", user, 20).await.allowed);
+    }
+
+    let d = join(&nodes[0], &authority, tiny).await;
+    let driver = &nodes[0].core.joined.as_ref().expect("in a cluster").ownership_driver;
+    let rejected = || driver.counters.rejected.load(Ordering::Relaxed);
+    eventually("a handoff was refused", TIMEOUT, || rejected() > 0).await;
+    for user in &users {
+        let answer = nodes[0].check("user", user).await;
+        assert!(!answer.allowed, "{user}: {answer:?}");
+        assert_eq!(answer.statuses[0].source, VerdictSource::Local);
+    }
+    eventually("it goes on", TIMEOUT, || is_settled(&[&nodes[0], &d]) && !decides(&d).is_empty())
+        .await;
+    assert_eq!(rejected(), 3);
 }
 
 /// Without pinned voters the two dead nodes would be forgotten, and `a` would be a majority of `a

@@ -11,7 +11,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::State;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
@@ -99,27 +99,30 @@ async fn a_durable_answer_means_that_a_replica_holds_the_count() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_count_that_no_replica_has_room_for_is_answered_by_policy() {
-    let authority = authority();
-    let options = |id, seeds, change| {
-        let identity = identity(&authority, &authority, id);
-        NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
-    };
-    let a = Node::start(options("a", &[], slow_stream)).await;
-    let seeds = [a.addr()];
-    let full = |config: &mut Config| {
-        slow_stream(config);
-        config.limits.keys_max = 1;
-    };
-    let b = Node::start(options("b", &seeds, full)).await;
-    for node in [&a, &b] {
-        node.wait_for_view("both", |view| view.owners().count() == 2).await;
-    }
-    settled(&[&a, &b]).await;
+    let (a, b) = pair(slow_stream, room_for_one_key).await;
     let values = owned_by(&a, "durable", 2);
     assert_eq!(b.check("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
     assert_eq!(b.check("durable", &values[1]).await.statuses[0].source, VerdictSource::Fallback);
     let counters = &replicator(&a).counters;
     assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (1, 1));
+}
+
+/// It is counted in the counter that new keys share, which is never copied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_count_that_its_owner_has_no_room_for_is_answered_by_policy() {
+    let (a, b) = pair(room_for_one_key, slow_stream).await;
+    let values = owned_by(&a, "durable", 2);
+    assert_eq!(b.check("durable", &values[0]).await.statuses[0].source, VerdictSource::Owner);
+    for asked in [&a, &b] {
+        let answer = asked.check("durable", &values[1]).await;
+        assert_eq!(answer.statuses[0].source, VerdictSource::Fallback);
+    }
+    // There is nothing to give back, and so nothing to copy.
+    let unused = owned_by(&a, "durable", 3).pop().unwrap();
+    let answer = b.check_hits("durable", &unused, -1).await;
+    assert_eq!(answer.statuses[0].source, VerdictSource::Owner);
+    let counters = &replicator(&a).counters;
+    assert_eq!((read(&counters.confirmed), read(&counters.unconfirmed)), (2, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,10 +134,10 @@ async fn nothing_is_confirmed_by_a_replica_that_is_cut_off_and_it_catches_up() {
     }
     let keys: Vec<KeyHash> =
         values.iter().map(|value| held(&a, "plain", value).unwrap().key).collect();
-    assert!(replicator(&a).confirm(&keys[..1], TIMEOUT).await);
+    assert!(replicator(&a).confirm(&keys[..1], Hits::ONE, TIMEOUT).await);
     assert_eq!(held(&b, "plain", &values[0]), held(&a, "plain", &values[0]));
     relay.link.cut(true);
-    assert!(!replicator(&a).confirm(&keys[1..], Duration::from_millis(200)).await);
+    assert!(!replicator(&a).confirm(&keys[1..], Hits::ONE, Duration::from_millis(200)).await);
     assert_eq!(held(&b, "plain", &values[1]), None);
     relay.link.cut(false);
     eventually("it gets the copy", TIMEOUT, || held(&b, "plain", &values[1]).is_some()).await;
@@ -214,6 +217,28 @@ async fn implausible_states_are_refused_and_counted() {
 }
 
 // === nodes ===
+
+/// Two nodes of one region that have divided the ring.
+async fn pair(change_a: fn(&mut Config), change_b: fn(&mut Config)) -> (Node, Node) {
+    let authority = authority();
+    let options = |id, seeds, change| {
+        let identity = identity(&authority, &authority, id);
+        NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
+    };
+    let a = Node::start(options("a", &[], change_a)).await;
+    let seeds = [a.addr()];
+    let b = Node::start(options("b", &seeds, change_b)).await;
+    for node in [&a, &b] {
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
+    }
+    settled(&[&a, &b]).await;
+    (a, b)
+}
+
+fn room_for_one_key(config: &mut Config) {
+    slow_stream(config);
+    config.limits.keys_max = 1;
+}
 
 fn slow_stream(config: &mut Config) {
     config.cluster.replication_interval = Span::from_secs(3_600);

@@ -13,12 +13,16 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use bytes::Bytes;
 use http::StatusCode;
+use http::header::CONTENT_TYPE;
 use tidegate_limiter::quota::Quota;
 use tidegate_rules::book::Book;
 
 use super::statistics::{Source, Statistics};
+use crate::front::pages::Page;
 use crate::front::rls;
 use crate::front::rls::message::Unit;
 
@@ -30,8 +34,17 @@ pub struct DebugPort {
     pub statistics: Source,
 }
 
+/// [`DebugPort`] and the renderings of its pages.
+#[derive(Clone)]
+struct Routed {
+    port: DebugPort,
+    rules: Page,
+    stats: Page,
+}
+
 /// The router of the listener of `[debug]`.
 pub fn router(port: DebugPort) -> Router {
+    let routed = Routed { port, rules: Page::default(), stats: Page::default() };
     Router::new()
         .route("/rlconfig", get(rules))
         .route("/stats", get(stats))
@@ -40,7 +53,7 @@ pub fn router(port: DebugPort) -> Router {
         .route("/debug/pprof/{*rest}", get(no_profiles))
         // As in envoyproxy/ratelimit, an unknown path answers with the list.
         .fallback(async || INDEX)
-        .with_state(port)
+        .with_state(routed)
 }
 
 const INDEX: &str = "\
@@ -57,12 +70,16 @@ async fn no_profiles() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, NO_PROFILES)
 }
 
-async fn rules(State(port): State<DebugPort>) -> String {
-    rlconfig(&port.book.load())
+async fn rules(State(Routed { port, rules, .. }): State<Routed>) -> Response {
+    text(rules.get(|| rlconfig(&port.book.load())))
 }
 
-async fn stats(State(port): State<DebugPort>) -> String {
-    dump(&port.statistics.read())
+async fn stats(State(Routed { port, stats, .. }): State<Routed>) -> Response {
+    text(stats.get(|| dump(&port.statistics.read())))
+}
+
+fn text(page: Bytes) -> Response {
+    ([(CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response()
 }
 
 /// `name: value`, one a line: `ratelimit.service.rate_limit.shop.user_ann.total_hits: 5`.

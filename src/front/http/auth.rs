@@ -33,6 +33,7 @@
 //! A leaky bucket used as a queue answers "pass after `delay`". Here the delay is waited out, up to
 //! `auth.hold_max`; a request that would have to wait longer is refused and its hits given back.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -47,7 +48,7 @@ use super::listener::{HttpListener, denied_status, problem, undecided};
 use super::original::{self, Ambiguous};
 use super::path;
 use crate::config::Auth;
-use crate::config::auth::{AuthDescriptor, AuthEntry, AuthValue};
+use crate::config::auth::{self, AuthDescriptor, AuthEntry, AuthValue};
 use crate::decide::{CheckRequest, Decide};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::Peer;
@@ -65,8 +66,8 @@ enum Error {
     Ambiguous(#[from] Ambiguous),
     #[error(transparent)]
     Refusal(#[from] Refusal),
-    #[error("header {0} is not a number of hits (0 to 4294967295)")]
-    Hits(HeaderName),
+    #[error("header {name} is not a number of hits (1 to {max})")]
+    Hits { name: HeaderName, max: NonZeroU32 },
     #[error("denied={0} is not a status for refusals: 400 to 599, and 403 for nginx")]
     Denied(String),
 }
@@ -98,7 +99,7 @@ async fn answer<D: Decide, P: Probes>(
 ) -> Result<Response, Error> {
     let domain = listener.auth.domain.as_deref().ok_or(Error::Off)?;
     let denied = denied(parts, &listener.auth, listener.denied_status)?;
-    let hits = hits(&parts.headers, listener.auth.hits.as_ref().map(|hits| &hits.header))?;
+    let hits = hits(&parts.headers, listener.auth.hits.as_ref())?;
     let values = values(parts, &listener.auth, &listener.bounds)?;
     if values.is_empty() {
         return Ok(Response::default());
@@ -183,14 +184,18 @@ fn client(parts: &Parts, auth: &Auth) -> Option<String> {
     Some(client_addr::group(addr, auth.ipv6_prefix))
 }
 
-/// The cost of the request. Never negative: a header must not be able to return hits.
-fn hits(headers: &HeaderMap, name: Option<&HeaderName>) -> Result<Hits, Error> {
-    let Some((name, text)) = name.and_then(|name| Some((name, original::text(headers, name)?)))
+/// The cost of the request, at least one hit: a request that costs nothing would pass uncounted,
+/// and a negative cost would return hits.
+fn hits(headers: &HeaderMap, cost: Option<&auth::Hits>) -> Result<Hits, Error> {
+    let Some((cost, text)) =
+        cost.and_then(|cost| Some((cost, original::text(headers, &cost.header)?)))
     else {
         return Ok(Hits::ONE);
     };
-    let hits: u32 = text.trim().parse().map_err(|_| Error::Hits(name.clone()))?;
-    Ok(Hits::new(i64::from(hits)))
+    let (name, max) = (&cost.header, cost.max);
+    let hits: Option<u32> = text.trim().parse().ok().filter(|hits| *hits <= max.get());
+    let hits = hits.ok_or_else(|| Error::Hits { name: name.clone(), max })?;
+    Ok(Hits::new(i64::from(hits.max(1))))
 }
 
 /// The status of a refusal: `denied` of the query, else that of `[auth]`, else that of `[http]`.

@@ -92,7 +92,8 @@ pub(super) async fn envoy_check<D: Decide, P: Probes>(
             return text(StatusCode::BAD_REQUEST);
         }
     };
-    match rls::check(&*listener.decide, &message, &listener.bounds, &listener.stats).await {
+    let HttpListener { decide, bounds, stats, .. } = &*listener;
+    match rls::check(&**decide, &message, bounds, bounds.request_timeout, stats).await {
         Ok(response) => {
             let status = match response.overall_code() {
                 Code::Ok => StatusCode::OK,

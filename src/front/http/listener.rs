@@ -14,6 +14,7 @@ use hyper::body::Body as _;
 use crate::config::Auth;
 use crate::decide::{CheckRequest, CheckResponse, Decide};
 use crate::front::bounds::Bounds;
+use crate::front::pages::Page;
 use crate::front::serve::ListenerStats;
 use crate::front::within;
 
@@ -29,6 +30,7 @@ pub struct HttpListener<D, P> {
     pub auth: Auth,
     /// Counts refused requests.
     pub stats: Arc<ListenerStats>,
+    pub metrics: Page,
 }
 
 /// An error response, boxed because it is rare and large.

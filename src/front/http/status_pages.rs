@@ -37,7 +37,7 @@ pub(super) async fn healthcheck<D, P: Probes>(
 pub(super) async fn metrics<D, P: Probes>(
     State(listener): State<Arc<HttpListener<D, P>>>,
 ) -> impl IntoResponse {
-    ([(CONTENT_TYPE, OPEN_METRICS)], listener.probes.metrics())
+    ([(CONTENT_TYPE, OPEN_METRICS)], listener.metrics.get(|| listener.probes.metrics()))
 }
 
 pub(super) async fn index() -> Response {

@@ -20,6 +20,7 @@ mod health;
 mod request;
 mod response;
 mod service;
+mod timeout;
 mod unary;
 
 pub use client::RlsClient;

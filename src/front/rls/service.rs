@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -20,11 +21,15 @@ use tower::{ServiceExt, service_fn};
 use super::health::Health;
 use super::request::{check_request, descriptors, overrides_ignored};
 use super::response::envoy_response;
+use super::timeout;
 use super::unary::{self, Body};
 use crate::decide::Decide;
 use crate::front::bounds::{Bounds, Refusal};
-use crate::front::serve::{HttpService, ListenerStats};
+use crate::front::serve::{Endless, HttpService, ListenerStats};
 use crate::front::within;
+
+/// The one method whose response is a stream without an end.
+const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,13 +37,13 @@ pub enum Error {
     /// The request must not be decided. Nothing was counted for it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The decision took longer than [`Bounds::request_timeout`].
+    /// The decision took too long.
     #[error("no decision in time; try again")]
     Timeout,
 }
 
-/// Decides `request` and counts it in the statistics of its listener. Used by gRPC and its JSON
-/// form.
+/// Decides `request` within `timeout`, and counts it in the statistics of its listener. Used by
+/// gRPC and its JSON form.
 ///
 /// # Errors
 ///
@@ -47,6 +52,7 @@ pub async fn check<D: Decide>(
     decide: &D,
     request: &RateLimitRequest,
     bounds: &Bounds,
+    timeout: Duration,
     stats: &ListenerStats,
 ) -> Result<RateLimitResponse, Error> {
     let descriptors = descriptors(request, bounds).and_then(|descriptors| {
@@ -65,8 +71,7 @@ pub async fn check<D: Decide>(
         stats.overrides.add(ignored);
     }
     let check = check_request(request, &descriptors, true);
-    let answer =
-        within(bounds.request_timeout, decide.decide(check)).await.ok_or(Error::Timeout)?;
+    let answer = within(timeout, decide.decide(check)).await.ok_or(Error::Timeout)?;
     Ok(envoy_response(request, &answer, envoy))
 }
 
@@ -82,8 +87,16 @@ pub fn routes<D: Decide>(
             return Box::pin(async move { Ok(services.0.call(request).await) });
         }
         Box::pin(async move {
-            let response = services.1.clone().oneshot(request).await?;
-            Ok(response.map(Body::from))
+            let is_endless = request.uri().path() == HEALTH_WATCH;
+            let timeout = services.0.bounds.request_timeout;
+            let Some(response) = within(timeout, services.1.clone().oneshot(request)).await else {
+                return Ok(unary::response::<RateLimitResponse>(Err(body_too_slow(timeout))));
+            };
+            let mut response = response?.map(Body::from);
+            if is_endless {
+                response.extensions_mut().insert(Endless);
+            }
+            Ok(response)
         })
     })
 }
@@ -116,9 +129,16 @@ impl<D: Decide> RlsService<D> {
         B: HttpBody<Data = Bytes, Error: fmt::Display>,
     {
         let Self { decide, bounds, stats } = self;
-        let message = unary::read(request, bounds.body_bytes_max).await?;
-        check(&**decide, &message, bounds, stats).await.map_err(|error| status(&error))
+        let timeout = timeout::of(request.headers());
+        let timeout = timeout.map_or(bounds.request_timeout, |it| it.min(bounds.request_timeout));
+        let message = within(timeout, unary::read(request, bounds.body_bytes_max)).await;
+        let message = message.ok_or_else(|| body_too_slow(timeout))??;
+        check(&**decide, &message, bounds, timeout, stats).await.map_err(|error| status(&error))
     }
+}
+
+fn body_too_slow(timeout: Duration) -> Status {
+    Status::deadline_exceeded(format!("the message did not arrive within {timeout:?}"))
 }
 
 /// Envoy's clients may depend on the code and text of the first three refusals.

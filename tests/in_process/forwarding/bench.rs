@@ -80,7 +80,9 @@ pub(crate) fn replaced(node: &Node, before: &Topology) {
 pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
     let owned_ranges = OwnedRanges { decides, transferred: given, ..OwnedRanges::default() };
-    node.core.ownership.set_owned_ranges(Scope::Region, owned_ranges);
+    let ownership = &node.core.ownership;
+    let lease_until = ownership.right(Scope::Region).lease_until;
+    ownership.publish(Scope::Region, lease_until, owned_ranges);
 }
 
 /// A check as a node would forward it.

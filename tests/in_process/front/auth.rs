@@ -117,6 +117,19 @@ async fn a_refusal_has_the_status_that_the_proxy_understands() {
 }
 
 #[tokio::test]
+async fn a_request_that_claims_to_cost_nothing_costs_one_hit() {
+    let table = Table::usual();
+    let listener =
+        listener(&table, &mapping("open", "hits = { header = \"x-hits\", max = 9 }")).await;
+    for hits in ["0", "", "1", "9"] {
+        let headers = [("x-user", "ann"), ("x-hits", hits)];
+        assert_eq!(request(listener.addr, "GET", "/auth", &headers, b"").await.status, 200);
+    }
+    let hits: Vec<i64> = table.checks().iter().map(|check| check.hits).collect();
+    assert_eq!(hits, [1, 1, 1, 9]);
+}
+
+#[tokio::test]
 async fn an_invalid_check_is_refused_and_not_counted() {
     let table = Table::usual();
     let long = "u".repeat(1_025);
@@ -129,6 +142,7 @@ async fn an_invalid_check_is_refused_and_not_counted() {
         (mapping("open", ""), "/auth", vec![(user, long.as_str())], 400, "1025 bytes"),
         (mapping("open", hits), "/auth", vec![(user, ann), ("x-hits", "-1")], 400, "x-hits"),
         (mapping("open", hits), "/auth", vec![(user, ann), ("x-hits", "many")], 400, "x-hits"),
+        (mapping("open", hits), "/auth", vec![(user, ann), ("x-hits", "1001")], 400, "1 to 1000"),
         (
             mapping("open", ""),
             "/auth",

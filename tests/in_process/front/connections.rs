@@ -3,11 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
 use tidegate::front::bounds::Bounds;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::support::{Table, http_listener, in_time, parse, request};
+use super::support::{Table, http_listener, in_time, parse, request, unread};
 
 const SHORT: Duration = Duration::from_millis(250);
 const LONG: Duration = Duration::from_secs(3_600);
@@ -35,6 +38,10 @@ async fn healthy(stream: &mut TcpStream) {
         let n = in_time("read an answer", stream.read_buf(&mut bytes)).await.expect("an answer");
         assert_ne!(n, 0, "closed after {:?}", String::from_utf8_lossy(&bytes));
     }
+}
+
+fn get(addr: SocketAddr, path: &str) -> Request<Full<Bytes>> {
+    Request::get(format!("http://{addr}{path}")).body(Full::default()).expect("a request")
 }
 
 fn held(domain: &str) -> Vec<u8> {
@@ -88,6 +95,28 @@ async fn a_long_request_is_neither_slow_nor_idle() {
     rest(&mut other).await;
     table.gate.add_permits(1);
     assert_eq!(parse(&rest(&mut stream).await).status, 200);
+}
+
+/// With a window of one byte all of a small response is handed over at once, and waits all the same.
+#[tokio::test]
+async fn a_client_that_does_not_read_its_responses_is_cut() {
+    let table = Table::usual();
+    let bounds = Bounds { send_timeout: SHORT, ..patient() };
+    let listener = http_listener(&table, bounds, "").await;
+    for (round, window) in [(1, 0), (2, 1)] {
+        let unread = unread(listener.addr, window, &get(listener.addr, "/metrics"), 20).await;
+        in_time("cut", unread.closed).await.expect("a task");
+        assert_eq!(listener.stats.slow.get(), round, "window of {window}");
+    }
+    // Who reads may go on for as long as it likes.
+    let mut stream = connect(listener.addr).await;
+    for _ in 0..4 {
+        stream.write_all(HEALTH).await.expect("sent");
+        healthy(&mut stream).await;
+        let unread = unread(listener.addr, 0, &get(listener.addr, "/healthz"), 1).await;
+        in_time("cut", unread.closed).await.expect("a task");
+    }
+    assert_eq!(listener.stats.slow.get(), 6);
 }
 
 #[tokio::test]

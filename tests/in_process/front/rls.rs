@@ -1,7 +1,12 @@
 //! Envoy's gRPC service and health.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use futures_util::StreamExt;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::message::{
@@ -14,7 +19,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::support::{Table, grpc_listener, send};
+use super::support::{Table, grpc_listener, in_time, send, unread};
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 fn endpoint(addr: SocketAddr) -> Endpoint {
     Endpoint::from_shared(format!("http://{addr}")).expect("an address")
@@ -32,6 +39,14 @@ fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
 fn request_in(domain: &str) -> RateLimitRequest {
     let descriptors = vec![descriptor(&[("k", "v")])];
     RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
+}
+
+/// A request in the form in which gRPC sends it.
+fn framed(domain: &str) -> Full<bytes::Bytes> {
+    let message = request_in(domain).encode_to_vec();
+    let mut body = vec![0, 0, 0, 0, u8::try_from(message.len()).expect("short")];
+    body.extend(message);
+    Full::from(body)
 }
 
 #[tokio::test]
@@ -118,7 +133,7 @@ async fn bad_requests_get_a_status_and_are_not_counted() {
 #[tokio::test]
 async fn a_decision_that_does_not_come_is_a_deadline() {
     let table = Table::usual();
-    let request_timeout = std::time::Duration::from_millis(50);
+    let request_timeout = Duration::from_millis(50);
     let (listener, _) =
         grpc_listener(&table, Bounds { request_timeout, ..Bounds::default() }).await;
     let status =
@@ -129,7 +144,7 @@ async fn a_decision_that_does_not_come_is_a_deadline() {
 #[tokio::test]
 async fn a_decision_that_waits_holds_up_no_other_of_its_connection() {
     let table = Table::usual();
-    let request_timeout = std::time::Duration::from_millis(500);
+    let request_timeout = Duration::from_millis(500);
     let (listener, _) =
         grpc_listener(&table, Bounds { request_timeout, ..Bounds::default() }).await;
     let mut client = client(listener.addr);
@@ -146,21 +161,54 @@ async fn a_decision_that_waits_holds_up_no_other_of_its_connection() {
     assert_eq!(held.await.expect_err("a status").code(), tonic::Code::DeadlineExceeded);
 }
 
+#[tokio::test]
+async fn a_message_that_does_not_come_is_a_deadline() {
+    let table = Table::usual();
+    let request_timeout = Duration::from_millis(50);
+    let (listener, _) =
+        grpc_listener(&table, Bounds { request_timeout, ..Bounds::default() }).await;
+    for path in [SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check"] {
+        let begun =
+            futures_util::stream::iter([Ok(Frame::data(bytes::Bytes::from_static(b"\0\0\0")))]);
+        let never_ends = StreamBody::new(begun.chain(futures_util::stream::pending()));
+        let request = http::Request::post(format!("http://{}{path}", listener.addr));
+        let status = in_time(path, call(listener.addr, request, never_ends)).await;
+        assert_eq!(status.as_deref(), Some("4"), "{path}");
+    }
+    assert_eq!(table.checks(), []);
+}
+
+#[tokio::test]
+async fn nobody_waits_longer_than_the_client_does() {
+    let table = Table::usual();
+    let request_timeout = Duration::from_secs(3_600);
+    let (listener, _) =
+        grpc_listener(&table, Bounds { request_timeout, ..Bounds::default() }).await;
+    let request = http::Request::post(format!("http://{}{SHOULD_RATE_LIMIT}", listener.addr));
+    let request = request.header("grpc-timeout", "50m");
+    let status = in_time("answer", call(listener.addr, request, framed("held"))).await;
+    assert_eq!(status.as_deref(), Some("4"));
+}
+
 /// One raw gRPC call over HTTP/2: path and body as given.
 async fn raw_call(addr: SocketAddr, path: &str, body: &[u8]) -> Option<String> {
-    use http_body_util::{BodyExt, Full};
-    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let body = Full::new(bytes::Bytes::copy_from_slice(body));
+    call(addr, http::Request::post(format!("http://{addr}{path}")), body).await
+}
 
+/// The status of a gRPC call over HTTP/2.
+async fn call<B>(addr: SocketAddr, request: http::request::Builder, body: B) -> Option<String>
+where
+    B: hyper::body::Body<Data = bytes::Bytes, Error = std::convert::Infallible>,
+    B: Send + Unpin + 'static,
+{
     let stream = tokio::net::TcpStream::connect(addr).await.expect("a connection");
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .expect("a handshake");
     let driver = tokio::spawn(connection);
-    let request = http::Request::post(format!("http://{addr}{path}"))
-        .header("content-type", "application/grpc")
-        .body(Full::new(bytes::Bytes::copy_from_slice(body)))
-        .expect("a request");
+    let request = request.header("content-type", "application/grpc").body(body).expect("a request");
     let response = sender.send_request(request).await.expect("a response");
     let (parts, body) = response.into_parts();
     let trailers = body.collect().await.expect("a body").trailers().cloned();
@@ -251,6 +299,30 @@ async fn health_follows_the_listener() {
         }
     }
     assert_eq!(check("other").await.expect_err("unknown").code(), tonic::Code::NotFound);
+}
+
+/// A watch is a response without an end; one that nobody reads is cut at the same time.
+#[tokio::test]
+async fn a_health_watch_outlasts_the_send_timeout() {
+    let table = Table::usual();
+    let send_timeout = Duration::from_millis(100);
+    let (listener, health) =
+        grpc_listener(&table, Bounds { send_timeout, ..Bounds::default() }).await;
+    let mut client = HealthClient::new(endpoint(listener.addr).connect_lazy());
+    let request = HealthCheckRequest { service: SERVICE_NAME.to_owned() };
+    let mut watch = client.watch(request).await.expect("a stream").into_inner();
+    let first = watch.message().await.expect("a status").expect("no end");
+    assert_eq!(first.status(), ServingStatus::NotServing);
+    for round in 1..=3 {
+        let request = http::Request::post(format!("http://{}{SHOULD_RATE_LIMIT}", listener.addr));
+        let request = request.body(framed("open")).expect("a request");
+        let unread = unread(listener.addr, 0, &request, 1).await;
+        in_time("cut who does not read", unread.closed).await.expect("a task");
+        assert_eq!(listener.stats.slow.get(), round);
+    }
+    health.set_serving(true).await;
+    let second = in_time("hear of it", watch.message()).await.expect("a status").expect("no end");
+    assert_eq!(second.status(), ServingStatus::Serving);
 }
 
 #[tokio::test]

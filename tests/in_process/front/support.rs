@@ -4,6 +4,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate::config::Auth;
@@ -11,6 +17,7 @@ use tidegate::decide::{CheckRequest, CheckResponse, Decide, Status, VerdictSourc
 use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::{HttpListener, router};
+use tidegate::front::pages::Page;
 use tidegate::front::rls::{Health, RlsService, routes};
 use tidegate::front::serve::{ListenerStats, Protocols, serve};
 use tidegate::front::tls::Tls;
@@ -221,6 +228,7 @@ pub(crate) async fn http_listener_with(
         denied_status,
         auth,
         stats: Arc::clone(&stats),
+        metrics: Page::default(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("an address");
@@ -264,6 +272,38 @@ pub(crate) async fn grpc_listener_with(
 pub(crate) async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
     let guard = std::time::Duration::from_secs(30);
     tokio::time::timeout(guard, done).await.unwrap_or_else(|_| panic!("{what}: it hangs"))
+}
+
+// === an HTTP/2 client that reads nothing ===
+
+/// Responses that are not read.
+pub(crate) struct Unread {
+    _responses: Vec<Response<Incoming>>,
+    _sender: SendRequest<Full<Bytes>>,
+    /// Ends when the server closes the connection.
+    pub(crate) closed: JoinHandle<()>,
+}
+
+/// Sends the request `count` times over one connection that leaves the server a window of so many
+/// bytes for the body of each response, waits for the heads of the responses, and reads no more.
+pub(crate) async fn unread(
+    addr: SocketAddr,
+    window: u32,
+    request: &Request<Full<Bytes>>,
+    count: usize,
+) -> Unread {
+    let stream = TcpStream::connect(addr).await.expect("a connection");
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .handshake(TokioIo::new(stream))
+        .await
+        .expect("a handshake");
+    let closed = tokio::spawn(async move { drop(connection.await) });
+    let mut responses = Vec::new();
+    for _ in 0..count {
+        responses.push(sender.send_request(request.clone()).await.expect("a response"));
+    }
+    Unread { _responses: responses, _sender: sender, closed }
 }
 
 // === an HTTP/1 client that sends any bytes ===

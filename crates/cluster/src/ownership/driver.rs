@@ -56,9 +56,9 @@ pub struct Options {
 /// Events since the start, for the metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Times that a lease expired.
+    /// Times that no quorum recognised this node any more.
     pub leases_lost: AtomicU64,
-    /// Times that a lease was regained after an interruption, so that all owned ranges were
+    /// Times that a lease was regained after an interruption, so that all held ranges were
     /// dropped.
     pub leases_interrupted: AtomicU64,
     /// Ranges handed over to another node.
@@ -69,6 +69,8 @@ pub struct Counters {
     pub copied: AtomicU64,
     /// Transfer steps that failed and were retried.
     pub failed: AtomicU64,
+    /// Transfer steps after which the ranges stayed, because the peer refused some of their states.
+    pub rejected: AtomicU64,
     /// Releases of other nodes that were not accepted.
     pub refused: AtomicU64,
 }
@@ -112,9 +114,26 @@ struct RingState {
     machine: RingOwnership,
     /// Members for which a step is in progress.
     busy: BTreeSet<NodeId>,
+    /// How often members refused states in the transfers of an epoch.
+    rejections: BTreeMap<NodeId, (Epoch, u32)>,
     /// Members that are subscribed to the changes of ranges they are going to hold.
     subscribed: BTreeSet<NodeId>,
     published: OwnedRanges,
+}
+
+/// How a transfer step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StepOutcome {
+    Done,
+    Failed,
+    /// The peer did not merge some states of ranges that this node decides.
+    Refused,
+}
+
+impl StepOutcome {
+    fn succeeded(is_done: bool) -> Self {
+        if is_done { Self::Done } else { Self::Failed }
+    }
 }
 
 const RINGS: [Scope; 2] = [Scope::Region, Scope::Global];
@@ -127,6 +146,11 @@ const WITHHOLD_AFTER_PINGS: u32 = 4;
 const PARTITIONED_AFTER_PINGS: u32 = 10;
 /// The pause after a failed step.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
+/// The pause after states were refused: the cause lasts, and all of them are sent again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// How often a transfer waits because states were refused. Then it goes on without them: a member
+/// that waits for ranges decides none of its own, and a store may stay full for as long as a flood.
+const REFUSALS_MAX: u32 = 3;
 /// Timeout of a transfer message; then it is sent again.
 const MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long ranges may stay frozen while their last changes are sent; then the transfer restarts.
@@ -147,6 +171,7 @@ impl Driver {
         let ring = || RingState {
             machine: RingOwnership::new(me.clone(), options.lease),
             busy: BTreeSet::new(),
+            rejections: BTreeMap::new(),
             subscribed: BTreeSet::new(),
             published: OwnedRanges::default(),
         };
@@ -265,9 +290,13 @@ impl Driver {
         }
         let before = machines.epochs();
         let [region, global] = &mut machines.rings;
-        region.machine.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.region), grant);
-        global.machine.pong_received(&peer.id, sent, epochs.map(|epochs| epochs.global), grant);
-        self.tick(machines);
+        let (of_region, of_all) = (epochs.map(|epochs| epochs.region), epochs.map(|e| e.global));
+        let is_urgent = region.machine.pong_received(&peer.id, sent, of_region, grant)
+            | global.machine.pong_received(&peer.id, sent, of_all, grant);
+        // Every peer answers ten times a second, so what can wait for the next tick does.
+        if is_urgent {
+            self.tick(machines);
+        }
         if machines.epochs() != before {
             self.wake.notify_one();
         }
@@ -377,11 +406,10 @@ impl Driver {
             for (scope, peer, epoch, step) in due {
                 let (this, mesh, replicator) = (self.clone(), mesh.clone(), replicator.clone());
                 steps.spawn(async move {
-                    let is_done =
+                    let outcome =
                         this.carry_out(scope, &peer, epoch, step, &mesh, &replicator).await;
-                    if !is_done {
-                        count(&this.counters.failed, 1);
-                        tokio::time::sleep(STEP_PAUSE).await;
+                    if let Some(pause) = this.pause_after(outcome, &peer) {
+                        tokio::time::sleep(pause).await;
                     }
                     this.machines.lock().rings[scope as usize].busy.remove(&peer);
                 });
@@ -414,7 +442,45 @@ impl Driver {
         due
     }
 
-    /// Carries out one step and reports its outcome. Returns whether it succeeded.
+    /// `peer` refused states of ranges that this node decides. Returns whether the transfer of this
+    /// epoch waits for it once more.
+    fn waits_for_room(&self, scope: Scope, peer: &NodeId, epoch: Epoch) -> bool {
+        let machines = &mut *self.machines.lock();
+        let ring = &mut machines.rings[scope as usize];
+        ring.rejections.retain(|_, (of, _)| *of == ring.machine.epoch());
+        let (_, refusals) = ring.rejections.entry(peer.clone()).or_insert((epoch, 0));
+        *refusals += 1;
+        if *refusals == REFUSALS_MAX + 1 {
+            tracing::error!(
+                %peer, ?scope,
+                "handing keys over without the counts that the next owner refuses: these keys are \
+                 counted anew; see tidegate_store_full_total and tidegate_clock_skewed of the peer"
+            );
+        }
+        *refusals <= REFUSALS_MAX
+    }
+
+    /// Counts a step that failed. Returns the pause before it is tried again.
+    fn pause_after(&self, outcome: StepOutcome, peer: &NodeId) -> Option<Duration> {
+        if outcome != StepOutcome::Done {
+            count(&self.counters.failed, 1);
+        }
+        match outcome {
+            StepOutcome::Done => None,
+            StepOutcome::Failed => Some(STEP_PAUSE),
+            StepOutcome::Refused => {
+                count(&self.counters.rejected, 1);
+                tracing::warn!(
+                    %peer,
+                    "peer did not accept all counts of the ranges that it is to own (its store is \
+                     full, or its clock is behind); sending them again in a second"
+                );
+                Some(REFUSED_PAUSE)
+            }
+        }
+    }
+
+    /// Carries out one step and reports its outcome.
     async fn carry_out(
         &self,
         scope: Scope,
@@ -423,7 +489,7 @@ impl Driver {
         step: TransferStep,
         mesh: &Mesh,
         replicator: &Replicator,
-    ) -> bool {
+    ) -> StepOutcome {
         let send = async |epoch, step| {
             let call = Call::Handoff(Handoff { scope, epoch, step });
             match mesh.call(peer, StreamClass::Bulk, call, MESSAGE_TIMEOUT).await {
@@ -433,9 +499,11 @@ impl Driver {
         };
         match step {
             TransferStep::Offer(epoch) => {
-                let Some(reply) = send(epoch, HandoffStep::Offer).await else { return false };
+                let Some(reply) = send(epoch, HandoffStep::Offer).await else {
+                    return StepOutcome::Failed;
+                };
                 self.report(scope, |ring| ring.machine.offer_replied(peer, epoch, reply));
-                reply == HandoffReply::Ready
+                StepOutcome::succeeded(reply == HandoffReply::Ready)
             }
             TransferStep::Copy { follows, copies } => {
                 self.machines.lock().rings[scope as usize].subscribed.insert(peer.clone());
@@ -445,24 +513,34 @@ impl Driver {
                     key.is_owned() && key.scope() == scope && ranges.contains(key.token)
                 };
                 if !ranges.is_empty() {
-                    let Ok(copied) = replicator.copy(peer, is_included).await else { return false };
+                    let Ok(copied) = replicator.copy(peer, is_included).await else {
+                        return StepOutcome::Failed;
+                    };
                     count(&self.counters.copied, copied);
                 }
+                // Ranges that this node decides stay with it. States of ranges that it holds copies
+                // of do not: nobody else may have them, and the peer takes what it can.
+                if replicator.has_refused(scope, peer) && self.waits_for_room(scope, peer, epoch) {
+                    return StepOutcome::Refused;
+                }
                 self.report(scope, |ring| ring.machine.copied(peer, epoch));
-                true
+                StepOutcome::Done
             }
             TransferStep::Flush => {
                 // After the barrier every decision made before the freeze is in the send queue.
                 self.store.barrier();
                 let flushed = tokio::time::timeout(FLUSH_TIMEOUT, replicator.flush(peer)).await;
-                let is_done = matches!(flushed, Ok(Ok(())));
+                let is_flushed = matches!(flushed, Ok(Ok(())));
+                let is_refused =
+                    replicator.has_refused(scope, peer) && self.waits_for_room(scope, peer, epoch);
+                let is_done = is_flushed && !is_refused;
                 self.report(scope, |ring| ring.machine.flushed(peer, epoch, is_done));
-                is_done
+                if is_refused { StepOutcome::Refused } else { StepOutcome::succeeded(is_flushed) }
             }
             TransferStep::Release { epoch, number, ranges } => {
                 let range_count = ranges.iter().len() as u64;
                 let release = HandoffStep::Release { number, ranges };
-                let Some(reply) = send(epoch, release).await else { return false };
+                let Some(reply) = send(epoch, release).await else { return StepOutcome::Failed };
                 let is_accepted = reply == HandoffReply::Accepted;
                 self.report(scope, |ring| ring.machine.release_replied(peer, number, reply));
                 if is_accepted {
@@ -470,7 +548,7 @@ impl Driver {
                     self.machines.lock().rings[scope as usize].subscribed.remove(peer);
                     count(&self.counters.handed_over, range_count);
                 }
-                is_accepted
+                StepOutcome::succeeded(is_accepted)
             }
         }
     }
@@ -592,7 +670,7 @@ impl Driver {
                 count(&counters.leases_interrupted, 1);
                 tracing::warn!(
                     ?scope,
-                    "lease regained after an interruption; dropped all owned ranges"
+                    "lease regained after an interruption; dropped all held ranges"
                 );
             }
             (LeaseState::None, LeaseState::Held(_) | LeaseState::Interrupted(_)) => {
@@ -612,10 +690,12 @@ impl Driver {
                 decides: ring.machine.decides(),
                 transferred: transferred.map(|(to, ranges)| (ranges.clone(), to.clone())).collect(),
             };
-            self.ownership.set_lease(scope, ring.machine.lease_state().until());
-            if ring.published != owned_ranges {
+            let lease_until = ring.machine.lease_state().until();
+            if ring.published == owned_ranges {
+                self.ownership.renew(scope, lease_until);
+            } else {
                 ring.published = owned_ranges.clone();
-                self.ownership.set_owned_ranges(scope, owned_ranges);
+                self.ownership.publish(scope, lease_until, owned_ranges);
             }
         }
     }

@@ -1,10 +1,11 @@
 //! What this node may decide now, as read by each strict decision.
 //!
 //! Written when a lease is renewed or a range changes hands, read inside the lock of each decision:
-//! one atomic load for the lease, one for the ranges, and a binary search.
+//! one atomic load and a binary search. Lease and ranges are published as one value, because they
+//! are valid only together: a lease that begins anew comes with the ranges that the node dropped,
+//! and a reader that saw it with the ranges of before would decide keys that others own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tidegate_limiter::policy::Scope;
@@ -18,15 +19,15 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Ownership {
     /// By [`Scope`].
-    rings: Arc<[PublishedRing; 2]>,
+    rings: Arc<[ArcSwap<RingRight>; 2]>,
     start: Instant,
 }
 
-#[derive(Debug, Default)]
-struct PublishedRing {
-    /// [`Monotonic`], nanoseconds.
-    lease_until: AtomicU64,
-    owned_ranges: ArcSwap<OwnedRanges>,
+/// What this node may decide of one ring, and until when.
+#[derive(Clone, Debug, Default)]
+pub struct RingRight {
+    pub lease_until: Monotonic,
+    pub owned_ranges: Arc<OwnedRanges>,
 }
 
 /// What this node decides of one ring while it has the lease, and what it handed over.
@@ -50,8 +51,7 @@ impl Ownership {
         let ownership = Self::new();
         for scope in [Scope::Region, Scope::Global] {
             let owned_ranges = OwnedRanges { decides: Ranges::all(), ..OwnedRanges::default() };
-            ownership.set_owned_ranges(scope, owned_ranges);
-            ownership.set_lease(scope, Monotonic::NEVER);
+            ownership.publish(scope, Monotonic::NEVER, owned_ranges);
         }
         ownership
     }
@@ -60,34 +60,50 @@ impl Ownership {
     /// which the decision is made: after a freeze every lock is taken once, which waits for all
     /// decisions that were made before it.
     pub fn decides(&self, scope: Scope, token: u64) -> bool {
-        self.has_lease(scope)
-            && self.rings[scope as usize].owned_ranges.load().decides.contains(token)
+        let right = self.rings[scope as usize].load();
+        self.is_before(right.lease_until) && right.owned_ranges.decides.contains(token)
     }
 
     /// Whether a quorum recognises this node.
     pub fn has_lease(&self, scope: Scope) -> bool {
-        let until = self.rings[scope as usize].lease_until.load(Ordering::Relaxed);
+        self.is_before(self.rings[scope as usize].load().lease_until)
+    }
+
+    fn is_before(&self, until: Monotonic) -> bool {
         // A standalone node does not read the clock.
-        until == Monotonic::NEVER.as_nanos() || self.monotonic().as_nanos() < until
+        until == Monotonic::NEVER || self.monotonic() < until
     }
 
     /// The node that this node handed the key at `token` to.
     pub fn transferred_to(&self, scope: Scope, token: u64) -> Option<NodeId> {
-        let owned_ranges = self.rings[scope as usize].owned_ranges.load();
-        let mut transferred = owned_ranges.transferred.iter();
+        let right = self.rings[scope as usize].load();
+        let mut transferred = right.owned_ranges.transferred.iter();
         transferred.find(|(ranges, _)| ranges.contains(token)).map(|(_, to)| to.clone())
     }
 
     pub fn owned_ranges(&self, scope: Scope) -> Arc<OwnedRanges> {
-        self.rings[scope as usize].owned_ranges.load_full()
+        Arc::clone(&self.rings[scope as usize].load().owned_ranges)
     }
 
-    pub fn set_owned_ranges(&self, scope: Scope, owned_ranges: OwnedRanges) {
-        self.rings[scope as usize].owned_ranges.store(Arc::new(owned_ranges));
+    /// The lease and the ranges as one value.
+    pub fn right(&self, scope: Scope) -> Arc<RingRight> {
+        self.rings[scope as usize].load_full()
     }
 
-    pub fn set_lease(&self, scope: Scope, until: Monotonic) {
-        self.rings[scope as usize].lease_until.store(until.as_nanos(), Ordering::Relaxed);
+    /// Publishes a lease together with the ranges that are held under it. Only one thread at a time
+    /// may publish.
+    pub fn publish(&self, scope: Scope, lease_until: Monotonic, owned_ranges: OwnedRanges) {
+        let owned_ranges = Arc::new(owned_ranges);
+        self.rings[scope as usize].store(Arc::new(RingRight { lease_until, owned_ranges }));
+    }
+
+    /// Publishes another end of the lease; the ranges stay.
+    pub fn renew(&self, scope: Scope, lease_until: Monotonic) {
+        let right = self.right(scope);
+        if right.lease_until != lease_until {
+            let owned_ranges = Arc::clone(&right.owned_ranges);
+            self.rings[scope as usize].store(Arc::new(RingRight { lease_until, owned_ranges }));
+        }
     }
 
     /// Now, as time since this value was created.
@@ -104,5 +120,48 @@ impl Ownership {
 impl Default for Ownership {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// A lease that was interrupted begins anew without ranges. The writer alternates between a
+    /// lease that has expired, with all ranges, and one that is valid, with none.
+    #[test]
+    fn no_reader_sees_a_new_lease_with_the_ranges_of_the_old_one() {
+        const ROUNDS: usize = 200_000;
+        let ownership = Ownership::new();
+        let all = OwnedRanges { decides: Ranges::all(), ..OwnedRanges::default() };
+        let is_done = AtomicBool::new(false);
+        ownership.publish(Scope::Region, Monotonic::START, all.clone());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    assert!(!ownership.decides(Scope::Region, 7));
+                    let right = ownership.right(Scope::Region);
+                    let has_all = right.owned_ranges.decides == Ranges::all();
+                    assert_ne!(right.lease_until == Monotonic::NEVER, has_all);
+                }
+            });
+            for _ in 0..ROUNDS {
+                ownership.publish(Scope::Region, Monotonic::NEVER, OwnedRanges::default());
+                ownership.publish(Scope::Region, Monotonic::START, all.clone());
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_renewed_lease_keeps_the_ranges() {
+        let ownership = Ownership::standalone();
+        assert!(ownership.decides(Scope::Global, 7));
+        ownership.renew(Scope::Global, Monotonic::START);
+        assert!(!ownership.decides(Scope::Global, 7) && ownership.decides(Scope::Region, 7));
+        ownership.renew(Scope::Global, Monotonic::NEVER);
+        assert!(ownership.decides(Scope::Global, 7));
     }
 }

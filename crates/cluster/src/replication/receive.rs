@@ -1,12 +1,13 @@
 //! The receiving side: which states of a peer are merged.
 //!
 //! A state is merged only if the peer may hold its key and a correct node could hold that state.
-//! The check does not need the rule. A node's clock may be [`AHEAD_MAX`] ahead of this one's, so
-//! a state may have seen a time that much later, and may expire no later than its kind can:
+//! The check does not need the rule. A node's clock may be `ahead_max` ahead of this one's
+//! ([`Options`](super::Options)), so a state may have seen a time that much later, and may expire
+//! no later than its kind can:
 //!
 //! ```text
-//! seen    ≤ now + AHEAD_MAX                      (State::last_update_from_expiry)
-//! expires ≤ now + AHEAD_MAX + 2 × the longest window     or, of a bucket, + the longest drain
+//! seen    ≤ now + ahead_max                      (State::last_update_from_expiry)
+//! expires ≤ now + ahead_max + 2 × the longest window     or, of a bucket, + the longest drain
 //! ```
 //!
 //! A state of the distant future would displace present counts and deny its key for years; one that
@@ -26,8 +27,6 @@ use super::replicator::Replicator;
 use crate::count;
 use crate::mesh::wire::{Reply, STATE_ENTRIES_MAX, StateEntry};
 
-/// How far ahead of this node's clock a peer's may be.
-const AHEAD_MAX: Span = Span::from_secs(5);
 /// A TAT is rounded up to a nanosecond.
 const ROUNDING: Span = Span::from_nanos(1);
 
@@ -44,10 +43,11 @@ impl Replicator {
             count(&self.counters.refused, entries.len() as u64);
             return Reply::Handoff(HandoffReply::Later);
         };
-        let now = self.clock.now();
+        let (now, ahead_max) = (self.clock.now(), self.options.ahead_max);
         let mut holds_all = true;
         for StateEntry { key, state, expires } in entries {
-            if !may_hold(member, key, &topology) || !is_plausible(key, &state, expires, now) {
+            let is_plausible = is_plausible(key, &state, expires, now, ahead_max);
+            if !may_hold(member, key, &topology) || !is_plausible {
                 count(&self.counters.refused, 1);
                 holds_all = false;
                 continue;
@@ -74,10 +74,16 @@ fn may_hold(member: &Member, key: KeyHash, topology: &Topology) -> bool {
     }
 }
 
-/// Whether an honest node whose clock is at most five seconds ahead could send this state at `now`.
+/// Whether an honest node whose clock is at most `ahead_max` ahead could send this state at `now`.
 /// Per-actor counters are not replicated: synchronisation checks their actors.
-pub fn is_plausible(key: KeyHash, state: &State, expires: Timestamp, now: Timestamp) -> bool {
-    let ahead = now.plus(AHEAD_MAX);
+pub fn is_plausible(
+    key: KeyHash,
+    state: &State,
+    expires: Timestamp,
+    now: Timestamp,
+    ahead_max: Span,
+) -> bool {
+    let ahead = now.plus(ahead_max);
     let last = match state {
         // Two rounding steps: of the TAT to a nanosecond and of the expiry.
         State::Tat(_) => ahead.plus(DRAIN_MAX).plus(Span::from_nanos(32)),
@@ -92,7 +98,7 @@ pub fn is_plausible(key: KeyHash, state: &State, expires: Timestamp, now: Timest
 mod tests {
     use proptest::prelude::*;
     use tidegate_limiter::descriptor::Entry;
-    use tidegate_limiter::engine::{ActorCounters, Tat};
+    use tidegate_limiter::engine::{AHEAD_MAX, ActorCounters, Tat};
     use tidegate_limiter::policy::Mode;
     use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
     use tidegate_limiter::store::{Counter, KeyHasher, OnFull, Options, Store};
@@ -155,7 +161,8 @@ mod tests {
                 let theirs = if skew_ms > 0 { now.plus(skew) } else { now.minus(skew) };
                 store.check(&[counter], Hits::new(hits), theirs);
                 if let Some(sent) = store.get(counter.key, theirs) {
-                    let is_plausible = is_plausible(sent.key, &sent.state, sent.expires, now);
+                    let (key, state, expires) = (sent.key, &sent.state, sent.expires);
+                    let is_plausible = is_plausible(key, state, expires, now, AHEAD_MAX);
                     prop_assert!(is_plausible, "{sent:?} at {now:?}");
                 }
             }
@@ -181,7 +188,9 @@ mod tests {
             let counter = counter(quota);
             store.check(&[counter], Hits::new(hits), then);
             if let Some(sent) = store.get(counter.key, then) {
-                prop_assert!(!is_plausible(sent.key, &sent.state, sent.expires, NOW), "{sent:?}");
+                let is_plausible =
+                    is_plausible(sent.key, &sent.state, sent.expires, NOW, AHEAD_MAX);
+                prop_assert!(!is_plausible, "{sent:?}");
             }
         }
     }
@@ -189,7 +198,8 @@ mod tests {
     #[test]
     fn an_expiry_that_no_quota_gives_is_implausible() {
         let key = counter(Quota::simple(Algorithm::Gcra, 1, WINDOW_MAX).expect("valid")).key;
-        let is_plausible = |state: State, expires| is_plausible(key, &state, expires, NOW);
+        let is_plausible =
+            |state: State, expires| is_plausible(key, &state, expires, NOW, AHEAD_MAX);
         let soon = NOW.plus(Span::from_secs(60));
         let index = 1_700_000_000 / 60;
         let window = |index| State::FixedWindow { index, used: 7 };
@@ -211,9 +221,9 @@ mod tests {
         let quota = Quota::simple(Algorithm::FixedWindow, 1, Span::from_secs(60)).expect("valid");
         let (key, soon) = (counter(quota).key, NOW.plus(Span::from_secs(60)));
         let actor_counters = State::ActorCounters(Box::new(ActorCounters::new(&quota)));
-        assert!(!is_plausible(key, &actor_counters, soon, NOW));
+        assert!(!is_plausible(key, &actor_counters, soon, NOW, AHEAD_MAX));
         let state = State::Tat(Tat::new(soon.as_nanos(), 0));
-        assert!(is_plausible(key, &state, soon, NOW));
-        assert!(!is_plausible(key.share(), &state, soon, NOW));
+        assert!(is_plausible(key, &state, soon, NOW, AHEAD_MAX));
+        assert!(!is_plausible(key.share(), &state, soon, NOW, AHEAD_MAX));
     }
 }

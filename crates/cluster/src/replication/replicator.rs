@@ -28,6 +28,8 @@ pub struct Options {
     pub interval: Duration,
     /// Number of nodes beside the owner that hold a copy of each key.
     pub replicas: usize,
+    /// How far ahead of this node's clock a peer's may be.
+    pub ahead_max: Span,
 }
 
 /// Keeps copies of this node's strict keys on other nodes, and holds copies of theirs.

@@ -11,13 +11,14 @@ use futures_util::stream::FuturesUnordered;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tokio::task::JoinSet;
 
 use super::replicator::Replicator;
 use super::send_queue::SendQueue;
+use super::targets::Subscription;
 use crate::count;
 use crate::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::mesh::{CallError, StreamClass};
@@ -67,10 +68,17 @@ impl Replicator {
     /// `scope`. Replaces an earlier subscription of `to` on that ring.
     pub fn subscribe(&self, scope: Scope, to: NodeId, ranges: Ranges) {
         let mut subscribers = self.subscribers.lock();
-        subscribers.0[scope as usize].insert(to, ranges);
+        subscribers.0[scope as usize].insert(to, Subscription { ranges, has_refused: false });
         if self.options.replicas == 0 {
             self.store.set_replicated(true);
         }
+    }
+
+    /// Whether `to` did not merge a state of the ranges that it subscribes to, since the
+    /// subscription began: its store is full, or the clocks of both nodes are too far apart.
+    pub fn has_refused(&self, scope: Scope, to: &NodeId) -> bool {
+        let subscribers = self.subscribers.lock();
+        subscribers.0[scope as usize].get(to).is_some_and(|subscription| subscription.has_refused)
     }
 
     /// Ends a subscription.
@@ -276,13 +284,18 @@ impl Replicator {
     }
 
     /// Sends one message of states. A reply that some of them were not merged is a success too: the
-    /// peer would not merge them the second time either.
+    /// peer would not merge them the second time either. Its subscriptions remember it.
     async fn send_states(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
         count(&self.counters.sent, entries.len() as u64);
+        let keys: Vec<KeyHash> = entries.iter().map(|entry| entry.key).collect();
         let call = Call::States(entries);
         let reply = self.mesh.call(to, StreamClass::Bulk, call, REPLY_TIMEOUT).await;
         let result = reply.and_then(|reply| match reply {
-            Reply::Done | Reply::Unconfirmed => Ok(()),
+            Reply::Done => Ok(()),
+            Reply::Unconfirmed => {
+                self.subscribers.lock().refused(to, &keys);
+                Ok(())
+            }
             // This node is not yet in the peer's view.
             _ => Err(CallError::Declined),
         });
@@ -296,27 +309,41 @@ impl Replicator {
 // === confirmation ===
 
 impl Replicator {
-    /// Sends the current states of these keys, the counters of one check, to their replicas, and
-    /// waits until one replica holds all of them. Returns true at once if the ring has no other
-    /// node, and false if no replica confirms within `deadline`.
-    pub async fn confirm(&self, keys: &[KeyHash], deadline: Duration) -> bool {
+    /// Sends the current states of these keys, the counters that a check of `hits` charged, to
+    /// their replicas, and waits until one replica holds all of them. Returns true at once if the
+    /// ring has no other node. Returns false if no replica confirms within `deadline`, or if a key
+    /// has no slot: it was counted in a shared counter of the full store, which has no copy.
+    pub async fn confirm(&self, keys: &[KeyHash], hits: Hits, deadline: Duration) -> bool {
         let Some(first) = keys.first() else { return true };
         let targets = self.targets();
         if !targets.has_others(*first) {
             return true;
         }
-        let is_confirmed = self.confirm_by(keys, &targets.confirming(*first), deadline).await;
+        let is_confirmed = self.confirm_by(keys, hits, &targets.confirming(*first), deadline).await;
         let counters = &self.counters;
         count(if is_confirmed { &counters.confirmed } else { &counters.unconfirmed }, 1);
         is_confirmed
     }
 
-    async fn confirm_by(&self, keys: &[KeyHash], replicas: &[NodeId], deadline: Duration) -> bool {
+    async fn confirm_by(
+        &self,
+        keys: &[KeyHash],
+        hits: Hits,
+        replicas: &[NodeId],
+        deadline: Duration,
+    ) -> bool {
         let now = self.clock.now();
         let mut batch = Batch::default();
-        for counter in keys.iter().filter_map(|key| self.store.get(*key, now)) {
-            if batch.add(counter).is_err() {
-                // More than a message can hold: eight logs of ten thousand hits on one descriptor.
+        for key in keys {
+            // The counter of a short window may have expired since the decision, and a refund to a
+            // key without hits stores nothing.
+            let is_kept = match self.store.get(*key, Timestamp::EPOCH) {
+                Some(counter) if counter.expires <= now => true,
+                // A message cannot hold eight logs of ten thousand hits on one descriptor.
+                Some(counter) => batch.add(counter).is_ok(),
+                None => hits < Hits::PEEK,
+            };
+            if !is_kept {
                 return false;
             }
         }
@@ -375,7 +402,7 @@ mod tests {
     use bytes::BytesMut;
     use tidegate_limiter::engine::{State, Tat, decide};
     use tidegate_limiter::quota::{Algorithm, LOG_LIMIT_MAX, Quota};
-    use tidegate_limiter::units::{Span, Timestamp};
+    use tidegate_limiter::units::Span;
 
     use super::*;
     use crate::mesh::codec;

@@ -104,13 +104,32 @@ impl Targets {
 ///
 /// **Bound:** two subscriptions per member, one per ring.
 #[derive(Debug, Default)]
-pub(super) struct Subscribers(pub(super) [BTreeMap<NodeId, Ranges>; 2]);
+pub(super) struct Subscribers(pub(super) [BTreeMap<NodeId, Subscription>; 2]);
+
+#[derive(Debug, Default)]
+pub(super) struct Subscription {
+    pub(super) ranges: Ranges,
+    /// The subscriber did not merge a state of these ranges.
+    pub(super) has_refused: bool,
+}
 
 impl Subscribers {
     /// The subscribers of a key.
     pub(super) fn of(&self, key: KeyHash) -> impl Iterator<Item = &NodeId> {
         let subscriptions = self.0[key.scope() as usize].iter();
-        subscriptions.filter(move |(_, ranges)| ranges.contains(key.token)).map(|(to, _)| to)
+        subscriptions
+            .filter(move |(_, subscription)| subscription.ranges.contains(key.token))
+            .map(|(to, _)| to)
+    }
+
+    /// `to` did not merge some of the states of these keys.
+    pub(super) fn refused(&mut self, to: &NodeId, keys: &[KeyHash]) {
+        for (scope, subscriptions) in [Scope::Region, Scope::Global].into_iter().zip(&mut self.0) {
+            let Some(subscription) = subscriptions.get_mut(to) else { continue };
+            let ranges = &subscription.ranges;
+            subscription.has_refused |=
+                keys.iter().any(|key| key.scope() == scope && ranges.contains(key.token));
+        }
     }
 }
 
@@ -207,18 +226,33 @@ mod tests {
 
     #[test]
     fn a_subscription_covers_its_ranges_of_its_ring_until_it_ends() {
-        let ranges = |first, last| Ranges::of([Range { first, last }]);
+        let subscription = |first, last| {
+            let ranges = Ranges::of([Range { first, last }]);
+            Subscription { ranges, has_refused: false }
+        };
         let (region, global) = (16, 16 | 0b10);
         let mut subscribers = Subscribers::default();
-        subscribers.0[Scope::Region as usize].insert(id("b"), ranges(0, 5));
-        subscribers.0[Scope::Region as usize].insert(id("b"), ranges(10, 20));
-        subscribers.0[Scope::Global as usize].insert(id("c"), ranges(10, 20));
+        subscribers.0[Scope::Region as usize].insert(id("b"), subscription(0, 5));
+        subscribers.0[Scope::Region as usize].insert(id("b"), subscription(10, 20));
+        subscribers.0[Scope::Global as usize].insert(id("c"), subscription(10, 20));
         let of = |subscribers: &Subscribers, token, tag| -> Vec<NodeId> {
             subscribers.of(KeyHash { token, tag }).cloned().collect()
         };
         assert_eq!(of(&subscribers, 15, region), [id("b")]);
         assert_eq!(of(&subscribers, 15, global), [id("c")]);
         assert!(of(&subscribers, 3, region).is_empty(), "the second call replaced the first");
+        let has_refused = |subscribers: &Subscribers, scope: Scope| {
+            subscribers.0[scope as usize].values().any(|subscription| subscription.has_refused)
+        };
+        for token in [3, 15] {
+            subscribers.refused(&id("b"), &[KeyHash { token, tag: global }]);
+            assert!(!has_refused(&subscribers, Scope::Region), "a key of the other ring");
+        }
+        subscribers.refused(&id("b"), &[KeyHash { token: 3, tag: region }]);
+        assert!(!has_refused(&subscribers, Scope::Region), "a key of another range");
+        subscribers.refused(&id("b"), &[3, 15].map(|token| KeyHash { token, tag: region }));
+        assert!(has_refused(&subscribers, Scope::Region));
+        assert!(!has_refused(&subscribers, Scope::Global), "another subscriber");
         subscribers.0[Scope::Global as usize].remove(&id("b"));
         assert_eq!(of(&subscribers, 15, region), [id("b")]);
         subscribers.0[Scope::Region as usize].remove(&id("b"));

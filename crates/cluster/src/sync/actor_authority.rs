@@ -26,6 +26,8 @@ pub(super) struct ActorAuthority<'a> {
     pub(super) peer: &'a NodeId,
     pub(super) peer_actor: ActorId,
     pub(super) peer_region: &'a str,
+    /// How far ahead of this node's clock the peer's may be.
+    pub(super) ahead_max: Span,
 }
 
 /// Which of the counters that a peer sent may be merged.
@@ -43,9 +45,6 @@ pub(super) enum Accepted {
     Refused,
 }
 
-/// How far ahead of this node's window a peer's may be: clocks differ.
-const AHEAD_MAX: Span = Span::from_secs(5);
-
 impl ActorAuthority<'_> {
     /// Removes from `actor_counters` those for which the peer is not authoritative.
     pub(super) fn accept(
@@ -56,7 +55,7 @@ impl ActorAuthority<'_> {
         topology: &Topology,
         now: Timestamp,
     ) -> Accepted {
-        let bounds = Bounds { now, ahead_max: AHEAD_MAX, actors_max: ACTORS_MAX };
+        let bounds = Bounds { now, ahead_max: self.ahead_max, actors_max: ACTORS_MAX };
         let is_same_region = self.peer_region == topology.region;
         let is_wrong_role = is_same_region == (role == SyncRole::Region);
         if is_wrong_role || actor_counters.validate(&bounds).is_err() {
@@ -91,6 +90,7 @@ impl ActorAuthority<'_> {
 #[cfg(test)]
 mod tests {
     use crdts::VClock;
+    use tidegate_limiter::engine::AHEAD_MAX;
     use tidegate_limiter::engine::delta::DeltaSlice;
     use tidegate_ownership::VoterSet;
     use tidegate_ownership::identity::{Generation, node_actor};
@@ -144,6 +144,7 @@ mod tests {
             peer: &peer_id,
             peer_actor: actor(peer, 2),
             peer_region: region,
+            ahead_max: AHEAD_MAX,
         };
         let accepted = actor_authority.accept(&mut delta, role, KEY, &topology(), NOW);
         let left = delta.slices.iter().flat_map(|slice| slice.used.dots.keys().copied());

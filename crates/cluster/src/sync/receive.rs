@@ -28,6 +28,7 @@ impl Synchroniser {
             peer: &from.id,
             peer_actor: node_actor(&from.id, from.generation),
             peer_region: &from.region,
+            ahead_max: self.options.ahead_max,
         };
         let mut replies = Vec::new();
         let mut room = ACTORS_PER_MESSAGE_MAX;
@@ -96,6 +97,7 @@ impl Synchroniser {
             peer: to,
             peer_actor: node_actor(to, peer.generation),
             peer_region: &peer.region,
+            ahead_max: self.options.ahead_max,
         };
         // The reply to a push comes from the owner, that to a region exchange from the other
         // region.

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};
 use tidegate_limiter::store::{BackgroundScan, Cursor, KeyHash, SYNC_SLACK_DIVISOR, Store};
+use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
 use tidegate_ownership::membership::Member;
 use tidegate_ownership::route::Topology;
@@ -32,12 +33,14 @@ pub struct Options {
     pub interval: Duration,
     /// Between regions.
     pub region_interval: Duration,
+    /// How far ahead of this node's clock a peer's may be.
+    pub ahead_max: Span,
 }
 
 /// Synchronises the eventual keys of a store.
 #[derive(Debug)]
 pub struct Synchroniser {
-    options: Options,
+    pub(super) options: Options,
     pub(super) store: Arc<Store>,
     pub(super) topology: Arc<ArcSwap<Topology>>,
     pub(super) incarnation: Arc<Incarnation>,
