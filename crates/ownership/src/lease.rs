@@ -1,12 +1,15 @@
-//! The right to own ranges of a ring, granted by a quorum for a limited time.
+//! The right to own ranges of a ring (the hash ring of a region, or that of all regions), granted
+//! by a quorum for a limited time.
 //!
-//! Each answered ping carries a grant of the voter. A grant is valid for the lease span from the
-//! moment the ping was *sent*. The promise of the voter starts later and lasts as long, so it never
-//! ends before this node stops relying on it.
+//! A *voter* is a node whose grants count: a member of the ring, one that was lost recently, or one
+//! that is pinned by name. Each answered ping carries a grant of the voter. A grant is valid for
+//! the lease span from the moment the ping was *sent*. The promise of the voter starts later and
+//! lasts as long, so it never ends before this node stops relying on it.
 //!
-//! A grant names the *serial* of this node's entry in the voter's membership table, a number that
-//! each new entry gets. The lease *records* the serials it relies on. As long as a quorum grants
-//! under recorded serials, no quorum has evicted this node in between, and the lease is
+//! A grant names the *serial* of this node's entry in the voter's membership table (the nodes that
+//! the voter recognises), a number that each new entry gets. A voter *evicts* a node by removing
+//! its entry. The lease *records* the serials it relies on. As long as a quorum grants under
+//! recorded serials, no quorum has evicted this node in between, and the lease is
 //! [held](LeaseState::Held). When a quorum grants, but not under recorded serials, a quorum may
 //! have evicted this node in between and other nodes may own its ranges: the lease is
 //! [interrupted](LeaseState::Interrupted), and the node drops all it held. A lease that had expired

@@ -12,6 +12,10 @@
 //! | log | union by time |
 //! | per-actor counters | the larger count of each actor, cut like the sliding counters |
 //!
+//! A *slice* is one of the equal parts of a sliding window. *TAT* is the theoretical arrival time:
+//! when a bucket will be empty again. An *actor* is a node or a region that counts hits in a
+//! counter of its own, which only it increases.
+//!
 //! A counter key contains the algorithm, so all copies of a counter have one kind. If a faulty peer
 //! sends another kind, the merge keeps the one that [`State`] declares later: that choice, too,
 //! does not depend on order or repetition.

@@ -1,8 +1,9 @@
 //! What a new key gets when its shard is full.
 //!
-//! With `on_full: share`, new keys with the same quota share one counter: an attacker who invents a
-//! million keys then has one counter, and existing keys keep theirs. With `on_full: refuse` new
-//! keys are refused. [`Stats`](super::Stats) counts both.
+//! With `on_full: share`, new keys whose limits have the same parameters (the same *quota*) and
+//! counting mode (strict or eventual) share one counter: an attacker who invents a million keys
+//! then has one counter, and existing keys keep theirs. With `on_full: refuse` new keys are
+//! refused. [`Stats`](super::Stats) counts both.
 //!
 //! **Bound:** [`COUNTERS_MAX`] shared counters, in addition to `keys_max`; when they are in use,
 //! new keys are refused. Shared counters are local: eventual keys that use one are not
