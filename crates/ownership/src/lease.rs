@@ -17,7 +17,7 @@
 //!
 //! A new serial that appears while the lease is held is recorded one span after it was first seen.
 //! That voter had evicted this node, and for one span another node may still count the voter's old
-//! epoch. Example:
+//! epoch (the number of its set of members). Example:
 //!
 //! 1. `b` evicts `a`, and `c` receives that epoch. `b` then recognises `a` again.
 //! 2. `d` evicts `a`. `c` receives that epoch too, counts `b` and `d` as a quorum, and takes over.

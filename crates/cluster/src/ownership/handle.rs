@@ -56,9 +56,9 @@ impl Ownership {
         ownership
     }
 
-    /// Whether this node may decide the key at `token` now. To be called inside the lock under
-    /// which the decision is made: after a freeze every lock is taken once, which waits for all
-    /// decisions that were made before it.
+    /// Whether this node may decide the key at `token`, its position on the ring, now. To be called
+    /// inside the lock under which the decision is made: after a freeze every lock is taken once,
+    /// which waits for all decisions that were made before it.
     pub fn decides(&self, scope: Scope, token: u64) -> bool {
         let right = self.rings[scope as usize].load();
         self.is_before(right.lease_until) && right.owned_ranges.decides.contains(token)
