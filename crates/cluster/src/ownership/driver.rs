@@ -114,11 +114,19 @@ struct RingState {
     machine: RingOwnership,
     /// Members for which a step is in progress.
     busy: BTreeSet<NodeId>,
-    /// How often members refused states in the transfers of an epoch.
-    rejections: BTreeMap<NodeId, (Epoch, u32)>,
+    /// Members that refused states in a transfer of this epoch.
+    rejections: BTreeMap<NodeId, Rejection>,
     /// Members that are subscribed to the changes of ranges they are going to hold.
     subscribed: BTreeSet<NodeId>,
     published: OwnedRanges,
+}
+
+/// Refused states of one epoch; a new epoch does not wait for those of the old one.
+#[derive(Clone, Copy, Debug)]
+struct Rejection {
+    epoch: Epoch,
+    count: u32,
+    retry_at: Monotonic,
 }
 
 /// How a transfer step ended.
@@ -147,7 +155,7 @@ const PARTITIONED_AFTER_PINGS: u32 = 10;
 /// The pause after a failed step.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 /// The pause after states were refused: the cause lasts, and all of them are sent again.
-const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+const REFUSED_PAUSE: Span = Span::from_secs(1);
 /// How often a transfer waits because states were refused. Then it goes on without them: a member
 /// that waits for ranges decides none of its own, and a store may stay full for as long as a flood.
 const REFUSALS_MAX: u32 = 3;
@@ -408,8 +416,13 @@ impl Driver {
                 steps.spawn(async move {
                     let outcome =
                         this.carry_out(scope, &peer, epoch, step, &mesh, &replicator).await;
-                    if let Some(pause) = this.pause_after(outcome, &peer) {
-                        tokio::time::sleep(pause).await;
+                    match outcome {
+                        StepOutcome::Done => {}
+                        StepOutcome::Failed => {
+                            count(&this.counters.failed, 1);
+                            tokio::time::sleep(STEP_PAUSE).await;
+                        }
+                        StepOutcome::Refused => count(&this.counters.rejected, 1),
                     }
                     this.machines.lock().rings[scope as usize].busy.remove(&peer);
                 });
@@ -428,7 +441,10 @@ impl Driver {
             let ring = &mut machines.rings[scope as usize];
             let peers: Vec<NodeId> = ring.machine.members().entries.keys().cloned().collect();
             for peer in peers {
-                if ring.busy.contains(&peer) {
+                let is_waiting = ring.rejections.get(&peer).is_some_and(|rejection| {
+                    rejection.epoch == ring.machine.epoch() && now < rejection.retry_at
+                });
+                if is_waiting || ring.busy.contains(&peer) {
                     continue;
                 }
                 if let Some(step) = ring.machine.next_step(&peer, now) {
@@ -445,39 +461,33 @@ impl Driver {
     /// `peer` refused states of ranges that this node decides. Returns whether the transfer of this
     /// epoch waits for it once more.
     fn waits_for_room(&self, scope: Scope, peer: &NodeId, epoch: Epoch) -> bool {
-        let machines = &mut *self.machines.lock();
-        let ring = &mut machines.rings[scope as usize];
-        ring.rejections.retain(|_, (of, _)| *of == ring.machine.epoch());
-        let (_, refusals) = ring.rejections.entry(peer.clone()).or_insert((epoch, 0));
-        *refusals += 1;
-        if *refusals == REFUSALS_MAX + 1 {
+        let now = self.ownership.monotonic();
+        let count = {
+            let machines = &mut *self.machines.lock();
+            let RingState { machine, rejections, .. } = &mut machines.rings[scope as usize];
+            rejections.retain(|_, rejection| rejection.epoch == machine.epoch());
+            let first = Rejection { epoch, count: 0, retry_at: now };
+            let rejection = rejections.entry(peer.clone()).or_insert(first);
+            rejection.count += 1;
+            if rejection.count <= REFUSALS_MAX {
+                rejection.retry_at = now.plus(REFUSED_PAUSE);
+            }
+            rejection.count
+        };
+        if count <= REFUSALS_MAX {
+            tracing::warn!(
+                %peer, ?scope,
+                "peer did not accept all counts of the ranges that it is to own (its store is \
+                 full, or its clock is behind); sending them again in a second"
+            );
+        } else if count == REFUSALS_MAX + 1 {
             tracing::error!(
                 %peer, ?scope,
                 "handing keys over without the counts that the next owner refuses: these keys are \
                  counted anew; see tidegate_store_full_total and tidegate_clock_skewed of the peer"
             );
         }
-        *refusals <= REFUSALS_MAX
-    }
-
-    /// Counts a step that failed. Returns the pause before it is tried again.
-    fn pause_after(&self, outcome: StepOutcome, peer: &NodeId) -> Option<Duration> {
-        if outcome != StepOutcome::Done {
-            count(&self.counters.failed, 1);
-        }
-        match outcome {
-            StepOutcome::Done => None,
-            StepOutcome::Failed => Some(STEP_PAUSE),
-            StepOutcome::Refused => {
-                count(&self.counters.rejected, 1);
-                tracing::warn!(
-                    %peer,
-                    "peer did not accept all counts of the ranges that it is to own (its store is \
-                     full, or its clock is behind); sending them again in a second"
-                );
-                Some(REFUSED_PAUSE)
-            }
-        }
+        count <= REFUSALS_MAX
     }
 
     /// Carries out one step and reports its outcome.
