@@ -77,8 +77,8 @@ pub struct Auth {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hits {
-    /// The header with the number of hits. Whoever may set it decides what a request costs: the
-    /// proxy must overwrite or remove what a client sent.
+    /// The header with the number of hits. The proxy must overwrite or remove it in the request of
+    /// a client, which could otherwise choose its cost.
     #[serde(deserialize_with = "header_name")]
     pub header: HeaderName,
     /// The highest number that a header may contain; a request with a higher one is refused.

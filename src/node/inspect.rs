@@ -73,7 +73,7 @@ impl Inspect for View {
             ownership: ownership(&self.core),
             clock: ClockReport {
                 median_ms: self.core.skew().median_ns / 1_000_000,
-                is_skewed: self.core.skew().is_beyond || self.core.skew().is_split,
+                is_skewed: self.core.skew().is_reported(),
             },
             storage: self.core.snapshot_task.as_ref().map(|snapshot_task| {
                 let mut status = snapshot_task.snapshots.status();

@@ -170,7 +170,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::RULE_BOOK_AGREES, core.rule_books_agree());
     readings.add(names::CLOCK_OFFSET_MS, offset / 1_000_000);
     readings.add(names::CLOCK_MEDIAN_MS, core.skew().median_ns / 1_000_000);
-    readings.add(names::CLOCK_SKEWED, core.skew().is_beyond || core.skew().is_split);
+    readings.add(names::CLOCK_SKEWED, core.skew().is_reported());
     readings.add(names::MESH_PEERS_UP, peers.len() as u64);
     let calls = [
         ("sent", read(&mesh.calls)),

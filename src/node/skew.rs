@@ -10,7 +10,7 @@
 //!             median           beyond it: the decision clock follows system + median
 //! ```
 //!
-//! An even number has two middle values, of which nobody knows the right one. A node that joins
+//! An even number has two middle values, and which one is right is not known. A node that joins
 //! uses the lower one, so that all nodes that start together find the same clock: all measure
 //! system clocks, which no correction changes. A node in use keeps the one that its clock follows
 //! already, so that no newcomer moves it. While the two are further apart than `max_skew`, the
@@ -45,6 +45,11 @@ impl Skew {
             is_beyond: median_ns.unsigned_abs() > max.as_nanos(),
             is_split: above.abs_diff(below) > max.as_nanos(),
         }
+    }
+
+    /// Whether an operator has to correct a clock: this one, or one of a half that differs.
+    pub fn is_reported(self) -> bool {
+        self.is_beyond || self.is_split
     }
 
     /// What the decision clock adds to the system's.

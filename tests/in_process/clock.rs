@@ -1,5 +1,6 @@
 //! A node whose clock is off counts in the windows of the others, and reports its skew.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,13 +8,20 @@ use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
 use tidegate::node;
 use tidegate_cluster::environment::{Clock, Environment};
+use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, settled};
 use tidegate_testkit::wait::eventually;
 use tokio_util::sync::CancellationToken;
 
-const RULES: &str = "domain: d\n";
+const RULES: &str = "
+domain: test
+descriptors:
+  - key: user
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 20, algorithm: sliding_window_log}
+";
 const OFF: Span = Span::from_secs(30);
 /// Two clocks that agree may differ by this much on a busy machine.
 const ALIKE: Span = Span::from_secs(5);
@@ -44,14 +52,7 @@ impl Clock for Ahead {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_others() {
     let authority = authority();
-    let options = |id, seeds| NodeOptions {
-        id,
-        region: "eu",
-        seeds,
-        identity: identity(&authority, &authority, id),
-        rules: RULES,
-        change: |_: &mut Config| {},
-    };
+    let options = |id, seeds| options(&authority, id, seeds);
     let first = Node::start(options("n1", &[])).await;
     let seeds = [first.core.joined.as_ref().expect("a mesh").mesh.advertise];
     let second = Node::start(options("n2", &seeds)).await;
@@ -81,22 +82,8 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
 /// The log of a sliding window holds times, and a peer's times of the distant future are not merged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pair_of_unequal_clocks_hands_over_every_count() {
-    const RULES: &str = "
-domain: test
-descriptors:
-  - key: user
-    on_unavailable: deny
-    rate_limit: {unit: day, requests_per_unit: 20, algorithm: sliding_window_log}
-";
     let authority = authority();
-    let options = |id, seeds| NodeOptions {
-        id,
-        region: "eu",
-        seeds,
-        identity: identity(&authority, &authority, id),
-        rules: RULES,
-        change: |_: &mut Config| {},
-    };
+    let options = |id, seeds| options(&authority, id, seeds);
     let first = Node::start(options("n1", &[])).await;
     let (outside, right) = node::system_environment();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
@@ -120,6 +107,11 @@ descriptors:
         assert!(!answer.allowed, "{user} is counted anew: {answer:?}");
         assert_eq!(answer.statuses[0].source, VerdictSource::Local);
     }
+}
+
+fn options<'a>(authority: &Authority, id: &'a str, seeds: &'a [SocketAddr]) -> NodeOptions<'a> {
+    let identity = identity(authority, authority, id);
+    NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change: |_: &mut Config| {} }
 }
 
 async fn connected(node: &Node, peers: usize) {

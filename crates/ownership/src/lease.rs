@@ -178,8 +178,8 @@ impl Lease {
     /// The first moment after `now` at which the grants that have not expired are no quorum of the
     /// voters that count then.
     ///
-    /// Every pong asks for it, so the maps are read once per voter; what is left are comparisons of
-    /// numbers.
+    /// It is asked for at every tick, so the maps are read once per voter; what is left are
+    /// comparisons of numbers, at most the square of the number of voters.
     fn end(&self, now: Monotonic, quorum: &Quorum) -> Monotonic {
         let Quorum::Of(voters) = quorum else { return Monotonic::NEVER };
         let votes: Vec<Vote> = voters.iter().map(|id| self.vote(id)).collect();

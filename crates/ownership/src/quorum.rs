@@ -42,8 +42,7 @@ impl Quorum {
     }
 }
 
-/// Whether these votes, in the order of the voters' ids, are a quorum. Without voters there is
-/// nobody to object.
+/// Whether these votes, in the order of the voters' ids, are a quorum. True without any voter.
 pub(crate) fn is_majority(votes: impl Iterator<Item = bool>) -> bool {
     let (mut voters, mut in_favour, mut lowest) = (0, 0, None);
     for vote in votes {

@@ -97,7 +97,7 @@ async fn a_long_request_is_neither_slow_nor_idle() {
     assert_eq!(parse(&rest(&mut stream).await).status, 200);
 }
 
-/// With a window of one byte all of a small response is handed over at once, and waits all the same.
+/// With a window of one byte hyper hands a small response to h2 as a whole, where it waits.
 #[tokio::test]
 async fn a_client_that_does_not_read_its_responses_is_cut() {
     let table = Table::usual();

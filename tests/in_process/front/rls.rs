@@ -301,7 +301,8 @@ async fn health_follows_the_listener() {
     assert_eq!(check("other").await.expect_err("unknown").code(), tonic::Code::NotFound);
 }
 
-/// A watch is a response without an end; one that nobody reads is cut at the same time.
+/// A watch is a response without an end. Connections that do not read their responses are closed in
+/// the meantime.
 #[tokio::test]
 async fn a_health_watch_outlasts_the_send_timeout() {
     let table = Table::usual();

@@ -284,8 +284,8 @@ pub(crate) struct Unread {
     pub(crate) closed: JoinHandle<()>,
 }
 
-/// Sends the request `count` times over one connection that leaves the server a window of so many
-/// bytes for the body of each response, waits for the heads of the responses, and reads no more.
+/// Sends the request `count` times over one connection whose streams have a receive window of
+/// `window` bytes, waits for the heads of the responses, and reads nothing else.
 pub(crate) async fn unread(
     addr: SocketAddr,
     window: u32,

@@ -47,8 +47,9 @@ fn a_connection_that_one_end_has_dropped_is_replaced() {
     passes(876);
 }
 
-/// A flood had filled all stores. Each node waited for ever until the next owners had room for the
-/// counts that they refused, and nobody decided the keys of a node that had lost its lease.
+/// A flood had filled all stores. Each node waited without a limit until the next owners had room
+/// for the counts that they refused. Meanwhile the keys of a node that had lost its lease had no
+/// owner.
 #[test]
 fn a_handoff_does_not_wait_for_ever_for_room() {
     for seed in [108, 189] {

@@ -528,8 +528,8 @@ impl Driver {
                     };
                     count(&self.counters.copied, copied);
                 }
-                // Ranges that this node decides stay with it. States of ranges that it holds copies
-                // of do not: nobody else may have them, and the peer takes what it can.
+                // Only ranges that this node decides are subscribed to, so only they wait. Copies
+                // of other ranges do not: this node may be the only one that has them.
                 if replicator.has_refused(scope, peer) && self.waits_for_room(scope, peer, epoch) {
                     return StepOutcome::Refused;
                 }

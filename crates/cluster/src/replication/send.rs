@@ -287,7 +287,11 @@ impl Replicator {
     /// peer would not merge them the second time either. Its subscriptions remember it.
     async fn send_states(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
         count(&self.counters.sent, entries.len() as u64);
-        let keys: Vec<KeyHash> = entries.iter().map(|entry| entry.key).collect();
+        let keys: Vec<KeyHash> = if self.subscribers.lock().has(to) {
+            entries.iter().map(|entry| entry.key).collect()
+        } else {
+            Vec::new()
+        };
         let call = Call::States(entries);
         let reply = self.mesh.call(to, StreamClass::Bulk, call, REPLY_TIMEOUT).await;
         let result = reply.and_then(|reply| match reply {

@@ -122,6 +122,11 @@ impl Subscribers {
             .map(|(to, _)| to)
     }
 
+    /// Whether `to` subscribes to any range.
+    pub(super) fn has(&self, to: &NodeId) -> bool {
+        self.0.iter().any(|subscriptions| subscriptions.contains_key(to))
+    }
+
     /// `to` did not merge some of the states of these keys.
     pub(super) fn refused(&mut self, to: &NodeId, keys: &[KeyHash]) {
         for (scope, subscriptions) in [Scope::Region, Scope::Global].into_iter().zip(&mut self.0) {
