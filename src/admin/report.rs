@@ -132,8 +132,6 @@ pub struct OwnershipReport {
     pub has_lease: bool,
     /// Increases whenever the members change.
     pub epoch_number: u64,
-    /// 16 hexadecimal digits, equal on two nodes exactly when their members are the same.
-    pub epoch_name: String,
     /// The share of the ring owned now, 0 to 1; equal to its share of the ring when no transfer is
     /// in progress.
     pub decides: f64,

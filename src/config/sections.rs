@@ -69,6 +69,12 @@ pub struct Node {
     /// Default 0. Set it where several nodes share a machine: the threads of all nodes together
     /// should not exceed the cores by much.
     pub threads: usize,
+    /// Folder in which the node keeps the cluster map, and who it is. Every node needs its own.
+    ///
+    /// Default none: in memory. A node that restarts is then another voter, which replaces the one
+    /// before; and when all nodes were stopped, a new cluster is founded. Set it where nodes have a
+    /// disk that survives a restart.
+    pub data_dir: Option<PathBuf>,
 }
 
 /// `[cluster]`
@@ -148,28 +154,59 @@ pub struct Cluster {
     /// Default `600ms`: six pings, of which five may be lost.
     #[serde(deserialize_with = "duration")]
     pub lease: Span,
-    /// Which side may own keys during a partition: `majority` of the known members, or `none`.
+    /// Which side may own keys during a partition: the one with the `majority` of the voters, or
+    /// with `none` each node what it held before.
     ///
     /// Default `majority`: at most one side decides strict limits, the other falls back to
-    /// `on_unavailable`. With `none` each side decides alone, and up to one limit per side is
-    /// admitted until the partition heals.
+    /// `on_unavailable`. With `none` up to one limit per side is admitted until the partition
+    /// heals.
     pub quorum: QuorumRule,
-    /// The nodes of this region whose majority grants leases: 1, 3, 5 or 7 values of `node.id`. The
-    /// same on every node of the region.
+    /// The nodes that found the cluster of this region, by `node.id`: a majority of them, once. The
+    /// same on every node of the region; it may stay when the cluster exists.
     ///
-    /// Default none: all members vote, and a member that was lost counts for `forget_after`. With
-    /// names no node ever forms a cluster without a majority of them. A voter that died is replaced
-    /// by a node with its name.
-    pub voter_names: BTreeSet<NodeId>,
-    /// The nodes of all regions whose majority grants leases of keys with `scope: global`, as in
-    /// `voter_names`. The same on every node of every region.
+    /// Default none: the node joins a cluster that exists.
+    pub founders: BTreeSet<NodeId>,
+    /// How many nodes of this region found its cluster, if their names are not known in advance: 1
+    /// to 64. Instead of `founders`.
     ///
-    /// Default none: all members of all regions vote.
-    pub global_voter_names: BTreeSet<NodeId>,
-    /// How long a member that was lost without leaving counts for the majority, 10s to 30d.
+    /// Default 0: none. Use it for nodes with generated names, and never start twice as many at
+    /// once.
+    pub bootstrap_expect: usize,
+    /// The regions among which keys with `scope: global` are divided, by `node.region`, at most 64.
+    /// The same on every node of every region. Read when the cluster of a region is founded.
     ///
-    /// Default `1h`: longer than an unattended partition. Lower it where crashed nodes come back
-    /// under new ids.
+    /// Default none: this region only.
+    pub regions: BTreeSet<String>,
+    /// How many nodes of a region vote: 1, 3, 5 or 7. Fewer do where there are fewer nodes.
+    ///
+    /// Default 5: two may fail at once.
+    pub voters: usize,
+    /// Which nodes vote: with `auto` those that are there, chosen across zones and replaced when
+    /// they die; with `founders` always the nodes named there.
+    ///
+    /// Default: `founders` for a node that has `founders` and no `node.data_dir`, otherwise `auto`.
+    pub voters_from: Option<VotersFrom>,
+    /// How long a member may be silent before the voters evict it, 200ms to 60s. Longer than
+    /// `lease`.
+    ///
+    /// Default `1s`: ten pings.
+    #[serde(deserialize_with = "duration")]
+    pub down_after: Span,
+    /// How long a voter may be gone before another node votes in its place, 1s to 1h. A node that
+    /// returns under the same name does so at once.
+    ///
+    /// Default `10s`: a restart replaces nobody.
+    #[serde(deserialize_with = "duration")]
+    pub replace_after: Span,
+    /// How long others wait for a member to hand over ranges before it is evicted, 2s to 10m.
+    ///
+    /// Default `10s`.
+    #[serde(deserialize_with = "duration")]
+    pub settle_after: Span,
+    /// How long an evicted member is remembered, 10s to 30d. Limits with `on_unavailable: local` are
+    /// divided among remembered members too.
+    ///
+    /// Default `1h`.
     #[serde(deserialize_with = "duration")]
     pub forget_after: Span,
     /// Largest offset of this node's clock from the members' median, 10ms to 60s. Beyond it the
@@ -182,6 +219,14 @@ pub struct Cluster {
     ///
     /// Default false: it uses the members' time and its decisions are correct.
     pub skew_unready: bool,
+}
+
+/// Which nodes vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VotersFrom {
+    Auto,
+    Founders,
 }
 
 /// `[http]`: the check API and forward-auth.
@@ -383,7 +428,13 @@ impl Cluster {
 
 impl Default for Node {
     fn default() -> Self {
-        Self { id: "node-1".into(), region: "local".into(), zone: "local".into(), threads: 0 }
+        Self {
+            id: "node-1".into(),
+            region: "local".into(),
+            zone: "local".into(),
+            threads: 0,
+            data_dir: None,
+        }
     }
 }
 
@@ -404,8 +455,14 @@ impl Default for Cluster {
             replication_interval: Span::from_millis(5),
             lease: Span::from_millis(600),
             quorum: QuorumRule::Majority,
-            voter_names: BTreeSet::new(),
-            global_voter_names: BTreeSet::new(),
+            founders: BTreeSet::new(),
+            bootstrap_expect: 0,
+            regions: BTreeSet::new(),
+            voters: 5,
+            voters_from: None,
+            down_after: Span::from_secs(1),
+            replace_after: Span::from_secs(10),
+            settle_after: Span::from_secs(10),
             forget_after: Span::from_secs(3_600),
             max_skew: Span::from_millis(500),
             skew_unready: false,

@@ -9,11 +9,14 @@ use tidegate_limiter::units::Span;
 use tidegate_ownership::name::{is_cluster_name, is_label};
 
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
-use super::sections::{Cluster, Config, Grpc, Limits, Node, Resp, THREADS_MAX};
+use super::sections::{Cluster, Config, Grpc, Limits, Node, Resp, THREADS_MAX, VotersFrom};
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
 pub const XDS_PAIRS_MAX: usize = 64;
 
+/// Founders, and nodes that found together.
+const FOUNDERS_MAX: usize = 64;
+const REGIONS_MAX: usize = 64;
 /// Most seeds: more than a cluster needs to form, few enough to dial all at start.
 pub const SEEDS_MAX: usize = 64;
 
@@ -58,6 +61,8 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
     for (key, is_set, other, has_other) in [
         ("cluster.advertise", cluster.advertise.is_some(), "cluster.listen", has_mesh),
         ("cluster.seeds", !cluster.seeds.is_empty(), "cluster.listen", has_mesh),
+        ("cluster.founders", !cluster.founders.is_empty(), "cluster.listen", has_mesh),
+        ("cluster.bootstrap_expect", cluster.bootstrap_expect > 0, "cluster.listen", has_mesh),
         ("grpc.tls_cert", has_cert, "grpc.tls_key", has_key),
         ("grpc.tls_key", has_key, "grpc.tls_cert", has_cert),
         ("grpc.client_ca", has_ca, "grpc.tls_cert", has_cert),
@@ -111,8 +116,31 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
     within("cluster.replicas", cluster.replicas, 0..=3)?;
     within("cluster.replication_interval", cluster.replication_interval, ms(1)..=secs(1))?;
     within("cluster.lease", cluster.lease, ms(150)..=secs(10))?;
-    voters("cluster.voter_names", cluster.voter_names.len())?;
-    voters("cluster.global_voter_names", cluster.global_voter_names.len())?;
+    at_most("cluster.founders", cluster.founders.len(), FOUNDERS_MAX)?;
+    within("cluster.bootstrap_expect", cluster.bootstrap_expect, 0..=FOUNDERS_MAX)?;
+    ensure(
+        cluster.founders.is_empty() || cluster.bootstrap_expect == 0,
+        "cluster.bootstrap_expect",
+        "cluster.founders is set too".to_owned(),
+        "remove one of them: founders if names are generated, otherwise bootstrap_expect",
+    )?;
+    ensure(
+        !cluster.founders.is_empty() || cluster.voters_from != Some(VotersFrom::Founders),
+        "cluster.voters_from",
+        "it requires cluster.founders".to_owned(),
+        "name the founders, or remove it",
+    )?;
+    at_most("cluster.regions", cluster.regions.len(), REGIONS_MAX)?;
+    cluster.regions.iter().try_for_each(|region| {
+        let problem = format!("{region:?} is not a DNS label");
+        ensure(is_label(region), "cluster.regions", problem, "name values of node.region")
+    })?;
+    let fix = "use 1, 3, 5 or 7: an even number survives no more failures than one fewer";
+    let voters = format!("{} voters", cluster.voters);
+    ensure(matches!(cluster.voters, 1 | 3 | 5 | 7), "cluster.voters", voters, fix)?;
+    within("cluster.down_after", cluster.down_after, ms(200)..=secs(60))?;
+    within("cluster.replace_after", cluster.replace_after, secs(1)..=secs(3_600))?;
+    within("cluster.settle_after", cluster.settle_after, secs(2)..=secs(600))?;
     within("cluster.forget_after", cluster.forget_after, secs(10)..=secs(30 * 86_400))?;
     within("cluster.max_skew", cluster.max_skew, ms(10)..=secs(60))
 }
@@ -334,12 +362,6 @@ fn at_most(key: &'static str, count: usize, max: usize) -> Result<(), Invalid> {
 fn host_port(key: &'static str, text: &str) -> Result<(), Invalid> {
     let fix = "write it as host:port, such as 10.0.0.7:7600 or node-1.internal:7600";
     ensure(is_host_port(text), key, format!("{text:?} is not HOST:PORT"), fix)
-}
-
-/// No voters, or an odd number of them.
-fn voters(key: &'static str, count: usize) -> Result<(), Invalid> {
-    let fix = "name 1, 3, 5 or 7 nodes: an even number survives no more failures than one fewer";
-    ensure(matches!(count, 0 | 1 | 3 | 5 | 7), key, format!("{count} voters"), fix)
 }
 
 /// `host:port`, where host is a name, an IPv4 address or an IPv6 address in brackets.

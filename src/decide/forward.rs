@@ -63,13 +63,13 @@ impl Decider {
         let message =
             || Check { id, scope, counters: limits.clone(), hits, durability: rule.durability };
         let deadline = Instant::now() + self.deadline(scope);
-        let handed_to = || node.ownership.transferred_to(scope, token);
+        let handed_to = || node.ownership.transferred_to(token);
 
         let mut attempts = RoutingAttempts::new(scope, token);
         attempts.not_owned_here(&node.topology.load(), handed_to());
         loop {
             let topology = node.topology.load_full();
-            let target = match attempts.next(&topology, node.ownership.has_lease(scope)) {
+            let target = match attempts.next(&topology, node.ownership.has_lease()) {
                 Next::Try(target) => target,
                 Next::Wait(pause) => {
                     wait(pause, deadline).await?;

@@ -48,8 +48,8 @@ impl Decider {
             None => {
                 stats.not_owner.fetch_add(1, Ordering::Relaxed);
                 let ownership = &shared.node.ownership;
-                let epoch = ownership.owned_ranges(scope).epoch;
-                Reply::NotOwner { epoch, holder: ownership.transferred_to(scope, token) }
+                let epoch = ownership.owned_ranges().epoch;
+                Reply::NotOwner { epoch, holder: ownership.transferred_to(token) }
             }
         }
     }

@@ -141,7 +141,7 @@ impl RoutingAttempts {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_ownership::VoterSet;
+
     use tidegate_ownership::identity::Generation;
     use tidegate_ownership::membership::{Member, MemberState, View};
 
@@ -166,7 +166,6 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            voter_set: VoterSet::default(),
         };
         Topology::new(id(me), "eu".into(), View::new(owners.iter().map(member)), 64)
     }

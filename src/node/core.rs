@@ -4,11 +4,13 @@
 //! Time, randomness and sockets come from an [`Environment`], so that the same core runs in a
 //! process, in a test and in the simulator.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tidegate_cluster::consensus::{self, Consensus, Founders, Saved, founding};
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::gossip::{self, Gossip};
 use tidegate_cluster::incarnation::Incarnation;
@@ -18,10 +20,9 @@ use tidegate_cluster::pki::Identity;
 use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::engine::AHEAD_MAX;
-use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHasher, Store};
-use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_ownership::VoterSet;
+use tidegate_limiter::units::Span;
+use tidegate_ownership::autopilot::Settings;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
@@ -33,10 +34,10 @@ use tokio_util::sync::CancellationToken;
 use super::clock_sync::ClockSync;
 use super::durable;
 use super::error::Failed;
-use super::join::{Joined, until_joined, until_settled};
+use super::join::{Joined, until_joined, until_member, until_settled};
 use super::service::PeerService;
 use super::skew::Skew;
-use crate::config::{Config, UserError};
+use crate::config::{Config, UserError, VotersFrom};
 use crate::decide::{self, Decider, LocalNode};
 use crate::storage::SnapshotTask;
 
@@ -83,6 +84,8 @@ pub struct Core {
 /// continue with the replicated counts.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const LEAVE_POLL: Duration = Duration::from_millis(10);
+/// How often this node tells its own autopilot what it observes.
+const OBSERVE_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval of background expiry, and the number of intervals in which every shard is visited. All
 /// memory of expired counters is returned within ten seconds.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(20);
@@ -129,9 +132,11 @@ impl Core {
         };
         let (joined, tasks) = match (identity, config.cluster.listen) {
             (Some(identity), Some(listen)) => {
+                let saved = saved(&local.incarnation, &environment).await?;
                 let options = mesh::Options {
                     cluster: config.cluster.name.clone(),
                     incarnation: incarnation.clone(),
+                    birth: saved.birth,
                     region: config.node.region.clone(),
                     listen,
                     advertise: config.cluster.advertise,
@@ -141,7 +146,7 @@ impl Core {
                 let (mesh, tasks) = bound.map_err(mesh_error)?;
                 let rule_book = book.load().fingerprint();
                 let own = Member { addr: mesh.advertise, rule_book, http, ..own };
-                let joined = connect(&config, &local, mesh, identity.expires, &environment, own);
+                let joined = connect(&config, &local, mesh, saved, &identity, &environment, own)?;
                 (Some(joined), Some(tasks))
             }
             _ => (None, None),
@@ -216,11 +221,15 @@ impl Core {
     pub async fn leave(&self) {
         let Some(joined) = &self.joined else { return };
         joined.gossip.publish(|own| own.state = MemberState::Draining);
-        // Peers only accept ranges of a node that they know to be draining: first the view, then
-        // the handoff.
-        joined.ownership_driver.view_changed(&joined.gossip.views().borrow());
+        joined.consensus.leave(false);
         let handed_over = async {
-            while !joined.ownership_driver.has_transferred_all() {
+            while joined.ownership_driver.is_up() || !joined.ownership_driver.has_transferred_all()
+            {
+                tokio::time::sleep(LEAVE_POLL).await;
+            }
+            joined.consensus.leave(true);
+            // The last member of a region stays in the map.
+            while joined.consensus.is_member() && joined.consensus.has_others() {
                 tokio::time::sleep(LEAVE_POLL).await;
             }
         };
@@ -250,8 +259,8 @@ impl Core {
 
     /// Share of its region's ring that this node decides, parts per million.
     pub(super) fn decided_ppm(&self) -> u32 {
-        let owned_ranges = self.ownership.owned_ranges(Scope::Region);
-        if self.ownership.has_lease(Scope::Region) { owned_ranges.decides.share_ppm() } else { 0 }
+        let owned_ranges = self.ownership.owned_ranges();
+        if self.ownership.has_lease() { owned_ranges.decides.share_ppm() } else { 0 }
     }
 
     /// Each loop is a task of its own, so that the end of any one is noticed.
@@ -265,6 +274,8 @@ impl Core {
         let (decider, clock) = (self.decider.clone(), self.clock.clone());
         let service = Arc::new(PeerService { decider, clock, joined: joined.clone() });
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
+        running.spawn(follow_map(joined.clone(), stop.clone()));
+        running.spawn(joined.consensus.clone().run(stop.clone()));
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
         running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
@@ -298,18 +309,20 @@ fn connect(
     config: &Config,
     local: &LocalNode,
     mesh: Arc<Mesh>,
-    certificate_expires: Timestamp,
+    saved: Saved,
+    identity: &Identity,
     environment: &Environment,
     own: Member,
-) -> Joined {
+) -> Result<Joined, UserError> {
     let LocalNode { incarnation, store, topology, ownership, clock, .. } = local;
+    let [start, random] = [random(environment)?, random(environment)?];
+    let start = u64::try_from(start >> 64).unwrap_or_default();
     let (region, cluster) = (&config.node.region, &config.cluster);
-    let gossip_interval = cluster.gossip_interval.to_std();
     let gossip = Gossip::new(
         gossip::Options {
             cluster: cluster.name.clone(),
             seeds: cluster.seeds.clone(),
-            interval: gossip_interval,
+            interval: cluster.gossip_interval.to_std(),
         },
         incarnation.clone(),
         mesh.clone(),
@@ -329,18 +342,23 @@ fn connect(
     );
     let ownership_driver = Driver::new(
         driver::Options {
+            me: saved.identity(),
+            start,
             region: region.clone(),
             vnodes: cluster.vnodes,
             lease: cluster.lease,
             quorum: cluster.quorum,
-            pinned_voters: [cluster.voter_names.clone(), cluster.global_voter_names.clone()],
-            forget_after: cluster.forget_after,
+            down_after: cluster.down_after,
         },
-        incarnation.clone(),
         ownership.clone(),
         topology.clone(),
         store.clone(),
-        clock.clone(),
+    );
+    let consensus = Consensus::new(
+        consensus_options(config, environment.disk.is_durable(), start, random),
+        saved,
+        environment.disk.clone(),
+        mesh.clone(),
     );
     let replicator = Replicator::new(
         replication::Options {
@@ -353,19 +371,79 @@ fn connect(
         clock.clone(),
         mesh.clone(),
     );
-    let own = mesh.advertise.to_string();
-    Joined {
+    Ok(Joined {
         mesh,
         gossip,
+        consensus,
         synchroniser,
         ownership_driver,
         replicator,
-        certificate_expires,
+        certificate_expires: identity.expires,
         is_member: CancellationToken::new(),
         malformed: Arc::default(),
-        gossip_interval,
-        has_seeds: cluster.seeds.iter().any(|seed| *seed != own),
+    })
+}
+
+fn consensus_options(
+    config: &Config,
+    is_durable: bool,
+    start: u64,
+    random: u128,
+) -> consensus::Options {
+    let cluster = &config.cluster;
+    let is_pinned = match cluster.voters_from {
+        Some(from) => from == VotersFrom::Founders,
+        None => !is_durable && !cluster.founders.is_empty(),
+    };
+    let founders = match cluster.bootstrap_expect {
+        0 if cluster.founders.is_empty() => Founders::None,
+        0 => Founders::Named(cluster.founders.clone()),
+        expected => Founders::Expected(expected),
+    };
+    consensus::Options {
+        start,
+        region: config.node.region.clone(),
+        zone: config.node.zone.clone(),
+        regions: cluster.regions.iter().cloned().collect(),
+        founders,
+        autopilot: Settings {
+            voters: cluster.voters,
+            pinned_voters: if is_pinned {
+                founding::voters_among(&cluster.founders).cloned().collect()
+            } else {
+                BTreeSet::new()
+            },
+            lease: cluster.lease,
+            settle_after: cluster.settle_after,
+            replace_after: cluster.replace_after,
+            forget_after: cluster.forget_after,
+        },
+        random,
     }
+}
+
+/// Who this node is, and the map that it knew last.
+async fn saved(incarnation: &Incarnation, environment: &Environment) -> Result<Saved, UserError> {
+    let node = incarnation.node();
+    let loaded = Saved::load(&*environment.disk, node).await;
+    let found = loaded.map_err(|error| {
+        let fix = "restore the folder, or empty it: the node is then another voter";
+        UserError::new(format!("node.data_dir: {error}"), fix)
+    })?;
+    match found {
+        Some(saved) => Ok(saved),
+        None => {
+            let birth = u64::try_from(random(environment)? >> 64).unwrap_or_default();
+            Ok(Saved::new(node.clone(), birth))
+        }
+    }
+}
+
+fn random(environment: &Environment) -> Result<u128, UserError> {
+    let mut bytes = [0; 16];
+    let filled = environment.entropy.fill(&mut bytes);
+    filled.map_err(|error| UserError::new(format!("failed to read random bytes: {error}"), FIX))?;
+    Ok(u128::from_le_bytes(bytes))
 }
 
 /// Lets this node own keys once it knows the members and their clocks.
@@ -374,7 +452,8 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
         () = until_joined(&joined, &time) => {
             // Must precede the first decision.
             time.put_in_use();
-            joined.ownership_driver.activate();
+            joined.consensus.seek();
+            until_member(&joined).await;
             until_settled(&joined).await;
             joined.is_member.cancel();
         }
@@ -395,19 +474,38 @@ async fn expire(store: Arc<Store>, clock: Arc<dyn Clock>, stop: CancellationToke
     }
 }
 
-/// Passes views from gossip to ownership, and the voter set from ownership to gossip.
+/// Passes views from gossip to ownership.
 async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     let mut views = joined.gossip.views();
-    let mut voter_set = joined.ownership_driver.voter_set();
     loop {
         let view = views.borrow_and_update().clone();
         joined.ownership_driver.view_changed(&view);
-        let current = voter_set.borrow_and_update().clone();
-        joined.gossip.publish(|own| own.voter_set = current);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() { return },
-            changed = voter_set.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Passes cluster maps to ownership, and what this node itself observes to the leader's autopilot,
+/// for the case that it leads.
+async fn follow_map(joined: Joined, stop: CancellationToken) {
+    let mut maps = joined.consensus.maps();
+    let mut ticks = tokio::time::interval(OBSERVE_INTERVAL);
+    loop {
+        let map = maps.borrow_and_update().clone();
+        joined.ownership_driver.map_changed(&map);
+        for member in map.present() {
+            joined.mesh.request_dial(member.addr);
+        }
+        joined.consensus.reported(joined.ownership_driver.own_report());
+        if let Some((member, complaints)) = joined.ownership_driver.own_complaints() {
+            joined.consensus.complained(member, complaints);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = maps.changed() => if changed.is_err() { return },
+            _ = ticks.tick() => {}
         }
     }
 }
@@ -423,7 +521,6 @@ fn own_member(incarnation: &Incarnation, config: &Config) -> Member {
         state: MemberState::Up,
         rule_book: 0,
         http: None,
-        voter_set: VoterSet::default(),
     }
 }
 

@@ -100,7 +100,8 @@ impl Inspect for View {
             Some(OwnerOf { region: region.to_owned(), node: node?.to_string() })
         };
         let owners = if scope == Some(Scope::Global) {
-            owner_of("*", topology.global_ring().owner(token)).into_iter().collect()
+            let home = topology.homes().home(token);
+            owner_of(home, topology.region_owner(home, token)).into_iter().collect()
         } else {
             let owner = |region| owner_of(region, topology.region_owner(region, token));
             topology.regions().filter_map(owner).collect()
@@ -154,11 +155,10 @@ fn report(
 /// `None` for a standalone node.
 fn ownership(core: &Core) -> Option<OwnershipReport> {
     let lost = core.joined.as_ref()?.ownership_driver.lost_voters();
-    let epoch = core.ownership.owned_ranges(Scope::Region).epoch;
+    let epoch = core.ownership.owned_ranges().epoch;
     Some(OwnershipReport {
-        has_lease: core.ownership.has_lease(Scope::Region),
-        epoch_number: epoch.number,
-        epoch_name: hex(epoch.name),
+        has_lease: core.ownership.has_lease(),
+        epoch_number: epoch.0,
         decides: f64::from(core.decided_ppm()) / 1_000_000.0,
         missed: lost.iter().map(ToString::to_string).collect(),
     })

@@ -1,14 +1,16 @@
-//! The connection to peers, and when a node may own keys and open its listeners.
+//! The connection to peers, and when a node becomes a member and opens its listeners.
 //!
-//! A node has joined when it is connected to at least one peer, every connected peer is in its
-//! view, and the view has been stable for [`QUIET_ROUNDS`] gossip rounds. A node without seeds
-//! waits [`FIRST_ROUNDS`] for members that remember it from before a restart. A node whose seeds do
-//! not answer starts alone after [`JOIN_TIMEOUT`].
+//! A node asks to join, or founds, once it has compared its clock with those of the peers that it is
+//! connected to; a node without peers does so after [`COMPARE_TIMEOUT`]. Its listeners open when it
+//! is a member and has its ranges. A node that was a member before and cannot become one again,
+//! because no majority of the voters is there, opens them after [`STRANDED_TIMEOUT`]: it answers by
+//! each rule's `on_unavailable`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use tidegate_cluster::consensus::Consensus;
 use tidegate_cluster::gossip::Gossip;
 use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Driver;
@@ -25,6 +27,7 @@ use super::clock_sync::ClockSync;
 pub struct Joined {
     pub mesh: Arc<Mesh>,
     pub gossip: Arc<Gossip>,
+    pub consensus: Arc<Consensus>,
     pub synchroniser: Arc<Synchroniser>,
     pub ownership_driver: Arc<Driver>,
     pub replicator: Arc<Replicator>,
@@ -34,45 +37,52 @@ pub struct Joined {
     pub is_member: CancellationToken,
     /// Malformed frames of peers, and calls out of bounds.
     pub(super) malformed: Arc<AtomicU64>,
-    /// Interval of gossip rounds.
-    pub(super) gossip_interval: Duration,
-    /// Whether seeds are configured; a node without seeds is the first of its cluster.
-    pub(super) has_seeds: bool,
 }
 
 /// Poll interval.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How long a node waits for a seed before it starts as the first of its cluster.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node without peers waits for one before it goes on with its own clock.
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a node that knows its cluster waits to be admitted before it opens its listeners.
+const STRANDED_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a node that finds no cluster says so.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a joined node waits for its ranges before it opens its listeners without them.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Gossip rounds that a node without seeds waits for members that remember it from before its
-/// restart: a second at the default interval.
-const FIRST_ROUNDS: u32 = 5;
-/// Gossip rounds without a change after which a view counts as complete.
-const QUIET_ROUNDS: u32 = 2;
-
-/// Waits until the node has joined. Cancel-safe.
+/// Waits until the node has compared its clock with its peers. Cancel-safe.
 pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(INTERVAL);
-    let views = joined.gossip.views();
-    let mut view = views.borrow().clone();
-    let mut quiet_since = start;
-    let is_first = || !joined.has_seeds && start.elapsed() >= joined.gossip_interval * FIRST_ROUNDS;
     loop {
         ticks.tick().await;
-        let current = views.borrow().clone();
-        if current.fingerprint() != view.fingerprint() {
-            quiet_since = Instant::now();
-        }
-        view = current;
-        let peers = joined.mesh.peers();
-        let is_complete = peers.iter().all(|peer| view.get(&peer.id).is_some());
-        let is_quiet = quiet_since.elapsed() >= joined.gossip_interval * QUIET_ROUNDS;
-        let has_company = !peers.is_empty() && is_complete && is_quiet && time.has_compared();
-        if has_company || is_first() || start.elapsed() >= JOIN_TIMEOUT {
+        let has_company = !joined.mesh.peers().is_empty();
+        if (has_company && time.has_compared()) || start.elapsed() >= COMPARE_TIMEOUT {
             return;
+        }
+    }
+}
+
+/// Waits until the node is a member. Cancel-safe.
+pub(super) async fn until_member(joined: &Joined) {
+    let start = Instant::now();
+    let mut ticks = tokio::time::interval(INTERVAL);
+    let mut reported = start;
+    while !joined.consensus.is_member() {
+        ticks.tick().await;
+        if joined.consensus.has_map() && start.elapsed() >= STRANDED_TIMEOUT {
+            tracing::warn!(
+                "not admitted to the cluster: no majority of the voters is reachable; answering by \
+                 each rule's on_unavailable until there is one"
+            );
+            return;
+        }
+        if reported.elapsed() >= REPORT_INTERVAL {
+            reported = Instant::now();
+            tracing::warn!(
+                peers = joined.mesh.peers().len(),
+                "no cluster found; waiting for the founders (cluster.founders or \
+                 cluster.bootstrap_expect), or for a member (cluster.seeds)"
+            );
         }
     }
 }

@@ -47,6 +47,7 @@ use crate::config::{Config, UserError};
 use crate::front::rls;
 use crate::front::tls::Tls;
 use crate::observe::Health;
+use crate::storage::map_file::MapFile;
 
 /// Runs a node until `shutdown`, then drains it. `config` must be validated.
 ///
@@ -54,7 +55,14 @@ use crate::observe::Health;
 ///
 /// The node could not start, or a task failed.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
-    let (environment, clock) = system_environment();
+    let (mut environment, clock) = system_environment();
+    if let Some(folder) = &config.node.data_dir {
+        let file = MapFile::open(folder).map_err(|error| {
+            let problem = format!("node.data_dir {}: {error}", folder.display());
+            UserError::new(problem, "give every node a folder of its own that it may write")
+        })?;
+        environment.disk = Arc::new(file);
+    }
     let node = NodeId::new(&config.node.id)
         .map_err(|error| UserError::new(format!("node.id: {error}"), "set TIDEGATE_NODE__ID"))?;
     let identity = match config.cluster.listen {

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_limiter::policy::Scope;
-
 use super::core::Core;
 use super::join::Joined;
 use super::rulebook::RuleBook;
@@ -213,13 +211,13 @@ fn replication(joined: &Joined, readings: &mut Readings) {
 fn ownership(core: &Core, joined: &Joined, readings: &mut Readings) {
     let counters = &joined.ownership_driver.counters;
     let lost = joined.ownership_driver.lost_voters();
-    readings.add(names::LEASE, core.ownership.has_lease(Scope::Region));
+    readings.add(names::LEASE, core.ownership.has_lease());
     readings.add(names::RING_OWNED_PPM, core.decided_ppm());
-    let epoch = core.ownership.owned_ranges(Scope::Region).epoch;
-    readings.add(names::EPOCH_NUMBER, epoch.number);
+    let epoch = core.ownership.owned_ranges().epoch;
+    readings.add(names::EPOCH_NUMBER, epoch.0);
     readings.add(names::MEMBERS_LOST, lost.len() as u64);
     readings.add(names::LEASES_LOST, read(&counters.leases_lost));
-    readings.add(names::LEASES_INTERRUPTED, read(&counters.leases_interrupted));
+    readings.add(names::EVICTIONS, read(&counters.evictions));
     readings.add(names::HANDOFF_COPIED, read(&counters.copied));
     readings.add(names::HANDOFF_FAILED, read(&counters.failed));
     readings.add(names::HANDOFF_REJECTED, read(&counters.rejected));

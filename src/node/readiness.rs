@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limiter::policy::Scope;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
@@ -68,7 +67,7 @@ impl Readiness {
         health.set(RULES, rules.lacks().as_deref());
         // Red on the minority side of a partition. The failure of other nodes alone does not turn a
         // node red.
-        let has_quorum = core.ownership.has_lease(Scope::Region) || !has_joined;
+        let has_quorum = core.ownership.has_lease() || !has_joined;
         let reason = "no majority of the voters grants this node a lease";
         health.set(QUORUM, (!has_quorum).then_some(reason));
         let reason = "the other members are not known yet";

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_cluster::environment::Clock;
-use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply};
+use tidegate_cluster::mesh::wire::{Call, Check, Digest, PingStatus, PongStatus, Reply};
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::replication;
+use tidegate_ownership::ClusterMap;
+use tidegate_ownership::autopilot::COMPLAINTS_MAX;
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::{Epochs, OwnershipStatus};
 use tokio::time::Instant;
 
 use super::join::Joined;
@@ -23,12 +24,9 @@ pub(super) struct PeerService {
 
 impl Service for PeerService {
     fn handle_call(&self, from: &Peer, call: Call) -> ServiceReply {
-        let driver = &self.joined.ownership_driver;
+        let Joined { ownership_driver: driver, consensus, .. } = &self.joined;
         let reply = match call {
-            Call::Ping { ownership_status, .. } => {
-                let (epochs, grant) = driver.ping_received(from, ownership_status);
-                Reply::Pong { clock: self.clock.system(), epochs, grant }
-            }
+            Call::Ping { status, .. } => self.ping(from, status),
             Call::Handoff(handoff) => Reply::Handoff(driver.handoff_received(from, handoff)),
             Call::Digests(digests) => return self.compare_digests(from, digests),
             Call::Refunded { token } => {
@@ -42,22 +40,36 @@ impl Service for PeerService {
                 self.joined.gossip.deliver(from.advertise, &bytes);
                 Reply::Done
             }
+            Call::Consensus(message) => {
+                consensus.message_received(*message);
+                Reply::Done
+            }
+            Call::Map(map) => {
+                consensus.map_received(*map);
+                Reply::Done
+            }
+            Call::FetchMap { cluster, epoch } => {
+                let newer = consensus.newer_than(cluster, epoch);
+                Reply::Map(newer.map(|map| Box::new(ClusterMap::clone(&map))))
+            }
+            Call::Join(request) => consensus.join_requested(from, request),
+            Call::Leave { member, is_empty } => consensus.leave_requested(from, member, is_empty),
+            Call::Found(map) => {
+                consensus.founding_received(*map);
+                Reply::Done
+            }
         };
         ServiceReply::Ready(self.noted(from, reply))
     }
 
-    fn ownership_status(&self, peer: &Peer) -> OwnershipStatus {
-        self.joined.ownership_driver.ownership_status(peer)
+    fn ping_status(&self, peer: &Peer) -> PingStatus {
+        self.joined.ownership_driver.ping_status(peer)
     }
 
-    fn pong_received(
-        &self,
-        from: &Peer,
-        sent: Instant,
-        epochs: Option<Epochs>,
-        grant: Option<u64>,
-    ) {
-        self.joined.ownership_driver.pong_received(from, sent, epochs, grant);
+    fn pong_received(&self, from: &Peer, sent: Instant, status: PongStatus) {
+        let Joined { consensus, ownership_driver, .. } = &self.joined;
+        consensus.peer_seen(from, status.cluster, status.epoch, Some(status.report));
+        ownership_driver.pong_received(from, sent, status);
     }
 
     fn malformed(&self, from: &NodeId) {
@@ -67,6 +79,20 @@ impl Service for PeerService {
 }
 
 impl PeerService {
+    fn ping(&self, from: &Peer, status: PingStatus) -> Reply {
+        let complaints = &status.complaints;
+        if complaints.silent.len().max(complaints.waits_for.len()) > COMPLAINTS_MAX {
+            return Reply::Malformed;
+        }
+        let Joined { ownership_driver, consensus, .. } = &self.joined;
+        consensus.peer_seen(from, status.cluster, status.epoch, None);
+        let pong = ownership_driver.ping_received(from, &status);
+        if let Some(member) = status.member.filter(|_| status.cluster == pong.cluster) {
+            consensus.complained(member, status.complaints);
+        }
+        Reply::Pong { clock: self.clock.system(), status: pong }
+    }
+
     /// Decides a check; with durability `replicated` the verdicts wait for a replica.
     fn check(&self, from: &Peer, check: &Check) -> ServiceReply {
         let sender = (&from.id, from.generation);

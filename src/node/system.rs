@@ -11,6 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use quinn::Runtime;
+use tidegate_cluster::consensus::MemoryDisk;
 use tidegate_cluster::environment::{Clock, Entropy, Environment, Net};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -32,13 +33,14 @@ struct SystemEntropy;
 #[derive(Debug)]
 struct SystemNet;
 
-/// The environment of this process. The clock needs [`SystemClock::run`].
+/// The environment of this process, with a disk in memory. The clock needs [`SystemClock::run`].
 pub fn system_environment() -> (Environment, Arc<SystemClock>) {
     let clock = Arc::new(SystemClock::new());
     let environment = Environment {
         clock: clock.clone(),
         entropy: Arc::new(SystemEntropy),
         net: Arc::new(SystemNet),
+        disk: Arc::new(MemoryDisk::default()),
     };
     (environment, clock)
 }

@@ -120,9 +120,9 @@ pub const EPOCH_NUMBER: Metric = gauge("epoch_number", "Epoch number of its regi
 pub const MEMBERS_LOST: Metric =
     gauge("members_lost", "Members that failed and still count as voters");
 pub const LEASES_LOST: Metric = counter("leases_lost", "Leases that expired");
-pub const LEASES_INTERRUPTED: Metric = counter(
-    "leases_interrupted",
-    "Leases regained after an interruption, with all held ranges dropped",
+pub const EVICTIONS: Metric = counter(
+    "evictions",
+    "Times that the voters evicted this node, so that it dropped all owned ranges",
 );
 pub const HANDOFF_RANGES: Metric = counter(
     "handoff_ranges",

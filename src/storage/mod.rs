@@ -22,9 +22,11 @@
 //! - `record` is the encoding of one counter, `origin` says whose counters a file holds: both pure.
 //! - `file` is the redb database, `disk` its location.
 //! - `snapshots` runs the rounds.
+//! - `map_file` is another file, with the cluster map.
 
 pub mod disk;
 mod file;
+pub mod map_file;
 mod origin;
 pub mod record;
 mod snapshots;

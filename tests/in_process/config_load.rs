@@ -43,7 +43,8 @@ fn every_error_is_one_line_with_position_and_advice() {
             Some("[node]\ncolour = 5\n"),
             &[],
             &[],
-            "c.toml:2: unknown key node.colour; [node] has id, region, zone, threads",
+            "c.toml:2: unknown key node.colour; [node] has id, region, zone, threads, \
+             data_dir",
         ),
         (
             None,
@@ -192,9 +193,23 @@ fn every_error_is_one_line_with_position_and_advice() {
         (
             None,
             &[],
-            &["cluster.voter_names=a,b"],
-            "--set cluster.voter_names: cluster.voter_names: 2 voters; name 1, 3, 5 or 7 nodes: an \
-             even number survives no more failures than one fewer",
+            &["cluster.voters=2"],
+            "--set cluster.voters: cluster.voters: 2 voters; use 1, 3, 5 or 7: an even number \
+             survives no more failures than one fewer",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.founders=a,b", "cluster.bootstrap_expect=3", "cluster.listen=127.0.0.1:1"],
+            "--set cluster.bootstrap_expect: cluster.bootstrap_expect: cluster.founders is set too; \
+             remove one of them: founders if names are generated, otherwise bootstrap_expect",
+        ),
+        (
+            None,
+            &[],
+            &["cluster.voters_from=founders"],
+            "--set cluster.voters_from: cluster.voters_from: it requires cluster.founders; name the \
+             founders, or remove it",
         ),
         (
             None,

@@ -7,7 +7,13 @@ fn a_nodes_configuration_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("rules")).unwrap();
     let file = folder.path().join("eu-1.toml");
-    let text = tidegate_demo::node_configuration("eu-1", "eu", "127.0.0.1:7600".parse().ok());
+    let text = tidegate_demo::node_configuration(
+        "eu-1",
+        "eu",
+        &["eu-1", "eu-2"],
+        &["eu", "us"],
+        "127.0.0.1:7600".parse().ok(),
+    );
     std::fs::write(&file, text).unwrap();
     let config = config::load(Some(&file), &[]).unwrap();
     assert_eq!(config.node.region, "eu");

@@ -6,12 +6,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
-use tidegate_cluster::mesh::wire::{Call, Reply};
+use tidegate_cluster::mesh::wire::{Call, PingStatus, PongStatus, Reply};
 use tidegate_cluster::mesh::{self, Mesh, Peer, Service, ServiceReply, StreamClass};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::{Epochs, OwnershipStatus};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::wait::eventually;
 use tokio::sync::Semaphore;
@@ -31,11 +30,8 @@ struct Waiting {
 impl Service for Waiting {
     fn handle_call(&self, _: &Peer, call: Call) -> ServiceReply {
         if let Call::Ping { .. } = call {
-            return ServiceReply::Ready(Reply::Pong {
-                clock: Timestamp::EPOCH,
-                epochs: None,
-                grant: None,
-            });
+            let (clock, status) = (Timestamp::EPOCH, PongStatus::default());
+            return ServiceReply::Ready(Reply::Pong { clock, status });
         }
         let go = self.go.clone();
         ServiceReply::Deferred(Box::pin(async move {
@@ -48,11 +44,11 @@ impl Service for Waiting {
         panic!("{from} sent no malformed bytes");
     }
 
-    fn ownership_status(&self, _: &Peer) -> OwnershipStatus {
-        OwnershipStatus::default()
+    fn ping_status(&self, _: &Peer) -> PingStatus {
+        PingStatus::default()
     }
 
-    fn pong_received(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
+    fn pong_received(&self, _: &Peer, _: Instant, _: PongStatus) {}
 }
 
 async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh> {
@@ -60,6 +56,7 @@ async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh
     let options = mesh::Options {
         cluster: "test".into(),
         incarnation: Arc::new(Incarnation::new(node, Timestamp::from_nanos(1_000_000))),
+        birth: 1,
         region: "eu".into(),
         listen: ([127, 0, 0, 1], 0).into(),
         advertise: None,
@@ -85,7 +82,7 @@ async fn an_answer_that_waits_holds_up_no_other_and_only_so_many_wait() {
     let mut waiting = Box::pin(join_all(
         (0..LATER_MAX + 3).map(|_| send(Call::Refunded { token: 1 })).collect::<Vec<_>>(),
     ));
-    let ping = Call::Ping { clock: Timestamp::EPOCH, ownership_status: OwnershipStatus::default() };
+    let ping = Call::Ping { clock: Timestamp::EPOCH, status: PingStatus::default() };
     // All of them are on their way before the ping, which is answered before any of them.
     let pong = tokio::select! {
         biased;

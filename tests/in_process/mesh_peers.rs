@@ -10,7 +10,9 @@ use quinn::{Connection, ReadError, ReadToEndError};
 use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
-use tidegate_cluster::mesh::wire::{Call, Hello, HelloReply, Numbered, Refusal, Reply};
+use tidegate_cluster::mesh::wire::{
+    Call, Hello, HelloReply, Numbered, PingStatus, PongStatus, Refusal, Reply,
+};
 use tidegate_cluster::mesh::{
     self, CallError, IN_FLIGHT_MAX, Mesh, Peer, Service, ServiceReply, StreamClass,
     UNREACHABLE_AFTER,
@@ -18,7 +20,6 @@ use tidegate_cluster::mesh::{
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::{Epoch, Epochs, OwnershipStatus};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::mesh_peer::{RawPeer, exchange, frame, send_hello, unframe};
 use tidegate_testkit::wait::eventually;
@@ -28,16 +29,10 @@ use tokio_util::sync::CancellationToken;
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 const SECRET: u64 = 9;
-const PING: Call = Call::Ping {
-    clock: Timestamp::EPOCH,
-    ownership_status: OwnershipStatus {
-        epochs: Epochs {
-            region: Epoch { number: 0, name: 0 },
-            global: Epoch { number: 0, name: 0 },
-        },
-        has_lease: false,
-    },
-};
+
+fn ping() -> Call {
+    Call::Ping { clock: Timestamp::EPOCH, status: PingStatus::default() }
+}
 
 /// Both dial at once: the connection dialed by the lower id stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,7 +109,7 @@ async fn a_peer_that_leaves_is_gone_at_once() {
     // Below the idle timeout of four seconds: b closed the connection.
     eventually("a has no peer", Duration::from_secs(3), || a.mesh.peers().is_empty()).await;
     let to = NodeId::new("b").unwrap();
-    let answer = a.mesh.call(&to, StreamClass::Checks, PING, TIMEOUT).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, ping(), TIMEOUT).await;
     assert_eq!(answer, Err(CallError::NotConnected));
 }
 
@@ -126,16 +121,16 @@ async fn a_peer_without_replies_times_out_and_then_gets_no_calls() {
     let (_stranger, connection) = mute_peer(&authority, &a).await;
     let to = NodeId::new("mute").unwrap();
     let deadline = Duration::from_millis(20);
-    let answer = a.mesh.call(&to, StreamClass::Checks, PING, deadline).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, ping(), deadline).await;
     assert!(matches!(answer, Err(CallError::Timeout | CallError::Unreachable)), "{answer:?}");
     eventually("it is silent", TIMEOUT, || a.mesh.peers()[0].is_unreachable()).await;
     let calls = || a.mesh.counters.calls.load(Ordering::Relaxed);
     let before = calls();
-    let answer = a.mesh.call(&to, StreamClass::Checks, PING, TIMEOUT).await;
+    let answer = a.mesh.call(&to, StreamClass::Checks, ping(), TIMEOUT).await;
     assert_eq!((answer, calls()), (Err(CallError::Unreachable), before));
 
     // One message makes it reachable again.
-    let answer = exchange(&connection, &frame(&Numbered { id: 5, body: PING })).await.unwrap();
+    let answer = exchange(&connection, &frame(&Numbered { id: 5, body: ping() })).await.unwrap();
     assert_eq!(unframe::<Numbered<Reply>>(&answer).id, 5);
     assert!(!a.mesh.peers()[0].is_unreachable());
 }
@@ -149,7 +144,7 @@ async fn a_full_rpc_stream_refuses_and_drops() {
     let to = NodeId::new("mute").unwrap();
     // The writer of the stream must not make room meanwhile; a pending call keeps its slot either
     // way.
-    let call = || a.mesh.call(&to, StreamClass::Bulk, PING, UNREACHABLE_AFTER);
+    let call = || a.mesh.call(&to, StreamClass::Bulk, ping(), UNREACHABLE_AFTER);
     let answers = join_all((0..IN_FLIGHT_MAX + 10).map(|_| call())).await;
     let count = |wanted| answers.iter().filter(|answer| **answer == Err(wanted)).count();
     assert_eq!((count(CallError::Busy), count(CallError::Timeout)), (10, IN_FLIGHT_MAX));
@@ -185,7 +180,8 @@ async fn a_malformed_frame_ends_its_stream_alone() {
         assert!(is_reset, "{name}: {answer:?}");
         let counted = u64::try_from(number).unwrap() + 1;
         eventually(name, TIMEOUT, || a.service.malformed.load(Ordering::Relaxed) == counted).await;
-        let answer = exchange(&connection, &frame(&Numbered { id: 5, body: PING })).await.unwrap();
+        let answer =
+            exchange(&connection, &frame(&Numbered { id: 5, body: ping() })).await.unwrap();
         assert_eq!(unframe::<Numbered<Reply>>(&answer).id, 5, "after {name}");
     }
 }
@@ -197,7 +193,7 @@ async fn a_malformed_frame_takes_no_earlier_call_with_it() {
     let a = Side::start(&authority, "a", 1).await;
     let (_stranger, connection) = mute_peer(&authority, &a).await;
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
-    let good = frame(&Numbered { id: 5, body: PING });
+    let good = frame(&Numbered { id: 5, body: ping() });
     send.write_all(&good).await.unwrap();
     let mut answer = vec![0; frame(&Numbered { id: 5, body: a.service.pong() }).len()];
     recv.read_exact(&mut answer).await.unwrap();
@@ -217,7 +213,7 @@ async fn malformed_bytes_are_no_hello() {
     let mut attempts = malformed();
     attempts.push(("half a hello", hello[..hello.len() / 2].to_vec()));
     attempts.push(("two hellos", [hello.clone(), hello].concat()));
-    attempts.push(("a call", frame(&Numbered { id: 1, body: PING })));
+    attempts.push(("a call", frame(&Numbered { id: 1, body: ping() })));
     attempts.push(("nothing", Vec::new()));
     let count = u64::try_from(attempts.len()).unwrap();
     for (name, bytes) in attempts {
@@ -268,7 +264,7 @@ fn break_by_malformed_reply(mut send: quinn::SendStream, recv: quinn::RecvStream
 }
 
 fn malformed() -> Vec<(&'static str, Vec<u8>)> {
-    let whole = frame(&Numbered { id: 1, body: PING });
+    let whole = frame(&Numbered { id: 1, body: ping() });
     let mut cut = whole.clone();
     cut.pop();
     let mut trailing = whole.clone();
@@ -329,6 +325,7 @@ impl Side {
         let options = mesh::Options {
             cluster: "test".into(),
             incarnation: incarnation.clone(),
+            birth: 1,
             region: "eu".into(),
             listen: ([127, 0, 0, 1], 0).into(),
             advertise: None,
@@ -358,7 +355,7 @@ impl Side {
 
     async fn calls(&self, other: &Self) {
         let to = other.incarnation.node();
-        let answer = self.mesh.call(to, StreamClass::Bulk, PING, TIMEOUT).await;
+        let answer = self.mesh.call(to, StreamClass::Bulk, ping(), TIMEOUT).await;
         assert_eq!(answer, Ok(other.service.pong()));
     }
 
@@ -376,16 +373,16 @@ impl Side {
 impl Counting {
     #[allow(clippy::unused_self, reason = "reads as a method of the service")]
     fn pong(&self) -> Reply {
-        Reply::Pong { clock: Timestamp::EPOCH, epochs: None, grant: None }
+        Reply::Pong { clock: Timestamp::EPOCH, status: PongStatus::default() }
     }
 }
 
 impl Service for Counting {
-    fn ownership_status(&self, _: &Peer) -> OwnershipStatus {
-        OwnershipStatus::default()
+    fn ping_status(&self, _: &Peer) -> PingStatus {
+        PingStatus::default()
     }
 
-    fn pong_received(&self, _: &Peer, _: Instant, _: Option<Epochs>, _: Option<u64>) {}
+    fn pong_received(&self, _: &Peer, _: Instant, _: PongStatus) {}
 
     fn handle_call(&self, _: &Peer, _: Call) -> ServiceReply {
         self.answered.fetch_add(1, Ordering::Relaxed);

@@ -13,10 +13,11 @@ use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::smallvec;
+use tidegate_cluster::consensus::engine::Engine;
 use tidegate_cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{
-    Call, Check, Digest, Handoff, HandoffStep, Hello, HelloReply, Numbered, Refusal, Reply,
-    StateEntry, Sync, SyncEntry, SyncRole,
+    Call, Check, Digest, Handoff, HandoffStep, Hello, HelloReply, Numbered, PingStatus, PongStatus,
+    Refusal, Reply, StateEntry, Sync, SyncEntry, SyncRole,
 };
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -24,9 +25,11 @@ use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_ownership::autopilot::{Complaints, JoinRequest};
+use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState, Voters};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
-use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus};
+use tidegate_ownership::{ClusterMap, Epoch, HandoffReply, Identity, MemberId, VoteGrant};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 const KEY: KeyHash = KeyHash { token: 0x0123_4567_89ab_cdef, tag: 0xfedc_ba98_7654_3210 };
@@ -53,22 +56,24 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 15] = [
-        &[0, 1, 7, 0],                         // Check, Region: counters
-        &[0, 2, 0, 0],                         // Sync, Node, calm: entries
-        &[0, 2, 0, 0, 1, 1, 1, 1, 2],          // … one entry: buckets
-        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5],    // … one bucket: per-actor hits
-        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5, 0], // … per-actor refunds
-        &[0, 3],                               // States
-        &[0, 3, 1, 1, 1, 4, 1, 1],             // … a state of slices: counts
-        &[0, 3, 1, 1, 1, 5],                   // … a log: entries
-        &[0, 3, 1, 1, 1, 6, 1, 2],             // … per-actor counters: buckets
-        &[0, 4],                               // Gossip; reply: Columns … Malformed
-        &[0, 5, 0, 1, 1, 1, 1],                // Handoff, Release: ranges
-        &[0, 6],                               // Digests
-        &[0, 8],                               // Reply: Differing
-        &[0, 1, 1],                            // Reply: Verdicts
-        &[],                                   // Hello: cluster
+    let heads: [&[u8]; 17] = [
+        &[0, 1, 7, 0],                               // Check, Region: counters
+        &[0, 2, 0, 0],                               // Sync, Node, calm: entries
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2],                // … one entry: buckets
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5],          // … one bucket: per-actor hits
+        &[0, 2, 0, 0, 1, 1, 1, 1, 2, 1, 5, 0],       // … per-actor refunds
+        &[0, 3],                                     // States
+        &[0, 3, 1, 1, 1, 4, 1, 1],                   // … a state of slices: counts
+        &[0, 3, 1, 1, 1, 5],                         // … a log: entries
+        &[0, 3, 1, 1, 1, 6, 1, 2],                   // … per-actor counters: buckets
+        &[0, 4],                                     // Gossip; reply: Columns … Malformed
+        &[0, 5, 1, 1, 1, 1],                         // Handoff, Release: ranges
+        &[0, 9, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1], // Consensus: context
+        &[0, 10, 1, 1],                              // Map: voters
+        &[0, 6],                                     // Digests
+        &[0, 8],                                     // Reply: Differing
+        &[0, 1, 1],                                  // Reply: Verdicts
+        &[],                                         // Hello: cluster
     ];
     let before = peak_virtual_kib();
     for head in heads {
@@ -146,9 +151,53 @@ fn node(id: &str) -> NodeId {
     NodeId::new(id).expect("a valid id")
 }
 
-fn epochs() -> Epochs {
-    let epoch = |number| Epoch { number, name: 0xfeed_f00d_dead_beef };
-    Epochs { region: epoch(7), global: epoch(70_000) }
+const EPOCH: Epoch = Epoch(70_000);
+const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+
+fn identity(id: &str) -> Identity {
+    Identity { node: node(id), birth: 0xfeed_f00d_dead_beef }
+}
+
+fn map() -> ClusterMap {
+    let member = |id: &str, number, state| MapMember {
+        id: MemberId(number),
+        identity: identity(id),
+        start: 70_001,
+        addr: ([10, 0, 0, 7], 7600).into(),
+        zone: "a".into(),
+        state,
+    };
+    ClusterMap {
+        cluster: CLUSTER,
+        epoch: EPOCH,
+        voters: Voters {
+            current: vec![identity("a")],
+            replaced: vec![identity("b")],
+            changed_at: Epoch(69_999),
+        },
+        members: vec![
+            member("a", 1, MapState::Up),
+            member("b", 300, MapState::Draining),
+            member("c", 7, MapState::Down),
+        ],
+        last_member: MemberId(300),
+        regions: vec!["eu".into(), "us".into()],
+    }
+}
+
+/// A message of the consensus engine of a founder: it asks for votes.
+fn consensus_message() -> tidegate_cluster::consensus::Message {
+    let mut map = map();
+    map.voters = Voters::of([identity("a"), identity("b"), identity("c")]);
+    let mut engine = Engine::found(&identity("a"), &map, 1);
+    for _ in 0..100 {
+        engine.tick();
+        let mut output = engine.take_output();
+        if let Some((_, message)) = output.messages.pop() {
+            return message;
+        }
+    }
+    panic!("the engine asks for no votes");
 }
 
 fn ranges() -> Ranges {
@@ -156,15 +205,17 @@ fn ranges() -> Ranges {
 }
 
 fn handoff(step: HandoffStep) -> Call {
-    Call::Handoff(Handoff { scope: Scope::Global, epoch: epochs().global, step })
+    Call::Handoff(Handoff { member: MemberId(3), epoch: EPOCH, step })
 }
 
 fn hellos() -> Vec<(&'static str, Hello)> {
     let first = Hello {
         cluster: "prod".into(),
         node: node("edge-7"),
+        birth: 0xfeed_f00d_dead_beef,
         generation: Generation(1_767_225_600_123),
         region: "eu".into(),
+        versions: (4, 5),
         advertise: ([10, 0, 0, 7], 7600).into(),
         secret: 0x0123_4567_89ab_cdef,
         clock: NOW,
@@ -189,6 +240,7 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("name", Refusal::Name(node("n1"))),
         ("secret", Refusal::Secret),
         ("generation", Refusal::Generation(Generation(9))),
+        ("version", Refusal::Version(4, 5)),
         ("own", Refusal::Own),
         ("malformed", Refusal::Malformed),
     ];
@@ -273,7 +325,16 @@ fn calls() -> Vec<(&'static str, Call)> {
             "ping",
             Call::Ping {
                 clock: NOW,
-                ownership_status: OwnershipStatus { epochs: epochs(), has_lease: true },
+                status: PingStatus {
+                    cluster: CLUSTER,
+                    epoch: EPOCH,
+                    member: Some(MemberId(3)),
+                    has_lease: true,
+                    complaints: Complaints {
+                        silent: vec![MemberId(1), MemberId(300)],
+                        waits_for: vec![MemberId(7)],
+                    },
+                },
             },
         ),
         (
@@ -305,6 +366,20 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
         ("digests", Call::Digests(vec![Digest { segment: 4_095, sum: 0x0123_4567_89ab_cdef }])),
         ("refunded", Call::Refunded { token: KEY.token }),
+        ("consensus", Call::Consensus(Box::new(consensus_message()))),
+        ("map", Call::Map(Box::new(map()))),
+        ("fetch_map", Call::FetchMap { cluster: CLUSTER, epoch: EPOCH }),
+        (
+            "join",
+            Call::Join(JoinRequest {
+                identity: identity("a"),
+                start: 70_001,
+                addr: ([10, 0, 0, 7], 7600).into(),
+                zone: "a".into(),
+            }),
+        ),
+        ("leave", Call::Leave { member: MemberId(3), is_empty: true }),
+        ("found", Call::Found(Box::new(map()))),
     ]
 }
 
@@ -319,7 +394,18 @@ fn replies() -> Vec<(&'static str, Reply)> {
         excess: if allowed { 0 } else { 300 },
     };
     vec![
-        ("pong", Reply::Pong { clock: NOW, epochs: Some(epochs()), grant: Some(3) }),
+        (
+            "pong",
+            Reply::Pong {
+                clock: NOW,
+                status: PongStatus {
+                    cluster: CLUSTER,
+                    epoch: EPOCH,
+                    report: Epoch(69_999),
+                    grant: Some(VoteGrant { member: MemberId(3), epoch: EPOCH }),
+                },
+            },
+        ),
         (
             "verdicts",
             Reply::Verdicts(smallvec![
@@ -328,8 +414,8 @@ fn replies() -> Vec<(&'static str, Reply)> {
                 verdict(false, Retry::Never),
             ]),
         ),
-        ("not_owner", Reply::NotOwner { epoch: epochs().region, holder: None }),
-        ("not_owner_any_more", Reply::NotOwner { epoch: epochs().global, holder: Some(node("b")) }),
+        ("not_owner", Reply::NotOwner { epoch: EPOCH, holder: None }),
+        ("not_owner_any_more", Reply::NotOwner { epoch: EPOCH, holder: Some(node("b")) }),
         ("unconfirmed", Reply::Unconfirmed),
         ("handoff_ready", Reply::Handoff(HandoffReply::Ready)),
         ("handoff_later", Reply::Handoff(HandoffReply::Later)),
@@ -337,6 +423,8 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("handoff_refused", Reply::Handoff(HandoffReply::Refused)),
         ("differing", Reply::Differing(vec![0, 4_095])),
         ("columns", Reply::ActorCounters(vec![SyncEntry { key: KEY, actor_counters: delta() }])),
+        ("map", Reply::Map(Some(Box::new(map())))),
+        ("not_leader", Reply::NotLeader(Some(node("b")))),
         ("done", Reply::Done),
         ("malformed", Reply::Malformed),
     ]

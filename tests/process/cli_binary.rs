@@ -402,7 +402,6 @@ fn status() -> StatusReport {
         ownership: Some(OwnershipReport {
             has_lease: false,
             epoch_number: 7,
-            epoch_name: "0123456789abcdef".to_owned(),
             decides: 0.0,
             missed: vec!["n4".to_owned(), "n5".to_owned()],
         }),

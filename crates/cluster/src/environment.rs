@@ -1,4 +1,4 @@
-//! The three things a node takes from outside: time, randomness, sockets.
+//! What a node takes from outside: time, randomness, sockets, and a disk for the cluster map.
 //!
 //! A node is built from one [`Environment`]. The real one is made in `src/node/system.rs`, the only
 //! file that reads the system's clocks or asks the system for randomness. The simulator provides
@@ -12,11 +12,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tidegate_limiter::units::Timestamp;
 
+use crate::consensus::Disk;
+
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
     pub net: Arc<dyn Net>,
+    /// Where the cluster map is kept.
+    pub disk: Arc<dyn Disk>,
 }
 
 /// The node's decision clock.

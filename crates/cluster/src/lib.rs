@@ -10,12 +10,14 @@
 //! | [`incarnation`] | this node's id and generation |
 //! | [`pki`] | the cluster's certificate authority and node certificates |
 //! | [`mesh`] | QUIC connections, the wire format, calls |
-//! | [`gossip`] | membership: who is alive, and each node's metadata |
+//! | [`consensus`] | the cluster map: agreeing on it, keeping it, founding and joining a cluster |
+//! | [`gossip`] | each node's metadata, and addresses to dial |
 //! | [`ownership`] | drives the ownership state machines |
 //! | [`replication`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
 pub mod backoff;
+pub mod consensus;
 pub mod environment;
 pub mod gossip;
 pub mod incarnation;

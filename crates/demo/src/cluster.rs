@@ -1,5 +1,6 @@
 //! The work folder and the processes of the demo.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use crate::error::Error;
 use crate::node::{Node, until};
 use crate::output::Output;
 use crate::requests;
+use crate::steps::NODES;
 
 /// `[cluster] deadline`, in milliseconds: how long a key's owner may take to respond to a peer.
 /// The default is 10 ms; here one machine runs three nodes and all their clients, and the results
@@ -79,7 +81,12 @@ impl Cluster {
         seed: Option<SocketAddr>,
     ) -> Result<Node, Error> {
         self.ca(&["issue", "--days", "30", "--node", id])?;
-        let config = self.write(&format!("{id}.toml"), &node_configuration(id, region, seed))?;
+        let founders: Vec<&str> =
+            NODES.iter().filter(|(_, other)| *other == region).map(|(id, _)| *id).collect();
+        let regions: BTreeSet<&str> = NODES.iter().map(|(_, region)| *region).collect();
+        let regions: Vec<&str> = regions.into_iter().collect();
+        let config = node_configuration(id, region, &founders, &regions, seed);
+        let config = self.write(&format!("{id}.toml"), &config)?;
         let mut command = Command::new(&self.executable);
         // Variables that configure the user's own nodes must not apply.
         command.args(["serve", "--until-stdin-closes", "--config"]).arg(config).env_clear();
@@ -194,7 +201,13 @@ impl Cluster {
 }
 
 /// The configuration of a node. The system chooses all ports; the node's log contains them.
-pub fn node_configuration(id: &str, region: &str, seed: Option<SocketAddr>) -> String {
+pub fn node_configuration(
+    id: &str,
+    region: &str,
+    founders: &[&str],
+    regions: &[&str],
+    seed: Option<SocketAddr>,
+) -> String {
     let seed = seed.map(|seed| format!("\"{seed}\"")).unwrap_or_default();
     let descriptors = KEYS
         .map(|key| format!("  {{ entries = [{{ key = \"{key}\", header = \"x-{key}\" }}] }},\n"))
@@ -211,6 +224,8 @@ limits.drain_timeout = "1s"
 name = "demo"
 listen = "127.0.0.1:0"
 seeds = [{seed}]
+founders = {founders:?}
+regions = {regions:?}
 deadline = "{DEADLINE_MS}ms"
 
 [tls]

@@ -17,7 +17,7 @@ use crate::node::{self, Node};
 use crate::output::Output;
 use crate::requests::{self, CONCURRENCY, Count, Header, Http, Tally};
 
-const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
+pub(crate) const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
 /// The node that is killed.
 const VICTIM: &str = "eu-2";
 

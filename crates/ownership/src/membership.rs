@@ -1,8 +1,9 @@
-//! Cluster membership as immutable values.
+//! What is known about the members of all regions, as immutable values.
 //!
-//! Gossip delivers the metadata of incarnations (node id and generation); a [`View`] keeps the
-//! newest incarnation of each node, sorted by id, so two nodes that received the same metadata have
-//! equal views.
+//! Who is a member of the own region is agreed ([`ClusterMap`](crate::cluster_map::ClusterMap));
+//! gossip adds what need not be: addresses, rule books, and the members of other regions. A
+//! [`View`] keeps the newest incarnation (node id and generation) of each node, sorted by id, so two
+//! nodes that received the same metadata have equal views.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -10,11 +11,10 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
-use tidegate_limiter::units::Timestamp;
 
 use crate::identity::{Generation, NodeId};
 
-/// A member, as it publishes itself in gossip.
+/// A member with its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub id: NodeId,
@@ -30,8 +30,6 @@ pub struct Member {
     pub rule_book: u64,
     /// Its HTTP listener, for operators.
     pub http: Option<SocketAddr>,
-    /// The voters that it counts.
-    pub voter_set: VoterSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,23 +41,7 @@ pub enum MemberState {
     Draining,
 }
 
-/// The voters that a member counts, as it publishes them in gossip.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VoterSet {
-    pub voters: Vec<Voter>,
-}
-
-/// A node that counts for a quorum of its region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Voter {
-    pub id: NodeId,
-    pub region: String,
-    /// When the node was lost, by the wall clock of the member that lost it; `None` while it is a
-    /// member.
-    pub lost_at: Option<Timestamp>,
-}
-
-/// The live members, sorted by id; immutable.
+/// Members, sorted by id; immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     members: Vec<Member>,
@@ -68,43 +50,6 @@ pub struct View {
 
 /// The most members in a view. Beyond it the highest ids are left out, alike on every node.
 pub const MEMBERS_MAX: usize = 1_024;
-
-/// The nodes among which a limit is divided while owners are unreachable, with their regions: the
-/// members, and nodes that were lost without leaving and are not yet forgotten. Sorted by id;
-/// immutable.
-///
-/// Each side of a split cluster sees only its own members. If it divided a limit among those, every
-/// side would grant the whole limit; divided among the known members, all sides together grant it
-/// once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KnownMembers {
-    nodes: Vec<(NodeId, String)>,
-}
-
-impl KnownMembers {
-    /// For an id that occurs twice the later region is kept. Beyond [`MEMBERS_MAX`] the highest ids
-    /// are left out, alike on every node.
-    pub fn new(nodes: impl IntoIterator<Item = (NodeId, String)>) -> Self {
-        let by_id: BTreeMap<NodeId, String> = nodes.into_iter().collect();
-        Self { nodes: by_id.into_iter().take(MEMBERS_MAX).collect() }
-    }
-
-    /// The members that own keys in `view`.
-    pub fn of(view: &View) -> Self {
-        Self::new(view.owners().map(|member| (member.id.clone(), member.region.clone())))
-    }
-
-    /// The union; where both contain a node, its region is taken from `self`.
-    #[must_use]
-    pub fn with(self, other: Self) -> Self {
-        Self::new(other.nodes.into_iter().chain(self.nodes))
-    }
-
-    /// Ids with regions, sorted by id.
-    pub fn nodes(&self) -> &[(NodeId, String)] {
-        &self.nodes
-    }
-}
 
 impl View {
     /// The newest incarnation of each node in `members`.
@@ -169,7 +114,6 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
-            voter_set: VoterSet::default(),
         }
     }
 

@@ -166,7 +166,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::VoterSet;
     use crate::identity::Generation;
     use crate::membership::MemberState;
 
@@ -180,7 +179,6 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            voter_set: VoterSet::default(),
         }
     }
 

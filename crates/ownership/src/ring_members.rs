@@ -1,83 +1,72 @@
-//! What one epoch of a ring means: its members, the tokens each one owns, and the voters.
+//! What one epoch means for a ring: its members and the tokens each one owns.
 
 use std::collections::BTreeMap;
-use std::hash::Hasher;
+use std::sync::Arc;
 
-use siphasher::sip::SipHasher13;
-
-use crate::identity::{Generation, NodeId};
-use crate::quorum::Quorum;
+use crate::cluster_map::{ClusterMap, Epoch, MapMember, MapState, MemberId};
+use crate::identity::NodeId;
 use crate::ranges::Ranges;
 
-/// The members and voters of one ring at one epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// The members of a ring at one epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RingMembers {
-    /// The recognised members that belong to this ring.
-    pub entries: BTreeMap<NodeId, RingMember>,
-    /// The voters of this ring.
-    pub quorum: Quorum,
-}
-
-/// A member of a ring.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RingMember {
-    pub generation: Generation,
-    /// The tokens the member owns; empty while it drains.
-    pub arcs: Ranges,
+    map: Arc<ClusterMap>,
+    /// The tokens that each present member owns; none while it drains.
+    arcs: BTreeMap<NodeId, Ranges>,
 }
 
 impl RingMembers {
-    pub fn none() -> Self {
-        Self { entries: BTreeMap::new(), quorum: Quorum::Of(Vec::new()) }
-    }
-
-    /// The [`Epoch::name`](crate::Epoch::name) of these members: equal on two nodes exactly when
-    /// both see the same members own the same tokens, and the same voters.
-    pub fn fingerprint(&self) -> u64 {
-        let mut sip = SipHasher13::new_with_key(b"tidegate t epoch");
-        let text = |sip: &mut SipHasher13, id: &NodeId| {
-            sip.write_u64(id.as_str().len() as u64);
-            sip.write(id.as_str().as_bytes());
+    /// The members of `map` on a ring with these arcs.
+    pub fn new(map: Arc<ClusterMap>, arcs: impl Fn(&NodeId) -> Ranges) -> Self {
+        let arcs_of = |member: &MapMember| {
+            let node = &member.identity.node;
+            (node.clone(), if member.state == MapState::Up { arcs(node) } else { Ranges::EMPTY })
         };
-        sip.write_u64(self.entries.len() as u64);
-        for (id, member) in &self.entries {
-            text(&mut sip, id);
-            sip.write_u64(member.generation.0);
-            sip.write_u64(member.arcs.iter().len() as u64);
-            for range in member.arcs.iter() {
-                sip.write_u64(range.first);
-                sip.write_u64(range.last);
-            }
-        }
-        match &self.quorum {
-            Quorum::Of(voters) => {
-                sip.write_u64(voters.len() as u64);
-                for id in voters {
-                    text(&mut sip, id);
-                }
-            }
-            Quorum::NotRequired => sip.write_u64(u64::MAX),
-        }
-        sip.finish()
+        let arcs = map.present().map(arcs_of).collect();
+        Self { map, arcs }
     }
 
-    /// Whether `id` is a member, in this incarnation.
-    pub fn has(&self, id: &NodeId, generation: Generation) -> bool {
-        self.entries.get(id).is_some_and(|member| member.generation == generation)
+    pub fn map(&self) -> &Arc<ClusterMap> {
+        &self.map
     }
 
-    /// The tokens that `id` owns.
-    pub fn arcs(&self, id: &NodeId) -> Ranges {
-        self.entries.get(id).map(|member| member.arcs.clone()).unwrap_or_default()
+    pub fn epoch(&self) -> Epoch {
+        self.map.epoch
     }
 
-    /// The tokens that `id` owns now and did not own in `before`; all of them when `id` has
-    /// restarted in between.
-    pub fn gained(&self, id: &NodeId, before: &Self) -> Ranges {
-        let Some(now) = self.entries.get(id) else { return Ranges::EMPTY };
-        match before.entries.get(id) {
-            Some(then) if then.generation == now.generation => now.arcs.without(&then.arcs),
-            _ => now.arcs.clone(),
-        }
+    /// The names of the members, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &NodeId> {
+        self.arcs.keys()
+    }
+
+    /// The admission of `node`; `None` when it is no member.
+    pub fn id(&self, node: &NodeId) -> Option<MemberId> {
+        self.arcs.contains_key(node).then(|| self.map.get(node).map(|member| member.id))?
+    }
+
+    pub fn contains(&self, node: &NodeId) -> bool {
+        self.arcs.contains_key(node)
+    }
+
+    /// Whether `node` is a member under this admission.
+    pub fn has(&self, node: &NodeId, id: MemberId) -> bool {
+        self.id(node) == Some(id)
+    }
+
+    /// The tokens that `node` owns.
+    pub fn arcs(&self, node: &NodeId) -> Ranges {
+        self.arcs.get(node).cloned().unwrap_or_default()
+    }
+
+    /// Whether no member owns a token: all of them drain.
+    pub fn own_nothing(&self) -> bool {
+        self.arcs.values().all(Ranges::is_empty)
+    }
+
+    /// The tokens that `node` owns now and did not own in `before`; all of them when it was admitted
+    /// anew in between.
+    pub fn gained(&self, node: &NodeId, before: &Self) -> Ranges {
+        let now = self.arcs(node);
+        if before.id(node) == self.id(node) { now.without(&before.arcs(node)) } else { now }
     }
 }

@@ -1,14 +1,19 @@
 //! What this node holds on one ring, and how ranges change hands.
 //!
-//! **Invariant:** of all nodes with a valid lease, no two hold the same token. It rests on three
+//! **Invariant:** of all nodes with a valid lease, no two hold the same token. It rests on four
 //! rules:
 //!
 //! - A range leaves [`RingOwnership::held`] when its release is sent. It returns only when the
-//!   receiver refused the release for good, or when a quorum has evicted the receiver.
-//! - A claim, by which a node takes over ranges, needs a release from every other member under the
-//!   current epoch, and a quorum at this epoch.
+//!   receiver refused the release for good. If the receiver is evicted before it replied, nobody
+//!   knows whether it had accepted and passed the range on: then the range is claimed.
+//! - A claim, by which a node takes over ranges, needs a release from every other member of the
+//!   current map, and reports of a majority of the voters that they are at this epoch
+//!   ([`Grants::report`](crate::grants::Grants::report)): no other node has a lease then.
 //! - A release under an epoch states that the sender holds nothing else of the receiver. It is not
 //!   sent while an earlier release waits for a reply and its ranges could come back.
+//! - What a node held under one [`MemberId`] is void under another. A lease that lapsed and is
+//!   granted again to the same one continues: a map without it would have ended it, and without
+//!   such a map no other node may claim.
 //!
 //! The transfer of ranges to one member:
 //!
@@ -25,9 +30,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use tidegate_limiter::units::{Monotonic, Span};
 
-use crate::epoch::Epoch;
-use crate::identity::{Generation, NodeId};
-use crate::lease::{EntryId, Lease, LeaseState};
+use crate::cluster_map::{Epoch, Identity, MapState, MemberId};
+use crate::identity::NodeId;
+use crate::lease::{Lease, QuorumRule, VoteGrant};
 use crate::ranges::Ranges;
 use crate::ring_members::RingMembers;
 
@@ -39,15 +44,14 @@ use crate::ring_members::RingMembers;
 /// outcome that arrives after the epoch changed is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RingOwnership {
-    me: NodeId,
-    epoch: Epoch,
-    /// The highest number of a peer's epoch that has another fingerprint.
-    highest_seen: u64,
+    me: Identity,
+    start: u64,
     members: RingMembers,
     lease: Lease,
-    lease_state: LeaseState,
-    /// The epoch in each peer's last answer to a ping, and when that ping was sent.
-    peer_epochs: BTreeMap<NodeId, (Epoch, Monotonic)>,
+    /// As of the last tick.
+    lease_until: Monotonic,
+    /// The newest epoch that each voter has reported.
+    reports: BTreeMap<Identity, Epoch>,
     held: Ranges,
     transfers: BTreeMap<NodeId, Transfer>,
     unacked: BTreeMap<NodeId, UnackedRelease>,
@@ -58,7 +62,7 @@ pub struct RingOwnership {
     /// The members that released to this node under the current epoch.
     released_by: BTreeSet<NodeId>,
     /// The last release of each node, and this node's reply.
-    replies: BTreeMap<NodeId, (Generation, u64, HandoffReply)>,
+    replies: BTreeMap<NodeId, (MemberId, u64, HandoffReply)>,
     transferred: BTreeMap<NodeId, Ranges>,
 }
 
@@ -83,8 +87,8 @@ enum Transfer {
 /// A release without a reply. Either side may hold its ranges, so this node decides none of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct UnackedRelease {
-    /// The incarnation of the receiver.
-    generation: Generation,
+    /// The receiver.
+    member: MemberId,
     epoch: Epoch,
     number: u64,
     ranges: Ranges,
@@ -124,16 +128,17 @@ pub enum HandoffReply {
 }
 
 impl RingOwnership {
-    /// Node `me`, which holds nothing and recognises no member; `lease` is the validity of a grant.
-    pub fn new(me: NodeId, lease: Span) -> Self {
+    /// Node `me`, which holds nothing and has no map; `start` names this run of it
+    /// ([`MapMember::start`](crate::cluster_map::MapMember::start)), `lease` is the validity of a
+    /// grant.
+    pub fn new(me: Identity, start: u64, lease: Span, rule: QuorumRule) -> Self {
         Self {
-            lease: Lease::new(me.clone(), lease),
+            lease: Lease::new(me.clone(), lease, rule),
             me,
-            epoch: Epoch::default(),
-            highest_seen: 0,
-            members: RingMembers::none(),
-            lease_state: LeaseState::None,
-            peer_epochs: BTreeMap::new(),
+            start,
+            members: RingMembers::default(),
+            lease_until: Monotonic::START,
+            reports: BTreeMap::new(),
             held: Ranges::EMPTY,
             transfers: BTreeMap::new(),
             unacked: BTreeMap::new(),
@@ -147,110 +152,107 @@ impl RingOwnership {
 
     // === inputs ===
 
-    /// The membership table or the voters changed. Starts a new epoch if that changes this ring.
+    /// A newer map is in force. An older one, or the same, changes nothing. If this node is admitted
+    /// under another id than before, or not at all, it drops all that it held.
     pub fn follow(&mut self, members: RingMembers) {
-        if members == self.members {
+        if members.epoch() <= self.members.epoch() {
             return;
         }
+        let was = self.own_id();
         let before = std::mem::replace(&mut self.members, members);
         let members = &self.members;
-        self.uncopied.retain(|id, _| members.entries.contains_key(id));
-        for id in members.entries.keys().filter(|id| **id != self.me) {
+        self.uncopied.retain(|id, _| members.contains(id));
+        for id in members.names().filter(|id| **id != self.me.node) {
             let uncopied = self.uncopied.remove(id).unwrap_or_default();
             let uncopied = uncopied.shared_with(&members.arcs(id));
             self.uncopied.insert(id.clone(), uncopied.with(&members.gained(id, &before)));
         }
-        self.transferred.retain(|id, _| members.entries.contains_key(id));
-        // A voter that only this node has evicted may still hold what it released, and repeat it.
-        self.replies
-            .retain(|id, _| members.entries.contains_key(id) || members.quorum.has_voter(id));
-        self.peer_epochs.retain(|id, _| members.entries.contains_key(id));
-        let number = self.next_epoch_number();
-        self.enter_epoch(Epoch { number, name: self.members.fingerprint() });
-    }
-
-    /// A peer reported its epoch. A number above [`Epoch::NUMBER_MAX`] is ignored: it would leave
-    /// no number for the next change.
-    pub fn observe_epoch(&mut self, epoch: Epoch) {
-        if epoch.number <= self.epoch.number || epoch.number > Epoch::NUMBER_MAX {
-            return;
-        }
-        if epoch.name == self.epoch.name {
-            self.enter_epoch(epoch);
-        } else {
-            self.highest_seen = self.highest_seen.max(epoch.number);
+        self.transferred.retain(|id, _| members.contains(id));
+        self.replies.retain(|id, (member, ..)| members.has(id, *member));
+        self.unacked.retain(|id, sent| members.has(id, sent.member));
+        self.reports.retain(|voter, _| members.map().voters.contains(voter));
+        self.lease.forget_others(members.map());
+        self.released_by.clear();
+        let others = members.names().filter(|id| **id != self.me.node);
+        self.transfers = others.map(|id| (id.clone(), Transfer::Pending)).collect();
+        if was != self.own_id() {
+            self.held = Ranges::EMPTY;
+            self.unacked.clear();
+            self.transferred.clear();
+            self.lease_until = Monotonic::START;
         }
     }
 
-    /// `peer` answered the ping that was sent at `ping_sent`. Returns whether
-    /// [`RingOwnership::tick`] is to be called at once: without a lease, or when the peer's epoch
-    /// is another than before. Otherwise the pong only extends the lease, for which the next
+    /// `voter` answered the ping that was sent at `ping_sent` with the epoch that it reports and its
+    /// grant. Returns whether [`RingOwnership::tick`] is to be called at once: without a lease, or
+    /// when the report is news. Otherwise the pong only extends the lease, for which the next
     /// regular tick is soon enough.
     pub fn pong_received(
         &mut self,
-        peer: &NodeId,
+        voter: &Identity,
         ping_sent: Monotonic,
-        epoch: Option<Epoch>,
-        grant: Option<EntryId>,
+        report: Epoch,
+        grant: Option<VoteGrant>,
     ) -> bool {
-        let known = self.peer_epochs.get(peer).map(|(epoch, _)| *epoch);
-        let is_news = known != epoch && self.members.entries.contains_key(peer);
-        let is_urgent = is_news || !matches!(self.lease_state, LeaseState::Held(_));
-        if let Some(epoch) = epoch {
-            let is_older = self.peer_epochs.get(peer).is_some_and(|(_, at)| *at > ping_sent);
-            if self.members.entries.contains_key(peer) && !is_older {
-                self.peer_epochs.insert(peer.clone(), (epoch, ping_sent));
-            }
-            self.observe_epoch(epoch);
-        }
+        let is_news = self.report_received(voter, report);
         if let Some(grant) = grant {
-            self.lease.grant_received(peer, ping_sent, grant);
+            self.lease.grant_received(voter, ping_sent, grant);
         }
-        is_urgent
+        is_news || self.lease_until <= ping_sent
     }
 
-    /// Renews or loses the lease, and claims ranges without a holder. To be called after each pong
-    /// and every 20 ms.
-    pub fn tick(&mut self, now: Monotonic) {
-        self.lease_state = self.lease.renew(now, &self.members.quorum);
-        if let LeaseState::Interrupted(_) = self.lease_state {
-            self.step_down();
+    /// This node, or a peer, reports `epoch` as a voter. A report is never taken back. Returns
+    /// whether it is newer than the one before.
+    pub fn report_received(&mut self, voter: &Identity, report: Epoch) -> bool {
+        if !self.members.map().voters.contains(voter) {
+            return false;
         }
-        if self.is_agreed(now) {
-            self.roll_back();
+        let known = self.reports.entry(voter.clone()).or_default();
+        let is_news = report > *known;
+        *known = report.max(*known);
+        is_news
+    }
+
+    /// Renews or loses the lease, and claims ranges without a holder. To be called when
+    /// [`RingOwnership::pong_received`] asks for it, and every 20 ms.
+    pub fn tick(&mut self, now: Monotonic) {
+        self.lease_until = match self.own_id() {
+            Some(id) => self.lease.end(self.members.map(), id),
+            None => Monotonic::START,
+        };
+        if self.has_lease(now) && self.is_agreed() {
             self.claim();
         }
     }
 
     /// `peer` offers its states under `epoch`. Returns the reply to send.
-    pub fn offer_received(&mut self, peer: &NodeId, epoch: Epoch) -> HandoffReply {
-        self.observe_epoch(epoch);
-        let is_member = self.members.entries.contains_key(peer);
-        if is_member && epoch == self.epoch { HandoffReply::Ready } else { HandoffReply::Later }
+    pub fn offer_received(&self, peer: &NodeId, epoch: Epoch) -> HandoffReply {
+        let is_current = self.members.contains(peer) && epoch == self.epoch();
+        if is_current { HandoffReply::Ready } else { HandoffReply::Later }
     }
 
-    /// `peer` releases `ranges` to this node. Returns the reply to send; a repeated release gets
-    /// the same reply.
+    /// `peer`, admitted as `member`, releases `ranges` to this node. Returns the reply to send; a
+    /// repeated release gets the same reply.
     pub fn release_received(
         &mut self,
         peer: &NodeId,
-        generation: Generation,
+        member: MemberId,
         epoch: Epoch,
         number: u64,
         ranges: &Ranges,
     ) -> HandoffReply {
         if let Some((of, last, reply)) = self.replies.get(peer)
-            && *of == generation
+            && *of == member
             && number <= *last
         {
             // An older release got its reply before its successor was sent.
             return if number == *last { *reply } else { HandoffReply::Refused };
         }
-        if !self.members.has(peer, generation) {
+        if !self.members.has(peer, member) {
             return HandoffReply::Later;
         }
-        let are_own = ranges.without(&self.members.arcs(&self.me)).is_empty();
-        let reply = if epoch == self.epoch && are_own {
+        let are_own = ranges.without(&self.members.arcs(&self.me.node)).is_empty();
+        let reply = if epoch == self.epoch() && are_own {
             self.held = self.held.with(ranges);
             for transferred in self.transferred.values_mut() {
                 *transferred = transferred.without(ranges);
@@ -260,7 +262,7 @@ impl RingOwnership {
         } else {
             HandoffReply::Refused
         };
-        self.replies.insert(peer.clone(), (generation, number, reply));
+        self.replies.insert(peer.clone(), (member, number, reply));
         reply
     }
 
@@ -273,10 +275,13 @@ impl RingOwnership {
             let (epoch, number, ranges) = (*epoch, *number, ranges.clone());
             return Some(TransferStep::Release { epoch, number, ranges });
         }
-        let arcs = self.members.entries.get(peer)?.arcs.clone();
+        if !self.members.contains(peer) {
+            return None;
+        }
+        let arcs = self.members.arcs(peer);
         let ranges = self.held.shared_with(&arcs);
         match self.transfers.get(peer)? {
-            Transfer::Pending => Some(TransferStep::Offer(self.epoch)),
+            Transfer::Pending => Some(TransferStep::Offer(self.epoch())),
             Transfer::Copying => {
                 let copies = self.uncopied.get(peer).cloned().unwrap_or_default();
                 Some(TransferStep::Copy { follows: ranges, copies })
@@ -343,11 +348,11 @@ impl RingOwnership {
             self.held = self.held.with(&sent.ranges);
             return;
         }
-        if sent.epoch == self.epoch {
+        if sent.epoch == self.epoch() {
             self.transfers.insert(peer.clone(), Transfer::Released);
             self.uncopied.insert(peer.clone(), Ranges::EMPTY);
         }
-        if !sent.ranges.is_empty() && self.members.entries.contains_key(peer) {
+        if !sent.ranges.is_empty() && self.members.has(peer, sent.member) {
             let transferred = self.transferred.entry(peer.clone()).or_default();
             // Ranges that returned in the meantime are held here.
             *transferred = transferred.with(&sent.ranges).without(&self.held);
@@ -356,13 +361,21 @@ impl RingOwnership {
 
     // === state ===
 
+    /// The epoch of the map in force.
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.members.epoch()
     }
 
-    /// As of the last [`RingOwnership::tick`].
-    pub fn lease_state(&self) -> LeaseState {
-        self.lease_state
+    /// This node's admission to the map in force; `None` when it is no member.
+    pub fn own_id(&self) -> Option<MemberId> {
+        let own = self.members.map().get(&self.me.node)?;
+        let is_this = own.identity == self.me && own.start == self.start;
+        (is_this && own.state != MapState::Down).then_some(own.id)
+    }
+
+    /// When the lease ends, as of the last [`RingOwnership::tick`].
+    pub fn lease_until(&self) -> Monotonic {
+        self.lease_until
     }
 
     /// All ranges held, including frozen ones.
@@ -387,6 +400,12 @@ impl RingOwnership {
         &self.members
     }
 
+    /// The members that have not released to this node at this epoch.
+    pub fn waits_for(&self) -> impl Iterator<Item = MemberId> {
+        let missing = self.transfers.keys().filter(|id| !self.released_by.contains(*id));
+        missing.filter_map(|id| self.members.id(id))
+    }
+
     /// Whether this node holds nothing and every transfer is complete.
     pub fn has_transferred_all(&self) -> bool {
         self.held.is_empty() && self.are_transfers_complete()
@@ -394,17 +413,16 @@ impl RingOwnership {
 
     /// Whether this node holds all ranges it owns and every transfer is complete.
     pub fn is_settled(&self) -> bool {
-        self.members.arcs(&self.me).without(&self.held).is_empty() && self.are_transfers_complete()
+        let own = self.members.arcs(&self.me.node);
+        own.without(&self.held).is_empty() && self.are_transfers_complete()
     }
 
-    /// Whether a quorum reported this epoch within the lease span.
-    pub fn is_agreed(&self, now: Monotonic) -> bool {
-        let span = self.lease.span();
-        self.members.quorum.is_met(|id| {
-            let reported = self.peer_epochs.get(id);
-            *id == self.me
-                || reported.is_some_and(|(epoch, at)| *epoch == self.epoch && now < at.plus(span))
-        })
+    /// Whether a majority of the voters has reported this epoch or a newer one.
+    pub fn is_agreed(&self) -> bool {
+        let has_reported = |voter: &Identity| {
+            self.reports.get(voter).is_some_and(|reported| *reported >= self.epoch())
+        };
+        self.members.map().voters.is_majority(has_reported)
     }
 
     // === transitions ===
@@ -415,18 +433,7 @@ impl RingOwnership {
     }
 
     fn has_lease(&self, now: Monotonic) -> bool {
-        now < self.lease_state.until()
-    }
-
-    fn next_epoch_number(&self) -> u64 {
-        self.epoch.number.max(self.highest_seen) + 1
-    }
-
-    fn enter_epoch(&mut self, epoch: Epoch) {
-        self.epoch = epoch;
-        self.released_by.clear();
-        let others = self.members.entries.keys().filter(|id| **id != self.me);
-        self.transfers = others.map(|id| (id.clone(), Transfer::Pending)).collect();
+        now < self.lease_until
     }
 
     fn advance_transfer(
@@ -435,7 +442,7 @@ impl RingOwnership {
         epoch: Epoch,
         next: impl FnOnce(Transfer) -> Transfer,
     ) {
-        if epoch == self.epoch
+        if epoch == self.epoch()
             && let Some(transfer) = self.transfers.get_mut(peer)
         {
             *transfer = next(std::mem::take(transfer));
@@ -445,48 +452,24 @@ impl RingOwnership {
     fn release(&mut self, peer: &NodeId, ranges: Ranges) -> TransferStep {
         let number = self.release_numbers.entry(peer.clone()).or_default();
         *number += 1;
-        let (number, epoch) = (*number, self.epoch);
+        let (number, epoch) = (*number, self.epoch());
         self.held = self.held.without(&ranges);
-        let member = self.members.entries.get(peer);
-        let generation = member.map_or(Generation(0), |member| member.generation);
-        let sent = UnackedRelease { generation, epoch, number, ranges: ranges.clone() };
+        let member = self.members.id(peer).unwrap_or_default();
+        let sent = UnackedRelease { member, epoch, number, ranges: ranges.clone() };
         self.unacked.insert(peer.clone(), sent);
         // The state after a refusal.
         self.transfers.insert(peer.clone(), Transfer::Pending);
         TransferStep::Release { epoch, number, ranges }
     }
 
-    /// Takes back releases whose receivers have been evicted by a quorum.
-    fn roll_back(&mut self) {
-        let (members, held) = (&self.members, &mut self.held);
-        self.unacked.retain(|id, sent| {
-            let is_member = members.has(id, sent.generation);
-            if !is_member {
-                *held = held.with(&sent.ranges);
-            }
-            is_member
-        });
-    }
-
     /// Takes the ranges that this node owns, if no other member can hold a part of them.
     fn claim(&mut self) {
-        let have_all_released = self.transfers.keys().all(|id| self.released_by.contains(id));
-        if self.lease_state != LeaseState::None && have_all_released {
-            let own = self.members.arcs(&self.me);
+        if self.transfers.keys().all(|id| self.released_by.contains(id)) {
+            let own = self.members.arcs(&self.me.node);
             for transferred in self.transferred.values_mut() {
                 *transferred = transferred.without(&own);
             }
             self.held = self.held.with(&own);
         }
-    }
-
-    /// Drops everything, because other nodes may hold it. The new epoch number makes every member
-    /// release again.
-    fn step_down(&mut self) {
-        self.held = Ranges::EMPTY;
-        self.unacked.clear();
-        self.transferred.clear();
-        let number = self.next_epoch_number();
-        self.enter_epoch(Epoch { number, ..self.epoch });
     }
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::policy::Scope;
 
+use crate::homes::Homes;
 use crate::identity::{NodeId, node_actor, region_actor};
-use crate::membership::{KnownMembers, MemberState, View};
+use crate::membership::{MemberState, View};
 use crate::ring::Ring;
 
 /// A view and its rings. Immutable; each request uses one throughout.
@@ -24,8 +25,10 @@ pub struct Topology {
     rings: Arc<Rings>,
     /// The rings that were replaced, newest first; at most [`PREVIOUS_MAX`].
     previous: VecDeque<Arc<Rings>>,
-    /// The nodes among which limits are divided while owners are unreachable.
-    known: KnownMembers,
+    homes: Homes,
+    /// The nodes of this region among which limits are divided while owners are unreachable,
+    /// sorted.
+    sharing: Vec<NodeId>,
     /// The actors of all members and regions.
     actors: BTreeSet<ActorId>,
 }
@@ -34,7 +37,6 @@ pub struct Topology {
 #[derive(Debug)]
 struct Rings {
     regions: BTreeMap<String, Ring>,
-    global: Ring,
 }
 
 /// Replaced rings that a topology keeps. Two are needed when a node joins before the handoff to
@@ -54,12 +56,15 @@ impl Topology {
             .into_iter()
             .map(|(region, members)| (region, Ring::new(members, vnodes)))
             .collect();
-        let rings = Arc::new(Rings { regions, global: Ring::new(view.owners(), vnodes) });
+        let rings = Arc::new(Rings { regions });
         let actors = view.members().iter().flat_map(|member| {
             [node_actor(&member.id, member.generation), region_actor(&member.region)]
         });
-        let (actors, known) = (actors.collect(), KnownMembers::of(&view));
-        Self { me, region, view, rings, previous: VecDeque::new(), known, actors }
+        let actors = actors.collect();
+        let own = view.owners().filter(|member| member.region == region);
+        let sharing = own.map(|member| member.id.clone()).collect();
+        let homes = Homes::new(region.clone(), Vec::new());
+        Self { me, region, view, rings, previous: VecDeque::new(), homes, sharing, actors }
     }
 
     /// This topology, keeping the rings of `replaced`.
@@ -73,16 +78,33 @@ impl Topology {
         self
     }
 
-    /// This topology, dividing limits among `known` nodes in addition to those that own keys.
+    /// This topology, with these homes of global keys.
     #[must_use]
-    pub fn with_known(mut self, known: KnownMembers) -> Self {
-        self.known = KnownMembers::of(&self.view).with(known);
+    pub fn with_homes(mut self, homes: Homes) -> Self {
+        self.homes = homes;
         self
     }
 
-    /// The owner of the strict key at `token`; `None` when every node of the ring drains.
+    /// This topology, dividing limits among these nodes of the region.
+    #[must_use]
+    pub fn sharing_among(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Self {
+        let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
+        self.sharing = nodes.into_iter().collect();
+        self
+    }
+
+    /// The region in which the strict key at `token` is decided.
+    pub fn deciding_region(&self, scope: Scope, token: u64) -> &str {
+        match scope {
+            Scope::Region => &self.region,
+            Scope::Global => self.homes.home(token),
+        }
+    }
+
+    /// The owner of the strict key at `token`; `None` when every node of its region drains, or no
+    /// node of it is known.
     pub fn owner(&self, scope: Scope, token: u64) -> Option<&NodeId> {
-        self.ring(scope)?.owner(token)
+        self.region_owner(self.deciding_region(scope, token), token)
     }
 
     /// Whether this node owns the strict key at `token`.
@@ -92,14 +114,16 @@ impl Topology {
 
     /// The owners of that key on the replaced rings, newest first.
     pub fn previous_owners(&self, scope: Scope, token: u64) -> impl Iterator<Item = &NodeId> {
-        self.previous.iter().filter_map(move |rings| rings.ring(scope, &self.region)?.owner(token))
+        let region = self.deciding_region(scope, token);
+        self.previous.iter().filter_map(move |rings| rings.regions.get(region)?.owner(token))
     }
 
     /// The nodes after the owner on the current ring. A node that has just joined holds nothing at
     /// first, and the first node after it holds the ranges that it owns now. A node that has just
     /// started itself has no replaced ring to look this up on.
     pub fn successors(&self, scope: Scope, token: u64) -> Vec<&NodeId> {
-        self.ring(scope).map(|ring| ring.successors(token, SUCCESSORS)).unwrap_or_default()
+        let ring = self.region_ring(self.deciding_region(scope, token));
+        ring.map(|ring| ring.successors(token, SUCCESSORS)).unwrap_or_default()
     }
 
     /// Whether this node drains. It owns nothing then, though peers may not have learned it yet.
@@ -117,18 +141,17 @@ impl Topology {
         self.actors.contains(&actor)
     }
 
-    /// The ring that strict keys of `scope` are decided on.
-    pub fn ring(&self, scope: Scope) -> Option<&Ring> {
-        self.rings.ring(scope, &self.region)
+    /// The ring of this node's region; `None` while all of its members drain.
+    pub fn ring(&self) -> Option<&Ring> {
+        self.region_ring(&self.region)
     }
 
     pub fn region_ring(&self, region: &str) -> Option<&Ring> {
         self.rings.regions.get(region)
     }
 
-    /// The ring over all regions.
-    pub fn global_ring(&self) -> &Ring {
-        &self.rings.global
+    pub fn homes(&self) -> &Homes {
+        &self.homes
     }
 
     /// The regions whose nodes own keys, sorted.
@@ -136,36 +159,28 @@ impl Topology {
         self.rings.regions.keys().map(String::as_str)
     }
 
-    /// This node's integer share of `limit` among the known nodes, including lost ones. The shares
-    /// of all known nodes sum to `limit` exactly; the lowest ids get the remainder.
+    /// This node's integer share of `limit`. The shares of all members of a region sum to `limit`
+    /// exactly; the lowest ids get the remainder. A limit of `scope: global` is divided among the
+    /// regions first.
     ///
     /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together.
     pub fn share_of(&self, scope: Scope, limit: u32) -> u32 {
-        let sharing = self.known.nodes().iter().filter(|(_, region)| match scope {
-            Scope::Region => *region == self.region,
-            Scope::Global => true,
-        });
-        let (mut count, mut rank) = (0_u32, None);
-        for (id, _) in sharing {
-            if *id == self.me {
-                rank = Some(count);
-            }
-            count = count.saturating_add(1);
-        }
-        // A node that has left the ring is not among the known. It takes one share more than the
-        // limit was divided into, so that its last clients are not denied.
-        let Some(rank) = rank else { return limit / count.saturating_add(1) };
-        limit / count + u32::from(rank < limit % count)
+        let regions = self.homes.regions();
+        let limit = match scope {
+            Scope::Region => limit,
+            Scope::Global => part(limit, regions.len(), regions.binary_search(&self.region).ok()),
+        };
+        part(limit, self.sharing.len(), self.sharing.binary_search(&self.me).ok())
     }
 }
 
-impl Rings {
-    fn ring(&self, scope: Scope, region: &str) -> Option<&Ring> {
-        match scope {
-            Scope::Region => self.regions.get(region),
-            Scope::Global => Some(&self.global),
-        }
-    }
+/// Part `rank` of `limit`, divided into `count` integer parts. One that is not among them takes one
+/// part more than the limit was divided into, so that its last clients are not denied.
+fn part(limit: u32, count: usize, rank: Option<usize>) -> u32 {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let Some(rank) = rank else { return limit / count.saturating_add(1) };
+    let has_remainder = u32::try_from(rank).is_ok_and(|rank| rank < limit % count.max(1));
+    limit / count.max(1) + u32::from(has_remainder)
 }
 
 #[cfg(test)]
@@ -173,7 +188,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::VoterSet;
     use crate::identity::Generation;
     use crate::membership::Member;
 
@@ -187,7 +201,6 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
-            voter_set: VoterSet::default(),
         }
     }
 
@@ -210,12 +223,17 @@ mod tests {
     }
 
     #[test]
-    fn a_region_keeps_its_own_keys_and_the_global_ring_does_not() {
+    fn a_region_keeps_its_own_keys_and_global_keys_go_to_their_home() {
         let members = vec![member("a", "eu", MemberState::Up), member("b", "us", MemberState::Up)];
-        let a = topology("a", "eu", members);
+        let homes = Homes::new("eu".into(), vec!["eu".into(), "us".into()]);
+        let a = topology("a", "eu", members).with_homes(homes.clone());
         let tokens: Vec<u64> = (0..64u64).map(|n| n << 58).collect();
         assert!(tokens.iter().all(|&token| a.owns(Scope::Region, token)));
-        assert!(tokens.iter().any(|&token| !a.owns(Scope::Global, token)));
+        assert!(tokens.iter().all(|&token| a.owns(Scope::Global, token) == homes.is_here(token)));
+        assert!(tokens.iter().any(|&token| !homes.is_here(token)));
+        let alone = topology("a", "eu", vec![member("a", "eu", MemberState::Up)]).with_homes(homes);
+        let away = tokens.iter().filter(|token| !alone.homes().is_here(**token));
+        assert!(away.copied().all(|token| alone.owner(Scope::Global, token).is_none()));
     }
 
     #[test]
@@ -264,29 +282,29 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
-        /// However the known members are split, and though each node sees only its own side, their
-        /// shares sum to no more than one limit, and to all of it when no node is dead.
+        /// However the members of two regions are split, and though each node sees only its own
+        /// side, their shares sum to no more than one limit, and to all of it when no node is dead.
         #[test]
         fn the_shares_of_all_sides_sum_to_one_limit(
-            sides in proptest::collection::vec(0_u8..4, 1..12), limit: u32,
+            sides in proptest::collection::vec(0_u8..4, 2..12), limit: u32,
         ) {
-            // Side 0 is dead: known, and grants nothing.
-            let nodes: Vec<_> =
-                sides.iter().enumerate().map(|(n, side)| (format!("n{n}"), *side)).collect();
-            let known = |id: &String| (NodeId::new(id).expect("id"), "eu".to_owned());
-            let known = KnownMembers::new(nodes.iter().map(|(id, _)| known(id)));
-            let mut sum = 0;
-            for (me, mine) in nodes.iter().filter(|(_, side)| *side != 0) {
-                let seen = nodes.iter().filter(|(_, side)| side == mine);
-                let seen = seen.map(|(id, _)| member(id, "eu", MemberState::Up)).collect();
-                let topology = topology(me, "eu", seen).with_known(known.clone());
-                for scope in [Scope::Region, Scope::Global] {
-                    sum += u64::from(topology.share_of(scope, limit));
-                }
+            // Side 0 is dead: a member, and grants nothing.
+            let region = |n: usize| if n.is_multiple_of(2) { "eu" } else { "us" };
+            let id = |n: usize| NodeId::new(&format!("n{n}")).expect("id");
+            let (mut regional, mut global) = (0, 0);
+            for (me, mine) in sides.iter().enumerate().filter(|(_, side)| **side != 0) {
+                let seen = (0..sides.len()).filter(|n| sides[*n] == *mine);
+                let seen = seen.map(|n| member(id(n).as_str(), region(n), MemberState::Up));
+                let regions = vec!["eu".to_owned(), "us".to_owned()];
+                let topology = topology(id(me).as_str(), region(me), seen.collect())
+                    .with_homes(Homes::new(region(me).to_owned(), regions))
+                    .sharing_among((0..sides.len()).filter(|n| region(*n) == region(me)).map(id));
+                regional += u64::from(topology.share_of(Scope::Region, limit));
+                global += u64::from(topology.share_of(Scope::Global, limit));
             }
-            prop_assert!(sum <= 2 * u64::from(limit));
+            prop_assert!(regional <= 2 * u64::from(limit) && global <= u64::from(limit));
             if sides.iter().all(|side| *side != 0) {
-                prop_assert_eq!(sum, 2 * u64::from(limit));
+                prop_assert_eq!((regional, global), (2 * u64::from(limit), u64::from(limit)));
             }
         }
     }

@@ -24,6 +24,7 @@ use crate::wait::eventually;
 
 /// How long nodes may take to one view, on a machine that does other things as well.
 const SETTLES_WITHIN: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
 
 /// A node of a cluster. It runs until it is dropped.
 pub struct Node {
@@ -67,7 +68,11 @@ impl Node {
         advertise: SocketAddr,
     ) -> Self {
         let (environment, stop) = system_environment();
-        Self::start_at(options, environment, stop, Some((listen, advertise))).await
+        let change = |config: &mut Config| {
+            config.cluster.listen = Some(listen);
+            config.cluster.advertise = Some(advertise);
+        };
+        Self::start_changed(options, environment, stop, change).await
     }
 
     /// Starts a node with a clock and sources of randomness of the test's own.
@@ -76,29 +81,28 @@ impl Node {
         environment: Environment,
         stop: CancellationToken,
     ) -> Self {
-        Self::start_at(options, environment, stop, None).await
+        Self::start_changed(options, environment, stop, |_| {}).await
     }
 
-    async fn start_at(
+    async fn start_changed(
         options: NodeOptions<'_>,
         environment: Environment,
         stop: CancellationToken,
-        addresses: Option<(SocketAddr, SocketAddr)>,
+        change: impl FnOnce(&mut Config),
     ) -> Self {
         let mut config = Config::default();
         config.node.id = options.id.into();
         config.node.region = options.region.into();
         config.cluster.listen = Some(([127, 0, 0, 1], 0).into());
         config.cluster.seeds = options.seeds.iter().map(ToString::to_string).collect();
+        // The first node of each region founds its cluster.
+        config.cluster.bootstrap_expect = 1;
         // These tests share two cores with whatever else runs; late answers have tests of their
         // own.
         config.cluster.deadline = Span::from_secs(2);
         config.cluster.gossip_interval = Span::from_millis(50);
+        change(&mut config);
         (options.change)(&mut config);
-        if let Some((listen, advertise)) = addresses {
-            config.cluster.listen = Some(listen);
-            config.cluster.advertise = Some(advertise);
-        }
         let setup = Setup {
             config,
             node: NodeId::new(options.id).expect("a valid id"),
@@ -122,9 +126,8 @@ impl Node {
         let mut views = self.core.joined.as_ref().expect("in a cluster").gossip.views();
         let seen = tokio::time::timeout(SETTLES_WITHIN, async {
             views.wait_for(|view| condition(view)).await.map(drop).expect("gossip runs");
-            let seen = views.borrow().fingerprint();
-            while self.core.topology.load().view.fingerprint() != seen {
-                tokio::task::yield_now().await;
+            while !condition(&self.core.topology.load().view) {
+                tokio::time::sleep(POLL).await;
             }
         });
         if seen.await.is_err() {
@@ -183,7 +186,16 @@ pub async fn cluster_under(
         let seeds: Vec<SocketAddr> = started.iter().take(1).map(Node::addr).collect();
         let identity = identity(authority, authority, id);
         let options = NodeOptions { id, region, seeds: &seeds, identity, rules, change };
-        started.push(Node::start(options).await);
+        let (environment, stop) = system_environment();
+        let founders = nodes.iter().filter(|(_, other)| other == region);
+        let founders = founders.map(|(id, _)| NodeId::new(id).expect("a valid id")).collect();
+        let regions = nodes.iter().map(|(_, region)| (*region).to_owned()).collect();
+        let together = |config: &mut Config| {
+            config.cluster.bootstrap_expect = 0;
+            config.cluster.founders = founders;
+            config.cluster.regions = regions;
+        };
+        started.push(Node::start_changed(options, environment, stop, together).await);
     }
     for node in &started {
         node.wait_for_view("all nodes", |view| view.owners().count() == nodes.len()).await;

@@ -59,8 +59,10 @@ impl RawPeer {
         Hello {
             cluster: cluster.into(),
             node: NodeId::new(node).expect("a valid id"),
+            birth: 1,
             generation: Generation(5),
             region: "eu".into(),
+            versions: (codec::VERSION_MIN, codec::VERSION),
             advertise: self.addr(),
             secret,
             clock: Timestamp::EPOCH,

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
 use tidegate::decide::VerdictSource;
-use tidegate_cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, Reply};
+use tidegate_cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, PongStatus, Reply};
 use tidegate_cluster::mesh::{StreamClass, codec};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::engine::{Retry, Verdict};
@@ -165,7 +165,7 @@ async fn a_check_is_retried_until_the_deadline_at_an_owner_without_the_key() {
     holds(&y, Ranges::EMPTY, None);
     let owner = OwnerByHand::new(&authority);
     let connection = owner.joins(&a, 5).await;
-    let epoch = Epoch { number: 9, name: 9 };
+    let epoch = Epoch(9);
     let refusal = Reply::NotOwner { epoch, holder: Some(id("z")) };
     let answer = tokio::select! {
         answer = a.check("bucket", &key) => answer,
@@ -196,6 +196,8 @@ async fn beside_an_owner_by_hand(authority: &Authority) -> (Node, Node, String) 
     let members = now.view.members().iter().cloned().chain([z]);
     let with_z = Topology::new(now.me.clone(), now.region.clone(), View::new(members), VNODES);
     a.core.topology.store(Arc::new(with_z));
+    // It has handed nothing over that it would refer to.
+    holds(&a, a.core.ownership.owned_ranges().decides.clone(), None);
     let key = value_of(&a, "bucket", "z");
     (a, y, key)
 }
@@ -269,7 +271,7 @@ impl OwnerByHand {
                         answer.clone()
                     }
                     (Call::Ping { .. }, _) => {
-                        Reply::Pong { clock: Timestamp::EPOCH, epochs: None, grant: None }
+                        Reply::Pong { clock: Timestamp::EPOCH, status: PongStatus::default() }
                     }
                     _ => continue,
                 };

@@ -113,6 +113,6 @@ async fn a_node_without_a_lease_answers_its_own_keys_by_policy() {
     assert_eq!(source(&b.check("bucket", &key).await), VerdictSource::Local);
     drop(nodes);
     let ownership = &b.core.ownership;
-    eventually("the lease ran out", TIMEOUT, || !ownership.has_lease(Scope::Region)).await;
+    eventually("the lease ran out", TIMEOUT, || !ownership.has_lease()).await;
     assert_eq!(source(&b.check("bucket", &key).await), VerdictSource::Fallback);
 }

@@ -208,8 +208,8 @@ impl Process {
     pub(crate) fn deciding(&self) -> Option<Ranges> {
         let _runtime = self.runtime.enter();
         let ownership = &self.core.ownership;
-        let has_lease = ownership.has_lease(Scope::Region);
-        has_lease.then(|| ownership.owned_ranges(Scope::Region).decides.clone())
+        let has_lease = ownership.has_lease();
+        has_lease.then(|| ownership.owned_ranges().decides.clone())
     }
 
     /// Calls that its mesh did not send: no connection, an unresponsive peer or a full queue.

@@ -18,7 +18,10 @@ use serde::de::DeserializeOwned;
 
 /// The version of every frame. A peer with another version is refused in the hello, so later frames
 /// of another version are errors.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
+
+/// The oldest version that this node speaks.
+pub const VERSION_MIN: u8 = 4;
 
 /// The largest frame, version and body. A larger one is rejected, and its stream is closed.
 pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
@@ -101,12 +104,26 @@ pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, Error> {
     if version != VERSION {
         return Err(Error::Version(version));
     }
-    let (message, read) = bincode::serde::decode_from_slice(body, config())
+    from_bytes(body)
+}
+
+/// `value` without a frame, for what is kept or carried as bytes.
+pub fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
+    bincode::serde::encode_to_vec(value, config()).unwrap_or_default()
+}
+
+/// The value that [`to_bytes`] encoded.
+///
+/// # Errors
+///
+/// [`Error::Body`] and [`Error::Trailing`].
+pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    let (value, read) = bincode::serde::decode_from_slice(bytes, config())
         .map_err(|error| Error::Body(error.to_string()))?;
-    if read != body.len() {
-        return Err(Error::Trailing(body.len() - read));
+    if read != bytes.len() {
+        return Err(Error::Trailing(bytes.len() - read));
     }
-    Ok(message)
+    Ok(value)
 }
 
 fn config() -> impl bincode::config::Config {

@@ -14,14 +14,13 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use quinn::{RecvStream, SendStream};
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::{Epochs, OwnershipStatus};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::codec;
 use super::peer::{Peer, UNREACHABLE_AFTER};
 use super::rpc_stream::{CallQueue, READ_BYTES_MAX, StreamClass};
-use super::wire::{Call, Numbered, Reply, close_code};
+use super::wire::{Call, Numbered, PingStatus, PongStatus, Reply, close_code};
 use crate::environment::Clock;
 
 /// How often a peer is pinged.
@@ -31,8 +30,8 @@ const PINGS_MAX: usize = 8;
 /// Deferred replies of one stream. At the bound a call is answered [`Reply::Unconfirmed`] at once:
 /// its hits are counted, but it does not wait for a replica.
 const DEFERRED_MAX: usize = 1_024;
-const CHECKS_PRIORITY: i32 = 1;
-const BULK_PRIORITY: i32 = 0;
+/// By [`StreamClass`]; the highest is sent first.
+const PRIORITIES: [i32; StreamClass::COUNT] = [2, 1, 0];
 
 /// Handles the calls of established peers. The methods run on the task that reads the peer's
 /// stream, so they must not block.
@@ -42,11 +41,11 @@ pub trait Service: Send + Sync + 'static {
     /// A peer sent bytes that are not a valid frame; its stream was closed.
     fn malformed(&self, from: &NodeId);
 
-    /// The ownership status for the ping that is about to be sent to `peer`.
-    fn ownership_status(&self, peer: &Peer) -> OwnershipStatus;
+    /// The status for the ping that is about to be sent to `peer`.
+    fn ping_status(&self, peer: &Peer) -> PingStatus;
 
     /// A peer answered the ping that was sent at `sent`.
-    fn pong_received(&self, from: &Peer, sent: Instant, epochs: Option<Epochs>, grant: Option<u64>);
+    fn pong_received(&self, from: &Peer, sent: Instant, status: PongStatus);
 }
 
 /// The result of [`Service::handle_call`].
@@ -61,22 +60,22 @@ pub enum ServiceReply {
 /// Runs the connection to `peer` until it closes.
 pub(super) async fn run(
     peer: Arc<Peer>,
-    queues: [CallQueue; 2],
+    queues: [CallQueue; StreamClass::COUNT],
     service: Arc<dyn Service>,
     clock: Arc<dyn Clock>,
 ) {
     // Dropping the set ends every task of this connection.
     let mut tasks = JoinSet::new();
     let streams = peer.streams.iter().cloned().zip(queues);
-    for ((stream, queue), priority) in streams.zip([CHECKS_PRIORITY, BULK_PRIORITY]) {
+    for ((stream, queue), priority) in streams.zip(PRIORITIES) {
         let (connection, last_seen) = (peer.connection.clone(), peer.last_seen.clone());
         tasks.spawn(async move {
             if let Ok((send, recv)) = connection.open_bi().await {
                 let _ = send.set_priority(priority);
                 stream.run(queue, (send, recv), last_seen).await;
             }
-            // With one stream left the peer would seem reachable and miss half of the calls. A new
-            // connection has both streams.
+            // With a stream less the peer would seem reachable and miss some of the calls. A new
+            // connection has all streams.
             connection.close(close_code::STREAM_FAILED, b"a stream failed");
         });
     }
@@ -110,12 +109,12 @@ async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Ser
 
 async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
     let (clock_sent, sent) = (clock.system(), Instant::now());
-    let call = Call::Ping { clock: clock_sent, ownership_status: service.ownership_status(peer) };
-    let reply = peer.stream(StreamClass::Checks).call(call, UNREACHABLE_AFTER).await;
-    if let Ok(Reply::Pong { clock: answered, epochs, grant }) = reply {
+    let call = Call::Ping { clock: clock_sent, status: service.ping_status(peer) };
+    let reply = peer.stream(StreamClass::Control).call(call, UNREACHABLE_AFTER).await;
+    if let Ok(Reply::Pong { clock: answered, status }) = reply {
         peer.record_round_trip(sent.elapsed());
         peer.record_clock_offset(clock_sent, answered, clock.system());
-        service.pong_received(peer, sent, epochs, grant);
+        service.pong_received(peer, sent, status);
     }
 }
 

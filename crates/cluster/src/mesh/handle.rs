@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::codec;
 use super::connection::{self, Service};
 use super::hello::{self, Error as HelloError, Expected, HELLO_TIMEOUT};
 use super::peer::Peer;
@@ -30,6 +31,8 @@ pub struct Options {
     pub cluster: String,
     /// This node; the mesh bumps its generation when a peer has seen a higher one.
     pub incarnation: Arc<Incarnation>,
+    /// With the node of the incarnation this node's identity.
+    pub birth: u64,
     pub region: String,
     /// UDP address to bind.
     pub listen: SocketAddr,
@@ -415,8 +418,10 @@ impl Mesh {
         Hello {
             cluster: options.cluster.clone(),
             node: options.incarnation.node().clone(),
+            birth: options.birth,
             generation: options.incarnation.generation(),
             region: options.region.clone(),
+            versions: (codec::VERSION_MIN, codec::VERSION),
             advertise: self.advertise,
             secret: options.secret,
             clock: self.clock.system(),

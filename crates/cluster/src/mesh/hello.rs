@@ -118,6 +118,10 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if hello.cluster != own.cluster {
         return Err(Refusal::Cluster(own.cluster.clone()));
     }
+    let (lowest, highest) = own.versions;
+    if hello.versions.0 > highest || hello.versions.1 < lowest {
+        return Err(Refusal::Version(lowest, highest));
+    }
     if hello.secret != own.secret {
         return Err(Refusal::Secret);
     }
@@ -168,8 +172,10 @@ mod tests {
         Hello {
             cluster: "c".into(),
             node: NodeId::new(node).expect("valid id"),
+            birth: 1,
             generation: Generation(5),
             region: "eu".into(),
+            versions: (4, 5),
             advertise: ([127, 0, 0, 1], 1).into(),
             secret: 9,
             clock: Timestamp::EPOCH,
@@ -184,6 +190,9 @@ mod tests {
             (hello("b"), Ok(())),
             (Hello { cluster: "d".into(), ..hello("b") }, Err(Refusal::Cluster("c".into()))),
             (Hello { secret: 8, ..hello("b") }, Err(Refusal::Secret)),
+            (Hello { versions: (5, 9), ..hello("b") }, Ok(())),
+            (Hello { versions: (6, 9), ..hello("b") }, Err(Refusal::Version(4, 5))),
+            (Hello { versions: (1, 3), ..hello("b") }, Err(Refusal::Version(4, 5))),
             (hello("a"), Err(Refusal::Own)),
             (
                 Hello { generation: Generation(4), ..hello("b") },

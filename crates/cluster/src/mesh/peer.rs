@@ -1,4 +1,4 @@
-//! An established peer: its identity, its two streams, and what its pings measured.
+//! An established peer: its identity, its streams, and what its pings measured.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quinn::Connection;
 use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::Identity;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tokio::sync::Notify;
 
@@ -23,6 +24,7 @@ const LOST_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Peer {
     pub id: NodeId,
+    pub identity: Identity,
     pub generation: Generation,
     pub region: String,
     /// Its advertised mesh address.
@@ -32,7 +34,7 @@ pub struct Peer {
     pub dialer: NodeId,
     pub(super) connection: Connection,
     /// By [`StreamClass`].
-    pub(super) streams: [RpcStream; 2],
+    pub(super) streams: [RpcStream; StreamClass::COUNT],
     pub(super) last_seen: LastSeen,
     rtt_ns: AtomicU64,
     offset_ns: AtomicI64,
@@ -45,22 +47,24 @@ impl Peer {
         connection: Connection,
         hello: &Hello,
         dialer: NodeId,
-    ) -> (Self, [CallQueue; 2]) {
-        let [(checks, checks_queue), (bulk, bulk_queue)] = [RpcStream::new(), RpcStream::new()];
+    ) -> (Self, [CallQueue; StreamClass::COUNT]) {
+        let [(control, control_queue), (checks, checks_queue), (bulk, bulk_queue)] =
+            [RpcStream::new(), RpcStream::new(), RpcStream::new()];
         let peer = Self {
             id: hello.node.clone(),
+            identity: Identity { node: hello.node.clone(), birth: hello.birth },
             generation: hello.generation,
             region: hello.region.clone(),
             advertise: hello.advertise,
             dialer,
             connection,
-            streams: [checks, bulk],
+            streams: [control, checks, bulk],
             last_seen: LastSeen::now(),
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
             ping_request: Notify::new(),
         };
-        (peer, [checks_queue, bulk_queue])
+        (peer, [control_queue, checks_queue, bulk_queue])
     }
 
     /// Whether nothing was received from it for [`UNREACHABLE_AFTER`].

@@ -5,7 +5,8 @@
 //! calls of all requests that arrived together leave in one packet. Batches grow under load, and an
 //! idle stream adds no delay, because no timer is involved.
 //!
-//! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check.
+//! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check,
+//! and no number of checks the pings that a lease depends on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,10 +33,16 @@ pub(super) const READ_BYTES_MAX: usize = 64 * 1024;
 /// The stream of a peer that a call uses. The streams are an array in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamClass {
-    /// Small and urgent: checks and pings.
+    /// What ownership depends on: pings, the cluster map, range transfers.
+    Control,
+    /// Small and urgent: checks.
     Checks,
-    /// Large and not urgent: counters, states, range transfers, gossip.
+    /// Large and not urgent: counters, states, gossip.
     Bulk,
+}
+
+impl StreamClass {
+    pub(super) const COUNT: usize = 3;
 }
 
 /// Why a call has no reply.

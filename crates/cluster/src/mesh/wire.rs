@@ -10,11 +10,14 @@ use tidegate_limiter::engine::{Delta, State, Verdict};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_ownership::autopilot::{Complaints, JoinRequest};
+use tidegate_ownership::cluster_map::{ClusterId, ClusterMap};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::Ranges;
-use tidegate_ownership::{Epoch, Epochs, HandoffReply, OwnershipStatus};
+use tidegate_ownership::{Epoch, HandoffReply, MemberId, VoteGrant};
 
 use super::bounded_vec;
+use crate::consensus;
 
 /// The most entries in one [`Sync`]. The sender splits; a receiver refuses more.
 pub const SYNC_ENTRIES_MAX: usize = 256;
@@ -51,8 +54,12 @@ pub struct Hello {
     pub cluster: String,
     /// The sender; must be a name in its certificate.
     pub node: NodeId,
+    /// With the node the sender's [`Identity`](tidegate_ownership::Identity).
+    pub birth: u64,
     pub generation: Generation,
     pub region: String,
+    /// The versions of the wire format that the sender speaks: the lowest and the highest.
+    pub versions: (u8, u8),
     /// The sender's mesh address, by which gossip identifies it.
     pub advertise: SocketAddr,
     /// Fingerprint of the sender's key secret; the secret itself is never sent.
@@ -88,6 +95,12 @@ pub enum Refusal {
     /// The refusing side has seen this higher generation of the node.
     #[error("a newer start of it was seen (generation {})", .0.0)]
     Generation(Generation),
+    /// The versions that the refusing side speaks.
+    #[error(
+        "it speaks versions {0} to {1} of the mesh protocol; upgrade one release at a time, see the \
+         page on upgrades"
+    )]
+    Version(u8, u8),
     /// A node dialed itself, or two nodes have the same id.
     #[error("it has this node's own id; give every node its own node.id")]
     Own,
@@ -113,7 +126,7 @@ pub enum Call {
     Ping {
         /// The sender's system clock.
         clock: Timestamp,
-        ownership_status: OwnershipStatus,
+        status: PingStatus,
     },
     /// Decide hits on strict counters that the receiver owns.
     Check(Check),
@@ -130,6 +143,18 @@ pub enum Call {
     Digests(Vec<Digest>),
     /// Hits were refunded to counters at this token: drop them from the negative cache. No reply.
     Refunded { token: u64 },
+    /// A message of the consensus engine. No reply.
+    Consensus(Box<consensus::Message>),
+    /// A newer map, from the leader. No reply.
+    Map(Box<ClusterMap>),
+    /// The newest map of the receiver is asked for, if it is newer than this epoch.
+    FetchMap { cluster: ClusterId, epoch: Epoch },
+    /// The sender asks to become a member.
+    Join(JoinRequest),
+    /// The sender, a member, is going to leave; `is_empty` once it holds nothing any more.
+    Leave { member: MemberId, is_empty: bool },
+    /// The first map of a cluster that the sender founds together with the receiver.
+    Found(Box<ClusterMap>),
 }
 
 /// The reply to a [`Call`].
@@ -138,12 +163,7 @@ pub enum Reply {
     Pong {
         /// The receiver's system clock.
         clock: Timestamp,
-        /// The receiver's epochs; `None` shortly after its start, while grants of its previous
-        /// incarnation may still be valid.
-        epochs: Option<Epochs>,
-        /// The lease grant: the serial of the sender in the receiver's membership table. `None`
-        /// when the sender is not recognised.
-        grant: Option<u64>,
+        status: PongStatus,
     },
     /// One verdict per counter.
     Verdicts(#[serde(with = "bounded_vec")] SmallVec<[Verdict; 1]>),
@@ -166,6 +186,36 @@ pub enum Reply {
     Handoff(HandoffReply),
     /// The segments of a [`Call::Digests`] in which the receiver's states differ.
     Differing(Vec<u16>),
+    /// To [`Call::FetchMap`]: the newest map, if there is a newer one.
+    Map(Option<Box<ClusterMap>>),
+    /// To [`Call::Join`] and [`Call::Leave`]: not by this node, which does not lead; the leader if
+    /// it knows one.
+    NotLeader(Option<NodeId>),
+}
+
+/// What a node says about itself with each ping.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PingStatus {
+    /// The cluster of its map; 0 without one.
+    pub cluster: ClusterId,
+    pub epoch: Epoch,
+    /// Its admission to that map; `None` when it is no member.
+    pub member: Option<MemberId>,
+    /// Whether it has a lease.
+    pub has_lease: bool,
+    pub complaints: Complaints,
+}
+
+/// What a node, as a voter, answers to a ping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PongStatus {
+    /// The cluster of its map; 0 without one.
+    pub cluster: ClusterId,
+    /// The newest map that it knows.
+    pub epoch: Epoch,
+    /// The newest map that it reports ([`Grants`](tidegate_ownership::grants::Grants)).
+    pub report: Epoch,
+    pub grant: Option<VoteGrant>,
 }
 
 /// Limits of one descriptor, decided as one unit by their owner.
@@ -188,9 +238,9 @@ pub struct Check {
 /// A step of a range transfer; see `docs/adr/0001-who-owns-a-key.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handoff {
-    /// The ring.
-    pub scope: Scope,
-    /// The sender's epoch of that ring.
+    /// The sender.
+    pub member: MemberId,
+    /// The sender's epoch.
     pub epoch: Epoch,
     pub step: HandoffStep,
 }

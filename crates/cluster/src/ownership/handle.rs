@@ -1,7 +1,7 @@
 //! What this node may decide now, as read by each strict decision.
 //!
 //! Written when a lease is renewed or a range changes hands, read inside the lock of each decision:
-//! one atomic load and a binary search. Lease and ranges are published as one value, because they
+//! one atomic load and a binary search, for a global key also the hashes of its home. Lease and ranges are published as one value, because they
 //! are valid only together: a lease that begins anew comes with the ranges that the node dropped,
 //! and a reader that saw it with the ranges of before would decide keys that others own.
 
@@ -11,26 +11,26 @@ use arc_swap::ArcSwap;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::units::Monotonic;
 use tidegate_ownership::Epoch;
+use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tokio::time::Instant;
 
-/// What this node may decide, per ring; cheap to clone.
+/// What this node may decide; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Ownership {
-    /// By [`Scope`].
-    rings: Arc<[ArcSwap<RingRight>; 2]>,
+    right: Arc<ArcSwap<RingRight>>,
     start: Instant,
 }
 
-/// What this node may decide of one ring, and until when.
+/// What this node may decide, and until when.
 #[derive(Clone, Debug, Default)]
 pub struct RingRight {
     pub lease_until: Monotonic,
     pub owned_ranges: Arc<OwnedRanges>,
 }
 
-/// What this node decides of one ring while it has the lease, and what it handed over.
+/// What this node decides while it has the lease, and what it handed over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedRanges {
     pub epoch: Epoch,
@@ -38,21 +38,22 @@ pub struct OwnedRanges {
     pub decides: Ranges,
     /// The ranges that were handed over, and to which node.
     pub transferred: Vec<(Ranges, NodeId)>,
+    /// Which global keys are decided in this region.
+    pub homes: Homes,
 }
 
 impl Ownership {
     /// A node that decides nothing yet.
     pub fn new() -> Self {
-        Self { rings: Arc::default(), start: Instant::now() }
+        Self { right: Arc::default(), start: Instant::now() }
     }
 
     /// A node without a cluster: it decides everything, without a lease.
     pub fn standalone() -> Self {
         let ownership = Self::new();
-        for scope in [Scope::Region, Scope::Global] {
-            let owned_ranges = OwnedRanges { decides: Ranges::all(), ..OwnedRanges::default() };
-            ownership.publish(scope, Monotonic::NEVER, owned_ranges);
-        }
+        let homes = Homes::new(String::new(), Vec::new());
+        let owned_ranges = OwnedRanges { decides: Ranges::all(), homes, ..OwnedRanges::default() };
+        ownership.publish(Monotonic::NEVER, owned_ranges);
         ownership
     }
 
@@ -60,13 +61,16 @@ impl Ownership {
     /// inside the lock under which the decision is made: after a freeze every lock is taken once,
     /// which waits for all decisions that were made before it.
     pub fn decides(&self, scope: Scope, token: u64) -> bool {
-        let right = self.rings[scope as usize].load();
-        self.is_before(right.lease_until) && right.owned_ranges.decides.contains(token)
+        let right = self.right.load();
+        let OwnedRanges { decides, homes, .. } = &*right.owned_ranges;
+        self.is_before(right.lease_until)
+            && decides.contains(token)
+            && (scope == Scope::Region || homes.is_here(token))
     }
 
-    /// Whether a quorum recognises this node.
-    pub fn has_lease(&self, scope: Scope) -> bool {
-        self.is_before(self.rings[scope as usize].load().lease_until)
+    /// Whether a majority of the voters grants this node a lease.
+    pub fn has_lease(&self) -> bool {
+        self.is_before(self.right.load().lease_until)
     }
 
     fn is_before(&self, until: Monotonic) -> bool {
@@ -75,34 +79,34 @@ impl Ownership {
     }
 
     /// The node that this node handed the key at `token` to.
-    pub fn transferred_to(&self, scope: Scope, token: u64) -> Option<NodeId> {
-        let right = self.rings[scope as usize].load();
+    pub fn transferred_to(&self, token: u64) -> Option<NodeId> {
+        let right = self.right.load();
         let mut transferred = right.owned_ranges.transferred.iter();
         transferred.find(|(ranges, _)| ranges.contains(token)).map(|(_, to)| to.clone())
     }
 
-    pub fn owned_ranges(&self, scope: Scope) -> Arc<OwnedRanges> {
-        Arc::clone(&self.rings[scope as usize].load().owned_ranges)
+    pub fn owned_ranges(&self) -> Arc<OwnedRanges> {
+        Arc::clone(&self.right.load().owned_ranges)
     }
 
     /// The lease and the ranges as one value.
-    pub fn right(&self, scope: Scope) -> Arc<RingRight> {
-        self.rings[scope as usize].load_full()
+    pub fn right(&self) -> Arc<RingRight> {
+        self.right.load_full()
     }
 
     /// Publishes a lease together with the ranges that are held under it. Only one thread at a time
     /// may publish.
-    pub fn publish(&self, scope: Scope, lease_until: Monotonic, owned_ranges: OwnedRanges) {
+    pub fn publish(&self, lease_until: Monotonic, owned_ranges: OwnedRanges) {
         let owned_ranges = Arc::new(owned_ranges);
-        self.rings[scope as usize].store(Arc::new(RingRight { lease_until, owned_ranges }));
+        self.right.store(Arc::new(RingRight { lease_until, owned_ranges }));
     }
 
     /// Publishes another end of the lease; the ranges stay.
-    pub fn renew(&self, scope: Scope, lease_until: Monotonic) {
-        let right = self.right(scope);
+    pub fn renew(&self, lease_until: Monotonic) {
+        let right = self.right();
         if right.lease_until != lease_until {
             let owned_ranges = Arc::clone(&right.owned_ranges);
-            self.rings[scope as usize].store(Arc::new(RingRight { lease_until, owned_ranges }));
+            self.right.store(Arc::new(RingRight { lease_until, owned_ranges }));
         }
     }
 
@@ -137,19 +141,19 @@ mod tests {
         let ownership = Ownership::new();
         let all = OwnedRanges { decides: Ranges::all(), ..OwnedRanges::default() };
         let is_done = AtomicBool::new(false);
-        ownership.publish(Scope::Region, Monotonic::START, all.clone());
+        ownership.publish(Monotonic::START, all.clone());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     assert!(!ownership.decides(Scope::Region, 7));
-                    let right = ownership.right(Scope::Region);
+                    let right = ownership.right();
                     let has_all = right.owned_ranges.decides == Ranges::all();
                     assert_ne!(right.lease_until == Monotonic::NEVER, has_all);
                 }
             });
             for _ in 0..ROUNDS {
-                ownership.publish(Scope::Region, Monotonic::NEVER, OwnedRanges::default());
-                ownership.publish(Scope::Region, Monotonic::START, all.clone());
+                ownership.publish(Monotonic::NEVER, OwnedRanges::default());
+                ownership.publish(Monotonic::START, all.clone());
             }
             is_done.store(true, Ordering::Relaxed);
         });
@@ -159,9 +163,9 @@ mod tests {
     fn a_renewed_lease_keeps_the_ranges() {
         let ownership = Ownership::standalone();
         assert!(ownership.decides(Scope::Global, 7));
-        ownership.renew(Scope::Global, Monotonic::START);
-        assert!(!ownership.decides(Scope::Global, 7) && ownership.decides(Scope::Region, 7));
-        ownership.renew(Scope::Global, Monotonic::NEVER);
+        ownership.renew(Monotonic::START);
+        assert!(!ownership.decides(Scope::Global, 7) && !ownership.decides(Scope::Region, 7));
+        ownership.renew(Monotonic::NEVER);
         assert!(ownership.decides(Scope::Global, 7));
     }
 }

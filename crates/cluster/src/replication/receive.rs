@@ -14,7 +14,6 @@
 //! expires too early would be dropped while it still counts.
 
 use tidegate_limiter::engine::State;
-use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::{DRAIN_MAX, WINDOW_MAX};
 use tidegate_limiter::store::{KeyHash, MergeOutcome, StoredCounter};
 use tidegate_limiter::units::{Span, Timestamp};
@@ -47,7 +46,7 @@ impl Replicator {
         let mut holds_all = true;
         for StateEntry { key, state, expires } in entries {
             let is_plausible = is_plausible(key, &state, expires, now, ahead_max);
-            if !may_hold(member, key, &topology) || !is_plausible {
+            if !may_hold(member, &topology) || !is_plausible {
                 count(&self.counters.refused, 1);
                 holds_all = false;
                 continue;
@@ -66,12 +65,9 @@ impl Replicator {
     }
 }
 
-/// Whether a member may hold this key: it is on the key's ring, or was before it began to leave.
-fn may_hold(member: &Member, key: KeyHash, topology: &Topology) -> bool {
-    match key.scope() {
-        Scope::Region => member.region == topology.region,
-        Scope::Global => true,
-    }
+/// Whether a member may hold strict keys of this region.
+fn may_hold(member: &Member, topology: &Topology) -> bool {
+    member.region == topology.region
 }
 
 /// Whether an honest node whose clock is at most `ahead_max` ahead could send this state at `now`.

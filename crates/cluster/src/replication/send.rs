@@ -2,14 +2,14 @@
 //! peers; what a handoff needs of it; and `durability: replicated`, where a verdict waits for one
 //! copy of its counters.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tidegate_limiter::engine::Verdict;
-use tidegate_limiter::policy::{Durability, Scope};
+use tidegate_limiter::policy::Durability;
 use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::NodeId;
@@ -64,11 +64,11 @@ pub fn awaits_confirm(durability: Durability, hits: Hits, verdicts: &[Verdict]) 
 // === handoff ===
 
 impl Replicator {
-    /// From now on `to` also receives every change of strict keys in `ranges` of the ring of
-    /// `scope`. Replaces an earlier subscription of `to` on that ring.
-    pub fn subscribe(&self, scope: Scope, to: NodeId, ranges: Ranges) {
+    /// From now on `to` also receives every change of strict keys in `ranges`. Replaces an earlier
+    /// subscription of `to`.
+    pub fn subscribe(&self, to: NodeId, ranges: Ranges) {
         let mut subscribers = self.subscribers.lock();
-        subscribers.0[scope as usize].insert(to, Subscription { ranges, has_refused: false });
+        subscribers.0.insert(to, Subscription { ranges, has_refused: false });
         if self.options.replicas == 0 {
             self.store.set_replicated(true);
         }
@@ -76,16 +76,16 @@ impl Replicator {
 
     /// Whether `to` did not merge a state of the ranges that it subscribes to, since the
     /// subscription began: its store is full, or the clocks of both nodes are too far apart.
-    pub fn has_refused(&self, scope: Scope, to: &NodeId) -> bool {
+    pub fn has_refused(&self, to: &NodeId) -> bool {
         let subscribers = self.subscribers.lock();
-        subscribers.0[scope as usize].get(to).is_some_and(|subscription| subscription.has_refused)
+        subscribers.0.get(to).is_some_and(|subscription| subscription.has_refused)
     }
 
     /// Ends a subscription.
-    pub fn unsubscribe(&self, scope: Scope, to: &NodeId) {
+    pub fn unsubscribe(&self, to: &NodeId) {
         let mut subscribers = self.subscribers.lock();
-        subscribers.0[scope as usize].remove(to);
-        if self.options.replicas == 0 && subscribers.0.iter().all(BTreeMap::is_empty) {
+        subscribers.0.remove(to);
+        if self.options.replicas == 0 && subscribers.0.is_empty() {
             self.store.set_replicated(false);
         }
     }
@@ -320,7 +320,7 @@ impl Replicator {
     pub async fn confirm(&self, keys: &[KeyHash], hits: Hits, deadline: Duration) -> bool {
         let Some(first) = keys.first() else { return true };
         let targets = self.targets();
-        if !targets.has_others(*first) {
+        if !targets.has_others() {
             return true;
         }
         let is_confirmed = self.confirm_by(keys, hits, &targets.confirming(*first), deadline).await;

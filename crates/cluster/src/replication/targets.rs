@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::KeyHash;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
@@ -32,7 +31,7 @@ pub(super) struct Targets {
 }
 
 /// Lists by ring (whether it is the global one) and arc.
-type Cache = Mutex<BTreeMap<(bool, usize), Arc<[NodeId]>>>;
+type Cache = Mutex<BTreeMap<usize, Arc<[NodeId]>>>;
 
 impl Targets {
     pub(super) fn new(
@@ -62,7 +61,7 @@ impl Targets {
         if self.replicas > 0 {
             return self.replicas(key);
         }
-        let Some(ring) = self.topology.ring(key.scope()) else { return Arc::default() };
+        let Some(ring) = self.topology.ring() else { return Arc::default() };
         self.others(ring, key).take(1).cloned().collect()
     }
 
@@ -75,10 +74,8 @@ impl Targets {
     }
 
     /// Whether the key's ring has any node beside this one.
-    pub(super) fn has_others(&self, key: KeyHash) -> bool {
-        self.topology
-            .ring(key.scope())
-            .is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))
+    pub(super) fn has_others(&self) -> bool {
+        self.topology.ring().is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))
     }
 
     fn cached(
@@ -87,9 +84,8 @@ impl Targets {
         key: KeyHash,
         list: impl FnOnce(&Ring) -> Arc<[NodeId]>,
     ) -> Arc<[NodeId]> {
-        let Some(ring) = self.topology.ring(key.scope()) else { return Arc::default() };
-        let arc = (key.scope() == Scope::Global, ring.arc(key.token));
-        cache.lock().entry(arc).or_insert_with(|| list(ring)).clone()
+        let Some(ring) = self.topology.ring() else { return Arc::default() };
+        cache.lock().entry(ring.arc(key.token)).or_insert_with(|| list(ring)).clone()
     }
 
     /// The reachable other nodes on the ring, in the order in which they should hold copies.
@@ -99,12 +95,11 @@ impl Targets {
     }
 }
 
-/// Peers that receive every change of some ranges: their next owners, during a handoff. By
-/// [`Scope`].
+/// Peers that receive every change of some ranges: their next owners, during a handoff.
 ///
-/// **Bound:** two subscriptions per member, one per ring.
+/// **Bound:** one subscription per member.
 #[derive(Debug, Default)]
-pub(super) struct Subscribers(pub(super) [BTreeMap<NodeId, Subscription>; 2]);
+pub(super) struct Subscribers(pub(super) BTreeMap<NodeId, Subscription>);
 
 #[derive(Debug, Default)]
 pub(super) struct Subscription {
@@ -116,31 +111,26 @@ pub(super) struct Subscription {
 impl Subscribers {
     /// The subscribers of a key.
     pub(super) fn of(&self, key: KeyHash) -> impl Iterator<Item = &NodeId> {
-        let subscriptions = self.0[key.scope() as usize].iter();
-        subscriptions
-            .filter(move |(_, subscription)| subscription.ranges.contains(key.token))
-            .map(|(to, _)| to)
+        let is_subscribed =
+            move |(_, subscription): &(_, &Subscription)| subscription.ranges.contains(key.token);
+        self.0.iter().filter(is_subscribed).map(|(to, _)| to)
     }
 
     /// Whether `to` subscribes to any range.
     pub(super) fn has(&self, to: &NodeId) -> bool {
-        self.0.iter().any(|subscriptions| subscriptions.contains_key(to))
+        self.0.contains_key(to)
     }
 
     /// `to` did not merge some of the states of these keys.
     pub(super) fn refused(&mut self, to: &NodeId, keys: &[KeyHash]) {
-        for (scope, subscriptions) in [Scope::Region, Scope::Global].into_iter().zip(&mut self.0) {
-            let Some(subscription) = subscriptions.get_mut(to) else { continue };
-            let ranges = &subscription.ranges;
-            subscription.has_refused |=
-                keys.iter().any(|key| key.scope() == scope && ranges.contains(key.token));
+        if let Some(Subscription { ranges, has_refused }) = self.0.get_mut(to) {
+            *has_refused |= keys.iter().any(|key| ranges.contains(key.token));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate_ownership::VoterSet;
     use tidegate_ownership::identity::Generation;
     use tidegate_ownership::membership::{Member, MemberState, View};
     use tidegate_ownership::ranges::Range;
@@ -167,7 +157,6 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            voter_set: VoterSet::default(),
         };
         let view = View::new(nodes.iter().map(member));
         let region = view.get(&id(me)).expect("a member").region.clone();
@@ -203,7 +192,7 @@ mod tests {
             assert_eq!(replicas, [id("b"), id("c")]);
         }
         let none = targets("a", &THREE, &[], 0);
-        assert!(keys().all(|key| none.replicas(key).is_empty() && none.has_others(key)));
+        assert!(keys().all(|key| none.replicas(key).is_empty()) && none.has_others());
     }
 
     #[test]
@@ -217,7 +206,7 @@ mod tests {
         assert!(global.into_iter().any(|key| *targets.replicas(key) == [id("c")]));
         let alone = [("a", "eu", "1"), ("c", "us", "2")];
         let alone = self::targets("a", &alone, &[], 1);
-        assert!(keys().all(|key| alone.replicas(key).is_empty() && !alone.has_others(key)));
+        assert!(keys().all(|key| alone.replicas(key).is_empty()) && !alone.has_others());
     }
 
     #[test]
@@ -235,33 +224,23 @@ mod tests {
             let ranges = Ranges::of([Range { first, last }]);
             Subscription { ranges, has_refused: false }
         };
-        let (region, global) = (16, 16 | 0b10);
+        let key = |token| KeyHash { token, tag: 16 };
         let mut subscribers = Subscribers::default();
-        subscribers.0[Scope::Region as usize].insert(id("b"), subscription(0, 5));
-        subscribers.0[Scope::Region as usize].insert(id("b"), subscription(10, 20));
-        subscribers.0[Scope::Global as usize].insert(id("c"), subscription(10, 20));
-        let of = |subscribers: &Subscribers, token, tag| -> Vec<NodeId> {
-            subscribers.of(KeyHash { token, tag }).cloned().collect()
+        subscribers.0.insert(id("b"), subscription(0, 5));
+        subscribers.0.insert(id("b"), subscription(10, 20));
+        subscribers.0.insert(id("c"), subscription(18, 30));
+        let of = |subscribers: &Subscribers, token| -> Vec<NodeId> {
+            subscribers.of(key(token)).cloned().collect()
         };
-        assert_eq!(of(&subscribers, 15, region), [id("b")]);
-        assert_eq!(of(&subscribers, 15, global), [id("c")]);
-        assert!(of(&subscribers, 3, region).is_empty(), "the second call replaced the first");
-        let has_refused = |subscribers: &Subscribers, scope: Scope| {
-            subscribers.0[scope as usize].values().any(|subscription| subscription.has_refused)
-        };
-        for token in [3, 15] {
-            subscribers.refused(&id("b"), &[KeyHash { token, tag: global }]);
-            assert!(!has_refused(&subscribers, Scope::Region), "a key of the other ring");
-        }
-        subscribers.refused(&id("b"), &[KeyHash { token: 3, tag: region }]);
-        assert!(!has_refused(&subscribers, Scope::Region), "a key of another range");
-        subscribers.refused(&id("b"), &[3, 15].map(|token| KeyHash { token, tag: region }));
-        assert!(has_refused(&subscribers, Scope::Region));
-        assert!(!has_refused(&subscribers, Scope::Global), "another subscriber");
-        subscribers.0[Scope::Global as usize].remove(&id("b"));
-        assert_eq!(of(&subscribers, 15, region), [id("b")]);
-        subscribers.0[Scope::Region as usize].remove(&id("b"));
-        subscribers.0[Scope::Global as usize].remove(&id("c"));
-        assert!(subscribers.0.iter().all(BTreeMap::is_empty));
+        assert_eq!(of(&subscribers, 15), [id("b")]);
+        assert_eq!(of(&subscribers, 18), [id("b"), id("c")]);
+        assert!(of(&subscribers, 3).is_empty(), "the second call replaced the first");
+        let has_refused = |subscribers: &Subscribers, to: &str| subscribers.0[&id(to)].has_refused;
+        subscribers.refused(&id("b"), &[key(3)]);
+        assert!(!has_refused(&subscribers, "b"), "a key of another range");
+        subscribers.refused(&id("b"), &[3, 15].map(key));
+        assert!(has_refused(&subscribers, "b") && !has_refused(&subscribers, "c"));
+        subscribers.0.remove(&id("b"));
+        assert!(of(&subscribers, 15).is_empty() && subscribers.has(&id("c")));
     }
 }

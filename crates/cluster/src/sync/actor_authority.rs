@@ -92,7 +92,6 @@ mod tests {
     use crdts::VClock;
     use tidegate_limiter::engine::AHEAD_MAX;
     use tidegate_limiter::engine::delta::DeltaSlice;
-    use tidegate_ownership::VoterSet;
     use tidegate_ownership::identity::{Generation, node_actor};
     use tidegate_ownership::membership::{Member, MemberState, View};
 
@@ -120,7 +119,6 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
-            voter_set: VoterSet::default(),
         };
         let members = [member("a", "eu"), member("b", "eu"), member("c", "eu"), member("x", "us")];
         Topology::new(id("a"), "eu".into(), View::new(members), 64)

@@ -1,55 +1,62 @@
-//! A cluster as one value: the state machines of every node, and the messages in flight.
+//! A cluster as one value: the committed maps, the state machines of every node, and the messages
+//! in flight.
 //!
-//! The state machines are driven as a node drives them. Whether a message is delivered at once,
-//! late, twice or never is an argument of each event.
+//! The state machines are driven as a node drives them. The consensus engine is what it promises: a
+//! sequence of maps, of which each node knows a prefix. What the next map is, when it is committed
+//! and when a node learns it are events, so a member may be evicted at any moment, however alive.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tidegate_limiter::units::Span;
-use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState, Voters};
+use tidegate_ownership::grants::{Grants, hold};
+use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
-    EntryId, Epoch, HandoffReply, LiveMember, MembershipTable, Monotonic, Quorum, RingMember,
-    RingMembers, RingOwnership, TransferStep,
+    ClusterMap, Epoch, HandoffReply, Identity, MemberId, Monotonic, QuorumRule, RingMembers,
+    RingOwnership, TransferStep, VoteGrant,
 };
 
-/// Ticks for which a grant is valid.
+/// Ticks of true time for which a grant is valid on a clock of the right speed.
 pub(crate) const LEASE: u64 = 2;
+/// Ticks after which every grant has expired by every clock.
+pub(crate) const EXPIRED: u64 = 3;
+/// A clock advances by its speed at each tick: a tenth too slow, right, or a tenth too fast.
+pub(crate) const SPEEDS: [u64; 3] = [9, 10, 11];
+const LEASE_SPAN: Span = Span::from_nanos(LEASE * 10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cluster {
     pub(crate) now: u64,
     pub(crate) arcs: usize,
+    /// The committed maps, oldest first.
+    pub(crate) maps: Vec<Arc<ClusterMap>>,
     pub(crate) nodes: Vec<Node>,
     /// Unordered: any may arrive next.
     pub(crate) flying: Vec<Flight>,
+    /// Since when majorities have reported the joint phase that is in progress.
+    joint_since: Option<u64>,
     /// Whether any release was refused, so that its ranges returned.
     pub(crate) has_rolled_back: bool,
 }
 
-/// One member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
-    pub(crate) generation: u64,
+    pub(crate) identity: Identity,
+    start: u64,
+    speed: u64,
+    /// Index of the newest map that is on its disk.
+    saved: usize,
     /// `None` while it is down.
     pub(crate) machines: Option<Arc<Machines>>,
 }
 
-/// The state of one node.
+/// The state of one process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Machines {
-    pub(crate) table: MembershipTable,
     pub(crate) ring: RingOwnership,
-    started_at: u64,
-    /// What gossip last reported of each node.
-    pub(crate) view: Vec<Option<Metadata>>,
-}
-
-/// A live member, as reported by gossip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Metadata {
-    pub(crate) generation: u64,
-    pub(crate) is_up: bool,
+    grants: Grants,
 }
 
 /// What the network does to one exchange.
@@ -63,62 +70,108 @@ pub(crate) enum Delivery {
     ReplyDelayed,
 }
 
-/// A message in flight. A reply reaches only the incarnation that sent the request.
+/// A change of the map, committed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Change {
+    Admit(usize),
+    Evict(usize),
+    Drain(usize),
+    /// Begins a joint phase, in which the second votes in the place of the first.
+    Replace(usize, usize),
+    EndJoint,
+}
+
+/// A message in flight. A reply reaches only the process that sent the request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Flight {
-    Pong { from: usize, to: usize, to_generation: u64, pong: Pong },
-    Ready { from: usize, to: usize, to_generation: u64, epoch: Epoch, reply: HandoffReply },
-    Release { from: usize, generation: u64, to: usize, epoch: Epoch, number: u64, ranges: Ranges },
-    Released { from: usize, to: usize, to_generation: u64, number: u64, reply: HandoffReply },
+    Pong {
+        to: usize,
+        start: u64,
+        pong: Pong,
+    },
+    Ready {
+        from: usize,
+        to: usize,
+        start: u64,
+        epoch: Epoch,
+        reply: HandoffReply,
+    },
+    Release {
+        from: usize,
+        start: u64,
+        member: MemberId,
+        to: usize,
+        epoch: Epoch,
+        number: u64,
+        ranges: Ranges,
+    },
+    Released {
+        from: usize,
+        to: usize,
+        start: u64,
+        number: u64,
+        reply: HandoffReply,
+    },
 }
 
 /// The answer to a ping.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pong {
+    voter: Identity,
     sent: Monotonic,
-    epoch: Option<Epoch>,
-    grant: Option<EntryId>,
+    report: Epoch,
+    grant: Option<VoteGrant>,
 }
 
 impl Cluster {
-    /// `nodes` nodes that start now and recognise each other, on a ring of `arcs` arcs.
-    pub(crate) fn start(nodes: usize, arcs: usize) -> Self {
-        let down = Node { generation: 0, machines: None };
+    /// `nodes` nodes that start now; the first three vote, and `members` of them are members. Their
+    /// clocks run at `speeds`.
+    pub(crate) fn start(nodes: usize, members: usize, arcs: usize, speeds: &[u64]) -> Self {
+        let node = |index: usize| Node {
+            identity: Identity { node: id(index), birth: 1 },
+            start: 0,
+            speed: speeds[index % speeds.len()],
+            saved: 0,
+            machines: None,
+        };
         let mut cluster = Self {
             now: 10,
             arcs,
-            nodes: vec![down; nodes],
+            maps: Vec::new(),
+            nodes: (0..nodes).map(node).collect(),
             flying: Vec::new(),
+            joint_since: None,
             has_rolled_back: false,
         };
-        for node in 0..nodes {
-            cluster.rejoin(node);
+        let voters = Voters::of((0..3).map(|index| cluster.nodes[index].identity.clone()));
+        let (cluster_id, epoch) = (ClusterId(1), Epoch(1));
+        let first = ClusterMap { cluster: cluster_id, epoch, voters, ..ClusterMap::default() };
+        cluster.maps.push(Arc::new(first));
+        for index in 0..nodes {
+            cluster.restart(index, true);
         }
-        for node in 0..nodes {
-            for other in 0..nodes {
-                cluster.gossip(node, other, cluster.metadata(other));
-            }
+        for index in 0..members {
+            cluster.commit(Change::Admit(index));
         }
         cluster
     }
 
-    /// The same, after every node has claimed its arcs.
-    pub(crate) fn settled(nodes: usize, arcs: usize) -> Self {
-        let mut cluster = Self::start(nodes, arcs);
+    /// The same, after every member has claimed its arcs.
+    pub(crate) fn settled(nodes: usize, members: usize, arcs: usize, speeds: &[u64]) -> Self {
+        let mut cluster = Self::start(nodes, members, arcs, speeds);
         cluster.settle();
         cluster
     }
 
-    /// Lets time pass without faults until every node decides its arcs.
+    /// Lets time pass without faults until every member decides its arcs.
     pub(crate) fn settle(&mut self) {
         self.flying.clear();
-        for _ in 0..6 * LEASE {
+        self.now += EXPIRED;
+        for node in 0..self.nodes.len() {
+            self.learn(node);
+        }
+        for _ in 0..4 * EXPIRED {
             self.pass(|_, _| true);
-            for (node, other) in self.pairs() {
-                if self.is_up(node) {
-                    self.gossip(node, other, self.metadata(other));
-                }
-            }
             for _ in 0..6 {
                 for (node, other) in self.pairs() {
                     self.step(node, other, Delivery::Immediate);
@@ -127,12 +180,11 @@ impl Cluster {
         }
     }
 
-    /// A tick: grants expire, members are evicted, and pairs that reach each other ping.
+    // === events ===
+
+    /// A tick, at which pairs that reach each other ping.
     pub(crate) fn pass(&mut self, reach: impl Fn(usize, usize) -> bool) {
-        self.now += 1;
-        for node in 0..self.nodes.len() {
-            self.evict(node);
-        }
+        self.wait();
         for (node, other) in self.pairs() {
             if reach(node, other) {
                 self.ping(node, other, Delivery::Immediate);
@@ -152,109 +204,144 @@ impl Cluster {
         self.nodes[node].machines = None;
     }
 
-    /// Restarts `node`, which learns all live members.
-    pub(crate) fn rejoin(&mut self, node: usize) {
-        let generation = self.nodes[node].generation + 1;
-        let (me, now) = (id(node), monotonic(self.now));
-        let machines = Machines {
-            table: MembershipTable::new(me.clone(), LEASE_SPAN),
-            ring: RingOwnership::new(me, LEASE_SPAN),
-            started_at: self.now,
-            view: self.all_metadata(),
+    /// Starts a process of `node`, with its disk or under a new birth.
+    pub(crate) fn restart(&mut self, node: usize, has_disk: bool) {
+        let now = self.clock(node);
+        let restarted = &mut self.nodes[node];
+        restarted.start += 1;
+        if !has_disk {
+            restarted.identity.birth += 1;
+            restarted.saved = 0;
+        }
+        let (identity, start) = (restarted.identity.clone(), restarted.start);
+        let ring = RingOwnership::new(identity, start, LEASE_SPAN, QuorumRule::Majority);
+        restarted.machines =
+            Some(Arc::new(Machines { ring, grants: Grants::new(now, LEASE_SPAN) }));
+        self.follow(node);
+    }
+
+    /// `node` learns and saves the newest map.
+    pub(crate) fn learn(&mut self, node: usize) {
+        if self.is_up(node) {
+            self.nodes[node].saved = self.maps.len() - 1;
+            self.follow(node);
+        }
+    }
+
+    /// Commits a change if it is possible now; returns whether it is.
+    pub(crate) fn commit(&mut self, change: Change) -> bool {
+        let before = &self.maps[self.maps.len() - 1];
+        let mut next = ClusterMap::clone(before);
+        next.epoch = before.epoch.next();
+        match change {
+            Change::Admit(node) if self.is_up(node) && !self.is_member(node) => {
+                let node = &self.nodes[node];
+                next.last_member.0 += 1;
+                next.members.retain(|member| member.identity.node != node.identity.node);
+                next.members.push(MapMember {
+                    id: next.last_member,
+                    identity: node.identity.clone(),
+                    start: node.start,
+                    addr: ([127, 0, 0, 1], 1).into(),
+                    zone: String::new(),
+                    state: MapState::Up,
+                });
+                next.members.sort_by(|a, b| a.identity.node.cmp(&b.identity.node));
+            }
+            Change::Evict(node) | Change::Drain(node) => {
+                let to =
+                    if let Change::Evict(_) = change { MapState::Down } else { MapState::Draining };
+                let name = id(node);
+                let of_node = |member: &&mut MapMember| member.identity.node == name;
+                let Some(member) = next.members.iter_mut().find(of_node) else { return false };
+                if member.state >= to {
+                    return false;
+                }
+                member.state = to;
+            }
+            Change::Replace(gone, by) => {
+                let by = &self.nodes[by].identity;
+                if next.voters.are_joint() || next.voters.contains(by) {
+                    return false;
+                }
+                let of_node = |voter: &Identity| voter.node == id(gone);
+                let Some(at) = next.voters.current.iter().position(of_node) else { return false };
+                next.voters.replaced.clone_from(&next.voters.current);
+                next.voters.current[at] = by.clone();
+                next.voters.current.sort();
+                next.voters.changed_at = next.epoch;
+                self.joint_since = None;
+            }
+            Change::EndJoint if self.may_end_joint() => next.voters.replaced.clear(),
+            Change::Admit(_) | Change::EndJoint => return false,
+        }
+        self.maps.push(Arc::new(next));
+        true
+    }
+
+    /// The autopilot's rule, on the fastest clock.
+    fn may_end_joint(&mut self) -> bool {
+        let newest = &self.maps[self.maps.len() - 1];
+        let reported = |voter: &Identity| {
+            let node = self.nodes.iter().find(|node| node.identity == *voter);
+            let machines = node.and_then(|node| node.machines.as_deref());
+            machines.is_some_and(|machines| machines.grants.reported() >= newest.voters.changed_at)
         };
-        self.nodes[node] = Node { generation, machines: Some(Arc::new(machines)) };
-        let metadata = self.metadata(node);
-        self.change(node, |machines, all| {
-            machines.view[node] = metadata;
-            machines.update_table(now, all);
-        });
-    }
-
-    pub(crate) fn drain(&mut self, node: usize) {
-        let now = monotonic(self.now);
-        self.change(node, |machines, all| {
-            if let Some(metadata) = &mut machines.view[node] {
-                metadata.is_up = false;
-            }
-            machines.update_table(now, all);
-        });
-    }
-
-    /// Gossip reports `other` to `node`; `None` if it is dead.
-    pub(crate) fn gossip(&mut self, node: usize, other: usize, metadata: Option<Metadata>) {
-        let now = monotonic(self.now);
-        self.change(node, |machines, all| {
-            machines.view[other] = metadata;
-            machines.update_table(now, all);
-        });
-    }
-
-    /// `node` evicts members whose last grant has expired.
-    pub(crate) fn evict(&mut self, node: usize) {
-        let now = monotonic(self.now);
-        self.change(node, |machines, all| {
-            if machines.table.evict(now) {
-                machines.follow(all);
-            }
-        });
+        if !newest.voters.are_joint() || !newest.voters.is_majority(reported) {
+            return false;
+        }
+        let since = *self.joint_since.get_or_insert(self.now);
+        (self.now - since) * SPEEDS[2] >= hold(LEASE_SPAN).as_nanos()
     }
 
     /// `node` renews its lease and claims ranges.
     pub(crate) fn tick(&mut self, node: usize) {
-        let now = monotonic(self.now);
-        self.change(node, |machines, _| machines.ring.tick(now));
+        let (now, map) = (self.clock(node), self.known(node).clone());
+        let identity = self.nodes[node].identity.clone();
+        self.change(node, |machines| {
+            let report = machines.grants.report(now, &map);
+            machines.ring.report_received(&identity, report);
+            machines.ring.tick(now);
+        });
     }
 
     pub(crate) fn ping(&mut self, node: usize, other: usize, delivery: Delivery) {
-        let (now, generation) = (self.now, self.nodes[node].generation);
-        let Some(epoch) = self.ring(node).map(RingOwnership::epoch) else { return };
-        let granting = Generation(self.nodes[other].generation);
-        let Some(pong) = self.change(other, |machines, _| {
-            machines.ring.observe_epoch(epoch);
-            let serial = machines.table.grant(monotonic(now), &id(node), Generation(generation));
-            Pong {
-                sent: monotonic(now),
-                epoch: (now - machines.started_at >= LEASE).then(|| machines.ring.epoch()),
-                grant: serial.map(|serial| EntryId { generation: granting, serial }),
-            }
-        }) else {
-            return;
-        };
-        let flight = Flight::Pong { from: other, to: node, to_generation: generation, pong };
-        self.reply(flight, delivery);
+        let Some(member) = self.ring(node).map(RingOwnership::own_id) else { return };
+        let (sent, received) = (self.clock(node), self.clock(other));
+        let (voter, map) = (self.nodes[other].identity.clone(), self.known(other).clone());
+        let pong = self.change(other, |machines| {
+            let grant = member.and_then(|id| machines.grants.grant(received, id, &map));
+            let report = machines.grants.report(received, &map);
+            Pong { voter, sent, report, grant }
+        });
+        let Some(pong) = pong else { return };
+        self.reply(Flight::Pong { to: node, start: self.nodes[node].start, pong }, delivery);
     }
 
     /// `node` takes the next step of its transfer to `other`. Returns whether there was one.
     pub(crate) fn step(&mut self, node: usize, other: usize, delivery: Delivery) -> bool {
-        let (now, generation) = (monotonic(self.now), self.nodes[node].generation);
-        let step =
-            self.change(node, |machines, _| machines.ring.next_step(&id(other), now)).flatten();
-        let Some(epoch) = self.ring(node).map(RingOwnership::epoch) else { return false };
-        let ours = (node, generation);
-        match step {
-            None => return false,
-            Some(TransferStep::Offer(epoch)) => {
-                let Some(reply) = self
-                    .change(other, |machines, _| machines.ring.offer_received(&id(node), epoch))
-                else {
-                    return true;
-                };
-                let (to, to_generation) = ours;
-                self.reply(
-                    Flight::Ready { from: other, to, to_generation, epoch, reply },
-                    delivery,
-                );
+        let (now, start) = (self.clock(node), self.nodes[node].start);
+        let step = self.change(node, |machines| machines.ring.next_step(&id(other), now)).flatten();
+        let Some(ring) = self.ring(node) else { return false };
+        let (epoch, member) = (ring.epoch(), ring.own_id());
+        match (step, member) {
+            (None, _) | (_, None) => return false,
+            (Some(TransferStep::Offer(epoch)), _) => {
+                let Some(ring) = self.ring(other) else { return true };
+                let reply = ring.offer_received(&id(node), epoch);
+                let ready = Flight::Ready { from: other, to: node, start, epoch, reply };
+                self.reply(ready, delivery);
             }
-            Some(TransferStep::Copy { .. }) => {
-                self.change(node, |machines, _| machines.ring.copied(&id(other), epoch));
+            (Some(TransferStep::Copy { .. }), _) => {
+                self.change(node, |machines| machines.ring.copied(&id(other), epoch));
             }
-            Some(TransferStep::Flush) => {
+            (Some(TransferStep::Flush), _) => {
                 let is_done = delivery == Delivery::Immediate;
-                self.change(node, |machines, _| machines.ring.flushed(&id(other), epoch, is_done));
+                self.change(node, |machines| machines.ring.flushed(&id(other), epoch, is_done));
             }
-            Some(TransferStep::Release { epoch, number, ranges }) => {
+            (Some(TransferStep::Release { epoch, number, ranges }), Some(member)) => {
                 let (from, to) = (node, other);
-                let flight = Flight::Release { from, generation, to, epoch, number, ranges };
+                let flight = Flight::Release { from, start, member, to, epoch, number, ranges };
                 if delivery == Delivery::RequestDelayed {
                     self.send(flight);
                 } else {
@@ -283,13 +370,14 @@ impl Cluster {
     }
 
     pub(crate) fn has_lease(&self, node: usize) -> bool {
-        let lease_state = self.ring(node).map(RingOwnership::lease_state);
-        lease_state.is_some_and(|state| monotonic(self.now) < state.until())
+        self.ring(node).is_some_and(|ring| self.clock(node) < ring.lease_until())
     }
 
-    /// The owner of `arc` while the nodes for which `is_up` is true are up.
-    pub(crate) fn owner(&self, arc: usize, is_up: impl Fn(usize) -> bool) -> Option<usize> {
-        owner(self.nodes.len(), arc, is_up)
+    /// The owner of `arc` on the ring of the newest map.
+    pub(crate) fn owner(&self, arc: usize) -> Option<usize> {
+        let newest = &self.maps[self.maps.len() - 1];
+        let up: BTreeSet<usize> = (0..self.nodes.len()).filter(|n| is_up_in(newest, *n)).collect();
+        owner(&up, self.nodes.len(), arc)
     }
 
     pub(crate) fn ring(&self, node: usize) -> Option<&RingOwnership> {
@@ -300,11 +388,18 @@ impl Cluster {
         self.nodes[node].machines.is_some()
     }
 
-    /// The metadata that `node` publishes.
-    pub(crate) fn metadata(&self, node: usize) -> Option<Metadata> {
-        let machines = self.nodes[node].machines.as_deref()?;
-        let is_up = machines.view[node].is_none_or(|own| own.is_up);
-        Some(Metadata { generation: self.nodes[node].generation, is_up })
+    /// Whether the newest map has this process of the node.
+    pub(crate) fn is_member(&self, node: usize) -> bool {
+        let newest = &self.maps[self.maps.len() - 1];
+        let (node, state) = (&self.nodes[node], MapState::Down);
+        newest.get(&node.identity.node).is_some_and(|member| {
+            member.identity == node.identity && member.start == node.start && member.state != state
+        })
+    }
+
+    /// Whether the node does not know the newest map.
+    pub(crate) fn is_behind(&self, node: usize) -> bool {
+        self.is_up(node) && self.nodes[node].saved + 1 < self.maps.len()
     }
 
     /// All ordered pairs of distinct nodes.
@@ -313,20 +408,30 @@ impl Cluster {
         all.clone().flat_map(|a| all.clone().map(move |b| (a, b))).filter(|(a, b)| a != b).collect()
     }
 
-    // === deliveries ===
-
-    fn all_metadata(&self) -> Vec<Option<Metadata>> {
-        (0..self.nodes.len()).map(|node| self.metadata(node)).collect()
+    fn known(&self, node: usize) -> &Arc<ClusterMap> {
+        &self.maps[self.nodes[node].saved]
     }
 
-    fn change<T>(
-        &mut self,
-        node: usize,
-        by: impl FnOnce(&mut Machines, (usize, usize)) -> T,
-    ) -> Option<T> {
-        let all = (self.nodes.len(), self.arcs);
-        let machines = self.nodes[node].machines.as_mut()?;
-        Some(by(Arc::make_mut(machines), all))
+    fn clock(&self, node: usize) -> Monotonic {
+        Monotonic::from_nanos(self.now * self.nodes[node].speed)
+    }
+
+    // === deliveries ===
+
+    fn follow(&mut self, node: usize) {
+        let (map, nodes, arcs) = (self.known(node).clone(), self.nodes.len(), self.arcs);
+        let up: BTreeSet<usize> = (0..nodes).filter(|node| is_up_in(&map, *node)).collect();
+        let members = RingMembers::new(map, |name| {
+            let own = |arc: &usize| owner(&up, nodes, *arc).is_some_and(|owner| id(owner) == *name);
+            Ranges::of(
+                (0..arcs).filter(own).map(|arc| Range { first: token(arc), last: token(arc) }),
+            )
+        });
+        self.change(node, |machines| machines.ring.follow(members));
+    }
+
+    fn change<T>(&mut self, node: usize, by: impl FnOnce(&mut Machines) -> T) -> Option<T> {
+        Some(by(Arc::make_mut(self.nodes[node].machines.as_mut()?)))
     }
 
     fn reply(&mut self, flight: Flight, delivery: Delivery) {
@@ -343,43 +448,30 @@ impl Cluster {
     }
 
     fn arrive(&mut self, flight: Flight, reply_delivery: Delivery) {
-        let now = monotonic(self.now);
-        let is_current = |node: usize, generation| self.nodes[node].generation == generation;
+        let is_current = |node: usize, start| self.nodes[node].start == start;
         match flight {
-            Flight::Pong { from, to, to_generation, pong } if is_current(to, to_generation) => {
-                self.change(to, |machines, _| {
-                    machines.ring.pong_received(&id(from), pong.sent, pong.epoch, pong.grant);
-                    machines.ring.tick(now);
+            Flight::Pong { to, start, pong } if is_current(to, start) => {
+                let Pong { voter, sent, report, grant } = pong;
+                self.change(to, |machines| {
+                    machines.ring.pong_received(&voter, sent, report, grant);
                 });
+                self.tick(to);
             }
-            Flight::Ready { from, to, to_generation, epoch, reply }
-                if is_current(to, to_generation) =>
-            {
-                self.change(to, |machines, _| {
-                    machines.ring.offer_replied(&id(from), epoch, reply);
-                });
+            Flight::Ready { from, to, start, epoch, reply } if is_current(to, start) => {
+                self.change(to, |machines| machines.ring.offer_replied(&id(from), epoch, reply));
             }
-            Flight::Release { from, generation, to, epoch, number, ranges } => {
-                let reply = self.change(to, |machines, _| {
-                    let from = (&id(from), Generation(generation));
-                    let reply =
-                        machines.ring.release_received(from.0, from.1, epoch, number, &ranges);
-                    machines.ring.tick(now);
-                    reply
+            Flight::Release { from, start, member, to, epoch, number, ranges } => {
+                let reply = self.change(to, |machines| {
+                    machines.ring.release_received(&id(from), member, epoch, number, &ranges)
                 });
                 let Some(reply) = reply else { return };
+                self.tick(to);
                 let (from, to) = (to, from);
-                let to_generation = generation;
-                self.reply(
-                    Flight::Released { from, to, to_generation, number, reply },
-                    reply_delivery,
-                );
+                self.reply(Flight::Released { from, to, start, number, reply }, reply_delivery);
             }
-            Flight::Released { from, to, to_generation, number, reply }
-                if is_current(to, to_generation) =>
-            {
+            Flight::Released { from, to, start, number, reply } if is_current(to, start) => {
                 self.has_rolled_back |= reply == HandoffReply::Refused;
-                self.change(to, |machines, _| {
+                self.change(to, |machines| {
                     machines.ring.release_replied(&id(from), number, reply);
                 });
             }
@@ -388,59 +480,20 @@ impl Cluster {
     }
 }
 
-impl Machines {
-    /// Applies the view to the membership table.
-    fn update_table(&mut self, now: Monotonic, all: (usize, usize)) {
-        let alive: Vec<LiveMember> = self
-            .view
-            .iter()
-            .enumerate()
-            .filter_map(|(node, metadata)| metadata.map(|metadata| (node, metadata)))
-            .map(|(node, metadata)| LiveMember {
-                id: id(node),
-                generation: Generation(metadata.generation),
-                is_up: metadata.is_up,
-            })
-            .collect();
-        if self.table.update(now, &alive) {
-            self.follow(all);
-        }
-    }
-
-    /// Applies the membership table to the ring.
-    fn follow(&mut self, (nodes, arcs): (usize, usize)) {
-        let entries = self.table.entries();
-        let is_up = |node: usize| entries.get(&id(node)).is_some_and(|entry| entry.is_up);
-        let members = (0..nodes).filter_map(|node| {
-            let entry = entries.get(&id(node))?;
-            let own = (0..arcs).filter(|arc| owner(nodes, *arc, is_up) == Some(node));
-            let arcs = Ranges::of(own.map(|arc| Range { first: token(arc), last: token(arc) }));
-            Some((id(node), RingMember { generation: entry.generation, arcs }))
-        });
-        let entries = members.collect();
-        let quorum = Quorum::Of((0..nodes).map(id).collect());
-        self.ring.follow(RingMembers { entries, quorum });
-    }
+/// Whether `node` owns keys under `map`.
+fn is_up_in(map: &ClusterMap, node: usize) -> bool {
+    map.get(&id(node)).is_some_and(|member| member.state == MapState::Up)
 }
 
-const LEASE_SPAN: Span = Span::from_nanos(LEASE);
-
-fn monotonic(tick: u64) -> Monotonic {
-    Monotonic::from_nanos(tick)
+/// Arc `n` belongs to node `n`, or to the next one that is up.
+fn owner(up: &BTreeSet<usize>, nodes: usize, arc: usize) -> Option<usize> {
+    (0..nodes).map(|step| (arc + step) % nodes).find(|node| up.contains(node))
 }
 
 pub(crate) fn id(node: usize) -> NodeId {
-    const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-    NodeId::new(NAMES[node]).expect("a valid id")
+    NodeId::new(["a", "b", "c", "d", "e"][node]).expect("a valid id")
 }
 
-/// The only token of an arc. Arcs are not adjacent, so that they are not merged.
 fn token(arc: usize) -> u64 {
-    10 * arc as u64
-}
-
-/// Consistent, as the ring is: the first node that is up in the arc's own order.
-fn owner(nodes: usize, arc: usize, is_up: impl Fn(usize) -> bool) -> Option<usize> {
-    let step = if (arc / nodes).is_multiple_of(2) { 1 } else { nodes - 1 };
-    (0..nodes).map(|turn| (arc + turn * step) % nodes).find(|node| is_up(*node))
+    arc as u64
 }

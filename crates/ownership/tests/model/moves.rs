@@ -1,20 +1,24 @@
 //! The possible next events of a cluster, within bounds.
 
-use super::cluster::{Cluster, Delivery, Flight};
+use super::cluster::{Change, Cluster, Delivery, Flight};
 
-/// How many faults of each kind are left.
+/// How many events of each kind are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bounds {
     /// Ticks of time; a lease lasts two.
     pub(crate) ticks: u8,
-    /// Times that gossip reports a live node as dead.
-    pub(crate) false_alarms: u8,
     /// Ticks in which some pairs do not reach each other.
     pub(crate) cuts: u8,
-    /// Crashes; a crashed node loses its state.
+    /// Crashes; a crashed node loses its counts.
     pub(crate) crashes: u8,
-    /// Nodes that start to drain.
+    /// Restarts that lose the disk as well.
+    pub(crate) wipes: u8,
+    /// Members that are evicted, whether they are alive or not.
+    pub(crate) evictions: u8,
+    /// Members that start to drain.
     pub(crate) drains: u8,
+    /// Voters that are replaced.
+    pub(crate) replacements: u8,
     /// Messages that are delayed or lost.
     pub(crate) late: u8,
     /// Messages that are delivered twice.
@@ -25,7 +29,7 @@ pub(crate) struct Bounds {
     pub(crate) is_fine: bool,
 }
 
-/// A cluster, and the faults that are left.
+/// A cluster, and the events that are left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
@@ -39,10 +43,10 @@ pub(crate) enum Move {
     Pass {
         cut: u32,
     },
-    /// Gossip delivers the metadata of the second node to the first.
-    Gossip(usize, usize),
-    /// Gossip reports the second node, which is alive, as dead to the first.
-    FalseAlarm(usize, usize),
+    /// A change of the map is committed.
+    Commit(Change),
+    /// A node learns the newest map.
+    Learn(usize),
     /// The first pings the second.
     Ping(usize, usize, Delivery),
     /// The first takes the next step of its transfer to the second.
@@ -54,9 +58,10 @@ pub(crate) enum Move {
     },
     Crash(usize),
     /// A crashed node restarts.
-    Rejoin(usize),
-    /// A node starts to drain.
-    Drain(usize),
+    Restart {
+        node: usize,
+        has_disk: bool,
+    },
 }
 
 const LATE: [Delivery; 2] = [Delivery::RequestDelayed, Delivery::ReplyDelayed];
@@ -73,13 +78,10 @@ impl World {
         }
         let up = |node: &usize| cluster.is_up(*node);
         for (node, other) in cluster.pairs() {
-            let Some(machines) = &cluster.nodes[node].machines else { continue };
-            if machines.view[other] != cluster.metadata(other) {
-                moves.push(Move::Gossip(node, other));
-            } else if left.false_alarms > 0 && machines.view[other].is_some() {
-                moves.push(Move::FalseAlarm(node, other));
+            if !up(&node) {
+                continue;
             }
-            if left.pings > 0 && cluster.is_up(other) {
+            if left.pings > 0 && up(&other) {
                 moves.push(Move::Ping(node, other, Delivery::Immediate));
                 if left.late > 0 {
                     moves.push(Move::Ping(node, other, Delivery::ReplyDelayed));
@@ -89,6 +91,9 @@ impl World {
             if left.late > 0 {
                 moves.extend(LATE.map(|delivery| Move::Step(node, other, delivery)));
             }
+            if left.replacements > 0 {
+                moves.push(Move::Commit(Change::Replace(node, other)));
+            }
         }
         for index in 0..cluster.flying.len() {
             moves.push(Move::Deliver { index, stays: false });
@@ -96,33 +101,55 @@ impl World {
                 moves.push(Move::Deliver { index, stays: true });
             }
         }
-        let nodes = 0..cluster.nodes.len();
-        if left.crashes > 0 {
-            moves.extend(nodes.clone().filter(up).map(Move::Crash));
+        for node in 0..cluster.nodes.len() {
+            if cluster.is_behind(node) {
+                moves.push(Move::Learn(node));
+            }
+            if left.crashes > 0 && up(&node) {
+                moves.push(Move::Crash(node));
+            }
+            if left.evictions > 0 {
+                moves.push(Move::Commit(Change::Evict(node)));
+            }
+            if left.drains > 0 {
+                moves.push(Move::Commit(Change::Drain(node)));
+            }
+            if !up(&node) {
+                moves.push(Move::Restart { node, has_disk: true });
+                if left.wipes > 0 {
+                    moves.push(Move::Restart { node, has_disk: false });
+                }
+            } else if !cluster.is_member(node) {
+                moves.push(Move::Commit(Change::Admit(node)));
+            }
         }
-        if left.drains > 0 {
-            moves.extend(nodes.clone().filter(up).map(Move::Drain));
-        }
-        moves.extend(nodes.filter(|node| !up(node)).map(Move::Rejoin));
+        moves.push(Move::Commit(Change::EndJoint));
         moves
     }
 
     /// The world after a move; the same world if the move has no effect.
     pub(crate) fn after(&self, next: Move) -> Self {
         let mut world = self.clone();
-        let Self { cluster, left } = &mut world;
+        let (cluster, left) = (&mut world.cluster, &mut world.left);
+        let nodes = cluster.nodes.len();
         match next {
             Move::Pass { cut } => {
                 left.ticks -= 1;
                 left.cuts -= u8::from(cut != 0);
-                let nodes = cluster.nodes.len();
                 cluster.pass(|a, b| cut & 1 << pair(nodes, a, b) == 0);
             }
-            Move::Gossip(node, other) => cluster.gossip(node, other, cluster.metadata(other)),
-            Move::FalseAlarm(node, other) => {
-                left.false_alarms -= 1;
-                cluster.gossip(node, other, None);
+            Move::Commit(change) => {
+                if !cluster.commit(change) {
+                    return self.clone();
+                }
+                match change {
+                    Change::Evict(_) => left.evictions -= 1,
+                    Change::Drain(_) => left.drains -= 1,
+                    Change::Replace(..) => left.replacements -= 1,
+                    Change::Admit(_) | Change::EndJoint => {}
+                }
             }
+            Move::Learn(node) => cluster.learn(node),
             Move::Ping(node, other, delivery) => {
                 left.pings -= 1;
                 left.late -= u8::from(delivery != Delivery::Immediate);
@@ -142,10 +169,9 @@ impl World {
                 left.crashes -= 1;
                 cluster.crash(node);
             }
-            Move::Rejoin(node) => cluster.rejoin(node),
-            Move::Drain(node) => {
-                left.drains -= 1;
-                cluster.drain(node);
+            Move::Restart { node, has_disk } => {
+                left.wipes -= u8::from(!has_disk);
+                cluster.restart(node, has_disk);
             }
         }
         if world.cluster == self.cluster { self.clone() } else { world }

@@ -3,7 +3,7 @@
 //! Each seed also draws the frequency of each kind of event: a walk that loses most answers, or in
 //! which no node crashes, reaches states that an even mixture rarely reaches.
 
-use super::cluster::{Cluster, Delivery, LEASE};
+use super::cluster::{Change, Cluster, Delivery, EXPIRED};
 
 /// Moves a cluster at random; the same seed walks the same path.
 pub(crate) struct Walk {
@@ -25,33 +25,37 @@ enum Kind {
     Ping,
     Step,
     Tick,
+    Learn,
+    Admit,
     Evict,
-    Gossip,
-    FalseAlarm,
+    Drain,
+    Replace,
+    EndJoint,
     Deliver,
     Lose,
     Crash,
-    Rejoin,
-    Drain,
+    Restart,
     Cut,
     Heal,
 }
 
 /// Each kind with its average frequency.
-const KINDS: [(Kind, usize); 15] = [
+const KINDS: [(Kind, usize); 17] = [
     (Kind::Wait, 8),
     (Kind::Pass, 8),
     (Kind::Ping, 40),
     (Kind::Step, 80),
     (Kind::Tick, 16),
-    (Kind::Evict, 12),
-    (Kind::Gossip, 20),
-    (Kind::FalseAlarm, 4),
+    (Kind::Learn, 20),
+    (Kind::Admit, 6),
+    (Kind::Evict, 3),
+    (Kind::Drain, 1),
+    (Kind::Replace, 2),
+    (Kind::EndJoint, 4),
     (Kind::Deliver, 20),
     (Kind::Lose, 1),
     (Kind::Crash, 1),
-    (Kind::Rejoin, 2),
-    (Kind::Drain, 1),
+    (Kind::Restart, 2),
     (Kind::Cut, 2),
     (Kind::Heal, 2),
 ];
@@ -86,55 +90,118 @@ impl Walk {
             _ => Delivery::ReplyDelayed,
         };
         let does_reach = self.reach[node * nodes + other];
-        let is_up = self.cluster.is_up(node);
         let kind = self.kind();
         let mut detail = String::new();
-        match kind {
-            Kind::Wait => self.cluster.wait(),
+        let cluster = &mut self.cluster;
+        let has_happened = match kind {
+            Kind::Admit => cluster.commit(Change::Admit(node)),
+            Kind::Evict => cluster.commit(Change::Evict(node)),
+            Kind::Drain => cluster.commit(Change::Drain(node)),
+            Kind::Replace => cluster.commit(Change::Replace(node, other)),
+            Kind::EndJoint => cluster.commit(Change::EndJoint),
+            Kind::Step => does_reach && cluster.step(node, other, delivery),
+            Kind::Wait => {
+                cluster.wait();
+                true
+            }
             Kind::Pass => {
                 let reach = self.reach.clone();
-                self.cluster.pass(|a, b| reach[a * nodes + b]);
+                cluster.pass(|a, b| reach[a * nodes + b]);
+                true
             }
-            Kind::Ping if does_reach => self.cluster.ping(node, other, delivery),
-            Kind::Step if does_reach => {
-                self.cluster.step(node, other, delivery);
+            Kind::Ping => {
+                if does_reach {
+                    cluster.ping(node, other, delivery);
+                }
+                does_reach
             }
-            Kind::Tick => self.cluster.tick(node),
-            Kind::Evict => self.cluster.evict(node),
-            Kind::Gossip => self.cluster.gossip(node, other, self.cluster.metadata(other)),
-            Kind::FalseAlarm => self.cluster.gossip(node, other, None),
-            Kind::Deliver if !self.cluster.flying.is_empty() => {
+            Kind::Tick => {
+                cluster.tick(node);
+                true
+            }
+            Kind::Learn => {
+                let is_behind = cluster.is_behind(node);
+                cluster.learn(node);
+                is_behind
+            }
+            Kind::Deliver if cluster.flying.is_empty() => false,
+            Kind::Deliver => {
                 let index = self.below(self.cluster.flying.len());
                 let stays = self.below(3) == 0;
                 detail = format!("{:?} stays: {stays}", self.cluster.flying[index]);
                 self.cluster.deliver(index, stays);
+                true
             }
-            Kind::Lose => self.cluster.flying.clear(),
-            Kind::Crash => self.cluster.crash(node),
-            Kind::Rejoin if !is_up => self.cluster.rejoin(node),
-            Kind::Drain if self.below(4) == 0 => self.cluster.drain(node),
+            Kind::Lose => {
+                cluster.flying.clear();
+                true
+            }
+            Kind::Crash => {
+                cluster.crash(node);
+                true
+            }
+            Kind::Restart if cluster.is_up(node) => false,
+            Kind::Restart => {
+                let has_disk = self.below(2) == 0;
+                detail = format!("disk: {has_disk}");
+                self.cluster.restart(node, has_disk);
+                true
+            }
             Kind::Cut => {
                 self.reach[node * nodes + other] = false;
                 self.reach[other * nodes + node] = false;
+                true
             }
-            Kind::Heal => self.reach.fill(true),
-            _ => return,
-        }
+            Kind::Heal => {
+                self.reach.fill(true);
+                true
+            }
+        };
         if self.cluster.flying.len() > FLYING_MAX {
             self.cluster.flying.remove(0);
         }
-        self.steps
-            .push(format!("{}: {kind:?} {node} {other} {delivery:?} {detail}", self.cluster.now));
+        if has_happened {
+            let now = self.cluster.now;
+            self.steps.push(format!("{now}: {kind:?} {node} {other} {delivery:?} {detail}"));
+        }
     }
 
-    /// Restarts all crashed nodes, and lets the cluster settle.
+    /// Whether a majority of the voters could be there: otherwise the cluster is lost.
+    pub(crate) fn has_majority(&self) -> bool {
+        let newest = &self.cluster.maps[self.cluster.maps.len() - 1];
+        newest
+            .voters
+            .is_majority(|voter| self.cluster.nodes.iter().any(|node| node.identity == *voter))
+    }
+
+    /// Restarts all crashed nodes, makes every node a member and every voter one that is there, and
+    /// lets the cluster settle.
     pub(crate) fn heal_all(&mut self) {
-        for node in 0..self.cluster.nodes.len() {
+        let nodes = self.cluster.nodes.len();
+        self.reach.fill(true);
+        for node in 0..nodes {
             if !self.cluster.is_up(node) {
-                self.cluster.rejoin(node);
+                self.cluster.restart(node, true);
+            }
+            self.cluster.commit(Change::Evict(node));
+            self.cluster.commit(Change::Admit(node));
+        }
+        for _ in 0..2 * nodes {
+            self.cluster.now += EXPIRED;
+            self.cluster.settle();
+            self.cluster.commit(Change::EndJoint);
+            let newest = self.cluster.maps[self.cluster.maps.len() - 1].clone();
+            let is_there = |voter: &tidegate_ownership::Identity| {
+                self.cluster.nodes.iter().any(|node| node.identity == *voter)
+            };
+            let of = |voter: &tidegate_ownership::Identity| {
+                self.cluster.nodes.iter().position(|node| node.identity.node == voter.node)
+            };
+            let gone = newest.voters.current.iter().find(|voter| !is_there(voter)).and_then(of);
+            if let Some(gone) = gone {
+                self.cluster.commit(Change::Replace(gone, gone));
             }
         }
-        self.cluster.now += LEASE;
         self.cluster.settle();
     }
 

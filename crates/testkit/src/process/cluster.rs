@@ -108,14 +108,16 @@ impl Drop for Cluster {
     }
 }
 
-/// `[cluster]` and `[tls]` of one node: the other nodes are its seeds.
+/// `[cluster]` and `[tls]` of one node: the other nodes are its seeds, and all are founders.
 fn membership(node: &Node, nodes: &[Node]) -> String {
     let Node { id, mesh, .. } = node;
     let seeds = nodes.iter().filter(|other| other.id != *id);
     let seeds: Vec<String> = seeds.map(|other| format!("{:?}", other.mesh.to_string())).collect();
     let seeds = seeds.join(", ");
+    let founders: Vec<String> = nodes.iter().map(|node| format!("{:?}", node.id)).collect();
+    let founders = founders.join(", ");
     format!(
-        "[cluster]\nlisten = \"{mesh}\"\nseeds = [{seeds}]\n\
+        "[cluster]\nlisten = \"{mesh}\"\nseeds = [{seeds}]\nfounders = [{founders}]\n\
          [tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
          secret = \"../pki/cluster.secret\"\n"
     )

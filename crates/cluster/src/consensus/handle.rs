@@ -1,0 +1,689 @@
+//! Drives the consensus engine: time, messages, the disk; and the way of a node into the map.
+//!
+//! One task does all that is done in an order: what the engine returns is saved, then sent, then put
+//! in force. A map is in force here only once it is on the disk, because a voter must not forget a
+//! map that it has reported.
+//!
+//! The leader proposes what [`Autopilot`] returns and sends committed maps to all members. Members
+//! that miss one fetch it, because every ping and its answer name the sender's epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_limiter::units::{Monotonic, Span};
+use tidegate_ownership::autopilot::{Autopilot, Complaints, JoinRequest, Settings};
+use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState};
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::{ClusterMap, Epoch, Identity, MemberId};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::disk::{Disk, Saved};
+use super::engine::{Engine, Message, Output, TICK_MS, number};
+use super::founding::{Founders, accepts, first_map, voters_to_found};
+use crate::mesh::wire::{Call, Reply};
+use crate::mesh::{Mesh, Peer, StreamClass};
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// This run of the node ([`MapMember::start`]).
+    pub start: u64,
+    pub region: String,
+    pub zone: String,
+    /// The regions of the first map of a cluster that is founded here.
+    pub regions: Vec<String>,
+    pub founders: Founders,
+    pub autopilot: Settings,
+    /// Random: the id of a cluster that is founded here, and the seed of election timeouts.
+    pub random: u128,
+}
+
+/// The cluster map of this node's region, and the engine that agrees on it.
+#[derive(Debug)]
+pub struct Consensus {
+    options: Options,
+    me: Identity,
+    disk: Arc<dyn Disk>,
+    mesh: Arc<Mesh>,
+    start: Instant,
+    state: Mutex<State>,
+    /// The newest map that is in force; epoch 0 before the first.
+    map: watch::Sender<Arc<ClusterMap>>,
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    founders: Founders,
+    engine: Option<Engine>,
+    autopilot: Autopilot,
+    /// The first map of the cluster that this node takes part in founding.
+    founding: Option<ClusterMap>,
+    /// A committed map that is not in force yet.
+    incoming: Option<ClusterMap>,
+    /// Whether the record on the disk is older than this state.
+    is_unsaved: bool,
+    /// The newest epoch that each voter has reported.
+    reports: BTreeMap<Identity, Epoch>,
+    /// What is known about the maps of peers.
+    peers: BTreeMap<NodeId, PeerMap>,
+    leader: Option<NodeId>,
+    /// Since when this node could found, if nothing changes.
+    may_found_since: Option<Monotonic>,
+    /// This node may become a member: it has compared its clock.
+    may_join: bool,
+    /// It is about to leave; true once it holds nothing any more.
+    is_leaving: Option<bool>,
+    /// Clusters of peers that are not this node's, as they were logged.
+    foreign: BTreeSet<ClusterId>,
+}
+
+/// The map of a peer, as its last ping or answer told.
+#[derive(Clone, Debug)]
+struct PeerMap {
+    identity: Identity,
+    cluster: ClusterId,
+    epoch: Epoch,
+    at: Monotonic,
+}
+
+/// A call to make, with what its reply is for.
+#[derive(Debug)]
+enum Request {
+    Join(NodeId, JoinRequest),
+    Leave(NodeId, MemberId, bool),
+    Fetch(NodeId, ClusterId, Epoch),
+    Found(NodeId, ClusterMap),
+}
+
+const TICK: Duration = Duration::from_millis(TICK_MS);
+/// Ticks between two attempts to join, leave or found.
+const REQUEST_TICKS: u64 = 2;
+/// How long the same nodes have to be there before one of them founds.
+const FOUND_AFTER: Span = Span::from_millis(500);
+/// What a peer said longer ago does not count.
+const PEER_AGE_MAX: Span = Span::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// The pause before a record that could not be saved is tried again.
+const SAVE_PAUSE: Duration = Duration::from_millis(250);
+/// Foreign clusters that are logged once each.
+const FOREIGN_MAX: usize = 16;
+
+impl Consensus {
+    /// The node of `saved`. Nothing is sent until [`Consensus::run`].
+    pub fn new(options: Options, saved: Saved, disk: Arc<dyn Disk>, mesh: Arc<Mesh>) -> Arc<Self> {
+        let me = saved.identity();
+        let seed = seed(&options);
+        let engine = saved.engine.as_ref().map(|record| Engine::restart(&me, record, seed));
+        let state = State {
+            founders: options.founders.clone(),
+            engine,
+            autopilot: Autopilot::new(options.autopilot.clone()),
+            founding: None,
+            incoming: None,
+            is_unsaved: true,
+            reports: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            leader: None,
+            may_found_since: None,
+            may_join: false,
+            is_leaving: None,
+            foreign: BTreeSet::new(),
+        };
+        let map = watch::channel(Arc::new(saved.map.unwrap_or_default())).0;
+        let (start, wake) = (Instant::now(), Notify::new());
+        Arc::new(Self { options, me, disk, mesh, start, state: Mutex::new(state), map, wake })
+    }
+
+    // === inputs ===
+
+    /// Lets this node found or join a cluster. To be called once it has compared its clock with
+    /// those of its peers.
+    pub fn seek(&self) {
+        self.state.lock().may_join = true;
+        self.wake.notify_one();
+    }
+
+    /// An operator wants this node to found a cluster of its own.
+    ///
+    /// # Errors
+    ///
+    /// It is a member already, or a peer knows a cluster.
+    pub fn bootstrap(&self) -> Result<(), String> {
+        let state = &mut *self.state.lock();
+        let map = self.map.borrow().clone();
+        if map.epoch > Epoch(0) {
+            return Err(format!("this node knows cluster {} already", map.cluster));
+        }
+        if let Some((id, peer)) = state.peers.iter().find(|(_, peer)| peer.epoch > Epoch(0)) {
+            return Err(format!("node {id} knows cluster {}; this node joins it", peer.cluster));
+        }
+        state.founders = Founders::This;
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// A message of another engine arrived.
+    pub fn message_received(&self, message: Message) {
+        let state = &mut *self.state.lock();
+        let known = self.map.borrow().cluster;
+        // A member that is to vote has no engine before the first message.
+        if state.engine.is_none() && known != ClusterId::default() && known == message.cluster {
+            state.engine = Some(Engine::join(&self.me, known, seed(&self.options)));
+        }
+        if let Some(engine) = &mut state.engine {
+            engine.step(&self.me, message);
+            self.wake.notify_one();
+        }
+    }
+
+    /// A map arrived, pushed or fetched. Ignored unless it is newer than the own one, or the first
+    /// one and has this node.
+    pub fn map_received(&self, map: ClusterMap) {
+        let state = &mut *self.state.lock();
+        let own = self.map.borrow().clone();
+        let newest = state.incoming.as_ref().map_or(own.epoch, |map| map.epoch.max(own.epoch));
+        let is_own = own.cluster == map.cluster && own.epoch > Epoch(0);
+        let is_first = own.epoch == Epoch(0) && self.is_in(&map);
+        if map.epoch > newest && (is_own || is_first) {
+            state.incoming = Some(map);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The first map of a cluster that `from` proposes to found. Returns whether this node takes
+    /// part.
+    pub fn founding_received(&self, map: ClusterMap) -> bool {
+        let state = &mut *self.state.lock();
+        let is_free = self.map.borrow().epoch == Epoch(0)
+            && state.engine.as_ref().is_none_or(Engine::is_untouched);
+        if state.founding.as_ref() == Some(&map) {
+            return true;
+        }
+        let takes_part = is_free && state.may_join && accepts(&state.founders, &self.me, &map);
+        if takes_part {
+            self.take_part(state, map);
+        }
+        takes_part
+    }
+
+    /// A peer's ping or answer told which map it has.
+    pub fn peer_seen(&self, peer: &Peer, cluster: ClusterId, epoch: Epoch, report: Option<Epoch>) {
+        if peer.region != self.options.region {
+            return;
+        }
+        let now = self.now();
+        let state = &mut *self.state.lock();
+        let known = PeerMap { identity: peer.identity.clone(), cluster, epoch, at: now };
+        state.peers.insert(peer.id.clone(), known);
+        let own = self.map.borrow().clone();
+        if let Some(report) = report
+            && cluster == own.cluster
+        {
+            let reported = state.reports.entry(peer.identity.clone()).or_default();
+            *reported = report.max(*reported);
+        }
+    }
+
+    /// `member` complains about others, or this node does.
+    pub fn complained(&self, member: MemberId, complaints: Complaints) {
+        self.state.lock().autopilot.complained(self.now(), member, complaints);
+    }
+
+    /// What this node reports as a voter.
+    pub fn reported(&self, report: Epoch) {
+        self.state.lock().reports.insert(self.me.clone(), report);
+    }
+
+    /// `peer` asks to join. Returns the reply to send.
+    pub fn join_requested(&self, peer: &Peer, request: JoinRequest) -> Reply {
+        if request.identity != peer.identity || peer.region != self.options.region {
+            return Reply::Malformed;
+        }
+        self.as_leader(|state| state.autopilot.join_requested(request))
+    }
+
+    /// `peer` is going to leave, or has handed everything over. Returns the reply to send.
+    pub fn leave_requested(&self, peer: &Peer, member: MemberId, is_empty: bool) -> Reply {
+        let is_own = |map: &ClusterMap| map.get(&peer.id).is_some_and(|one| one.id == member);
+        if !is_own(&self.map.borrow()) {
+            return Reply::Done;
+        }
+        self.as_leader(|state| {
+            if is_empty {
+                state.autopilot.has_left(member);
+            } else {
+                state.autopilot.drain_requested(member);
+            }
+        })
+    }
+
+    /// This node is about to leave; `is_empty` once it holds nothing any more.
+    pub fn leave(&self, is_empty: bool) {
+        self.state.lock().is_leaving = Some(is_empty);
+        self.wake.notify_one();
+    }
+
+    /// Removes an evicted member from the map before `cluster.forget_after` has passed.
+    ///
+    /// # Errors
+    ///
+    /// It is no evicted member, or this node does not lead; the text names the leader.
+    pub fn forget(&self, node: &NodeId) -> Result<(), String> {
+        let map = self.map.borrow().clone();
+        let Some(member) = map.get(node) else { return Err(format!("{node} is not in the map")) };
+        if member.state != MapState::Down {
+            return Err(format!("{node} is a member; drain it, or stop it first"));
+        }
+        let id = member.id;
+        match self.as_leader(|state| state.autopilot.forget_requested(id)) {
+            Reply::Done => Ok(()),
+            Reply::NotLeader(Some(leader)) => Err(format!("ask node {leader}, which leads")),
+            _ => Err("no majority of the voters is there: the map cannot be changed".to_owned()),
+        }
+    }
+
+    // === state ===
+
+    /// The map in force; epoch 0 before the first.
+    pub fn maps(&self) -> watch::Receiver<Arc<ClusterMap>> {
+        self.map.subscribe()
+    }
+
+    /// The newest map, if it is newer than `epoch` of `cluster`, or that is another cluster.
+    pub fn newer_than(&self, cluster: ClusterId, epoch: Epoch) -> Option<Arc<ClusterMap>> {
+        let map = self.map.borrow().clone();
+        let is_newer = map.epoch > epoch || map.cluster != cluster;
+        (map.epoch > Epoch(0) && is_newer).then_some(map)
+    }
+
+    /// Whether this node is a member, by the map in force.
+    pub fn is_member(&self) -> bool {
+        self.is_in(&self.map.borrow())
+    }
+
+    /// Whether the map in force has other members.
+    pub fn has_others(&self) -> bool {
+        self.map.borrow().present().any(|member| member.identity != self.me)
+    }
+
+    /// Whether this node has a map: it has been a member before.
+    pub fn has_map(&self) -> bool {
+        self.map.borrow().epoch > Epoch(0)
+    }
+
+    /// The leader of the engine, if this node votes and knows one.
+    pub fn leader(&self) -> Option<NodeId> {
+        let state = self.state.lock();
+        self.leader_of(&state)
+    }
+
+    /// Whether this node leads.
+    pub fn is_leader(&self) -> bool {
+        self.state.lock().engine.as_ref().is_some_and(Engine::is_leader)
+    }
+
+    // === loop ===
+
+    /// Runs until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut requests = JoinSet::new();
+        let mut tick = 0_u64;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {
+                    tick += 1;
+                    let due = {
+                        let state = &mut *self.state.lock();
+                        if let Some(engine) = &mut state.engine {
+                            engine.tick();
+                        }
+                        self.lead(state);
+                        if tick.is_multiple_of(REQUEST_TICKS) && requests.is_empty() {
+                            self.requests(state)
+                        } else {
+                            Vec::new()
+                        }
+                    };
+                    for request in due {
+                        requests.spawn(self.clone().request(request));
+                    }
+                }
+                () = self.wake.notified() => {}
+                Some(_) = requests.join_next() => continue,
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.carry_out() => {}
+            }
+        }
+    }
+
+    /// Saves, sends and puts in force what the engine returned.
+    async fn carry_out(&self) {
+        let (output, saved) = {
+            let state = &mut *self.state.lock();
+            let output = state.engine.as_mut().map(Engine::take_output).unwrap_or_default();
+            let Output { record, messages, committed } = output;
+            let own = self.map.borrow().clone();
+            if let Some(map) = committed
+                && map.epoch > own.epoch.max(Epoch(1))
+                && state.incoming.as_ref().is_none_or(|incoming| map.epoch > incoming.epoch)
+            {
+                state.incoming = Some(map);
+            }
+            state.is_unsaved |= record.is_some() || state.incoming.is_some();
+            let is_due = std::mem::take(&mut state.is_unsaved);
+            let map = state.incoming.as_ref().or(Some(&*own).filter(|map| map.epoch > Epoch(0)));
+            let saved = is_due.then(|| Saved {
+                node: self.me.node.clone(),
+                birth: self.me.birth,
+                map: map.cloned(),
+                engine: state.engine.as_ref().map(Engine::record),
+            });
+            (messages, saved)
+        };
+        if let Some(saved) = &saved {
+            while let Err(error) = saved.save(&*self.disk).await {
+                tracing::error!(
+                    %error,
+                    "failed to save the cluster map in node.data_dir; this node cannot vote until \
+                     it can be written"
+                );
+                tokio::time::sleep(SAVE_PAUSE).await;
+            }
+        }
+        for (to, message) in output {
+            self.send(to, message);
+        }
+        if let Some(map) = saved.and_then(|saved| saved.map) {
+            self.put_in_force(Arc::new(map));
+        }
+    }
+
+    fn put_in_force(&self, map: Arc<ClusterMap>) {
+        let leads = {
+            let state = &mut *self.state.lock();
+            if state.incoming.as_ref().is_some_and(|incoming| incoming.epoch <= map.epoch) {
+                state.incoming = None;
+            }
+            state.founding = None;
+            state.engine.as_ref().is_some_and(Engine::is_leader)
+        };
+        let is_new = self.map.send_if_modified(|own| {
+            let is_new = map.epoch > own.epoch || map.cluster != own.cluster;
+            if is_new {
+                *own = map.clone();
+            }
+            is_new
+        });
+        if !is_new {
+            return;
+        }
+        let (members, voters) = (map.present().count(), map.voters.current.len());
+        tracing::info!(epoch = %map.epoch, members, voters, "cluster map changed");
+        if leads {
+            for member in map.present().filter(|member| member.identity != self.me) {
+                let call = Call::Map(Box::new(ClusterMap::clone(&map)));
+                self.mesh.notify(&member.identity.node, StreamClass::Control, call);
+            }
+        }
+    }
+
+    /// Proposes the next map, if this node leads.
+    fn lead(&self, state: &mut State) {
+        let State { engine: Some(engine), autopilot, founding, reports, incoming, .. } = state
+        else {
+            return;
+        };
+        if !engine.is_leader() || incoming.is_some() {
+            return;
+        }
+        let in_force = self.map.borrow().clone();
+        let map = match founding {
+            Some(first) if in_force.epoch == Epoch(0) => first,
+            _ => &*in_force,
+        };
+        if map.cluster != engine.cluster() {
+            return;
+        }
+        engine.set_voters(map.voters.current.iter().map(number));
+        let reported = |voter: &Identity| reports.get(voter).copied().unwrap_or_default();
+        if engine.is_ready_to_propose()
+            && let Some(next) = autopilot.next(self.now(), map, reported)
+        {
+            engine.propose(&next);
+        }
+    }
+
+    fn send(&self, to: u64, message: Message) {
+        let name = {
+            let state = self.state.lock();
+            let map = self.map.borrow();
+            let founding = state.founding.iter().flat_map(|map| map.voters.all());
+            let members = map.members.iter().map(|member: &MapMember| &member.identity);
+            let mut known = map.voters.all().chain(members).chain(founding);
+            known.find(|identity| number(identity) == to).map(|identity| identity.node.clone())
+        };
+        if let Some(name) = name {
+            self.mesh.notify(&name, StreamClass::Control, Call::Consensus(Box::new(message)));
+        }
+    }
+
+    // === the way into the map, and out of it ===
+
+    /// What this node has to ask its peers for.
+    fn requests(&self, state: &mut State) -> Vec<Request> {
+        let now = self.now();
+        state.peers.retain(|_, peer| now < peer.at.plus(PEER_AGE_MAX));
+        let own = self.map.borrow().clone();
+        if own.epoch > Epoch(0) {
+            self.check_cluster(state, &own);
+        }
+        let newer = state.peers.iter().find(|(_, peer)| {
+            peer.cluster == own.cluster && own.epoch > Epoch(0) && peer.epoch > own.epoch
+        });
+        if let Some((node, _)) = newer {
+            return vec![Request::Fetch(node.clone(), own.cluster, own.epoch)];
+        }
+        if self.is_in(&own) {
+            return self.leaving(state, &own);
+        }
+        if !state.may_join || state.is_leaving.is_some() {
+            return Vec::new();
+        }
+        let established = state.peers.iter().find(|(_, peer)| {
+            let is_same = own.epoch == Epoch(0) || peer.cluster == own.cluster;
+            peer.epoch > Epoch(0) && is_same
+        });
+        let Some((node, peer)) = established.map(|(node, peer)| (node.clone(), peer.clone()))
+        else {
+            if own.epoch == Epoch(0) {
+                return self.found(state);
+            }
+            // Alone, or together with others that were not admitted yet: one of them may lead.
+            return self.ask_to_join(state, None);
+        };
+        // Another founding has succeeded; this one has no majority any more.
+        let is_other = |engine: &Engine| engine.cluster() != peer.cluster;
+        if own.epoch == Epoch(0) && state.engine.as_ref().is_some_and(is_other) {
+            (state.engine, state.founding) = (None, None);
+        }
+        self.ask_to_join(state, Some(node))
+    }
+
+    fn ask_to_join(&self, state: &mut State, known: Option<NodeId>) -> Vec<Request> {
+        let request = JoinRequest {
+            identity: self.me.clone(),
+            start: self.options.start,
+            addr: self.mesh.advertise,
+            zone: self.options.zone.clone(),
+        };
+        if state.engine.as_ref().is_some_and(Engine::is_leader) {
+            state.autopilot.join_requested(request);
+            return Vec::new();
+        }
+        let leader = self.leader_of(state).or(known);
+        leader.map(|leader| Request::Join(leader, request)).into_iter().collect()
+    }
+
+    fn leaving(&self, state: &mut State, own: &ClusterMap) -> Vec<Request> {
+        let (Some(is_empty), Some(member)) = (state.is_leaving, own.get(&self.me.node)) else {
+            return Vec::new();
+        };
+        if member.state == MapState::Draining && !is_empty {
+            return Vec::new();
+        }
+        if state.engine.as_ref().is_some_and(Engine::is_leader) {
+            if is_empty {
+                state.autopilot.has_left(member.id);
+            }
+            state.autopilot.drain_requested(member.id);
+            return Vec::new();
+        }
+        let others = || own.present().find(|one| one.identity != self.me);
+        let any = || others().map(|one| one.identity.node.clone());
+        let leader = self.leader_of(state).or_else(any);
+        leader.map(|to| Request::Leave(to, member.id, is_empty)).into_iter().collect()
+    }
+
+    /// Founds a cluster when it is this node's turn, and repeats a founding to those that were not
+    /// there.
+    fn found(&self, state: &mut State) -> Vec<Request> {
+        let now = self.now();
+        let fresh: BTreeMap<NodeId, Identity> =
+            state.peers.iter().map(|(id, peer)| (id.clone(), peer.identity.clone())).collect();
+        if state.founding.is_none() && state.engine.is_none() {
+            let Some(voters) = voters_to_found(&state.founders, &self.me, &fresh) else {
+                state.may_found_since = None;
+                return Vec::new();
+            };
+            let since = *state.may_found_since.get_or_insert(now);
+            // A peer that knows a cluster needs time to say so.
+            if now < since.plus(FOUND_AFTER) {
+                return Vec::new();
+            }
+            let cluster = ClusterId(self.options.random.max(1));
+            let map = first_map(cluster, voters, self.options.regions.clone());
+            tracing::info!(%cluster, voters = ?map.voters.current, "founding a cluster");
+            self.take_part(state, map);
+        }
+        if state.engine.as_ref().is_some_and(Engine::is_leader) {
+            return self.ask_to_join(state, None);
+        }
+        let Some(map) = &state.founding else { return Vec::new() };
+        let mut requests: Vec<Request> = map
+            .voters
+            .current
+            .iter()
+            .filter(|voter| fresh.get(&voter.node) == Some(voter))
+            .map(|voter| Request::Found(voter.node.clone(), map.clone()))
+            .collect();
+        requests.extend(self.ask_to_join(state, None));
+        requests
+    }
+
+    fn take_part(&self, state: &mut State, map: ClusterMap) {
+        state.engine = Some(Engine::found(&self.me, &map, seed(&self.options)));
+        state.founding = Some(map);
+        self.wake.notify_one();
+    }
+
+    /// Logs peers of another cluster, and gives up a map that can never change again.
+    fn check_cluster(&self, state: &mut State, own: &ClusterMap) {
+        for (id, peer) in &state.peers {
+            let is_foreign = peer.epoch > Epoch(0) && peer.cluster != own.cluster;
+            if is_foreign && state.foreign.len() < FOREIGN_MAX && state.foreign.insert(peer.cluster)
+            {
+                tracing::error!(
+                    peer = %id, theirs = %peer.cluster, own = %own.cluster,
+                    "peer belongs to another cluster; to move this node there, stop it and empty \
+                     its node.data_dir"
+                );
+            }
+        }
+        // Without disks a voter that restarted is another one. When a majority of the voters has
+        // done so, the rest can agree on nothing any more.
+        let is_reborn = |voter: &Identity| {
+            let peer = state.peers.get(&voter.node);
+            peer.is_some_and(|peer| peer.identity != *voter && peer.cluster != own.cluster)
+        };
+        if !self.disk.is_durable() && own.voters.is_majority(is_reborn) {
+            tracing::warn!(
+                cluster = %own.cluster,
+                "a majority of the voters has restarted without its memory; leaving that cluster"
+            );
+            (state.engine, state.founding, state.incoming) = (None, None, None);
+            state.reports.clear();
+            state.is_unsaved = true;
+            self.map.send_replace(Arc::default());
+        }
+    }
+
+    async fn request(self: Arc<Self>, request: Request) {
+        let (to, call) = match request {
+            Request::Join(to, request) => (to, Call::Join(request)),
+            Request::Leave(to, member, is_empty) => (to, Call::Leave { member, is_empty }),
+            Request::Fetch(to, cluster, epoch) => (to, Call::FetchMap { cluster, epoch }),
+            Request::Found(to, map) => (to, Call::Found(Box::new(map))),
+        };
+        let reply = self.mesh.call(&to, StreamClass::Control, call, REQUEST_TIMEOUT).await;
+        match reply {
+            Ok(Reply::Map(Some(map))) => self.map_received(*map),
+            Ok(Reply::NotLeader(leader)) => self.state.lock().leader = leader,
+            Ok(_) => {}
+            Err(_) => self.state.lock().leader = None,
+        }
+    }
+
+    // === helpers of the above ===
+
+    fn as_leader(&self, act: impl FnOnce(&mut State)) -> Reply {
+        let state = &mut *self.state.lock();
+        if state.engine.as_ref().is_some_and(Engine::is_leader) {
+            act(state);
+            self.wake.notify_one();
+            return Reply::Done;
+        }
+        Reply::NotLeader(self.leader_of(state))
+    }
+
+    /// By the own engine, or as a peer told.
+    fn leader_of(&self, state: &State) -> Option<NodeId> {
+        let Some(leader) = state.engine.as_ref().and_then(Engine::leader) else {
+            return state.leader.clone();
+        };
+        let map = self.map.borrow();
+        let founding = state.founding.iter().flat_map(|map| map.voters.all());
+        let mut voters = map.voters.all().chain(founding);
+        let leader = voters.find(|voter| number(voter) == leader);
+        leader.map(|voter| voter.node.clone()).filter(|node| *node != self.me.node)
+    }
+
+    /// Whether this run of this node is a member by `map`.
+    fn is_in(&self, map: &ClusterMap) -> bool {
+        map.get(&self.me.node).is_some_and(|member| {
+            member.identity == self.me
+                && member.start == self.options.start
+                && member.state != MapState::Down
+        })
+    }
+
+    fn now(&self) -> Monotonic {
+        let since = self.start.elapsed();
+        Monotonic::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+fn seed(options: &Options) -> u64 {
+    let bytes = options.random.to_le_bytes();
+    let (low, _) = bytes.split_at(8);
+    low.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+}

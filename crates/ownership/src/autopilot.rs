@@ -1,0 +1,713 @@
+//! The next cluster map: which members join, leave or are evicted, and who votes.
+//!
+//! Runs on the leader of the consensus engine, which proposes the map that [`Autopilot::next`]
+//! returns, one at a time, each derived from the newest committed one. The name and two of the rules
+//! are Consul's: a dead voter is replaced at once when its successor under the same name is there,
+//! and voters are never removed below what they need to agree.
+//!
+//! | event | change |
+//! |---|---|
+//! | a node asks to join | it becomes a member; a member of the same name is evicted by this |
+//! | a majority of the voters has not heard a member for `down_after` | it is evicted |
+//! | a member drains | it owns nothing any more |
+//! | a drained member has handed everything over | its entry is removed |
+//! | others wait for a member's release for `settle_after` | it is evicted, one at a time |
+//! | a voter has been gone for `replace_after` and another member can vote | it is replaced |
+//! | a voter returns with another birth, or drains | it is replaced at once, if one can vote |
+//! | more members can vote than do | voters are added: 1, 3, 5 or 7 |
+//! | an evicted member was gone for `forget_after` | its entry is removed |
+//!
+//! **Voters change in two steps.** The map of the joint phase names both sets
+//! ([`Voters::replaced`]). The phase ends only after majorities of both have reported its epoch and
+//! a hold (1.25 leases) has passed since. Otherwise a node that still counts the old voters could go
+//! on: of voters `a b c`, replaced by `a b d`, `p` has grants of `b` and `c`, and `a d` evict `p`
+//! without asking either. With the wait, a majority of the old voters knows the new map for longer
+//! than any grant of before lasts, and each further grant names that map, which `p` then needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use tidegate_limiter::units::{Monotonic, Span};
+
+use crate::cluster_map::{
+    ClusterMap, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId, VOTERS_MAX, Voters,
+};
+use crate::grants::hold;
+use crate::identity::NodeId;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The voters wanted: odd, at most [`VOTERS_MAX`].
+    pub voters: usize,
+    /// If not empty, the nodes of these names vote, whether they are there or not.
+    pub pinned_voters: BTreeSet<NodeId>,
+    /// The validity of a vote grant.
+    pub lease: Span,
+    /// How long others wait for a member's release before it is evicted.
+    pub settle_after: Span,
+    /// How long a voter may be gone before another member votes in its place.
+    pub replace_after: Span,
+    /// How long an evicted member is remembered.
+    pub forget_after: Span,
+}
+
+/// A node that asks to become a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRequest {
+    pub identity: Identity,
+    /// [`MapMember::start`].
+    pub start: u64,
+    pub addr: SocketAddr,
+    pub zone: String,
+}
+
+/// What a member tells the leader about others; part of its pings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Complaints {
+    /// Members that the sender, a voter, has not heard for `cluster.down_after`.
+    pub silent: Vec<MemberId>,
+    /// Members that have not released ranges to the sender at its epoch.
+    pub waits_for: Vec<MemberId>,
+}
+
+/// What the leader has learned since it leads. A new leader begins without any of it, because
+/// requests and reports are repeated.
+#[derive(Debug)]
+pub struct Autopilot {
+    settings: Settings,
+    joins: BTreeMap<NodeId, JoinRequest>,
+    drains: BTreeSet<MemberId>,
+    /// Drained members that hold nothing any more.
+    left: BTreeSet<MemberId>,
+    /// Evicted members to be forgotten now.
+    forgets: BTreeSet<MemberId>,
+    complaints: BTreeMap<MemberId, (Monotonic, Complaints)>,
+    /// Since when others wait for a member.
+    waited_for: BTreeMap<MemberId, Monotonic>,
+    /// Since when each member has been in its state.
+    since: BTreeMap<MemberId, (MapState, Monotonic)>,
+    /// Since when each voter has had no member.
+    gone: BTreeMap<Identity, Monotonic>,
+    /// Since when majorities have reported the joint phase.
+    joint: Option<(Epoch, Monotonic)>,
+}
+
+/// Complaints older than this do not count: three pings.
+const COMPLAINT_AGE_MAX: Span = Span::from_millis(350);
+/// How long a new member has to stay before it may vote.
+const STABLE_AFTER: Span = Span::from_secs(5);
+/// Members named in one report; the others follow with later ones.
+pub const COMPLAINTS_MAX: usize = 64;
+
+impl Autopilot {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            joins: BTreeMap::new(),
+            drains: BTreeSet::new(),
+            left: BTreeSet::new(),
+            forgets: BTreeSet::new(),
+            complaints: BTreeMap::new(),
+            waited_for: BTreeMap::new(),
+            since: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            joint: None,
+        }
+    }
+
+    // === inputs ===
+
+    /// A node asks to join. At [`MAP_MEMBERS_MAX`] it waits until another one is forgotten.
+    pub fn join_requested(&mut self, request: JoinRequest) {
+        if self.joins.len() < MAP_MEMBERS_MAX {
+            self.joins.insert(request.identity.node.clone(), request);
+        }
+    }
+
+    /// A member is going to leave.
+    pub fn drain_requested(&mut self, member: MemberId) {
+        if self.drains.len() < MAP_MEMBERS_MAX {
+            self.drains.insert(member);
+        }
+    }
+
+    /// A draining member has handed over all that it held.
+    pub fn has_left(&mut self, member: MemberId) {
+        if self.left.len() < MAP_MEMBERS_MAX {
+            self.left.insert(member);
+        }
+    }
+
+    /// An operator wants an evicted member to be forgotten now.
+    pub fn forget_requested(&mut self, member: MemberId) {
+        if self.forgets.len() < MAP_MEMBERS_MAX {
+            self.forgets.insert(member);
+        }
+    }
+
+    /// The complaints of `member`, which replace its earlier ones.
+    pub fn complained(&mut self, now: Monotonic, member: MemberId, complaints: Complaints) {
+        self.complaints.insert(member, (now, complaints));
+    }
+
+    // === output ===
+
+    /// The map to propose after `map`, the newest committed one; `None` while nothing has to change.
+    /// `reported` is the newest epoch that each voter has reported.
+    pub fn next(
+        &mut self,
+        now: Monotonic,
+        map: &ClusterMap,
+        reported: impl Fn(&Identity) -> Epoch,
+    ) -> Option<ClusterMap> {
+        self.follow(now, map);
+        let mut next = map.clone();
+        self.admit(&mut next);
+        self.evict_silent(&mut next);
+        self.evict_unsettled(now, &mut next);
+        self.drain_and_remove(now, &mut next);
+        self.change_voters(now, map, &mut next, reported);
+        if next == *map {
+            return None;
+        }
+        next.epoch = map.epoch.next();
+        Some(next)
+    }
+
+    /// Keeps what is known about the members of `map` and drops the rest.
+    fn follow(&mut self, now: Monotonic, map: &ClusterMap) {
+        let state = |id: &MemberId| {
+            map.members.iter().find(|member| member.id == *id).map(|member| member.state)
+        };
+        self.drains.retain(|id| state(id) == Some(MapState::Up));
+        self.left.retain(|id| state(id).is_some_and(|state| state != MapState::Down));
+        self.forgets.retain(|id| state(id) == Some(MapState::Down));
+        self.complaints.retain(|id, (at, _)| map.has(*id) && now < at.plus(COMPLAINT_AGE_MAX));
+        self.since.retain(|id, (was, _)| state(id) == Some(*was));
+        for member in &map.members {
+            self.since.entry(member.id).or_insert((member.state, now));
+        }
+        let is_waited_for = |id: &MemberId| {
+            let mut complaints = self.complaints.values();
+            complaints.any(|(_, complaints)| complaints.waits_for.contains(id))
+        };
+        self.waited_for.retain(|id, _| map.has(*id) && is_waited_for(id));
+        for member in map.present().filter(|member| is_waited_for(&member.id)) {
+            self.waited_for.entry(member.id).or_insert(now);
+        }
+        self.gone.retain(|voter, _| map.voters.contains(voter) && !is_present(map, voter));
+        for voter in map.voters.current.iter().filter(|voter| !is_present(map, voter)) {
+            self.gone.entry(voter.clone()).or_insert(now);
+        }
+        let is_member = |request: &JoinRequest| {
+            let member = map.get(&request.identity.node);
+            member.is_some_and(|member| {
+                member.identity == request.identity
+                    && member.start == request.start
+                    && member.state != MapState::Down
+            })
+        };
+        self.joins.retain(|_, request| !is_member(request));
+    }
+
+    /// Every node that asked becomes a member; an earlier one of its name is not any more.
+    fn admit(&mut self, next: &mut ClusterMap) {
+        for (node, request) in std::mem::take(&mut self.joins) {
+            let at = next.members.binary_search_by(|member| member.identity.node.cmp(&node));
+            if at.is_err() && next.members.len() >= MAP_MEMBERS_MAX {
+                continue;
+            }
+            next.last_member.0 = next.last_member.0.saturating_add(1);
+            let JoinRequest { identity, start, addr, zone } = request;
+            let state = MapState::Up;
+            let member = MapMember { id: next.last_member, identity, start, addr, zone, state };
+            match at {
+                Ok(at) => next.members[at] = member,
+                Err(at) => next.members.insert(at, member),
+            }
+        }
+    }
+
+    fn evict_silent(&self, next: &mut ClusterMap) {
+        let has_not_heard = |voter: &Identity, id: MemberId, next: &ClusterMap| {
+            let voter = next.get(&voter.node).filter(|member| member.identity == *voter);
+            let complaints = voter.and_then(|voter| self.complaints.get(&voter.id));
+            complaints.is_some_and(|(_, complaints)| complaints.silent.contains(&id))
+        };
+        let is_silent = |member: &MapMember| {
+            next.voters.is_majority(|voter| has_not_heard(voter, member.id, next))
+        };
+        let silent: Vec<MemberId> =
+            next.present().filter(|member| is_silent(member)).map(|member| member.id).collect();
+        for member in next.members.iter_mut().filter(|member| silent.contains(&member.id)) {
+            member.state = MapState::Down;
+        }
+    }
+
+    /// Evicts the member that others have waited for the longest; of several the newest.
+    fn evict_unsettled(&self, now: Monotonic, next: &mut ClusterMap) {
+        let is_over = |since: &Monotonic| now >= since.plus(self.settings.settle_after);
+        let late = self.waited_for.iter().filter(|(_, since)| is_over(since));
+        let Some((id, _)) = late.min_by_key(|(id, since)| (**since, u64::MAX - id.0)) else {
+            return;
+        };
+        let stays = |voter: &Identity| {
+            next.present().any(|member| member.identity == *voter && member.id != *id)
+        };
+        if next.voters.is_majority(stays)
+            && let Some(member) = next.members.iter_mut().find(|member| member.id == *id)
+        {
+            member.state = MapState::Down;
+        }
+    }
+
+    fn drain_and_remove(&self, now: Monotonic, next: &mut ClusterMap) {
+        for member in &mut next.members {
+            if member.state == MapState::Up && self.drains.contains(&member.id) {
+                member.state = MapState::Draining;
+            }
+        }
+        let is_over = |member: &MapMember| match member.state {
+            MapState::Up => false,
+            MapState::Draining => self.left.contains(&member.id),
+            MapState::Down => {
+                let since = self.since.get(&member.id).map(|(_, since)| *since);
+                let is_old =
+                    since.is_some_and(|since| now >= since.plus(self.settings.forget_after));
+                is_old || self.forgets.contains(&member.id)
+            }
+        };
+        next.members.retain(|member| !is_over(member));
+    }
+
+    /// Ends a joint phase, or begins one when other members should vote.
+    fn change_voters(
+        &mut self,
+        now: Monotonic,
+        map: &ClusterMap,
+        next: &mut ClusterMap,
+        reported: impl Fn(&Identity) -> Epoch,
+    ) {
+        if !map.voters.are_joint() {
+            self.joint = None;
+            if let Some(current) = self.chosen_voters(now, next)
+                && current != next.voters.current
+            {
+                let replaced = std::mem::take(&mut next.voters.current);
+                next.voters = Voters { current, replaced, changed_at: map.epoch.next() };
+            }
+            return;
+        }
+        let began = map.voters.changed_at;
+        if self.joint.is_some_and(|(epoch, _)| epoch != began) {
+            self.joint = None;
+        }
+        if map.voters.is_majority(|voter| reported(voter) >= began) {
+            let (_, since) = *self.joint.get_or_insert((began, now));
+            if now >= since.plus(hold(self.settings.lease)) {
+                next.voters.replaced.clear();
+            }
+        }
+    }
+
+    /// Who should vote; `None` when nothing can be said, or a majority of them would not be there.
+    fn chosen_voters(&self, now: Monotonic, map: &ClusterMap) -> Option<Vec<Identity>> {
+        let chosen = if self.settings.pinned_voters.is_empty() {
+            self.automatic_voters(now, map)
+        } else {
+            self.pinned_voters(map)
+        };
+        let voters = Voters::of(chosen);
+        voters.is_majority(|voter| is_present(map, voter)).then_some(voters.current)
+    }
+
+    /// The nodes of the configured names: as they are now, or as they were when they voted last.
+    fn pinned_voters(&self, map: &ClusterMap) -> BTreeSet<Identity> {
+        let identity = |name: &NodeId| {
+            let present = map.present().find(|member| member.identity.node == *name);
+            let voter = map.voters.current.iter().find(|voter| voter.node == *name);
+            let unknown = || Identity { node: name.clone(), birth: Identity::UNKNOWN_BIRTH };
+            present.map(|member| &member.identity).or(voter).cloned().unwrap_or_else(unknown)
+        };
+        self.settings.pinned_voters.iter().map(identity).collect()
+    }
+
+    fn automatic_voters(&self, now: Monotonic, map: &ClusterMap) -> BTreeSet<Identity> {
+        let current = &map.voters.current;
+        let is_up = |member: &MapMember| member.state == MapState::Up;
+        let is_stable = |member: &MapMember| {
+            let since = self.since.get(&member.id);
+            since.is_some_and(|(_, since)| now >= since.plus(STABLE_AFTER))
+        };
+        let succeeds_a_voter = |member: &MapMember| {
+            current
+                .iter()
+                .any(|voter| voter.node == member.identity.node && *voter != member.identity)
+        };
+        // Present voters first, then successors of voters under their names.
+        let rank = |member: &MapMember| {
+            (!current.contains(&member.identity), !succeeds_a_voter(member), member.id)
+        };
+        let may_vote = |member: &&MapMember| {
+            is_up(member)
+                && (current.contains(&member.identity)
+                    || succeeds_a_voter(member)
+                    || is_stable(member))
+        };
+        let mut able: Vec<&MapMember> = map.present().filter(may_vote).collect();
+        able.sort_by_key(|member| rank(member));
+        // A voter that has gone, or is about to, counts until it is replaced.
+        let stays = |voter: &&Identity| {
+            let is_able = able.iter().any(|member| member.identity == **voter);
+            let has_successor = able.iter().any(|member| member.identity.node == voter.node);
+            !is_able && !has_successor && !self.may_be_replaced(now, map, voter)
+        };
+        let gone: Vec<&Identity> = current.iter().filter(stays).collect();
+        let wanted = self.settings.voters.min(VOTERS_MAX);
+        let size = odd(wanted.min(able.len() + gone.len())).max(current.len().min(3).min(wanted));
+        let mut chosen: BTreeSet<Identity> = gone.into_iter().take(size).cloned().collect();
+        while chosen.len() < size
+            && let Some(at) = best(&able, &chosen, map)
+        {
+            chosen.insert(able.remove(at).identity.clone());
+        }
+        // Too few can vote: those that have gone remain, so that the majority does not shrink.
+        for voter in current {
+            if chosen.len() < size {
+                chosen.insert(voter.clone());
+            }
+        }
+        chosen
+    }
+
+    /// Whether a voter without a member, or one that drains, need not be waited for any more.
+    fn may_be_replaced(&self, now: Monotonic, map: &ClusterMap, voter: &Identity) -> bool {
+        let is_draining = map
+            .present()
+            .any(|member| member.identity == *voter && member.state == MapState::Draining);
+        let gone = self.gone.get(voter);
+        is_draining || gone.is_some_and(|since| now >= since.plus(self.settings.replace_after))
+    }
+}
+
+/// Whether `voter` is a member, under the birth by which it votes.
+fn is_present(map: &ClusterMap, voter: &Identity) -> bool {
+    map.present().any(|member| member.identity == *voter)
+}
+
+/// The largest odd number that is not larger; 1 for 0.
+fn odd(number: usize) -> usize {
+    number.saturating_sub(1) / 2 * 2 + 1
+}
+
+/// The next to vote: the first in a zone with the fewest voters, so that no zone has half of them
+/// where there are three zones.
+fn best(able: &[&MapMember], chosen: &BTreeSet<Identity>, map: &ClusterMap) -> Option<usize> {
+    let in_zone = |zone: &str| {
+        let of = |voter: &&Identity| map.get(&voter.node).is_some_and(|one| one.zone == zone);
+        chosen.iter().filter(of).count()
+    };
+    let is_voter = |member: &MapMember| map.voters.current.contains(&member.identity);
+    let order = |at: &usize| (!is_voter(able[*at]), in_zone(&able[*at].zone), *at);
+    (0..able.len()).min_by_key(order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster_map::ClusterId;
+
+    const SECOND: u64 = 1_000;
+
+    fn settings(voters: usize, pinned: &[&str]) -> Settings {
+        Settings {
+            voters,
+            pinned_voters: pinned.iter().map(|name| node(name)).collect(),
+            lease: Span::from_millis(600),
+            settle_after: Span::from_secs(10),
+            replace_after: Span::from_secs(10),
+            forget_after: Span::from_secs(3_600),
+        }
+    }
+
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name).expect("a valid name")
+    }
+
+    fn ms(ms: u64) -> Monotonic {
+        Monotonic::from_nanos(ms * 1_000_000)
+    }
+
+    /// A cluster whose proposals are committed at once and reported by every present voter.
+    struct Fixture {
+        autopilot: Autopilot,
+        map: ClusterMap,
+        /// Nodes that no voter hears.
+        dead: BTreeSet<NodeId>,
+        now: u64,
+    }
+
+    impl Fixture {
+        /// Founded by these, each with birth 1.
+        fn founded(settings: Settings, founders: &[&str]) -> Self {
+            let voters = founders.iter().map(|name| Identity { node: node(name), birth: 1 });
+            let map = ClusterMap {
+                cluster: ClusterId(1),
+                epoch: Epoch(1),
+                voters: Voters::of(voters),
+                ..ClusterMap::default()
+            };
+            let (autopilot, dead) = (Autopilot::new(settings), BTreeSet::new());
+            let mut fixture = Self { autopilot, map, dead, now: 1_000 };
+            for name in founders {
+                fixture.join(name, 1);
+            }
+            fixture.run(SECOND);
+            fixture
+        }
+
+        fn join(&mut self, name: &str, birth: u64) {
+            self.dead.remove(&node(name));
+            self.autopilot.join_requested(JoinRequest {
+                identity: Identity { node: node(name), birth },
+                start: birth,
+                addr: ([127, 0, 0, 1], 7000).into(),
+                zone: String::new(),
+            });
+        }
+
+        fn die(&mut self, name: &str) {
+            self.dead.insert(node(name));
+        }
+
+        fn id(&self, name: &str) -> MemberId {
+            self.map.get(&node(name)).expect("a member").id
+        }
+
+        fn run(&mut self, for_ms: u64) {
+            for _ in 0..for_ms / 50 {
+                self.now += 50;
+                self.complain();
+                let epoch = self.map.epoch;
+                let next = self.autopilot.next(ms(self.now), &self.map, |_| epoch);
+                if let Some(next) = next {
+                    assert_eq!(next.epoch, epoch.next());
+                    self.map = next;
+                }
+            }
+        }
+
+        fn complain(&mut self) {
+            let is_dead = |member: &&MapMember| self.dead.contains(&member.identity.node);
+            let silent: Vec<_> = self.map.present().filter(is_dead).map(|one| one.id).collect();
+            let alive = self.map.present().filter(|member| !is_dead(member));
+            for member in alive.map(|member| member.id).collect::<Vec<_>>() {
+                let complaints = Complaints { silent: silent.clone(), waits_for: Vec::new() };
+                self.autopilot.complained(ms(self.now), member, complaints);
+            }
+        }
+
+        fn present(&self) -> String {
+            let names = self.map.present().map(|member| member.identity.node.as_str());
+            names.collect::<Vec<_>>().join(" ")
+        }
+
+        /// Each voter with its birth; `!` while the voters change.
+        fn voters(&self) -> String {
+            let name = |voter: &Identity| format!("{}{}", voter.node, voter.birth);
+            let names: Vec<_> = self.map.voters.current.iter().map(name).collect();
+            names.join(" ") + if self.map.voters.are_joint() { "!" } else { "" }
+        }
+    }
+
+    #[test]
+    fn a_node_that_no_majority_hears_is_evicted_and_may_return() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        assert_eq!((three.present(), three.voters()), ("a b c".into(), "a1 b1 c1".into()));
+        let before = three.id("c");
+        three.die("c");
+        three.run(50);
+        assert_eq!(three.present(), "a b");
+        assert_eq!(three.map.get(&node("c")).map(|one| one.state), Some(MapState::Down));
+        three.join("c", 1);
+        three.run(50);
+        assert_eq!(three.present(), "a b c");
+        assert_ne!(three.id("c"), before, "another admission");
+        assert_eq!(three.voters(), "a1 b1 c1");
+    }
+
+    #[test]
+    fn one_voter_alone_evicts_nobody() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        let (a, c) = (three.id("a"), three.id("c"));
+        let complaints = Complaints { silent: vec![c], waits_for: Vec::new() };
+        three.autopilot.complained(ms(three.now), a, complaints);
+        assert_eq!(three.autopilot.next(ms(three.now), &three.map, |_| Epoch(9)), None);
+    }
+
+    #[test]
+    fn a_dead_voter_is_replaced_by_a_member_that_has_proved_stable() {
+        let mut four = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        four.join("d", 1);
+        four.run(8 * SECOND);
+        assert_eq!(four.voters(), "a1 b1 c1", "three suffice");
+        four.die("c");
+        four.run(9 * SECOND);
+        assert_eq!(four.voters(), "a1 b1 c1", "it may come back");
+        four.run(3 * SECOND);
+        assert_eq!(four.voters(), "a1 b1 d1");
+    }
+
+    #[test]
+    fn ten_replacements_in_a_row_keep_three_voters() {
+        let mut three = Fixture::founded(settings(3, &[]), &["n1", "n2", "n3"]);
+        for number in 4..14 {
+            three.die(&format!("n{}", number - 3));
+            three.run(2 * SECOND);
+            three.join(&format!("n{number}"), 1);
+            three.run(13 * SECOND);
+            let names: Vec<_> = (number - 2..=number).map(|n| format!("n{n}")).collect();
+            let present: BTreeSet<_> = three.present().split(' ').map(str::to_owned).collect();
+            assert_eq!(present, names.iter().cloned().collect());
+            let voters: BTreeSet<_> = names.iter().map(|name| format!("{name}1")).collect();
+            assert_eq!(
+                three.voters().split(' ').map(str::to_owned).collect::<BTreeSet<_>>(),
+                voters
+            );
+        }
+    }
+
+    #[test]
+    fn a_voter_that_was_born_again_is_replaced_at_once() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        three.die("c");
+        three.run(2 * SECOND);
+        three.join("c", 2);
+        three.run(50);
+        assert_eq!(three.voters(), "a1 b1 c2!");
+        three.run(SECOND);
+        assert_eq!(three.voters(), "a1 b1 c2");
+    }
+
+    #[test]
+    fn a_joint_phase_ends_a_hold_after_majorities_have_reported_it() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        three.die("c");
+        three.run(2 * SECOND);
+        three.join("c", 2);
+        three.run(50);
+        let began = three.map.epoch;
+        assert_eq!(three.map.voters.changed_at, began);
+        let mut next = |after: u64, reported: Epoch| {
+            three.complain();
+            three.autopilot.next(ms(three.now + after), &three.map, |_| reported)
+        };
+        assert_eq!(next(60_000, Epoch(began.0 - 1)), None, "not reported");
+        assert_eq!(next(60_000, began), None, "not long enough");
+        assert_eq!(next(60_749, began), None);
+        let ended = next(60_750, began).expect("the phase ends");
+        assert!(!ended.voters.are_joint());
+    }
+
+    #[test]
+    fn voters_are_added_in_pairs_and_removed_when_they_are_gone() {
+        let mut five = Fixture::founded(settings(5, &[]), &["a", "b", "c"]);
+        five.join("d", 1);
+        five.run(8 * SECOND);
+        assert_eq!(five.voters(), "a1 b1 c1", "never an even number");
+        five.join("e", 1);
+        five.run(8 * SECOND);
+        assert_eq!(five.voters(), "a1 b1 c1 d1 e1");
+        five.die("d");
+        five.die("e");
+        five.run(20 * SECOND);
+        assert_eq!(five.voters(), "a1 b1 c1", "two of five more would have stopped the rest");
+        five.die("c");
+        five.run(20 * SECOND);
+        assert_eq!(five.voters(), "a1 b1 c1", "never below three");
+    }
+
+    #[test]
+    fn a_pair_has_one_voter() {
+        let pair = Fixture::founded(settings(5, &[]), &["a"]);
+        let mut pair = pair;
+        pair.join("b", 1);
+        pair.run(60 * SECOND);
+        assert_eq!((pair.present(), pair.voters()), ("a b".into(), "a1".into()));
+    }
+
+    #[test]
+    fn pinned_voters_follow_their_names_only() {
+        let pinned = settings(5, &["a", "b", "c"]);
+        let mut four = Fixture::founded(pinned, &["a", "b", "c"]);
+        four.join("d", 1);
+        four.die("c");
+        four.run(60 * SECOND);
+        assert_eq!(four.voters(), "a1 b1 c1");
+        four.join("c", 2);
+        four.run(2 * SECOND);
+        assert_eq!(four.voters(), "a1 b1 c2");
+    }
+
+    #[test]
+    fn a_drained_member_is_removed_and_hands_its_vote_on() {
+        let mut four = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        four.join("d", 1);
+        four.run(8 * SECOND);
+        let c = four.id("c");
+        four.autopilot.drain_requested(c);
+        four.run(2 * SECOND);
+        assert_eq!((four.present(), four.voters()), ("a b c d".into(), "a1 b1 d1".into()));
+        four.autopilot.has_left(c);
+        four.run(50);
+        assert_eq!((four.present(), four.map.get(&node("c"))), ("a b d".into(), None));
+        let b = four.id("b");
+        four.autopilot.drain_requested(b);
+        four.autopilot.has_left(b);
+        four.run(60 * SECOND);
+        assert_eq!((four.present(), four.voters()), ("a d".into(), "a1 b1 d1".into()));
+    }
+
+    #[test]
+    fn a_member_that_does_not_release_is_evicted() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        three.join("d", 1);
+        three.run(SECOND);
+        let d = three.id("d");
+        for at in 0..=205_u64 {
+            three.complain();
+            let waits_for = if at == 100 { Vec::new() } else { vec![d] };
+            let complaints = Complaints { silent: Vec::new(), waits_for };
+            three.autopilot.complained(ms(three.now), three.id("a"), complaints);
+            let next = three.autopilot.next(ms(three.now), &three.map, |_| Epoch(1));
+            assert_eq!(next.is_some(), at >= 302, "{at}");
+            three.now += 50;
+        }
+        let complaints = Complaints { silent: Vec::new(), waits_for: vec![d] };
+        three.autopilot.complained(ms(three.now + 10_000), three.id("a"), complaints);
+        let at = ms(three.now + 10_000);
+        let next = three.autopilot.next(at, &three.map, |_| Epoch(1)).expect("an eviction");
+        assert!(!next.has(d) && next.present().count() == 3);
+    }
+
+    #[test]
+    fn an_evicted_member_is_forgotten_late_or_by_hand() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        three.join("d", 1);
+        three.join("e", 1);
+        three.run(SECOND);
+        three.die("d");
+        three.die("e");
+        three.run(SECOND);
+        assert_eq!(three.map.members.len(), 5);
+        let (a, d) = (three.id("a"), three.id("d"));
+        three.autopilot.forget_requested(a);
+        three.autopilot.forget_requested(d);
+        three.run(SECOND);
+        assert_eq!((three.present(), three.map.members.len()), ("a b c".into(), 4));
+        three.now += 3_600_000;
+        three.run(SECOND);
+        assert_eq!(three.map.members.len(), 3);
+    }
+}

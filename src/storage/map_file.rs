@@ -1,0 +1,91 @@
+//! The file of the cluster map in `node.data_dir`: a redb database with one row.
+//!
+//! A write is one transaction, and is on the disk (`fdatasync`) when it returns. A file that cannot
+//! be read stops the node: without it the node would forget what it promised as a voter.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use redb::{Database, ReadableDatabase, TableDefinition};
+use tidegate_cluster::consensus::Disk;
+
+/// The name of the file.
+pub const FILE_NAME: &str = "cluster-map.redb";
+const MAP: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("map");
+const RECORD: &str = "record 1";
+
+/// The open file.
+#[derive(Clone, Debug)]
+pub struct MapFile {
+    db: Arc<Database>,
+}
+
+impl MapFile {
+    /// Opens the file in `folder`, or creates both. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be created, or the file cannot be opened, is in use by another process,
+    /// or is damaged.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let path: PathBuf = folder.join(FILE_NAME);
+        let db = Database::create(path).map_err(io::Error::other)?;
+        Ok(Self { db: Arc::new(db) })
+    }
+
+    fn read(&self) -> Result<Option<Vec<u8>>, redb::Error> {
+        let transaction = self.db.begin_read()?;
+        match transaction.open_table(MAP) {
+            Ok(table) => Ok(table.get(RECORD)?.map(|record| record.value().to_vec())),
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write(&self, record: &[u8]) -> Result<(), redb::Error> {
+        let transaction = self.db.begin_write()?;
+        transaction.open_table(MAP)?.insert(RECORD, record)?;
+        Ok(transaction.commit()?)
+    }
+}
+
+#[async_trait]
+impl Disk for MapFile {
+    async fn load(&self) -> io::Result<Option<Vec<u8>>> {
+        let this = self.clone();
+        let read = tokio::task::spawn_blocking(move || this.read());
+        read.await?.map_err(io::Error::other)
+    }
+
+    async fn save(&self, record: Vec<u8>) -> io::Result<()> {
+        let this = self.clone();
+        let written = tokio::task::spawn_blocking(move || this.write(&record));
+        written.await?.map_err(io::Error::other)
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_record_survives_the_process_and_belongs_to_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = MapFile::open(folder.path()).expect("a file");
+        assert_eq!(file.load().await.expect("readable"), None);
+        for record in [&b"one"[..], b"two"] {
+            file.save(record.to_vec()).await.expect("writable");
+        }
+        assert!(MapFile::open(folder.path()).is_err(), "in use");
+        drop(file);
+        let again = MapFile::open(folder.path()).expect("a file");
+        assert_eq!(again.load().await.expect("readable").as_deref(), Some(&b"two"[..]));
+    }
+}
