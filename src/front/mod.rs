@@ -17,6 +17,7 @@ pub mod serve;
 pub mod stats;
 pub mod tls;
 
+mod address_bound;
 mod connection;
 mod timeouts;
 
