@@ -11,7 +11,9 @@ use tidegate_testkit::wait::{HANGS_AFTER, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::support::{Table, http_listener, in_time, parse, request, unread};
+use super::support::{
+    Table, first_reset, header_frame, http_listener, in_time, open_stream, parse, request, unread,
+};
 
 const SHORT: Duration = Duration::from_millis(250);
 const LONG: Duration = Duration::from_secs(3_600);
@@ -260,5 +262,17 @@ async fn noise_ends_its_own_connection_alone() {
     }
     good.write_all(HEALTH).await.expect("sent");
     healthy(&mut good).await;
+    assert_eq!(table.checks(), []);
+}
+
+/// Trailers end a request; those that do not are an error, and nothing is counted.
+#[tokio::test]
+async fn a_second_header_without_an_end_is_an_error_of_the_stream() {
+    const PROTOCOL_ERROR: u32 = 1;
+    let table = Table::usual();
+    let listener = http_listener(&table, patient(), "").await;
+    let mut frames = open_stream(1, "/v1/check");
+    frames.extend(header_frame(1, b"\0\x01x\x01y"));
+    assert_eq!(first_reset(listener.addr, &frames).await, (1, PROTOCOL_ERROR));
     assert_eq!(table.checks(), []);
 }
