@@ -8,14 +8,15 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::report::Inspect;
-use crate::front::Probes;
 use crate::front::pages::Page;
+use crate::front::{Probes, cross_site};
 use crate::observe::metrics;
 
 /// Most key/value pairs of `/owner`; a descriptor has far fewer.
@@ -112,7 +113,10 @@ async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
 }
 
 /// Same as SIGTERM. Responds before the drain is complete, which closes the listener.
-async fn drain(State(state): State<Routed>) -> Response {
+async fn drain(State(state): State<Routed>, parts: Parts) -> Response {
+    if let Err(refusal) = cross_site::check(&parts) {
+        return refuse(StatusCode::FORBIDDEN, &refusal.to_string());
+    }
     state.admin.drain.cancel();
     json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
 }

@@ -345,6 +345,14 @@ pub struct Limits {
     ///
     /// Default 10,000: at most some 200 MB of connection state. Keep it below `ulimit -n`.
     pub connections_max: usize,
+    /// Maximum number of connections of one client address at a listener, 0 to 1,000,000; 0 is no
+    /// maximum. Further ones are closed at once. An IPv6 /64 is one address; loopback and
+    /// `auth.trusted_proxies` are exempt.
+    ///
+    /// Default 1,000: a tenth of `connections_max`, so that one host cannot occupy a listener, and
+    /// far above the pools of a proxy or a Redis client. Raise it where many clients share an
+    /// address (NAT).
+    pub connections_per_address_max: usize,
     /// Maximum size of a request body in bytes, 1,024 to 16,777,216. Larger ones are refused (413).
     ///
     /// Default 65,536: several times the largest request within the other default bounds.
@@ -502,6 +510,7 @@ impl Default for Limits {
             keys_max: 1_000_000,
             on_full: OnFull::Share,
             connections_max: 10_000,
+            connections_per_address_max: 1_000,
             body_bytes_max: 64 * 1024,
             descriptors_max: 32,
             entries_max: 16,

@@ -322,6 +322,8 @@ fn xds_pairs(key: &'static str, pairs: &[String], separator: char) -> Result<(),
 fn limits(limits: &Limits) -> Result<(), Invalid> {
     within("limits.keys_max", limits.keys_max, 1..=1_000_000_000)?;
     within("limits.connections_max", limits.connections_max, 1..=1_000_000)?;
+    let per_address = limits.connections_per_address_max;
+    within("limits.connections_per_address_max", per_address, 0..=1_000_000)?;
     within("limits.body_bytes_max", limits.body_bytes_max, 1_024..=16_777_216)?;
     within("limits.descriptors_max", limits.descriptors_max, 1..=1_000)?;
     within("limits.entries_max", limits.entries_max, 1..=100)?;

@@ -3,6 +3,7 @@
 //! | limit | default | at the limit |
 //! |---|---|---|
 //! | connections | 10,000 per listener | accepting pauses until one ends; counted |
+//! | connections of one address | 1,000 per listener | a further one is closed at once; counted |
 //! | request header | 64 KiB | 431 (HTTP/1), stream reset (HTTP/2) |
 //! | time for a header | 5 s | the connection is cut; counted |
 //! | time for the client to take a response | 10 s | the connection is cut within 25 s; counted |
@@ -21,11 +22,14 @@
 //!
 //! Bounds that deployments change come from `[limits]`; the others are constants here.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tidegate_limiter::descriptor::Descriptor;
 
-use crate::config::Limits;
+use crate::config::{Config, Limits};
 
 /// How long a connection may stay without a request in flight.
 ///
@@ -48,10 +52,20 @@ pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 /// here. An Envoy worker sends all its checks over one connection.
 pub const STREAMS_MAX: u32 = 256;
 
+/// Connections from here are from this machine: its proxies, and operators.
+const LOOPBACK: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
+];
+
 /// The bounds of one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub connections_max: usize,
+    /// Most connections of one client address, or IPv6 /64; 0 is no bound.
+    pub connections_per_address_max: usize,
+    /// Networks whose connections that bound does not apply to.
+    pub exempt: Arc<[IpNet]>,
     /// Most bytes of a request body or gRPC message.
     pub body_bytes_max: usize,
     pub descriptors_max: usize,
@@ -155,10 +169,20 @@ impl Bounds {
     }
 }
 
+impl From<&Config> for Bounds {
+    fn from(config: &Config) -> Self {
+        let proxies = config.auth.trusted_proxies.iter().flatten();
+        let exempt = LOOPBACK.iter().chain(proxies).copied().collect();
+        Self { exempt, ..Self::from(&config.limits) }
+    }
+}
+
 impl From<&Limits> for Bounds {
     fn from(limits: &Limits) -> Self {
         Self {
             connections_max: limits.connections_max,
+            connections_per_address_max: limits.connections_per_address_max,
+            exempt: LOOPBACK.into(),
             body_bytes_max: limits.body_bytes_max,
             descriptors_max: limits.descriptors_max,
             entries_max: limits.entries_max,

@@ -8,6 +8,7 @@
 
 pub mod bounds;
 pub mod client_addr;
+pub mod cross_site;
 pub mod http;
 pub mod pages;
 pub mod render;
@@ -17,6 +18,7 @@ pub mod serve;
 pub mod stats;
 pub mod tls;
 
+mod address_bound;
 mod connection;
 mod timeouts;
 

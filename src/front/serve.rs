@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::address_bound::AddressBound;
 use super::bounds::Bounds;
 use super::connection::Connection;
 pub use super::connection::{Endless, HttpService, Peer, Protocols};
@@ -36,6 +37,7 @@ pub async fn serve<S: HttpService>(
     drain: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
+    let addresses = AddressBound::new(bounds);
     loop {
         let has_room = connections.len() < bounds.connections_max;
         tokio::select! {
@@ -44,6 +46,10 @@ pub async fn serve<S: HttpService>(
             Some(ended) = connections.join_next() => stats.connection_ended(&ended),
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
+                    let Some(admitted) = addresses.admit(peer.ip()) else {
+                        stats.address_at_capacity(peer);
+                        continue;
+                    };
                     stats.accepted.add(1);
                     let connection = Connection {
                         peer,
@@ -52,7 +58,11 @@ pub async fn serve<S: HttpService>(
                         stats: Arc::clone(&stats),
                         drain: drain.clone(),
                     };
-                    connections.spawn(connection.run(stream, service.clone()));
+                    let service = service.clone();
+                    connections.spawn(async move {
+                        connection.run(stream, service).await;
+                        drop(admitted);
+                    });
                     if connections.len() == bounds.connections_max {
                         stats.at_capacity(bounds.connections_max);
                     }

@@ -1,5 +1,6 @@
 //! What a listener counts; read by the metrics.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::task::JoinError;
@@ -13,6 +14,8 @@ pub struct ListenerStats {
     pub ended: Counter,
     /// Times that accepting paused at the bound on connections.
     pub full: Counter,
+    /// Connections closed at once because their address had as many as it may.
+    pub address_full: Counter,
     /// Connections cut because a header or command took too long, or a response was not taken.
     pub slow: Counter,
     /// Connections whose TLS handshake failed.
@@ -51,6 +54,13 @@ impl ListenerStats {
         {
             tracing::error!(%error, "a connection task panicked; please report this bug");
         }
+    }
+
+    /// Counts a connection that is closed because its address has as many as it may.
+    pub(super) fn address_at_capacity(&self, peer: SocketAddr) {
+        self.address_full.add(1);
+        // At a level that is off by default: clients decide how often this happens.
+        tracing::debug!(%peer, "closed a connection beyond limits.connections_per_address_max");
     }
 
     /// Counts that accepting pauses.

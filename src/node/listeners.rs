@@ -181,7 +181,7 @@ impl Listeners {
             open_files::raise_limit(),
             self.listening().count(),
         );
-        let bounds = Bounds { connections_max, ..Bounds::from(&config.limits) };
+        let bounds = Bounds { connections_max, ..Bounds::from(config) };
         let Self { http, grpc, resp, admin, debug, grpc_tls } = self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
@@ -238,7 +238,7 @@ pub(super) fn serve_prometheus(
     source: Source,
     stop: CancellationToken,
 ) -> impl Future<Output = Result<(), Failed>> + Send + 'static {
-    let bounds = Bounds::from(&config.limits);
+    let bounds = Bounds::from(config);
     let answer = || async move {
         let text = prometheus::render(source.read(), prometheus::Form::Plain);
         ([(CONTENT_TYPE, prometheus::CONTENT_TYPE)], text)

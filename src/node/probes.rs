@@ -117,6 +117,7 @@ fn listeners(stats: &Stats, readings: &mut Readings) {
     each(names::CONNECTIONS, |stats| stats.accepted.get().saturating_sub(stats.ended.get()));
     each(names::CONNECTIONS_ACCEPTED, |stats| stats.accepted.get());
     each(names::CONNECTIONS_AT_BOUND, |stats| stats.full.get());
+    each(names::CONNECTIONS_REFUSED, |stats| stats.address_full.get());
     each(names::CONNECTIONS_ABORTED, |stats| {
         stats.slow.get() + stats.handshake_failed.get() + stats.idle.get() + stats.dropped.get()
     });

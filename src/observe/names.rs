@@ -51,6 +51,10 @@ pub const CONNECTIONS_AT_BOUND: Metric = counter(
     "connections_at_bound",
     "Times a listener stopped accepting because limits.connections_max was reached",
 );
+pub const CONNECTIONS_REFUSED: Metric = counter(
+    "connections_refused",
+    "Connections closed at once because their address had limits.connections_per_address_max",
+);
 pub const CONNECTIONS_ABORTED: Metric = counter(
     "connections_aborted",
     "Connections closed by the listener: slow, no TLS handshake, idle, or drained",

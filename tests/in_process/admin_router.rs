@@ -93,6 +93,26 @@ async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
     }
 }
 
+#[tokio::test]
+async fn a_web_page_of_another_site_drains_nothing() {
+    let listeners = state(&Health::default());
+    for (name, value, status) in [
+        ("origin", "http://evil.example", StatusCode::FORBIDDEN),
+        ("origin", "null", StatusCode::FORBIDDEN),
+        ("sec-fetch-site", "cross-site", StatusCode::FORBIDDEN),
+        ("origin", "http://127.0.0.1:8082", StatusCode::ACCEPTED),
+    ] {
+        let request = Request::post("/drain").header("host", "127.0.0.1:8082").header(name, value);
+        let request = request.body(Body::empty()).unwrap();
+        let response = router(listeners.clone()).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{name}: {value}");
+        assert_eq!(listeners.drain.is_cancelled(), status == StatusCode::ACCEPTED);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let says = String::from_utf8_lossy(&body).contains("send it from a program such as curl");
+        assert_eq!(says, status == StatusCode::FORBIDDEN, "{name}: {value}");
+    }
+}
+
 fn state(health: &Health) -> AdminState {
     AdminState {
         inspect: Arc::new(Fake),

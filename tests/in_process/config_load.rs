@@ -177,6 +177,15 @@ fn every_error_is_one_line_with_position_and_advice() {
              that range",
         ),
         (
+            Some(
+                "[http]\nlisten = \"127.0.0.1:1\"\n[limits]\nconnections_per_address_max = 1000001\n",
+            ),
+            &[],
+            &[],
+            "c.toml:4: limits.connections_per_address_max: 1000001 is outside 0 to 1000000; use a \
+             value in that range",
+        ),
+        (
             None,
             &[("TIDEGATE_NODE__ID", "Edge_1")],
             &[],
@@ -301,12 +310,14 @@ fn a_variable_becomes_a_value_of_its_key_s_type() {
         ("TIDEGATE_NODE__ZONE", "\"quoted\""),
         ("TIDEGATE_LIMITS__KEYS_MAX", "5_000"),
         ("TIDEGATE_LIMITS__ON_FULL", "refuse"),
+        ("TIDEGATE_LIMITS__CONNECTIONS_PER_ADDRESS_MAX", "0"),
         ("TIDEGATE_HTTP__LISTEN", "[::1]:9000"),
     ];
     let config = read(None, &variables, &[]).unwrap();
     assert_eq!(config.cluster.name, "7");
     assert_eq!(config.node.zone, "quoted");
     assert_eq!(config.limits.keys_max, 5_000);
+    assert_eq!(config.limits.connections_per_address_max, 0);
     assert_eq!(config.limits.on_full, tidegate_limiter::store::OnFull::Refuse);
     assert_eq!(config.http.listen, "[::1]:9000".parse().ok());
 }

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tidegate::config::Config;
 use tidegate_cluster::mesh::wire::{
     Call, HelloReply, Numbered, Refusal, StateEntry, Sync, SyncEntry, SyncRole,
@@ -154,6 +155,24 @@ async fn a_connection_without_a_hello_is_closed() {
         closed(connection).await;
     }
     honest.is_unmoved(&before, 20).await;
+}
+
+/// A host that holds as many handshakes as one may is refused, and another one is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_host_leaves_room_for_others() {
+    let honest = Honest::start().await;
+    let identity = honest.identity("c");
+    let silent = RawPeer::with(&identity);
+    let dials = join_all((0..40).map(|_| silent.dial(honest.target()))).await;
+    let held: Vec<_> = dials.into_iter().flatten().collect();
+    // The honest nodes have the same address and may be in a handshake too.
+    assert!((20..=24).contains(&held.len()), "{} handshakes of one host", held.len());
+    let other = RawPeer::at([127, 0, 0, 2], &identity);
+    let connection = other.dial(honest.target()).await.unwrap();
+    let hello = other.hello("staging", "c", honest.secret());
+    let answer = send_hello(&connection, &hello).await;
+    assert!(matches!(answer, Some(HelloReply::Refused(_))), "{answer:?}");
+    drop(held);
 }
 
 /// 10,000 datagrams that are nothing or look like QUIC: random bytes, first packets of version 1

@@ -9,6 +9,7 @@
 //! | [`environment`] | what a node takes from outside: time, randomness, sockets |
 //! | [`incarnation`] | this node's id and generation |
 //! | [`pki`] | the cluster's certificate authority and node certificates |
+//! | [`per_address`] | a bound on what one remote address holds at once |
 //! | [`mesh`] | QUIC connections, the wire format, calls |
 //! | [`consensus`] | the cluster map: agreeing on it, keeping it, founding and joining a cluster |
 //! | [`gossip`] | each node's metadata, and addresses to dial |
@@ -23,6 +24,7 @@ pub mod gossip;
 pub mod incarnation;
 pub mod mesh;
 pub mod ownership;
+pub mod per_address;
 pub mod pki;
 pub mod replication;
 pub mod sync;

@@ -23,8 +23,13 @@ pub struct RawPeer {
 impl RawPeer {
     /// An endpoint with the certificate of `identity`, which also accepts connections.
     pub fn with(identity: &Identity) -> Self {
+        Self::at([127, 0, 0, 1], identity)
+    }
+
+    /// Like [`RawPeer::with`], at another address of this machine.
+    pub fn at(ip: [u8; 4], identity: &Identity) -> Self {
         let (server, client) = tls::configure(identity).expect("a valid certificate");
-        let endpoint = Endpoint::server(server, ([127, 0, 0, 1], 0).into());
+        let endpoint = Endpoint::server(server, (ip, 0).into());
         let mut endpoint = endpoint.expect("bind");
         endpoint.set_default_client_config(client);
         Self { endpoint }

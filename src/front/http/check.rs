@@ -8,6 +8,7 @@
 //! | every descriptor is within its limit | 200, the response in proto3 JSON |
 //! | a descriptor is over its limit | 429, likewise |
 //! | the body is not a request, or is refused | 400, `Bad Request` |
+//! | a web page of another site sent it | 403, an error with a text |
 //! | there is no decision in time | 500, `Internal Server Error` |
 //!
 //! `/json` is a path of the HTTP port of envoyproxy/ratelimit. It is Envoy's rate limit service in
@@ -29,7 +30,7 @@ use super::json;
 use super::listener::{self, HttpListener, Refused, denied_status, problem, read_body, undecided};
 use crate::decide::Decide;
 use crate::front::bounds::Refusal;
-use crate::front::{Probes, render, rls};
+use crate::front::{Probes, cross_site, render, rls};
 
 pub(super) async fn check<D: Decide, P: Probes>(
     State(listener): State<Arc<HttpListener<D, P>>>,
@@ -46,8 +47,10 @@ async fn answer<D: Decide, P: Probes>(
     request: Request,
 ) -> Result<Response, Refused> {
     let (parts, body) = request.into_parts();
-    let body = read_body(body, &listener.bounds, parts.version).await?;
     let refused = |status, text: &str| Box::new(problem(status, text));
+    cross_site::check(&parts)
+        .map_err(|refusal| refused(StatusCode::FORBIDDEN, &refusal.to_string()))?;
+    let body = read_body(body, &listener.bounds, parts.version).await?;
     let bad = |text: &str| refused(StatusCode::BAD_REQUEST, text);
     let message = json::request(&body).map_err(|error| bad(&error.to_string()))?;
     let descriptors = rls::descriptors(&message, &listener.bounds)
@@ -76,6 +79,10 @@ pub(super) async fn envoy_check<D: Decide, P: Probes>(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
+    if let Err(refusal) = cross_site::check(&parts) {
+        listener.stats.refused.add(1);
+        return problem(StatusCode::FORBIDDEN, &refusal.to_string());
+    }
     let body = match read_body(body, &listener.bounds, parts.version).await {
         Ok(body) => body,
         Err(refusal) => {

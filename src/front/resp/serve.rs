@@ -24,6 +24,7 @@ use super::connection::{Connection, Drain};
 use super::listener::Listener;
 use super::session::Session;
 use crate::decide::Throttle;
+use crate::front::address_bound::{AddressBound, Admitted};
 use crate::front::serve::{finish, pause_after};
 
 /// The listener failed.
@@ -82,18 +83,23 @@ async fn accept<D>(
 ) -> Result<(), Error> {
     let (stats, connections_max) = (&listener.stats, listener.bounds.connections_max);
     let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+    let addresses = AddressBound::new(&listener.bounds);
     loop {
         if permits.available_permits() == 0 {
             stats.at_capacity(connections_max);
         }
         // Never `None`: the semaphore is not closed.
         let permit = permits.clone().acquire_owned().await.ok();
-        let stream = match socket.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match socket.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 pause_after(&error).await;
                 continue;
             }
+        };
+        let Some(admitted) = addresses.admit(peer.ip()) else {
+            stats.address_at_capacity(peer);
+            continue;
         };
         stats.accepted.add(1);
         // Replies are small segments; waiting to fill them only adds latency.
@@ -104,7 +110,7 @@ async fn accept<D>(
         };
         let fewest = workers.iter().min_by_key(|worker| Arc::strong_count(&worker.open));
         let worker = fewest.ok_or(Error::WorkerEnded)?;
-        let accepted = Accepted { stream, permits: (permit, worker.open.clone()) };
+        let accepted = Accepted { stream, permits: (permit, admitted, worker.open.clone()) };
         worker.accepted.send(accepted).await.map_err(|_| Error::WorkerEnded)?;
     }
 }
@@ -123,8 +129,8 @@ struct Worker {
 #[derive(Debug)]
 struct Accepted {
     stream: StdStream,
-    /// Count it for the listener and for its worker until it ends.
-    permits: (Option<OwnedSemaphorePermit>, Arc<()>),
+    /// Count it for the listener, for its address and for its worker until it ends.
+    permits: (Option<OwnedSemaphorePermit>, Admitted, Arc<()>),
 }
 
 /// What every worker serves connections with.

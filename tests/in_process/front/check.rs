@@ -156,6 +156,29 @@ async fn a_decision_that_does_not_come_is_a_503() {
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
 }
 
+/// A page in a browser on this machine can reach a listener on loopback.
+#[tokio::test]
+async fn a_web_page_of_another_site_counts_nothing() {
+    let table = Table::usual();
+    let listener = http_listener(&table, Bounds::default(), "").await;
+    let body = body_in("open");
+    for (n, path) in (1..).zip(["/v1/check", "/json"]) {
+        for header in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
+            let headers = [("content-type", "text/plain"), header];
+            let reply = request(listener.addr, "POST", path, &headers, body.as_bytes()).await;
+            assert_eq!(reply.status, 403, "{path} {header:?}");
+            assert!(reply.error().contains("send it from a program such as curl"), "{reply:?}");
+        }
+        assert_eq!(listener.stats.refused.get(), 2 * n);
+    }
+    assert_eq!(table.checks(), []);
+    for path in ["/v1/check", "/json"] {
+        let headers = [("origin", "http://test"), ("sec-fetch-site", "same-origin")];
+        let reply = request(listener.addr, "POST", path, &headers, body.as_bytes()).await;
+        assert_eq!(reply.status, 200, "{path}");
+    }
+}
+
 /// `curl -d` sets the content type of a form.
 #[tokio::test]
 async fn the_content_type_does_not_matter() {

@@ -7,10 +7,13 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tidegate::front::bounds::Bounds;
+use tidegate_testkit::wait::{HANGS_AFTER, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
-use super::support::{Table, http_listener, in_time, parse, request, unread};
+use super::support::{
+    Table, first_reset, header_frame, http_listener, in_time, open_stream, parse, request, unread,
+};
 
 const SHORT: Duration = Duration::from_millis(250);
 const LONG: Duration = Duration::from_secs(3_600);
@@ -152,6 +155,56 @@ async fn at_the_bound_the_next_connection_waits_for_one_to_end() {
     assert_eq!(listener.stats.accepted.get(), 3);
 }
 
+/// Connections from `127.0.0.host`.
+async fn connect_from(host: u8, addr: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, host], 0).into()).expect("an address of loopback");
+    socket.connect(addr).await.expect("a connection")
+}
+
+#[tokio::test]
+async fn at_the_bound_of_an_address_its_next_connection_is_closed() {
+    let table = Table::usual();
+    let bounds = Bounds { connections_per_address_max: 2, exempt: Vec::new().into(), ..patient() };
+    let listener = http_listener(&table, bounds, "").await;
+    let mut first = connect_from(1, listener.addr).await;
+    let mut second = connect_from(1, listener.addr).await;
+    for stream in [&mut first, &mut second] {
+        stream.write_all(HEALTH).await.expect("sent");
+        healthy(stream).await;
+    }
+    for refused in 1..=3 {
+        assert_eq!(rest(&mut connect_from(1, listener.addr).await).await, b"");
+        assert_eq!(listener.stats.address_full.get(), refused);
+    }
+    // Another address is not affected, nor are the open connections.
+    let mut other = connect_from(2, listener.addr).await;
+    for stream in [&mut first, &mut second, &mut other] {
+        stream.write_all(HEALTH).await.expect("sent");
+        healthy(stream).await;
+    }
+    assert_eq!((listener.stats.accepted.get(), listener.stats.ended.get()), (3, 0));
+    // A connection that ends makes room for another.
+    drop(second);
+    eventually("the second ends", HANGS_AFTER, || listener.stats.ended.get() == 1).await;
+    let mut third = connect_from(1, listener.addr).await;
+    third.write_all(HEALTH).await.expect("sent");
+    healthy(&mut third).await;
+}
+
+#[tokio::test]
+async fn loopback_has_no_bound_of_its_own() {
+    let table = Table::usual();
+    let bounds = Bounds { connections_per_address_max: 1, ..patient() };
+    let listener = http_listener(&table, bounds, "").await;
+    let mut streams = [connect_from(1, listener.addr).await, connect_from(1, listener.addr).await];
+    for stream in &mut streams {
+        stream.write_all(HEALTH).await.expect("sent");
+        healthy(stream).await;
+    }
+    assert_eq!(listener.stats.address_full.get(), 0);
+}
+
 #[tokio::test]
 async fn a_drain_finishes_what_is_in_flight_and_accepts_nothing_more() {
     let table = Table::usual();
@@ -209,5 +262,17 @@ async fn noise_ends_its_own_connection_alone() {
     }
     good.write_all(HEALTH).await.expect("sent");
     healthy(&mut good).await;
+    assert_eq!(table.checks(), []);
+}
+
+/// Trailers end a request; those that do not are an error, and nothing is counted.
+#[tokio::test]
+async fn a_second_header_without_an_end_is_an_error_of_the_stream() {
+    const PROTOCOL_ERROR: u32 = 1;
+    let table = Table::usual();
+    let listener = http_listener(&table, patient(), "").await;
+    let mut frames = open_stream(1, "/v1/check");
+    frames.extend(header_frame(1, b"\0\x01x\x01y"));
+    assert_eq!(first_reset(listener.addr, &frames).await, (1, PROTOCOL_ERROR));
     assert_eq!(table.checks(), []);
 }

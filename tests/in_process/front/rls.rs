@@ -19,7 +19,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::support::{Table, grpc_listener, in_time, send, unread};
+use super::support::{Table, first_reset, grpc_listener, in_time, open_stream, send, unread};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -328,6 +328,7 @@ async fn a_health_watch_outlasts_the_send_timeout() {
 
 #[tokio::test]
 async fn streams_of_one_connection_are_bounded() {
+    const REFUSED_STREAM: u32 = 7;
     let table = Table::usual();
     let (listener, _) = grpc_listener(&table, Bounds { streams_max: 7, ..Bounds::default() }).await;
     // The settings frame that the server sends first names the bound.
@@ -340,4 +341,7 @@ async fn streams_of_one_connection_are_bounded() {
     stream.read_exact(&mut settings).await.expect("settings");
     let max_concurrent_streams = [0, 3, 0, 0, 0, 7];
     assert!(settings.chunks(6).any(|setting| setting == max_concurrent_streams), "{settings:?}");
+    // Who opens one more is refused that one.
+    let eight: Vec<u8> = (0..8).flat_map(|n| open_stream(2 * n + 1, SHOULD_RATE_LIMIT)).collect();
+    assert_eq!(first_reset(listener.addr, &eight).await, (15, REFUSED_STREAM));
 }

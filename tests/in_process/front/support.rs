@@ -306,6 +306,50 @@ pub(crate) async fn unread(
     Unread { _responses: responses, _sender: sender, closed }
 }
 
+// === an HTTP/2 client that sends any frames ===
+
+/// The headers of a POST to `path`, without an end of the request.
+pub(crate) fn open_stream(stream: u32, path: &str) -> Vec<u8> {
+    // Of the static table: POST and http; then `:path` and `:authority` as literals.
+    let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).expect("a short path")];
+    block.extend_from_slice(path.as_bytes());
+    block.extend_from_slice(b"\x01\x01t");
+    header_frame(stream, &block)
+}
+
+pub(crate) fn header_frame(stream: u32, block: &[u8]) -> Vec<u8> {
+    const END_HEADERS: u8 = 4;
+    let mut frame = vec![0, 0, u8::try_from(block.len()).expect("a short block"), 1, END_HEADERS];
+    frame.extend_from_slice(&stream.to_be_bytes());
+    frame.extend_from_slice(block);
+    frame
+}
+
+/// Sends the frames on a new connection and returns stream and error code of the first
+/// `RST_STREAM`.
+pub(crate) async fn first_reset(addr: SocketAddr, frames: &[u8]) -> (u32, u32) {
+    const RST_STREAM: u8 = 3;
+    let mut stream = TcpStream::connect(addr).await.expect("a connection");
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("sent");
+    stream.write_all(frames).await.expect("sent");
+    let reset = async {
+        loop {
+            let [a, b, c, kind, _flags, id @ ..] = {
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).await.expect("a frame");
+                head
+            };
+            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+            stream.read_exact(&mut payload).await.expect("a payload");
+            if kind == RST_STREAM {
+                let code = payload.try_into().expect("an error code");
+                return (u32::from_be_bytes(id), u32::from_be_bytes(code));
+            }
+        }
+    };
+    in_time("a stream is reset", reset).await
+}
+
 // === an HTTP/1 client that sends any bytes ===
 
 #[derive(Clone, Debug)]

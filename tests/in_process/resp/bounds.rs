@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tidegate::config::Config;
 use tidegate_limiter::units::Span;
+use tidegate_testkit::wait::{HANGS_AFTER, eventually};
 
-use super::listener::{array, open_with};
+use super::listener::{array, open_with, open_within};
 
 /// Short enough to wait for, long enough to be meant.
 const SHORT_MS: u64 = 300;
@@ -163,4 +165,21 @@ async fn a_full_listener_queues_the_next_connection() {
     assert_eq!((listener.stats.accepted.get(), listener.stats.full.get()), (2, 1));
     first.exchange("QUIT", "+OK|").await;
     third.expect("+PONG|").await;
+}
+
+/// Loopback is exempt by default, and the clients of a test are there.
+#[tokio::test]
+async fn a_client_with_all_connections_of_its_address_gets_no_further_one() {
+    let two = |config: &mut Config| config.limits.connections_per_address_max = 2;
+    let listener = open_within(two, |bounds| bounds.exempt = Vec::new().into()).await;
+    let (mut first, mut second) = (listener.client().await, listener.client().await);
+    first.exchange("PING", "+PONG|").await;
+    second.exchange("PING", "+PONG|").await;
+    assert_eq!(listener.client().await.rest().await, "");
+    assert_eq!((listener.stats.accepted.get(), listener.stats.address_full.get()), (2, 1));
+    first.exchange("QUIT", "+OK|").await;
+    eventually("the first ends", HANGS_AFTER, || listener.stats.ended.get() == 1).await;
+    let mut third = listener.client().await;
+    third.exchange("PING", "+PONG|").await;
+    second.exchange("PING", "+PONG|").await;
 }

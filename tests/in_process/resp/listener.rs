@@ -46,6 +46,14 @@ pub(crate) async fn open() -> Open {
 
 /// A listener with a changed configuration.
 pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Open {
+    open_within(change, |_| {}).await
+}
+
+/// A listener with a changed configuration and changed bounds.
+pub(crate) async fn open_within(
+    change: impl FnOnce(&mut Config),
+    change_bounds: impl FnOnce(&mut Bounds),
+) -> Open {
     let mut config = Config::default();
     change(&mut config);
     let (mut environment, _) = node::system_environment();
@@ -56,7 +64,9 @@ pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Open {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = socket.local_addr().unwrap();
     let stats = Arc::<ListenerStats>::default();
-    let listener = Listener::new(&config, decide, Bounds::from(&config.limits), stats.clone());
+    let mut bounds = Bounds::from(&config);
+    change_bounds(&mut bounds);
+    let listener = Listener::new(&config, decide, bounds, stats.clone());
     let drain = CancellationToken::new();
     let token = drain.clone();
     let served = tokio::spawn(async move { serve(socket, listener, token).await.unwrap() });

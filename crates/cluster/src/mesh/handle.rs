@@ -1,7 +1,7 @@
 //! The handle of the mesh: calls and messages to peers; accepting and dialing, from an incoming
 //! connection or a dial request to an established peer.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use super::wire::{self, Call, Hello, Reply, close_code};
 use crate::count;
 use crate::environment::{Clock, Environment};
 use crate::incarnation::Incarnation;
+use crate::per_address::{PerAddress, Slot};
 use crate::pki::{Identity, MESH_NAME};
 
 #[derive(Debug)]
@@ -91,6 +92,14 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 const HANDSHAKES_MAX: usize = 64;
 /// With more handshakes in progress, clients have to prove their address before they use resources.
 const UNVALIDATED_HANDSHAKES_MAX: usize = 16;
+/// Handshakes and hellos in progress from one address, or IPv6 /64, so that one host that opens
+/// connections and says nothing keeps no other one out. More than can come from forged addresses,
+/// so that those do not keep out the node whose address they carry.
+const HANDSHAKES_PER_ADDRESS_MAX: usize = 24;
+const _: () = assert!(
+    UNVALIDATED_HANDSHAKES_MAX < HANDSHAKES_PER_ADDRESS_MAX
+        && HANDSHAKES_PER_ADDRESS_MAX < HANDSHAKES_MAX
+);
 /// The longest that closing waits for peers to receive the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Dials waiting to start. At the bound a request is dropped; membership repeats it.
@@ -244,7 +253,7 @@ impl Mesh {
         service: Arc<dyn Service>,
         stop: CancellationToken,
     ) {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let handshakes = Handshakes::default();
         let mut connections = JoinSet::new();
         let mut generation = self.options.incarnation.subscribe();
         loop {
@@ -252,8 +261,8 @@ impl Mesh {
                 () = stop.cancelled() => break,
                 incoming = self.endpoint.accept() => {
                     let Some(incoming) = incoming else { break };
-                    if let Some((incoming, permit)) = self.screen(incoming, &handshakes) {
-                        connections.spawn(self.clone().accept(incoming, service.clone(), permit));
+                    if let Some((incoming, permits)) = self.screen(incoming, &handshakes) {
+                        connections.spawn(self.clone().accept(incoming, service.clone(), permits));
                     }
                 }
                 Some(addr) = dial_requests.recv() => {
@@ -282,27 +291,27 @@ impl Mesh {
     fn screen(
         &self,
         incoming: Incoming,
-        handshakes: &Arc<Semaphore>,
-    ) -> Option<(Incoming, OwnedSemaphorePermit)> {
-        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
+        handshakes: &Handshakes,
+    ) -> Option<(Incoming, HandshakePermits)> {
+        let Some(permits) = handshakes.begin(incoming.remote_address().ip()) else {
             count(&self.counters.refused, 1);
             incoming.refuse();
             return None;
         };
-        let in_progress = HANDSHAKES_MAX - handshakes.available_permits();
+        let in_progress = HANDSHAKES_MAX - handshakes.all.available_permits();
         let is_busy = in_progress > UNVALIDATED_HANDSHAKES_MAX;
         if is_busy && incoming.may_retry() && !incoming.remote_address_validated() {
             let _ = incoming.retry();
             return None;
         }
-        Some((incoming, permit))
+        Some((incoming, permits))
     }
 
     async fn accept(
         self: Arc<Self>,
         incoming: Incoming,
         service: Arc<dyn Service>,
-        permit: OwnedSemaphorePermit,
+        permits: HandshakePermits,
     ) {
         let from = incoming.remote_address();
         let generation = self.options.incarnation.generation();
@@ -312,7 +321,7 @@ impl Mesh {
             close_if_refused(connection, hello)
         };
         let exchanged = exchange.await;
-        drop(permit);
+        drop(permits);
         match exchanged {
             Ok((connection, hello)) => {
                 let dialer = hello.node.clone();
@@ -430,6 +439,31 @@ impl Mesh {
     }
 }
 
+/// The handshakes in progress, of all addresses and of each.
+#[derive(Debug)]
+struct Handshakes {
+    all: Arc<Semaphore>,
+    per_address: Arc<PerAddress>,
+}
+
+/// Held by a handshake in progress.
+type HandshakePermits = (OwnedSemaphorePermit, Slot);
+
+impl Default for Handshakes {
+    fn default() -> Self {
+        let all = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        Self { all, per_address: PerAddress::new(HANDSHAKES_PER_ADDRESS_MAX) }
+    }
+}
+
+impl Handshakes {
+    /// `None` when all, or those of `from`, are in use.
+    fn begin(&self, from: IpAddr) -> Option<HandshakePermits> {
+        let permit = self.all.clone().try_acquire_owned().ok()?;
+        Some((permit, self.per_address.acquire(from)?))
+    }
+}
+
 async fn handshake(
     timeout: Duration,
     connecting: impl IntoFuture<Output = Result<Connection, quinn::ConnectionError>>,
@@ -450,5 +484,26 @@ fn close_if_refused(
             connection.close(close_code::REFUSED, error.to_string().as_bytes());
             Err(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_does_not_hold_all_handshakes() {
+        let handshakes = Handshakes::default();
+        // Any address of a /64 is the same host.
+        let silent = |n: u16| handshakes.begin([0x2001, 0xdb8, 0, 1, 0, 0, 0, n].into());
+        let mut held: Vec<_> = (0..100).filter_map(silent).collect();
+        assert_eq!(held.len(), HANDSHAKES_PER_ADDRESS_MAX);
+        let other = |n: u8| handshakes.begin([192, 0, 2, n].into());
+        let others: Vec<_> = (0..100).filter_map(other).collect();
+        assert_eq!(others.len(), HANDSHAKES_MAX - HANDSHAKES_PER_ADDRESS_MAX);
+        // A handshake that ends makes room, also one that was refused for the bound of its host.
+        held.pop();
+        assert!(silent(1).is_some());
+        assert!(other(1).is_some());
     }
 }
