@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
+use tidegate::node::GivenUp;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
 use tidegate_cluster::replication::Replicator;
@@ -20,6 +21,7 @@ use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
+use tokio::time::Instant;
 
 const RULES: &str = "
 domain: test
@@ -211,6 +213,42 @@ async fn many_messages_are_on_their_way_over_a_long_link() {
     }
     assert_eq!(all(&b).len(), MESSAGES * STATE_ENTRIES_MAX);
     assert!(round_trips * 3 < MESSAGES, "{round_trips} round trips for {MESSAGES} messages");
+}
+
+/// The window begins with one message and grows to 32, so this copy takes at least nine round
+/// trips and the drain longer than the patience. A fixed time would end it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_goes_on_as_long_as_counts_arrive() {
+    const KEYS: usize = 150 * STATE_ENTRIES_MAX;
+    const PATIENCE: Duration = Duration::from_millis(1_200);
+    let change = |config: &mut Config| config.cluster.replicas = 0;
+    let (a, b, _relay) = behind_a_relay_over(Link::long(ROUND_TRIP), change).await;
+    let topology = a.core.topology.load_full();
+    count_keys(&a, KEYS, |token| topology.owns(Scope::Region, token));
+    let start = Instant::now();
+    assert_eq!(a.core.leave_with(PATIENCE).await, Ok(()));
+    assert!(start.elapsed() > PATIENCE, "too short a drain to show anything");
+    let arrived = all(&b);
+    assert_eq!(arrived.len(), KEYS);
+    assert!(arrived.iter().all(|counted| used(counted) == 5));
+    assert_eq!(b.core.ownership.owned_ranges(Scope::Region).decides, Ranges::all());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_that_makes_no_progress_is_given_up() {
+    let (a, _b, relay) = behind_a_relay(|_| {}).await;
+    relay.link.cut(true);
+    let patience = Duration::from_millis(100);
+    assert_eq!(a.core.leave_with(patience).await, Err(GivenUp::Stalled(patience)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_is_given_up_when_its_time_is_over() {
+    let change = |config: &mut Config| config.cluster.handover_timeout = Span::from_millis(100);
+    let (a, _b, relay) = behind_a_relay(change).await;
+    relay.link.cut(true);
+    let timeout = Duration::from_millis(100);
+    assert_eq!(a.core.leave_with(TIMEOUT).await, Err(GivenUp::Timeout(timeout)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
