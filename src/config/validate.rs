@@ -142,6 +142,7 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
     within("cluster.replace_after", cluster.replace_after, secs(1)..=secs(3_600))?;
     within("cluster.settle_after", cluster.settle_after, secs(2)..=secs(600))?;
     within("cluster.forget_after", cluster.forget_after, secs(10)..=secs(30 * 86_400))?;
+    within("cluster.handover_timeout", cluster.handover_timeout, secs(1)..=secs(3_600))?;
     within("cluster.max_skew", cluster.max_skew, ms(10)..=secs(60))
 }
 

@@ -306,11 +306,6 @@ impl Consensus {
         self.is_in(&self.map.borrow())
     }
 
-    /// Whether the map in force has other members.
-    pub fn has_others(&self) -> bool {
-        self.map.borrow().present().any(|member| member.identity != self.me)
-    }
-
     /// Whether this node has a map: it has been a member before.
     pub fn has_map(&self) -> bool {
         self.map.borrow().epoch > Epoch(0)
@@ -668,7 +663,7 @@ impl Consensus {
     }
 
     /// Whether this run of this node is a member by `map`.
-    fn is_in(&self, map: &ClusterMap) -> bool {
+    pub fn is_in(&self, map: &ClusterMap) -> bool {
         map.get(&self.me.node).is_some_and(|member| {
             member.identity == self.me
                 && member.start == self.options.start
