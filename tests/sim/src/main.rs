@@ -23,6 +23,7 @@ mod client;
 mod clock;
 mod coverage;
 mod dice;
+mod disk;
 mod fault;
 mod guarantee;
 mod history;

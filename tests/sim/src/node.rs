@@ -1,4 +1,4 @@
-//! A node: its network interface and clock, which persist, and its processes, one at a time.
+//! A node: its network interface, clock and disk, which persist, and its processes, one at a time.
 //!
 //! A process has its own tokio runtime, whose clock advances only when the simulation steps it. A
 //! crash drops the runtime with every task in it. During a pause it is not stepped; afterwards its
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::Listener;
 use crate::clock::NodeClock;
 use crate::dice::SimEntropy;
+use crate::disk::SimDisk;
 use crate::net::{Nic, SimNet};
 
 pub(crate) struct Node {
@@ -32,6 +33,7 @@ pub(crate) struct Node {
     pub(crate) nic: Nic,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) identity: Identity,
+    disk: SimDisk,
     /// Number of processes started so far.
     pub(crate) starts: u32,
     pub(crate) process: Option<Process>,
@@ -70,7 +72,9 @@ pub(crate) enum Stepped {
 pub(crate) const STEP: Duration = Duration::from_millis(1);
 impl Node {
     pub(crate) fn new(id: String, nic: Nic, clock: Arc<NodeClock>, identity: Identity) -> Self {
-        Self { id, nic, clock, identity, starts: 0, process: None, pause_left_ms: 0, paused_ms: 0 }
+        let (disk, process) = (SimDisk::default(), None);
+        let (starts, pause_left_ms, paused_ms) = (0, 0, 0);
+        Self { id, nic, clock, identity, disk, starts, process, pause_left_ms, paused_ms }
     }
 
     pub(crate) fn start(
@@ -88,6 +92,7 @@ impl Node {
             clock: self.clock.clone() as Arc<dyn Clock>,
             entropy: Arc::new(entropy),
             net: Arc::new(SimNet(self.nic.clone())),
+            disk: Arc::new(self.disk.clone()),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

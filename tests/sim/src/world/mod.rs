@@ -11,6 +11,7 @@ use tidegate::config::Config;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::store::KeyHasher;
 use tidegate_limiter::units::Span;
+use tidegate_ownership::identity::NodeId;
 use tidegate_rules::book::Book;
 use turmoil::Sim;
 
@@ -117,6 +118,9 @@ impl World<'_> {
         }
         let mut config = Config::default();
         config.cluster.seeds = addrs.iter().take(2).map(ToString::to_string).collect();
+        let founders = ids.iter().take(scenario.initial_nodes);
+        config.cluster.founders =
+            founders.map(|id| NodeId::new(id)).collect::<Result<_, _>>()?;
         config.cluster.deadline = Span::from_millis(scenario.deadline_ms);
         config.limits.keys_max = scenario.keys_max;
         Ok(Self {
