@@ -97,8 +97,8 @@ pub struct Cluster {
     /// `HOST:PORT` of some members, at most 64; gossip finds the others. A DNS name may resolve to
     /// several addresses. A node may list itself.
     ///
-    /// Default none: the first node of a cluster, which the others list. Two or three nodes that
-    /// are rarely down together are enough.
+    /// Default none: a node that the others list. Two or three nodes that are rarely down together
+    /// are enough.
     pub seeds: Vec<String>,
     /// Deadline of a forwarded check inside the region, 1ms to 1s. After it, the rule's
     /// `on_unavailable` applies.
@@ -126,8 +126,7 @@ pub struct Cluster {
     pub region_sync_interval: Span,
     /// Interval of gossip, 20ms to 5s.
     ///
-    /// Default `200ms`: a dead node is detected within a second. A shorter interval costs traffic
-    /// on every node.
+    /// Default `200ms`. A shorter interval costs traffic on every node.
     #[serde(deserialize_with = "duration")]
     pub gossip_interval: Span,
     /// Virtual nodes of a member on the ring, 1 to 1,024. It must be the same on every node,
@@ -147,9 +146,8 @@ pub struct Cluster {
     /// Default `5ms`. A longer interval saves messages when few keys are busy.
     #[serde(deserialize_with = "duration")]
     pub replication_interval: Span,
-    /// How long a node may own keys after the last answer of a majority, 150ms to 10s. The same on
-    /// every node. It must be shorter than the failure detector (about five `gossip_interval`s), so
-    /// that an isolated owner has stopped before another takes over.
+    /// How long a node may own keys after the last grant of a majority of the voters, 150ms to 10s.
+    /// The same on every node, and shorter than `down_after`.
     ///
     /// Default `600ms`: six pings, of which five may be lost.
     #[serde(deserialize_with = "duration")]

@@ -122,7 +122,7 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
         cluster.founders.is_empty() || cluster.bootstrap_expect == 0,
         "cluster.bootstrap_expect",
         "cluster.founders is set too".to_owned(),
-        "remove one of them: founders if names are generated, otherwise bootstrap_expect",
+        "keep bootstrap_expect where names are generated, otherwise founders",
     )?;
     ensure(
         !cluster.founders.is_empty() || cluster.voters_from != Some(VotersFrom::Founders),
@@ -139,6 +139,12 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
     let voters = format!("{} voters", cluster.voters);
     ensure(matches!(cluster.voters, 1 | 3 | 5 | 7), "cluster.voters", voters, fix)?;
     within("cluster.down_after", cluster.down_after, ms(200)..=secs(60))?;
+    ensure(
+        cluster.down_after >= cluster.lease,
+        "cluster.down_after",
+        "it is shorter than cluster.lease".to_owned(),
+        "a member must not be evicted before its lease can have expired",
+    )?;
     within("cluster.replace_after", cluster.replace_after, secs(1)..=secs(3_600))?;
     within("cluster.settle_after", cluster.settle_after, secs(2)..=secs(600))?;
     within("cluster.forget_after", cluster.forget_after, secs(10)..=secs(30 * 86_400))?;

@@ -472,8 +472,9 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
             // Must precede the first decision.
             time.put_in_use();
             joined.consensus.seek();
-            until_member(&joined).await;
-            until_settled(&joined).await;
+            if until_member(&joined).await {
+                until_settled(&joined).await;
+            }
             joined.is_member.cancel();
         }
         () = stop.cancelled() => return,

@@ -47,8 +47,9 @@ const COMPARE_TIMEOUT: Duration = Duration::from_secs(1);
 const STRANDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a node that finds no cluster says so.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a joined node waits for its ranges before it opens its listeners without them.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a member waits for its ranges, and for its vote, before it opens its listeners without
+/// them.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Waits until the node has compared its clock with its peers. Cancel-safe.
 pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
     let start = Instant::now();
@@ -62,8 +63,9 @@ pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
     }
 }
 
-/// Waits until the node is a member. Cancel-safe.
-pub(super) async fn until_member(joined: &Joined) {
+/// Waits until the node is a member, or has waited long enough to know that it cannot become one.
+/// Returns whether it is. Cancel-safe.
+pub(super) async fn until_member(joined: &Joined) -> bool {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(INTERVAL);
     let mut reported = start;
@@ -74,7 +76,7 @@ pub(super) async fn until_member(joined: &Joined) {
                 "not admitted to the cluster: no majority of the voters is reachable; answering by \
                  each rule's on_unavailable until there is one"
             );
-            return;
+            return false;
         }
         if reported.elapsed() >= REPORT_INTERVAL {
             reported = Instant::now();
@@ -85,15 +87,19 @@ pub(super) async fn until_member(joined: &Joined) {
             );
         }
     }
+    true
 }
 
-/// Waits until the joined node owns its ranges: listeners that open earlier would forward their
-/// first requests. Without a majority that never happens; then `on_unavailable` answers, and the
-/// listeners open after [`SETTLE_TIMEOUT`]. Cancel-safe.
+/// Waits until the member owns its ranges: listeners that open earlier would forward their first
+/// requests. And until a change of the voters is complete: nodes are restarted one after the other
+/// as they become ready, and without disks each is another voter, which the others have to agree on
+/// before they lose the next one. Without a majority neither happens; then `on_unavailable` answers,
+/// and the listeners open after [`SETTLE_TIMEOUT`]. Cancel-safe.
 pub(super) async fn until_settled(joined: &Joined) {
     let settled = async {
         let mut ticks = tokio::time::interval(INTERVAL);
-        while !joined.ownership_driver.is_settled() {
+        let driver = &joined.ownership_driver;
+        while !driver.is_settled() || driver.is_joint() {
             ticks.tick().await;
         }
     };

@@ -70,7 +70,7 @@ impl Readiness {
         let has_quorum = core.ownership.has_lease() || !has_joined;
         let reason = "no majority of the voters grants this node a lease";
         health.set(QUORUM, (!has_quorum).then_some(reason));
-        let reason = "the other members are not known yet";
+        let reason = "this node is no member of a cluster yet";
         if health.set(JOIN, (!has_joined).then_some(reason)) && has_joined {
             tracing::info!("listening on {}", self.opens);
         }

@@ -86,8 +86,8 @@ impl PeerService {
         }
         let Joined { ownership_driver, consensus, .. } = &self.joined;
         consensus.peer_seen(from, status.cluster, status.epoch, None);
-        let pong = ownership_driver.ping_received(from, &status);
-        if let Some(member) = status.member.filter(|_| status.cluster == pong.cluster) {
+        let (pong, member) = ownership_driver.ping_received(from, &status);
+        if let Some(member) = member {
             consensus.complained(member, status.complaints);
         }
         Reply::Pong { clock: self.clock.system(), status: pong }

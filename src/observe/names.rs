@@ -120,9 +120,8 @@ pub const LEASE: Metric =
     gauge("lease", "1 while this node has a lease from a majority and may own keys");
 pub const RING_OWNED_PPM: Metric =
     gauge("ring_owned_ppm", "Share of its region's ring that this node decides, parts per million");
-pub const EPOCH_NUMBER: Metric = gauge("epoch_number", "Epoch number of its region's ring");
-pub const MEMBERS_LOST: Metric =
-    gauge("members_lost", "Members that failed and still count as voters");
+pub const EPOCH_NUMBER: Metric = gauge("epoch_number", "Epoch of the cluster map in force");
+pub const MEMBERS_LOST: Metric = gauge("members_lost", "Voters that are no members");
 pub const LEASES_LOST: Metric = counter("leases_lost", "Leases that expired");
 pub const EVICTIONS: Metric = counter(
     "evictions",

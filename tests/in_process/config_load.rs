@@ -211,7 +211,7 @@ fn every_error_is_one_line_with_position_and_advice() {
             &[],
             &["cluster.founders=a,b", "cluster.bootstrap_expect=3", "cluster.listen=127.0.0.1:1"],
             "--set cluster.bootstrap_expect: cluster.bootstrap_expect: cluster.founders is set too; \
-             remove one of them: founders if names are generated, otherwise bootstrap_expect",
+             keep bootstrap_expect where names are generated, otherwise founders",
         ),
         (
             None,

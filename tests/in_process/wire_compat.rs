@@ -163,6 +163,7 @@ fn map() -> ClusterMap {
         id: MemberId(number),
         identity: identity(id),
         start: 70_001,
+        generation: Generation(1_767_225_600_123),
         addr: ([10, 0, 0, 7], 7600).into(),
         zone: "a".into(),
         state,
@@ -333,6 +334,7 @@ fn calls() -> Vec<(&'static str, Call)> {
                     complaints: Complaints {
                         silent: vec![MemberId(1), MemberId(300)],
                         waits_for: vec![MemberId(7)],
+                        is_copying: true,
                     },
                 },
             },
@@ -374,6 +376,7 @@ fn calls() -> Vec<(&'static str, Call)> {
             Call::Join(JoinRequest {
                 identity: identity("a"),
                 start: 70_001,
+                generation: Generation(1_767_225_600_123),
                 addr: ([10, 0, 0, 7], 7600).into(),
                 zone: "a".into(),
             }),

@@ -222,6 +222,7 @@ async fn three_of_them_form_a_cluster_with_our_own_variables() {
                 ("TIDEGATE_NODE__ID", &id),
                 ("TIDEGATE_CLUSTER__LISTEN", listen),
                 ("TIDEGATE_CLUSTER__SEEDS", &seeds),
+                ("TIDEGATE_CLUSTER__FOUNDERS", "rl-0,rl-1,rl-2"),
                 ("TIDEGATE_TLS__CA", &path("ca.pem".into())),
                 ("TIDEGATE_TLS__CERT", &path(format!("{id}.pem"))),
                 ("TIDEGATE_TLS__KEY", &path(format!("{id}.key"))),

@@ -11,7 +11,7 @@
 //! | a majority of the voters has not heard a member for `down_after` | it is evicted |
 //! | a member drains | it owns nothing any more |
 //! | a drained member has handed everything over | its entry is removed |
-//! | others wait for a member's release for `settle_after` | it is evicted, one at a time |
+//! | others wait for a member's release for `settle_after`, while it copies nothing | it is evicted, one at a time |
 //! | a voter has been gone for `replace_after` and another member can vote | it is replaced |
 //! | a voter returns with another birth, or drains | it is replaced at once, if one can vote |
 //! | more members can vote than do | voters are added: 1, 3, 5 or 7 |
@@ -34,7 +34,7 @@ use crate::cluster_map::{
     ClusterMap, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId, VOTERS_MAX, Voters,
 };
 use crate::grants::hold;
-use crate::identity::NodeId;
+use crate::identity::{Generation, NodeId};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -58,6 +58,7 @@ pub struct JoinRequest {
     pub identity: Identity,
     /// [`MapMember::start`].
     pub start: u64,
+    pub generation: Generation,
     pub addr: SocketAddr,
     pub zone: String,
 }
@@ -69,6 +70,8 @@ pub struct Complaints {
     pub silent: Vec<MemberId>,
     /// Members that have not released ranges to the sender at its epoch.
     pub waits_for: Vec<MemberId>,
+    /// The sender is copying counts to their next owners: no reason to evict it.
+    pub is_copying: bool,
 }
 
 /// What the leader has learned since it leads. A new leader begins without any of it, because
@@ -190,7 +193,8 @@ impl Autopilot {
         }
         let is_waited_for = |id: &MemberId| {
             let mut complaints = self.complaints.values();
-            complaints.any(|(_, complaints)| complaints.waits_for.contains(id))
+            let copies = self.complaints.get(id).is_some_and(|(_, own)| own.is_copying);
+            !copies && complaints.any(|(_, complaints)| complaints.waits_for.contains(id))
         };
         self.waited_for.retain(|id, _| map.has(*id) && is_waited_for(id));
         for member in map.present().filter(|member| is_waited_for(&member.id)) {
@@ -219,9 +223,9 @@ impl Autopilot {
                 continue;
             }
             next.last_member.0 = next.last_member.0.saturating_add(1);
-            let JoinRequest { identity, start, addr, zone } = request;
-            let state = MapState::Up;
-            let member = MapMember { id: next.last_member, identity, start, addr, zone, state };
+            let JoinRequest { identity, start, generation, addr, zone } = request;
+            let (id, state) = (next.last_member, MapState::Up);
+            let member = MapMember { id, identity, start, generation, addr, zone, state };
             match at {
                 Ok(at) => next.members[at] = member,
                 Err(at) => next.members.insert(at, member),
@@ -381,13 +385,14 @@ impl Autopilot {
         chosen
     }
 
-    /// Whether a voter without a member, or one that drains, need not be waited for any more.
+    /// Whether a voter that is gone, or is about to leave, need not be waited for any more.
     fn may_be_replaced(&self, now: Monotonic, map: &ClusterMap, voter: &Identity) -> bool {
-        let is_draining = map
-            .present()
-            .any(|member| member.identity == *voter && member.state == MapState::Draining);
+        // One that has no entry left in order.
+        let is_leaving = map
+            .get(&voter.node)
+            .is_none_or(|member| member.identity == *voter && member.state == MapState::Draining);
         let gone = self.gone.get(voter);
-        is_draining || gone.is_some_and(|since| now >= since.plus(self.settings.replace_after))
+        is_leaving || gone.is_some_and(|since| now >= since.plus(self.settings.replace_after))
     }
 }
 
@@ -472,6 +477,7 @@ mod tests {
             self.autopilot.join_requested(JoinRequest {
                 identity: Identity { node: node(name), birth },
                 start: birth,
+                generation: Generation(birth),
                 addr: ([127, 0, 0, 1], 7000).into(),
                 zone: String::new(),
             });
@@ -503,7 +509,7 @@ mod tests {
             let silent: Vec<_> = self.map.present().filter(is_dead).map(|one| one.id).collect();
             let alive = self.map.present().filter(|member| !is_dead(member));
             for member in alive.map(|member| member.id).collect::<Vec<_>>() {
-                let complaints = Complaints { silent: silent.clone(), waits_for: Vec::new() };
+                let complaints = Complaints { silent: silent.clone(), ..Complaints::default() };
                 self.autopilot.complained(ms(self.now), member, complaints);
             }
         }
@@ -541,7 +547,7 @@ mod tests {
     fn one_voter_alone_evicts_nobody() {
         let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
         let (a, c) = (three.id("a"), three.id("c"));
-        let complaints = Complaints { silent: vec![c], waits_for: Vec::new() };
+        let complaints = Complaints { silent: vec![c], ..Complaints::default() };
         three.autopilot.complained(ms(three.now), a, complaints);
         assert_eq!(three.autopilot.next(ms(three.now), &three.map, |_| Epoch(9)), None);
     }
@@ -678,13 +684,13 @@ mod tests {
         for at in 0..=205_u64 {
             three.complain();
             let waits_for = if at == 100 { Vec::new() } else { vec![d] };
-            let complaints = Complaints { silent: Vec::new(), waits_for };
+            let complaints = Complaints { waits_for, ..Complaints::default() };
             three.autopilot.complained(ms(three.now), three.id("a"), complaints);
             let next = three.autopilot.next(ms(three.now), &three.map, |_| Epoch(1));
             assert_eq!(next.is_some(), at >= 302, "{at}");
             three.now += 50;
         }
-        let complaints = Complaints { silent: Vec::new(), waits_for: vec![d] };
+        let complaints = Complaints { waits_for: vec![d], ..Complaints::default() };
         three.autopilot.complained(ms(three.now + 10_000), three.id("a"), complaints);
         let at = ms(three.now + 10_000);
         let next = three.autopilot.next(at, &three.map, |_| Epoch(1)).expect("an eviction");

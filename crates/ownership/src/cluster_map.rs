@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::identity::NodeId;
+use crate::identity::{Generation, NodeId};
 
 /// The version of a cluster map; the first map of a cluster has epoch 1.
 ///
@@ -72,6 +72,8 @@ pub struct MapMember {
     /// Drawn by the process when it starts: a restart is another admission, because the counts in
     /// memory are lost.
     pub start: u64,
+    /// When it was admitted; gossip tells a newer one.
+    pub generation: Generation,
     /// The advertised mesh address (UDP).
     pub addr: SocketAddr,
     /// Replicas and voters are placed in different zones where there are some.

@@ -52,7 +52,7 @@ impl Grants {
         member: MemberId,
         map: &ClusterMap,
     ) -> Option<VoteGrant> {
-        if false {
+        if !map.has(member) {
             return None;
         }
         self.last.insert(member, now);
@@ -85,7 +85,7 @@ pub fn hold(lease: Span) -> Span {
 mod tests {
     use super::*;
     use crate::cluster_map::{Identity, MapMember, MapState};
-    use crate::identity::NodeId;
+    use crate::identity::{Generation, NodeId};
 
     const LEASE: Span = Span::from_millis(600);
 
@@ -101,6 +101,7 @@ mod tests {
                 birth: 1,
             },
             start: 1,
+            generation: Generation(1),
             addr: ([127, 0, 0, 1], 7000).into(),
             zone: String::new(),
             state: *state,

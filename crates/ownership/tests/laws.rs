@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{MapMember, MapState, Voters};
 use tidegate_ownership::grants::Grants;
-use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::lease::Lease;
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
@@ -39,6 +39,7 @@ fn map(epoch: u64, members: &[&str], current: &[&str], replaced: &[&str]) -> Clu
         id: MemberId(u64::from(name.as_bytes()[0])),
         identity: voter(name),
         start: 1,
+        generation: Generation(1),
         addr: ([127, 0, 0, 1], 1).into(),
         zone: String::new(),
         state: MapState::Up,

@@ -518,6 +518,7 @@ impl Consensus {
         let request = JoinRequest {
             identity: self.me.clone(),
             start: self.options.start,
+            generation: self.mesh.generation(),
             addr: self.mesh.advertise,
             zone: self.options.zone.clone(),
         };
@@ -604,13 +605,14 @@ impl Consensus {
                 );
             }
         }
-        // Without disks a voter that restarted is another one. When a majority of the voters has
-        // done so, the rest can agree on nothing any more.
+        // Without disks a voter that restarted is another one. When too many have done so before they
+        // were replaced, the rest can agree on nothing any more.
         let is_reborn = |voter: &Identity| {
-            let peer = state.peers.get(&voter.node);
-            peer.is_some_and(|peer| peer.identity != *voter && peer.cluster != own.cluster)
+            let peer = state.peers.get(&voter.node).map(|peer| &peer.identity);
+            let now = if voter.node == self.me.node { Some(&self.me) } else { peer };
+            now.is_some_and(|now| now != voter)
         };
-        if !self.disk.is_durable() && own.voters.is_majority(is_reborn) {
+        if !self.disk.is_durable() && !own.voters.is_majority(|voter| !is_reborn(voter)) {
             tracing::warn!(
                 cluster = %own.cluster,
                 "a majority of the voters has restarted without its memory; leaving that cluster"

@@ -232,6 +232,11 @@ impl Mesh {
         }
     }
 
+    /// This node's generation.
+    pub fn generation(&self) -> Generation {
+        self.options.incarnation.generation()
+    }
+
     /// The established connection to a node.
     pub fn peer(&self, id: &NodeId) -> Option<Arc<Peer>> {
         self.registry.get(id)

@@ -219,12 +219,12 @@ impl RpcStream {
 #[cfg(test)]
 mod tests {
     use tidegate_limiter::units::Timestamp;
-    use tidegate_ownership::OwnershipStatus;
 
+    use super::super::wire::PingStatus;
     use super::*;
 
     fn ping() -> Call {
-        Call::Ping { clock: Timestamp::EPOCH, ownership_status: OwnershipStatus::default() }
+        Call::Ping { clock: Timestamp::EPOCH, status: PingStatus::default() }
     }
 
     #[tokio::test]

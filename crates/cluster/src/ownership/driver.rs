@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -110,6 +110,9 @@ struct Machines {
     published: OwnedRanges,
     /// As it was logged last.
     has_lease: bool,
+    /// What [`Counters::copied`] was when it grew last, and when.
+    copied: u64,
+    copied_at: Monotonic,
 }
 
 /// Refused states of one epoch; a new epoch does not wait for those of the old one.
@@ -143,6 +146,8 @@ const WITHHOLD_AFTER_PINGS: u32 = 4;
 const PARTITIONED_AFTER_PINGS: u32 = 10;
 /// After a longer pause between two ticks this node was stopped, and has missed the pings of others.
 const STALL_MIN: Span = Span::from_millis(250);
+/// How long after the last copied count a node counts as copying.
+const COPYING_FOR: Span = Span::from_secs(2);
 /// The pause after a failed step.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 /// The pause after states were refused: the cause lasts, and all of them are sent again.
@@ -179,6 +184,8 @@ impl Driver {
             subscribed: BTreeSet::new(),
             published: OwnedRanges::default(),
             has_lease: false,
+            copied: 0,
+            copied_at: Monotonic::START,
         };
         Arc::new(Self {
             options,
@@ -206,6 +213,9 @@ impl Driver {
         let machines = &mut *self.machines.lock();
         if map.cluster == machines.map.cluster && map.epoch <= machines.map.epoch {
             return;
+        }
+        if map.cluster != machines.map.cluster && machines.map.epoch > Epoch(0) {
+            self.forget_cluster(machines, now);
         }
         machines.map = map.clone();
         machines.heard.retain(|id, _| map.has(*id));
@@ -251,8 +261,13 @@ impl Driver {
         }
     }
 
-    /// `peer` sent a ping with its status. Returns what this node answers as a voter.
-    pub fn ping_received(&self, peer: &Peer, status: &PingStatus) -> PongStatus {
+    /// `peer` sent a ping with its status. Returns what this node answers as a voter, and the
+    /// sender's admission, if it is the one that it claims.
+    pub fn ping_received(
+        &self,
+        peer: &Peer,
+        status: &PingStatus,
+    ) -> (PongStatus, Option<MemberId>) {
         let now = self.ownership.monotonic();
         let machines = &mut *self.machines.lock();
         let is_one_way = |pings: u32| {
@@ -278,7 +293,7 @@ impl Driver {
         }
         let grant = member.filter(|_| may_grant).and_then(|id| grants.grant(now, id, map));
         let report = grants.report(now, map);
-        PongStatus { cluster: map.cluster, epoch: map.epoch, report, grant }
+        (PongStatus { cluster: map.cluster, epoch: map.epoch, report, grant }, member)
     }
 
     /// `peer` answered the ping that was sent at `sent`.
@@ -326,13 +341,20 @@ impl Driver {
     /// Whether this node has handed over everything it held, or there is no member to take it.
     pub fn has_transferred_all(&self) -> bool {
         let machines = self.machines.lock();
-        machines.ring.has_transferred_all() || machines.ring.members().own_nothing()
+        let ring = &machines.ring;
+        // An evicted node has nothing to hand over any more.
+        ring.own_id().is_none() || ring.has_transferred_all() || ring.members().own_nothing()
     }
 
     /// Whether this node holds all ranges it owns and every transfer is complete.
     pub fn is_settled(&self) -> bool {
         let machines = self.machines.lock();
         machines.ring.own_id().is_some() && machines.ring.is_settled()
+    }
+
+    /// Whether a change of the voters is in progress.
+    pub fn is_joint(&self) -> bool {
+        self.machines.lock().map.voters.are_joint()
     }
 
     /// Whether this node is a member that owns keys, by the map in force.
@@ -383,6 +405,7 @@ impl Driver {
         Complaints {
             silent: silent.take(COMPLAINTS_MAX).collect(),
             waits_for: machines.ring.waits_for().take(COMPLAINTS_MAX).collect(),
+            is_copying: now < machines.copied_at.plus(COPYING_FOR),
         }
     }
 
@@ -579,6 +602,16 @@ impl Driver {
 
     // === updates ===
 
+    /// Begins anew in another cluster, whose epochs and member ids are not comparable. What was
+    /// granted in the old one may still be in use for a hold.
+    fn forget_cluster(&self, machines: &mut Machines, now: Monotonic) {
+        let Options { me, start, lease, quorum, .. } = &self.options;
+        machines.ring = RingOwnership::new(me.clone(), *start, *lease, *quorum);
+        machines.grants = Grants::new(now, *lease);
+        machines.heard.clear();
+        machines.rejections.clear();
+    }
+
     /// The members of this region by the map, those of other regions by gossip.
     fn update_topology(&self, machines: &Machines) {
         let Options { me, region, vnodes, .. } = &self.options;
@@ -599,8 +632,8 @@ impl Driver {
     fn with_metadata(&self, member: &MapMember, known: Option<&Member>) -> Member {
         Member {
             id: member.identity.node.clone(),
-            // Without it the actor of the member's counters is unknown.
-            generation: known.map_or(Generation(0), |known| known.generation),
+            generation: known
+                .map_or(member.generation, |known| known.generation.max(member.generation)),
             addr: member.addr,
             region: self.options.region.clone(),
             zone: member.zone.clone(),
@@ -621,6 +654,10 @@ impl Driver {
             machines.heard.values_mut().for_each(|heard| *heard = now);
         }
         machines.ticked = now;
+        let copied = self.counters.copied.load(Ordering::Relaxed);
+        if copied != machines.copied {
+            (machines.copied, machines.copied_at) = (copied, now);
+        }
         let report = machines.grants.report(now, &machines.map);
         machines.ring.report_received(&self.options.me, report);
         machines.ring.tick(now);

@@ -100,6 +100,8 @@ mod tests {
     use tidegate_limiter::store::{Counter, KeyHasher, OnFull, Options, Store};
     use tidegate_limiter::units::Hits;
 
+    use tidegate_limiter::policy::Scope;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);

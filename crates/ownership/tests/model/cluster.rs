@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState, Voters};
 use tidegate_ownership::grants::{Grants, hold};
-use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
     ClusterMap, Epoch, HandoffReply, Identity, MemberId, Monotonic, QuorumRule, RingMembers,
@@ -242,6 +242,7 @@ impl Cluster {
                     id: next.last_member,
                     identity: node.identity.clone(),
                     start: node.start,
+                    generation: Generation(node.start),
                     addr: ([127, 0, 0, 1], 1).into(),
                     zone: String::new(),
                     state: MapState::Up,

@@ -119,8 +119,7 @@ impl World<'_> {
         let mut config = Config::default();
         config.cluster.seeds = addrs.iter().take(2).map(ToString::to_string).collect();
         let founders = ids.iter().take(scenario.initial_nodes);
-        config.cluster.founders =
-            founders.map(|id| NodeId::new(id)).collect::<Result<_, _>>()?;
+        config.cluster.founders = founders.map(|id| NodeId::new(id)).collect::<Result<_, _>>()?;
         config.cluster.deadline = Span::from_millis(scenario.deadline_ms);
         config.limits.keys_max = scenario.keys_max;
         Ok(Self {
