@@ -188,6 +188,49 @@ fn two_processes_of_one_name_never_both_decide() {
     });
 }
 
+/// How long the process that remains is watched: each of the two bumps its generation for a second.
+const REMAINS_FOR: Duration = Duration::from_secs(5);
+
+#[test]
+fn of_two_processes_of_one_name_one_goes_on() {
+    network::run(|network| async move {
+        let mut cluster = Cluster::start(TIDEGATE, QUOTA).await;
+        cluster.add("n3", "n3-again", QUOTA);
+        let [n1, n2, old, new] = [0, 1, 2, 3].map(|index| cluster.nodes[index].mesh);
+        network.split(&[&[n1, n2, new], &[old]]);
+        cluster.nodes[3].start();
+        for index in [0, 1, 3] {
+            cluster.nodes[index].ready(3).await;
+        }
+
+        network.heal();
+        let mut ended = [None, None];
+        let mut end = async |cluster: &mut Cluster| {
+            for (ended, node) in ended.iter_mut().zip(&mut cluster.nodes[2..]) {
+                *ended = ended.or_else(|| node.has_ended());
+            }
+            ended
+        };
+        let ((), took) =
+            until("one of the two ends", Duration::from_secs(60), async || {
+                match end(&mut cluster).await {
+                    [None, None] => Err("both run".to_owned()),
+                    _ => Ok(()),
+                }
+            })
+            .await;
+        println!("one of the two ended {took:?} after the network healed");
+        let since = Instant::now();
+        while since.elapsed() < REMAINS_FOR {
+            let ended = end(&mut cluster).await;
+            assert!(ended.contains(&None), "both ended: {ended:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        cluster.one_view().await;
+        assert_eq!(admitted(&cluster, &[0, 1], &keys(&cluster).await).await, [LIMIT; 6]);
+    });
+}
+
 /// What was sent to the owner before the cut is answered by then.
 const HELD_AT_THE_CUT: Duration = Duration::from_secs(1);
 
