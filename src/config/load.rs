@@ -106,7 +106,8 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let Some(folder) = file.parent() else { return };
     let tls = &mut config.tls;
     let (grpc, xds) = (&mut config.grpc, &mut config.xds);
-    let paths: [(&str, Option<&mut PathBuf>); 12] = [
+    let paths: [(&str, Option<&mut PathBuf>); 13] = [
+        ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
         ("tls.cert", tls.cert.as_mut()),

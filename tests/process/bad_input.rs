@@ -40,8 +40,17 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 async fn start() -> Cluster {
     let sets = &["limits.header_timeout=300ms"];
-    Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1"], rules: RULES, config: CONFIG, sets })
-        .await
+    Cluster::start(
+        TIDEGATE,
+        ClusterOptions {
+            nodes: &["n1"],
+            rules: RULES,
+            config: CONFIG,
+            sets,
+            ..ClusterOptions::default()
+        },
+    )
+    .await
 }
 
 /// The key still has its whole limit, both listeners respond, and nothing but these two reads was

@@ -33,6 +33,7 @@ async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
         rules: RULES,
         config: "",
         sets: &["cluster.deadline=1000ms"],
+        ..ClusterOptions::default()
     };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     let mut keys = Vec::new();

@@ -32,7 +32,13 @@ entries = [{ key = \"queue\", header = \"x-queue\" }]
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_completes_all_requests_in_flight() {
-    let options = ClusterOptions { nodes: THREE, rules: RULES, config: AUTH, sets: DEADLINE };
+    let options = ClusterOptions {
+        nodes: THREE,
+        rules: RULES,
+        config: AUTH,
+        sets: DEADLINE,
+        ..ClusterOptions::default()
+    };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_leaving) = (CancellationToken::new(), CancellationToken::new());

@@ -30,9 +30,17 @@ const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_key_stays_blocked_through_a_million_others() {
     let sets = &["limits.keys_max=50000", "cluster.deadline=1000ms"];
-    let cluster =
-        Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
-            .await;
+    let cluster = Cluster::start(
+        TIDEGATE,
+        ClusterOptions {
+            nodes: THREE,
+            rules: RULES,
+            config: "",
+            sets,
+            ..ClusterOptions::default()
+        },
+    )
+    .await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let blocked = || (0..BLOCKED).map(|number| format!("blocked-{number}"));
     for key in blocked() {

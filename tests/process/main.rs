@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
 #![allow(clippy::print_stderr, reason = "a failure shows the logs of the processes")]
 
+mod agreed_membership;
 mod bad_input;
 mod cli_binary;
 mod crashed_owner;
@@ -18,8 +19,10 @@ mod killed_node;
 mod long_windows;
 mod moved_keys;
 mod one_owner;
+mod partitioned_members;
+mod partitioned_regions;
 mod paused_owner;
-mod pinned_voters;
+mod replaced_voters;
 mod rules_reload;
 mod stats_bounds;
 mod xds;

@@ -31,6 +31,8 @@ descriptors:
 ",
     config: "",
     sets: &["cluster.deadline=1s"],
+    has_disks: false,
+    regions: &[],
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

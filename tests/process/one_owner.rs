@@ -90,6 +90,7 @@ async fn a_forwarded_answer_is_the_local_one_in_every_field() {
         rules: EVERY_KIND,
         config: "",
         sets,
+        ..ClusterOptions::default()
     };
     let cluster = Cluster::start(TIDEGATE, options).await;
     for kind in KINDS {
@@ -127,7 +128,13 @@ async fn a_node_alone_answers_as_a_cluster_does() {
     let start = Instant::now();
     for nodes in [&["n1"][..], tidegate_testkit::process::THREE] {
         let sets = &["cluster.deadline=1000ms"];
-        let options = ClusterOptions { nodes, rules: EVERY_KIND, config: "", sets };
+        let options = ClusterOptions {
+            nodes,
+            rules: EVERY_KIND,
+            config: "",
+            sets,
+            ..ClusterOptions::default()
+        };
         let cluster = Cluster::start(TIDEGATE, options).await;
         let mut replies = Vec::new();
         for kind in KINDS {

@@ -26,6 +26,7 @@ async fn hits_that_were_given_up_while_the_owner_was_paused_count_once_at_most()
         rules: RULES,
         config: "",
         sets: &["cluster.deadline=100ms"],
+        ..ClusterOptions::default()
     };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     let key = owned_by(&cluster.nodes[2], "n3").await;

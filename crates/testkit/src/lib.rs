@@ -5,6 +5,7 @@
 //! - [`process`]: `tidegate serve` as child processes, alone or as a cluster with certificates.
 //! - [`http_client`]: an HTTP client without retries.
 //! - [`mesh_peer`]: a QUIC peer driven by hand, with or without a valid certificate.
+//! - [`network`]: a network namespace in which the mesh can be partitioned.
 //! - [`relay`]: a UDP relay that drops, duplicates, delays or cuts.
 //! - [`nginx`], [`envoy`], [`upstream`]: proxies and the application behind them.
 //! - [`xds`]: a management server, and a node that follows one.
@@ -23,6 +24,7 @@ pub mod exclusive;
 pub mod http_client;
 pub mod in_process;
 pub mod mesh_peer;
+pub mod network;
 pub mod nginx;
 pub mod ports;
 pub mod process;

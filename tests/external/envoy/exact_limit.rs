@@ -24,9 +24,17 @@ descriptors:
 async fn of_five_times_the_limit_exactly_the_limit_passes() {
     day::far_from_its_end().await;
     let sets = &["cluster.deadline=1000ms"];
-    let cluster =
-        Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: "", sets })
-            .await;
+    let cluster = Cluster::start(
+        TIDEGATE,
+        ClusterOptions {
+            nodes: THREE,
+            rules: RULES,
+            config: "",
+            sets,
+            ..ClusterOptions::default()
+        },
+    )
+    .await;
     let proxy = Arc::new(Proxy::start(&cluster, Timeout::Second).await);
     let (sent, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let mut clients = JoinSet::new();

@@ -128,9 +128,17 @@ async fn of_500_keys_each_gets_exactly_its_limit() {
 
 async fn start() -> (Cluster, Upstream, Nginx) {
     let sets = &["cluster.deadline=1000ms"];
-    let cluster =
-        Cluster::start(TIDEGATE, ClusterOptions { nodes: THREE, rules: RULES, config: AUTH, sets })
-            .await;
+    let cluster = Cluster::start(
+        TIDEGATE,
+        ClusterOptions {
+            nodes: THREE,
+            rules: RULES,
+            config: AUTH,
+            sets,
+            ..ClusterOptions::default()
+        },
+    )
+    .await;
     let upstream = Upstream::start().await;
     let nginx = Nginx::start(&cluster, upstream.addr).await;
     (cluster, upstream, nginx)

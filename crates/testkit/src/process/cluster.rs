@@ -4,7 +4,7 @@ use tempfile::TempDir;
 use tokio::sync::MutexGuard;
 
 use super::Node;
-use crate::http_client::Http;
+use crate::http_client::{Http, Reply, check_body};
 use crate::{certificates, exclusive};
 
 /// Running nodes. One cluster runs at a time.
@@ -14,6 +14,8 @@ pub struct Cluster {
     /// Dropped after the nodes.
     pub dir: TempDir,
     program: &'static str,
+    /// Ids of the nodes that it was started with.
+    founders: Vec<String>,
     _exclusive: MutexGuard<'static, ()>,
 }
 
@@ -28,6 +30,20 @@ pub struct ClusterOptions<'a> {
     pub config: &'a str,
     /// Keys given with `--set` to every node.
     pub sets: &'a [&'a str],
+    /// Whether nodes keep the cluster map on a disk: they remain voters over a restart. Otherwise
+    /// the nodes of the start are the only voters.
+    pub has_disks: bool,
+    /// Regions with the ids of their nodes, also of those that join later. None: all nodes are in
+    /// one.
+    pub regions: &'a [(&'a str, &'a [&'a str])],
+}
+
+impl<'a> ClusterOptions<'a> {
+    /// The region of the node `id`, if it is in one of `regions`.
+    pub fn region(&self, id: &str) -> Option<&'a str> {
+        let has = |(_, nodes): &&(&str, &[&str])| nodes.contains(&id);
+        self.regions.iter().find(has).map(|(name, _)| *name)
+    }
 }
 
 pub const THREE: &[&str] = &["n1", "n2", "n3"];
@@ -38,26 +54,23 @@ impl Cluster {
         let exclusive = exclusive::lock().await;
         let dir = tempfile::tempdir().unwrap();
         let http = Http::new();
-        let node =
-            |id: &&str| Node::new(program, dir.path(), id, options.rules, options.sets, &http);
+        let node = |id: &&str| Node::new(program, dir.path().join(id), id, &options, &http);
         let nodes: Vec<Node> = options.nodes.iter().map(node).collect();
-        if let [node] = &nodes[..] {
+        let founders = options.nodes.iter().map(ToString::to_string).collect();
+        let mut cluster = Self { nodes, http, dir, program, founders, _exclusive: exclusive };
+        if let [node] = &cluster.nodes[..] {
             node.write_config(options.config);
         } else {
             let ids = options.nodes.iter().copied();
-            certificates::write(program, &dir.path().join("pki"), ids);
-            for node in &nodes {
-                node.write_config(&format!("{}{}", membership(node, &nodes), options.config));
+            certificates::write(program, &cluster.dir.path().join("pki"), ids);
+            for node in &cluster.nodes {
+                cluster.write_config(node, &options);
             }
         }
-        let mut cluster = Self { nodes, http, dir, program, _exclusive: exclusive };
         for node in &mut cluster.nodes {
             node.start();
         }
-        let members = cluster.nodes.len();
-        for node in &mut cluster.nodes {
-            node.ready(members).await;
-        }
+        cluster.one_view().await;
         cluster
     }
 
@@ -70,13 +83,20 @@ impl Cluster {
     /// Starts one more node, with the others as its seeds, and waits until all have it in their
     /// view.
     pub async fn join(&mut self, id: &str, options: ClusterOptions<'_>) {
-        certificates::issue(self.program, &self.dir.path().join("pki"), id);
-        let mut node =
-            Node::new(self.program, self.dir.path(), id, options.rules, options.sets, &self.http);
-        node.write_config(&format!("{}{}", membership(&node, &self.nodes), options.config));
-        node.start();
-        self.nodes.push(node);
+        self.add(id, id, options).start();
         self.one_view().await;
+    }
+
+    /// A further node, in the folder `folder` of the cluster, with the others as its seeds. It does
+    /// not run yet. Its id may be that of another node.
+    pub fn add(&mut self, id: &str, folder: &str, options: ClusterOptions<'_>) -> &mut Node {
+        if self.nodes.iter().all(|node| node.id != id) {
+            certificates::issue(self.program, &self.dir.path().join("pki"), id);
+        }
+        let node = Node::new(self.program, self.dir.path().join(folder), id, &options, &self.http);
+        self.write_config(&node, &options);
+        self.nodes.push(node);
+        self.nodes.last_mut().expect("just added")
     }
 
     /// Waits until each running node is ready and has all running nodes in its view.
@@ -85,6 +105,56 @@ impl Cluster {
         for node in self.nodes.iter_mut().filter(|node| node.is_running()) {
             node.ready(members).await;
         }
+    }
+
+    /// The first `count` of `PREFIX-0`, `PREFIX-1` and so on whose owner is `node`, as values of
+    /// `key`, by what the first running node says.
+    pub async fn owned(
+        &self,
+        domain: &str,
+        key: &str,
+        prefix: &str,
+        node: &str,
+        count: usize,
+    ) -> Vec<String> {
+        let asked = self.nodes.iter().find(|node| node.is_running()).expect("a running node");
+        let mut owned = Vec::new();
+        for number in 0..10_000 {
+            let value = format!("{prefix}-{number}");
+            if asked.owner(domain, key, &value).await == node {
+                owned.push(value);
+            }
+            if owned.len() == count {
+                return owned;
+            }
+        }
+        panic!("{node} owns only {} of 10000 values of {key}", owned.len())
+    }
+
+    /// How many of `checks` checks the nodes at `indexes` admit, in turn. One that does not listen
+    /// admits nothing.
+    pub async fn admitted(
+        &self,
+        indexes: &[usize],
+        domain: &str,
+        key: &str,
+        value: &str,
+        checks: usize,
+    ) -> usize {
+        let body = check_body(domain, key, value);
+        // Connections of before may belong to a process that was killed.
+        let http = Http::new();
+        let mut admitted = 0;
+        for turn in 0..checks {
+            let node = &self.nodes[indexes[turn % indexes.len()]];
+            match http.check(node.http, &body).await {
+                Ok(Reply { status: 200, .. }) => admitted += 1,
+                Ok(Reply { status: 429, .. }) => {}
+                Ok(reply) => panic!("{}: {reply:?}", node.id),
+                Err(error) => assert!(error.contains("refused"), "{}: {error}", node.id),
+            }
+        }
+        admitted
     }
 
     /// The sum of one source of verdicts over all running nodes.
@@ -97,6 +167,35 @@ impl Cluster {
     }
 }
 
+// === impl Cluster: configuration ===
+
+impl Cluster {
+    /// Writes the file of `node`: the other nodes are its seeds, and those of the start found the
+    /// cluster, each that of its region.
+    fn write_config(&self, node: &Node, options: &ClusterOptions<'_>) {
+        let Node { id, mesh, .. } = node;
+        let others = self.nodes.iter().filter(|other| other.id != *id);
+        let seeds = list(others.map(|other| other.mesh.to_string()));
+        let region = options.region(id);
+        let founders = self.founders.iter().filter(|founder| options.region(founder) == region);
+        let founders = list(founders.cloned());
+        let regions = list(options.regions.iter().map(|(name, _)| (*name).to_owned()));
+        node.write_config(&format!(
+            "[cluster]\nlisten = \"{mesh}\"\nseeds = {seeds}\nfounders = {founders}\n\
+             regions = {regions}\n\
+             [tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
+             secret = \"../pki/cluster.secret\"\n{}",
+            options.config
+        ));
+    }
+}
+
+/// A list of strings in TOML.
+fn list(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<String> = items.map(|item| format!("{item:?}")).collect();
+    format!("[{}]", items.join(", "))
+}
+
 impl Drop for Cluster {
     /// SIGTERM for all at once. What still runs is killed when the nodes are dropped.
     fn drop(&mut self) {
@@ -106,19 +205,4 @@ impl Drop for Cluster {
             }
         }
     }
-}
-
-/// `[cluster]` and `[tls]` of one node: the other nodes are its seeds, and all are founders.
-fn membership(node: &Node, nodes: &[Node]) -> String {
-    let Node { id, mesh, .. } = node;
-    let seeds = nodes.iter().filter(|other| other.id != *id);
-    let seeds: Vec<String> = seeds.map(|other| format!("{:?}", other.mesh.to_string())).collect();
-    let seeds = seeds.join(", ");
-    let founders: Vec<String> = nodes.iter().map(|node| format!("{:?}", node.id)).collect();
-    let founders = founders.join(", ");
-    format!(
-        "[cluster]\nlisten = \"{mesh}\"\nseeds = [{seeds}]\nfounders = [{founders}]\n\
-         [tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
-         secret = \"../pki/cluster.secret\"\n"
-    )
 }

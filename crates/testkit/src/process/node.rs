@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use tidegate::admin::{OwnerReport, StatusReport};
 
-use super::Process;
+use super::{ClusterOptions, Process};
 use crate::http_client::Http;
 use crate::ports;
 use crate::wait::until;
@@ -24,24 +24,30 @@ pub struct Node {
     pub mesh: SocketAddr,
     /// Its rules folder.
     pub rules: PathBuf,
+    /// Its folder.
+    pub dir: PathBuf,
     program: &'static str,
-    dir: PathBuf,
+    has_disk: bool,
+    region: Option<String>,
     sets: Vec<String>,
     process: Option<Process>,
+    /// Length of its log when it was last started.
+    log_start: usize,
     client: Http,
 }
 
+/// The folder of the cluster map, below that of a node with a disk.
+const DATA_DIR: &str = "data";
+
 impl Node {
-    /// A node in a folder of its own below `dir`. It does not run yet.
+    /// A node in the folder `dir`. It does not run yet.
     pub fn new(
         program: &'static str,
-        dir: &Path,
+        dir: PathBuf,
         id: &str,
-        rules: &str,
-        sets: &[&str],
+        options: &ClusterOptions<'_>,
         client: &Http,
     ) -> Self {
-        let dir = dir.join(id);
         let node = Self {
             id: id.to_owned(),
             http: ports::free(),
@@ -50,14 +56,17 @@ impl Node {
             admin: ports::free(),
             mesh: ports::free(),
             rules: dir.join("rules"),
-            program,
             dir,
-            sets: sets.iter().map(ToString::to_string).collect(),
+            program,
+            has_disk: options.has_disks,
+            region: options.region(id).map(str::to_owned),
+            sets: options.sets.iter().map(ToString::to_string).collect(),
             process: None,
+            log_start: 0,
             client: client.clone(),
         };
         fs::create_dir_all(&node.rules).unwrap();
-        node.write_rules(rules);
+        node.write_rules(options.rules);
         node
     }
 
@@ -71,11 +80,25 @@ impl Node {
     /// Writes its `cluster.toml`: the listeners and `more`.
     pub fn write_config(&self, more: &str) {
         let Self { id, http, grpc, resp, admin, .. } = self;
+        let key = |name: &str, value: &str| format!("{name} = \"{value}\"\n");
+        let mut node = key("id", id);
+        if self.has_disk {
+            node.push_str(&key("data_dir", DATA_DIR));
+        }
+        if let Some(region) = &self.region {
+            node.push_str(&key("region", region));
+        }
         let config = format!(
-            "[node]\nid = \"{id}\"\n[http]\nlisten = \"{http}\"\n[grpc]\nlisten = \"{grpc}\"\n\
+            "[node]\n{node}[http]\nlisten = \"{http}\"\n[grpc]\nlisten = \"{grpc}\"\n\
              [resp]\nlisten = \"{resp}\"\n[admin]\nlisten = \"{admin}\"\n[rules]\npath = \"rules\"\n{more}\n"
         );
         fs::write(self.dir.join("cluster.toml"), config).unwrap();
+    }
+
+    /// Loses its disk, so that it is another voter at its next start.
+    pub fn wipe_disk(&self) {
+        assert!(!self.is_running(), "{} runs", self.id);
+        fs::remove_dir_all(self.dir.join(DATA_DIR)).unwrap();
     }
 
     /// One more `--set`, from its next start on.
@@ -92,7 +115,29 @@ impl Node {
             command.args(["--set", set]);
         }
         let log = self.dir.join("log");
+        self.log_start = fs::read(&log).map_or(0, |log| log.len());
         self.process = Some(Process::spawn(&self.id, &mut command, &log));
+    }
+
+    /// What it has logged since its last start.
+    pub fn log(&self) -> String {
+        let log = fs::read(self.dir.join("log")).unwrap();
+        String::from_utf8_lossy(&log[self.log_start..]).into_owned()
+    }
+
+    /// Waits until its log contains `text` `times` times since its last start.
+    pub async fn logged(&self, text: &str, times: usize) {
+        let what = format!("{} logs {text:?} {times} times", self.id);
+        let condition = async || match self.log().matches(text).count() {
+            count if count >= times => Ok(()),
+            count => Err(format!("{count} times")),
+        };
+        until(&what, Duration::from_secs(30), condition).await;
+    }
+
+    /// Whether it may receive traffic; an error while it does not listen.
+    pub async fn is_ready(&self) -> Result<bool, String> {
+        Ok(self.client.get(self.http, "/readyz").await?.status == 200)
     }
 
     /// Waits until it is ready and its view has `members` members, all of them up.
@@ -122,6 +167,21 @@ impl Node {
     /// `GET /status`.
     pub async fn status(&self) -> Result<StatusReport, String> {
         status(&self.client, self.admin).await
+    }
+
+    /// Waits until what it has counted until now is in the file of `storage.path`.
+    pub async fn saves_counts(&self) {
+        let rounds = async || match self.status().await?.storage {
+            Some(storage) => Ok(storage.rounds),
+            None => Err("it has no file".to_owned()),
+        };
+        let before = rounds().await.unwrap();
+        // The first of the two may have begun before.
+        let is_over = async || match rounds().await? {
+            now if now >= before + 2 => Ok(()),
+            now => Err(format!("{now} rounds, {before} before")),
+        };
+        until("what was counted is on the disk", Duration::from_secs(10), is_over).await;
     }
 
     /// Ids and states of the members in its view.
@@ -186,6 +246,13 @@ impl Node {
         let code = process.ended(within).await.code();
         self.process = None;
         code
+    }
+
+    /// Its exit status, if its process has ended by itself.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        let status = self.process.as_mut()?.exit()?;
+        self.process = None;
+        Some(status)
     }
 
     pub fn is_running(&self) -> bool {

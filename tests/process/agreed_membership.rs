@@ -1,0 +1,150 @@
+//! Members and voters are agreed on: a node that starts without a majority of the voters decides
+//! nothing, however long it waits and whatever it remembers.
+
+use std::time::Duration;
+
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
+
+use crate::TIDEGATE;
+
+/// Nodes are killed right after hits, so that hits without a copy would be lost. A check that was
+/// late would be refused by `on_unavailable`. Neither is the subject.
+pub(crate) const QUOTA: ClusterOptions<'_> = ClusterOptions {
+    nodes: THREE,
+    rules: "
+domain: quota
+descriptors:
+  - {key: user, rate_limit:
+      {window: 365d, requests_per_unit: 20, on_unavailable: deny, durability: replicated}}
+",
+    config: "",
+    sets: &["cluster.deadline=1s"],
+    has_disks: false,
+    regions: &[],
+};
+const WITH_DISKS: ClusterOptions<'_> = ClusterOptions { has_disks: true, ..QUOTA };
+pub(crate) const LIMIT: usize = 20;
+/// Checks of a key: more than its limit.
+const CHECKS: usize = LIMIT + 5;
+/// What a node logs every ten seconds that knows no cluster.
+pub(crate) const WAITS_FOR_FOUNDERS: &str = "no cluster found";
+
+/// Two keys of each node.
+pub(crate) async fn keys(cluster: &Cluster) -> Vec<String> {
+    let mut keys = Vec::new();
+    for node in THREE {
+        keys.extend(cluster.owned("quota", "user", "user", node, 2).await);
+    }
+    keys
+}
+
+/// What the nodes at `indexes` admit of all `keys`, by key.
+pub(crate) async fn admitted(cluster: &Cluster, indexes: &[usize], keys: &[String]) -> Vec<usize> {
+    let mut admitted = Vec::new();
+    for key in keys {
+        admitted.push(cluster.admitted(indexes, "quota", "user", key, CHECKS).await);
+    }
+    let names: Vec<&str> = indexes.iter().map(|index| &*cluster.nodes[*index].id).collect();
+    println!("{} admitted {admitted:?}", names.join(" and "));
+    admitted
+}
+
+/// Waits until `node` listens and `/readyz` names the missing majority: it waited for it in vain.
+pub(crate) async fn opens_without_a_majority(cluster: &Cluster, node: &Node) {
+    let what = format!("{} opens without a majority", node.id);
+    let ((), took) = until(&what, Duration::from_secs(30), async || {
+        let reply = cluster.http.get(node.http, "/readyz").await?;
+        match reply.status {
+            503 if reply.body.contains("quorum") => Ok(()),
+            status => panic!("{status}: {}", reply.body),
+        }
+    })
+    .await;
+    println!("{what} after {took:?}");
+}
+
+pub(crate) fn new_keys(prefix: &str) -> Vec<String> {
+    (0..6).map(|number| format!("{prefix}-{number}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_boots_before_the_others_decides_nothing() {
+    let storage = "[storage]\npath = \"counts.redb\"\ninterval = \"100ms\"\n";
+    let options = ClusterOptions { config: storage, ..WITH_DISKS };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let (used, fresh) = (keys(&cluster).await, new_keys("fresh"));
+    assert_eq!(admitted(&cluster, &[0, 1, 2], &used).await, [LIMIT; 6]);
+    for node in &cluster.nodes {
+        node.saves_counts().await;
+    }
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+
+    cluster.nodes[0].start();
+    opens_without_a_majority(&cluster, &cluster.nodes[0]).await;
+    assert_eq!(admitted(&cluster, &[0], &used).await, [0; 6]);
+    assert_eq!(admitted(&cluster, &[0], &fresh).await, [0; 6]);
+
+    // Two of three are a majority. Each key has a copy in one of their files.
+    cluster.nodes[1].start();
+    cluster.one_view().await;
+    assert_eq!(admitted(&cluster, &[0, 1], &used).await, [0; 6]);
+    cluster.nodes[2].start();
+    cluster.one_view().await;
+    assert_eq!(admitted(&cluster, &[0, 1, 2], &used).await, [0; 6]);
+    assert_eq!(admitted(&cluster, &[0, 1, 2], &fresh).await, [LIMIT; 6]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_disk_that_boots_before_the_others_stays_closed() {
+    let mut cluster = Cluster::start(TIDEGATE, QUOTA).await;
+    let used = keys(&cluster).await;
+    assert_eq!(admitted(&cluster, &[0, 1, 2], &used).await, [LIMIT; 6]);
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+
+    cluster.nodes[0].start();
+    cluster.nodes[0].logged(WAITS_FOR_FOUNDERS, 1).await;
+    cluster.nodes[0].is_ready().await.expect_err("it listens");
+    assert_eq!(admitted(&cluster, &[0], &used).await, [0; 6]);
+
+    cluster.nodes[1].start();
+    cluster.nodes[2].start();
+    cluster.one_view().await;
+    // Nothing is on any disk, so windows start anew, once: of three nodes only one cluster arises.
+    assert_eq!(admitted(&cluster, &[0, 1, 2], &used).await, [LIMIT; 6]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_all_peers_refuse_decides_nothing() {
+    let mut cluster = Cluster::start(TIDEGATE, WITH_DISKS).await;
+    let used = keys(&cluster).await;
+    assert_eq!(admitted(&cluster, &[0, 1, 2], &used).await, [LIMIT; 6]);
+    let refused = &mut cluster.nodes[2];
+    refused.kill();
+    refused.set("cluster.name=other");
+    refused.start();
+    opens_without_a_majority(&cluster, &cluster.nodes[2]).await;
+    let fresh = new_keys("fresh");
+    assert_eq!(admitted(&cluster, &[2], &used).await, [0; 6]);
+    assert_eq!(admitted(&cluster, &[2], &fresh).await, [0; 6]);
+    assert_eq!(admitted(&cluster, &[0, 1], &used).await, [0; 6], "counted by the others");
+    assert_eq!(admitted(&cluster, &[0, 1], &fresh).await, [LIMIT; 6]);
+
+    let refused = &mut cluster.nodes[2];
+    refused.kill();
+    refused.wipe_disk();
+    refused.start();
+    refused.logged(WAITS_FOR_FOUNDERS, 1).await;
+    refused.is_ready().await.expect_err("it listens");
+
+    refused.kill();
+    refused.set("cluster.name=tidegate");
+    refused.start();
+    cluster.one_view().await;
+    assert_eq!(admitted(&cluster, &[2], &used).await, [0; 6]);
+    assert_eq!(admitted(&cluster, &[2], &fresh).await, [0; 6]);
+}
