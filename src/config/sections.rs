@@ -201,8 +201,8 @@ pub struct Cluster {
     /// Default `10s`.
     #[serde(deserialize_with = "duration")]
     pub settle_after: Span,
-    /// How long an evicted member is remembered, 10s to 30d. Limits with `on_unavailable: local` are
-    /// divided among remembered members too.
+    /// How long an evicted member is remembered, 10s to 30d. Limits with `on_unavailable: local`
+    /// are divided among remembered members too.
     ///
     /// Default `1h`.
     #[serde(deserialize_with = "duration")]

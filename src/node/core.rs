@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_cluster::consensus::{self, Consensus, Founders, Saved, founding};
+use tidegate_cluster::consensus::{Founders, Saved, founding};
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::gossip::{self, Gossip};
 use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::membership::{self, Membership};
 use tidegate_cluster::mesh::{self, Mesh};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::Identity;
@@ -238,16 +239,16 @@ impl Core {
         let Some(joined) = &self.joined else { return Ok(()) };
         let decided = self.ownership.owned_ranges().decides.clone();
         joined.gossip.publish(|own| own.state = MemberState::Draining);
-        joined.consensus.leave(false);
+        joined.membership.leave(false);
         let limits = Limits { patience, timeout: self.handover_timeout };
         let driver = &joined.ownership_driver;
         let handed_over = handover::until_complete(driver, &self.store, &decided, limits).await;
         if handed_over.is_ok() {
-            joined.consensus.leave(true);
-            let mut maps = joined.consensus.maps();
+            joined.membership.leave(true);
+            let mut maps = joined.membership.maps();
             // The last member of a region stays in its map.
             let removed =
-                maps.wait_for(|map| !joined.consensus.is_in(map) || map.present().count() == 1);
+                maps.wait_for(|map| !joined.membership.is_in(map) || map.present().count() == 1);
             let _ = tokio::time::timeout(REMOVAL_TIMEOUT, removed).await;
         }
         if let Err(given_up) = handed_over {
@@ -294,7 +295,7 @@ impl Core {
         let service = Arc::new(PeerService { decider, clock, joined: joined.clone() });
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
         running.spawn(follow_map(joined.clone(), stop.clone()));
-        running.spawn(joined.consensus.clone().run(stop.clone()));
+        running.spawn(joined.membership.clone().run(stop.clone()));
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
         running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
@@ -373,8 +374,8 @@ fn connect(
         topology.clone(),
         store.clone(),
     );
-    let consensus = Consensus::new(
-        consensus_options(config, environment.disk.is_durable(), start, random),
+    let membership = Membership::new(
+        membership_options(config, environment.disk.is_durable(), start, random),
         saved,
         environment.disk.clone(),
         mesh.clone(),
@@ -393,7 +394,7 @@ fn connect(
     Ok(Joined {
         mesh,
         gossip,
-        consensus,
+        membership,
         synchroniser,
         ownership_driver,
         replicator,
@@ -403,12 +404,12 @@ fn connect(
     })
 }
 
-fn consensus_options(
+fn membership_options(
     config: &Config,
     is_durable: bool,
     start: u64,
     random: u128,
-) -> consensus::Options {
+) -> membership::Options {
     let cluster = &config.cluster;
     let is_pinned = match cluster.voters_from {
         Some(from) => from == VotersFrom::Founders,
@@ -419,7 +420,7 @@ fn consensus_options(
         0 => Founders::Named(cluster.founders.clone()),
         expected => Founders::Expected(expected),
     };
-    consensus::Options {
+    membership::Options {
         start,
         region: config.node.region.clone(),
         zone: config.node.zone.clone(),
@@ -471,7 +472,7 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
         () = until_joined(&joined, &time) => {
             // Must precede the first decision.
             time.put_in_use();
-            joined.consensus.seek();
+            joined.membership.seek();
             if until_member(&joined).await {
                 until_settled(&joined).await;
             }
@@ -510,7 +511,7 @@ async fn follow_gossip(joined: Joined, stop: CancellationToken) {
 /// Passes cluster maps to ownership, and what this node itself observes to the leader's autopilot,
 /// for the case that it leads.
 async fn follow_map(joined: Joined, stop: CancellationToken) {
-    let mut maps = joined.consensus.maps();
+    let mut maps = joined.membership.maps();
     let mut ticks = tokio::time::interval(OBSERVE_INTERVAL);
     loop {
         let map = maps.borrow_and_update().clone();
@@ -518,9 +519,9 @@ async fn follow_map(joined: Joined, stop: CancellationToken) {
         for member in map.present() {
             joined.mesh.request_dial(member.addr);
         }
-        joined.consensus.reported(joined.ownership_driver.own_report());
+        joined.membership.reported(joined.ownership_driver.own_report());
         if let Some((member, complaints)) = joined.ownership_driver.own_complaints() {
-            joined.consensus.complained(member, complaints);
+            joined.membership.complained(member, complaints);
         }
         tokio::select! {
             () = stop.cancelled() => return,

@@ -1,8 +1,8 @@
 //! The connection to peers, and when a node becomes a member and opens its listeners.
 //!
-//! A node asks to join, or founds, once it has compared its clock with those of the peers that it is
-//! connected to; a node without peers does so after [`COMPARE_TIMEOUT`]. Its listeners open when it
-//! is a member and has its ranges. A node that was a member before and cannot become one again,
+//! A node asks to join, or founds, once it has compared its clock with those of the peers that it
+//! is connected to; a node without peers does so after [`COMPARE_TIMEOUT`]. Its listeners open when
+//! it is a member and has its ranges. A node that was a member before and cannot become one again,
 //! because no majority of the voters is there, opens them after [`STRANDED_TIMEOUT`]: it answers by
 //! each rule's `on_unavailable`.
 
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tidegate_cluster::consensus::Consensus;
 use tidegate_cluster::gossip::Gossip;
+use tidegate_cluster::membership::Membership;
 use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Driver;
 use tidegate_cluster::replication::Replicator;
@@ -27,7 +27,7 @@ use super::clock_sync::ClockSync;
 pub struct Joined {
     pub mesh: Arc<Mesh>,
     pub gossip: Arc<Gossip>,
-    pub consensus: Arc<Consensus>,
+    pub membership: Arc<Membership>,
     pub synchroniser: Arc<Synchroniser>,
     pub ownership_driver: Arc<Driver>,
     pub replicator: Arc<Replicator>,
@@ -69,9 +69,9 @@ pub(super) async fn until_member(joined: &Joined) -> bool {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(INTERVAL);
     let mut reported = start;
-    while !joined.consensus.is_member() {
+    while !joined.membership.is_member() {
         ticks.tick().await;
-        if joined.consensus.has_map() && start.elapsed() >= STRANDED_TIMEOUT {
+        if joined.membership.has_map() && start.elapsed() >= STRANDED_TIMEOUT {
             tracing::warn!(
                 "not admitted to the cluster: no majority of the voters is reachable; answering by \
                  each rule's on_unavailable until there is one"
@@ -93,8 +93,8 @@ pub(super) async fn until_member(joined: &Joined) -> bool {
 /// Waits until the member owns its ranges: listeners that open earlier would forward their first
 /// requests. And until a change of the voters is complete: nodes are restarted one after the other
 /// as they become ready, and without disks each is another voter, which the others have to agree on
-/// before they lose the next one. Without a majority neither happens; then `on_unavailable` answers,
-/// and the listeners open after [`SETTLE_TIMEOUT`]. Cancel-safe.
+/// before they lose the next one. Without a majority neither happens; then `on_unavailable`
+/// answers, and the listeners open after [`SETTLE_TIMEOUT`]. Cancel-safe.
 pub(super) async fn until_settled(joined: &Joined) {
     let settled = async {
         let mut ticks = tokio::time::interval(INTERVAL);

@@ -24,7 +24,7 @@ pub(super) struct PeerService {
 
 impl Service for PeerService {
     fn handle_call(&self, from: &Peer, call: Call) -> ServiceReply {
-        let Joined { ownership_driver: driver, consensus, .. } = &self.joined;
+        let Joined { ownership_driver: driver, membership, .. } = &self.joined;
         let reply = match call {
             Call::Ping { status, .. } => self.ping(from, status),
             Call::Handoff(handoff) => Reply::Handoff(driver.handoff_received(from, handoff)),
@@ -41,21 +41,21 @@ impl Service for PeerService {
                 Reply::Done
             }
             Call::Consensus(message) => {
-                consensus.message_received(*message);
+                membership.message_received(*message);
                 Reply::Done
             }
             Call::Map(map) => {
-                consensus.map_received(*map);
+                membership.map_received(*map);
                 Reply::Done
             }
             Call::FetchMap { cluster, epoch } => {
-                let newer = consensus.newer_than(cluster, epoch);
+                let newer = membership.newer_than(cluster, epoch);
                 Reply::Map(newer.map(|map| Box::new(ClusterMap::clone(&map))))
             }
-            Call::Join(request) => consensus.join_requested(from, request),
-            Call::Leave { member, is_empty } => consensus.leave_requested(from, member, is_empty),
+            Call::Join(request) => membership.join_requested(from, request),
+            Call::Leave { member, is_empty } => membership.leave_requested(from, member, is_empty),
             Call::Found(map) => {
-                consensus.founding_received(*map);
+                membership.founding_received(*map);
                 Reply::Done
             }
         };
@@ -67,8 +67,8 @@ impl Service for PeerService {
     }
 
     fn pong_received(&self, from: &Peer, sent: Instant, status: PongStatus) {
-        let Joined { consensus, ownership_driver, .. } = &self.joined;
-        consensus.peer_seen(from, status.cluster, status.epoch, Some(status.report));
+        let Joined { membership, ownership_driver, .. } = &self.joined;
+        membership.peer_seen(from, status.cluster, status.epoch, Some(status.report));
         ownership_driver.pong_received(from, sent, status);
     }
 
@@ -84,11 +84,11 @@ impl PeerService {
         if complaints.silent.len().max(complaints.waits_for.len()) > COMPLAINTS_MAX {
             return Reply::Malformed;
         }
-        let Joined { ownership_driver, consensus, .. } = &self.joined;
-        consensus.peer_seen(from, status.cluster, status.epoch, None);
+        let Joined { ownership_driver, membership, .. } = &self.joined;
+        membership.peer_seen(from, status.cluster, status.epoch, None);
         let (pong, member) = ownership_driver.ping_received(from, &status);
         if let Some(member) = member {
-            consensus.complained(member, status.complaints);
+            membership.complained(member, status.complaints);
         }
         Reply::Pong { clock: self.clock.system(), status: pong }
     }

@@ -11,7 +11,9 @@
 //! | [`pki`] | the cluster's certificate authority and node certificates |
 //! | [`per_address`] | a bound on what one remote address holds at once |
 //! | [`mesh`] | QUIC connections, the wire format, calls |
-//! | [`consensus`] | the cluster map: agreeing on it, keeping it, founding and joining a cluster |
+//! | [`encoding`] | values as bytes |
+//! | [`consensus`] | agreeing on the cluster map, and what a node keeps of it |
+//! | [`membership`] | the cluster map in force: founding, joining, leaving, proposing changes |
 //! | [`gossip`] | each node's metadata, and addresses to dial |
 //! | [`ownership`] | drives the ownership state machines |
 //! | [`replication`] | copies of strict states on other nodes, and their repair |
@@ -19,9 +21,11 @@
 
 pub mod backoff;
 pub mod consensus;
+pub mod encoding;
 pub mod environment;
 pub mod gossip;
 pub mod incarnation;
+pub mod membership;
 pub mod mesh;
 pub mod ownership;
 pub mod per_address;

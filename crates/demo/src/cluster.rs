@@ -17,7 +17,6 @@ use crate::error::Error;
 use crate::node::{Node, until};
 use crate::output::Output;
 use crate::requests;
-use crate::steps::NODES;
 
 /// `[cluster] deadline`, in milliseconds: how long a key's owner may take to respond to a peer.
 /// The default is 10 ms; here one machine runs three nodes and all their clients, and the results
@@ -26,6 +25,9 @@ pub(crate) const DEADLINE_MS: u64 = 100;
 
 /// The keys of the rules. The header of each is `x-` and the key.
 pub(crate) const KEYS: [&str; 5] = ["user", "login", "licence", "page", "visitor"];
+
+/// The nodes with their regions.
+pub(crate) const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
 
 const RULES: &str = include_str!("../rules.yaml");
 

@@ -9,7 +9,7 @@ use axum::http::{StatusCode, header};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, DEADLINE_MS};
+use crate::cluster::{Cluster, DEADLINE_MS, NODES};
 use crate::envoy;
 use crate::error::Error;
 use crate::gateway::{self, NODE};
@@ -17,7 +17,6 @@ use crate::node::{self, Node};
 use crate::output::Output;
 use crate::requests::{self, CONCURRENCY, Count, Header, Http, Tally};
 
-pub(crate) const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];
 /// The node that is killed.
 const VICTIM: &str = "eu-2";
 

@@ -1,9 +1,9 @@
 //! The next cluster map: which members join, leave or are evicted, and who votes.
 //!
 //! Runs on the leader of the consensus engine, which proposes the map that [`Autopilot::next`]
-//! returns, one at a time, each derived from the newest committed one. The name and two of the rules
-//! are Consul's: a dead voter is replaced at once when its successor under the same name is there,
-//! and voters are never removed below what they need to agree.
+//! returns, one at a time, each derived from the newest committed one. The name and two of the
+//! rules are Consul's: a dead voter is replaced at once when its successor under the same name is
+//! there, and voters are never removed below what they need to agree.
 //!
 //! | event | change |
 //! |---|---|
@@ -19,10 +19,11 @@
 //!
 //! **Voters change in two steps.** The map of the joint phase names both sets
 //! ([`Voters::replaced`]). The phase ends only after majorities of both have reported its epoch and
-//! a hold (1.25 leases) has passed since. Otherwise a node that still counts the old voters could go
-//! on: of voters `a b c`, replaced by `a b d`, `p` has grants of `b` and `c`, and `a d` evict `p`
-//! without asking either. With the wait, a majority of the old voters knows the new map for longer
-//! than any grant of before lasts, and each further grant names that map, which `p` then needs.
+//! a hold (1.25 leases) has passed since. Otherwise a node that still counts the old voters could
+//! go on: of voters `a b c`, replaced by `a b d`, `p` has grants of `b` and `c`, and `a d` evict
+//! `p` without asking either. With the wait, a majority of the old voters knows the new map for
+//! longer than any grant of before lasts, and each further grant names that map, which `p` then
+//! needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -156,8 +157,8 @@ impl Autopilot {
 
     // === output ===
 
-    /// The map to propose after `map`, the newest committed one; `None` while nothing has to change.
-    /// `reported` is the newest epoch that each voter has reported.
+    /// The map to propose after `map`, the newest committed one; `None` while nothing has to
+    /// change. `reported` is the newest epoch that each voter has reported.
     pub fn next(
         &mut self,
         now: Monotonic,

@@ -8,8 +8,8 @@
 //! **Identity.** A name alone does not identify a voter, because a node whose disk was wiped has
 //! forgotten what it promised. [`Identity`] is the name and a *birth*, a random number drawn with
 //! the disk (without a disk at each start). A [`MemberId`] names one admission to the map: whoever
-//! leaves the map and returns, or restarts, gets another one, and what was held under the old one is
-//! void.
+//! leaves the map and returns, or restarts, gets another one, and what was held under the old one
+//! is void.
 //!
 //! **Voters change through a joint phase.** While [`Voters::replaced`] is not empty, a majority of
 //! the old voters *and* a majority of the new ones is needed. Example: `a b c` become `a b d`. In
@@ -87,8 +87,8 @@ pub enum MapState {
     Up,
     /// Owns no keys and still answers calls: it is about to leave.
     Draining,
-    /// Evicted: it is not a member any more. Kept so that limits are divided among it as well, until
-    /// it is forgotten.
+    /// Evicted: it is not a member any more. Kept so that limits are divided among it as well,
+    /// until it is forgotten.
     Down,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A voter grants a member that is in the newest map it knows. It *reports* an epoch, which says
 //! "every grant of mine that is still valid is for a member of that map". A node takes over the
-//! ranges of an evicted member only when a majority of the voters has reported a map without it; the
-//! evicted member needed grants of a majority; two majorities share a voter, and the grants of that
-//! one have expired. So no two nodes with a valid lease own one token.
+//! ranges of an evicted member only when a majority of the voters has reported a map without it;
+//! the evicted member needed grants of a majority; two majorities share a voter, and the grants of
+//! that one have expired. So no two nodes with a valid lease own one token.
 //!
 //! ```text
 //! report(map)  only if  for each member granted at t:  member is in map, or now >= t + hold

@@ -2,8 +2,8 @@
 //!
 //! A key of `scope: global` has one home among the regions, by rendezvous hashing: the region with
 //! the highest hash of region and token. In its home it is a key like any other: the region's ring
-//! names its owner, the region's voters grant the lease. No ring, ping or majority spans regions, so
-//! a region that is cut off decides the keys whose home it is, and no others.
+//! names its owner, the region's voters grant the lease. No ring, ping or majority spans regions,
+//! so a region that is cut off decides the keys whose home it is, and no others.
 //!
 //! Example: of regions `eu` and `us` each is the home of half of the keys. With `ap` added, a third
 //! of the keys of each moves there, and no key moves between `eu` and `us`.

@@ -40,8 +40,9 @@ pub enum QuorumRule {
     /// A member decides only while a majority of the voters grants it a lease.
     #[default]
     Majority,
-    /// A member of the newest map that it knows goes on deciding what it holds, also when the voters
-    /// have evicted it and others have taken over. The map itself changes by majorities only.
+    /// A member of the newest map that it knows goes on deciding what it holds, also when the
+    /// voters have evicted it and others have taken over. The map itself changes by majorities
+    /// only.
     None,
 }
 

@@ -18,9 +18,9 @@
 //! # Values
 //!
 //! [`identity`] and [`name`] say what a node is called; [`cluster_map`] is the agreed membership of
-//! a region, [`homes`] the region of a global key, [`membership`] what is known about the members of all regions, [`ring`] the
-//! consistent-hash ring, [`route`] the owner of each key that follows from it, [`ranges`] a set of
-//! ring tokens, [`RingMembers`] what an epoch means.
+//! a region, [`homes`] the region of a global key, [`membership`] what is known about the members
+//! of all regions, [`ring`] the consistent-hash ring, [`route`] the owner of each key that follows
+//! from it, [`ranges`] a set of ring tokens, [`RingMembers`] what an epoch means.
 //!
 //! # Driving contract
 //!

@@ -2,8 +2,8 @@
 //!
 //! Who is a member of the own region is agreed ([`ClusterMap`](crate::cluster_map::ClusterMap));
 //! gossip adds what need not be: addresses, rule books, and the members of other regions. A
-//! [`View`] keeps the newest incarnation (node id and generation) of each node, sorted by id, so two
-//! nodes that received the same metadata have equal views.
+//! [`View`] keeps the newest incarnation (node id and generation) of each node, sorted by id, so
+//! two nodes that received the same metadata have equal views.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;

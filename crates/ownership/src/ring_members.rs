@@ -63,8 +63,8 @@ impl RingMembers {
         self.arcs.values().all(Ranges::is_empty)
     }
 
-    /// The tokens that `node` owns now and did not own in `before`; all of them when it was admitted
-    /// anew in between.
+    /// The tokens that `node` owns now and did not own in `before`; all of them when it was
+    /// admitted anew in between.
     pub fn gained(&self, node: &NodeId, before: &Self) -> Ranges {
         let now = self.arcs(node);
         if before.id(node) == self.id(node) { now.without(&before.arcs(node)) } else { now }

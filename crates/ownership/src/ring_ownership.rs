@@ -152,8 +152,8 @@ impl RingOwnership {
 
     // === inputs ===
 
-    /// A newer map is in force. An older one, or the same, changes nothing. If this node is admitted
-    /// under another id than before, or not at all, it drops all that it held.
+    /// A newer map is in force. An older one, or the same, changes nothing. If this node is
+    /// admitted under another id than before, or not at all, it drops all that it held.
     pub fn follow(&mut self, members: RingMembers) {
         if members.epoch() <= self.members.epoch() {
             return;
@@ -183,9 +183,9 @@ impl RingOwnership {
         }
     }
 
-    /// `voter` answered the ping that was sent at `ping_sent` with the epoch that it reports and its
-    /// grant. Returns whether [`RingOwnership::tick`] is to be called at once: without a lease, or
-    /// when the report is news. Otherwise the pong only extends the lease, for which the next
+    /// `voter` answered the ping that was sent at `ping_sent` with the epoch that it reports and
+    /// its grant. Returns whether [`RingOwnership::tick`] is to be called at once: without a lease,
+    /// or when the report is news. Otherwise the pong only extends the lease, for which the next
     /// regular tick is soon enough.
     pub fn pong_received(
         &mut self,

@@ -1,9 +1,9 @@
 //! A network namespace for the nodes of one test, in which the mesh can be partitioned.
 //!
-//! The namespace has a loopback and nothing else. Nodes and test are in it: they reach each other as
-//! they do elsewhere, and a partition drops the datagrams of the mesh only. It ends with the last
-//! thread and process in it, so nothing is left behind, however the test ends. It requires root,
-//! iproute2, util-linux and nftables.
+//! The namespace has a loopback and nothing else. Nodes and test are in it: they reach each other
+//! as they do elsewhere, and a partition drops the datagrams of the mesh only. It ends with the
+//! last thread and process in it, so nothing is left behind, however the test ends. It requires
+//! root, iproute2, util-linux and nftables.
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -5,8 +5,8 @@
 //! it: one record, written whole. Nothing outside of this file knows Raft; another engine would
 //! replace this file alone.
 //!
-//! - **Time and randomness are the caller's.** The library draws election timeouts from the thread's
-//!   generator; each of its draws is replaced by one of ours.
+//! - **Time and randomness are the caller's.** The library draws election timeouts from the
+//!   thread's generator; each of its draws is replaced by one of ours.
 //! - **Nothing is parsed with protobuf that came from outside.** [`Message`] mirrors the library's
 //!   messages in serde.
 //! - **Bytes of a peer do not stop the node.** The library panics on messages that contradict its
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, Identity};
 
-use crate::mesh::codec;
+use crate::encoding;
 
 /// The consensus engine of one voter, or of a member that may become one.
 pub struct Engine {
@@ -134,7 +134,7 @@ impl Engine {
             index: 1,
             term: 1,
             voters: map.voters.current.iter().map(number).collect(),
-            map: codec::to_bytes(map),
+            map: encoding::to_bytes(map),
             ..LogSnapshot::default()
         };
         let record = Record {
@@ -182,7 +182,7 @@ impl Engine {
             check_quorum: true,
             pre_vote: true,
             max_inflight_msgs: ENTRIES_MAX,
-            max_size_per_msg: codec::FRAME_BYTES_MAX as u64 / 2,
+            max_size_per_msg: encoding::BYTES_MAX as u64 / 2,
             ..Config::default()
         };
         let discard = slog::Logger::root(slog::Discard, slog::o!());
@@ -229,7 +229,7 @@ impl Engine {
     /// Proposes the map after the newest committed one. Returns false when this engine does not
     /// lead or another proposal is in progress.
     pub fn propose(&mut self, map: &ClusterMap) -> bool {
-        self.is_ready_to_propose() && self.node.propose(Vec::new(), codec::to_bytes(map)).is_ok()
+        self.is_ready_to_propose() && self.node.propose(Vec::new(), encoding::to_bytes(map)).is_ok()
     }
 
     /// Makes these the voters of the engine, through a joint configuration. To be repeated until
@@ -271,7 +271,7 @@ impl Engine {
             if !ready.snapshot().is_empty() {
                 log.snapshot = ready.snapshot().clone();
                 log.entries.clear();
-                self.output.committed = codec::from_bytes(&log.snapshot.data).ok();
+                self.output.committed = encoding::from_bytes(&log.snapshot.data).ok();
             }
             log.append(ready.entries());
             if let Some(hard_state) = ready.hs() {
@@ -357,7 +357,7 @@ impl Engine {
                 EntryType::EntryConfChange => {}
                 EntryType::EntryNormal if entry.data.is_empty() => {}
                 EntryType::EntryNormal => {
-                    self.output.committed = codec::from_bytes(&entry.data).ok();
+                    self.output.committed = encoding::from_bytes(&entry.data).ok();
                     map = Some(entry.data);
                 }
             }
@@ -562,7 +562,7 @@ impl From<eraftpb::Entry> for LogEntry {
     fn from(entry: eraftpb::Entry) -> Self {
         let kind = entry.get_entry_type();
         let data = match kind {
-            EntryType::EntryConfChangeV2 => codec::to_bytes(&VoterChange::of(&entry.data)),
+            EntryType::EntryConfChangeV2 => encoding::to_bytes(&VoterChange::of(&entry.data)),
             _ => entry.data.to_vec(),
         };
         Self { kind: kind as i32, term: entry.term, index: entry.index, data }
@@ -575,7 +575,7 @@ impl From<LogEntry> for eraftpb::Entry {
         (raft.term, raft.index) = (entry.term, entry.index);
         if entry.kind == EntryType::EntryConfChangeV2 as i32 {
             raft.set_entry_type(EntryType::EntryConfChangeV2);
-            let change: VoterChange = codec::from_bytes(&entry.data).unwrap_or_default();
+            let change: VoterChange = encoding::from_bytes(&entry.data).unwrap_or_default();
             raft.data = change.to_protobuf().into();
         } else {
             raft.data = entry.data.into();

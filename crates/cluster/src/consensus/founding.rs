@@ -1,7 +1,7 @@
 //! When a node founds a cluster, and with whom. Pure.
 //!
-//! A node never founds because nobody answers. It founds when the configuration says who founds, and
-//! a majority of these is there and knows no cluster:
+//! A node never founds because nobody answers. It founds when the configuration says who founds,
+//! and a majority of these is there and knows no cluster:
 //!
 //! | configuration | founds | voters |
 //! |---|---|---|

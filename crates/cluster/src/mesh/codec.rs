@@ -7,14 +7,13 @@
 //! +-----------------+-----------+------------------------+
 //! ```
 //!
-//! Only this file uses bincode. It is pinned to 2.0.1 (3.0.0 does not compile, and the 2 line is
-//! unmaintained); the alternative is postcard, whose serde interface is the same three calls.
-//! Decoding always has a limit, because otherwise nine bytes that claim a long vector abort the
-//! process. Bytes left over behind the body are an error.
+//! The body is what [`encoding`](crate::encoding) makes of a message.
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::encoding;
 
 /// The version of every frame. A peer with another version is refused in the hello, so later frames
 /// of another version are errors.
@@ -24,7 +23,7 @@ pub const VERSION: u8 = 4;
 pub const VERSION_MIN: u8 = 4;
 
 /// The largest frame, version and body. A larger one is rejected, and its stream is closed.
-pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
+pub const FRAME_BYTES_MAX: usize = encoding::BYTES_MAX;
 
 const LENGTH_BYTES: usize = 4;
 
@@ -61,10 +60,10 @@ pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error
     out.extend_from_slice(&[0; LENGTH_BYTES]);
     out.extend_from_slice(&[VERSION]);
     let mut writer = bytes::BufMut::writer(&mut *out);
-    let written = bincode::serde::encode_into_std_write(message, &mut writer, config());
+    let written = encoding::write(message, &mut writer);
     let length = out.len() - start - LENGTH_BYTES;
     let outcome = match (written, u32::try_from(length)) {
-        (Err(error), _) => Err(Error::Body(error.to_string())),
+        (Err(error), _) => Err(Error::Body(error)),
         (Ok(_), Ok(prefix)) if length <= FRAME_BYTES_MAX => {
             out[start..start + LENGTH_BYTES].copy_from_slice(&prefix.to_le_bytes());
             return Ok(());
@@ -104,30 +103,10 @@ pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, Error> {
     if version != VERSION {
         return Err(Error::Version(version));
     }
-    from_bytes(body)
-}
-
-/// `value` without a frame, for what is kept or carried as bytes.
-pub fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
-    bincode::serde::encode_to_vec(value, config()).unwrap_or_default()
-}
-
-/// The value that [`to_bytes`] encoded.
-///
-/// # Errors
-///
-/// [`Error::Body`] and [`Error::Trailing`].
-pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    let (value, read) = bincode::serde::decode_from_slice(bytes, config())
-        .map_err(|error| Error::Body(error.to_string()))?;
-    if read != bytes.len() {
-        return Err(Error::Trailing(bytes.len() - read));
-    }
-    Ok(value)
-}
-
-fn config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<FRAME_BYTES_MAX>()
+    encoding::from_bytes(body).map_err(|error| match error {
+        encoding::Error::Malformed(problem) => Error::Body(problem),
+        encoding::Error::Trailing(bytes) => Error::Trailing(bytes),
+    })
 }
 
 #[cfg(test)]

@@ -144,7 +144,8 @@ const TICK: Duration = Duration::from_millis(20);
 const WITHHOLD_AFTER_PINGS: u32 = 4;
 /// Consecutive unanswered pings after which it counts as silent: one second.
 const PARTITIONED_AFTER_PINGS: u32 = 10;
-/// After a longer pause between two ticks this node was stopped, and has missed the pings of others.
+/// After a longer pause between two ticks this node was stopped, and has missed the pings of
+/// others.
 const STALL_MIN: Span = Span::from_millis(250);
 /// How long after the last copied count a node counts as copying.
 const COPYING_FOR: Span = Span::from_secs(2);

@@ -1,9 +1,10 @@
 //! What this node may decide now, as read by each strict decision.
 //!
 //! Written when a lease is renewed or a range changes hands, read inside the lock of each decision:
-//! one atomic load and a binary search, for a global key also the hashes of its home. Lease and ranges are published as one value, because they
-//! are valid only together: a lease that begins anew comes with the ranges that the node dropped,
-//! and a reader that saw it with the ranges of before would decide keys that others own.
+//! one atomic load and a binary search, for a global key also the hashes of its home. Lease and
+//! ranges are published as one value, because they are valid only together: a lease that begins
+//! anew comes with the ranges that the node dropped, and a reader that saw it with the ranges of
+//! before would decide keys that others own.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Drives the consensus engine: time, messages, the disk; and the way of a node into the map.
 //!
-//! One task does all that is done in an order: what the engine returns is saved, then sent, then put
-//! in force. A map is in force here only once it is on the disk, because a voter must not forget a
-//! map that it has reported.
+//! One task does all that is done in an order: what the engine returns is saved, then sent, then
+//! put in force. A map is in force here only once it is on the disk, because a voter must not
+//! forget a map that it has reported.
 //!
 //! The leader proposes what [`Autopilot`] returns and sends committed maps to all members. Members
 //! that miss one fetch it, because every ping and its answer name the sender's epoch.
@@ -22,9 +22,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::disk::{Disk, Saved};
-use super::engine::{Engine, Message, Output, TICK_MS, number};
-use super::founding::{Founders, accepts, first_map, voters_to_found};
+use crate::consensus::disk::{Disk, Saved};
+use crate::consensus::engine::{Engine, Message, Output, TICK_MS, number};
+use crate::consensus::founding::{Founders, accepts, first_map, voters_to_found};
 use crate::mesh::wire::{Call, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
 
@@ -44,7 +44,7 @@ pub struct Options {
 
 /// The cluster map of this node's region, and the engine that agrees on it.
 #[derive(Debug)]
-pub struct Consensus {
+pub struct Membership {
     options: Options,
     me: Identity,
     disk: Arc<dyn Disk>,
@@ -113,8 +113,8 @@ const SAVE_PAUSE: Duration = Duration::from_millis(250);
 /// Foreign clusters that are logged once each.
 const FOREIGN_MAX: usize = 16;
 
-impl Consensus {
-    /// The node of `saved`. Nothing is sent until [`Consensus::run`].
+impl Membership {
+    /// The node of `saved`. Nothing is sent until [`Membership::run`].
     pub fn new(options: Options, saved: Saved, disk: Arc<dyn Disk>, mesh: Arc<Mesh>) -> Arc<Self> {
         let me = saved.identity();
         let seed = seed(&options);
@@ -605,8 +605,8 @@ impl Consensus {
                 );
             }
         }
-        // Without disks a voter that restarted is another one. When too many have done so before they
-        // were replaced, the rest can agree on nothing any more.
+        // Without disks a voter that restarted is another one. When too many have done so before
+        // they were replaced, the rest can agree on nothing any more.
         let is_reborn = |voter: &Identity| {
             let peer = state.peers.get(&voter.node).map(|peer| &peer.identity);
             let now = if voter.node == self.me.node { Some(&self.me) } else { peer };
@@ -640,7 +640,7 @@ impl Consensus {
         }
     }
 
-    // === helpers of the above ===
+    // === state of both ===
 
     fn as_leader(&self, act: impl FnOnce(&mut State)) -> Reply {
         let state = &mut *self.state.lock();

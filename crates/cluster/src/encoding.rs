@@ -1,0 +1,63 @@
+//! Values as bytes: bincode, with a limit.
+//!
+//! Only this file uses bincode. It is pinned to 2.0.1 (3.0.0 does not compile, and the 2 line is
+//! unmaintained); the alternative is postcard, whose serde interface is the same three calls.
+//! Decoding always has a limit, because otherwise nine bytes that claim a long vector abort the
+//! process. Bytes left over behind the value are an error.
+
+use std::io;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The most bytes of a value.
+pub const BYTES_MAX: usize = 1024 * 1024;
+
+/// Why bytes are not a value.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// They are not a value of the expected type.
+    #[error("{0}")]
+    Malformed(String),
+    /// The value ends before they do.
+    #[error("{0} bytes follow the value")]
+    Trailing(usize),
+}
+
+/// Writes `value`.
+///
+/// # Errors
+///
+/// Why `value` cannot be serialised, as text.
+pub fn write<T: Serialize>(value: &T, out: &mut impl io::Write) -> Result<(), String> {
+    let written = bincode::serde::encode_into_std_write(value, out, config());
+    written.map(drop).map_err(|error| error.to_string())
+}
+
+/// `value` as bytes; empty if it cannot be serialised.
+pub fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if write(value, &mut bytes).is_err() {
+        bytes.clear();
+    }
+    bytes
+}
+
+/// The value that [`to_bytes`] encoded.
+///
+/// # Errors
+///
+/// Any [`Error`].
+pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    let (value, read) = bincode::serde::decode_from_slice(bytes, config())
+        .map_err(|error| Error::Malformed(error.to_string()))?;
+    if read != bytes.len() {
+        return Err(Error::Trailing(bytes.len() - read));
+    }
+    Ok(value)
+}
+
+fn config() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<BYTES_MAX>()
+}
