@@ -45,7 +45,7 @@ async fn restarts_in_a_partition(network: Network, has_disks: bool) {
     let mut turn = 0;
     while start.elapsed() < RESTARTED_FOR {
         let key = &fresh[turn % fresh.len()];
-        assert_ne!(cluster.nodes[2].is_ready().await, Ok(true));
+        assert_ne!(cluster.nodes[2].is_ready().await, Ok(true), "n3 is ready");
         assert_eq!(cluster.admitted(&[2], "quota", "user", key, 1).await, 0);
         // The others do not wait for the end.
         if turn == 0 {
