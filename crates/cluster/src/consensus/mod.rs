@@ -19,4 +19,4 @@ pub mod handle;
 pub use disk::{Disk, MemoryDisk, Saved};
 pub use engine::Message;
 pub use founding::Founders;
-pub use handle::{Consensus, Options};
+pub use handle::{Consensus, ForgetError, Options};
