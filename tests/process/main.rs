@@ -18,6 +18,7 @@ mod killed_node;
 mod long_windows;
 mod moved_keys;
 mod one_owner;
+mod operated_cluster;
 mod paused_owner;
 mod pinned_voters;
 mod rules_reload;
