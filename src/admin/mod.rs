@@ -1,10 +1,13 @@
 //! The admin listener: the state of this node and its view of the cluster.
 //!
-//! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/owner` and `POST /drain`.
-//! Responses are JSON for operators and their scripts; names are only added.
+//! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/owner`, and
+//! what an operator orders: `POST /drain`, `/bootstrap` and `/forget`. Responses are JSON for
+//! operators and their scripts; names are only added.
 
+mod operate;
 pub mod report;
 mod router;
 
-pub use report::{Inspect, OwnerReport, StatusReport};
+pub use operate::{Operate, Refusal};
+pub use report::{Inspect, MembersReport, OwnerReport, StatusReport};
 pub use router::{AdminState, router};

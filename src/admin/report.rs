@@ -1,13 +1,16 @@
-//! The responses of `/status` and `/owner`. Scripts read them: fields are only added.
+//! The responses of `/status`, `/members` and `/owner`. Scripts read them: fields are only added.
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::storage::Status as StorageReport;
 
-/// The state behind `/status` and `/owner`.
+/// The state behind `/status`, `/members` and `/owner`.
 pub trait Inspect: Send + Sync + 'static {
     /// The current view of the cluster.
     fn status(&self) -> StatusReport;
+
+    /// The cluster map that is in force here.
+    fn members(&self) -> MembersReport;
 
     /// The owner of a descriptor, given as key/value pairs, outermost first.
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport;
@@ -18,6 +21,10 @@ pub trait Inspect: Send + Sync + 'static {
 pub struct StatusReport {
     pub node: NodeReport,
     pub cluster: String,
+    /// Names the cluster of this node's region, 32 hexadecimal digits; drawn when it was founded.
+    /// None while it is unknown, and for a standalone node.
+    #[serde(default)]
+    pub cluster_id: Option<String>,
     /// Fingerprint of the ring, 16 hexadecimal digits: equal on two nodes exactly when their rings
     /// have the same nodes.
     pub epoch: String,
@@ -148,6 +155,95 @@ pub struct ClockReport {
     pub is_skewed: bool,
 }
 
+/// The agreed members and voters of a region, as the responding node has them in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembersReport {
+    /// Id of the responding node.
+    pub node: String,
+    pub region: String,
+    pub is_standalone: bool,
+    /// None for a standalone node, and for one that knows no cluster yet.
+    pub map: Option<MapReport>,
+}
+
+/// The cluster map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapReport {
+    /// Id of the cluster, 32 hexadecimal digits.
+    pub cluster: String,
+    /// Increases with each change. The upper 16 bits count the recoveries by hand.
+    pub epoch: u64,
+    /// Nodes that vote; a majority of them changes the map and grants leases.
+    pub voters: usize,
+    /// Those of them that are members: the others are lost, or have not been seen yet.
+    pub voters_present: usize,
+    /// Whether a change of the voters is in progress. Majorities of the voters before and after it
+    /// are needed then.
+    pub voters_change: bool,
+    /// The node that proposes changes; none while it is unknown here, as on a node that does not
+    /// vote.
+    pub leader: Option<String>,
+    /// Members, evicted ones that are not forgotten, and voters that are no members, by name.
+    pub members: Vec<MapMemberReport>,
+}
+
+/// A member of the cluster map, or a voter that is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapMemberReport {
+    pub node: String,
+    pub state: MapMemberState,
+    pub votes: Votes,
+    /// None for a voter without an entry in the map.
+    pub zone: Option<String>,
+    /// Address of its mesh, `IP:PORT`; none for a voter without an entry in the map.
+    pub addr: Option<String>,
+    /// Names this admission to the map: another one after each restart.
+    pub member: Option<u64>,
+    /// How long ago the responding node received its last ping; none for itself and for nodes that
+    /// are no members.
+    pub heard_ms_ago: Option<u64>,
+}
+
+/// The state of an entry of the cluster map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MapMemberState {
+    /// It owns keys.
+    #[default]
+    Up,
+    /// It is about to leave.
+    Draining,
+    /// It was evicted, and is remembered until it is forgotten.
+    Down,
+    /// It votes, and is no member under the identity by which it votes.
+    Lost,
+}
+
+impl MapMemberState {
+    /// The name in JSON and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Draining => "draining",
+            Self::Down => "down",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// Whether a node votes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Votes {
+    #[default]
+    No,
+    Yes,
+    /// It votes among the new voters, while a change is in progress.
+    Joining,
+    /// It votes among the old voters only, until the change is over.
+    Leaving,
+}
+
 /// The owners of a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerReport {
@@ -185,6 +281,15 @@ mod tests {
             MemberState::Up,
             MemberState::Down,
             MemberState::Draining,
+        ] {
+            let json = serde_json::to_string(&state).unwrap();
+            assert_eq!(json, format!("\"{}\"", state.name()));
+        }
+        for state in [
+            MapMemberState::Up,
+            MapMemberState::Draining,
+            MapMemberState::Down,
+            MapMemberState::Lost,
         ] {
             let json = serde_json::to_string(&state).unwrap();
             assert_eq!(json, format!("\"{}\"", state.name()));

@@ -14,6 +14,7 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use super::operate::{Operate, Refusal};
 use super::report::Inspect;
 use crate::front::pages::Page;
 use crate::front::{Probes, cross_site};
@@ -28,8 +29,10 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// The state behind the routes.
 #[derive(Clone)]
 pub struct AdminState {
-    /// For `/status` and `/owner`.
+    /// For `/status`, `/members` and `/owner`.
     pub inspect: Arc<dyn Inspect>,
+    /// For `/bootstrap` and `/forget`.
+    pub operate: Arc<dyn Operate>,
     /// For `/readyz` and `/metrics`.
     pub probes: Arc<dyn Probes>,
     /// Cancelled by `/drain`: the node transfers its ranges and shuts down.
@@ -52,8 +55,11 @@ pub fn router(state: AdminState) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(scrape))
         .route("/status", get(status))
+        .route("/members", get(members))
         .route("/owner", get(owner))
         .route("/drain", post(drain))
+        .route("/bootstrap", post(bootstrap))
+        .route("/forget", post(forget))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(Routed { admin: state, metrics: Page::default(), status: Page::default() })
@@ -63,8 +69,15 @@ async fn index() -> Response {
     json(
         StatusCode::OK,
         &serde_json::json!({
-            "endpoints": ["/healthz", "/readyz", "/metrics", "/status", "/owner?domain=D&KEY=VALUE"],
-            "commands": ["POST /drain"],
+            "endpoints": [
+                "/healthz",
+                "/readyz",
+                "/metrics",
+                "/status",
+                "/members",
+                "/owner?domain=D&KEY=VALUE",
+            ],
+            "commands": ["POST /drain", "POST /bootstrap", "POST /forget?node=NODE"],
         }),
     )
 }
@@ -93,6 +106,10 @@ async fn status(State(state): State<Routed>) -> Response {
     (StatusCode::OK, [(CONTENT_TYPE, "application/json")], page).into_response()
 }
 
+async fn members(State(state): State<Routed>) -> Response {
+    json(StatusCode::OK, &state.admin.inspect.members())
+}
+
 /// `?domain=D` and, in order, the entries.
 async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
@@ -119,6 +136,37 @@ async fn drain(State(state): State<Routed>, parts: Parts) -> Response {
     }
     state.admin.drain.cancel();
     json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
+}
+
+/// Responds before the cluster exists, which takes about a second.
+async fn bootstrap(State(state): State<Routed>, parts: Parts) -> Response {
+    if let Err(refusal) = cross_site::check(&parts) {
+        return refuse(StatusCode::FORBIDDEN, &refusal.to_string());
+    }
+    ordered(state.admin.operate.bootstrap(), &serde_json::json!({ "founding": true }))
+}
+
+/// `?node=NODE`. Responds before the map has changed.
+async fn forget(State(state): State<Routed>, parts: Parts) -> Response {
+    if let Err(refusal) = cross_site::check(&parts) {
+        return refuse(StatusCode::FORBIDDEN, &refusal.to_string());
+    }
+    let pairs = parts.uri.query().and_then(decode_query).unwrap_or_default();
+    match pairs.as_slice() {
+        [(name, node)] if name == "node" && !node.is_empty() => {
+            let forgetting = serde_json::json!({ "forgetting": node });
+            ordered(state.admin.operate.forget(node), &forgetting)
+        }
+        _ => refuse(StatusCode::BAD_REQUEST, "name the evicted node; use POST /forget?node=NODE"),
+    }
+}
+
+fn ordered(outcome: Result<(), Refusal>, accepted: &impl Serialize) -> Response {
+    match outcome {
+        Ok(()) => json(StatusCode::ACCEPTED, accepted),
+        Err(refusal @ Refusal::Unknown(_)) => refuse(StatusCode::NOT_FOUND, &refusal.to_string()),
+        Err(refusal @ Refusal::Conflict(_)) => refuse(StatusCode::CONFLICT, &refusal.to_string()),
+    }
 }
 
 async fn not_found() -> Response {

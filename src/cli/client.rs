@@ -1,14 +1,18 @@
 //! A small HTTP client for commands that contact a node, and the `--url` flag of those that use its
 //! admin listener.
 
-use std::io;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::runtime;
 use tokio::time::timeout;
 
@@ -37,11 +41,59 @@ pub(super) struct AdminDoor {
 /// Advice when the answer is not from an admin listener.
 pub(super) const FIX: &str = "set --url to the admin listener ([admin] listen) of a tidegate node";
 
+/// Everything but the unreserved characters of RFC 3986 is encoded in a query.
+pub(super) const RESERVED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 impl AdminDoor {
     /// The URL of `path`, which begins with a slash.
     pub(super) fn at(&self, path: &str) -> String {
         format!("{}{path}", self.url.trim_end_matches('/'))
     }
+
+    /// Fetches the report at `path`, and writes it as JSON or by `text`.
+    pub(super) fn report<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &str,
+        as_json: bool,
+        out: &mut dyn Write,
+        text: impl FnOnce(&mut dyn Write, &T) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let url = self.at(path);
+        let response = ask(Method::GET, &url, String::new())?;
+        let report = Some(&response).filter(|response| response.status() == StatusCode::OK);
+        let report = report.and_then(|response| serde_json::from_slice(response.body()).ok());
+        let Some(report): Option<T> = report else {
+            return Err(unexpected(&url, &response, ", not a report"));
+        };
+        if !as_json {
+            return Ok(text(out, &report)?);
+        }
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        Ok(writeln!(out)?)
+    }
+
+    /// Orders the node to do what `path` names.
+    ///
+    /// # Errors
+    ///
+    /// The node refused, with its text; or as [`ask`].
+    pub(super) fn order(&self, path: &str) -> Result<(), Failure> {
+        let url = self.at(path);
+        let response = ask(Method::POST, &url, String::new())?;
+        if response.status() == StatusCode::ACCEPTED {
+            return Ok(());
+        }
+        Err(unexpected(&url, &response, ""))
+    }
+}
+
+/// The node's own words if it sent some, otherwise advice.
+fn unexpected(url: &str, response: &Response<Bytes>, what: &str) -> Failure {
+    let body: Option<Value> = serde_json::from_slice(response.body()).ok();
+    let error = body.as_ref().and_then(|body| body.get("error")).and_then(Value::as_str);
+    let problem = format!("{url} answered {}{what}", response.status());
+    UserError::new(problem, error.unwrap_or(FIX)).into()
 }
 
 /// Sends a request and returns the whole response, whatever its status.

@@ -4,11 +4,10 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::Method;
 
 use super::Failure;
 use super::client::{self, AdminDoor};
-use crate::config::UserError;
 
 /// Drain a node: it hands over its ranges and exits, as with SIGTERM.
 #[derive(Debug, clap::Args)]
@@ -36,12 +35,7 @@ closes last. The exit code is 1 when it is still there after the timeout.";
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
-    let url = args.listener.at("/drain");
-    let response = client::ask(Method::POST, &url, String::new())?;
-    if response.status() != StatusCode::ACCEPTED {
-        let problem = format!("{url} answered {}", response.status());
-        return Err(UserError::new(problem, client::FIX).into());
-    }
+    args.listener.order("/drain")?;
     if args.no_wait {
         writeln!(out, "draining")?;
         return Ok(true);

@@ -4,6 +4,7 @@
 //! 1 when the result is negative (a refused check, invalid rules), 2 on failure, with one line that
 //! says what to do.
 
+mod bootstrap;
 mod ca;
 mod check;
 mod client;
@@ -12,6 +13,9 @@ mod demo;
 mod drain;
 mod entry;
 mod failure;
+mod forget;
+mod members;
+mod recover;
 pub mod rules;
 mod serve;
 mod shutdown;
@@ -53,8 +57,16 @@ enum Command {
     Ca(ca::Command),
     /// Show members, regions, ring shares, rules and clocks, or the owner of a key
     Status(status::Args),
+    /// Show the agreed members and voters of a region
+    Members(members::Args),
     /// Drain a node: it hands over its ranges and exits
     Drain(drain::Args),
+    /// Forget an evicted member now
+    Forget(forget::Args),
+    /// Found a cluster with one node as its only voter
+    Bootstrap(bootstrap::Args),
+    /// Make a stopped node the only voter, after a majority was lost for good
+    Recover(recover::Args),
     /// Start three nodes in two regions on this machine and demonstrate limits
     Demo(demo::Args),
 }
@@ -111,7 +123,11 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::RatelimitConfigCheck(args) => config_check::run(&args, out),
         Command::Ca(command) => ca::run(&command, out),
         Command::Status(args) => status::run(&args, screen, out),
+        Command::Members(args) => members::run(&args, screen, out),
         Command::Drain(args) => drain::run(&args, out),
+        Command::Forget(args) => forget::run(&args, out),
+        Command::Bootstrap(args) => bootstrap::run(&args, out),
+        Command::Recover(args) => recover::run(&args, out),
         Command::Demo(args) => demo::run(&args, screen, out),
     }
 }

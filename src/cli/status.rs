@@ -2,15 +2,11 @@
 
 use std::io::{self, Write};
 
-use http::{Method, StatusCode};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use percent_encoding::utf8_percent_encode;
 use tidegate_demo::output::{Paint, aligned};
 
 use super::Failure;
-use super::client::{self, AdminDoor};
+use super::client::{AdminDoor, RESERVED};
 use super::entry::entry;
 use crate::admin::report::{MemberReport, OwnershipReport, StorageReport, StoreReport};
 use crate::admin::{OwnerReport, StatusReport};
@@ -39,40 +35,13 @@ Examples:
 pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
     if let Some([domain, entries @ ..]) = args.key.as_deref() {
         let path = format!("/owner?{}", query(domain, entries)?);
-        write(args, &path, out, write_owner)?;
+        args.listener.report(&path, args.json, out, write_owner)?;
     } else {
         let paint = Paint { on: screen };
-        write(args, "/status", out, |out, report| Text { out, paint }.status(report))?;
+        let text = |out: &mut dyn Write, report: &StatusReport| Text { out, paint }.status(report);
+        args.listener.report("/status", args.json, out, text)?;
     }
     Ok(true)
-}
-
-/// Fetches the report at `path`, and writes it as JSON or by `text`.
-fn write<T: Serialize + DeserializeOwned>(
-    args: &Args,
-    path: &str,
-    out: &mut dyn Write,
-    text: impl FnOnce(&mut dyn Write, &T) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let report: T = fetch(&args.listener.at(path))?;
-    if !args.json {
-        return Ok(text(out, &report)?);
-    }
-    serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
-    Ok(writeln!(out)?)
-}
-
-fn fetch<T: DeserializeOwned>(url: &str) -> Result<T, Failure> {
-    let response = client::ask(Method::GET, url, String::new())?;
-    if response.status() == StatusCode::OK
-        && let Ok(report) = serde_json::from_slice(response.body())
-    {
-        return Ok(report);
-    }
-    let body: Option<Value> = serde_json::from_slice(response.body()).ok();
-    let error = body.as_ref().and_then(|body| body.get("error")).and_then(Value::as_str);
-    let fix = error.unwrap_or(client::FIX);
-    Err(UserError::new(format!("{url} answered {}, not a report", response.status()), fix).into())
 }
 
 fn query(domain: &str, entries: &[String]) -> Result<String, Failure> {
@@ -85,9 +54,6 @@ fn query(domain: &str, entries: &[String]) -> Result<String, Failure> {
     }
     Ok(pairs.join("&"))
 }
-
-/// Everything but the unreserved characters of RFC 3986 is encoded.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 // === text output ===
 
@@ -106,6 +72,9 @@ impl Text<'_> {
         let (epoch, up) = (short(&report.epoch), duration(node.uptime_s));
         let (id, version) = (&node.id, &node.version);
         writeln!(self.out, "cluster {cluster}, epoch {epoch}, seen by {id} ({version}, up {up})")?;
+        if let Some(id) = &report.cluster_id {
+            writeln!(self.out, "cluster id {id}")?;
+        }
         if let Some(reason) = &report.not_ready {
             self.alarm(&format!("not ready: {reason}"))?;
         }
@@ -219,7 +188,7 @@ fn short(fingerprint: &str) -> &str {
 }
 
 /// The two largest units: `3d 4h`, `2m 5s`.
-fn duration(seconds: u64) -> String {
+pub(super) fn duration(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
     let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
     match (days, hours, minutes) {

@@ -1,4 +1,4 @@
-//! The cluster as seen by this node, for `tidegate status`.
+//! The cluster as seen by this node, for `tidegate status` and `tidegate members`.
 
 use std::sync::Arc;
 
@@ -12,16 +12,17 @@ use tidegate_ownership::route::Topology;
 use tokio::time::Instant;
 
 use super::core::Core;
+use super::members;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
-    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
-    RuleBookReport, StatusReport, StoreReport,
+    ClockReport, MemberReport, MemberState, MembersReport, NodeReport, OwnerOf, OwnerReport,
+    OwnershipReport, RuleBookReport, StatusReport, StoreReport,
 };
 use crate::config::Config;
 use crate::observe::Health;
 
-/// The data behind `/status` and `/owner`.
+/// The data behind `/status`, `/members` and `/owner`.
 pub(super) struct View {
     pub(super) core: Arc<Core>,
     pub(super) book: RuleBook,
@@ -48,6 +49,7 @@ impl Inspect for View {
                 uptime_s: self.start.elapsed().as_secs(),
             },
             cluster: self.config.cluster.name.clone(),
+            cluster_id: members::cluster_id(&self.core),
             epoch: hex(topology.view.fingerprint()),
             not_ready: self.health.ready().err(),
             members: members
@@ -82,6 +84,10 @@ impl Inspect for View {
                 status
             }),
         }
+    }
+
+    fn members(&self) -> MembersReport {
+        members::report(&self.core)
     }
 
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport {

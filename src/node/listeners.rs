@@ -207,8 +207,12 @@ impl Listeners {
             resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), resp.stats.clone());
         let statistics = probes.statistics.clone();
         let debug_router = debug_port::router(DebugPort { book: core.book.clone(), statistics });
-        let admin_router =
-            admin::router(admin::AdminState { inspect: view, probes, drain: on_demand.clone() });
+        let admin_router = admin::router(admin::AdminState {
+            inspect: view.clone(),
+            operate: view,
+            probes,
+            drain: on_demand.clone(),
+        });
         async move {
             let (plain, grpc_tls) = (Protocols::Http, Protocols::Grpc(grpc_tls));
             let resp = async {

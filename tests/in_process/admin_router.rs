@@ -5,8 +5,10 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tidegate::admin::report::{NodeReport, OwnerOf};
-use tidegate::admin::{AdminState, Inspect, OwnerReport, StatusReport, router};
+use tidegate::admin::report::{MapReport, NodeReport, OwnerOf};
+use tidegate::admin::{
+    AdminState, Inspect, MembersReport, Operate, OwnerReport, Refusal, StatusReport, router,
+};
 use tidegate::front::Probes;
 use tidegate::observe::{Health, Metrics};
 use tokio_util::sync::CancellationToken;
@@ -80,6 +82,47 @@ async fn a_status_is_read_back_as_it_was_written() {
 }
 
 #[tokio::test]
+async fn members_are_read_back_as_they_were_written() {
+    let (_, content_type, body) = get("/members", &Health::default()).await;
+    let report: MembersReport = serde_json::from_str(&body).unwrap();
+    assert_eq!((&*content_type, report), ("application/json", Fake.members()));
+}
+
+#[tokio::test]
+async fn orders_of_an_operator_are_carried_out_or_refused_with_a_reason() {
+    let wrong = "{\"error\":\"name the evicted node; use POST /forget?node=NODE\"}\n";
+    for (path, status, body) in [
+        ("/bootstrap", StatusCode::CONFLICT, "{\"error\":\"it knows cluster 7\"}\n"),
+        ("/forget?node=n4", StatusCode::ACCEPTED, "{\"forgetting\":\"n4\"}\n"),
+        ("/forget?node=n%2F5", StatusCode::NOT_FOUND, "{\"error\":\"no n/5\"}\n"),
+        ("/forget?node=", StatusCode::BAD_REQUEST, wrong),
+        ("/forget?node=n4&node=n5", StatusCode::BAD_REQUEST, wrong),
+        ("/forget", StatusCode::BAD_REQUEST, wrong),
+    ] {
+        let request = Request::post(path).body(Body::empty()).unwrap();
+        let response = router(state(&Health::default())).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{path}");
+        let answer = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(String::from_utf8_lossy(&answer), body, "{path}");
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = router(state(&Health::default())).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_web_page_of_another_site_orders_nothing() {
+    for path in ["/bootstrap", "/forget?node=n4"] {
+        for (name, value) in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
+            let request = Request::post(path).header("host", "127.0.0.1:8082").header(name, value);
+            let request = request.body(Body::empty()).unwrap();
+            let response = router(state(&Health::default())).oneshot(request).await.unwrap();
+            assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path} {name}: {value}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
     let listeners = state(&Health::default());
     for (request, status, drains) in [
@@ -116,6 +159,7 @@ async fn a_web_page_of_another_site_drains_nothing() {
 fn state(health: &Health) -> AdminState {
     AdminState {
         inspect: Arc::new(Fake),
+        operate: Arc::new(Fake),
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),
     }
@@ -145,7 +189,7 @@ impl Probes for FakeProbes {
     }
 }
 
-/// A node that owns everything and returns the request.
+/// A node that owns everything and returns the request. It refuses all but to forget `n4`.
 struct Fake;
 
 impl Inspect for Fake {
@@ -158,6 +202,14 @@ impl Inspect for Fake {
         }
     }
 
+    fn members(&self) -> MembersReport {
+        MembersReport {
+            node: "n1".to_owned(),
+            map: Some(MapReport { epoch: 7, ..MapReport::default() }),
+            ..MembersReport::default()
+        }
+    }
+
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport {
         let entries: Vec<String> = entries.iter().map(|(k, v)| format!("{k}={v}")).collect();
         OwnerReport {
@@ -165,5 +217,15 @@ impl Inspect for Fake {
             owners: vec![OwnerOf { region: "eu".to_owned(), node: "n1".to_owned() }],
             ..OwnerReport::default()
         }
+    }
+}
+
+impl Operate for Fake {
+    fn bootstrap(&self) -> Result<(), Refusal> {
+        Err(Refusal::Conflict("it knows cluster 7".to_owned()))
+    }
+
+    fn forget(&self, node: &str) -> Result<(), Refusal> {
+        if node == "n4" { Ok(()) } else { Err(Refusal::Unknown(format!("no {node}"))) }
     }
 }

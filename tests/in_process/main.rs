@@ -21,6 +21,7 @@ mod mesh_intruders;
 mod mesh_peers;
 mod ownership_cluster;
 mod pki_identity;
+mod recovered_cluster;
 mod replication;
 mod resp;
 mod rls_golden;

@@ -6,11 +6,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::{fs, thread};
 
-use tidegate::admin::StatusReport;
 use tidegate::admin::report::{
-    ClockReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
-    RuleBookReport, StorageReport, StoreReport,
+    ClockReport, MapMemberReport, MapMemberState, MapReport, MemberReport, MemberState, NodeReport,
+    OwnerOf, OwnerReport, OwnershipReport, RuleBookReport, StorageReport, StoreReport, Votes,
 };
+use tidegate::admin::{MembersReport, StatusReport};
+use tidegate::storage::map_file::MapFile;
+use tidegate_cluster::consensus::Saved;
+use tidegate_ownership::cluster_map::{ClusterId, Identity, MapMember, MapState, Voters};
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::{ClusterMap, Epoch, MemberId};
 
 use crate::TIDEGATE;
 
@@ -27,6 +32,10 @@ fn help_describes_each_command_with_examples() {
         ("help_ca_init", &["ca", "init", "--help"]),
         ("help_ca_issue", &["ca", "issue", "--help"]),
         ("help_status", &["status", "--help"]),
+        ("help_members", &["members", "--help"]),
+        ("help_forget", &["forget", "--help"]),
+        ("help_bootstrap", &["bootstrap", "--help"]),
+        ("help_recover", &["recover", "--help"]),
     ] {
         let run = tidegate(args);
         assert_eq!(run.code, 0, "{name}");
@@ -251,6 +260,103 @@ fn status_is_a_table_that_marks_who_disagrees() {
 }
 
 #[test]
+fn members_are_a_table_with_the_voters_that_are_lost() {
+    let json = serde_json::to_string(&members()).unwrap();
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &json);
+    let run = tidegate(&["members", "--url", &node.url]);
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    insta::assert_snapshot!("members", run.stdout);
+    assert_eq!(node.request().0, "GET /members HTTP/1.1");
+
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &json);
+    let run = tidegate(&["members", "--json", "--url", &node.url]);
+    assert_eq!(serde_json::from_str::<MembersReport>(&run.stdout).unwrap(), members());
+
+    for (is_standalone, line) in [
+        (true, "n1 is a standalone node: it has no members\n"),
+        (false, "n1 knows no cluster yet: it has no members\n"),
+    ] {
+        let report = MembersReport { is_standalone, map: None, ..members() };
+        let node = Fake::start("HTTP/1.1 200 OK\r\n", &serde_json::to_string(&report).unwrap());
+        let run = tidegate(&["members", "--url", &node.url]);
+        assert_eq!((run.code, &*run.stdout), (0, line));
+    }
+}
+
+#[test]
+fn orders_to_a_node_are_posts_and_a_refusal_is_one_line() {
+    let accepted = "HTTP/1.1 202 Accepted\r\n";
+    let node = Fake::start(accepted, "{}");
+    let run = tidegate(&["bootstrap", "--url", &node.url]);
+    let line = "founding a cluster; `tidegate members` shows it in a few seconds\n";
+    assert_eq!((run.code, &*run.stdout), (0, line));
+    assert_eq!(node.request().0, "POST /bootstrap HTTP/1.1");
+
+    let node = Fake::start(accepted, "{}");
+    let run = tidegate(&["forget", "n 4", "--url", &node.url]);
+    assert_eq!((run.code, &*run.stdout), (0, "forgetting n 4\n"));
+    assert_eq!(node.request().0, "POST /forget?node=n%204 HTTP/1.1");
+
+    let body = "{\"error\":\"this node does not lead; ask node n2, which does\"}";
+    let node = Fake::start("HTTP/1.1 409 Conflict\r\n", body);
+    let run = tidegate(&["forget", "n4", "--url", &node.url]);
+    let url = &node.url;
+    let line = format!(
+        "tidegate: {url}/forget?node=n4 answered 409 Conflict; this node does not lead; ask node \
+         n2, which does\n"
+    );
+    assert_eq!((run.code, run.stderr), (2, line));
+}
+
+#[test]
+fn recover_refuses_what_it_cannot_do_and_asks_before_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, data) = (dir.path().join("cluster.toml"), dir.path().join("data"));
+    fs::create_dir(dir.path().join("rules")).unwrap();
+    let rule =
+        "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 3}}]\n";
+    fs::write(dir.path().join("rules/a.yaml"), rule).unwrap();
+    let section = |more: &str| {
+        let text = format!("[http]\nlisten = \"127.0.0.1:1\"\n[node]\nid = \"n1\"\n{more}");
+        fs::write(&config, text).unwrap();
+    };
+    let recover = |cluster: &str, more: &[&str]| {
+        let args = ["recover", "--config", config.to_str().unwrap(), "--cluster", cluster];
+        tidegate(&[&args[..], more].concat())
+    };
+    let line = |run: &Run| (run.code, run.stderr.replace(data.to_str().unwrap(), "DATA"));
+    let refused = |what: &str| (2, format!("tidegate: {what}\n"));
+
+    section("");
+    let what = "node.data_dir is not set; there is nothing to recover: nodes without it found a \
+                new cluster when a majority of the voters has restarted";
+    assert_eq!(line(&recover("1", &[])), refused(what));
+    section(&format!("data_dir = {:?}\n", data.to_str().unwrap()));
+    let what = "node.data_dir DATA: no cluster-map.redb in it; use the configuration of a node \
+                that was a member";
+    assert_eq!(line(&recover("1", &[])), refused(what));
+    assert!(!data.exists());
+
+    let saved = saved();
+    on_disk(&data, Some(&saved));
+    let what = "node.data_dir DATA: the record is of cluster 00000000000000000000000000000005; \
+                pass its id as --cluster if that is the one you mean";
+    assert_eq!(line(&recover("6", &["--yes"])), refused(what));
+    let id = "00000000000000000000000000000005";
+    let run = recover(id, &[]);
+    assert_eq!(run.code, 2);
+    insta::assert_snapshot!("recover_warning", run.stderr);
+    assert_eq!(on_disk(&data, None), saved, "nothing was changed");
+
+    let run = recover(id, &["--yes"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    insta::assert_snapshot!("recover", run.stdout);
+    let map = on_disk(&data, None).map.unwrap();
+    assert_eq!(map.epoch, Epoch(7).recovered());
+    assert_eq!(map.voters, Voters::of([saved.identity()]));
+}
+
+#[test]
 fn status_of_a_key_names_its_owners() {
     let report = OwnerReport {
         token: "00000000000000ff".to_owned(),
@@ -361,6 +467,79 @@ fn read_request(reader: &mut impl BufRead) -> (String, String) {
     (first.trim().to_owned(), String::from_utf8(body).unwrap())
 }
 
+/// A member of a cluster of three voters, at epoch 7.
+fn saved() -> Saved {
+    let identity = |name: &str| Identity { node: NodeId::new(name).unwrap(), birth: 1 };
+    let member = MapMember {
+        id: MemberId(1),
+        identity: identity("n1"),
+        start: 1,
+        addr: ([127, 0, 0, 1], 7600).into(),
+        zone: "a".to_owned(),
+        state: MapState::Up,
+    };
+    let map = ClusterMap {
+        cluster: ClusterId(5),
+        epoch: Epoch(7),
+        voters: Voters::of(["n1", "n2", "n3"].map(identity)),
+        members: vec![member],
+        last_member: MemberId(1),
+        regions: Vec::new(),
+    };
+    Saved { node: NodeId::new("n1").unwrap(), birth: 1, map: Some(map), engine: None }
+}
+
+/// Replaces the record in `folder` if there is another, and reads it.
+fn on_disk(folder: &std::path::Path, record: Option<&Saved>) -> Saved {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let file = MapFile::open(folder).unwrap();
+    if let Some(record) = record {
+        runtime.block_on(record.save(&file)).unwrap();
+    }
+    runtime.block_on(Saved::load(&file, &NodeId::new("n1").unwrap())).unwrap().unwrap()
+}
+
+fn members() -> MembersReport {
+    let member = |node: &str, state, votes, heard_ms_ago| MapMemberReport {
+        node: node.to_owned(),
+        state,
+        votes,
+        zone: Some("a".to_owned()),
+        addr: Some("10.0.0.1:7600".to_owned()),
+        member: Some(12),
+        heard_ms_ago,
+    };
+    let lost = |node: &str| MapMemberReport {
+        node: node.to_owned(),
+        state: MapMemberState::Lost,
+        votes: Votes::Yes,
+        ..MapMemberReport::default()
+    };
+    MembersReport {
+        node: "n1".to_owned(),
+        region: "eu".to_owned(),
+        is_standalone: false,
+        map: Some(MapReport {
+            cluster: "000102030405060708090a0b0c0d0e0f".to_owned(),
+            epoch: (1 << 48) + 7,
+            voters: 5,
+            voters_present: 3,
+            voters_change: true,
+            leader: Some("n2".to_owned()),
+            members: vec![
+                member("n1", MapMemberState::Up, Votes::Yes, None),
+                member("n2", MapMemberState::Up, Votes::Yes, Some(47)),
+                member("n3", MapMemberState::Down, Votes::No, None),
+                member("n4", MapMemberState::Draining, Votes::Leaving, Some(1_250)),
+                member("n5", MapMemberState::Up, Votes::Joining, Some(75_000)),
+                member("n6", MapMemberState::Up, Votes::No, Some(12)),
+                lost("n6"),
+                lost("n7"),
+            ],
+        }),
+    }
+}
+
 fn status() -> StatusReport {
     let member = |id: &str, region: &str, state, book: Option<&str>| MemberReport {
         id: id.to_owned(),
@@ -385,6 +564,7 @@ fn status() -> StatusReport {
             uptime_s: 90_061,
         },
         cluster: "prod".to_owned(),
+        cluster_id: Some("000102030405060708090a0b0c0d0e0f".to_owned()),
         epoch: "a7b3c9d100000000".to_owned(),
         not_ready: Some("rules: starting".to_owned()),
         members: vec![

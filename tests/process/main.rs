@@ -19,6 +19,7 @@ mod killed_node;
 mod long_windows;
 mod moved_keys;
 mod one_owner;
+mod operated_cluster;
 mod partitioned_members;
 mod partitioned_regions;
 mod paused_owner;

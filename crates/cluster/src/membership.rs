@@ -72,6 +72,9 @@ struct State {
     /// What is known about the maps of peers.
     peers: BTreeMap<NodeId, PeerMap>,
     leader: Option<NodeId>,
+    /// Requests that reached nobody who knows the leader. The next goes to another node: one that
+    /// does not vote may know none, or one that is gone, for ever.
+    misses: usize,
     /// Since when this node could found, if nothing changes.
     may_found_since: Option<Monotonic>,
     /// This node may become a member: it has compared its clock.
@@ -89,6 +92,23 @@ struct PeerMap {
     cluster: ClusterId,
     epoch: Epoch,
     at: Monotonic,
+}
+
+/// Why an evicted member was not forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForgetError {
+    #[error("{0} is not in the cluster map; `tidegate members` lists who is")]
+    Unknown(NodeId),
+    #[error("{0} is a member; drain it, or stop it and wait until it is down")]
+    Present(NodeId),
+    #[error("this node does not lead; ask node {0}, which does")]
+    NotLeader(NodeId),
+    #[error(
+        "this node knows no leader: ask one of the voters; if they know none either, no majority \
+         of them is there, and the cluster map cannot be changed"
+    )]
+    NoLeader,
 }
 
 /// A call to make, with what its reply is for.
@@ -129,6 +149,7 @@ impl Membership {
             reports: BTreeMap::new(),
             peers: BTreeMap::new(),
             leader: None,
+            misses: 0,
             may_found_since: None,
             may_join: false,
             is_leaving: None,
@@ -152,7 +173,7 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// It is a member already, or a peer knows a cluster.
+    /// It knows a cluster or takes part in founding one, or a peer knows one.
     pub fn bootstrap(&self) -> Result<(), String> {
         let state = &mut *self.state.lock();
         let map = self.map.borrow().clone();
@@ -162,6 +183,13 @@ impl Membership {
         if let Some((id, peer)) = state.peers.iter().find(|(_, peer)| peer.epoch > Epoch(0)) {
             return Err(format!("node {id} knows cluster {}; this node joins it", peer.cluster));
         }
+        if state.engine.is_some() {
+            return Err(
+                "this node takes part in founding a cluster already; start the other founders, or \
+                 stop this node, empty its node.data_dir and start it again"
+                    .to_owned(),
+            );
+        }
         state.founders = Founders::This;
         self.wake.notify_one();
         Ok(())
@@ -170,10 +198,13 @@ impl Membership {
     /// A message of another engine arrived.
     pub fn message_received(&self, message: Message) {
         let state = &mut *self.state.lock();
-        let known = self.map.borrow().cluster;
+        let (has_map, lineage) = {
+            let map = self.map.borrow();
+            (map.epoch > Epoch(0), map.lineage())
+        };
         // A member that is to vote has no engine before the first message.
-        if state.engine.is_none() && known != ClusterId::default() && known == message.cluster {
-            state.engine = Some(Engine::join(&self.me, known, seed(&self.options)));
+        if state.engine.is_none() && has_map && lineage == message.cluster {
+            state.engine = Some(Engine::join(&self.me, lineage, seed(&self.options)));
         }
         if let Some(engine) = &mut state.engine {
             engine.step(&self.me, message);
@@ -190,6 +221,13 @@ impl Membership {
         let is_own = own.cluster == map.cluster && own.epoch > Epoch(0);
         let is_first = own.epoch == Epoch(0) && self.is_in(&map);
         if map.epoch > newest && (is_own || is_first) {
+            // That of before a recovery by hand, or of another founding: it can agree on nothing
+            // any more, and another one begins with the first message of the new voters.
+            let is_over = |engine: &Engine| engine.cluster() != map.lineage();
+            if state.engine.as_ref().is_some_and(is_over) {
+                (state.engine, state.founding, state.leader) = (None, None, None);
+                state.reports.clear();
+            }
             state.incoming = Some(map);
             self.wake.notify_one();
         }
@@ -272,18 +310,18 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// It is no evicted member, or this node does not lead; the text names the leader.
-    pub fn forget(&self, node: &NodeId) -> Result<(), String> {
+    /// It is no evicted member, or this node does not lead.
+    pub fn forget(&self, node: &NodeId) -> Result<(), ForgetError> {
         let map = self.map.borrow().clone();
-        let Some(member) = map.get(node) else { return Err(format!("{node} is not in the map")) };
+        let member = map.get(node).ok_or_else(|| ForgetError::Unknown(node.clone()))?;
         if member.state != MapState::Down {
-            return Err(format!("{node} is a member; drain it, or stop it first"));
+            return Err(ForgetError::Present(node.clone()));
         }
         let id = member.id;
         match self.as_leader(|state| state.autopilot.forget_requested(id)) {
             Reply::Done => Ok(()),
-            Reply::NotLeader(Some(leader)) => Err(format!("ask node {leader}, which leads")),
-            _ => Err("no majority of the voters is there: the map cannot be changed".to_owned()),
+            Reply::NotLeader(Some(leader)) => Err(ForgetError::NotLeader(leader)),
+            _ => Err(ForgetError::NoLeader),
         }
     }
 
@@ -446,7 +484,7 @@ impl Membership {
             Some(first) if in_force.epoch == Epoch(0) => first,
             _ => &*in_force,
         };
-        if map.cluster != engine.cluster() {
+        if map.lineage() != engine.cluster() {
             return;
         }
         engine.set_voters(map.voters.current.iter().map(number));
@@ -494,12 +532,13 @@ impl Membership {
         if !state.may_join || state.is_leaving.is_some() {
             return Vec::new();
         }
-        let established = state.peers.iter().find(|(_, peer)| {
+        let is_established = |(_, peer): &(&NodeId, &PeerMap)| {
             let is_same = own.epoch == Epoch(0) || peer.cluster == own.cluster;
             peer.epoch > Epoch(0) && is_same
-        });
-        let Some((node, peer)) = established.map(|(node, peer)| (node.clone(), peer.clone()))
-        else {
+        };
+        let established = state.peers.iter().filter(is_established);
+        let chosen = nth_in_turn(established, state.misses);
+        let Some((node, peer)) = chosen.map(|(node, peer)| (node.clone(), peer.clone())) else {
             if own.epoch == Epoch(0) {
                 return self.found(state);
             }
@@ -544,8 +583,8 @@ impl Membership {
             state.autopilot.drain_requested(member.id);
             return Vec::new();
         }
-        let others = || own.present().find(|one| one.identity != self.me);
-        let any = || others().map(|one| one.identity.node.clone());
+        let others = || own.present().filter(|one| one.identity != self.me);
+        let any = || nth_in_turn(others(), state.misses).map(|one| one.identity.node.clone());
         let leader = self.leader_of(state).or_else(any);
         leader.map(|to| Request::Leave(to, member.id, is_empty)).into_iter().collect()
     }
@@ -634,9 +673,13 @@ impl Membership {
         let reply = self.mesh.call(&to, StreamClass::Control, call, REQUEST_TIMEOUT).await;
         match reply {
             Ok(Reply::Map(Some(map))) => self.map_received(*map),
-            Ok(Reply::NotLeader(leader)) => self.state.lock().leader = leader,
+            Ok(Reply::NotLeader(Some(leader))) => self.state.lock().leader = Some(leader),
+            Ok(Reply::NotLeader(None)) | Err(_) => {
+                let state = &mut *self.state.lock();
+                state.leader = None;
+                state.misses = state.misses.wrapping_add(1);
+            }
             Ok(_) => {}
-            Err(_) => self.state.lock().leader = None,
         }
     }
 
@@ -677,6 +720,13 @@ impl Membership {
         let since = self.start.elapsed();
         Monotonic::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
+}
+
+/// One of `all`, the next one for each number that follows.
+fn nth_in_turn<T>(all: impl Iterator<Item = T>, number: usize) -> Option<T> {
+    let mut all: Vec<T> = all.collect();
+    let at = number.checked_rem(all.len())?;
+    Some(all.swap_remove(at))
 }
 
 fn seed(options: &Options) -> u64 {

@@ -123,9 +123,23 @@ impl Epoch {
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// How often the cluster was recovered by hand before this epoch.
+    pub fn recoveries(self) -> u64 {
+        self.0 >> RECOVERY_SHIFT
+    }
 }
 
 const RECOVERY_SHIFT: u32 = 48;
+
+impl MemberId {
+    /// The last id that counts as given after a recovery by hand: larger than every id that the
+    /// lost voters may have given without the knowledge of the node that recovers.
+    #[must_use]
+    pub fn recovered(self) -> Self {
+        Self(((self.0 >> 32).saturating_add(1)) << 32)
+    }
+}
 
 impl Identity {
     /// Stands for a founder that has not been seen: it never votes, and counts for the majority.
@@ -178,6 +192,13 @@ impl Voters {
 }
 
 impl ClusterMap {
+    /// Names the sequence of maps that one set of consensus engines agrees on. A recovery by hand
+    /// begins another one, because its engine has forgotten the log of the engines before it: a
+    /// survivor that answered from that log, or voted with it, would contradict the new one.
+    pub fn lineage(&self) -> ClusterId {
+        ClusterId(self.cluster.0 ^ u128::from(self.epoch.recoveries()) << 112)
+    }
+
     /// The entry of `node`, also if it is evicted.
     pub fn get(&self, node: &NodeId) -> Option<&MapMember> {
         let at = self.members.binary_search_by(|member| member.identity.node.cmp(node)).ok()?;
@@ -281,5 +302,17 @@ mod tests {
         assert!(Epoch(7).recovered() > Epoch(1 << 40));
         assert!(Epoch(7).recovered().next() < Epoch(7).recovered().recovered());
         assert_eq!(Epoch(7).recovered().next().to_string(), "1.1");
+        assert!(MemberId(7).recovered() > MemberId(1 << 31));
+        assert!(MemberId(7).recovered().recovered() > MemberId(7).recovered());
+    }
+
+    #[test]
+    fn a_recovery_begins_another_lineage_of_the_same_cluster() {
+        let map =
+            |epoch| ClusterMap { cluster: ClusterId(5), epoch, ..ClusterMap::default() }.lineage();
+        let recovered = Epoch(7).recovered();
+        assert_eq!(map(Epoch(7)), ClusterId(5));
+        assert_eq!(map(recovered), map(recovered.next()));
+        assert!(map(recovered) != map(Epoch(7)) && map(recovered) != map(recovered.recovered()));
     }
 }

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::decide::{CheckRequest, CheckResponse, Decide};
 use tidegate::node::{self, Core, Setup};
+use tidegate_cluster::consensus::Disk;
 use tidegate_cluster::environment::Environment;
 use tidegate_cluster::pki::{Authority, Identity};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
@@ -73,6 +74,12 @@ impl Node {
             config.cluster.advertise = Some(advertise);
         };
         Self::start_changed(options, environment, stop, change).await
+    }
+
+    /// Starts a node that keeps its cluster map on `disk`.
+    pub async fn start_on(options: NodeOptions<'_>, disk: Arc<dyn Disk>) -> Self {
+        let (environment, stop) = system_environment();
+        Self::start_in(options, Environment { disk, ..environment }, stop).await
     }
 
     /// Starts a node with a clock and sources of randomness of the test's own.

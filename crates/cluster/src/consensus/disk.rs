@@ -100,7 +100,10 @@ impl Saved {
     }
 
     /// Makes this node the only voter of its cluster, after a majority of the voters was lost for
-    /// good. All other members have to join again.
+    /// good. All members have to join again, which they do by themselves when they meet this node.
+    ///
+    /// Only one node of a cluster may do this, once: two of them would give different maps one
+    /// epoch.
     ///
     /// # Errors
     ///
@@ -112,6 +115,7 @@ impl Saved {
         }
         let me = Identity { node: self.node.clone(), birth: self.birth };
         map.epoch = map.epoch.recovered();
+        map.last_member = map.last_member.recovered();
         map.voters = Voters::of([me.clone()]);
         for member in &mut map.members {
             member.state = MapState::Down;

@@ -34,6 +34,7 @@ use crate::encoding;
 pub struct Engine {
     node: RawNode<Log>,
     id: u64,
+    /// [`ClusterMap::lineage`] of its maps.
     cluster: ClusterId,
     /// Draws the election timeouts.
     random: u64,
@@ -138,7 +139,7 @@ impl Engine {
             ..LogSnapshot::default()
         };
         let record = Record {
-            cluster: map.cluster,
+            cluster: map.lineage(),
             term: 1,
             vote: 0,
             commit: 1,
@@ -299,6 +300,7 @@ impl Engine {
 
     // === state ===
 
+    /// [`ClusterMap::lineage`] of its maps.
     pub fn cluster(&self) -> ClusterId {
         self.cluster
     }

@@ -396,6 +396,16 @@ impl Driver {
         absent.map(|voter| voter.node.clone()).collect()
     }
 
+    /// How long ago each other member of the map in force was heard last, or admitted if it has not
+    /// been heard since.
+    pub fn heard(&self) -> BTreeMap<MemberId, Span> {
+        let now = self.ownership.monotonic();
+        let machines = self.machines.lock();
+        let own = machines.ring.own_id();
+        let others = machines.heard.iter().filter(|(id, _)| Some(**id) != own);
+        others.map(|(id, heard)| (*id, now.since(*heard))).collect()
+    }
+
     fn complaints(&self, machines: &Machines) -> Complaints {
         let now = self.ownership.monotonic();
         let own = machines.ring.own_id();

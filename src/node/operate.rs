@@ -1,0 +1,36 @@
+//! What an operator orders, for `tidegate bootstrap` and `tidegate forget`.
+
+use std::sync::Arc;
+
+use tidegate_cluster::membership::{ForgetError, Membership};
+use tidegate_ownership::identity::NodeId;
+
+use super::inspect::View;
+use crate::admin::{Operate, Refusal};
+
+impl Operate for View {
+    fn bootstrap(&self) -> Result<(), Refusal> {
+        self.membership()?.bootstrap().map_err(Refusal::Conflict)
+    }
+
+    fn forget(&self, node: &str) -> Result<(), Refusal> {
+        let membership = self.membership()?;
+        let node = NodeId::new(node).map_err(|error| {
+            Refusal::Unknown(format!("{node:?} is not the id of a node: {error}"))
+        })?;
+        membership.forget(&node).map_err(|error| match error {
+            ForgetError::Unknown(_) => Refusal::Unknown(error.to_string()),
+            _ => Refusal::Conflict(error.to_string()),
+        })
+    }
+}
+
+impl View {
+    fn membership(&self) -> Result<&Arc<Membership>, Refusal> {
+        let joined = self.core.joined.as_ref();
+        joined.map(|joined| &joined.membership).ok_or_else(|| {
+            let text = "this is a standalone node; set cluster.listen to run it in a cluster";
+            Refusal::Conflict(text.to_owned())
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! What an operator does by hand: found a cluster, look at its members, forget one, and continue
+//! from one disk when the majority is gone.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tidegate::admin::MembersReport;
+use tidegate::admin::report::{MapMemberState, MapReport, Votes};
+use tidegate_testkit::http_client::Http;
+use tidegate_testkit::process::Node;
+use tidegate_testkit::wait::until;
+use tidegate_testkit::{certificates, exclusive};
+
+use crate::TIDEGATE;
+
+const RULES: &str = "
+domain: quota
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 20}}
+";
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
+    let _exclusive = exclusive::lock().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (pki, data) = (dir.path().join("pki"), dir.path().join("data"));
+    certificates::write(TIDEGATE, &pki, ["n1", "n2"]);
+    let client = Http::new();
+    let new = |id: &str, seeds: &str| {
+        let node = Node::new(TIDEGATE, dir.path(), id, RULES, &[], &client);
+        let mesh = node.mesh;
+        node.write_config(&format!(
+            "[cluster]\nlisten = \"{mesh}\"\nseeds = [{seeds}]\n[tls]\nca = \"../pki/ca.pem\"\n\
+             cert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
+             secret = \"../pki/cluster.secret\"\n"
+        ));
+        node
+    };
+    let mut n1 = new("n1", "");
+    let data_dir = format!("node.data_dir={}", data.display());
+    n1.set(&data_dir);
+    n1.start();
+    until("it knows no cluster", TIMEOUT, async || {
+        let run = ask(&n1, &["members"]);
+        let line = "n1 knows no cluster yet: it has no members\n";
+        (run == (0, line.to_owned())).then_some(()).ok_or(format!("{run:?}"))
+    })
+    .await;
+
+    assert_eq!(ask(&n1, &["bootstrap"]).0, 0);
+    n1.ready(1).await;
+    let founded = map(&n1).unwrap();
+    assert_eq!((founded.leader.as_deref(), founded.voters), (Some("n1"), 1));
+    assert_eq!(n1.status().await.unwrap().cluster_id.as_ref(), Some(&founded.cluster));
+    let (code, text) = ask(&n1, &["bootstrap"]);
+    assert_eq!(code, 2);
+    assert!(text.contains("answered 409 Conflict; this node knows cluster "), "{text}");
+
+    let mut n2 = new("n2", &format!("\"{}\"", n1.mesh));
+    n2.start();
+    n2.ready(2).await;
+    let heard = |report: &MapReport| -> Vec<bool> {
+        report.members.iter().map(|member| member.heard_ms_ago.is_some()).collect()
+    };
+    assert_eq!(heard(&map(&n1).unwrap()), [false, true]);
+    assert_eq!(heard(&map(&n2).unwrap()), [true, false]);
+    for (node, status) in [("n9", "404 Not Found"), ("n2", "409 Conflict")] {
+        let (code, text) = ask(&n1, &["forget", node]);
+        assert!(code == 2 && text.contains(status), "{code} {text}");
+    }
+    n2.kill();
+    until("n2 is evicted", TIMEOUT, async || {
+        let members = map(&n1)?.members;
+        let n2 = members.iter().find(|member| member.node == "n2");
+        let is_down = n2.is_some_and(|n2| n2.state == MapMemberState::Down);
+        is_down.then_some(()).ok_or(format!("{members:?}"))
+    })
+    .await;
+    assert_eq!(ask(&n1, &["forget", "n2"]).0, 0);
+    until("n2 is forgotten", TIMEOUT, async || {
+        let members = map(&n1)?.members;
+        (members.len() == 1).then_some(()).ok_or(format!("{members:?}"))
+    })
+    .await;
+
+    let config = dir.path().join("n1/cluster.toml");
+    let recover = ["recover", "--config", config.to_str().unwrap(), "--set", &data_dir];
+    let recover = [&recover[..], &["--yes", "--cluster", &founded.cluster]].concat();
+    let (code, text) = run(&recover);
+    assert!(code == 2 && text.contains("stop the node if it runs"), "{text}");
+    n1.kill();
+    let (code, text) = run(&recover);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("n1 is the only voter"), "{text}");
+    n1.start();
+    n1.ready(1).await;
+    let recovered = map(&n1).unwrap();
+    assert_eq!(recovered.cluster, founded.cluster);
+    assert!(recovered.epoch > 1 << 48, "{recovered:?}");
+    assert_eq!(recovered.members[0].votes, Votes::Yes);
+}
+
+fn map(node: &Node) -> Result<MapReport, String> {
+    let (_, json) = ask(node, &["members", "--json"]);
+    let report: MembersReport = serde_json::from_str(&json).map_err(|_| json.clone())?;
+    report.map.ok_or(json)
+}
+
+/// Exit code and output of a command to `node`.
+fn ask(node: &Node, args: &[&str]) -> (i32, String) {
+    let url = format!("http://{}", node.admin);
+    run(&[args, &["--url", &url]].concat())
+}
+
+fn run(args: &[&str]) -> (i32, String) {
+    let mut command = Command::new(TIDEGATE);
+    let output = command.args(args).env_clear().stdin(Stdio::null()).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+}
