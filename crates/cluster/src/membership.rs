@@ -139,11 +139,16 @@ impl Membership {
         let me = saved.identity();
         let seed = seed(&options);
         let engine = saved.engine.as_ref().map(|record| Engine::restart(&me, record, seed));
+        // A founder that stopped before the cluster existed goes on founding.
+        let founding = match (&saved.map, &engine) {
+            (None, Some(engine)) => engine.snapshot_map(),
+            _ => None,
+        };
         let state = State {
             founders: options.founders.clone(),
             engine,
             autopilot: Autopilot::new(options.autopilot.clone()),
-            founding: None,
+            founding,
             incoming: None,
             is_unsaved: true,
             reports: BTreeMap::new(),

@@ -320,6 +320,11 @@ impl Engine {
         self.is_leader() && log.committed == log.last_index() && log.applied == log.committed
     }
 
+    /// The map at which the log was cut: the newest committed one, or the first.
+    pub fn snapshot_map(&self) -> Option<ClusterMap> {
+        encoding::from_bytes(&self.node.store().snapshot.data).ok()
+    }
+
     /// Whether it has taken no part in any election or change yet.
     pub fn is_untouched(&self) -> bool {
         let raft = &self.node.raft;
