@@ -172,6 +172,14 @@ pub struct Cluster {
     /// under new ids.
     #[serde(deserialize_with = "duration")]
     pub forget_after: Span,
+    /// How long a draining node may take to hand over its counts, 1s to 1h. It gives up after ten
+    /// seconds without progress in any case.
+    ///
+    /// Default `60s`: a million counts over a long link, and with the default
+    /// `limits.drain_timeout` within the 90 s that systemd waits for a service to stop. Whatever
+    /// stops the process must wait longer than both together.
+    #[serde(deserialize_with = "duration")]
+    pub handover_timeout: Span,
     /// Largest offset of this node's clock from the members' median, 10ms to 60s. Beyond it the
     /// node logs a warning and uses the median for window numbers.
     ///
@@ -415,6 +423,7 @@ impl Default for Cluster {
             voter_names: BTreeSet::new(),
             global_voter_names: BTreeSet::new(),
             forget_after: Span::from_secs(3_600),
+            handover_timeout: Span::from_secs(60),
             max_skew: Span::from_millis(500),
             skew_unready: false,
         }

@@ -114,6 +114,7 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
     voters("cluster.voter_names", cluster.voter_names.len())?;
     voters("cluster.global_voter_names", cluster.global_voter_names.len())?;
     within("cluster.forget_after", cluster.forget_after, secs(10)..=secs(30 * 86_400))?;
+    within("cluster.handover_timeout", cluster.handover_timeout, secs(1)..=secs(3_600))?;
     within("cluster.max_skew", cluster.max_skew, ms(10)..=secs(60))
 }
 

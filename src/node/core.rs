@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use super::clock_sync::ClockSync;
 use super::durable;
 use super::error::Failed;
+use super::handover::{self, GivenUp, Limits};
 use super::join::{Joined, until_joined, until_settled};
 use super::service::PeerService;
 use super::skew::Skew;
@@ -77,12 +78,13 @@ pub struct Core {
     pub(super) snapshot_task: Option<SnapshotTask>,
     /// Compares the decision clock with those of the peers.
     time: Arc<ClockSync>,
+    /// `cluster.handover_timeout`.
+    handover_timeout: Duration,
 }
 
-/// How long a draining node tries to hand over its ranges. After that it stops anyway, and its keys
-/// continue with the replicated counts.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
-const LEAVE_POLL: Duration = Duration::from_millis(10);
+/// How long a draining node goes on without handing a range over or copying a count. After that it
+/// stops anyway, and its keys continue with the replicated counts.
+const HANDOVER_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval of background expiry, and the number of intervals in which every shard is visited. All
 /// memory of expired counters is returned within ten seconds.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(20);
@@ -175,6 +177,7 @@ impl Core {
             snapshot_task,
             time: Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew)),
             clock,
+            handover_timeout: config.cluster.handover_timeout.to_std(),
             decider: Decider::new(options, local, rules, peers),
         };
         Ok((Arc::new(core), tasks))
@@ -212,23 +215,38 @@ impl Core {
     /// Announces that this node is draining and hands its ranges with their counts to peers. From
     /// then on they decide its keys, and this node forwards to them.
     ///
-    /// Ranges that could not be handed over stay here; the last node of a region keeps all.
+    /// Ends when all is handed over, after `cluster.handover_timeout`, or after ten seconds without
+    /// progress. Ranges that could not be handed over stay here; the last node of a region keeps
+    /// all.
     pub async fn leave(&self) {
-        let Some(joined) = &self.joined else { return };
+        let _ = self.leave_with(HANDOVER_PATIENCE).await;
+    }
+
+    /// Like [`Core::leave`], with another time without progress.
+    ///
+    /// # Errors
+    ///
+    /// Why not everything was handed over.
+    pub async fn leave_with(&self, patience: Duration) -> Result<(), GivenUp> {
+        let Some(joined) = &self.joined else { return Ok(()) };
+        let decided = [Scope::Region, Scope::Global].map(|scope| {
+            let owned_ranges = self.ownership.owned_ranges(scope);
+            (scope, owned_ranges.decides.clone())
+        });
         joined.gossip.publish(|own| own.state = MemberState::Draining);
         // Peers only accept ranges of a node that they know to be draining: first the view, then
         // the handoff.
         joined.ownership_driver.view_changed(&joined.gossip.views().borrow());
-        let handed_over = async {
-            while !joined.ownership_driver.has_transferred_all() {
-                tokio::time::sleep(LEAVE_POLL).await;
-            }
-        };
-        if tokio::time::timeout(LEAVE_TIMEOUT, handed_over).await.is_err() {
+        let limits = Limits { patience, timeout: self.handover_timeout };
+        let driver = &joined.ownership_driver;
+        let handed_over = handover::until_complete(driver, &self.store, &decided, limits).await;
+        if let Err(given_up) = handed_over {
             tracing::warn!(
-                "not all ranges were handed over before the timeout; replicas take them over"
+                reason = %given_up,
+                "not all ranges were handed over; their keys continue with the replicated counts"
             );
         }
+        handed_over
     }
 
     /// How far this node's clock is from the members' median.

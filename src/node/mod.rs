@@ -10,6 +10,7 @@ mod clock_sync;
 mod core;
 mod durable;
 mod error;
+mod handover;
 mod inspect;
 mod join;
 mod listeners;
@@ -34,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::core::{Core, Setup};
 pub use self::error::{Error, Failed};
+pub use self::handover::GivenUp;
 use self::inspect::View;
 pub use self::join::Joined;
 use self::listeners::{Behind, Bound, Listeners, serve_prometheus};

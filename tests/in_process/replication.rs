@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
-use tidegate_cluster::mesh::wire::{Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
+use tidegate::node::GivenUp;
+use tidegate_cluster::mesh::StreamClass;
+use tidegate_cluster::mesh::wire::{Call, Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
 use tidegate_cluster::replication::Replicator;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::State;
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
+use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
@@ -19,6 +21,7 @@ use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
+use tokio::time::Instant;
 
 const RULES: &str = "
 domain: test
@@ -30,6 +33,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 100}
 ";
 
+/// Between continents, and below the time after which a peer counts as unreachable.
+const ROUND_TRIP: Duration = Duration::from_millis(150);
 /// Above what anything here needs.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -154,8 +159,10 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
     assert_eq!(replicator.flush(&to).await, Ok(()), "it follows nothing");
     replicator.subscribe(Scope::Region, to.clone(), Ranges::all());
     let wanted: Vec<u64> = values[..20].iter().map(|value| token(&a, "plain", value)).collect();
-    let copied = replicator.copy(&to, |key| wanted.contains(&key.token)).await;
-    assert_eq!(copied, Ok(20));
+    let copied = AtomicU64::new(0);
+    let is_wanted = |key: KeyHash| wanted.contains(&key.token);
+    assert_eq!(replicator.copy(&to, is_wanted, &copied).await, Ok(()));
+    assert_eq!(read(&copied), 20);
     for (n, value) in values.iter().enumerate().take(30) {
         assert_eq!(held(&b, "plain", value).is_some(), n < 20);
     }
@@ -168,15 +175,80 @@ async fn a_follower_is_sent_what_is_there_and_every_change_until_it_stops() {
     relay.link.cut(true);
     a.check("plain", &values[0]).await;
     assert!(replicator.flush(&to).await.is_err(), "it cannot have answered");
+    assert!(replicator.copy(&to, |_| true, &copied).await.is_err(), "nor to these");
     relay.link.cut(false);
     eventually("it gets the copy after all", TIMEOUT, || {
-        held(&b, "plain", &values[0]) == held(&a, "plain", &values[0])
+        held(&b, "plain", &values[0]) == held(&a, "plain", &values[0]) && replicator.lag().is_zero()
     })
     .await;
     replicator.unsubscribe(Scope::Region, &to);
     a.check("plain", &values[0]).await;
     assert_eq!(replicator.flush(&to).await, Ok(()));
     assert_eq!(used(&held(&b, "plain", &values[0]).unwrap()), 2);
+}
+
+/// Stop-and-wait would move one message of states per round trip. The round trips are counted on
+/// the same link, one call after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_messages_are_on_their_way_over_a_long_link() {
+    const MESSAGES: usize = 100;
+    let change = |config: &mut Config| config.cluster.replicas = 0;
+    let (a, b, _relay) = behind_a_relay_over(Link::long(ROUND_TRIP), change).await;
+    count_keys(&a, MESSAGES * STATE_ENTRIES_MAX, |_| true);
+    let (to, replicator) = (id_of(&b), replicator(&a));
+    let mesh = &a.core.joined.as_ref().unwrap().mesh;
+    let copied = AtomicU64::new(0);
+    let copy = replicator.copy(&to, |_| true, &copied);
+    tokio::pin!(copy);
+    let mut round_trips = 0;
+    loop {
+        let nothing = Call::States(Vec::new());
+        tokio::select! {
+            result = &mut copy => break assert_eq!(result, Ok(())),
+            reply = mesh.call(&to, StreamClass::Checks, nothing, TIMEOUT) => {
+                assert_eq!(reply, Ok(Reply::Done));
+                round_trips += 1;
+            }
+        }
+    }
+    assert_eq!(all(&b).len(), MESSAGES * STATE_ENTRIES_MAX);
+    assert!(round_trips * 3 < MESSAGES, "{round_trips} round trips for {MESSAGES} messages");
+}
+
+/// The window begins with one message and grows to 32, so this copy takes at least nine round
+/// trips and the drain longer than the patience. A fixed time would end it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_goes_on_as_long_as_counts_arrive() {
+    const KEYS: usize = 150 * STATE_ENTRIES_MAX;
+    const PATIENCE: Duration = Duration::from_millis(1_200);
+    let change = |config: &mut Config| config.cluster.replicas = 0;
+    let (a, b, _relay) = behind_a_relay_over(Link::long(ROUND_TRIP), change).await;
+    let topology = a.core.topology.load_full();
+    count_keys(&a, KEYS, |token| topology.owns(Scope::Region, token));
+    let start = Instant::now();
+    assert_eq!(a.core.leave_with(PATIENCE).await, Ok(()));
+    assert!(start.elapsed() > PATIENCE, "too short a drain to show anything");
+    let arrived = all(&b);
+    assert_eq!(arrived.len(), KEYS);
+    assert!(arrived.iter().all(|counted| used(counted) == 5));
+    assert_eq!(b.core.ownership.owned_ranges(Scope::Region).decides, Ranges::all());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_that_makes_no_progress_is_given_up() {
+    let (a, _b, relay) = behind_a_relay(|_| {}).await;
+    relay.link.cut(true);
+    let patience = Duration::from_millis(100);
+    assert_eq!(a.core.leave_with(patience).await, Err(GivenUp::Stalled(patience)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_is_given_up_when_its_time_is_over() {
+    let change = |config: &mut Config| config.cluster.handover_timeout = Span::from_millis(100);
+    let (a, _b, relay) = behind_a_relay(change).await;
+    relay.link.cut(true);
+    let timeout = Duration::from_millis(100);
+    assert_eq!(a.core.leave_with(TIMEOUT).await, Err(GivenUp::Timeout(timeout)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -244,6 +316,21 @@ fn slow_stream(config: &mut Config) {
     config.cluster.replication_interval = Span::from_secs(3_600);
 }
 
+/// Puts this many strict keys, of those with these tokens, with a count into the store of a node.
+fn count_keys(node: &Node, keys: usize, is_included: impl Fn(u64) -> bool) {
+    let parts = &node.core;
+    let now = parts.clock.now();
+    let tokens = (0..).map(|n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for token in tokens.filter(|token| is_included(*token)).take(keys) {
+        let key = KeyHash { token, tag: 16 };
+        let index = u32::try_from(now.as_secs() / 86_400).unwrap();
+        let expires = Timestamp::from_secs(u64::from(index + 1) * 86_400);
+        let state = State::FixedWindow { index, used: 5 };
+        let merged = parts.store.merge(StoredCounter { key, state, expires }, now);
+        assert_eq!(merged, MergeOutcome::Merged { changed: true });
+    }
+}
+
 fn tat_in(now: Timestamp, years: u64) -> State {
     let tat = now.plus(Span::from_secs(years * 365 * 86_400));
     State::Tat(tidegate_limiter::engine::Tat::new(tat.as_nanos(), 0))
@@ -251,6 +338,10 @@ fn tat_in(now: Timestamp, years: u64) -> State {
 
 /// Two nodes; whatever goes to or from the second passes a relay.
 async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
+    behind_a_relay_over(Link::new(7, 0, 0, Duration::ZERO), change).await
+}
+
+async fn behind_a_relay_over(link: Link, change: fn(&mut Config)) -> (Node, Node, Relay) {
     let authority = authority();
     let options = |id, seeds| {
         let identity = identity(&authority, &authority, id);
@@ -258,7 +349,7 @@ async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
     };
     let a = Node::start(options("a", &[])).await;
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let relay = Relay::start(port, Link::new(7, 0, 0, Duration::ZERO)).await;
+    let relay = Relay::start(port, link).await;
     // It never dials, so that there is no way around the relay.
     let b = Node::start_behind(options("b", &[]), port, relay.front).await;
     let reaches = a.core.joined.as_ref().unwrap().mesh.clone();

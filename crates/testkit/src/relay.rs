@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::random;
 
@@ -26,6 +28,8 @@ pub struct Link {
     pub duplicated: u64,
     /// The longest delay of a datagram. Delays differ, so datagrams are reordered.
     pub delay: Duration,
+    /// The delay that all datagrams have besides, in each direction. It does not reorder them.
+    pub distance: Duration,
     cut: AtomicBool,
     /// A peer whose datagrams alone are cut.
     cut_one: Mutex<Option<SocketAddr>>,
@@ -65,12 +69,18 @@ impl Link {
             loss,
             duplicated,
             delay,
+            distance: Duration::ZERO,
             cut: AtomicBool::new(false),
             cut_one: Mutex::default(),
             state: AtomicU64::new(seed),
             lost: AtomicU64::new(0),
             passed: AtomicU64::new(0),
         }
+    }
+
+    /// A link that loses nothing, as long as `round_trip`.
+    pub fn long(round_trip: Duration) -> Self {
+        Self { distance: round_trip / 2, ..Self::new(0, 0, 0, Duration::ZERO) }
     }
 
     /// Cuts the datagrams of all peers, or none.
@@ -105,44 +115,73 @@ impl Link {
 }
 
 async fn forward(front: Arc<UdpSocket>, target: SocketAddr, link: Arc<Link>) {
-    let mut backs: BTreeMap<SocketAddr, Arc<UdpSocket>> = BTreeMap::new();
+    let mut backs: BTreeMap<SocketAddr, Sender> = BTreeMap::new();
     let mut tasks = JoinSet::new();
     let mut buffer = vec![0; 65_536];
     loop {
-        while tasks.try_join_next().is_some() {}
         let Ok((length, from)) = front.recv_from(&mut buffer).await else { continue };
-        let back = match backs.get(&from) {
-            Some(back) => back.clone(),
-            None if backs.len() == PEERS_MAX => continue,
-            None => {
-                let back = Arc::new(UdpSocket::bind("0.0.0.0:0").await.expect("bind"));
-                backs.insert(from, back.clone());
-                tasks.spawn(backward(front.clone(), back.clone(), from, link.clone()));
-                back
-            }
-        };
-        for delay in link.copies(from) {
-            let (back, bytes) = (back.clone(), buffer[..length].to_vec());
-            tasks.spawn(async move {
-                tokio::time::sleep(delay).await;
-                let _ = back.send_to(&bytes, target).await;
-            });
+        if !backs.contains_key(&from) && backs.len() < PEERS_MAX {
+            let back = Arc::new(UdpSocket::bind("0.0.0.0:0").await.expect("bind"));
+            tasks.spawn(backward(front.clone(), back.clone(), from, link.clone()));
+            backs.insert(from, Sender::new(back, target, link.clone()));
+        }
+        if let Some(back) = backs.get_mut(&from) {
+            back.send(from, &buffer[..length]);
         }
     }
 }
 
 /// Relays the datagrams of the node to one peer.
 async fn backward(front: Arc<UdpSocket>, back: Arc<UdpSocket>, to: SocketAddr, link: Arc<Link>) {
-    let mut tasks = JoinSet::new();
+    let mut sender = Sender::new(front, to, link);
     let mut buffer = vec![0; 65_536];
     loop {
-        while tasks.try_join_next().is_some() {}
         let Ok((length, _)) = back.recv_from(&mut buffer).await else { continue };
-        for delay in link.copies(to) {
-            let (front, bytes) = (front.clone(), buffer[..length].to_vec());
-            tasks.spawn(async move {
-                tokio::time::sleep(delay).await;
-                let _ = front.send_to(&bytes, to).await;
+        sender.send(to, &buffer[..length]);
+    }
+}
+
+/// Sends datagrams to one address when their delays are over.
+struct Sender {
+    link: Arc<Link>,
+    socket: Arc<UdpSocket>,
+    to: SocketAddr,
+    /// Datagrams on their way over the distance, in order. At the bound they are lost.
+    queue: mpsc::Sender<(Instant, Vec<u8>)>,
+    tasks: JoinSet<()>,
+}
+
+/// Datagrams on their way: 20 MB at the usual size.
+const QUEUE_MAX: usize = 16_384;
+
+impl Sender {
+    fn new(socket: Arc<UdpSocket>, to: SocketAddr, link: Arc<Link>) -> Self {
+        let (queue, mut queued) = mpsc::channel::<(Instant, Vec<u8>)>(QUEUE_MAX);
+        let mut tasks = JoinSet::new();
+        let in_order = socket.clone();
+        tasks.spawn(async move {
+            while let Some((due, bytes)) = queued.recv().await {
+                tokio::time::sleep_until(due).await;
+                let _ = in_order.send_to(&bytes, to).await;
+            }
+        });
+        Self { link, socket, to, queue, tasks }
+    }
+
+    /// Sends the copies of a datagram from or to `peer`.
+    fn send(&mut self, peer: SocketAddr, datagram: &[u8]) {
+        while self.tasks.try_join_next().is_some() {}
+        let distance = self.link.distance;
+        for delay in self.link.copies(peer) {
+            let bytes = datagram.to_vec();
+            if delay.is_zero() && !distance.is_zero() {
+                let _ = self.queue.try_send((Instant::now() + distance, bytes));
+                continue;
+            }
+            let (socket, to) = (self.socket.clone(), self.to);
+            self.tasks.spawn(async move {
+                tokio::time::sleep(distance + delay).await;
+                let _ = socket.send_to(&bytes, to).await;
             });
         }
     }

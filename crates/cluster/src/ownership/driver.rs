@@ -523,10 +523,10 @@ impl Driver {
                     key.is_owned() && key.scope() == scope && ranges.contains(key.token)
                 };
                 if !ranges.is_empty() {
-                    let Ok(copied) = replicator.copy(peer, is_included).await else {
+                    let copied = &self.counters.copied;
+                    if replicator.copy(peer, is_included, copied).await.is_err() {
                         return StepOutcome::Failed;
-                    };
-                    count(&self.counters.copied, copied);
+                    }
                 }
                 // Only ranges that this node decides are subscribed to, so only they wait. Copies
                 // of other ranges do not: this node may be the only one that has them.

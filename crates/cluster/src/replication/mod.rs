@@ -2,7 +2,7 @@
 //!
 //! The owner of a key decides alone. Each change puts the key into the store's replication queue.
 //! Every few milliseconds that queue is drained into one `SendQueue` per
-//! peer, and each peer is sent the latest states of its keys, one message at a time.
+//! peer, and each peer is sent the latest states of its keys, in a window of messages.
 //!
 //! ```text
 //! store ─ replication queue ─▶ send queue of b ─ States ─▶ b   replica of the key   (targets)
@@ -12,11 +12,11 @@
 //! - **Lost messages.** A message without a reply is sent again. Every few seconds owners compare
 //!   digests with their replicas and send the keys that differ (`anti_entropy`), which also fills
 //!   a replica that lost its memory or has just joined.
-//! - **Slow peers.** A peer with a message in flight gets no other. Its keys wait in the send
+//! - **Slow peers.** A peer whose window is full gets no further message. Its keys wait in the send
 //!   queue, each once, and the state is read when the message is filled.
 //! - **Handoff.** [`Replicator::subscribe`] sends every change of a range to its next owner as
-//!   well, [`Replicator::copy`] sends the states that exist, and [`Replicator::flush`] waits until
-//!   all of them are acknowledged.
+//!   well, [`Replicator::copy`] sends the states that exist through the same queue, and
+//!   [`Replicator::flush`] waits until all of them are acknowledged.
 //! - **Durability.** [`Replicator::confirm`] waits for one copy before a verdict is returned.
 //!
 //! Messages carry whole states, which the receiver merges: a message that is lost, duplicated or

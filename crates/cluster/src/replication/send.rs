@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -17,7 +18,7 @@ use tidegate_ownership::ranges::Ranges;
 use tokio::task::JoinSet;
 
 use super::replicator::Replicator;
-use super::send_queue::SendQueue;
+use super::send_queue::{MessageId, SendQueue};
 use super::targets::Subscription;
 use crate::count;
 use crate::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
@@ -27,11 +28,12 @@ use crate::mesh::{CallError, StreamClass};
 const ROUND_KEYS_MAX: usize = 16_384;
 /// How long a message waits for its reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long [`Replicator::flush`] waits for the next reply: to the message in flight and to the one
-/// after it, with some margin.
+/// How long [`Replicator::flush`] and [`Replicator::copy`] wait for the next reply: to the message
+/// in flight and to the one after it, with some margin.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
-/// States that one step of [`Replicator::copy`] takes from the store. Few, because logs are large.
-const COPY_KEYS: usize = 128;
+/// Most keys in a send queue to which [`Replicator::copy`] adds: what some four messages take. More
+/// would delay the changes that are queued behind them.
+const COPY_KEYS_MAX: usize = 4_096;
 
 /// What a round could not move from the replication queue into the send queues.
 #[derive(Debug, Default)]
@@ -109,39 +111,56 @@ impl Replicator {
         }
     }
 
-    /// Sends to `to` every strict state in the store whose key passes `filter`, in bounded steps,
-    /// one message at a time. Returns their number.
+    /// Sends to `to` every strict state in the store whose key passes `filter`, through its send
+    /// queue, and waits until all of them are acknowledged. Adds their number to `copied` as it
+    /// goes, up to some messages ahead of the acknowledgements.
     ///
-    /// A key that changes after the scan has passed it is not sent again: call
-    /// [`Replicator::subscribe`] first.
+    /// Messages that fail are sent again. A key that changes after the scan has passed it is not:
+    /// call [`Replicator::subscribe`] first.
     ///
     /// # Errors
     ///
-    /// The error of the first message that fails.
+    /// The error of the last message when not even one at a time gets through.
     pub async fn copy(
         &self,
         to: &NodeId,
         filter: impl Fn(KeyHash) -> bool + Send,
-    ) -> Result<u64, CallError> {
-        let (mut copied, mut batch) = (0, Batch::default());
-        let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
+        copied: &AtomicU64,
+    ) -> Result<(), CallError> {
+        let stalls = self.send_queues.lock().get(to).map_or(0, |queue| queue.stalls);
+        let has_stalled = |queue: &SendQueue| queue.stalls != stalls;
+        let (mut keys, mut from) = (Vec::new(), Some(Cursor::default()));
+        let mut last = None;
         while let Some(cursor) = from {
             let filter = |key: KeyHash| key.is_owned() && filter(key);
-            from = self.store.scan(cursor, self.clock.now(), COPY_KEYS, filter, &mut found);
-            for counter in found.drain(..) {
-                copied += 1;
-                if let Err(counter) = batch.add(counter) {
-                    self.send_states(to, std::mem::take(&mut batch).entries).await?;
-                    // An empty batch has room for any state.
-                    let _ = batch.add(counter);
-                }
+            let now = self.clock.now();
+            from = self.store.visit(cursor, now, filter, |key, _, _| keys.push(key));
+            while !keys.is_empty() {
+                let before = keys.len();
+                last = Some(self.add_copies(to, &mut keys));
+                count(copied, (before - keys.len()) as u64);
+                let has_room = |queue: &SendQueue| queue.has_room(COPY_KEYS_MAX);
+                self.wait_for_replies(to, has_stalled, has_room).await?;
             }
             tokio::task::yield_now().await;
         }
-        if !batch.entries.is_empty() {
-            self.send_states(to, batch.entries).await?;
+        let Some(last) = last else { return Ok(()) };
+        self.wait_for_replies(to, has_stalled, |queue| queue.is_acked(last)).await
+    }
+
+    /// Moves keys to the send queue of `to` while it has room for copies. Returns the sequence
+    /// number up to which it is to be acknowledged.
+    fn add_copies(&self, to: &NodeId, keys: &mut Vec<KeyHash>) -> u64 {
+        let now = self.clock.now();
+        let mut send_queues = self.send_queues.lock();
+        let queue = send_queues.entry(to.clone()).or_default();
+        while queue.has_room(COPY_KEYS_MAX)
+            && let Some(key) = keys.pop()
+        {
+            queue.add(key, now);
         }
-        Ok(copied)
+        self.wake.notify_one();
+        queue.added
     }
 
     /// Waits until `to` has acknowledged everything that is in its send queue now.
@@ -152,6 +171,17 @@ impl Replicator {
         }) else {
             return Ok(());
         };
+        let has_failed = |queue: &SendQueue| queue.failures.0 != failures;
+        self.wait_for_replies(to, has_failed, |queue| queue.is_acked(sequence)).await
+    }
+
+    /// Waits until `is_done`. The error of the last message that failed as soon as `has_failed`.
+    async fn wait_for_replies(
+        &self,
+        to: &NodeId,
+        has_failed: impl Fn(&SendQueue) -> bool,
+        is_done: impl Fn(&SendQueue) -> bool,
+    ) -> Result<(), CallError> {
         loop {
             let acked = self.acked.notified();
             tokio::pin!(acked);
@@ -159,13 +189,13 @@ impl Replicator {
             acked.as_mut().enable();
             {
                 let send_queues = self.send_queues.lock();
-                // A queue is dropped only when it is empty and its peer is unreachable.
+                // A queue is dropped only when it is empty and its peer is no member.
                 let Some(queue) = send_queues.get(to) else {
                     return Err(CallError::NotConnected);
                 };
                 match queue.failures {
-                    (now, Some(error)) if now != failures => return Err(error),
-                    _ if queue.is_acked(sequence) => return Ok(()),
+                    (_, Some(error)) if has_failed(queue) => return Err(error),
+                    _ if is_done(queue) => return Ok(()),
                     _ => {}
                 }
             }
@@ -219,9 +249,9 @@ impl Replicator {
         Collected { has_more: drained == ROUND_KEYS_MAX, full }
     }
 
-    /// Starts a task for every peer that has keys to be sent and no message in flight. The keys of
-    /// an unreachable peer return to the store, and from there go to the next node on the ring;
-    /// those it subscribes to stay in its queue.
+    /// Starts a task for every further message that may be in flight to a peer with keys to be
+    /// sent. The keys of an unreachable peer return to the store, and from there go to the next
+    /// node on the ring; those it subscribes to stay in its queue.
     pub(super) fn send(self: &Arc<Self>, messages: &mut JoinSet<()>) {
         let targets = self.targets();
         let now = self.clock.now();
@@ -230,18 +260,22 @@ impl Replicator {
             let subscribers = self.subscribers.lock();
             let mut send_queues = self.send_queues.lock();
             for (to, queue) in send_queues.iter_mut() {
-                if queue.is_empty() || queue.has_in_flight() || queue.is_backing_off(now) {
+                if queue.is_empty() || queue.is_backing_off(now) {
                     continue;
                 }
                 if !targets.reachable.contains(to) {
                     returned.extend(queue.retain(|key| subscribers.of(key).any(|id| id == to)));
-                    queue.fail(CallError::NotConnected, now);
-                } else if let Some(batch) = self.next_batch(queue) {
+                    queue.peer_unreachable(now);
+                    continue;
+                }
+                while let Some(message) = self.next_message(queue) {
                     let (this, to) = (self.clone(), to.clone());
-                    messages.spawn(async move { this.send_all(to, batch).await });
+                    messages.spawn(async move { this.send_all(to, message).await });
                 }
             }
-            send_queues.retain(|to, queue| !queue.is_empty() || targets.reachable.contains(to));
+            // That of a member stays, so that a flush and a copy do not miss what happened to it.
+            let view = &targets.topology.view;
+            send_queues.retain(|to, queue| !queue.is_empty() || view.get(to).is_some());
         }
         for key in returned {
             self.store.enqueue_replication(key);
@@ -250,19 +284,20 @@ impl Replicator {
     }
 
     /// Sends message after message to one peer, until its send queue is empty or a message fails.
-    async fn send_all(self: Arc<Self>, to: NodeId, first: Batch) {
+    /// [`Replicator::send`] starts more of these tasks when the window grows.
+    async fn send_all(self: Arc<Self>, to: NodeId, first: (MessageId, Batch)) {
         let mut next = Some(first);
-        while let Some(batch) = next.take() {
+        while let Some((id, batch)) = next.take() {
             let result = self.send_states(&to, batch.entries).await;
             {
                 let mut send_queues = self.send_queues.lock();
                 let Some(queue) = send_queues.get_mut(&to) else { return };
                 match result {
                     Ok(()) => {
-                        queue.ack();
-                        next = self.next_batch(queue);
+                        queue.ack(id, self.clock.now());
+                        next = self.next_message(queue);
                     }
-                    Err(error) => queue.fail(error, self.clock.now()),
+                    Err(error) => queue.fail(id, error, self.clock.now()),
                 }
             }
             self.acked.notify_waiters();
@@ -270,21 +305,26 @@ impl Replicator {
     }
 
     /// Fills a message with the current states of the keys at the front of the queue.
-    fn next_batch(&self, queue: &mut SendQueue) -> Option<Batch> {
+    fn next_message(&self, queue: &mut SendQueue) -> Option<(MessageId, Batch)> {
         let now = self.clock.now();
         let mut batch = Batch::default();
-        let is_begun = queue.begin(|key| {
+        let id = queue.begin(now, |key| {
             if batch.is_full() {
-                return false;
+                return None;
             }
+            let before = batch.weight;
             // A key that has left the store meanwhile has no state to send.
-            self.store.get(key, now).is_none_or(|counter| batch.add(counter).is_ok())
+            let is_taken =
+                self.store.get(key, now).is_none_or(|counter| batch.add(counter).is_ok());
+            is_taken.then(|| batch.weight - before)
         });
-        is_begun.then_some(batch)
+        id.map(|id| (id, batch))
     }
 
     /// Sends one message of states. A reply that some of them were not merged is a success too: the
-    /// peer would not merge them the second time either. Its subscriptions remember it.
+    /// peer would not merge them the second time either. Its subscriptions remember it before the
+    /// message counts as acknowledged, so that [`Replicator::has_refused`] covers what a flush
+    /// waited for.
     async fn send_states(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
         count(&self.counters.sent, entries.len() as u64);
         let keys: Vec<KeyHash> = if self.subscribers.lock().has(to) {

@@ -1,0 +1,97 @@
+//! How long a draining node hands over its ranges: as long as it makes progress, within a bound.
+//!
+//! A fixed time would be too short for a million counts over a long link, and too long where no
+//! peer takes anything. Progress is a count that is copied or a range that is handed over.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate_cluster::ownership::Driver;
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::{Cursor, KeyHash, Store};
+use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::ranges::Ranges;
+use tokio::time::Instant;
+
+/// When to give up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Without progress.
+    pub(super) patience: Duration,
+    /// In all.
+    pub(super) timeout: Duration,
+}
+
+/// Why a draining node stops without having handed over everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GivenUp {
+    #[error("no progress for {0:?}")]
+    Stalled(Duration),
+    #[error("`cluster.handover_timeout` of {0:?} is over")]
+    Timeout(Duration),
+}
+
+const POLL: Duration = Duration::from_millis(10);
+/// How often progress is logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Waits until `driver` has handed over everything. `decided` are the ranges that this node decided
+/// when it began to leave.
+///
+/// # Errors
+///
+/// A limit is reached.
+pub(super) async fn until_complete(
+    driver: &Driver,
+    store: &Store,
+    decided: &[(Scope, Ranges)],
+    limits: Limits,
+) -> Result<(), GivenUp> {
+    let read = || {
+        let counters = &driver.counters;
+        let copied = counters.copied.load(Ordering::Relaxed);
+        (copied, counters.handed_over.load(Ordering::Relaxed))
+    };
+    let (start, before) = (Instant::now(), read());
+    let (mut progress, mut progress_at, mut logged_at) = (before, start, start);
+    let mut keys = None;
+    while !driver.has_transferred_all() {
+        tokio::time::sleep(POLL).await;
+        let (current, now) = (read(), Instant::now());
+        if current != progress {
+            (progress, progress_at) = (current, now);
+        }
+        if now - progress_at >= limits.patience {
+            return Err(GivenUp::Stalled(limits.patience));
+        }
+        if now - start >= limits.timeout {
+            return Err(GivenUp::Timeout(limits.timeout));
+        }
+        if now - logged_at >= LOG_INTERVAL {
+            logged_at = now;
+            // Only a long drain pays for this scan.
+            let keys = match keys {
+                Some(keys) => keys,
+                None => *keys.insert(count_keys(store, decided).await),
+            };
+            let (copied, ranges) = (current.0 - before.0, current.1 - before.1);
+            tracing::info!(copied, keys, ranges, "draining: handing counts over");
+        }
+    }
+    Ok(())
+}
+
+/// How many strict keys have their tokens in `ranges`.
+async fn count_keys(store: &Store, ranges: &[(Scope, Ranges)]) -> u64 {
+    let is_in = |key: KeyHash, (scope, ranges): &(Scope, Ranges)| {
+        key.scope() == *scope && ranges.contains(key.token)
+    };
+    let is_counted =
+        |key: KeyHash| key.is_owned() && ranges.iter().any(|ranges| is_in(key, ranges));
+    let (mut keys, mut from) = (0, Some(Cursor::default()));
+    while let Some(cursor) = from {
+        from = store.visit(cursor, Timestamp::EPOCH, is_counted, |_, _, _| keys += 1);
+        tokio::task::yield_now().await;
+    }
+    keys
+}
