@@ -134,7 +134,7 @@ async fn a_steady_overload_admits_little_over_the_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lossy_link_changes_no_count() {
     let link = |seed| Link::new(seed, 20, 10, Duration::from_millis(15));
-    let cluster = Relayed::start([link(1), link(2), link(3)]).await;
+    let cluster = Box::pin(Relayed::start([link(1), link(2), link(3)])).await;
     let mut expected = [0; 30];
     for turn in 0..600 {
         // Every node checks every key: it gets no updates of keys that it has not checked.
@@ -156,7 +156,7 @@ async fn a_lossy_link_changes_no_count() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_cut_link_heals_no_hit_is_missing() {
     let link = |seed| Link::new(seed, 0, 0, Duration::ZERO);
-    let cluster = Relayed::start([link(1), link(2), link(3)]).await;
+    let cluster = Box::pin(Relayed::start([link(1), link(2), link(3)])).await;
     let mut expected = [0; 18];
     for cut in [1, 2] {
         cluster.cut(cut, true);
