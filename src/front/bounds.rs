@@ -29,7 +29,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tidegate_limiter::descriptor::Descriptor;
 
-use crate::config::{Config, Limits};
+use crate::config::Config;
 
 /// How long a connection may stay without a request in flight.
 ///
@@ -172,17 +172,11 @@ impl Bounds {
 impl From<&Config> for Bounds {
     fn from(config: &Config) -> Self {
         let proxies = config.auth.trusted_proxies.iter().flatten();
-        let exempt = LOOPBACK.iter().chain(proxies).copied().collect();
-        Self { exempt, ..Self::from(&config.limits) }
-    }
-}
-
-impl From<&Limits> for Bounds {
-    fn from(limits: &Limits) -> Self {
+        let limits = &config.limits;
         Self {
             connections_max: limits.connections_max,
             connections_per_address_max: limits.connections_per_address_max,
-            exempt: LOOPBACK.into(),
+            exempt: LOOPBACK.iter().chain(proxies).copied().collect(),
             body_bytes_max: limits.body_bytes_max,
             descriptors_max: limits.descriptors_max,
             entries_max: limits.entries_max,
@@ -200,7 +194,7 @@ impl From<&Limits> for Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self::from(&Limits::default())
+        Self::from(&Config::default())
     }
 }
 

@@ -5,8 +5,9 @@
 //! although the page cannot read the response. A browser marks such a request with the site of the
 //! page, in `Origin` and in `Sec-Fetch-Site`; programs set neither.
 //!
-//! This is no authentication: whoever reaches the listener without a browser is not affected.
-//! Forward-auth is not checked, because its proxies pass on the headers of their clients.
+//! This is no authentication: a program that reaches the listener is not affected, and neither is a
+//! page whose own host name resolves to the listener (DNS rebinding), because its `Origin` is the
+//! `Host`. Forward-auth is not checked, because its proxies pass on the headers of their clients.
 //!
 //! Source: the Fetch standard, "`Origin` header"; the W3C's "Fetch Metadata Request Headers".
 

@@ -341,7 +341,7 @@ async fn streams_of_one_connection_are_bounded() {
     stream.read_exact(&mut settings).await.expect("settings");
     let max_concurrent_streams = [0, 3, 0, 0, 0, 7];
     assert!(settings.chunks(6).any(|setting| setting == max_concurrent_streams), "{settings:?}");
-    // Who opens one more is refused that one.
+    // One stream more is refused.
     let eight: Vec<u8> = (0..8).flat_map(|n| open_stream(2 * n + 1, SHOULD_RATE_LIMIT)).collect();
     assert_eq!(first_reset(listener.addr, &eight).await, (15, REFUSED_STREAM));
 }

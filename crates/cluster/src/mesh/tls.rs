@@ -72,7 +72,7 @@ const INCOMING_MAX: usize = 64;
 /// Streams that a peer may open: hello, checks, bulk, and room for future ones.
 const STREAMS_MAX: u32 = 8;
 /// Bytes in flight towards us on one stream: more than the largest frame.
-const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+pub const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 /// Bytes in flight towards us from one peer.
 const PEER_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// A connection without packets for this long is closed. Failure detection does not depend on it.

@@ -37,15 +37,16 @@ use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::{Span, Timestamp};
 
 use crate::mesh::CallError;
+use crate::mesh::tls::STREAM_WINDOW_BYTES;
 
 /// Most entries for one peer: what some ten messages take.
 pub(super) const KEYS_MAX: usize = 16_384;
 /// Most messages in flight. With one every 5 ms they cover a round trip of 160 ms; beyond it each
 /// carries more keys.
 const WINDOW_MAX: usize = 32;
-/// No message begins while so many bytes are in flight: what a peer lets us have in flight on one
-/// stream. More would wait on this side, before the messages of others.
-const WINDOW_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// No message begins while so many bytes are in flight: the flow control window of a stream. More
+/// would wait on this side, before the messages of others.
+const WINDOW_BYTES_MAX: usize = STREAM_WINDOW_BYTES as usize;
 /// How much longer than the fastest a message may take before the window shrinks. Far below the
 /// time after which a peer counts as unreachable.
 const QUEUEING_MAX: Span = Span::from_millis(50);
