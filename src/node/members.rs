@@ -91,7 +91,7 @@ fn votes(voters: &Voters, identity: &Identity) -> Votes {
 #[cfg(test)]
 mod tests {
     use tidegate_ownership::cluster_map::ClusterId;
-    use tidegate_ownership::identity::NodeId;
+    use tidegate_ownership::identity::{Generation, NodeId};
 
     use super::*;
 
@@ -104,6 +104,7 @@ mod tests {
             id: MemberId(id),
             identity: identity(name, 1),
             start: 1,
+            generation: Generation(1),
             addr: ([127, 0, 0, 1], 7600).into(),
             zone: "z1".to_owned(),
             state,

@@ -38,7 +38,7 @@ async fn a_recovered_node_leads_alone_and_owns_everything() {
     recover(&disks[0], "a", &before).await;
     let alone = start(&authority, "a", &[], &disks[0], three).await;
     eventually("it owns everything", TIMEOUT, || decides(&alone) == Ranges::all()).await;
-    assert!(joined(&alone).consensus.is_leader() && joined(&alone).consensus.is_member());
+    assert!(joined(&alone).membership.is_leader() && joined(&alone).membership.is_member());
     let after = map(&alone);
     assert_eq!(after.cluster, before.cluster);
     assert!(after.epoch > before.epoch, "{} {}", after.epoch, before.epoch);

@@ -14,7 +14,7 @@ use tidegate::admin::{MembersReport, StatusReport};
 use tidegate::storage::map_file::MapFile;
 use tidegate_cluster::consensus::Saved;
 use tidegate_ownership::cluster_map::{ClusterId, Identity, MapMember, MapState, Voters};
-use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::{ClusterMap, Epoch, MemberId};
 
 use crate::TIDEGATE;
@@ -474,6 +474,7 @@ fn saved() -> Saved {
         id: MemberId(1),
         identity: identity("n1"),
         start: 1,
+        generation: Generation(1),
         addr: ([127, 0, 0, 1], 7600).into(),
         zone: "a".to_owned(),
         state: MapState::Up,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::admin::MembersReport;
 use tidegate::admin::report::{MapMemberState, MapReport, Votes};
 use tidegate_testkit::http_client::Http;
-use tidegate_testkit::process::Node;
+use tidegate_testkit::process::{ClusterOptions, Node};
 use tidegate_testkit::wait::until;
 use tidegate_testkit::{certificates, exclusive};
 
@@ -24,11 +24,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     let _exclusive = exclusive::lock().await;
     let dir = tempfile::tempdir().unwrap();
-    let (pki, data) = (dir.path().join("pki"), dir.path().join("data"));
+    let pki = dir.path().join("pki");
     certificates::write(TIDEGATE, &pki, ["n1", "n2"]);
     let client = Http::new();
-    let new = |id: &str, seeds: &str| {
-        let node = Node::new(TIDEGATE, dir.path(), id, RULES, &[], &client);
+    let new = |id: &str, seeds: &str, has_disks: bool| {
+        let options = ClusterOptions { rules: RULES, has_disks, ..ClusterOptions::default() };
+        let node = Node::new(TIDEGATE, dir.path().join(id), id, &options, &client);
         let mesh = node.mesh;
         node.write_config(&format!(
             "[cluster]\nlisten = \"{mesh}\"\nseeds = [{seeds}]\n[tls]\nca = \"../pki/ca.pem\"\n\
@@ -37,9 +38,7 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
         ));
         node
     };
-    let mut n1 = new("n1", "");
-    let data_dir = format!("node.data_dir={}", data.display());
-    n1.set(&data_dir);
+    let mut n1 = new("n1", "", true);
     n1.start();
     until("it knows no cluster", TIMEOUT, async || {
         let run = ask(&n1, &["members"]);
@@ -57,7 +56,7 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     assert_eq!(code, 2);
     assert!(text.contains("answered 409 Conflict; this node knows cluster "), "{text}");
 
-    let mut n2 = new("n2", &format!("\"{}\"", n1.mesh));
+    let mut n2 = new("n2", &format!("\"{}\"", n1.mesh), false);
     n2.start();
     n2.ready(2).await;
     let heard = |report: &MapReport| -> Vec<bool> {
@@ -85,8 +84,8 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     .await;
 
     let config = dir.path().join("n1/cluster.toml");
-    let recover = ["recover", "--config", config.to_str().unwrap(), "--set", &data_dir];
-    let recover = [&recover[..], &["--yes", "--cluster", &founded.cluster]].concat();
+    let config = config.to_str().unwrap();
+    let recover = ["recover", "--config", config, "--yes", "--cluster", &founded.cluster];
     let (code, text) = run(&recover);
     assert!(code == 2 && text.contains("stop the node if it runs"), "{text}");
     n1.kill();
