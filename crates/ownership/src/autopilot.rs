@@ -11,7 +11,7 @@
 //! | a majority of the voters has not heard a member for `down_after` | it is evicted |
 //! | a member drains | it owns nothing any more |
 //! | a drained member has handed everything over | its entry is removed |
-//! | others wait for a member's release for `settle_after`, while it copies nothing | it is evicted, one at a time |
+//! | others wait `settle_after` for a member that copies nothing | it is evicted, one at a time |
 //! | a voter has been gone for `replace_after` and another member can vote | it is replaced |
 //! | a voter returns with another birth, or drains | it is replaced at once, if one can vote |
 //! | more members can vote than do | voters are added: 1, 3, 5 or 7 |

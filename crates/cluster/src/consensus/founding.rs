@@ -5,14 +5,14 @@
 //!
 //! | configuration | founds | voters |
 //! |---|---|---|
-//! | `cluster.founders = [names]` | the first of the founders that vote, when a majority of these is there | the first 1, 3, 5 or 7 names; one that is not there is a placeholder |
+//! | `cluster.founders = [names]` | the first voter, with a majority of them | the first 1, 3, 5 or 7 |
 //! | `cluster.bootstrap_expect = n` | the first of `n` nodes | the first 1, 3, 5 or 7 of them |
 //! | `tidegate bootstrap` | the node that is told to | that node |
 //!
 //! The founder proposes the first map to the others, and each takes part in one founding only. The
 //! cluster exists once a majority of the voters in that map has elected a leader. All possible
-//! majorities of the same founders share one, also when two of them propose at once, and a
-//! placeholder counts for the majority without ever voting.
+//! majorities of the same founders share one, also when two of them propose at once. A founder that
+//! is not there yet is a placeholder among the voters: it counts for the majority without voting.
 //!
 //! With `bootstrap_expect` two clusters can arise only if twice as many nodes start at once as are
 //! expected, in two groups that do not reach each other.
