@@ -450,13 +450,11 @@ async fn saved(incarnation: &Incarnation, environment: &Environment) -> Result<S
         let fix = "restore the folder, or empty it: the node is then another voter";
         UserError::new(format!("node.data_dir: {error}"), fix)
     })?;
-    match found {
-        Some(saved) => Ok(saved),
-        None => {
-            let birth = u64::try_from(random(environment)? >> 64).unwrap_or_default();
-            Ok(Saved::new(node.clone(), birth))
-        }
+    if let Some(saved) = found {
+        return Ok(saved);
     }
+    let birth = u64::try_from(random(environment)? >> 64).unwrap_or_default();
+    Ok(Saved::new(node.clone(), birth))
 }
 
 fn random(environment: &Environment) -> Result<u128, UserError> {

@@ -132,7 +132,7 @@ mod tests {
     /// Each row as `node state votes member`.
     fn rows(report: &MapReport) -> Vec<String> {
         let row = |row: &MapMemberReport| {
-            let member = row.member.map_or("-".to_owned(), |id| id.to_string());
+            let member = row.member.map_or_else(|| "-".to_owned(), |id| id.to_string());
             format!("{} {} {:?} {member}", row.node, row.state.name(), row.votes)
         };
         report.members.iter().map(row).collect()

@@ -54,7 +54,7 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     let authority = authority();
     let options = |id, seeds| options(&authority, id, seeds);
     let first = Node::start(options("n1", &[])).await;
-    let seeds = [first.core.joined.as_ref().expect("a mesh").mesh.advertise];
+    let seeds = [first.joined().mesh.advertise];
     let second = Node::start(options("n2", &seeds)).await;
     connected(&second, 1).await;
 
@@ -64,7 +64,7 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     let stop = CancellationToken::new();
     tokio::spawn(right.clone().run(stop.clone()));
     assert!(clock.now().since(right.system()) > ALIKE, "it is ahead before it joins");
-    let both = [seeds[0], second.core.joined.as_ref().expect("a mesh").mesh.advertise];
+    let both = [seeds[0], second.joined().mesh.advertise];
     let late = Node::start_in(options("n3", &both), environment, stop).await;
     connected(&late, 2).await;
     eventually("its skew is known", WITHIN, || late.core.skew().is_beyond).await;
@@ -115,6 +115,6 @@ fn options<'a>(authority: &Authority, id: &'a str, seeds: &'a [SocketAddr]) -> N
 }
 
 async fn connected(node: &Node, peers: usize) {
-    let mesh = &node.core.joined.as_ref().expect("a mesh").mesh;
+    let mesh = &node.joined().mesh;
     eventually("it is connected", WITHIN, || mesh.peers().len() == peers).await;
 }

@@ -299,7 +299,7 @@ async fn honest_nodes_reject_nothing_of_each_other() {
         }
     }
     for node in &nodes {
-        let counters = &node.core.joined.as_ref().unwrap().synchroniser.counters;
+        let counters = &node.joined().synchroniser.counters;
         assert_eq!(counters.rejected.load(Ordering::Relaxed), 0);
     }
 }
@@ -339,7 +339,7 @@ impl Relayed {
     /// Cuts `node` off, or heals the cut: a connection passes the relay of the side that was
     /// dialed, so datagrams between `node` and the others are cut at every relay.
     fn cut(&self, node: usize, is_cut: bool) {
-        let own = self.nodes[node].core.joined.as_ref().unwrap().mesh.advertise;
+        let own = self.nodes[node].joined().mesh.advertise;
         for relay in &self.relays {
             if relay.front == own {
                 relay.link.cut(is_cut);
@@ -374,7 +374,7 @@ async fn restart(authority: &Authority, seed: &Node, id: &str, region: &str) -> 
 
 async fn are_connected(nodes: &[Node]) {
     for node in nodes {
-        let mesh = &node.core.joined.as_ref().unwrap().mesh;
+        let mesh = &node.joined().mesh;
         let all = || mesh.peers().len() == nodes.len() - 1;
         eventually("all are connected", TIMEOUT, all).await;
     }

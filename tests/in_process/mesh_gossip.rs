@@ -27,7 +27,7 @@ async fn gossip_that_ended_is_started_anew() {
     let authority = authority();
     let nodes = cluster_under(&authority, &[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
     let parts = &nodes[0].core;
-    let gossip = &nodes[0].core.joined.as_ref().unwrap().gossip;
+    let gossip = &nodes[0].joined().gossip;
     let mut running = gossip.running();
     let generation = parts.incarnation.generation();
 
@@ -53,7 +53,7 @@ async fn gossip_that_ended_is_started_anew() {
     nodes[0].wait_for_view("both again", |view| view.owners().count() == 2).await;
     eventually("a and b are connected", TIMEOUT, || {
         nodes.iter().all(|node| {
-            let peers = node.core.joined.as_ref().unwrap().mesh.peers();
+            let peers = node.joined().mesh.peers();
             peers.iter().any(|peer| peer.id.as_str() != "x")
         })
     })

@@ -328,7 +328,7 @@ impl Honest {
         let authority = authority();
         let nodes = cluster_under(&authority, &[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
         for node in &nodes {
-            let mesh = &node.core.joined.as_ref().unwrap().mesh;
+            let mesh = &node.joined().mesh;
             eventually("one peer each", TIMEOUT, || mesh.peers().len() == 1).await;
         }
         Self { authority, nodes, keys: AtomicU64::new(0) }
@@ -347,13 +347,13 @@ impl Honest {
     }
 
     fn refused(&self) -> u64 {
-        let meshes = self.nodes.iter().map(|node| &node.core.joined.as_ref().unwrap().mesh);
+        let meshes = self.nodes.iter().map(|node| &node.joined().mesh);
         meshes.map(|mesh| mesh.counters.refused.load(Ordering::Relaxed)).sum()
     }
 
     fn state(&self) -> Vec<NodeState> {
         let state = |node: &Node| {
-            let joined = node.core.joined.as_ref().unwrap();
+            let joined = node.joined();
             let view = node.core.topology.load().view.clone();
             NodeState {
                 members: view.members().iter().map(|member| member.id.to_string()).collect(),
@@ -377,17 +377,17 @@ impl Honest {
         let shape =
             NodeOptions { id: "c", region: "eu", seeds: &seeds, identity, rules: RULES, change };
         let peer = Node::start(shape).await;
-        self.nodes[1].core.joined.as_ref().unwrap().mesh.request_dial(peer.addr());
+        self.nodes[1].joined().mesh.request_dial(peer.addr());
         for turn in 0..40 {
             peer.check("eventual", &format!("mine-{turn}")).await;
         }
         // Its own authority may keep it from even showing its certificate; then it fails by itself.
-        let dials = &peer.core.joined.as_ref().unwrap().mesh.counters.dials_failed;
+        let dials = &peer.joined().mesh.counters.dials_failed;
         eventually("four dials fail", TIMEOUT, || dials.load(Ordering::Relaxed) >= 4).await;
         eventually("a refusal", TIMEOUT, || self.refused() > refused).await;
         let view = peer.core.topology.load().view.clone();
         assert!(view.members().iter().all(|one| one.id.as_str() == "c"), "it sees no other");
-        assert!(peer.core.joined.as_ref().unwrap().mesh.peers().is_empty());
+        assert!(peer.joined().mesh.peers().is_empty());
         drop(peer);
         self.is_unmoved(&before, 1).await;
     }

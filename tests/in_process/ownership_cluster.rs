@@ -88,7 +88,7 @@ async fn every_token_has_one_owner_while_nodes_join_leave_and_die() {
             assert_ne!(answer.statuses[0].source, VerdictSource::Fallback, "{user} {hit}");
         }
     }
-    let driver = &nodes[0].core.joined.as_ref().expect("in a cluster").ownership_driver;
+    let driver = &nodes[0].joined().ownership_driver;
     eventually("d votes in the place of b", TIMEOUT, || {
         let voters = driver.map().voters.clone();
         let mut names = voters.current.iter().map(|voter| voter.node.as_str());
@@ -116,7 +116,7 @@ async fn a_handoff_waits_while_the_next_owner_has_no_room_and_then_goes_on() {
     }
 
     let d = join(&nodes[0], &authority, tiny).await;
-    let driver = &nodes[0].core.joined.as_ref().expect("in a cluster").ownership_driver;
+    let driver = &nodes[0].joined().ownership_driver;
     let rejected = || driver.counters.rejected.load(Ordering::Relaxed);
     eventually("a handoff was refused", TIMEOUT, || rejected() > 0).await;
     for user in &users {
@@ -147,7 +147,7 @@ async fn dead_voters_are_never_forgotten_without_a_majority() {
     eventually("the lease is lost", TIMEOUT, || decides(&nodes[0]).is_empty()).await;
 
     let d = join(&nodes[0], &authority, forgetful).await;
-    let Joined { membership, mesh, .. } = d.core.joined.as_ref().expect("in a cluster");
+    let Joined { membership, mesh, .. } = d.joined();
     eventually("they are connected", TIMEOUT, || mesh.peers().len() == 1).await;
     let epoch = nodes[0].core.ownership.owned_ranges().epoch;
     tokio::time::sleep(Duration::from_secs(3)).await;

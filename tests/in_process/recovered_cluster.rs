@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::config::{Config, VotersFrom};
-use tidegate::node::Joined;
 use tidegate_cluster::consensus::engine::Engine;
 use tidegate_cluster::consensus::founding::first_map;
 use tidegate_cluster::consensus::{MemoryDisk, Saved};
@@ -38,7 +37,7 @@ async fn a_recovered_node_leads_alone_and_owns_everything() {
     recover(&disks[0], "a", &before).await;
     let alone = start(&authority, "a", &[], &disks[0], three).await;
     eventually("it owns everything", TIMEOUT, || decides(&alone) == Ranges::all()).await;
-    assert!(joined(&alone).membership.is_leader() && joined(&alone).membership.is_member());
+    assert!(alone.joined().membership.is_leader() && alone.joined().membership.is_member());
     let after = map(&alone);
     assert_eq!(after.cluster, before.cluster);
     assert!(after.epoch > before.epoch, "{} {}", after.epoch, before.epoch);
@@ -55,8 +54,12 @@ async fn survivors_and_new_nodes_join_a_recovered_cluster_and_vote() {
     let authority = authority();
     let names = ["a", "b", "c", "d", "e"];
     let (mut nodes, disks) = cluster(&authority, &names, five).await;
+    eventually("all five vote", TIMEOUT, || {
+        let voters = map(&nodes[0]).voters;
+        voters.current.len() == 5 && !voters.are_joint()
+    })
+    .await;
     let before = map(&nodes[0]);
-    assert_eq!(before.voters.current.len(), 5);
     nodes.truncate(1);
     let survivor = nodes.remove(0);
     eventually("its lease is lost", TIMEOUT, || decides(&survivor).is_empty()).await;
@@ -166,12 +169,8 @@ async fn recover(disk: &MemoryDisk, node: &str, before: &ClusterMap) {
     saved.save(disk).await.expect("writable");
 }
 
-fn joined(node: &Node) -> &Joined {
-    node.core.joined.as_ref().expect("in a cluster")
-}
-
 fn map(node: &Node) -> ClusterMap {
-    ClusterMap::clone(&joined(node).ownership_driver.map())
+    ClusterMap::clone(&node.joined().ownership_driver.map())
 }
 
 /// The ranges that a node decides; none without a lease.

@@ -201,7 +201,7 @@ async fn many_messages_are_on_their_way_over_a_long_link() {
     let (a, b, _relay) = behind_a_relay_over(Link::long(ROUND_TRIP), change).await;
     count_keys(&a, MESSAGES * STATE_ENTRIES_MAX, |_| true);
     let (to, replicator) = (id_of(&b), replicator(&a));
-    let mesh = &a.core.joined.as_ref().unwrap().mesh;
+    let mesh = &a.joined().mesh;
     let copied = AtomicU64::new(0);
     let copy = replicator.copy(&to, |_| true, &copied);
     tokio::pin!(copy);
@@ -358,7 +358,7 @@ async fn behind_a_relay_over(link: Link, change: fn(&mut Config)) -> (Node, Node
     let relay = Relay::start(port, link).await;
     // It never dials, so that there is no way around the relay.
     let b = Node::start_behind(options("b", &[]), port, relay.front).await;
-    let reaches = a.core.joined.as_ref().unwrap().mesh.clone();
+    let reaches = a.joined().mesh.clone();
     eventually("both are up", TIMEOUT, || {
         reaches.request_dial(relay.front);
         reaches.peers().len() == 1
@@ -376,7 +376,7 @@ fn id_of(node: &Node) -> NodeId {
 }
 
 fn replicator(node: &Node) -> &Replicator {
-    &node.core.joined.as_ref().unwrap().replicator
+    &node.joined().replicator
 }
 
 fn read(counter: &AtomicU64) -> u64 {

@@ -419,7 +419,8 @@ impl Membership {
             }
             state.is_unsaved |= record.is_some() || state.incoming.is_some();
             let is_due = std::mem::take(&mut state.is_unsaved);
-            let map = state.incoming.as_ref().or(Some(&*own).filter(|map| map.epoch > Epoch(0)));
+            let own = (own.epoch > Epoch(0)).then_some(&*own);
+            let map = state.incoming.as_ref().or(own);
             let saved = is_due.then(|| Saved {
                 node: self.me.node.clone(),
                 birth: self.me.birth,
@@ -442,11 +443,12 @@ impl Membership {
             self.send(to, message);
         }
         if let Some(map) = saved.and_then(|saved| saved.map) {
-            self.put_in_force(Arc::new(map));
+            self.put_in_force(map);
         }
     }
 
-    fn put_in_force(&self, map: Arc<ClusterMap>) {
+    fn put_in_force(&self, map: ClusterMap) {
+        let map = Arc::new(map);
         let leads = {
             let state = &mut *self.state.lock();
             if state.incoming.as_ref().is_some_and(|incoming| incoming.epoch <= map.epoch) {

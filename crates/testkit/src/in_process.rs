@@ -7,12 +7,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::decide::{CheckRequest, CheckResponse, Decide};
-use tidegate::node::{self, Core, Setup};
+use tidegate::node::{self, Core, Joined, Setup};
 use tidegate_cluster::consensus::Disk;
 use tidegate_cluster::environment::Environment;
-use tidegate_cluster::pki::{Authority, Identity};
+use tidegate_cluster::pki::{self, Authority};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::{Hits, Span};
+use tidegate_ownership::cluster_map::Identity;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::View;
 use tidegate_rules::book::Book;
@@ -39,7 +40,7 @@ pub struct NodeOptions<'a> {
     pub id: &'a str,
     pub region: &'a str,
     pub seeds: &'a [SocketAddr],
-    pub identity: Identity,
+    pub identity: pki::Identity,
     pub rules: &'a str,
     pub change: fn(&mut Config),
 }
@@ -52,7 +53,7 @@ pub async fn standalone(
 ) -> Arc<Core> {
     let node = NodeId::new("alone").expect("a valid id");
     let setup = Setup { config, node, identity: None, book, http: None };
-    let (core, _) = Core::build(setup, environment).await.expect("the node starts");
+    let (core, _) = Box::pin(Core::build(setup, environment)).await.expect("the node starts");
     core
 }
 
@@ -117,7 +118,8 @@ impl Node {
             book: book(options.rules),
             http: None,
         };
-        let (core, tasks) = Core::build(setup, environment).await.expect("the node starts");
+        let (core, tasks) =
+            Box::pin(Core::build(setup, environment)).await.expect("the node starts");
         let running = core.clone().run(tasks, stop.clone());
         let running = tokio::spawn(async move { running.await.expect("no task fails") });
         Self { core, stop, running: Some(running) }
@@ -125,12 +127,17 @@ impl Node {
 
     /// Where its peers reach it.
     pub fn addr(&self) -> SocketAddr {
-        self.core.joined.as_ref().expect("in a cluster").mesh.advertise
+        self.joined().mesh.advertise
+    }
+
+    /// What it has as a node of a cluster.
+    pub fn joined(&self) -> &Joined {
+        self.core.joined.as_ref().expect("in a cluster")
     }
 
     /// Waits until its view of the members satisfies `condition`.
     pub async fn wait_for_view(&self, what: &str, condition: impl Fn(&View) -> bool) {
-        let mut views = self.core.joined.as_ref().expect("in a cluster").gossip.views();
+        let mut views = self.joined().gossip.views();
         let seen = tokio::time::timeout(SETTLES_WITHIN, async {
             views.wait_for(|view| condition(view)).await.map(drop).expect("gossip runs");
             while !condition(&self.core.topology.load().view) {
@@ -211,14 +218,25 @@ pub async fn cluster_under(
     started
 }
 
-/// Waits until each node owns its ranges, all in one epoch.
+/// Waits until each node owns its ranges, by a map that all nodes of its region have and that
+/// changes no further: no founder is missing, and no change of the voters is in progress.
 pub async fn settled(nodes: &[&Node]) {
-    let has_settled = |node: &&Node| {
-        let joined = node.core.joined.as_ref().expect("in a cluster");
-        joined.is_member.is_cancelled() && joined.ownership_driver.is_settled()
+    let map = |node: &Node| node.joined().ownership_driver.map();
+    let region = |node: &Node| node.core.topology.load().region.clone();
+    let has_settled = |node: &Node| {
+        let own = map(node);
+        let voters = &own.voters;
+        node.joined().is_member.is_cancelled()
+            && node.joined().ownership_driver.is_settled()
+            && !voters.are_joint()
+            && voters.current.iter().all(|voter| voter.birth != Identity::UNKNOWN_BIRTH)
+            && nodes
+                .iter()
+                .filter(|other| region(other) == region(node))
+                .all(|other| map(other) == own && own.get(&other.core.topology.load().me).is_some())
     };
-    eventually("all nodes own their ranges", SETTLES_WITHIN, || nodes.iter().all(has_settled))
-        .await;
+    let all = || nodes.iter().all(|node| has_settled(node));
+    eventually("all nodes own their ranges", SETTLES_WITHIN, all).await;
 }
 
 /// The environment of a real node, with its clock synchronised until the token is cancelled.

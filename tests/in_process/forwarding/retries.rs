@@ -31,7 +31,7 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
     let [a, b] = &nodes[..] else { unreachable!("two nodes") };
     let key = value_of(a, "bucket", "b");
-    let mesh = &a.core.joined.as_ref().unwrap().mesh;
+    let mesh = &a.joined().mesh;
     let send = async |check_id| {
         let call = Call::Check(check(a, check_id, "bucket", &key, 3));
         mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap()
@@ -222,7 +222,7 @@ impl OwnerByHand {
 
     /// Connects to `a` as the start `generation` of z.
     async fn joins(&self, a: &Node, generation: u64) -> Connection {
-        let mesh = &a.core.joined.as_ref().unwrap().mesh;
+        let mesh = &a.joined().mesh;
         eventually("the last connection is gone", TIMEOUT, || mesh.peer(&id("z")).is_none()).await;
         let connection = self.peer.dial(a.addr()).await.unwrap();
         let secret = a.core.hasher.fingerprint();

@@ -1,4 +1,4 @@
-//! The consensus engine: TiKV's `raft` behind the few calls that this product needs.
+//! The consensus engine: `raft` (of `TiKV`) behind the few calls that this product needs.
 //!
 //! What is agreed on is one small value, the cluster map. Each entry of the log is a whole map, and
 //! the log is cut after every commit, so what a voter keeps is one map and the few entries behind

@@ -64,11 +64,11 @@ pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error
     let length = out.len() - start - LENGTH_BYTES;
     let outcome = match (written, u32::try_from(length)) {
         (Err(error), _) => Err(Error::Body(error)),
-        (Ok(_), Ok(prefix)) if length <= FRAME_BYTES_MAX => {
+        (Ok(()), Ok(prefix)) if length <= FRAME_BYTES_MAX => {
             out[start..start + LENGTH_BYTES].copy_from_slice(&prefix.to_le_bytes());
             return Ok(());
         }
-        (Ok(_), _) => Err(Error::TooLarge(length)),
+        (Ok(()), _) => Err(Error::TooLarge(length)),
     };
     out.truncate(start);
     outcome
