@@ -43,7 +43,7 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     until("it knows no cluster", TIMEOUT, async || {
         let run = ask(&n1, &["members"]);
         let line = "n1 knows no cluster yet: it has no members\n";
-        (run == (0, line.to_owned())).then_some(()).ok_or(format!("{run:?}"))
+        (run == (0, line.to_owned())).then_some(()).ok_or_else(|| format!("{run:?}"))
     })
     .await;
 
@@ -73,13 +73,13 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
         let members = map(&n1)?.members;
         let n2 = members.iter().find(|member| member.node == "n2");
         let is_down = n2.is_some_and(|n2| n2.state == MapMemberState::Down);
-        is_down.then_some(()).ok_or(format!("{members:?}"))
+        is_down.then_some(()).ok_or_else(|| format!("{members:?}"))
     })
     .await;
     assert_eq!(ask(&n1, &["forget", "n2"]).0, 0);
     until("n2 is forgotten", TIMEOUT, async || {
         let members = map(&n1)?.members;
-        (members.len() == 1).then_some(()).ok_or(format!("{members:?}"))
+        (members.len() == 1).then_some(()).ok_or_else(|| format!("{members:?}"))
     })
     .await;
 

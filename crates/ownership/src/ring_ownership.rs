@@ -167,7 +167,12 @@ impl RingOwnership {
             let uncopied = uncopied.shared_with(&members.arcs(id));
             self.uncopied.insert(id.clone(), uncopied.with(&members.gained(id, &before)));
         }
-        self.transferred.retain(|id, _| members.contains(id));
+        // What goes on to another member is found by the ring; naming the one in between would send
+        // every check to it first.
+        self.transferred.retain(|id, transferred| {
+            *transferred = transferred.shared_with(&members.arcs(id));
+            !transferred.is_empty()
+        });
         self.replies.retain(|id, (member, ..)| members.has(id, *member));
         self.unacked.retain(|id, sent| members.has(id, sent.member));
         self.reports.retain(|voter, _| members.map().voters.contains(voter));
