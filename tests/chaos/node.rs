@@ -10,6 +10,7 @@ use tidegate::admin::StatusReport;
 use tidegate_testkit::http_client::Http;
 use tidegate_testkit::process::Process;
 
+use crate::cluster::NODES;
 use crate::network::{self, Network};
 use crate::{group, shell};
 
@@ -64,10 +65,10 @@ impl Node {
         let seeds: Vec<String> = seeds.iter().map(|seed| format!("\"{seed}\"")).collect();
         let seeds = seeds.join(", ");
         let config = format!(
-            "[node]\nid = \"{id}\"\n[http]\nlisten = \"{http}\"\n[admin]\nlisten = \"{admin}\"\n\
+            "[node]\nid = \"{id}\"\ndata_dir = \"data\"\n[http]\nlisten = \"{http}\"\n[admin]\nlisten = \"{admin}\"\n\
              [rules]\npath = \"rules\"\n\
              [cluster]\nlisten = \"{mesh}\"\nadvertise = \"{advertise}\"\nseeds = [{seeds}]\n\
-             {cluster_options}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\n\
+             bootstrap_expect = {NODES}\n{cluster_options}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\n\
              key = \"../pki/{id}.key\"\n\
              secret = \"../pki/cluster.secret\"\n\
              [storage]\npath = \"{DISK}/counts\"\ninterval = \"500ms\"\n{sections}\n"

@@ -95,6 +95,7 @@ impl Setting {
                 &[
                     ("cluster.listen", mesh.to_string()),
                     ("cluster.seeds", seed.to_string()),
+                    ("cluster.bootstrap_expect", NODES.len().to_string()),
                     ("tls.ca", at("ca.pem")),
                     ("tls.cert", at(&format!("{id}.pem"))),
                     ("tls.key", at(&format!("{id}.key"))),
