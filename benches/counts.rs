@@ -179,9 +179,9 @@ fn frame_of_verdicts() {
 fn frames<T: serde::Serialize + serde::de::DeserializeOwned>(message: &T) {
     let mut bytes = BytesMut::with_capacity(4_096);
     let mut once = || {
-        codec::encode(message, &mut bytes).expect("a small message");
+        codec::encode(message, codec::VERSION, &mut bytes).expect("a small message");
         let frame = codec::split(&mut bytes).expect("a frame").expect("a complete one");
-        black_box(codec::decode::<T>(&frame).expect("the message"));
+        black_box(codec::decode::<T>(&frame, codec::VERSION).expect("the message"));
     };
     once();
     counted(|| (0..TIMES).for_each(|_| once()));

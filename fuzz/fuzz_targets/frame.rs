@@ -32,7 +32,7 @@ fn decode_all(frame: &[u8]) {
 }
 
 fn decode<T: Serialize + DeserializeOwned + PartialEq + Debug>(frame: &[u8]) {
-    if let Ok(message) = codec::decode::<T>(frame) {
+    if let Ok(message) = codec::decode::<T>(frame, codec::VERSION) {
         frames::assert_round_trip(&message);
     }
 }

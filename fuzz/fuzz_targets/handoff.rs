@@ -6,11 +6,13 @@
 //!
 //! - no panic, and the epoch never decreases;
 //! - it only owns ranges that were released to it, that it claimed, or that it released earlier;
-//! - it only claims in an epoch in which every other member has released.
+//! - it only claims in an epoch in which every other member has released;
+//! - under another admission it holds nothing of what it held before.
 
 #![no_main]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
@@ -19,15 +21,18 @@ use tidegate_fuzz::frames;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
+use tidegate_ownership::cluster_map::{MapMember, MapState, Voters};
 use tidegate_ownership::{
-    EntryId, Epoch, HandoffReply, LeaseState, Monotonic, Quorum, RingMember, RingMembers,
-    RingOwnership, TransferStep,
+    ClusterMap, Epoch, HandoffReply, Identity, MemberId, Monotonic, QuorumRule, RingMembers,
+    RingOwnership, TransferStep, Versions, VoteGrant,
 };
 
-/// This node is `b`, so another node has the lowest id.
+/// This node is `b`, one in the middle.
 const LOCAL: usize = 1;
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE: Span = Span::from_millis(400);
+/// The run of every process.
+const START: u64 = 1;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some(Call::Handoff(handoff)) = frames::call(bytes) {
@@ -67,13 +72,12 @@ enum Event {
     TimePasses {
         quarters: u8,
     },
-    MembersChanged(Membership),
-    EpochObserved(ReportedEpoch),
+    MapChanged(Map),
     PongReceived {
         peer: Peer,
         quarters_ago: u8,
-        epoch: Option<ReportedEpoch>,
-        serial: Option<Small>,
+        report: ReportedEpoch,
+        grant: Option<(Small, ReportedEpoch)>,
     },
     OfferReceived {
         peer: Peer,
@@ -81,7 +85,7 @@ enum Event {
     },
     ReleaseReceived {
         peer: Peer,
-        generation: Small,
+        member: Small,
         epoch: ReportedEpoch,
         number: Number,
         arcs: u16,
@@ -110,23 +114,26 @@ enum Event {
     },
 }
 
-/// The members of a ring of sixteen arcs.
+/// A map, with a ring of sixteen arcs.
 #[derive(Arbitrary, Debug)]
-struct Membership {
-    /// Generation of each member.
-    entries: [Option<Small>; NODES.len()],
+struct Map {
+    epoch: ReportedEpoch,
+    /// Admission of each member.
+    members: [Option<Small>; NODES.len()],
+    drains: [bool; NODES.len()],
     /// Owner of each arc.
     owners: [Peer; 16],
-    /// The voters. `None`: no quorum required.
-    voters: Option<[bool; NODES.len()]>,
+    voters: [bool; NODES.len()],
+    /// The voters before, in a joint phase.
+    replaced: [bool; NODES.len()],
 }
 
-/// An epoch in a message, mostly that of this node.
+/// An epoch in a message or a map, mostly close to that of this node.
 #[derive(Arbitrary, Debug)]
 enum ReportedEpoch {
-    Local,
-    LocalName { number: u64 },
-    Other { number: u64, name: u64 },
+    Current,
+    Next,
+    Other(u64),
 }
 
 /// One of two numbers, so that events often have the same.
@@ -170,7 +177,7 @@ impl Node {
     fn new() -> Self {
         let (released, releasers) = (Ranges::EMPTY, BTreeSet::new());
         Self {
-            ring: RingOwnership::new(id(LOCAL), LEASE),
+            ring: RingOwnership::new(identity(LOCAL), START, LEASE, QuorumRule::Majority),
             now: Monotonic::START,
             released,
             releasers,
@@ -178,12 +185,17 @@ impl Node {
     }
 
     fn handle(&mut self, event: Event) {
-        let (before, epoch) = (self.ring.held().clone(), self.ring.epoch());
+        let (before, epoch, admission) =
+            (self.ring.held().clone(), self.ring.epoch(), self.ring.own_id());
         let may_gain = self.apply(event);
         let epoch_after = self.ring.epoch();
-        assert!(epoch_after.number >= epoch.number, "{epoch:?} before {epoch_after:?}");
+        assert!(epoch_after >= epoch, "{epoch:?} before {epoch_after:?}");
         if epoch_after != epoch {
             self.releasers.clear();
+        }
+        if self.ring.own_id() != admission {
+            assert!(self.ring.held().is_empty() && self.ring.lease_until() == Monotonic::START);
+            self.released = Ranges::EMPTY;
         }
         let gained = self.ring.held().without(&before);
         assert!(gained.without(&may_gain).is_empty(), "{gained:?} of {may_gain:?}");
@@ -198,24 +210,24 @@ impl Node {
                 self.now = now.plus(quarter(quarters));
                 return self.tick();
             }
-            Event::MembersChanged(membership) => ring.follow(membership.members()),
-            Event::EpochObserved(epoch) => ring.observe_epoch(epoch.resolve(ring)),
-            Event::PongReceived { peer, quarters_ago, epoch, serial } => {
-                let epoch = epoch.map(|epoch| epoch.resolve(ring));
-                let recorded = serial
-                    .map(|serial| EntryId { generation: Generation(1), serial: serial.number() });
-                ring.pong_received(&peer.id(), now.minus(quarter(quarters_ago)), epoch, recorded);
+            Event::MapChanged(map) => ring.follow(map.members(ring)),
+            Event::PongReceived { peer, quarters_ago, report, grant } => {
+                let sent = now.minus(quarter(quarters_ago));
+                let report = report.resolve(ring);
+                let grant = grant.map(|(member, epoch)| {
+                    VoteGrant { member: member.admission(LOCAL), epoch: epoch.resolve(ring) }
+                });
+                ring.pong_received(&identity(peer as usize), sent, report, grant);
             }
             Event::OfferReceived { peer, epoch } => {
                 ring.offer_received(&peer.id(), epoch.resolve(ring));
             }
-            Event::ReleaseReceived { peer, generation, epoch, number, arcs } => {
-                let (peer, ranges) = (peer.id(), of_arcs(|arc| arcs & 1 << arc != 0));
-                let (generation, epoch) = (Generation(generation.number()), epoch.resolve(ring));
-                let reply =
-                    ring.release_received(&peer, generation, epoch, number.value(), &ranges);
-                let again =
-                    ring.release_received(&peer, generation, epoch, number.value(), &ranges);
+            Event::ReleaseReceived { peer, member, epoch, number, arcs } => {
+                let (member, peer) = (member.admission(peer as usize), peer.id());
+                let ranges = of_arcs(|arc| arcs & 1 << arc != 0);
+                let (epoch, number) = (epoch.resolve(ring), number.value());
+                let reply = ring.release_received(&peer, member, epoch, number, &ranges);
+                let again = ring.release_received(&peer, member, epoch, number, &ranges);
                 assert_eq!(reply, again, "a duplicate release has the same reply");
                 if reply == HandoffReply::Accepted {
                     self.releasers.insert(peer);
@@ -241,10 +253,10 @@ impl Node {
     /// Returns the ranges that a tick may return to the node or let it claim.
     fn tick(&mut self) -> Ranges {
         self.ring.tick(self.now);
-        let others = self.ring.members().entries.keys().filter(|peer| **peer != id(LOCAL));
+        let others = self.ring.members().names().filter(|peer| **peer != id(LOCAL));
         let all_released = { others }.all(|peer| self.releasers.contains(peer));
-        let has_lease = self.ring.lease_state() != LeaseState::None;
-        if all_released && has_lease && self.ring.is_agreed(self.now) {
+        let has_lease = self.now < self.ring.lease_until();
+        if all_released && has_lease && self.ring.is_agreed() {
             self.released.with(&self.ring.members().arcs(&id(LOCAL)))
         } else {
             self.released.clone()
@@ -261,37 +273,51 @@ impl Node {
     }
 }
 
-impl Membership {
-    fn members(&self) -> RingMembers {
-        let member = |(at, generation): (usize, &Option<Small>)| {
-            let generation = Generation(generation.as_ref()?.number());
-            let arcs = of_arcs(|arc| self.owners[arc] as usize == at);
-            Some((id(at), RingMember { generation, arcs }))
+impl Map {
+    fn members(&self, ring: &RingOwnership) -> RingMembers {
+        let member = |(at, admission): (usize, &Option<Small>)| {
+            Some(MapMember {
+                id: admission.as_ref()?.admission(at),
+                identity: identity(at),
+                start: START,
+                generation: Generation(1),
+                addr: ([127, 0, 0, 1], 1).into(),
+                zone: String::new(),
+                versions: Versions::default(),
+                state: if self.drains[at] { MapState::Draining } else { MapState::Up },
+            })
         };
-        let quorum = match &self.voters {
-            Some(voters) => Quorum::Of((0..NODES.len()).filter(|at| voters[*at]).map(id).collect()),
-            None => Quorum::NotRequired,
+        let of = |voters: &[bool; NODES.len()]| {
+            (0..NODES.len()).filter(|at| voters[*at]).map(identity).collect()
         };
-        RingMembers {
-            entries: self.entries.iter().enumerate().filter_map(member).collect(),
-            quorum,
-        }
+        let epoch = self.epoch.resolve(ring);
+        let (current, replaced) = (of(&self.voters), of(&self.replaced));
+        let map = ClusterMap {
+            epoch,
+            voters: Voters { current, replaced, changed_at: epoch },
+            members: self.members.iter().enumerate().filter_map(member).collect(),
+            ..ClusterMap::default()
+        };
+        RingMembers::new(Arc::new(map), |node| {
+            of_arcs(|arc| self.owners[arc].id() == *node)
+        })
     }
 }
 
 impl ReportedEpoch {
     fn resolve(&self, ring: &RingOwnership) -> Epoch {
         match *self {
-            Self::Local => ring.epoch(),
-            Self::LocalName { number } => Epoch { number, ..ring.epoch() },
-            Self::Other { number, name } => Epoch { number, name },
+            Self::Current => ring.epoch(),
+            Self::Next => ring.epoch().next(),
+            Self::Other(epoch) => Epoch(epoch),
         }
     }
 }
 
 impl Small {
-    fn number(self) -> u64 {
-        1 + u64::from(self.0)
+    /// One of two admissions of a node.
+    fn admission(self, node: usize) -> MemberId {
+        MemberId(1 + 2 * node as u64 + u64::from(self.0))
     }
 }
 
@@ -319,6 +345,10 @@ impl Reply {
             Self::Refused => HandoffReply::Refused,
         }
     }
+}
+
+fn identity(at: usize) -> Identity {
+    Identity { node: id(at), birth: 1 }
 }
 
 fn id(at: usize) -> NodeId {

@@ -12,7 +12,7 @@ const LENGTH_BYTES: usize = 4;
 
 /// Decodes the call in a frame. Ignores the length field, which the target `frame` covers.
 pub fn call(bytes: &[u8]) -> Option<Call> {
-    let message: Numbered<Call> = codec::decode(bytes.get(LENGTH_BYTES..)?).ok()?;
+    let message: Numbered<Call> = codec::decode(bytes.get(LENGTH_BYTES..)?, codec::VERSION).ok()?;
     Some(message.body)
 }
 
@@ -20,10 +20,10 @@ pub fn call(bytes: &[u8]) -> Option<Call> {
 /// be decoded would make receivers close every stream it is sent on.
 pub fn assert_round_trip<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T) {
     let mut buffer = BytesMut::new();
-    codec::encode(message, &mut buffer).expect("the message can be encoded");
+    codec::encode(message, codec::VERSION, &mut buffer).expect("the message can be encoded");
     let frame =
         codec::split(&mut buffer).expect("a length within bounds").expect("a complete frame");
     assert!(buffer.is_empty(), "{} trailing bytes after {message:?}", buffer.len());
-    let decoded: T = codec::decode(&frame).expect("the frame can be decoded");
+    let decoded: T = codec::decode(&frame, codec::VERSION).expect("the frame can be decoded");
     assert_eq!(decoded, *message);
 }

@@ -173,6 +173,9 @@ pub struct MapReport {
     pub cluster: String,
     /// Increases with each change. The upper 16 bits count the recoveries by hand.
     pub epoch: u64,
+    /// The version of the mesh protocol that every member speaks. It rises after the last of them
+    /// was upgraded; a node that does not speak it cannot join any more.
+    pub version: u8,
     /// Nodes that vote; a majority of them changes the map and grants leases.
     pub voters: usize,
     /// Those of them that are members: the others are lost, or have not been seen yet.

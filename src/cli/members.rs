@@ -48,8 +48,9 @@ fn write_report(out: &mut dyn Write, paint: Paint, report: &MembersReport) -> io
 }
 
 fn write_map(out: &mut dyn Write, paint: Paint, node: &str, map: &MapReport) -> io::Result<()> {
-    let MapReport { cluster, epoch, voters, voters_present, .. } = map;
-    writeln!(out, "cluster {cluster}, epoch {}, seen by {node}", Epoch(*epoch))?;
+    let MapReport { cluster, epoch, version, voters, voters_present, .. } = map;
+    let epoch = Epoch(*epoch);
+    writeln!(out, "cluster {cluster}, epoch {epoch}, protocol {version}, seen by {node}")?;
     let change = if map.voters_change { ", a change of voters is in progress" } else { "" };
     let leader = match &map.leader {
         Some(leader) if leader == node => "this node leads".to_owned(),

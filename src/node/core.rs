@@ -377,6 +377,7 @@ fn connect(
     let membership = Membership::new(
         membership_options(config, environment.disk.is_durable(), start, random),
         saved,
+        incarnation.clone(),
         environment.disk.clone(),
         mesh.clone(),
     );
@@ -514,6 +515,7 @@ async fn follow_map(joined: Joined, stop: CancellationToken) {
     loop {
         let map = maps.borrow_and_update().clone();
         joined.ownership_driver.map_changed(&map);
+        joined.mesh.require_version(map.version);
         for member in map.present() {
             joined.mesh.request_dial(member.addr);
         }

@@ -70,6 +70,7 @@ fn of(map: &ClusterMap, heard: &BTreeMap<MemberId, Span>) -> MapReport {
     MapReport {
         cluster: map.cluster.to_string(),
         epoch: map.epoch.0,
+        version: map.version,
         voters: voters.current.len(),
         voters_present: voters.current.iter().filter(is_present).count(),
         voters_change: voters.are_joint(),
@@ -90,6 +91,7 @@ fn votes(voters: &Voters, identity: &Identity) -> Votes {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_ownership::Versions;
     use tidegate_ownership::cluster_map::ClusterId;
     use tidegate_ownership::identity::{Generation, NodeId};
 
@@ -107,6 +109,7 @@ mod tests {
             generation: Generation(1),
             addr: ([127, 0, 0, 1], 7600).into(),
             zone: "z1".to_owned(),
+            versions: Versions::default(),
             state,
         }
     }

@@ -29,7 +29,9 @@ use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState, Voters};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
-use tidegate_ownership::{ClusterMap, Epoch, HandoffReply, Identity, MemberId, VoteGrant};
+use tidegate_ownership::{
+    ClusterMap, Epoch, HandoffReply, Identity, MemberId, Versions, VoteGrant,
+};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 const KEY: KeyHash = KeyHash { token: 0x0123_4567_89ab_cdef, tag: 0xfedc_ba98_7654_3210 };
@@ -128,14 +130,14 @@ proptest! {
 }
 
 fn read_as_anything(frame: &[u8]) {
-    if let Ok(message) = codec::decode::<Numbered<Call>>(frame) {
+    if let Ok(message) = codec::decode::<Numbered<Call>>(frame, VERSION) {
         body_of(&message);
     }
-    if let Ok(message) = codec::decode::<Numbered<Reply>>(frame) {
+    if let Ok(message) = codec::decode::<Numbered<Reply>>(frame, VERSION) {
         body_of(&message);
     }
-    let _ = codec::decode::<Hello>(frame);
-    let _ = codec::decode::<HelloReply>(frame);
+    let _ = codec::decode::<Hello>(frame, VERSION);
+    let _ = codec::decode::<HelloReply>(frame, VERSION);
 }
 
 /// The most memory that this process ever had mapped. A reservation that is not written to counts.
@@ -166,6 +168,7 @@ fn map() -> ClusterMap {
         generation: Generation(1_767_225_600_123),
         addr: ([10, 0, 0, 7], 7600).into(),
         zone: "a".into(),
+        versions: Versions { lowest: 4, highest: 5 },
         state,
     };
     ClusterMap {
@@ -183,6 +186,7 @@ fn map() -> ClusterMap {
         ],
         last_member: MemberId(300),
         regions: vec!["eu".into(), "us".into()],
+        version: 4,
     }
 }
 
@@ -216,7 +220,7 @@ fn hellos() -> Vec<(&'static str, Hello)> {
         birth: 0xfeed_f00d_dead_beef,
         generation: Generation(1_767_225_600_123),
         region: "eu".into(),
-        versions: (4, 5),
+        versions: Versions { lowest: 4, highest: 5 },
         advertise: ([10, 0, 0, 7], 7600).into(),
         secret: 0x0123_4567_89ab_cdef,
         clock: NOW,
@@ -241,7 +245,7 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("name", Refusal::Name(node("n1"))),
         ("secret", Refusal::Secret),
         ("generation", Refusal::Generation(Generation(9))),
-        ("version", Refusal::Version(4, 5)),
+        ("version", Refusal::Version(Versions { lowest: 4, highest: 5 })),
         ("own", Refusal::Own),
         ("malformed", Refusal::Malformed),
     ];
@@ -379,6 +383,7 @@ fn calls() -> Vec<(&'static str, Call)> {
                 generation: Generation(1_767_225_600_123),
                 addr: ([10, 0, 0, 7], 7600).into(),
                 zone: "a".into(),
+                versions: Versions { lowest: 4, highest: 5 },
             }),
         ),
         ("leave", Call::Leave { member: MemberId(3), is_empty: true }),
@@ -448,7 +453,7 @@ impl Golden {
         message: &T,
     ) {
         let mut bytes = BytesMut::new();
-        codec::encode(message, &mut bytes).expect("fits a frame");
+        codec::encode(message, VERSION, &mut bytes).expect("fits a frame");
         let file = format!("{name}.hex");
         let released = fs::read_to_string(folder().join(&file)).unwrap_or_default();
         self.names.push(file.clone());
@@ -460,7 +465,7 @@ impl Golden {
         let mut buffer = BytesMut::from(&unhex(released.trim())[..]);
         let frame = codec::split(&mut buffer).expect("valid").expect("whole");
         assert!(buffer.is_empty() && frame.len() < FRAME_BYTES_MAX, "{file}");
-        assert_eq!(codec::decode::<T>(&frame).expect("decodes"), *message, "{file}");
+        assert_eq!(codec::decode::<T>(&frame, VERSION).expect("decodes"), *message, "{file}");
     }
 
     /// No file is left without its message.
@@ -481,7 +486,7 @@ fn folder() -> PathBuf {
 
 fn body_of<T: Serialize>(message: &T) -> Vec<u8> {
     let mut bytes = BytesMut::new();
-    codec::encode(message, &mut bytes).expect("what was read can be written");
+    codec::encode(message, VERSION, &mut bytes).expect("what was read can be written");
     bytes[4..].to_vec()
 }
 

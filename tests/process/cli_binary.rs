@@ -15,7 +15,7 @@ use tidegate::storage::map_file::MapFile;
 use tidegate_cluster::consensus::Saved;
 use tidegate_ownership::cluster_map::{ClusterId, Identity, MapMember, MapState, Voters};
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::{ClusterMap, Epoch, MemberId};
+use tidegate_ownership::{ClusterMap, Epoch, MemberId, Versions};
 
 use crate::TIDEGATE;
 
@@ -477,6 +477,7 @@ fn saved() -> Saved {
         generation: Generation(1),
         addr: ([127, 0, 0, 1], 7600).into(),
         zone: "a".to_owned(),
+        versions: Versions::default(),
         state: MapState::Up,
     };
     let map = ClusterMap {
@@ -486,6 +487,7 @@ fn saved() -> Saved {
         members: vec![member],
         last_member: MemberId(1),
         regions: Vec::new(),
+        version: 4,
     };
     Saved { node: NodeId::new("n1").unwrap(), birth: 1, map: Some(map), engine: None }
 }
@@ -523,6 +525,7 @@ fn members() -> MembersReport {
         map: Some(MapReport {
             cluster: "000102030405060708090a0b0c0d0e0f".to_owned(),
             epoch: (1 << 48) + 7,
+            version: 4,
             voters: 5,
             voters_present: 3,
             voters_change: true,

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::network::{self, Network};
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node};
 use tidegate_testkit::wait::until;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -146,23 +146,22 @@ fn two_processes_of_one_name_never_both_decide() {
             cluster.nodes[index].ready(3).await;
         }
         println!("the second process is ready {:?} after the cut", cut.elapsed());
+        let after_cut = |(_, answered): &(Instant, Instant)| *answered > cut + HELD_AT_THE_CUT;
         until("the keys of n3 are decided again", Duration::from_secs(30), async || {
-            for key in &keys {
-                if cluster.admitted(&[0], "quota", "watched", key, 1).await == 0 {
-                    return Err(format!("{key} is refused"));
-                }
+            let is_missing = |checks: &Vec<_>| !checks.iter().any(after_cut);
+            match by_others.lock().iter().position(is_missing) {
+                Some(index) => Err(format!("{} is refused", keys[index])),
+                None => Ok(()),
             }
-            Ok(())
         })
         .await;
         count_durable(&cluster, &[2, 0, 3], &durable, &mut counts).await;
         stop.cancel();
-        let (by_old, by_others) = (by_old.await.unwrap(), by_others.await.unwrap());
         for (index, key) in keys.iter().enumerate() {
+            let (by_old, by_others) = (by_old.lock(), by_others.lock());
             let last = by_old[index].iter().map(|(sent, _)| *sent).max().expect("it owned it");
-            let after_cut = |(_, answered): &&(Instant, Instant)| *answered > cut + HELD_AT_THE_CUT;
-            let next = by_others[index].iter().filter(after_cut).map(|(_, answered)| *answered);
-            let next = next.min().expect("the second process, or another node, decides it");
+            let next = by_others[index].iter().filter(|check| after_cut(check));
+            let next = next.map(|(_, answered)| *answered).min().expect("it was seen above");
             println!(
                 "{key}: last by the first process {:?} after the cut, then by others after {:?}",
                 last.duration_since(cut),
@@ -250,25 +249,26 @@ async fn count_durable(
 /// When each admitted check was sent and answered, by key.
 type Admitted = Vec<Vec<(Instant, Instant)>>;
 
-/// Checks all keys in turn, through one node, until `stop`.
-fn watch(listener: SocketAddr, keys: &[String], stop: &CancellationToken) -> JoinHandle<Admitted> {
+/// Checks all keys in turn, through one node, until `stop`. Returns what was admitted so far.
+fn watch(listener: SocketAddr, keys: &[String], stop: &CancellationToken) -> Arc<Mutex<Admitted>> {
     let (keys, stop): (Arc<[String]>, _) = (keys.into(), stop.clone());
+    let admitted = Arc::new(Mutex::new(vec![Vec::new(); keys.len()]));
+    let seen = admitted.clone();
     tokio::spawn(async move {
         let http = Http::new();
-        let mut admitted = vec![Vec::new(); keys.len()];
         while !stop.is_cancelled() {
-            for (key, admitted) in keys.iter().zip(&mut admitted) {
+            for (index, key) in keys.iter().enumerate() {
                 let sent = Instant::now();
                 // It may not listen yet, or not any more.
                 let reply = http.check(listener, &check_body("quota", "watched", key)).await;
                 if reply.is_ok_and(|reply| reply.status == 200) {
-                    admitted.push((sent, Instant::now()));
+                    admitted.lock()[index].push((sent, Instant::now()));
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         }
-        admitted
-    })
+    });
+    seen
 }
 
 /// Cuts n3 off from n1 and n2.

@@ -13,6 +13,9 @@ use serde::de::DeserializeOwned;
 /// The most bytes of a value.
 pub const BYTES_MAX: usize = 1024 * 1024;
 
+/// The version of every record: what is kept on a disk or in the log of the consensus engine.
+const RECORD_VERSION: u8 = 1;
+
 /// Why bytes are not a value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,6 +23,8 @@ pub enum Error {
     /// They are not a value of the expected type.
     #[error("{0}")]
     Malformed(String),
+    #[error("record of version {0}, expected {RECORD_VERSION}; a newer tidegate wrote it")]
+    Version(u8),
     /// The value ends before they do.
     #[error("{0} bytes follow the value")]
     Trailing(usize),
@@ -42,6 +47,28 @@ pub fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
         bytes.clear();
     }
     bytes
+}
+
+/// `value` as bytes that a later release can still tell apart: a version and the value.
+pub fn to_record<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut record = vec![RECORD_VERSION];
+    if write(value, &mut record).is_err() {
+        record.clear();
+    }
+    record
+}
+
+/// The value that [`to_record`] encoded.
+///
+/// # Errors
+///
+/// Any [`Error`].
+pub fn from_record<T: DeserializeOwned>(record: &[u8]) -> Result<T, Error> {
+    match record.split_first() {
+        Some((&RECORD_VERSION, value)) => from_bytes(value),
+        Some((version, _)) => Err(Error::Version(*version)),
+        None => Err(Error::Malformed("it is empty".to_owned())),
+    }
 }
 
 /// The value that [`to_bytes`] encoded.

@@ -1,14 +1,18 @@
 //! This node's id and generation.
 //!
 //! The generation is bumped while the node runs when a peer has seen a higher one: the clock was
-//! set back between two starts of the node. If peers keep reporting higher generations, another
-//! node runs under the same id, and the two would bump their generations forever. After
-//! [`BUMPS_MAX`] bumps the node reports a duplicate id, and the operator has to resolve it.
+//! set back between two starts of the node.
+//!
+//! Of two processes that run under one id, one ends. The cluster map says which: a process that was
+//! a member and finds another run of its id in a newer map ([`Incarnation::displaced_by`]). Where
+//! no map tells them apart they bump their generations in turn, and one that has done so more than
+//! [`BUMPS_MAX`] times ends.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::cluster_map::MapMember;
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -63,6 +67,15 @@ impl Incarnation {
     /// Raises the generation by one, so that peers discard what they hold of the current one.
     pub fn renew(&self) {
         self.generation.send_modify(|own| own.0 = own.0.saturating_add(1));
+    }
+
+    /// The cluster map has admitted another run of this node.
+    pub fn displaced_by(&self, member: &MapMember) {
+        tracing::error!(
+            node = %self.node, member = member.id.0, addr = %member.addr,
+            "another process runs under this node's id and has taken its place in the cluster map"
+        );
+        self.duplicate_id.cancel();
     }
 
     /// Notifies when the generation changes.

@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 use crate::consensus::disk::{Disk, Saved};
 use crate::consensus::engine::{Engine, Message, Output, TICK_MS, number};
 use crate::consensus::founding::{Founders, accepts, first_map, voters_to_found};
+use crate::incarnation::Incarnation;
+use crate::mesh::codec::VERSIONS;
 use crate::mesh::wire::{Call, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
 
@@ -47,6 +49,7 @@ pub struct Options {
 pub struct Membership {
     options: Options,
     me: Identity,
+    incarnation: Arc<Incarnation>,
     disk: Arc<dyn Disk>,
     mesh: Arc<Mesh>,
     start: Instant,
@@ -79,6 +82,8 @@ struct State {
     may_found_since: Option<Monotonic>,
     /// This node may become a member: it has compared its clock.
     may_join: bool,
+    /// This run of this node has been a member.
+    was_admitted: bool,
     /// It is about to leave; true once it holds nothing any more.
     is_leaving: Option<bool>,
     /// Clusters of peers that are not this node's, as they were logged.
@@ -135,7 +140,13 @@ const FOREIGN_MAX: usize = 16;
 
 impl Membership {
     /// The node of `saved`. Nothing is sent until [`Membership::run`].
-    pub fn new(options: Options, saved: Saved, disk: Arc<dyn Disk>, mesh: Arc<Mesh>) -> Arc<Self> {
+    pub fn new(
+        options: Options,
+        saved: Saved,
+        incarnation: Arc<Incarnation>,
+        disk: Arc<dyn Disk>,
+        mesh: Arc<Mesh>,
+    ) -> Arc<Self> {
         let me = saved.identity();
         let seed = seed(&options);
         let engine = saved.engine.as_ref().map(|record| Engine::restart(&me, record, seed));
@@ -157,12 +168,14 @@ impl Membership {
             misses: 0,
             may_found_since: None,
             may_join: false,
+            was_admitted: false,
             is_leaving: None,
             foreign: BTreeSet::new(),
         };
         let map = watch::channel(Arc::new(saved.map.unwrap_or_default())).0;
         let (start, wake) = (Instant::now(), Notify::new());
-        Arc::new(Self { options, me, disk, mesh, start, state: Mutex::new(state), map, wake })
+        let state = Mutex::new(state);
+        Arc::new(Self { options, me, incarnation, disk, mesh, start, state, map, wake })
     }
 
     // === inputs ===
@@ -455,6 +468,11 @@ impl Membership {
                 state.incoming = None;
             }
             state.founding = None;
+            state.was_admitted |= self.is_in(&map);
+            let other = map.get(&self.me.node).filter(|member| member.state != MapState::Down);
+            if let Some(other) = other.filter(|_| state.was_admitted && !self.is_in(&map)) {
+                self.incarnation.displaced_by(other);
+            }
             state.engine.as_ref().is_some_and(Engine::is_leader)
         };
         let is_new = self.map.send_if_modified(|own| {
@@ -564,9 +582,10 @@ impl Membership {
         let request = JoinRequest {
             identity: self.me.clone(),
             start: self.options.start,
-            generation: self.mesh.generation(),
+            generation: self.incarnation.generation(),
             addr: self.mesh.advertise,
             zone: self.options.zone.clone(),
+            versions: VERSIONS,
         };
         if state.engine.as_ref().is_some_and(Engine::is_leader) {
             state.autopilot.join_requested(request);

@@ -36,6 +36,7 @@ use crate::cluster_map::{
 };
 use crate::grants::hold;
 use crate::identity::{Generation, NodeId};
+use crate::versions::Versions;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -62,6 +63,7 @@ pub struct JoinRequest {
     pub generation: Generation,
     pub addr: SocketAddr,
     pub zone: String,
+    pub versions: Versions,
 }
 
 /// What a member tells the leader about others; part of its pings.
@@ -172,6 +174,7 @@ impl Autopilot {
         self.evict_unsettled(now, &mut next);
         self.drain_and_remove(now, &mut next);
         self.change_voters(now, map, &mut next, reported);
+        raise_version(&mut next);
         if next == *map {
             return None;
         }
@@ -216,17 +219,19 @@ impl Autopilot {
         self.joins.retain(|_, request| !is_member(request));
     }
 
-    /// Every node that asked becomes a member; an earlier one of its name is not any more.
+    /// Every node that asked becomes a member, unless it is too old; an earlier one of its name is
+    /// not any more.
     fn admit(&mut self, next: &mut ClusterMap) {
         for (node, request) in std::mem::take(&mut self.joins) {
             let at = next.members.binary_search_by(|member| member.identity.node.cmp(&node));
-            if at.is_err() && next.members.len() >= MAP_MEMBERS_MAX {
+            let is_full = at.is_err() && next.members.len() >= MAP_MEMBERS_MAX;
+            if is_full || request.versions.highest < next.version {
                 continue;
             }
             next.last_member.0 = next.last_member.0.saturating_add(1);
-            let JoinRequest { identity, start, generation, addr, zone } = request;
+            let JoinRequest { identity, start, generation, addr, zone, versions } = request;
             let (id, state) = (next.last_member, MapState::Up);
-            let member = MapMember { id, identity, start, generation, addr, zone, state };
+            let member = MapMember { id, identity, start, generation, addr, zone, versions, state };
             match at {
                 Ok(at) => next.members[at] = member,
                 Err(at) => next.members.insert(at, member),
@@ -397,6 +402,12 @@ impl Autopilot {
     }
 }
 
+/// Once every member speaks a newer version.
+fn raise_version(next: &mut ClusterMap) {
+    let highest = next.members.iter().map(|member| member.versions.highest).min();
+    next.version = highest.unwrap_or_default().max(next.version);
+}
+
 /// Whether `voter` is a member, under the birth by which it votes.
 fn is_present(map: &ClusterMap, voter: &Identity) -> bool {
     map.present().any(|member| member.identity == *voter)
@@ -451,6 +462,8 @@ mod tests {
         map: ClusterMap,
         /// Nodes that no voter hears.
         dead: BTreeSet<NodeId>,
+        /// Of nodes that join.
+        versions: Versions,
         now: u64,
     }
 
@@ -465,7 +478,8 @@ mod tests {
                 ..ClusterMap::default()
             };
             let (autopilot, dead) = (Autopilot::new(settings), BTreeSet::new());
-            let mut fixture = Self { autopilot, map, dead, now: 1_000 };
+            let versions = Versions { lowest: 4, highest: 4 };
+            let mut fixture = Self { autopilot, map, dead, now: 1_000, versions };
             for name in founders {
                 fixture.join(name, 1);
             }
@@ -481,6 +495,7 @@ mod tests {
                 generation: Generation(birth),
                 addr: ([127, 0, 0, 1], 7000).into(),
                 zone: String::new(),
+                versions: self.versions,
             });
         }
 
@@ -696,6 +711,34 @@ mod tests {
         let at = ms(three.now + 10_000);
         let next = three.autopilot.next(at, &three.map, |_| Epoch(1)).expect("an eviction");
         assert!(!next.has(d) && next.present().count() == 3);
+    }
+
+    /// While the members are upgraded one by one the old version stays in force, also when one of
+    /// them comes back with it; after the last none can go back.
+    #[test]
+    fn a_newer_version_is_in_force_once_every_member_speaks_it() {
+        let mut cluster = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        assert_eq!(cluster.map.version, 4);
+        let (old, new) = (Versions { lowest: 4, highest: 4 }, Versions { lowest: 4, highest: 5 });
+        for (name, versions, start, in_force) in [
+            ("a", new, 2, 4),
+            ("b", new, 2, 4),
+            ("a", old, 3, 4),
+            ("c", new, 2, 4),
+            ("a", new, 4, 5),
+        ] {
+            cluster.versions = versions;
+            cluster.join(name, start);
+            cluster.run(SECOND);
+            assert_eq!(cluster.map.version, in_force, "{name} runs {versions}");
+        }
+        cluster.versions = old;
+        cluster.join("b", 3);
+        cluster.join("d", 1);
+        cluster.run(SECOND);
+        assert_eq!(cluster.map.version, 5);
+        assert_eq!(cluster.map.get(&node("b")).map(|member| member.start), Some(2));
+        assert_eq!(cluster.map.get(&node("d")), None);
     }
 
     #[test]

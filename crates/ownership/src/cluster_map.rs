@@ -23,6 +23,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{Generation, NodeId};
+use crate::versions::Versions;
 
 /// The version of a cluster map; the first map of a cluster has epoch 1.
 ///
@@ -78,6 +79,8 @@ pub struct MapMember {
     pub addr: SocketAddr,
     /// Replicas and voters are placed in different zones where there are some.
     pub zone: String,
+    /// The versions of the wire format that it speaks.
+    pub versions: Versions,
     pub state: MapState,
 }
 
@@ -104,6 +107,10 @@ pub struct ClusterMap {
     pub last_member: MemberId,
     /// The regions that own global keys, sorted; the same in every region.
     pub regions: Vec<String>,
+    /// The version of the wire format that every member speaks, evicted ones included until they
+    /// are forgotten. What came with a newer one is not used yet. It never falls: a node that does
+    /// not speak it cannot become a member any more.
+    pub version: u8,
 }
 
 /// The most members of a region, evicted ones that are not forgotten included. At the bound a node

@@ -86,6 +86,7 @@ mod tests {
     use super::*;
     use crate::cluster_map::{Identity, MapMember, MapState};
     use crate::identity::{Generation, NodeId};
+    use crate::versions::Versions;
 
     const LEASE: Span = Span::from_millis(600);
 
@@ -104,6 +105,7 @@ mod tests {
             generation: Generation(1),
             addr: ([127, 0, 0, 1], 7000).into(),
             zone: String::new(),
+            versions: Versions::default(),
             state: *state,
         };
         ClusterMap {

@@ -54,9 +54,11 @@ pub mod ring;
 mod ring_members;
 mod ring_ownership;
 pub mod route;
+pub mod versions;
 
 pub use cluster_map::{ClusterMap, Epoch, Identity, MemberId};
 pub use lease::{QuorumRule, VoteGrant};
 pub use ring_members::RingMembers;
 pub use ring_ownership::{HandoffReply, RingOwnership, TransferStep};
 pub use tidegate_limiter::units::Monotonic;
+pub use versions::Versions;

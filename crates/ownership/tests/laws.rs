@@ -11,7 +11,7 @@ use tidegate_ownership::lease::Lease;
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
     ClusterMap, Epoch, HandoffReply, Identity, MemberId, Monotonic, QuorumRule, RingMembers,
-    RingOwnership, TransferStep,
+    RingOwnership, TransferStep, Versions,
 };
 
 const LEASE: Span = Span::from_millis(400);
@@ -42,6 +42,7 @@ fn map(epoch: u64, members: &[&str], current: &[&str], replaced: &[&str]) -> Clu
         generation: Generation(1),
         addr: ([127, 0, 0, 1], 1).into(),
         zone: String::new(),
+        versions: Versions::default(),
         state: MapState::Up,
     };
     ClusterMap {

@@ -67,7 +67,7 @@ impl RawPeer {
             birth: 1,
             generation: Generation(5),
             region: "eu".into(),
-            versions: (codec::VERSION_MIN, codec::VERSION),
+            versions: codec::VERSIONS,
             advertise: self.addr(),
             secret,
             clock: Timestamp::EPOCH,
@@ -92,12 +92,12 @@ pub async fn send_hello(connection: &Connection, hello: &Hello) -> Option<HelloR
 
 pub fn frame<T: Serialize>(message: &T) -> Vec<u8> {
     let mut bytes = BytesMut::new();
-    codec::encode(message, &mut bytes).expect("fits a frame");
+    codec::encode(message, codec::VERSION, &mut bytes).expect("fits a frame");
     bytes.to_vec()
 }
 
 pub fn unframe<T: DeserializeOwned>(bytes: &[u8]) -> T {
     let mut buffer = BytesMut::from(bytes);
     let frame = codec::split(&mut buffer).expect("a frame").expect("a whole frame");
-    codec::decode(&frame).expect("a message")
+    codec::decode(&frame, codec::VERSION).expect("a message")
 }

@@ -260,7 +260,8 @@ impl OwnerByHand {
         while let Ok(Some(chunk)) = recv.read_chunk(64 * 1024, true).await {
             buffer.extend_from_slice(&chunk.bytes);
             while let Some(whole) = codec::split(&mut buffer).unwrap() {
-                let Numbered { id, body } = codec::decode::<Numbered<Call>>(&whole).unwrap();
+                let Numbered { id, body } =
+                    codec::decode::<Numbered<Call>>(&whole, codec::VERSION).unwrap();
                 let reply = match (body, answer) {
                     (Call::Check(check), answer) => {
                         self.received.lock().push(check);

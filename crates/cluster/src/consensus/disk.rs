@@ -85,7 +85,7 @@ impl Saved {
     pub async fn load(disk: &dyn Disk, node: &NodeId) -> Result<Option<Self>, Error> {
         let Some(bytes) = disk.load().await? else { return Ok(None) };
         let saved: Self =
-            encoding::from_bytes(&bytes).map_err(|error| Error::Unreadable(error.to_string()))?;
+            encoding::from_record(&bytes).map_err(|error| Error::Unreadable(error.to_string()))?;
         if saved.node != *node {
             return Err(Error::OtherNode(saved.node));
         }
@@ -96,7 +96,7 @@ impl Saved {
     ///
     /// As [`Disk::save`].
     pub async fn save(&self, disk: &dyn Disk) -> io::Result<()> {
-        disk.save(encoding::to_bytes(self)).await
+        disk.save(encoding::to_record(self)).await
     }
 
     /// Makes this node the only voter of its cluster, after a majority of the voters was lost for

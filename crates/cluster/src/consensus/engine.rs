@@ -135,7 +135,7 @@ impl Engine {
             index: 1,
             term: 1,
             voters: map.voters.current.iter().map(number).collect(),
-            map: encoding::to_bytes(map),
+            map: encoding::to_record(map),
             ..LogSnapshot::default()
         };
         let record = Record {
@@ -230,7 +230,8 @@ impl Engine {
     /// Proposes the map after the newest committed one. Returns false when this engine does not
     /// lead or another proposal is in progress.
     pub fn propose(&mut self, map: &ClusterMap) -> bool {
-        self.is_ready_to_propose() && self.node.propose(Vec::new(), encoding::to_bytes(map)).is_ok()
+        self.is_ready_to_propose()
+            && self.node.propose(Vec::new(), encoding::to_record(map)).is_ok()
     }
 
     /// Makes these the voters of the engine, through a joint configuration. To be repeated until
@@ -272,7 +273,7 @@ impl Engine {
             if !ready.snapshot().is_empty() {
                 log.snapshot = ready.snapshot().clone();
                 log.entries.clear();
-                self.output.committed = encoding::from_bytes(&log.snapshot.data).ok();
+                self.output.committed = encoding::from_record(&log.snapshot.data).ok();
             }
             log.append(ready.entries());
             if let Some(hard_state) = ready.hs() {
@@ -322,7 +323,7 @@ impl Engine {
 
     /// The map at which the log was cut: the newest committed one, or the first.
     pub fn snapshot_map(&self) -> Option<ClusterMap> {
-        encoding::from_bytes(&self.node.store().snapshot.data).ok()
+        encoding::from_record(&self.node.store().snapshot.data).ok()
     }
 
     /// Whether it has taken no part in any election or change yet.
@@ -364,7 +365,7 @@ impl Engine {
                 EntryType::EntryConfChange => {}
                 EntryType::EntryNormal if entry.data.is_empty() => {}
                 EntryType::EntryNormal => {
-                    self.output.committed = encoding::from_bytes(&entry.data).ok();
+                    self.output.committed = encoding::from_record(&entry.data).ok();
                     map = Some(entry.data);
                 }
             }

@@ -5,7 +5,7 @@
 //!
 //! | configuration | founds | voters |
 //! |---|---|---|
-//! | `cluster.founders = [names]` | the first voter, with a majority of them | the first 1, 3, 5 or 7 |
+//! | `cluster.founders = [names]` | the first voter, with a majority | the first 1, 3, 5 or 7 |
 //! | `cluster.bootstrap_expect = n` | the first of `n` nodes | the first 1, 3, 5 or 7 of them |
 //! | `tidegate bootstrap` | the node that is told to | that node |
 //!

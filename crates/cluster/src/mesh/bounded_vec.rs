@@ -54,7 +54,7 @@ where
 mod tests {
     use bytes::BytesMut;
 
-    use super::super::codec;
+    use super::super::codec::{self, VERSION};
     use super::*;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -65,9 +65,9 @@ mod tests {
 
     fn round_trip(len: usize) -> Result<Message, codec::Error> {
         let mut bytes = BytesMut::new();
-        codec::encode(&Message { items: SmallVec::from_elem(7, len) }, &mut bytes)?;
+        codec::encode(&Message { items: SmallVec::from_elem(7, len) }, VERSION, &mut bytes)?;
         let frame = codec::split(&mut bytes)?.expect("a whole frame");
-        codec::decode(&frame)
+        codec::decode(&frame, VERSION)
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_claim_of_a_huge_list_reserves_nothing() {
-        let claims_2_to_the_60 = [codec::VERSION, 253, 0, 0, 0, 0, 0, 0, 0, 16, 1];
-        assert!(codec::decode::<Message>(&claims_2_to_the_60).is_err());
+        let claims_2_to_the_60 = [VERSION, 253, 0, 0, 0, 0, 0, 0, 0, 16, 1];
+        assert!(codec::decode::<Message>(&claims_2_to_the_60, VERSION).is_err());
     }
 }

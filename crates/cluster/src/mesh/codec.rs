@@ -7,20 +7,27 @@
 //! +-----------------+-----------+------------------------+
 //! ```
 //!
-//! The body is what [`encoding`](crate::encoding) makes of a message.
+//! The body is what [`encoding`](crate::encoding) makes of a message. The hello settles the version
+//! of all later frames of a connection ([`Versions::agreed`]); another one is an error.
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tidegate_ownership::Versions;
 
 use crate::encoding;
 
-/// The version of every frame. A peer with another version is refused in the hello, so later frames
-/// of another version are errors.
-pub const VERSION: u8 = 4;
+/// The newest version that this node speaks. `tidegate_next_wire` is set for the test of upgrades
+/// only: a release that is one version ahead.
+pub const VERSION: u8 = if cfg!(tidegate_next_wire) { 5 } else { 4 };
 
-/// The oldest version that this node speaks.
-pub const VERSION_MIN: u8 = 4;
+/// The versions that this node speaks: its own and the one before. Version 4 is the first that
+/// others can follow, because its hello contains a range.
+pub const VERSIONS: Versions = Versions { lowest: 4, highest: VERSION };
+
+/// The version of the frames of every hello and its answer, whatever follows them: their layout
+/// never changes, so that nodes of all versions can tell each other what they speak.
+pub const HELLO_VERSION: u8 = 4;
 
 /// The largest frame, version and body. A larger one is rejected, and its stream is closed.
 pub const FRAME_BYTES_MAX: usize = encoding::BYTES_MAX;
@@ -36,8 +43,8 @@ pub enum Error {
     /// There is no version byte.
     #[error("frame is empty")]
     Empty,
-    #[error("frame version {0}, expected {VERSION}")]
-    Version(u8),
+    #[error("frame of version {0}, expected {1}")]
+    Version(u8, u8),
     /// The body is not a message of the expected type.
     #[error("frame body: {0}")]
     Body(String),
@@ -49,16 +56,16 @@ pub enum Error {
     Trailing(usize),
 }
 
-/// Appends `message` to `out` as one frame. On an error `out` is unchanged.
+/// Appends `message` to `out` as one frame of `version`. On an error `out` is unchanged.
 ///
 /// # Errors
 ///
 /// [`Error::TooLarge`] beyond [`FRAME_BYTES_MAX`], [`Error::Body`] when `message` cannot be
 /// serialised.
-pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), Error> {
+pub fn encode<T: Serialize>(message: &T, version: u8, out: &mut BytesMut) -> Result<(), Error> {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH_BYTES]);
-    out.extend_from_slice(&[VERSION]);
+    out.extend_from_slice(&[version]);
     let mut writer = bytes::BufMut::writer(&mut *out);
     let written = encoding::write(message, &mut writer);
     let length = out.len() - start - LENGTH_BYTES;
@@ -93,19 +100,19 @@ pub fn split(buffer: &mut BytesMut) -> Result<Option<Bytes>, Error> {
     Ok(Some(buffer.split_to(length).freeze()))
 }
 
-/// Decodes the message in a frame that [`split`] returned.
+/// Decodes the message in a frame of `expected` that [`split`] returned.
 ///
 /// # Errors
 ///
 /// Any [`Error`] but [`Error::TooLarge`] and [`Error::Truncated`].
-pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, Error> {
+pub fn decode<T: DeserializeOwned>(frame: &[u8], expected: u8) -> Result<T, Error> {
     let (&version, body) = frame.split_first().ok_or(Error::Empty)?;
-    if version != VERSION {
-        return Err(Error::Version(version));
+    if version != expected {
+        return Err(Error::Version(version, expected));
     }
     encoding::from_bytes(body).map_err(|error| match error {
-        encoding::Error::Malformed(problem) => Error::Body(problem),
         encoding::Error::Trailing(bytes) => Error::Trailing(bytes),
+        other => Error::Body(other.to_string()),
     })
 }
 
@@ -117,7 +124,7 @@ mod tests {
 
     fn frame(message: &(u64, Vec<u8>)) -> BytesMut {
         let mut out = BytesMut::new();
-        encode(message, &mut out).expect("a small message encodes");
+        encode(message, VERSION, &mut out).expect("a small message encodes");
         out
     }
 
@@ -130,7 +137,7 @@ mod tests {
             buffer.extend_from_slice(&[*byte]);
         }
         let body = split(&mut buffer).expect("valid").expect("whole");
-        assert_eq!(decode::<(u64, Vec<u8>)>(&body).expect("valid"), (7, vec![1, 2, 3]));
+        assert_eq!(decode::<(u64, Vec<u8>)>(&body, VERSION).expect("valid"), (7, vec![1, 2, 3]));
         assert!(buffer.is_empty());
     }
 
@@ -143,26 +150,29 @@ mod tests {
     #[test]
     fn a_short_frame_that_claims_a_long_vector_is_an_error() {
         let claims_2_to_the_60 = [VERSION, 0, 253, 0, 0, 0, 0, 0, 0, 0, 16];
-        assert!(matches!(decode::<(u64, Vec<u8>)>(&claims_2_to_the_60), Err(Error::Body(_))));
+        assert!(matches!(
+            decode::<(u64, Vec<u8>)>(&claims_2_to_the_60, VERSION),
+            Err(Error::Body(_))
+        ));
     }
 
     #[test]
     fn trailing_bytes_and_other_versions_are_rejected() {
         let mut body = frame(&(7, vec![]))[LENGTH_BYTES..].to_vec();
         body.push(0);
-        assert!(matches!(decode::<(u64, Vec<u8>)>(&body), Err(Error::Trailing(1))));
+        assert!(matches!(decode::<(u64, Vec<u8>)>(&body, VERSION), Err(Error::Trailing(1))));
         body.pop();
         body[0] = VERSION + 1;
-        let newer = decode::<(u64, Vec<u8>)>(&body);
-        assert!(matches!(newer, Err(Error::Version(version)) if version == VERSION + 1));
-        assert!(matches!(decode::<(u64, Vec<u8>)>(&[]), Err(Error::Empty)));
+        let newer = decode::<(u64, Vec<u8>)>(&body, VERSION);
+        assert!(matches!(newer, Err(Error::Version(version, VERSION)) if version == VERSION + 1));
+        assert!(matches!(decode::<(u64, Vec<u8>)>(&[], VERSION), Err(Error::Empty)));
     }
 
     #[test]
     fn a_message_too_large_leaves_the_buffer_unchanged() {
         let mut out = frame(&(1, vec![]));
         let before = out.clone();
-        assert!(encode(&(1u64, vec![0u8; FRAME_BYTES_MAX + 1]), &mut out).is_err());
+        assert!(encode(&(1u64, vec![0u8; FRAME_BYTES_MAX + 1]), VERSION, &mut out).is_err());
         assert_eq!(out, before);
     }
 
@@ -173,14 +183,14 @@ mod tests {
             let message = (id, bytes);
             let mut out = frame(&message);
             let body = split(&mut out).expect("valid").expect("whole");
-            prop_assert_eq!(decode::<(u64, Vec<u8>)>(&body).expect("valid"), message);
+            prop_assert_eq!(decode::<(u64, Vec<u8>)>(&body, VERSION).expect("valid"), message);
         }
 
         #[test]
         fn random_bytes_never_panic(bytes: Vec<u8>) {
             let mut buffer = BytesMut::from(&bytes[..]);
             while let Ok(Some(body)) = split(&mut buffer) {
-                let _ = decode::<(u64, Vec<u8>)>(&body);
+                let _ = decode::<(u64, Vec<u8>)>(&body, VERSION);
             }
         }
     }

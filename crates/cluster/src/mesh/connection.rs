@@ -69,10 +69,11 @@ pub(super) async fn run(
     let streams = peer.streams.iter().cloned().zip(queues);
     for ((stream, queue), priority) in streams.zip(PRIORITIES) {
         let (connection, last_seen) = (peer.connection.clone(), peer.last_seen.clone());
+        let version = peer.version;
         tasks.spawn(async move {
             if let Ok((send, recv)) = connection.open_bi().await {
                 let _ = send.set_priority(priority);
-                stream.run(queue, (send, recv), last_seen).await;
+                stream.run(queue, (send, recv), last_seen, version).await;
             }
             // With a stream less the peer would seem reachable and miss some of the calls. A new
             // connection has all streams.
@@ -144,7 +145,7 @@ async fn serve(
                 Ok(None) if !calls.is_empty() => Err(codec::Error::Truncated(calls.len())),
                 Ok(None) | Err(_) => return,
             },
-            Some(reply) = deferred.next() => codec::encode(&reply, &mut replies),
+            Some(reply) = deferred.next() => codec::encode(&reply, peer.version, &mut replies),
         };
         if let Err(error) = served {
             tracing::warn!(peer = %peer.id, %error, "malformed frame; closed the stream");
@@ -168,7 +169,7 @@ fn handle_whole_frames(
     deferred: &mut DeferredReplies,
 ) -> Result<(), codec::Error> {
     while let Some(frame) = codec::split(calls)? {
-        let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame)?;
+        let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame, peer.version)?;
         let reply = match service.handle_call(peer, body) {
             ServiceReply::Ready(reply) => reply,
             ServiceReply::Deferred(_) if deferred.len() >= DEFERRED_MAX => Reply::Unconfirmed,
@@ -180,7 +181,7 @@ fn handle_whole_frames(
             }
         };
         if id != 0 {
-            codec::encode(&Numbered { id, body: reply }, replies)?;
+            codec::encode(&Numbered { id, body: reply }, peer.version, replies)?;
         }
     }
     Ok(())

@@ -3,10 +3,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn::{Connection, Endpoint, Incoming};
+use tidegate_ownership::Versions;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -53,6 +54,8 @@ pub struct Mesh {
     clock: Arc<dyn Clock>,
     registry: Registry,
     dial_requests: mpsc::Sender<SocketAddr>,
+    /// The version of the wire format that the cluster requires; 0 while it is not known.
+    required_version: AtomicU8,
     pub counters: Counters,
 }
 
@@ -139,6 +142,7 @@ impl Mesh {
             endpoint,
             clock: environment.clock.clone(),
             dial_requests,
+            required_version: AtomicU8::new(0),
             counters: Counters::default(),
         };
         Ok((Arc::new(mesh), Tasks(requested)))
@@ -235,6 +239,16 @@ impl Mesh {
     /// This node's generation.
     pub fn generation(&self) -> Generation {
         self.options.incarnation.generation()
+    }
+
+    /// From now on peers that do not speak `version` are refused: the cluster map requires it
+    /// ([`ClusterMap::version`](tidegate_ownership::ClusterMap::version)).
+    pub fn require_version(&self, version: u8) {
+        self.required_version.store(version, Ordering::Relaxed);
+    }
+
+    fn lowest_version(&self) -> u8 {
+        codec::VERSIONS.lowest.max(self.required_version.load(Ordering::Relaxed))
     }
 
     /// The established connection to a node.
@@ -435,7 +449,7 @@ impl Mesh {
             birth: options.birth,
             generation: options.incarnation.generation(),
             region: options.region.clone(),
-            versions: (codec::VERSION_MIN, codec::VERSION),
+            versions: Versions { lowest: self.lowest_version(), ..codec::VERSIONS },
             advertise: self.advertise,
             secret: options.secret,
             clock: self.clock.system(),

@@ -11,7 +11,7 @@ use quinn::{Connection, RecvStream};
 use rustls::pki_types::CertificateDer;
 use tidegate_ownership::identity::{Generation, NodeId};
 
-use super::codec;
+use super::codec::{self, HELLO_VERSION};
 use super::wire::{Hello, HelloReply, Refusal};
 use crate::pki;
 
@@ -118,9 +118,8 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if hello.cluster != own.cluster {
         return Err(Refusal::Cluster(own.cluster.clone()));
     }
-    let (lowest, highest) = own.versions;
-    if hello.versions.0 > highest || hello.versions.1 < lowest {
-        return Err(Refusal::Version(lowest, highest));
+    if own.versions.agreed(hello.versions).is_none() {
+        return Err(Refusal::Version(own.versions));
     }
     if hello.secret != own.secret {
         return Err(Refusal::Secret);
@@ -149,12 +148,17 @@ async fn read<T: serde::de::DeserializeOwned>(recv: &mut RecvStream) -> Result<T
     let mut buffer = BytesMut::from(&bytes[..]);
     let frame = codec::split(&mut buffer).ok().flatten().filter(|_| buffer.is_empty());
     let frame = frame.ok_or(Refusal::Malformed)?;
-    codec::decode(&frame).map_err(|_| Error::Refused(Refusal::Malformed))
+    codec::decode(&frame, HELLO_VERSION).map_err(|error| {
+        Error::Refused(match error {
+            codec::Error::Version(..) => Refusal::Version(codec::VERSIONS),
+            _ => Refusal::Malformed,
+        })
+    })
 }
 
 fn frame<T: serde::Serialize>(message: &T) -> Result<BytesMut, Error> {
     let mut bytes = BytesMut::new();
-    codec::encode(message, &mut bytes).map_err(broken)?;
+    codec::encode(message, HELLO_VERSION, &mut bytes).map_err(broken)?;
     Ok(bytes)
 }
 
@@ -165,8 +169,13 @@ fn broken(cause: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use tidegate_limiter::units::Timestamp;
+    use tidegate_ownership::Versions;
 
     use super::*;
+
+    fn speaks(lowest: u8, highest: u8) -> Versions {
+        Versions { lowest, highest }
+    }
 
     fn hello(node: &str) -> Hello {
         Hello {
@@ -175,7 +184,7 @@ mod tests {
             birth: 1,
             generation: Generation(5),
             region: "eu".into(),
-            versions: (4, 5),
+            versions: speaks(4, 5),
             advertise: ([127, 0, 0, 1], 1).into(),
             secret: 9,
             clock: Timestamp::EPOCH,
@@ -190,9 +199,9 @@ mod tests {
             (hello("b"), Ok(())),
             (Hello { cluster: "d".into(), ..hello("b") }, Err(Refusal::Cluster("c".into()))),
             (Hello { secret: 8, ..hello("b") }, Err(Refusal::Secret)),
-            (Hello { versions: (5, 9), ..hello("b") }, Ok(())),
-            (Hello { versions: (6, 9), ..hello("b") }, Err(Refusal::Version(4, 5))),
-            (Hello { versions: (1, 3), ..hello("b") }, Err(Refusal::Version(4, 5))),
+            (Hello { versions: speaks(5, 9), ..hello("b") }, Ok(())),
+            (Hello { versions: speaks(6, 9), ..hello("b") }, Err(Refusal::Version(speaks(4, 5)))),
+            (Hello { versions: speaks(1, 3), ..hello("b") }, Err(Refusal::Version(speaks(4, 5)))),
             (hello("a"), Err(Refusal::Own)),
             (
                 Hello { generation: Generation(4), ..hello("b") },

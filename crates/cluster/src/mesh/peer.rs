@@ -10,6 +10,7 @@ use tidegate_ownership::Identity;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tokio::sync::Notify;
 
+use super::codec;
 use super::rpc_stream::{CallQueue, LastSeen, RpcStream, StreamClass};
 use super::wire::Hello;
 
@@ -27,6 +28,8 @@ pub struct Peer {
     pub identity: Identity,
     pub generation: Generation,
     pub region: String,
+    /// The version of the wire format that both sides use.
+    pub version: u8,
     /// Its advertised mesh address.
     pub advertise: SocketAddr,
     /// The node that dialed this connection. Of two connections the one that the lower id dialed is
@@ -55,6 +58,7 @@ impl Peer {
             identity: Identity { node: hello.node.clone(), birth: hello.birth },
             generation: hello.generation,
             region: hello.region.clone(),
+            version: codec::VERSIONS.agreed(hello.versions).unwrap_or(codec::HELLO_VERSION),
             advertise: hello.advertise,
             dialer,
             connection,

@@ -150,17 +150,18 @@ impl RpcStream {
         queue: CallQueue,
         (send, recv): (SendStream, RecvStream),
         last_seen: LastSeen,
+        version: u8,
     ) {
         // On drop, so that it also happens when this task is aborted. The call queue is dropped
         // before or together with the guard, so no call is added afterwards.
         scopeguard::defer!(self.pending.lock().clear());
         tokio::select! {
-            () = self.write_calls(queue, send) => {}
-            () = self.read_replies(recv, last_seen) => {}
+            () = self.write_calls(queue, send, version) => {}
+            () = self.read_replies(recv, last_seen, version) => {}
         }
     }
 
-    async fn write_calls(&self, mut queue: CallQueue, mut stream: SendStream) {
+    async fn write_calls(&self, mut queue: CallQueue, mut stream: SendStream, version: u8) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut bytes = BytesMut::new();
         while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -174,7 +175,7 @@ impl RpcStream {
             }
             self.drop_cancelled(&mut batch);
             for call in batch.drain(..) {
-                if let Err(error) = codec::encode(&call, &mut bytes) {
+                if let Err(error) = codec::encode(&call, version, &mut bytes) {
                     tracing::error!(%error, "failed to encode a call; its caller will time out");
                 }
             }
@@ -192,21 +193,25 @@ impl RpcStream {
         batch.retain(|call| call.id == 0 || calls.contains_key(&call.id));
     }
 
-    async fn read_replies(&self, mut stream: RecvStream, last_seen: LastSeen) {
+    async fn read_replies(&self, mut stream: RecvStream, last_seen: LastSeen, version: u8) {
         let mut buffer = BytesMut::new();
         while let Ok(Some(chunk)) = stream.read_chunk(READ_BYTES_MAX, true).await {
             last_seen.touch();
             buffer.extend_from_slice(&chunk.bytes);
-            if let Err(error) = self.complete_whole_frames(&mut buffer) {
+            if let Err(error) = self.complete_whole_frames(&mut buffer, version) {
                 tracing::warn!(%error, "malformed reply; closed the connection");
                 break;
             }
         }
     }
 
-    fn complete_whole_frames(&self, buffer: &mut BytesMut) -> Result<(), codec::Error> {
+    fn complete_whole_frames(
+        &self,
+        buffer: &mut BytesMut,
+        version: u8,
+    ) -> Result<(), codec::Error> {
         while let Some(frame) = codec::split(buffer)? {
-            let Numbered { id, body } = codec::decode::<Numbered<Reply>>(&frame)?;
+            let Numbered { id, body } = codec::decode::<Numbered<Reply>>(&frame, version)?;
             // The reply to a call that was cancelled is dropped.
             if let Some(answer) = self.pending.lock().remove(&id) {
                 let _ = answer.send(body);
@@ -220,6 +225,7 @@ impl RpcStream {
 mod tests {
     use tidegate_limiter::units::Timestamp;
 
+    use super::super::codec::VERSION;
     use super::super::wire::PingStatus;
     use super::*;
 
@@ -256,9 +262,9 @@ mod tests {
                     .map(|call| call.expect("a call was sent").id);
                 for id in ids.into_iter().rev() {
                     let body = Reply::Differing(vec![u16::try_from(id).expect("small")]);
-                    codec::encode(&Numbered { id, body }, &mut replies).expect("encodes");
+                    codec::encode(&Numbered { id, body }, VERSION, &mut replies).expect("encodes");
                 }
-                stream.complete_whole_frames(&mut replies).expect("valid frames");
+                stream.complete_whole_frames(&mut replies, VERSION).expect("valid frames");
             });
         assert_eq!(first, Ok(Reply::Differing(vec![1])));
         assert_eq!(second, Ok(Reply::Differing(vec![2])));

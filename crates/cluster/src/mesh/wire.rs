@@ -14,7 +14,7 @@ use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{ClusterId, ClusterMap};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::Ranges;
-use tidegate_ownership::{Epoch, HandoffReply, MemberId, VoteGrant};
+use tidegate_ownership::{Epoch, HandoffReply, MemberId, Versions, VoteGrant};
 
 use super::bounded_vec;
 use crate::consensus;
@@ -58,8 +58,8 @@ pub struct Hello {
     pub birth: u64,
     pub generation: Generation,
     pub region: String,
-    /// The versions of the wire format that the sender speaks: the lowest and the highest.
-    pub versions: (u8, u8),
+    /// The versions of the wire format that the sender speaks, and its cluster still allows.
+    pub versions: Versions,
     /// The sender's mesh address, by which gossip identifies it.
     pub advertise: SocketAddr,
     /// Fingerprint of the sender's key secret; the secret itself is never sent.
@@ -97,10 +97,10 @@ pub enum Refusal {
     Generation(Generation),
     /// The versions that the refusing side speaks.
     #[error(
-        "it speaks versions {0} to {1} of the mesh protocol; upgrade one release at a time, see the \
-         page on upgrades"
+        "it speaks {0} of the mesh protocol; upgrade all nodes one release at a time, as \
+         docs/operations.md says under Upgrading"
     )]
-    Version(u8, u8),
+    Version(Versions),
     /// A node dialed itself, or two nodes have the same id.
     #[error("it has this node's own id; give every node its own node.id")]
     Own,

@@ -463,7 +463,7 @@ mod tests {
         while batch.add(counter(state)).is_ok() {}
         let len = batch.entries.len();
         let call = Numbered { id: u64::MAX, body: Call::States(batch.entries) };
-        codec::encode(&call, &mut BytesMut::new()).expect("fits a frame");
+        codec::encode(&call, codec::VERSION, &mut BytesMut::new()).expect("fits a frame");
         len
     }
 

@@ -100,7 +100,7 @@ mod tests {
                 assert!(batch.entries.len() <= SYNC_ENTRIES_MAX);
                 let sync = Sync { role: batch.role, urgent: true, entries: batch.entries };
                 let call = Numbered { id: u64::MAX, body: Call::Sync(sync) };
-                codec::encode(&call, &mut BytesMut::new()).expect("fits a frame");
+                codec::encode(&call, codec::VERSION, &mut BytesMut::new()).expect("fits a frame");
             }
             assert_eq!(sent, (0..keys).collect::<Vec<_>>());
         }

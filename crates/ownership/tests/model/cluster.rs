@@ -15,7 +15,7 @@ use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
     ClusterMap, Epoch, HandoffReply, Identity, MemberId, Monotonic, QuorumRule, RingMembers,
-    RingOwnership, TransferStep, VoteGrant,
+    RingOwnership, TransferStep, Versions, VoteGrant,
 };
 
 /// Ticks of true time for which a grant is valid on a clock of the right speed.
@@ -245,6 +245,7 @@ impl Cluster {
                     generation: Generation(node.start),
                     addr: ([127, 0, 0, 1], 1).into(),
                     zone: String::new(),
+                    versions: Versions::default(),
                     state: MapState::Up,
                 });
                 next.members.sort_by(|a, b| a.identity.node.cmp(&b.identity.node));

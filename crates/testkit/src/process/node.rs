@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use tidegate::admin::{OwnerReport, StatusReport};
+use tidegate::admin::report::MapReport;
+use tidegate::admin::{MembersReport, OwnerReport, StatusReport};
 
 use super::{ClusterOptions, Process};
 use crate::http_client::Http;
@@ -101,6 +102,11 @@ impl Node {
         fs::remove_dir_all(self.dir.join(DATA_DIR)).unwrap();
     }
 
+    /// Runs `program` from its next start on.
+    pub fn upgrade(&mut self, program: &'static str) {
+        self.program = program;
+    }
+
     /// One more `--set`, from its next start on.
     pub fn set(&mut self, pair: &str) {
         self.sets.push(pair.to_owned());
@@ -167,6 +173,14 @@ impl Node {
     /// `GET /status`.
     pub async fn status(&self) -> Result<StatusReport, String> {
         status(&self.client, self.admin).await
+    }
+
+    /// The cluster map by which it decides.
+    pub async fn map(&self) -> Result<MapReport, String> {
+        let reply = self.client.get(self.admin, "/members").await?;
+        let report: MembersReport = serde_json::from_str(&reply.body)
+            .map_err(|error| format!("{error}: {}", reply.body))?;
+        report.map.ok_or_else(|| "it knows no cluster".to_owned())
     }
 
     /// Waits until what it has counted until now is in the file of `storage.path`.

@@ -1,0 +1,89 @@
+//! A cluster under load that is upgraded node by node to a release whose protocol is one version
+//! ahead, and a node of the old release that comes too late.
+//!
+//! `scripts/check-long upgrade` builds that release: this one with `tidegate_next_wire`.
+
+use std::time::Duration;
+
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
+
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+const LIMIT: usize = 20;
+const RULES: &str = "
+domain: quota
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 20}, durability: replicated, on_unavailable: deny}
+";
+const OPTIONS: ClusterOptions<'_> = ClusterOptions {
+    nodes: THREE,
+    rules: RULES,
+    config: "",
+    sets: &["cluster.voters_from=auto", "cluster.deadline=1s"],
+    has_disks: true,
+    regions: &[],
+};
+const TIMEOUT: Duration = Duration::from_secs(30);
+const ALL: [usize; 3] = [0, 1, 2];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_upgraded_node_by_node() {
+    let next =
+        std::env::var("TIDEGATE_NEXT").expect("the next release: scripts/check-long upgrade");
+    let next: &'static str = next.leak();
+    let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let keys: Vec<String> = (0..6).map(|number| format!("user-{number}")).collect();
+    let mut counts = vec![0; keys.len()];
+    count(&cluster, &keys, 4, &mut counts).await;
+
+    for index in ALL {
+        // The old release still knows its way back in, as when an upgrade is rolled back.
+        let programs = if index == 2 { &[next][..] } else { &[next, TIDEGATE, next] };
+        for program in programs {
+            version(&cluster.nodes, 4).await;
+            restart(&mut cluster, index, program).await;
+            count(&cluster, &keys, 1, &mut counts).await;
+        }
+    }
+    version(&cluster.nodes, 5).await;
+    count(&cluster, &keys, LIMIT, &mut counts).await;
+    assert_eq!(counts, vec![LIMIT; keys.len()], "exact over all restarts");
+
+    let late = cluster.add("n4", "n4", OPTIONS);
+    late.start();
+    late.logged("it speaks version 5 of the mesh protocol", 1).await;
+    assert_eq!(late.is_ready().await, Ok(false));
+    restart(&mut cluster, 0, next).await;
+    version(&cluster.nodes[..3], 5).await;
+}
+
+async fn restart(cluster: &mut Cluster, index: usize, program: &'static str) {
+    let node = &mut cluster.nodes[index];
+    node.terminate();
+    assert_eq!(node.exit_code(TIMEOUT).await, Some(0));
+    node.upgrade(program);
+    node.start();
+    for node in &mut cluster.nodes[..3] {
+        node.ready(3).await;
+    }
+}
+
+/// Waits until every node has a map in which `version` is in force.
+async fn version(nodes: &[Node], version: u8) {
+    until(&format!("version {version} is in force"), TIMEOUT, async || {
+        for node in nodes {
+            let map = node.map().await?;
+            if map.version != version {
+                return Err(format!("{} has {}", node.id, map.version));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
+async fn count(cluster: &Cluster, keys: &[String], checks: usize, counts: &mut [usize]) {
+    for (key, count) in keys.iter().zip(counts.iter_mut()) {
+        *count += cluster.admitted(&ALL, "quota", "user", key, checks).await;
+    }
+}
