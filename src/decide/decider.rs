@@ -110,6 +110,8 @@ pub struct Counters {
     pub served: AtomicU64,
     /// Checks that a peer sent a second time and that were answered from the dedup cache.
     pub deduplicated: AtomicU64,
+    /// Checks of peers that were read after their deadline, and not counted.
+    pub expired: AtomicU64,
     /// Checks of peers for keys that this node does not own.
     pub not_owner: AtomicU64,
     /// Attempts after the first for one verdict, at another node or the same one.

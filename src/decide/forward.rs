@@ -15,7 +15,7 @@ use std::time::Duration;
 use backon::BackoffBuilder;
 use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
-use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass};
+use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
 use tidegate_limiter::store::Verdicts;
 use tidegate_limiter::units::Hits;
 use tidegate_ownership::identity::NodeId;
@@ -60,9 +60,17 @@ impl Decider {
         let PlannedCheck { rule, counters: limits, .. } = check;
         let scope = rule.scope;
         let id = next_check_id.fetch_add(1, Ordering::Relaxed);
-        let message =
-            || Check { id, scope, counters: limits.clone(), hits, durability: rule.durability };
-        let deadline = Instant::now() + self.deadline(scope);
+        let patience = self.deadline(scope);
+        let expires = running(node.clock.monotonic().plus(patience.into()));
+        let message = || Check {
+            id,
+            scope,
+            counters: limits.clone(),
+            hits,
+            durability: rule.durability,
+            deadline: expires,
+        };
+        let deadline = Instant::now() + patience;
         let handed_to = || node.ownership.transferred_to(token);
 
         let mut attempts = RoutingAttempts::new(scope, token);
@@ -148,6 +156,9 @@ async fn send(mesh: &Mesh, peer: &Peer, check: Check, deadline: Instant) -> Atte
         Ok(Reply::Verdicts(verdicts)) if verdicts.len() == limits => Attempt::Verdicts(verdicts),
         Ok(Reply::NotOwner { holder, .. }) => Attempt::NotOwner(holder),
         Ok(Reply::Unconfirmed) => Attempt::Failed(NoVerdict::Unconfirmed),
+        Ok(Reply::Expired) | Err(CallError::Timeout | CallError::Declined) => {
+            Attempt::Failed(NoVerdict::Unavailable)
+        }
         Ok(reply) => {
             tracing::warn!(
                 owner = %peer.id,
@@ -159,7 +170,6 @@ async fn send(mesh: &Mesh, peer: &Peer, check: Check, deadline: Instant) -> Atte
         Err(CallError::NotConnected) => Attempt::NotConnected,
         Err(CallError::Unreachable | CallError::Busy) => Attempt::Overloaded,
         Err(CallError::Closed) => Attempt::Lost,
-        Err(CallError::Timeout | CallError::Declined) => Attempt::Failed(NoVerdict::Unavailable),
     }
 }
 

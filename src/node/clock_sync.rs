@@ -120,7 +120,7 @@ fn log_change(skew: Skew, max: Span) {
 mod tests {
     use std::sync::atomic::AtomicI64;
 
-    use tidegate_limiter::units::Timestamp;
+    use tidegate_limiter::units::{Monotonic, Timestamp};
 
     use super::*;
 
@@ -134,6 +134,10 @@ mod tests {
     }
 
     impl Clock for Recorder {
+        fn monotonic(&self) -> Monotonic {
+            Monotonic::START
+        }
+
         fn now(&self) -> Timestamp {
             Timestamp::EPOCH
         }

@@ -130,8 +130,8 @@ impl Core {
             // A standalone node owns everything; a cluster node nothing, until a majority grants a
             // lease.
             ownership: match config.cluster.listen {
-                Some(_) => Ownership::new(),
-                None => Ownership::standalone(),
+                Some(_) => Ownership::new(clock.clone()),
+                None => Ownership::standalone(clock.clone()),
             },
             clock: clock.clone(),
         };
@@ -467,19 +467,22 @@ fn random(environment: &Environment) -> Result<u128, UserError> {
 
 /// Lets this node own keys once it knows the members and their clocks.
 async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
-    tokio::select! {
-        () = until_joined(&joined, &time) => {
-            // Must precede the first decision.
-            time.put_in_use();
-            joined.membership.seek();
-            if until_member(&joined).await {
-                until_settled(&joined).await;
-            }
-            joined.is_member.cancel();
+    let joins = async {
+        until_joined(&joined, &time).await;
+        // Must precede the first decision.
+        time.put_in_use();
+        joined.membership.seek();
+        if until_member(&joined).await {
+            until_settled(&joined).await;
         }
-        () = stop.cancelled() => return,
+        joined.is_member.cancel();
+        stop.cancelled().await;
+    };
+    tokio::select! {
+        () = joins => {}
+        // A node that finds no cluster ends as well.
+        () = stop.cancelled() => {}
     }
-    stop.cancelled().await;
 }
 
 /// Returns the memory of expired counters.

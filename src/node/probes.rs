@@ -138,6 +138,7 @@ fn decisions(core: &Core, readings: &mut Readings) {
     readings.add(names::NOT_OWNER, read(&counters.not_owner));
     readings.add(names::FORWARD_RETRIES, read(&counters.retried));
     readings.add(names::FORWARD_DUPLICATES, read(&counters.deduplicated));
+    readings.add(names::FORWARD_EXPIRED, read(&counters.expired));
     readings.add(names::UNCONFIRMED, read(&counters.unconfirmed));
 }
 
@@ -218,6 +219,7 @@ fn ownership(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::EPOCH_NUMBER, epoch.0);
     readings.add(names::MEMBERS_LOST, lost.len() as u64);
     readings.add(names::LEASES_LOST, read(&counters.leases_lost));
+    readings.add(names::CLOCK_STANDSTILLS, read(&counters.standstills));
     readings.add(names::EVICTIONS, read(&counters.evictions));
     readings.add(names::HANDOFF_COPIED, read(&counters.copied));
     readings.add(names::HANDOFF_FAILED, read(&counters.failed));

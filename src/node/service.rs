@@ -10,7 +10,7 @@ use tidegate_cluster::replication;
 use tidegate_ownership::ClusterMap;
 use tidegate_ownership::autopilot::COMPLAINTS_MAX;
 use tidegate_ownership::identity::NodeId;
-use tokio::time::Instant;
+use tidegate_ownership::standstill::ClockReading;
 
 use super::join::Joined;
 use crate::decide::Decider;
@@ -66,10 +66,10 @@ impl Service for PeerService {
         self.joined.ownership_driver.ping_status(peer)
     }
 
-    fn pong_received(&self, from: &Peer, sent: Instant, status: PongStatus) {
+    fn pong_received(&self, from: &Peer, reading: ClockReading, status: PongStatus) {
         let Joined { membership, ownership_driver, .. } = &self.joined;
         membership.peer_seen(from, status.cluster, status.epoch, Some(status.report));
-        ownership_driver.pong_received(from, sent, status);
+        ownership_driver.pong_received(from, reading, status);
     }
 
     fn malformed(&self, from: &NodeId) {
@@ -95,6 +95,11 @@ impl PeerService {
 
     /// Decides a check; with durability `replicated` the verdicts wait for a replica.
     fn check(&self, from: &Peer, check: &Check) -> ServiceReply {
+        // The sender has answered by fallback: what is counted for it now takes from others.
+        if from.has_run_for(check.deadline, self.clock.monotonic()) {
+            self.decider.counters().expired.fetch_add(1, Ordering::Relaxed);
+            return ServiceReply::Ready(Reply::Expired);
+        }
         let sender = (&from.id, from.generation);
         let reply = self.noted(from, self.decider.decide_for_peer(sender, check));
         let Reply::Verdicts(verdicts) = &reply else { return ServiceReply::Ready(reply) };

@@ -6,14 +6,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use quinn::Runtime;
+use rustix::time::{ClockId, clock_gettime};
 use tidegate_cluster::consensus::MemoryDisk;
 use tidegate_cluster::environment::{Clock, Entropy, Environment, Net};
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::{COMPARE_INTERVAL, Discipline};
@@ -21,7 +22,8 @@ use super::clock::{COMPARE_INTERVAL, Discipline};
 /// The decision clock of this process.
 #[derive(Debug)]
 pub struct SystemClock {
-    start: Instant,
+    /// By [`boot_time`].
+    start: Span,
     discipline: ArcSwap<Discipline>,
     /// Added to the system clock before the decision clock follows it, nanoseconds.
     correction_ns: AtomicI64,
@@ -49,7 +51,7 @@ impl SystemClock {
     fn new() -> Self {
         let discipline = Discipline::new(Span::ZERO, system_time());
         Self {
-            start: Instant::now(),
+            start: boot_time(),
             discipline: ArcSwap::from_pointee(discipline),
             correction_ns: AtomicI64::new(0),
         }
@@ -66,7 +68,7 @@ impl SystemClock {
                 _ = ticks.tick() => {}
             }
             // Repeated when the clock was stepped in between.
-            self.discipline.rcu(|clock| clock.compared(self.monotonic(), self.followed()));
+            self.discipline.rcu(|clock| clock.compared(self.elapsed(), self.followed()));
         }
     }
 
@@ -81,14 +83,18 @@ impl SystemClock {
         Timestamp::from_nanos(system_time().as_nanos().saturating_add_signed(correction_ns))
     }
 
-    fn monotonic(&self) -> Span {
-        self.start.elapsed().into()
+    fn elapsed(&self) -> Span {
+        Span::from_nanos(boot_time().as_nanos().saturating_sub(self.start.as_nanos()))
     }
 }
 
 impl Clock for SystemClock {
+    fn monotonic(&self) -> Monotonic {
+        Monotonic::START.plus(self.elapsed())
+    }
+
     fn now(&self) -> Timestamp {
-        self.discipline.load().now(self.monotonic())
+        self.discipline.load().now(self.elapsed())
     }
 
     fn system(&self) -> Timestamp {
@@ -101,9 +107,18 @@ impl Clock for SystemClock {
 
     fn step(&self, correction_ns: i64) {
         self.slew(correction_ns);
-        let clock = Discipline::new(self.monotonic(), self.followed());
+        let clock = Discipline::new(self.elapsed(), self.followed());
         self.discipline.store(Arc::new(clock));
     }
+}
+
+/// Since the machine was booted. Unlike `CLOCK_MONOTONIC`, which [`std::time::Instant`] reads, it
+/// counts the time that the machine was suspended: others have taken over by then.
+fn boot_time() -> Span {
+    let time = clock_gettime(ClockId::Boottime);
+    let part = |number: i64| u64::try_from(number).unwrap_or_default();
+    let nanos = part(time.tv_sec).saturating_mul(1_000_000_000);
+    Span::from_nanos(nanos.saturating_add(part(time.tv_nsec)))
 }
 
 /// A clock before 1970 reads as 1970.

@@ -41,6 +41,8 @@ pub const FORWARD_RETRIES: Metric =
     counter("forward_retries", "Forwarding attempts after the first for one verdict");
 pub const FORWARD_DUPLICATES: Metric =
     counter("forward_duplicates", "Duplicate forwarded checks, not counted again");
+pub const FORWARD_EXPIRED: Metric =
+    counter("forward_expired", "Forwarded checks that were read after their deadline, not counted");
 pub const UNCONFIRMED: Metric =
     counter("unconfirmed", "Hits counted but not confirmed by a replica in time");
 
@@ -123,6 +125,10 @@ pub const RING_OWNED_PPM: Metric =
 pub const EPOCH_NUMBER: Metric = gauge("epoch_number", "Epoch of the cluster map in force");
 pub const MEMBERS_LOST: Metric = gauge("members_lost", "Voters that are no members");
 pub const LEASES_LOST: Metric = counter("leases_lost", "Leases that expired");
+pub const CLOCK_STANDSTILLS: Metric = counter(
+    "clock_standstills",
+    "Leases that began anew because the clock of this node had stood still",
+);
 pub const EVICTIONS: Metric = counter(
     "evictions",
     "Times that the voters evicted this node, so that it dropped all owned ranges",

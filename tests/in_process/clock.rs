@@ -9,7 +9,7 @@ use tidegate::decide::VerdictSource;
 use tidegate::node;
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::pki::Authority;
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, settled};
 use tidegate_testkit::wait::eventually;
@@ -32,6 +32,10 @@ const WITHIN: Duration = Duration::from_secs(30);
 struct Ahead(Arc<dyn Clock>);
 
 impl Clock for Ahead {
+    fn monotonic(&self) -> Monotonic {
+        self.0.monotonic()
+    }
+
     fn now(&self) -> Timestamp {
         self.0.now().plus(OFF)
     }

@@ -11,10 +11,10 @@ use tidegate_cluster::mesh::{self, Mesh, Peer, Service, ServiceReply, StreamClas
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::standstill::ClockReading;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::wait::eventually;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Above what anything here needs.
@@ -48,7 +48,7 @@ impl Service for Waiting {
         PingStatus::default()
     }
 
-    fn pong_received(&self, _: &Peer, _: Instant, _: PongStatus) {}
+    fn pong_received(&self, _: &Peer, _: ClockReading, _: PongStatus) {}
 }
 
 async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh> {

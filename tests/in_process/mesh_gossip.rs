@@ -1,14 +1,17 @@
 //! Gossip restarts when chitchat ends: its task ends on a message that it cannot reconcile, without
-//! an error.
+//! an error. The most nodes that there may be fit into its messages.
 
 use std::time::Duration;
 
+use bytes::BytesMut;
+use quinn::{RecvStream, SendStream};
 use tidegate_cluster::mesh::wire::{Call, HelloReply, Numbered};
+use tidegate_cluster::mesh::{PEERS_MAX, codec};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, cluster_under};
 use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
 use tidegate_testkit::wait::eventually;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 const RULES: &str = "
 domain: test
@@ -63,6 +66,72 @@ async fn gossip_that_ended_is_started_anew() {
         allowed += usize::from(nodes[turn % 2].check("strict", "y").await.allowed);
     }
     assert_eq!(allowed, 20);
+}
+
+/// As many nodes as a node connects to, all with ids of the greatest length and IPv6 addresses. With
+/// some 50 more the answer would have no room, and end the gossip of the node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_most_nodes_that_there_may_be_fit_into_a_message() {
+    let authority = authority();
+    let nodes = cluster_under(&authority, &[("a", "eu")], RULES, |_| {}).await;
+    let parts = &nodes[0].core;
+    let running = nodes[0].joined().gossip.running();
+    let generation = parts.incarnation.generation();
+
+    let member = RawPeer::with(&identity(&authority, &authority, "x"));
+    let connection = member.dial(nodes[0].addr()).await.unwrap();
+    let hello = member.hello("tidegate", "x", parts.hasher.fingerprint());
+    assert!(matches!(send_hello(&connection, &hello).await, Some(HelloReply::Welcome(_))));
+    let (mut send, _recv) = connection.open_bi().await.unwrap();
+    let call = Numbered { id: 0, body: Call::Gossip(digest_of(PEERS_MAX)) };
+    send.write_all(&frame(&call)).await.unwrap();
+
+    let (found, mut lengths) = mpsc::channel(1);
+    let streams = tokio::spawn(async move {
+        while let Ok(stream) = connection.accept_bi().await {
+            tokio::spawn(find_digest(stream, found.clone()));
+        }
+    });
+    let answer = tokio::time::timeout(TIMEOUT, lengths.recv());
+    let length = answer.await.expect("an answer with all of them").unwrap();
+    streams.abort();
+    assert!(length <= 65_507, "{length}");
+    assert!(*running.borrow());
+    assert_eq!(parts.incarnation.generation(), generation);
+}
+
+/// Reads the calls of a node until one has a digest of so many nodes, and sends its length.
+async fn find_digest((_send, mut recv): (SendStream, RecvStream), found: mpsc::Sender<usize>) {
+    let mut buffer = BytesMut::new();
+    while let Ok(Some(chunk)) = recv.read_chunk(65_536, true).await {
+        buffer.extend_from_slice(&chunk.bytes);
+        while let Some(whole) = codec::split(&mut buffer).unwrap() {
+            let call: Numbered<Call> = codec::decode(&whole, codec::VERSION).unwrap();
+            if let Call::Gossip(message) = call.body
+                && message.len() > PEERS_MAX * 116
+            {
+                let _ = found.send(message.len()).await;
+            }
+        }
+    }
+}
+
+/// A digest of this many nodes, in chitchat's own format.
+fn digest_of(nodes: usize) -> Vec<u8> {
+    let text = |text: &str| {
+        let length = u16::try_from(text.len()).unwrap().to_le_bytes();
+        [&length[..], text.as_bytes()].concat()
+    };
+    let number = |number: u64| number.to_le_bytes().to_vec();
+    let addr = [&[6][..], &[0xfd; 16], &7600_u16.to_le_bytes()].concat();
+    let node = |at: usize| {
+        let numbers = [number(1), number(0), number(0)].concat();
+        [text(&format!("{at:0>63}")), number(1), addr.clone(), numbers].concat()
+    };
+    let (magic, version, syn) = (45_139_u16.to_le_bytes(), 0, 0);
+    let count = u16::try_from(nodes).unwrap().to_le_bytes();
+    let all: Vec<u8> = (0..nodes).flat_map(node).collect();
+    [&magic[..], &[version, syn], &count, &all, &text("tidegate")].concat()
 }
 
 async fn becomes(running: &mut watch::Receiver<bool>, wanted: bool) {

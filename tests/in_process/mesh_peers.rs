@@ -20,11 +20,11 @@ use tidegate_cluster::mesh::{
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::standstill::ClockReading;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::mesh_peer::{RawPeer, exchange, frame, send_hello, unframe};
 use tidegate_testkit::wait::eventually;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -382,7 +382,7 @@ impl Service for Counting {
         PingStatus::default()
     }
 
-    fn pong_received(&self, _: &Peer, _: Instant, _: PongStatus) {}
+    fn pong_received(&self, _: &Peer, _: ClockReading, _: PongStatus) {}
 
     fn handle_call(&self, _: &Peer, _: Call) -> ServiceReply {
         self.answered.fetch_add(1, Ordering::Relaxed);

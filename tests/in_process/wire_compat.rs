@@ -248,6 +248,7 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("version", Refusal::Version(Versions { lowest: 4, highest: 5 })),
         ("own", Refusal::Own),
         ("malformed", Refusal::Malformed),
+        ("full", Refusal::Full),
     ];
     replies.extend(refusals.map(|(name, refusal)| (name, HelloReply::Refused(refusal))));
     replies
@@ -351,6 +352,7 @@ fn calls() -> Vec<(&'static str, Call)> {
                 counters: counters.collect(),
                 hits: Hits::new(-3),
                 durability: Durability::Async,
+                deadline: Span::from_secs(61),
             }),
         ),
         (
@@ -361,6 +363,7 @@ fn calls() -> Vec<(&'static str, Call)> {
                 counters: one,
                 hits: Hits::ONE,
                 durability: Durability::Replicated,
+                deadline: Span::from_millis(61_020),
             }),
         ),
         ("sync_node", sync(SyncRole::Node, false)),
@@ -411,6 +414,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
                     epoch: EPOCH,
                     report: Epoch(69_999),
                     grant: Some(VoteGrant { member: MemberId(3), epoch: EPOCH }),
+                    running: Span::from_secs(60),
                 },
             },
         ),
@@ -433,6 +437,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("columns", Reply::ActorCounters(vec![SyncEntry { key: KEY, actor_counters: delta() }])),
         ("map", Reply::Map(Some(Box::new(map())))),
         ("not_leader", Reply::NotLeader(Some(node("b")))),
+        ("expired", Reply::Expired),
         ("done", Reply::Done),
         ("malformed", Reply::Malformed),
     ]

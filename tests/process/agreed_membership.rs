@@ -148,3 +148,53 @@ async fn a_node_that_all_peers_refuse_decides_nothing() {
     assert_eq!(admitted(&cluster, &[2], &used).await, [0; 6]);
     assert_eq!(admitted(&cluster, &[2], &fresh).await, [0; 6]);
 }
+
+/// A founder dies between the proposal and the election, and returns without its memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn founders_begin_again_when_one_dies_before_the_cluster_exists() {
+    let mut cluster = Cluster::start(TIDEGATE, QUOTA).await;
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    cluster.nodes[0].start();
+    cluster.nodes[1].start();
+    cluster.nodes[0].logged("founding a cluster", 1).await;
+    cluster.nodes[1].kill();
+    cluster.nodes[1].start();
+    cluster.nodes[2].start();
+    cluster.one_view().await;
+    let used = keys(&cluster).await;
+    assert_eq!(admitted(&cluster, &[0, 1, 2], &used).await, [LIMIT; 6]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_finds_no_cluster_ends_on_sigterm() {
+    let mut cluster = Cluster::start(TIDEGATE, QUOTA).await;
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    let alone = &mut cluster.nodes[0];
+    alone.start();
+    alone.logged(WAITS_FOR_FOUNDERS, 1).await;
+    alone.terminate();
+    assert_eq!(alone.exit_code(Duration::from_secs(20)).await, Some(0));
+}
+
+/// The node that stays has founded before. If both clusters had one id, the maps of the first would
+/// be taken for newer ones of the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_founders_without_disks_found_anew_is_another_cluster() {
+    let mut cluster = Cluster::start(TIDEGATE, QUOTA).await;
+    let first = cluster.nodes[0].map().await.unwrap().cluster;
+    for node in &mut cluster.nodes[1..] {
+        node.kill();
+    }
+    for node in &mut cluster.nodes[1..] {
+        node.start();
+    }
+    cluster.nodes[0].logged("leaving that cluster", 1).await;
+    cluster.one_view().await;
+    for node in &cluster.nodes {
+        assert_ne!(node.map().await.unwrap().cluster, first, "{}", node.id);
+    }
+}

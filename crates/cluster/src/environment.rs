@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::units::{Monotonic, Timestamp};
 
 use crate::consensus::Disk;
 
@@ -23,8 +23,12 @@ pub struct Environment {
     pub disk: Arc<dyn Disk>,
 }
 
-/// The node's decision clock.
+/// The node's clocks.
 pub trait Clock: Debug + Send + Sync {
+    /// Time since some moment before the node was built, by a clock that is never set and goes on
+    /// while the machine is suspended. Leases end by it.
+    fn monotonic(&self) -> Monotonic;
+
     /// Wall-clock time. Never runs backwards, whatever the system clock does, except by
     /// [`Clock::step`].
     fn now(&self) -> Timestamp;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{Autopilot, Complaints, JoinRequest, Settings};
-use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState};
+use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState, Voters};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{ClusterMap, Epoch, Identity, MemberId};
 use tokio::sync::{Notify, watch};
@@ -78,6 +78,8 @@ struct State {
     /// Requests that reached nobody who knows the leader. The next goes to another node: one that
     /// does not vote may know none, or one that is gone, for ever.
     misses: usize,
+    /// How many clusters this process has begun to found.
+    foundings: u128,
     /// Since when this node could found, if nothing changes.
     may_found_since: Option<Monotonic>,
     /// This node may become a member: it has compared its clock.
@@ -166,6 +168,7 @@ impl Membership {
             peers: BTreeMap::new(),
             leader: None,
             misses: 0,
+            foundings: 0,
             may_found_since: None,
             may_join: false,
             was_admitted: false,
@@ -205,6 +208,14 @@ impl Membership {
             return Err(
                 "this node takes part in founding a cluster already; start the other founders, or \
                  stop this node, empty its node.data_dir and start it again"
+                    .to_owned(),
+            );
+        }
+        if state.founders != Founders::None {
+            return Err(
+                "cluster.founders or cluster.bootstrap_expect is set: the founders found the \
+                 cluster when enough of them are there, and would found another one beside this; \
+                 remove the key on all nodes to found by hand"
                     .to_owned(),
             );
         }
@@ -542,15 +553,15 @@ impl Membership {
         let now = self.now();
         state.peers.retain(|_, peer| now < peer.at.plus(PEER_AGE_MAX));
         let own = self.map.borrow().clone();
-        if own.epoch > Epoch(0) {
-            self.check_cluster(state, &own);
-        }
         let newer = state.peers.iter().find(|(_, peer)| {
             peer.cluster == own.cluster && own.epoch > Epoch(0) && peer.epoch > own.epoch
         });
         if let Some((node, _)) = newer {
             return vec![Request::Fetch(node.clone(), own.cluster, own.epoch)];
         }
+        // By the newest map that there is: in an older one voters may be missing that were replaced
+        // since.
+        self.check_cluster(state, &own);
         if self.is_in(&own) {
             return self.leaving(state, &own);
         }
@@ -631,7 +642,9 @@ impl Membership {
             if now < since.plus(FOUND_AFTER) {
                 return Vec::new();
             }
-            let cluster = ClusterId(self.options.random.max(1));
+            // Another one each time: a map of the cluster before would be taken for a newer one.
+            let cluster = ClusterId(self.options.random.wrapping_add(state.foundings).max(1));
+            state.foundings += 1;
             let map = first_map(cluster, voters, self.options.regions.clone());
             tracing::info!(%cluster, voters = ?map.voters.current, "founding a cluster");
             self.take_part(state, map);
@@ -657,10 +670,12 @@ impl Membership {
         self.wake.notify_one();
     }
 
-    /// Logs peers of another cluster, and gives up a map that can never change again.
+    /// Logs peers of another cluster, and gives up a map, or a founding, that a majority can never
+    /// agree on again.
     fn check_cluster(&self, state: &mut State, own: &ClusterMap) {
         for (id, peer) in &state.peers {
-            let is_foreign = peer.epoch > Epoch(0) && peer.cluster != own.cluster;
+            let is_foreign =
+                own.epoch > Epoch(0) && peer.epoch > Epoch(0) && peer.cluster != own.cluster;
             if is_foreign && state.foreign.len() < FOREIGN_MAX && state.foreign.insert(peer.cluster)
             {
                 tracing::error!(
@@ -670,23 +685,38 @@ impl Membership {
                 );
             }
         }
-        // Without disks a voter that restarted is another one. When too many have done so before
-        // they were replaced, the rest can agree on nothing any more.
-        let is_reborn = |voter: &Identity| {
-            let peer = state.peers.get(&voter.node).map(|peer| &peer.identity);
-            let now = if voter.node == self.me.node { Some(&self.me) } else { peer };
-            now.is_some_and(|now| now != voter)
+        let voters = match &state.founding {
+            Some(first) if own.epoch == Epoch(0) => &first.voters,
+            _ => &own.voters,
         };
-        if !self.disk.is_durable() && !own.voters.is_majority(|voter| !is_reborn(voter)) {
+        if voters.current.is_empty() || self.may_agree(state, voters) {
+            return;
+        }
+        if own.epoch == Epoch(0) {
+            tracing::warn!("founders restarted before the cluster existed; founding it anew");
+        } else if self.disk.is_durable() {
+            return;
+        } else {
             tracing::warn!(
                 cluster = %own.cluster,
                 "a majority of the voters has restarted without its memory; leaving that cluster"
             );
-            (state.engine, state.founding, state.incoming) = (None, None, None);
             state.reports.clear();
-            state.is_unsaved = true;
             self.map.send_replace(Arc::default());
         }
+        (state.engine, state.founding, state.incoming) = (None, None, None);
+        (state.leader, state.may_found_since, state.is_unsaved) = (None, None, true);
+    }
+
+    /// Whether a majority of `voters` may still live. One that is there with another birth has lost
+    /// its memory, and a founder that was not seen never votes under the birth that stands for it.
+    fn may_agree(&self, state: &State, voters: &Voters) -> bool {
+        let is_gone = |voter: &Identity| {
+            let peer = state.peers.get(&voter.node).map(|peer| &peer.identity);
+            let now = if voter.node == self.me.node { Some(&self.me) } else { peer };
+            voter.birth == Identity::UNKNOWN_BIRTH || now.is_some_and(|now| now != voter)
+        };
+        voters.is_majority(|voter| !is_gone(voter))
     }
 
     async fn request(self: Arc<Self>, request: Request) {
@@ -721,15 +751,17 @@ impl Membership {
         Reply::NotLeader(self.leader_of(state))
     }
 
-    /// By the own engine, or as a peer told.
+    /// By the own engine, if this node votes, or as a peer told. The engine of a node that does not
+    /// vote any more gets no messages, and would name the last leader that it knew for ever.
     fn leader_of(&self, state: &State) -> Option<NodeId> {
-        let Some(leader) = state.engine.as_ref().and_then(Engine::leader) else {
-            return state.leader.clone();
-        };
         let map = self.map.borrow();
         let founding = state.founding.iter().flat_map(|map| map.voters.all());
-        let mut voters = map.voters.all().chain(founding);
-        let leader = voters.find(|voter| number(voter) == leader);
+        let voters: Vec<&Identity> = map.voters.all().chain(founding).collect();
+        let engine = state.engine.as_ref().filter(|_| voters.contains(&&self.me));
+        let Some(leader) = engine.and_then(Engine::leader) else {
+            return state.leader.clone();
+        };
+        let leader = voters.into_iter().find(|voter| number(voter) == leader);
         leader.map(|voter| voter.node.clone()).filter(|node| *node != self.me.node)
     }
 

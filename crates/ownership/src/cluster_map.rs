@@ -115,7 +115,7 @@ pub struct ClusterMap {
 
 /// The most members of a region, evicted ones that are not forgotten included. At the bound a node
 /// that wants to join waits.
-pub const MAP_MEMBERS_MAX: usize = 1_024;
+pub const MAP_MEMBERS_MAX: usize = 512;
 /// The most voters of a region.
 pub const VOTERS_MAX: usize = 7;
 

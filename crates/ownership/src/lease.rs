@@ -55,6 +55,8 @@ pub struct Lease {
     me: Identity,
     span: Span,
     rule: QuorumRule,
+    /// Grants in answer to earlier pings do not count.
+    since: Monotonic,
     /// The latest grant of each voter, and when its ping was sent.
     grants: BTreeMap<Identity, (Monotonic, VoteGrant)>,
 }
@@ -62,13 +64,13 @@ pub struct Lease {
 impl Lease {
     /// A lease of `me` without any grant; each grant is valid for `span`.
     pub fn new(me: Identity, span: Span, rule: QuorumRule) -> Self {
-        Self { me, span, rule, grants: BTreeMap::new() }
+        Self { me, span, rule, since: Monotonic::START, grants: BTreeMap::new() }
     }
 
     /// `voter` answered the ping that was sent at `ping_sent` with a grant.
     pub fn grant_received(&mut self, voter: &Identity, ping_sent: Monotonic, grant: VoteGrant) {
         let is_older = self.grants.get(voter).is_some_and(|(sent, _)| *sent > ping_sent);
-        if !is_older {
+        if !is_older && ping_sent >= self.since {
             self.grants.insert(voter.clone(), (ping_sent, grant));
         }
     }
@@ -87,6 +89,13 @@ impl Lease {
             _ => Monotonic::START,
         };
         map.voters.majority_value(until).unwrap_or(Monotonic::START)
+    }
+
+    /// Drops all grants, and those that are under way: the clock stood still, so they end later by
+    /// it than the voters think. `now` is after it went on.
+    pub fn begin_anew(&mut self, now: Monotonic) {
+        self.grants.clear();
+        self.since = now;
     }
 
     /// Drops the grants of nodes that do not vote in `map`.

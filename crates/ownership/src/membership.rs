@@ -49,7 +49,7 @@ pub struct View {
 }
 
 /// The most members in a view. Beyond it the highest ids are left out, alike on every node.
-pub const MEMBERS_MAX: usize = 1_024;
+pub const MEMBERS_MAX: usize = 512;
 
 impl View {
     /// The newest incarnation of each node in `members`.

@@ -206,6 +206,13 @@ impl RingOwnership {
         is_news || self.lease_until <= ping_sent
     }
 
+    /// The clock of this node stood still before `now`, as when a virtual machine is stopped and
+    /// goes on: the lease is over, and begins anew with grants in answer to pings sent from now on.
+    pub fn clock_stood_still(&mut self, now: Monotonic) {
+        self.lease.begin_anew(now);
+        self.tick(now);
+    }
+
     /// This node, or a peer, reports `epoch` as a voter. A report is never taken back. Returns
     /// whether it is newer than the one before.
     pub fn report_received(&mut self, voter: &Identity, report: Epoch) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_cluster::environment::Clock;
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::units::{Monotonic, Timestamp};
 
 /// Ignores corrections.
 #[derive(Debug)]
@@ -24,6 +24,10 @@ impl ManualClock {
 }
 
 impl Clock for ManualClock {
+    fn monotonic(&self) -> Monotonic {
+        Monotonic::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
     fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.0.load(Ordering::Relaxed))
     }

@@ -10,7 +10,7 @@ use tidegate_cluster::ownership::OwnedRanges;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::store::Counter;
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::units::{Hits, Span};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::View;
 use tidegate_ownership::ranges::Ranges;
@@ -99,6 +99,7 @@ pub(crate) fn check(node: &Node, check_id: u64, key: &str, value: &str, hits: i6
         counters: [Counter { key, quota }].into_iter().collect(),
         hits: Hits::new(hits),
         durability: Durability::Async,
+        deadline: Span::from_nanos(u64::MAX),
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
 use tidegate::decide::VerdictSource;
 use tidegate_cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, PongStatus, Reply};
-use tidegate_cluster::mesh::{StreamClass, codec};
+use tidegate_cluster::mesh::{StreamClass, codec, running};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::units::{Span, Timestamp};
@@ -49,6 +49,28 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     let copies = join_all((0..10).map(|_| send(1 << 41))).await;
     assert!(copies.iter().all(|copy| *copy == copies[0]));
     assert_eq!(remaining(&b.check_hits("bucket", &key, 0).await), 11);
+}
+
+/// A check may lie in the buffers of an overloaded owner until its sender has answered by fallback.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_that_is_read_after_its_deadline_is_not_counted() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
+    let [a, b] = &nodes[..] else { unreachable!("two nodes") };
+    let key = value_of(a, "bucket", "b");
+    let mesh = &a.joined().mesh;
+    let send = async |check_id, deadline| {
+        let call = Call::Check(Check { deadline, ..check(a, check_id, "bucket", &key, 3) });
+        mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap()
+    };
+    let soon = running(a.core.clock.monotonic().plus(Span::from_secs(20)));
+    eventually("b has measured how long a runs", TIMEOUT, || {
+        b.joined().mesh.peer(&id("a")).is_some_and(|peer| peer.rtt_ns() > 0)
+    })
+    .await;
+    assert_eq!(send(1 << 40, Span::ZERO).await, Reply::Expired);
+    let in_time = send((1 << 40) + 1, soon).await;
+    assert!(matches!(&in_time, Reply::Verdicts(verdicts) if verdicts[0].remaining == 17));
+    assert_eq!(count(b, |counters| &counters.expired), 1);
 }
 
 /// The network of the owner is cut while 20 checks are sent, which time out. What it received

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use tidegate_cluster::environment::Clock;
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 
 /// Simulated time since the start, in milliseconds; cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,9 @@ pub(crate) struct Time(Arc<AtomicU64>);
 /// The clock of one node.
 ///
 /// The system clock starts with a drawn offset and is stepped by faults. The decision clock follows
-/// it as the product's does: it slews at up to 10 % and never goes backwards or jumps.
+/// it as the product's does: it slews at up to 10 % and never goes backwards or jumps, except that
+/// a stopped virtual machine finds all of its clocks behind. The monotonic clock has a speed of its
+/// own.
 #[derive(Debug)]
 pub(crate) struct NodeClock {
     time: Time,
@@ -23,6 +25,11 @@ pub(crate) struct NodeClock {
     decision_offset: AtomicI64,
     /// Requested offset of the decision clock from the system clock.
     correction: AtomicI64,
+    /// Time that all clocks of the node stood still, in milliseconds.
+    stood_still: AtomicU64,
+    /// How much faster than time its monotonic clock runs, in parts per million. The system clock
+    /// is corrected all the time.
+    drift_ppm: i64,
 }
 
 /// True time at the start of the simulation. The day ends some hours later, so windows of a day do
@@ -48,10 +55,19 @@ impl Time {
 }
 
 impl NodeClock {
-    pub(crate) fn new(time: Time, offset_ms: i64) -> Self {
+    pub(crate) fn new(time: Time, offset_ms: i64, drift_ppm: i64) -> Self {
         let offset = offset_ms.saturating_mul(NANOS_PER_MILLI);
         let (system_offset, decision_offset) = (AtomicI64::new(offset), AtomicI64::new(offset));
-        Self { time, system_offset, decision_offset, correction: AtomicI64::new(0) }
+        let (correction, stood_still) = (AtomicI64::new(0), AtomicU64::new(0));
+        Self { time, system_offset, decision_offset, correction, stood_still, drift_ppm }
+    }
+
+    /// All clocks of the node stood still for so long, and go on.
+    pub(crate) fn stand_still(&self, for_ms: u64) {
+        self.stood_still.fetch_add(for_ms, Ordering::Relaxed);
+        let lost = i64::try_from(for_ms).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_MILLI);
+        self.system_offset.fetch_sub(lost, Ordering::Relaxed);
+        self.decision_offset.fetch_sub(lost, Ordering::Relaxed);
     }
 
     /// Steps the system clock.
@@ -76,6 +92,14 @@ impl NodeClock {
 }
 
 impl Clock for NodeClock {
+    fn monotonic(&self) -> Monotonic {
+        let ran = self.time.millis().saturating_sub(self.stood_still.load(Ordering::Relaxed));
+        let ran = ran.saturating_mul(NANOS_PER_MILLI.unsigned_abs());
+        let ahead = i128::from(ran) * i128::from(self.drift_ppm) / 1_000_000;
+        let ahead = i64::try_from(ahead).unwrap_or_default();
+        Monotonic::from_nanos(ran.saturating_add_signed(ahead))
+    }
+
     fn now(&self) -> Timestamp {
         self.at_offset(&self.decision_offset)
     }

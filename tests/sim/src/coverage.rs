@@ -24,6 +24,8 @@ pub(crate) enum Situation {
     RejoinedWithoutState,
     /// A process was paused for longer than a lease.
     LongPause,
+    /// A virtual machine was stopped, with all of its clocks.
+    StoppedMachine,
     /// A system clock jumped.
     ClockStep,
     /// A node left gracefully and exited.
@@ -45,7 +47,7 @@ pub(crate) enum Situation {
 }
 
 /// Every situation and its display name, in table order.
-pub(crate) const SITUATIONS: [(Situation, &str); 19] = [
+pub(crate) const SITUATIONS: [(Situation, &str); 20] = [
     (Situation::NoFaults, "no faults"),
     (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
@@ -56,6 +58,7 @@ pub(crate) const SITUATIONS: [(Situation, &str); 19] = [
     (Situation::PromotedReplica, "promoted replica"),
     (Situation::RejoinedWithoutState, "rejoin with lost state"),
     (Situation::LongPause, "pause longer than a lease"),
+    (Situation::StoppedMachine, "stopped machine"),
     (Situation::ClockStep, "clock step"),
     (Situation::Left, "graceful leave"),
     (Situation::Joined, "new node joined"),

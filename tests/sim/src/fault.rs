@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     Start { node: usize },
     /// The process of a node is paused.
     Pause { node: usize, for_ms: u64 },
+    /// The virtual machine of a node is stopped and goes on. Nothing in it can tell.
+    Stop { node: usize, for_ms: u64 },
     /// The system clock of a node is stepped.
     ClockStep { node: usize, by_ms: i64 },
     /// A node leaves gracefully.
@@ -57,7 +59,7 @@ impl Fault {
                 loss_ppm > TOLERATED_LOSS_PPM || delay_ms > TOLERATED_DELAY_MS
             }
             Self::Slow { delay_ms, .. } => delay_ms > TOLERATED_DELAY_MS,
-            Self::Pause { for_ms, .. } => for_ms > TOLERATED_PAUSE_MS,
+            Self::Pause { for_ms, .. } | Self::Stop { for_ms, .. } => for_ms > TOLERATED_PAUSE_MS,
             Self::Heal
             | Self::ClockStep { .. }
             | Self::Reload
@@ -73,6 +75,7 @@ impl Fault {
             Self::PacketFaults { .. }
             | Self::Slow { .. }
             | Self::Pause { .. }
+            | Self::Stop { .. }
             | Self::Flood(_)
             | Self::Burst { .. } => true,
             _ => self.moves_keys(),

@@ -41,6 +41,8 @@ pub(crate) struct Node {
     pause_left_ms: u64,
     /// Milliseconds paused and not yet added to the process's clock.
     paused_ms: u64,
+    /// The pause is that of a virtual machine, whose clocks stand still.
+    is_stopped: bool,
 }
 
 /// One process of a node.
@@ -74,7 +76,19 @@ impl Node {
     pub(crate) fn new(id: String, nic: Nic, clock: Arc<NodeClock>, identity: Identity) -> Self {
         let (disk, process) = (SimDisk::default(), None);
         let (starts, pause_left_ms, paused_ms) = (0, 0, 0);
-        Self { id, nic, clock, identity, disk, starts, process, pause_left_ms, paused_ms }
+        let is_stopped = false;
+        Self {
+            id,
+            nic,
+            clock,
+            identity,
+            disk,
+            starts,
+            process,
+            pause_left_ms,
+            paused_ms,
+            is_stopped,
+        }
     }
 
     pub(crate) fn start(
@@ -114,7 +128,7 @@ impl Node {
             leaving: None,
         });
         self.starts += 1;
-        (self.pause_left_ms, self.paused_ms) = (0, 0);
+        (self.pause_left_ms, self.paused_ms, self.is_stopped) = (0, 0, false);
         Ok(())
     }
 
@@ -123,9 +137,10 @@ impl Node {
         self.process = None;
     }
 
-    /// Pauses the process.
-    pub(crate) fn pause(&mut self, for_ms: u64) {
+    /// Pauses the process; with `is_machine` all that it could read the time from as well.
+    pub(crate) fn pause(&mut self, for_ms: u64, is_machine: bool) {
         self.pause_left_ms = self.pause_left_ms.max(for_ms);
+        self.is_stopped = is_machine;
     }
 
     /// Whether it is paused, or has been resumed but not stepped.
@@ -160,8 +175,13 @@ impl Node {
             return Stepped::Running;
         }
         if self.paused_ms > 0 {
-            let missed = Duration::from_millis(std::mem::take(&mut self.paused_ms));
-            process.runtime.block_on(async { tokio::time::advance(missed).await });
+            let missed_ms = std::mem::take(&mut self.paused_ms);
+            if std::mem::take(&mut self.is_stopped) {
+                self.clock.stand_still(missed_ms);
+            } else {
+                let missed = Duration::from_millis(missed_ms);
+                process.runtime.block_on(async { tokio::time::advance(missed).await });
+            }
         }
         process.runtime.block_on(async { tokio::time::sleep(STEP).await });
         if !process.tasks.is_finished() {

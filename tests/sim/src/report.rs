@@ -15,6 +15,9 @@ pub(crate) struct Report {
     pub(crate) fallbacks: u64,
     /// Milliseconds during which two nodes owned the same tokens, summed over pairs of nodes.
     pub(crate) two_owners_ms: u64,
+    /// The same after a stopped machine went on, before a peer's clock had told it. Not in
+    /// `two_owners_ms`.
+    pub(crate) unaware_owners_ms: u64,
     /// Whether the child completed; unset after a crash or a hang.
     pub(crate) is_complete: bool,
 }
@@ -24,6 +27,7 @@ const REACHED: &str = "reached";
 const REQUESTS: &str = "requests";
 const FALLBACKS: &str = "fallbacks";
 const TWO_OWNERS_MS: &str = "two_owners_ms";
+const UNAWARE_OWNERS_MS: &str = "unaware_owners_ms";
 const COMPLETE: &str = "complete";
 
 impl Report {
@@ -47,6 +51,7 @@ impl Report {
                 REQUESTS => report.requests = rest.parse().unwrap_or(0),
                 FALLBACKS => report.fallbacks = rest.parse().unwrap_or(0),
                 TWO_OWNERS_MS => report.two_owners_ms = rest.parse().unwrap_or(0),
+                UNAWARE_OWNERS_MS => report.unaware_owners_ms = rest.parse().unwrap_or(0),
                 COMPLETE => report.is_complete = true,
                 _ => {}
             }
@@ -66,6 +71,7 @@ impl fmt::Display for Report {
         writeln!(f, "{REQUESTS} {}", self.requests)?;
         writeln!(f, "{FALLBACKS} {}", self.fallbacks)?;
         writeln!(f, "{TWO_OWNERS_MS} {}", self.two_owners_ms)?;
+        writeln!(f, "{UNAWARE_OWNERS_MS} {}", self.unaware_owners_ms)?;
         if self.is_complete {
             writeln!(f, "{COMPLETE}")?;
         }
@@ -79,8 +85,13 @@ mod tests {
 
     #[test]
     fn a_report_is_read_back_as_it_was_written() {
-        let mut report =
-            Report { requests: 7, fallbacks: 2, two_owners_ms: 3, ..Report::default() };
+        let mut report = Report {
+            requests: 7,
+            fallbacks: 2,
+            two_owners_ms: 3,
+            unaware_owners_ms: 4,
+            ..Report::default()
+        };
         report.violation("one line\nand another");
         report.reached.extend(crate::coverage::SITUATIONS.map(|(situation, _)| situation));
         report.is_complete = true;

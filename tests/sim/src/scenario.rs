@@ -20,6 +20,8 @@ pub(crate) struct Scenario {
     pub(crate) keys_max: usize,
     /// Offset of each node's system clock from the true time.
     pub(crate) clock_offsets_ms: Vec<i64>,
+    /// How much faster than time each node's monotonic clock runs.
+    pub(crate) clock_drifts_ppm: Vec<i64>,
     /// Sorted by time; includes the end of every fault that lasts.
     pub(crate) incidents: Vec<Incident>,
 }
@@ -37,6 +39,8 @@ const KEYS_MAX_SMALL: usize = 400;
 /// Smallest cluster.
 const NODES_MIN: usize = 3;
 const HALF_PPM: u32 = 500_000;
+/// A clock that is disciplined may run a tenth faster or slower than time.
+const DRIFT_PPM_MAX: i64 = 100_000;
 /// Largest number of faults drawn for a run.
 const FAULTS_MAX: u64 = 4;
 /// Every this many seeds a run has no faults; such runs must be exact.
@@ -115,6 +119,17 @@ impl Scenario {
         }
         let Draft { initial_nodes, mut incidents, .. } = draft;
         incidents.sort_by_key(|incident| incident.at_ms);
+        // Dice of its own, so that a seed keeps its other faults.
+        let mut dice = Dice::new(seed, "clocks");
+        let drift_ppm = dice.pick(&[0, DRIFT_PPM_MAX]);
+        let clock_drifts_ppm = (0..nodes).map(|_| dice.around(drift_ppm)).collect();
+        for incident in &mut incidents {
+            if let Fault::Pause { node, for_ms } = incident.fault
+                && dice.chance(HALF_PPM)
+            {
+                incident.fault = Fault::Stop { node, for_ms };
+            }
+        }
         Self {
             seed,
             nodes,
@@ -123,6 +138,7 @@ impl Scenario {
             deadline_ms,
             keys_max,
             clock_offsets_ms,
+            clock_drifts_ppm,
             incidents,
         }
     }

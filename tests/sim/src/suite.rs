@@ -155,10 +155,12 @@ impl Tally {
         let failed = self.failed();
         let has_passed = failed == 0 && missing.is_empty();
         println!(
-            "\n{} requests, {} fallback answers, {} ms with two owners of a token",
+            "\n{} requests, {} fallback answers, {} ms with two owners of a token, {} ms more after a \
+             stopped machine went on",
             sum(|report| report.requests),
             sum(|report| report.fallbacks),
             sum(|report| report.two_owners_ms),
+            sum(|report| report.unaware_owners_ms),
         );
         if !missing.is_empty() {
             println!("situations not reached: {}", missing.join(", "));

@@ -14,8 +14,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use quinn::{RecvStream, SendStream};
 use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::standstill::ClockReading;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::codec;
 use super::peer::{Peer, UNREACHABLE_AFTER};
@@ -44,8 +44,8 @@ pub trait Service: Send + Sync + 'static {
     /// The status for the ping that is about to be sent to `peer`.
     fn ping_status(&self, peer: &Peer) -> PingStatus;
 
-    /// A peer answered the ping that was sent at `sent`.
-    fn pong_received(&self, from: &Peer, sent: Instant, status: PongStatus);
+    /// A peer answered a ping.
+    fn pong_received(&self, from: &Peer, reading: ClockReading, status: PongStatus);
 }
 
 /// The result of [`Service::handle_call`].
@@ -109,13 +109,16 @@ async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Ser
 }
 
 async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
-    let (clock_sent, sent) = (clock.system(), Instant::now());
+    let (clock_sent, sent) = (clock.system(), clock.monotonic());
     let call = Call::Ping { clock: clock_sent, status: service.ping_status(peer) };
     let reply = peer.stream(StreamClass::Control).call(call, UNREACHABLE_AFTER).await;
-    if let Ok(Reply::Pong { clock: answered, status }) = reply {
-        peer.record_round_trip(sent.elapsed());
-        peer.record_clock_offset(clock_sent, answered, clock.system());
-        service.pong_received(peer, sent, status);
+    if let Ok(Reply::Pong { clock: clock_answered, status }) = reply {
+        let (received, answered) = (clock.monotonic(), status.running);
+        peer.record_round_trip(received.since(sent).to_std());
+        peer.record_clock_offset(clock_sent, clock_answered, clock.system());
+        let reading = ClockReading { sent, received, answered };
+        peer.record_running(reading);
+        service.pong_received(peer, reading, status);
     }
 }
 

@@ -20,7 +20,7 @@ use super::peer::Peer;
 use super::registry::{Admission, DialOutcome, Registry};
 use super::rpc_stream::{CallError, StreamClass};
 use super::tls;
-use super::wire::{self, Call, Hello, Reply, close_code};
+use super::wire::{self, Call, Hello, PEERS_MAX, Reply, close_code};
 use crate::count;
 use crate::environment::{Clock, Environment};
 use crate::incarnation::Incarnation;
@@ -438,7 +438,8 @@ impl Mesh {
 
     fn expected(&self, node: &NodeId) -> Expected {
         let highest_seen = self.registry.highest_seen(node);
-        Expected { own: self.own_hello(highest_seen), highest_seen }
+        let is_full = self.registry.len() >= PEERS_MAX && self.registry.get(node).is_none();
+        Expected { own: self.own_hello(highest_seen), highest_seen, is_full }
     }
 
     fn own_hello(&self, highest_seen: Option<Generation>) -> Hello {

@@ -44,6 +44,8 @@ pub(super) struct Expected {
     pub(super) own: Hello,
     /// The highest generation seen of the node that is to be checked.
     pub(super) highest_seen: Option<Generation>,
+    /// Other nodes have all the room that there is.
+    pub(super) is_full: bool,
 }
 
 /// Sends the hello on a connection that we dialed. `expect` is called with the peer's id.
@@ -127,6 +129,9 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if hello.node == own.node {
         return Err(Refusal::Own);
     }
+    if expected.is_full {
+        return Err(Refusal::Full);
+    }
     Ok(())
 }
 
@@ -194,7 +199,8 @@ mod tests {
 
     #[test]
     fn a_hello_is_checked_for_cluster_secret_and_generation() {
-        let expected = Expected { own: hello("a"), highest_seen: Some(Generation(5)) };
+        let expected =
+            Expected { own: hello("a"), highest_seen: Some(Generation(5)), is_full: false };
         let cases = [
             (hello("b"), Ok(())),
             (Hello { cluster: "d".into(), ..hello("b") }, Err(Refusal::Cluster("c".into()))),
@@ -214,5 +220,7 @@ mod tests {
             let checked = checked.and_then(|()| check_generation(&hello, &expected));
             assert_eq!(checked, outcome);
         }
+        let full = Expected { is_full: true, ..expected };
+        assert_eq!(check_fields(&hello("b"), &full), Err(Refusal::Full));
     }
 }

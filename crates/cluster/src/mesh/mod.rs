@@ -36,5 +36,6 @@ pub mod wire;
 pub use connection::{PING_INTERVAL, Service, ServiceReply};
 pub use handle::{Counters, Error, Mesh, Options, Tasks};
 pub use hello::{Error as HelloError, HELLO_TIMEOUT};
-pub use peer::{Peer, UNREACHABLE_AFTER};
+pub use peer::{Peer, UNREACHABLE_AFTER, running};
 pub use rpc_stream::{CallError, IN_FLIGHT_MAX, StreamClass};
+pub use wire::PEERS_MAX;

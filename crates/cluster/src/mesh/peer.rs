@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn::Connection;
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tidegate_ownership::Identity;
 use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::standstill::ClockReading;
 use tokio::sync::Notify;
 
 use super::codec;
@@ -41,7 +42,22 @@ pub struct Peer {
     pub(super) last_seen: LastSeen,
     rtt_ns: AtomicU64,
     offset_ns: AtomicI64,
+    /// How much longer it has run than this node, nanoseconds; [`UNKNOWN`] before the first ping.
+    running_offset_ns: AtomicI64,
+    /// When that was measured, by this node's clock.
+    running_offset_at_ns: AtomicU64,
     ping_request: Notify,
+}
+
+const UNKNOWN: i64 = i64::MIN;
+
+/// How long a node has run at `now`, as peers tell each other.
+pub fn running(now: Monotonic) -> Span {
+    now.since(Monotonic::START)
+}
+
+fn half(span: Span) -> Span {
+    Span::from_nanos(span.as_nanos() / 2)
 }
 
 impl Peer {
@@ -66,6 +82,8 @@ impl Peer {
             last_seen: LastSeen::now(),
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
+            running_offset_ns: AtomicI64::new(UNKNOWN),
+            running_offset_at_ns: AtomicU64::new(0),
             ping_request: Notify::new(),
         };
         (peer, [control_queue, checks_queue, bulk_queue])
@@ -115,6 +133,29 @@ impl Peer {
         let offset = i128::from(answered.as_nanos()) - i128::from(halfway);
         let bounded = offset.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
         self.offset_ns.store(i64::try_from(bounded).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Records how long it has run, like [`Peer::record_clock_offset`] but by clocks that are never
+    /// set.
+    pub(super) fn record_running(&self, reading: ClockReading) {
+        let halfway = reading.sent.plus(half(reading.received.since(reading.sent)));
+        let (theirs, ours) = (reading.answered.as_nanos(), running(halfway).as_nanos());
+        let offset = i128::from(theirs) - i128::from(ours);
+        self.running_offset_ns.store(i64::try_from(offset).unwrap_or(UNKNOWN), Ordering::Relaxed);
+        let at = running(reading.received).as_nanos();
+        self.running_offset_at_ns.store(at, Ordering::Relaxed);
+    }
+
+    /// Whether it has run for longer than `deadline` at `now` by this node's clock. In doubt it has
+    /// not: within half a round trip, and within a quarter of the time since the last ping, which
+    /// covers clocks whose speeds differ by that.
+    pub fn has_run_for(&self, deadline: Span, now: Monotonic) -> bool {
+        let offset = self.running_offset_ns.load(Ordering::Relaxed);
+        let now = running(now).as_nanos();
+        let age = now.saturating_sub(self.running_offset_at_ns.load(Ordering::Relaxed));
+        let doubt = i128::from(self.rtt_ns() / 2) + i128::from(age / 4);
+        let runs = i128::from(now) + i128::from(offset);
+        offset != UNKNOWN && runs > i128::from(deadline.as_nanos()) + doubt
     }
 
     /// Requests a ping in addition to the regular ones.

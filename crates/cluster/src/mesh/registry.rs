@@ -86,6 +86,10 @@ impl Registry {
         self.peers.load().by_id.values().cloned().collect()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.peers.load().by_id.len()
+    }
+
     /// The highest generation seen of `id`.
     pub(super) fn highest_seen(&self, id: &NodeId) -> Option<Generation> {
         self.history.lock().highest_seen.get(id).copied()

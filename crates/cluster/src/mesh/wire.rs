@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use tidegate_limiter::engine::{Delta, State, Verdict};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Counter, KeyHash};
-use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
-use tidegate_ownership::cluster_map::{ClusterId, ClusterMap};
+use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, MAP_MEMBERS_MAX};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::{Epoch, HandoffReply, MemberId, Versions, VoteGrant};
@@ -71,6 +71,13 @@ pub struct Hello {
     pub highest_seen: Option<Generation>,
 }
 
+/// The most peers of a node, of all regions. At the bound further nodes are refused.
+///
+/// It is what gossip has room for: each start of a node takes 41 bytes and its id, 12 more with an
+/// IPv6 address, of the 64 KiB of a message. With ids of 63 bytes that is 563 starts: these nodes,
+/// and 51 more that ended within the last half minute.
+pub const PEERS_MAX: usize = MAP_MEMBERS_MAX - 1;
+
 /// The answer to a [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HelloReply {
@@ -107,6 +114,9 @@ pub enum Refusal {
     /// The message is not a hello, or is out of bounds.
     #[error("its hello is malformed")]
     Malformed,
+    /// The refusing side is connected to [`PEERS_MAX`] other nodes.
+    #[error("it is connected to {} nodes already, the most that there may be", PEERS_MAX)]
+    Full,
 }
 
 // === calls and replies ===
@@ -191,6 +201,8 @@ pub enum Reply {
     /// To [`Call::Join`] and [`Call::Leave`]: not by this node, which does not lead; the leader if
     /// it knows one.
     NotLeader(Option<NodeId>),
+    /// The deadline of the check had passed when it was read: it was not counted.
+    Expired,
 }
 
 /// What a node says about itself with each ping.
@@ -216,6 +228,8 @@ pub struct PongStatus {
     /// The newest map that it reports ([`Grants`](tidegate_ownership::grants::Grants)).
     pub report: Epoch,
     pub grant: Option<VoteGrant>,
+    /// How long it has run, by a clock that is never set.
+    pub running: Span,
 }
 
 /// Limits of one descriptor, decided as one unit by their owner.
@@ -233,6 +247,8 @@ pub struct Check {
     pub hits: Hits,
     /// Whether the reply waits for a replica.
     pub durability: Durability,
+    /// When the sender stops waiting, by how long it has run then ([`PongStatus::running`]).
+    pub deadline: Span,
 }
 
 /// A step of a range transfer; see `docs/adr/0001-who-owns-a-key.md`.

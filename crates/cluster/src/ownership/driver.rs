@@ -22,19 +22,19 @@ use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
+use tidegate_ownership::standstill::ClockReading;
 use tidegate_ownership::{
     ClusterMap, Epoch, HandoffReply, Identity, MemberId, QuorumRule, RingMembers, RingOwnership,
     TransferStep,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::handle::{OwnedRanges, Ownership};
 use crate::count;
 use crate::mesh::wire::{Call, Handoff, HandoffStep, PingStatus, PongStatus, Reply};
-use crate::mesh::{Mesh, Peer, StreamClass};
+use crate::mesh::{Mesh, Peer, StreamClass, running};
 use crate::replication::Replicator;
 
 /// All but the identity must be the same on every node of the region.
@@ -58,6 +58,8 @@ pub struct Options {
 pub struct Counters {
     /// Times that no majority of the voters granted this node a lease any more.
     pub leases_lost: AtomicU64,
+    /// Times that this node's clock had stood still.
+    pub standstills: AtomicU64,
     /// Times that this node was evicted and dropped all that it held.
     pub evictions: AtomicU64,
     /// Ranges handed over to another node.
@@ -101,6 +103,8 @@ struct Machines {
     ticked: Monotonic,
     /// Pings sent to each peer since its last answer.
     unanswered: BTreeMap<NodeId, (Generation, u32)>,
+    /// The last reading of each peer's clock.
+    readings: BTreeMap<NodeId, (Generation, ClockReading)>,
     /// Members for which a step is in progress.
     busy: BTreeSet<NodeId>,
     /// Members that refused states in a transfer of this epoch.
@@ -136,6 +140,12 @@ impl StepOutcome {
     fn succeeded(is_done: bool) -> Self {
         if is_done { Self::Done } else { Self::Failed }
     }
+}
+
+/// The least standstill of the clock after which the lease begins anew: half of what a voter waits
+/// after its grant has expired for this node ([`Grants::report`]).
+fn standstill_max(lease: Span) -> Span {
+    Span::from_nanos(lease.as_nanos() / 8)
 }
 
 /// How often the state machines are ticked when there are no events.
@@ -180,6 +190,7 @@ impl Driver {
             heard: BTreeMap::new(),
             ticked: now,
             unanswered: BTreeMap::new(),
+            readings: BTreeMap::new(),
             busy: BTreeSet::new(),
             rejections: BTreeMap::new(),
             subscribed: BTreeSet::new(),
@@ -220,6 +231,8 @@ impl Driver {
         }
         machines.map = map.clone();
         machines.heard.retain(|id, _| map.has(*id));
+        machines.unanswered.retain(|id, _| map.get(id).is_some());
+        machines.readings.retain(|id, _| map.get(id).is_some());
         for member in map.present() {
             machines.heard.entry(member.id).or_insert(now);
         }
@@ -294,13 +307,28 @@ impl Driver {
         }
         let grant = member.filter(|_| may_grant).and_then(|id| grants.grant(now, id, map));
         let report = grants.report(now, map);
-        (PongStatus { cluster: map.cluster, epoch: map.epoch, report, grant }, member)
+        let running = running(now);
+        (PongStatus { cluster: map.cluster, epoch: map.epoch, report, grant, running }, member)
     }
 
-    /// `peer` answered the ping that was sent at `sent`.
-    pub fn pong_received(&self, peer: &Peer, sent: Instant, status: PongStatus) {
-        let sent = self.ownership.monotonic_at(sent);
+    /// `peer` answered a ping.
+    pub fn pong_received(&self, peer: &Peer, reading: ClockReading, status: PongStatus) {
+        let sent = reading.sent;
         let machines = &mut *self.machines.lock();
+        // Kept over connections: a machine that was stopped for long finds them closed.
+        let before = machines.readings.insert(peer.id.clone(), (peer.generation, reading));
+        let before = before.filter(|(generation, _)| *generation == peer.generation);
+        let stood_still = before.map_or(Span::ZERO, |(_, before)| before.lost_until(reading));
+        if stood_still > standstill_max(self.options.lease) {
+            count(&self.counters.standstills, 1);
+            tracing::warn!(
+                peer = %peer.id, for_ms = stood_still.as_nanos() / 1_000_000,
+                "this node's clock stood still, as when a virtual machine is stopped: the lease \
+                 begins anew"
+            );
+            machines.ring.clock_stood_still(self.ownership.monotonic());
+            self.publish(machines);
+        }
         machines.unanswered.insert(peer.id.clone(), (peer.generation, 0));
         if status.cluster != machines.map.cluster {
             return;

@@ -15,13 +15,14 @@ use tidegate_ownership::Epoch;
 use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
-use tokio::time::Instant;
+
+use crate::environment::Clock;
 
 /// What this node may decide; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Ownership {
     right: Arc<ArcSwap<RingRight>>,
-    start: Instant,
+    clock: Arc<dyn Clock>,
 }
 
 /// What this node may decide, and until when.
@@ -45,13 +46,13 @@ pub struct OwnedRanges {
 
 impl Ownership {
     /// A node that decides nothing yet.
-    pub fn new() -> Self {
-        Self { right: Arc::default(), start: Instant::now() }
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { right: Arc::default(), clock }
     }
 
     /// A node without a cluster: it decides everything, without a lease.
-    pub fn standalone() -> Self {
-        let ownership = Self::new();
+    pub fn standalone(clock: Arc<dyn Clock>) -> Self {
+        let ownership = Self::new(clock);
         let homes = Homes::new(String::new(), Vec::new());
         let owned_ranges = OwnedRanges { decides: Ranges::all(), homes, ..OwnedRanges::default() };
         ownership.publish(Monotonic::NEVER, owned_ranges);
@@ -111,20 +112,9 @@ impl Ownership {
         }
     }
 
-    /// Now, as time since this value was created.
+    /// Now, by the clock of the lease.
     pub fn monotonic(&self) -> Monotonic {
-        self.monotonic_at(Instant::now())
-    }
-
-    pub fn monotonic_at(&self, instant: Instant) -> Monotonic {
-        let since = instant.saturating_duration_since(self.start);
-        Monotonic::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-    }
-}
-
-impl Default for Ownership {
-    fn default() -> Self {
-        Self::new()
+        self.clock.monotonic()
     }
 }
 
@@ -132,14 +122,38 @@ impl Default for Ownership {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use tidegate_limiter::units::Timestamp;
+
     use super::*;
+
+    /// A clock a nanosecond after its start.
+    #[derive(Debug)]
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn monotonic(&self) -> Monotonic {
+            Monotonic::from_nanos(1)
+        }
+
+        fn now(&self) -> Timestamp {
+            Timestamp::EPOCH
+        }
+
+        fn system(&self) -> Timestamp {
+            Timestamp::EPOCH
+        }
+
+        fn slew(&self, _: i64) {}
+
+        fn step(&self, _: i64) {}
+    }
 
     /// A lease that was interrupted begins anew without ranges. The writer alternates between a
     /// lease that has expired, with all ranges, and one that is valid, with none.
     #[test]
     fn no_reader_sees_a_new_lease_with_the_ranges_of_the_old_one() {
         const ROUNDS: usize = 200_000;
-        let ownership = Ownership::new();
+        let ownership = Ownership::new(Arc::new(Stopped));
         let all = OwnedRanges { decides: Ranges::all(), ..OwnedRanges::default() };
         let is_done = AtomicBool::new(false);
         ownership.publish(Monotonic::START, all.clone());
@@ -162,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_renewed_lease_keeps_the_ranges() {
-        let ownership = Ownership::standalone();
+        let ownership = Ownership::standalone(Arc::new(Stopped));
         assert!(ownership.decides(Scope::Global, 7));
         ownership.renew(Monotonic::START);
         assert!(!ownership.decides(Scope::Global, 7) && !ownership.decides(Scope::Region, 7));

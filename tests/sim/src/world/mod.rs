@@ -40,6 +40,8 @@ pub(crate) struct World<'a> {
     pub(crate) stalls: Vec<Stall>,
     /// Periods in which an owner may have decided without its replicas.
     pub(crate) isolations: Vec<Isolation>,
+    /// Machines that were stopped, and when they went on.
+    pub(crate) stops: Vec<(usize, u64)>,
     /// Crashes, with the keys of the crashed owners.
     pub(crate) crashes: Vec<Crash>,
     log: Log,
@@ -113,7 +115,11 @@ impl World<'_> {
                 outbound: Mutex::new(Some(sent)),
             });
             sim.host(ids[index].as_str(), move || serve(host.clone()));
-            let clock = NodeClock::new(time.clone(), scenario.clock_offsets_ms[index]);
+            let clock = NodeClock::new(
+                time.clone(),
+                scenario.clock_offsets_ms[index],
+                scenario.clock_drifts_ppm[index],
+            );
             nodes.push(Node::new(ids[index].clone(), nic, Arc::new(clock), identity));
         }
         let mut config = Config::default();
@@ -130,6 +136,7 @@ impl World<'_> {
             report: Report::default(),
             stalls: Vec::new(),
             isolations: Vec::new(),
+            stops: Vec::new(),
             crashes: Vec::new(),
             log,
             sim,
@@ -241,7 +248,11 @@ impl World<'_> {
                 self.record_handoff();
                 self.start(node)?;
             }
-            Fault::Pause { node, for_ms } => self.pause(node, for_ms),
+            Fault::Pause { node, for_ms } => self.pause(node, for_ms, false),
+            Fault::Stop { node, for_ms } => {
+                self.pause(node, for_ms, true);
+                self.report.reached.insert(Situation::StoppedMachine);
+            }
             Fault::ClockStep { node, by_ms } => {
                 self.nodes[node].clock.step(by_ms);
                 self.report.reached.insert(Situation::ClockStep);

@@ -22,6 +22,8 @@ const QUIET_MS: u64 = 2_000;
 const RECENT: usize = 500;
 /// `cluster.lease`, and time for a ping in flight.
 const LEASE_MS: u64 = 700;
+/// A ping interval and a round trip: a node whose machine was stopped may not know it before.
+const UNAWARE_MS: u64 = 120;
 /// `cluster.replicas`
 const REPLICAS: usize = 1;
 
@@ -69,10 +71,13 @@ impl World<'_> {
         })
     }
 
-    pub(super) fn pause(&mut self, index: usize, for_ms: u64) {
+    pub(super) fn pause(&mut self, index: usize, for_ms: u64, is_machine: bool) {
         let from_ms = self.time.millis();
         self.stalls.push(Stall { node: index, from_ms, to_ms: from_ms + for_ms });
-        self.nodes[index].pause(for_ms);
+        self.nodes[index].pause(for_ms, is_machine);
+        if is_machine {
+            self.stops.push((index, from_ms + for_ms));
+        }
         if for_ms > LONG_PAUSE_MS {
             self.report.reached.insert(Situation::LongPause);
         }
@@ -97,6 +102,8 @@ impl World<'_> {
             Fault::Partition { .. } | Fault::OneWayPartition { .. } => LEASE_MS,
             // It decides nothing meanwhile, but its last datagrams may not have arrived.
             Fault::Pause { .. } => 0,
+            // It decides until a peer's clock tells it.
+            Fault::Stop { for_ms, .. } => for_ms + LEASE_MS,
             // Leases are lost and regained until this fault ends, which is an incident of its own.
             Fault::PacketFaults { .. } | Fault::Slow { .. } if fault.moves_keys() => LOAD_MS,
             _ => return,
@@ -146,9 +153,17 @@ impl World<'_> {
         let pairs =
             pairs.flat_map(|(rank, one)| deciding[..rank].iter().map(move |other| (other, one)));
         let overlap = pairs.filter(|((_, ours), (_, theirs))| !ours.shared_with(theirs).is_empty());
+        let now = self.time.millis();
+        let unaware_ms = if self.has_link_faults() { LEASE_MS } else { UNAWARE_MS };
+        let unaware = self.stops.iter().filter(|(_, end)| (*end..=end + unaware_ms).contains(&now));
+        let unaware: Vec<&str> = unaware.map(|(node, _)| self.nodes[*node].id.as_str()).collect();
         for ((one, _), (other, _)) in overlap {
             self.log.event(format_args!("{one} and {other} own the same tokens"));
-            self.report.two_owners_ms += OWNER_CHECK_INTERVAL_MS;
+            if unaware.contains(one) || unaware.contains(other) {
+                self.report.unaware_owners_ms += OWNER_CHECK_INTERVAL_MS;
+            } else {
+                self.report.two_owners_ms += OWNER_CHECK_INTERVAL_MS;
+            }
         }
     }
 }
