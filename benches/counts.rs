@@ -163,7 +163,8 @@ fn frame_of_a_check() {
     let bench = Bench::new(Algorithm::Gcra);
     let counters = smallvec::smallvec![bench.counter("user-1", Mode::Strict)];
     let (scope, durability) = (Scope::Region, Durability::Async);
-    let check = Check { id: 7, scope, counters, hits: Hits::ONE, durability };
+    let deadline = Span::from_secs(60);
+    let check = Check { id: 7, scope, counters, hits: Hits::ONE, durability, deadline };
     let call = Numbered { id: 7, body: Call::Check(check) };
     frames(&call);
 }

@@ -15,6 +15,7 @@ use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::gossip::{self, Gossip};
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::membership::{self, Membership};
+use tidegate_cluster::mesh::wire::SharedSettings;
 use tidegate_cluster::mesh::{self, Mesh};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::Identity;
@@ -146,6 +147,10 @@ impl Core {
                     listen,
                     advertise: config.cluster.advertise,
                     secret: local.hasher.fingerprint(),
+                    shared: SharedSettings {
+                        vnodes: config.cluster.vnodes,
+                        lease: config.cluster.lease,
+                    },
                 };
                 let bound = Mesh::bind(options, &identity, &environment).await;
                 let (mesh, tasks) = bound.map_err(mesh_error)?;

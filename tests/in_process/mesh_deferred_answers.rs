@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
-use tidegate_cluster::mesh::wire::{Call, PingStatus, PongStatus, Reply};
+use tidegate_cluster::mesh::wire::{Call, PingStatus, PongStatus, Reply, SharedSettings};
 use tidegate_cluster::mesh::{self, Mesh, Peer, Service, ServiceReply, StreamClass};
 use tidegate_cluster::pki::Authority;
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::standstill::ClockReading;
 use tidegate_testkit::certificates::{authority, identity};
@@ -61,6 +61,7 @@ async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh
         listen: ([127, 0, 0, 1], 0).into(),
         advertise: None,
         secret: 7,
+        shared: SharedSettings { vnodes: 128, lease: Span::from_millis(600) },
     };
     let identity = identity(authority, authority, id);
     let (mesh, tasks) = Mesh::bind(options, &identity, &system_environment().0).await.unwrap();

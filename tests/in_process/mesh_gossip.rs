@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use quinn::{RecvStream, SendStream};
+use quinn::{Connection, RecvStream, SendStream};
 use tidegate_cluster::mesh::wire::{Call, HelloReply, Numbered};
 use tidegate_cluster::mesh::{PEERS_MAX, codec};
+use tidegate_cluster::pki::Authority;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, cluster_under};
 use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
@@ -34,10 +35,7 @@ async fn gossip_that_ended_is_started_anew() {
     let mut running = gossip.running();
     let generation = parts.incarnation.generation();
 
-    let member = RawPeer::with(&identity(&authority, &authority, "x"));
-    let connection = member.dial(nodes[0].addr()).await.unwrap();
-    let hello = member.hello("tidegate", "x", parts.hasher.fingerprint());
-    assert!(matches!(send_hello(&connection, &hello).await, Some(HelloReply::Welcome(_))));
+    let (_member, connection) = connected_member(&nodes[0], &authority).await;
     let (mut send, _recv) = connection.open_bi().await.unwrap();
     let call = Numbered { id: 0, body: Call::Gossip(contradiction(&nodes[1])) };
     send.write_all(&frame(&call)).await.unwrap();
@@ -78,10 +76,7 @@ async fn the_most_nodes_that_there_may_be_fit_into_a_message() {
     let running = nodes[0].joined().gossip.running();
     let generation = parts.incarnation.generation();
 
-    let member = RawPeer::with(&identity(&authority, &authority, "x"));
-    let connection = member.dial(nodes[0].addr()).await.unwrap();
-    let hello = member.hello("tidegate", "x", parts.hasher.fingerprint());
-    assert!(matches!(send_hello(&connection, &hello).await, Some(HelloReply::Welcome(_))));
+    let (_member, connection) = connected_member(&nodes[0], &authority).await;
     let (mut send, _recv) = connection.open_bi().await.unwrap();
     let call = Numbered { id: 0, body: Call::Gossip(digest_of(PEERS_MAX)) };
     send.write_all(&frame(&call)).await.unwrap();
@@ -98,6 +93,15 @@ async fn the_most_nodes_that_there_may_be_fit_into_a_message() {
     assert!(length <= 65_507, "{length}");
     assert!(*running.borrow());
     assert_eq!(parts.incarnation.generation(), generation);
+}
+
+/// A peer whose certificate and hello are good.
+async fn connected_member(node: &Node, authority: &Authority) -> (RawPeer, Connection) {
+    let member = RawPeer::with(&identity(authority, authority, "x"));
+    let connection = member.dial(node.addr()).await.unwrap();
+    let hello = member.hello("tidegate", "x", node.core.hasher.fingerprint());
+    assert!(matches!(send_hello(&connection, &hello).await, Some(HelloReply::Welcome(_))));
+    (member, connection)
 }
 
 /// Reads the calls of a node until one has a digest of so many nodes, and sends its length.

@@ -11,14 +11,14 @@ use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{
-    Call, Hello, HelloReply, Numbered, PingStatus, PongStatus, Refusal, Reply,
+    Call, Hello, HelloReply, Numbered, PingStatus, PongStatus, Refusal, Reply, SharedSettings,
 };
 use tidegate_cluster::mesh::{
     self, CallError, IN_FLIGHT_MAX, Mesh, Peer, Service, ServiceReply, StreamClass,
     UNREACHABLE_AFTER,
 };
 use tidegate_cluster::pki::Authority;
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::standstill::ClockReading;
 use tidegate_testkit::certificates::{authority, identity};
@@ -330,6 +330,7 @@ impl Side {
             listen: ([127, 0, 0, 1], 0).into(),
             advertise: None,
             secret: SECRET,
+            shared: SharedSettings { vnodes: 128, lease: Span::from_millis(600) },
         };
         let identity = identity(authority, authority, id);
         let (mesh, tasks) = Mesh::bind(options, &identity, &system_environment().0).await.unwrap();

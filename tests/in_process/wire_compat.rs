@@ -17,7 +17,7 @@ use tidegate_cluster::consensus::engine::Engine;
 use tidegate_cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{
     Call, Check, Digest, Handoff, HandoffStep, Hello, HelloReply, Numbered, PingStatus, PongStatus,
-    Refusal, Reply, StateEntry, Sync, SyncEntry, SyncRole,
+    Refusal, Reply, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
 };
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -153,6 +153,7 @@ fn node(id: &str) -> NodeId {
     NodeId::new(id).expect("a valid id")
 }
 
+const SHARED: SharedSettings = SharedSettings { vnodes: 128, lease: Span::from_millis(600) };
 const EPOCH: Epoch = Epoch(70_000);
 const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
 
@@ -221,6 +222,7 @@ fn hellos() -> Vec<(&'static str, Hello)> {
         generation: Generation(1_767_225_600_123),
         region: "eu".into(),
         versions: Versions { lowest: 4, highest: 5 },
+        shared: SHARED,
         advertise: ([10, 0, 0, 7], 7600).into(),
         secret: 0x0123_4567_89ab_cdef,
         clock: NOW,
@@ -246,6 +248,7 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("secret", Refusal::Secret),
         ("generation", Refusal::Generation(Generation(9))),
         ("version", Refusal::Version(Versions { lowest: 4, highest: 5 })),
+        ("settings", Refusal::Settings(SHARED)),
         ("own", Refusal::Own),
         ("malformed", Refusal::Malformed),
         ("full", Refusal::Full),

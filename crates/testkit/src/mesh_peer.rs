@@ -9,10 +9,10 @@ use quinn::{ClientConfig, Connection, ConnectionError, Endpoint};
 use rustls::RootCertStore;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate_cluster::mesh::wire::{Hello, HelloReply};
+use tidegate_cluster::mesh::wire::{Hello, HelloReply, SharedSettings};
 use tidegate_cluster::mesh::{codec, tls};
 use tidegate_cluster::pki::{Identity, MESH_NAME};
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 
 /// An endpoint with its own socket.
@@ -68,6 +68,7 @@ impl RawPeer {
             generation: Generation(5),
             region: "eu".into(),
             versions: codec::VERSIONS,
+            shared: SharedSettings { vnodes: 128, lease: Span::from_millis(600) },
             advertise: self.addr(),
             secret,
             clock: Timestamp::EPOCH,

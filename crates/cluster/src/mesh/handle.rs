@@ -20,7 +20,7 @@ use super::peer::Peer;
 use super::registry::{Admission, DialOutcome, Registry};
 use super::rpc_stream::{CallError, StreamClass};
 use super::tls;
-use super::wire::{self, Call, Hello, PEERS_MAX, Reply, close_code};
+use super::wire::{self, Call, Hello, PEERS_MAX, Reply, SharedSettings, close_code};
 use crate::count;
 use crate::environment::{Clock, Environment};
 use crate::incarnation::Incarnation;
@@ -42,6 +42,7 @@ pub struct Options {
     pub advertise: Option<SocketAddr>,
     /// Fingerprint of the key secret, which all nodes of a cluster share.
     pub secret: u64,
+    pub shared: SharedSettings,
 }
 
 /// The handle of the mesh.
@@ -451,6 +452,7 @@ impl Mesh {
             generation: options.incarnation.generation(),
             region: options.region.clone(),
             versions: Versions { lowest: self.lowest_version(), ..codec::VERSIONS },
+            shared: options.shared,
             advertise: self.advertise,
             secret: options.secret,
             clock: self.clock.system(),

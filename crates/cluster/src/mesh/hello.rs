@@ -126,6 +126,9 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if hello.secret != own.secret {
         return Err(Refusal::Secret);
     }
+    if hello.shared != own.shared {
+        return Err(Refusal::Settings(own.shared));
+    }
     if hello.node == own.node {
         return Err(Refusal::Own);
     }
@@ -173,10 +176,13 @@ fn broken(cause: impl std::fmt::Display) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_limiter::units::Timestamp;
+    use tidegate_limiter::units::{Span, Timestamp};
     use tidegate_ownership::Versions;
 
+    use super::super::wire::SharedSettings;
     use super::*;
+
+    const SHARED: SharedSettings = SharedSettings { vnodes: 128, lease: Span::from_millis(600) };
 
     fn speaks(lowest: u8, highest: u8) -> Versions {
         Versions { lowest, highest }
@@ -190,6 +196,7 @@ mod tests {
             generation: Generation(5),
             region: "eu".into(),
             versions: speaks(4, 5),
+            shared: SHARED,
             advertise: ([127, 0, 0, 1], 1).into(),
             secret: 9,
             clock: Timestamp::EPOCH,
@@ -208,6 +215,10 @@ mod tests {
             (Hello { versions: speaks(5, 9), ..hello("b") }, Ok(())),
             (Hello { versions: speaks(6, 9), ..hello("b") }, Err(Refusal::Version(speaks(4, 5)))),
             (Hello { versions: speaks(1, 3), ..hello("b") }, Err(Refusal::Version(speaks(4, 5)))),
+            (
+                Hello { shared: SharedSettings { vnodes: 7, ..SHARED }, ..hello("b") },
+                Err(Refusal::Settings(SHARED)),
+            ),
             (hello("a"), Err(Refusal::Own)),
             (
                 Hello { generation: Generation(4), ..hello("b") },

@@ -60,6 +60,7 @@ pub struct Hello {
     pub region: String,
     /// The versions of the wire format that the sender speaks, and its cluster still allows.
     pub versions: Versions,
+    pub shared: SharedSettings,
     /// The sender's mesh address, by which gossip identifies it.
     pub advertise: SocketAddr,
     /// Fingerprint of the sender's key secret; the secret itself is never sent.
@@ -77,6 +78,16 @@ pub struct Hello {
 /// IPv6 address, of the 64 KiB of a message. With ids of 63 bytes that is 563 starts: these nodes,
 /// and 51 more that ended within the last half minute.
 pub const PEERS_MAX: usize = MAP_MEMBERS_MAX - 1;
+
+/// What all nodes of a cluster have to be configured with alike: owners of keys follow from the
+/// first, and voters wait for the end of the leases of others by the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedSettings {
+    /// `cluster.vnodes`
+    pub vnodes: u32,
+    /// `cluster.lease`
+    pub lease: Span,
+}
 
 /// The answer to a [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +119,13 @@ pub enum Refusal {
          docs/operations.md says under Upgrading"
     )]
     Version(Versions),
+    /// The settings of the refusing side.
+    #[error(
+        "it has cluster.vnodes = {} and cluster.lease = {} ms, which must be the same on all \
+         nodes; to change them, stop all nodes",
+        .0.vnodes, .0.lease.as_nanos() / 1_000_000
+    )]
+    Settings(SharedSettings),
     /// A node dialed itself, or two nodes have the same id.
     #[error("it has this node's own id; give every node its own node.id")]
     Own,
