@@ -178,7 +178,8 @@ pub struct MapReport {
     pub version: u8,
     /// Nodes that vote; a majority of them changes the map and grants leases.
     pub voters: usize,
-    /// Those of them that are members: the others are lost, or have not been seen yet.
+    /// Those of them that are members and that the responding node has heard within two seconds:
+    /// the others are lost, or have not been seen yet.
     pub voters_present: usize,
     /// Whether a change of the voters is in progress. Majorities of the voters before and after it
     /// are needed then.

@@ -58,8 +58,12 @@ fn write_map(out: &mut dyn Write, paint: Paint, node: &str, map: &MapReport) -> 
         None => "this node does not know who leads".to_owned(),
     };
     let line = format!("{voters_present} of {voters} voters present{change}; {leader}");
-    let is_majority = 2 * voters_present > *voters;
-    writeln!(out, "{}\n", if is_majority { line } else { paint.red(&line) })?;
+    if 2 * voters_present > *voters {
+        writeln!(out, "{line}\n")?;
+    } else {
+        let hint = "that is no majority: no strict key is decided here, and this map may be old";
+        writeln!(out, "{}\n{}\n", paint.red(&line), paint.red(hint))?;
+    }
     let rows: Vec<[String; 7]> = map.members.iter().map(|member| row(member, node)).collect();
     let head = ["NODE", "STATE", "VOTES", "ZONE", "ADDRESS", "MEMBER", "HEARD"];
     let (head, lines) = aligned(head, rows.iter());

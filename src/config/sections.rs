@@ -193,7 +193,7 @@ pub struct Cluster {
     /// How long a voter may be gone before another node votes in its place, 1s to 1h. A node that
     /// returns under the same name does so at once.
     ///
-    /// Default `10s`: a restart replaces nobody.
+    /// Default `10s`: a restart replaces no voter.
     #[serde(deserialize_with = "duration")]
     pub replace_after: Span,
     /// How long others wait for a member to hand over ranges before it is evicted, 2s to 10m.

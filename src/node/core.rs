@@ -25,6 +25,7 @@ use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::autopilot::Settings;
+use tidegate_ownership::cluster_map::{self, ClusterMap, MapMember, MapState};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
@@ -85,7 +86,10 @@ pub struct Core {
     handover_timeout: Duration,
 }
 
-/// How often this node tells its own autopilot what it observes.
+/// How long a drained voter waits until others are a majority without it. A member has to be there
+/// for five seconds before it votes.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often this node's own autopilot gets what it observes.
 const OBSERVE_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a drained node waits until it is removed from the map; otherwise the voters evict it.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -249,6 +253,7 @@ impl Core {
         let driver = &joined.ownership_driver;
         let handed_over = handover::until_complete(driver, &self.store, &decided, limits).await;
         if handed_over.is_ok() {
+            until_others_vote(joined).await;
             joined.membership.leave(true);
             let mut maps = joined.membership.maps();
             // The last member of a region stays in its map.
@@ -487,6 +492,34 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
         () = joins => {}
         // A node that finds no cluster ends as well.
         () = stop.cancelled() => {}
+    }
+}
+
+/// Waits while the voters that stay are no majority without this one: nodes that drain at once
+/// would leave the others unable to decide anything. Where no node stays there is nothing to wait
+/// for.
+async fn until_others_vote(joined: &Joined) {
+    let me = joined.membership.identity();
+    let may_leave = |map: &ClusterMap| {
+        let stays = |member: &&MapMember| member.state == MapState::Up && member.identity != *me;
+        let is_staying = |voter: &cluster_map::Identity| {
+            map.present().filter(stays).any(|member| member.identity == *voter)
+        };
+        !map.voters.contains(me)
+            || map.voters.is_majority(is_staying)
+            || map.present().filter(stays).count() == 0
+    };
+    let mut maps = joined.membership.maps();
+    if may_leave(&maps.borrow_and_update()) {
+        return;
+    }
+    tracing::info!("drained; waiting until the voters that stay are a majority");
+    let waited = maps.wait_for(|map| may_leave(map));
+    if tokio::time::timeout(SUCCESSOR_TIMEOUT, waited).await.is_err() {
+        tracing::warn!(
+            "no other node votes in this one's place: without it the others have no majority, and \
+             decide no strict key until enough of their voters are back"
+        );
     }
 }
 

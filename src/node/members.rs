@@ -4,25 +4,31 @@ use std::collections::BTreeMap;
 
 use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{Epoch, Identity, MapMember, MapState, Voters};
+use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{ClusterMap, MemberId};
 
 use super::core::Core;
 use crate::admin::MembersReport;
 use crate::admin::report::{MapMemberReport, MapMemberState, MapReport, Votes};
 
+/// A member that was heard longer ago counts as gone in what an operator reads.
+const HEARD_WITHIN: Span = Span::from_secs(2);
+
 /// The map by which `core` decides, with what it observes of the members.
 pub(super) fn report(core: &Core) -> MembersReport {
     let topology = core.topology.load();
     let map = core.joined.as_ref().and_then(|joined| {
         let map = joined.ownership_driver.map();
+        let heard = joined.ownership_driver.heard();
         let leader = if joined.membership.is_leader() {
             Some(topology.me.clone())
         } else {
-            joined.membership.leader()
+            let is_heard = |id: &NodeId| map.get(id).is_some_and(|one| is_heard(one, &heard));
+            joined.membership.leader().filter(is_heard)
         };
         (map.epoch > Epoch(0)).then(|| MapReport {
             leader: leader.map(|leader| leader.to_string()),
-            ..of(&map, &joined.ownership_driver.heard())
+            ..of(&map, &heard)
         })
     });
     MembersReport {
@@ -41,7 +47,9 @@ pub(super) fn cluster_id(core: &Core) -> Option<String> {
 /// Without a leader, which no map names.
 fn of(map: &ClusterMap, heard: &BTreeMap<MemberId, Span>) -> MapReport {
     let ClusterMap { voters, members, .. } = map;
-    let is_present = |voter: &&Identity| map.present().any(|member| member.identity == **voter);
+    let is_present = |voter: &&Identity| {
+        map.present().any(|member| member.identity == **voter && is_heard(member, heard))
+    };
     let has_entry = |voter: &&Identity| members.iter().any(|member| member.identity == **voter);
     let of_member = |member: &MapMember| MapMemberReport {
         node: member.identity.node.to_string(),
@@ -77,6 +85,12 @@ fn of(map: &ClusterMap, heard: &BTreeMap<MemberId, Span>) -> MapReport {
         leader: None,
         members: rows,
     }
+}
+
+/// Whether `member` is this node, or was heard of late. Without a majority the map does not change,
+/// and goes on to name members that are dead.
+fn is_heard(member: &MapMember, heard: &BTreeMap<MemberId, Span>) -> bool {
+    heard.get(&member.id).is_none_or(|ago| *ago <= HEARD_WITHIN)
 }
 
 fn votes(voters: &Voters, identity: &Identity) -> Votes {
@@ -173,6 +187,14 @@ mod tests {
             ["a up Yes 1", "b draining Yes 2", "c lost Leaving 3", "d up Joining 4"]
         );
         assert_eq!((report.voters, report.voters_present, report.voters_change), (3, 3, true));
+    }
+
+    #[test]
+    fn a_voter_that_is_not_heard_any_more_is_not_present() {
+        let map = map(&[("a", 1), ("b", 1), ("d", 1)], &[]);
+        let heard = |secs: u64| BTreeMap::from([(MemberId(2), Span::from_secs(secs))]);
+        assert_eq!(of(&map, &heard(1)).voters_present, 3);
+        assert_eq!(of(&map, &heard(9)).voters_present, 2);
     }
 
     #[test]

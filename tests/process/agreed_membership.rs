@@ -198,3 +198,20 @@ async fn what_founders_without_disks_found_anew_is_another_cluster() {
         assert_ne!(node.map().await.unwrap().cluster, first, "{}", node.id);
     }
 }
+
+/// The new node votes after five seconds. If both left before, one of three voters would be left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_voters_that_drain_at_once_leave_a_majority_behind() {
+    let sets = &["cluster.deadline=1s", "cluster.voters_from=auto"];
+    let options = ClusterOptions { sets, ..QUOTA };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    cluster.join("n4", options).await;
+    for node in &cluster.nodes[..2] {
+        node.terminate();
+    }
+    for node in &mut cluster.nodes[..2] {
+        assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
+    }
+    cluster.one_view().await;
+    assert_eq!(admitted(&cluster, &[2, 3], &new_keys("fresh")).await, [LIMIT; 6]);
+}

@@ -75,7 +75,7 @@ struct State {
     /// What is known about the maps of peers.
     peers: BTreeMap<NodeId, PeerMap>,
     leader: Option<NodeId>,
-    /// Requests that reached nobody who knows the leader. The next goes to another node: one that
+    /// Requests that reached no node that knows the leader. The next goes to another: one that
     /// does not vote may know none, or one that is gone, for ever.
     misses: usize,
     /// How many clusters this process has begun to found.
@@ -92,7 +92,7 @@ struct State {
     foreign: BTreeSet<ClusterId>,
 }
 
-/// The map of a peer, as its last ping or answer told.
+/// The map of a peer, by its last ping or answer.
 #[derive(Clone, Debug)]
 struct PeerMap {
     identity: Identity,
@@ -107,7 +107,10 @@ struct PeerMap {
 pub enum ForgetError {
     #[error("{0} is not in the cluster map; `tidegate members` lists who is")]
     Unknown(NodeId),
-    #[error("{0} is a member; drain it, or stop it and wait until it is down")]
+    #[error(
+        "{0} is a member; drain it, or stop it and wait until it is down, which takes a majority of \
+         the voters (`tidegate members`)"
+    )]
     Present(NodeId),
     #[error("this node does not lead; ask node {0}, which does")]
     NotLeader(NodeId),
@@ -278,7 +281,7 @@ impl Membership {
         takes_part
     }
 
-    /// A peer's ping or answer told which map it has.
+    /// A peer's ping or answer named its map.
     pub fn peer_seen(&self, peer: &Peer, cluster: ClusterId, epoch: Epoch, report: Option<Epoch>) {
         if peer.region != self.options.region {
             return;
@@ -359,6 +362,11 @@ impl Membership {
     /// The map in force; epoch 0 before the first.
     pub fn maps(&self) -> watch::Receiver<Arc<ClusterMap>> {
         self.map.subscribe()
+    }
+
+    /// This node, as it votes.
+    pub fn identity(&self) -> &Identity {
+        &self.me
     }
 
     /// The newest map, if it is newer than `epoch` of `cluster`, or that is another cluster.
@@ -751,8 +759,8 @@ impl Membership {
         Reply::NotLeader(self.leader_of(state))
     }
 
-    /// By the own engine, if this node votes, or as a peer told. The engine of a node that does not
-    /// vote any more gets no messages, and would name the last leader that it knew for ever.
+    /// By the own engine, if this node votes, or as a peer answered. The engine of a node that does
+    /// not vote any more gets no messages, and would name the last leader that it knew for ever.
     fn leader_of(&self, state: &State) -> Option<NodeId> {
         let map = self.map.borrow();
         let founding = state.founding.iter().flat_map(|map| map.voters.all());

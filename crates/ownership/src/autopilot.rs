@@ -66,7 +66,7 @@ pub struct JoinRequest {
     pub versions: Versions,
 }
 
-/// What a member tells the leader about others; part of its pings.
+/// What a member reports to the leader about others; part of its pings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Complaints {
     /// Members that the sender, a voter, has not heard for `cluster.down_after`.

@@ -7,9 +7,9 @@
 //!
 //! **Identity.** A name alone does not identify a voter, because a node whose disk was wiped has
 //! forgotten what it promised. [`Identity`] is the name and a *birth*, a random number drawn with
-//! the disk (without a disk at each start). A [`MemberId`] names one admission to the map: whoever
-//! leaves the map and returns, or restarts, gets another one, and what was held under the old one
-//! is void.
+//! the disk (without a disk at each start). A [`MemberId`] names one admission to the map: a
+//! node that leaves the map and returns, or restarts, gets another one, and what was held under the
+//! old one is void.
 //!
 //! **Voters change through a joint phase.** While [`Voters::replaced`] is not empty, a majority of
 //! the old voters *and* a majority of the new ones is needed. Example: `a b c` become `a b d`. In
@@ -73,7 +73,7 @@ pub struct MapMember {
     /// Drawn by the process when it starts: a restart is another admission, because the counts in
     /// memory are lost.
     pub start: u64,
-    /// When it was admitted; gossip tells a newer one.
+    /// As of its admission; gossip may have a newer one.
     pub generation: Generation,
     /// The advertised mesh address (UDP).
     pub addr: SocketAddr,

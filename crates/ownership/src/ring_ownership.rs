@@ -4,8 +4,8 @@
 //! rules:
 //!
 //! - A range leaves [`RingOwnership::held`] when its release is sent. It returns only when the
-//!   receiver refused the release for good. If the receiver is evicted before it replied, nobody
-//!   knows whether it had accepted and passed the range on: then the range is claimed.
+//!   receiver refused the release for good. If the receiver is evicted before it replied, it is
+//!   unknown whether it had accepted and passed the range on: then the range is claimed.
 //! - A claim, by which a node takes over ranges, needs a release from every other member of the
 //!   current map, and reports of a majority of the voters that they are at this epoch
 //!   ([`Grants::report`](crate::grants::Grants::report)): no other node has a lease then.

@@ -1,7 +1,7 @@
 //! Whether the clock of this node stood still.
 //!
 //! A stopped virtual machine finds, when it goes on, every clock of its own where it was; others
-//! may have waited for the end of its lease meanwhile. Only clocks elsewhere can tell it. Each pong
+//! may have waited for the end of its lease meanwhile. Only clocks elsewhere can show it. Each pong
 //! has the monotonic clock of the peer, which is never set, so between two of them
 //!
 //! ```text

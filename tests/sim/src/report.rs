@@ -15,7 +15,7 @@ pub(crate) struct Report {
     pub(crate) fallbacks: u64,
     /// Milliseconds during which two nodes owned the same tokens, summed over pairs of nodes.
     pub(crate) two_owners_ms: u64,
-    /// The same after a stopped machine went on, before a peer's clock had told it. Not in
+    /// The same after a stopped machine went on, before it had read a peer's clock. Not in
     /// `two_owners_ms`.
     pub(crate) unaware_owners_ms: u64,
     /// Whether the child completed; unset after a crash or a hang.

@@ -1,13 +1,13 @@
 //! When a node founds a cluster, and with whom. Pure.
 //!
-//! A node never founds because nobody answers. It founds when the configuration says who founds,
+//! A node never founds because it gets no answer. It founds when the configuration says who founds,
 //! and a majority of these is there and knows no cluster:
 //!
 //! | configuration | founds | voters |
 //! |---|---|---|
 //! | `cluster.founders = [names]` | the first voter, with a majority | the first 1, 3, 5 or 7 |
 //! | `cluster.bootstrap_expect = n` | the first of `n` nodes | the first 1, 3, 5 or 7 of them |
-//! | `tidegate bootstrap` | the node that is told to | that node |
+//! | `tidegate bootstrap` | the node that gets the command | that node |
 //!
 //! The founder proposes the first map to the others, and each takes part in one founding only. The
 //! cluster exists once a majority of the voters in that map has elected a leader. All possible
@@ -25,7 +25,7 @@ use tidegate_ownership::identity::NodeId;
 /// Who founds the cluster of a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Founders {
-    /// Nobody: this node joins one that exists.
+    /// No node: this one joins a cluster that exists.
     #[default]
     None,
     /// These.

@@ -9,7 +9,7 @@
 //!
 //! A node that starts looks for its cluster in this order: it joins the one of which it has a map;
 //! otherwise the one that a peer knows; otherwise it founds one with the others that are configured
-//! to. It never founds because nobody answers, and a peer that refuses it is not "nobody".
+//! to. It never founds because it gets no answer, or because all peers refuse it.
 
 pub mod disk;
 pub mod engine;

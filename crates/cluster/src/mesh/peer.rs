@@ -51,7 +51,7 @@ pub struct Peer {
 
 const UNKNOWN: i64 = i64::MIN;
 
-/// How long a node has run at `now`, as peers tell each other.
+/// How long a node has run at `now`: what its pongs contain.
 pub fn running(now: Monotonic) -> Span {
     now.since(Monotonic::START)
 }

@@ -689,7 +689,7 @@ impl Driver {
     fn tick(&self, machines: &mut Machines) {
         let now = self.ownership.monotonic();
         if now.since(machines.ticked) > STALL_MIN {
-            // Whoever was silent in the meantime may have sent what this node did not read.
+            // A member that seems silent may have sent what this node did not read meanwhile.
             machines.heard.values_mut().for_each(|heard| *heard = now);
         }
         machines.ticked = now;

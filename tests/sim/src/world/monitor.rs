@@ -102,7 +102,7 @@ impl World<'_> {
             Fault::Partition { .. } | Fault::OneWayPartition { .. } => LEASE_MS,
             // It decides nothing meanwhile, but its last datagrams may not have arrived.
             Fault::Pause { .. } => 0,
-            // It decides until a peer's clock tells it.
+            // It decides until it has read a peer's clock.
             Fault::Stop { for_ms, .. } => for_ms + LEASE_MS,
             // Leases are lost and regained until this fault ends, which is an incident of its own.
             Fault::PacketFaults { .. } | Fault::Slow { .. } if fault.moves_keys() => LOAD_MS,
