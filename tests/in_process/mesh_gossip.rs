@@ -104,7 +104,7 @@ async fn connected_member(node: &Node, authority: &Authority) -> (RawPeer, Conne
     (member, connection)
 }
 
-/// Reads the calls of a node until one has a digest of so many nodes, and sends its length.
+/// Sends the length of each digest of [`PEERS_MAX`] nodes and more that a node sends.
 async fn find_digest((_send, mut recv): (SendStream, RecvStream), found: mpsc::Sender<usize>) {
     let mut buffer = BytesMut::new();
     while let Ok(Some(chunk)) = recv.read_chunk(65_536, true).await {
@@ -122,11 +122,6 @@ async fn find_digest((_send, mut recv): (SendStream, RecvStream), found: mpsc::S
 
 /// A digest of this many nodes, in chitchat's own format.
 fn digest_of(nodes: usize) -> Vec<u8> {
-    let text = |text: &str| {
-        let length = u16::try_from(text.len()).unwrap().to_le_bytes();
-        [&length[..], text.as_bytes()].concat()
-    };
-    let number = |number: u64| number.to_le_bytes().to_vec();
     let addr = [&[6][..], &[0xfd; 16], &7600_u16.to_le_bytes()].concat();
     let node = |at: usize| {
         let numbers = [number(1), number(0), number(0)].concat();
@@ -147,11 +142,6 @@ async fn becomes(running: &mut watch::Receiver<bool>, wanted: bool) {
 /// An acknowledgement in chitchat's own format: `node` has a fact of version 20,000, and 10,000 is
 /// the highest version that it has.
 fn contradiction(node: &Node) -> Vec<u8> {
-    let text = |text: &str| {
-        let length = u16::try_from(text.len()).unwrap().to_le_bytes();
-        [&length[..], text.as_bytes()].concat()
-    };
-    let number = |number: u64| number.to_le_bytes().to_vec();
     let incarnation = &node.core.incarnation;
     let (id, generation) = (incarnation.node(), incarnation.generation());
     let addr = [&[4, 127, 0, 0, 1], &node.addr().port().to_le_bytes()[..]].concat();
@@ -163,4 +153,15 @@ fn contradiction(node: &Node) -> Vec<u8> {
     let (magic, version, ack) = (45_139_u16.to_le_bytes(), 0, 2);
     let (uncompressed, end) = (2, 0);
     [&magic[..], &[version, ack, uncompressed], &length, &states, &[end]].concat()
+}
+
+/// As chitchat writes a text.
+fn text(text: &str) -> Vec<u8> {
+    let length = u16::try_from(text.len()).unwrap().to_le_bytes();
+    [&length[..], text.as_bytes()].concat()
+}
+
+/// As chitchat writes a number.
+fn number(number: u64) -> Vec<u8> {
+    number.to_le_bytes().to_vec()
 }

@@ -82,8 +82,8 @@ async fn survivors_and_new_nodes_join_a_recovered_cluster_and_vote() {
     eventually("without the node that recovered", TIMEOUT, || is_settled(&[&survivor, &new])).await;
 }
 
-/// A survivor repeats what it knows of the old log, until it meets the recovered map. Whoever took
-/// it for an answer would count it for entries that it does not have.
+/// A survivor repeats what it knows of the old log, until it meets the recovered map. If that
+/// counted as an answer, it would count for entries that the survivor does not have.
 #[test]
 fn engines_of_before_a_recovery_are_not_heard() {
     let [a, b] = ["a", "b"].map(|name| Identity { node: node_id(name), birth: 1 });
@@ -108,7 +108,7 @@ fn engines_of_before_a_recovery_are_not_heard() {
         recovered.tick();
         recovered.take_output();
     }
-    assert!(recovered.is_leader(), "it needs nobody's vote");
+    assert!(recovered.is_leader(), "its own vote suffices");
 }
 
 fn three(config: &mut Config) {

@@ -78,9 +78,9 @@ const PHI_THRESHOLD: f64 = 6.0;
 /// Longer intervals are no samples: one pause must not slow down the failure detector.
 const SAMPLE_MAX: Duration = Duration::from_secs(2);
 /// How long a dead member is remembered. For half of this it is in every message, which has room
-/// for somewhat more than [`PEERS_MAX`](crate::mesh::PEERS_MAX) starts of nodes. A partition that
-/// lasts longer heals all the same: seeds and members of the cluster map are dialed, and what is
-/// connected is gossiped with.
+/// for somewhat more than [`PEERS_MAX`](crate::mesh::PEERS_MAX) starts of nodes. After
+/// a longer partition nodes find each other again by dialing: seeds, and members of the cluster
+/// map. Every connected peer gets gossip.
 const DEAD_NODE_GRACE_PERIOD: Duration = Duration::from_secs(60);
 /// How often seeds are resolved, and dialed if they are not connected.
 const SEED_INTERVAL: Duration = Duration::from_secs(1);

@@ -44,8 +44,8 @@ pub(super) const KEYS_MAX: usize = 16_384;
 /// Most messages in flight. With one every 5 ms they cover a round trip of 160 ms; beyond it each
 /// carries more keys.
 const WINDOW_MAX: usize = 32;
-/// No message begins while so many bytes are in flight: the flow control window of a stream. More
-/// would wait on this side, before the messages of others.
+/// While this many bytes are in flight no further message is sent. It is the flow control window of
+/// a stream: what exceeds it would wait on this side, before the messages of others.
 const WINDOW_BYTES_MAX: usize = STREAM_WINDOW_BYTES as usize;
 /// How much longer than the fastest a message may take before the window shrinks. Far below the
 /// time after which a peer counts as unreachable.
