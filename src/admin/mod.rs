@@ -1,7 +1,8 @@
 //! The admin listener: the state of this node and its view of the cluster.
 //!
-//! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/owner`, and
-//! what an operator orders: `POST /drain`, `/bootstrap` and `/forget`. Responses are JSON for
+//! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
+//! `/owner`, and what an operator orders: `POST /drain`, `/bootstrap`, `/forget` and
+//! `/regions/lost`. Responses are JSON for
 //! operators and their scripts; names are only added.
 
 mod operate;
@@ -9,5 +10,5 @@ pub mod report;
 mod router;
 
 pub use operate::{Operate, Refusal};
-pub use report::{Inspect, MembersReport, OwnerReport, StatusReport};
+pub use report::{Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};
 pub use router::{AdminState, router};

@@ -1,6 +1,6 @@
 //! What an operator orders through the admin listener.
 
-/// The node behind `POST /bootstrap` and `POST /forget`.
+/// The node behind `POST /bootstrap`, `POST /forget` and `POST /regions/lost`.
 pub trait Operate: Send + Sync + 'static {
     /// Founds a cluster with this node as its only voter.
     ///
@@ -15,6 +15,14 @@ pub trait Operate: Send + Sync + 'static {
     ///
     /// There is no such member, it is not evicted, or another node has to be asked.
     fn forget(&self, node: &str) -> Result<(), Refusal>;
+
+    /// A region is lost: its global keys move to the others once none of its nodes is a member of
+    /// the global map.
+    ///
+    /// # Errors
+    ///
+    /// It is no home of global keys, homes never change, or another node has to be asked.
+    fn region_lost(&self, region: &str) -> Result<(), Refusal>;
 }
 
 /// Why an order was not carried out, in words for the operator.

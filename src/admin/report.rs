@@ -12,6 +12,9 @@ pub trait Inspect: Send + Sync + 'static {
     /// The cluster map that is in force here.
     fn members(&self) -> MembersReport;
 
+    /// The global map that is in force here.
+    fn regions(&self) -> RegionsReport;
+
     /// The owner of a descriptor, given as key/value pairs, outermost first.
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport;
 }
@@ -39,7 +42,10 @@ pub struct StatusReport {
     pub ownership: Option<OwnershipReport>,
     #[serde(default)]
     pub clock: ClockReport,
-    /// None without `storage.path`.
+    /// None for a standalone node.
+    #[serde(default)]
+    pub certificate: Option<CertificateReport>,
+    /// None without `node.data_dir`.
     #[serde(default)]
     pub storage: Option<StorageReport>,
 }
@@ -91,7 +97,8 @@ pub enum MemberState {
     This,
     /// Its hello was accepted.
     Up,
-    /// Gossip considers it failed.
+    /// A member by the map, of which nothing was heard for two seconds: it was not evicted yet, or
+    /// no majority is there to evict it.
     Down,
     Draining,
 }
@@ -155,6 +162,24 @@ pub struct ClockReport {
     pub is_skewed: bool,
 }
 
+/// The node's certificate for the mesh, and the files of `[tls]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateReport {
+    /// The UTC date, as in `2026-11-20`.
+    pub expires: String,
+    pub expires_in_s: u64,
+    /// Whether it is in the last third, or the last 30 days, of its time.
+    pub is_renewal_due: bool,
+    /// The number of connections whose peers still have an earlier certificate of this node.
+    pub connections_to_renew: usize,
+    /// The number of authorities whose certificates are accepted.
+    pub authorities: usize,
+    /// Why the present files are not in use.
+    pub problem: Option<String>,
+    /// Whether `tls.secret` begins with a secret that is used from the next start on.
+    pub has_next_secret: bool,
+}
+
 /// The agreed members and voters of a region, as the responding node has them in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MembersReport {
@@ -163,6 +188,23 @@ pub struct MembersReport {
     pub region: String,
     pub is_standalone: bool,
     /// None for a standalone node, and for one that knows no cluster yet.
+    pub map: Option<MapReport>,
+}
+
+/// Which regions are homes of global keys, and who stands for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionsReport {
+    /// Id of the responding node.
+    pub node: String,
+    pub region: String,
+    /// `auto` or `manual`; none without `global.founders`: then homes never change.
+    pub failover: Option<String>,
+    /// Sorted. Without any each region decides its global keys.
+    pub homes: Vec<String>,
+    /// Whether the region of the responding node may decide the global keys at home in it.
+    pub has_lease: bool,
+    /// The global map: its members stand for their regions, which are their zones. None while no
+    /// such map is known.
     pub map: Option<MapReport>,
 }
 

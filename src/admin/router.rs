@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::header::CONTENT_TYPE;
-use http::request::Parts;
 use http::{Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
@@ -29,9 +29,9 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// The state behind the routes.
 #[derive(Clone)]
 pub struct AdminState {
-    /// For `/status`, `/members` and `/owner`.
+    /// For `/status`, `/members`, `/regions` and `/owner`.
     pub inspect: Arc<dyn Inspect>,
-    /// For `/bootstrap` and `/forget`.
+    /// For `/bootstrap`, `/forget` and `/regions/lost`.
     pub operate: Arc<dyn Operate>,
     /// For `/readyz` and `/metrics`.
     pub probes: Arc<dyn Probes>,
@@ -49,6 +49,12 @@ struct Routed {
 
 /// The router of the listener of `[admin]`.
 pub fn router(state: AdminState) -> Router {
+    let commands = Router::new()
+        .route("/drain", post(drain))
+        .route("/bootstrap", post(bootstrap))
+        .route("/forget", post(forget))
+        .route("/regions/lost", post(region_lost))
+        .route_layer(from_fn(from_same_site));
     Router::new()
         .route("/", get(index))
         .route("/healthz", get(alive))
@@ -56,13 +62,21 @@ pub fn router(state: AdminState) -> Router {
         .route("/metrics", get(scrape))
         .route("/status", get(status))
         .route("/members", get(members))
+        .route("/regions", get(regions))
         .route("/owner", get(owner))
-        .route("/drain", post(drain))
-        .route("/bootstrap", post(bootstrap))
-        .route("/forget", post(forget))
+        .merge(commands)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(Routed { admin: state, metrics: Page::default(), status: Page::default() })
+}
+
+/// Passes on what no web page of another site made a browser send.
+async fn from_same_site(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match cross_site::check(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(refusal) => refuse(StatusCode::FORBIDDEN, &refusal.to_string()),
+    }
 }
 
 async fn index() -> Response {
@@ -75,9 +89,15 @@ async fn index() -> Response {
                 "/metrics",
                 "/status",
                 "/members",
+                "/regions",
                 "/owner?domain=D&KEY=VALUE",
             ],
-            "commands": ["POST /drain", "POST /bootstrap", "POST /forget?node=NODE"],
+            "commands": [
+                "POST /drain",
+                "POST /bootstrap",
+                "POST /forget?node=NODE",
+                "POST /regions/lost?region=REGION",
+            ],
         }),
     )
 }
@@ -110,6 +130,10 @@ async fn members(State(state): State<Routed>) -> Response {
     json(StatusCode::OK, &state.admin.inspect.members())
 }
 
+async fn regions(State(state): State<Routed>) -> Response {
+    json(StatusCode::OK, &state.admin.inspect.regions())
+}
+
 /// `?domain=D` and, in order, the entries.
 async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
@@ -130,34 +154,49 @@ async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
 }
 
 /// Same as SIGTERM. Responds before the drain is complete, which closes the listener.
-async fn drain(State(state): State<Routed>, parts: Parts) -> Response {
-    if let Err(refusal) = cross_site::check(&parts) {
-        return refuse(StatusCode::FORBIDDEN, &refusal.to_string());
-    }
+async fn drain(State(state): State<Routed>) -> Response {
     state.admin.drain.cancel();
     json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
 }
 
 /// Responds before the cluster exists, which takes about a second.
-async fn bootstrap(State(state): State<Routed>, parts: Parts) -> Response {
-    if let Err(refusal) = cross_site::check(&parts) {
-        return refuse(StatusCode::FORBIDDEN, &refusal.to_string());
-    }
+async fn bootstrap(State(state): State<Routed>) -> Response {
     ordered(state.admin.operate.bootstrap(), &serde_json::json!({ "founding": true }))
 }
 
 /// `?node=NODE`. Responds before the map has changed.
-async fn forget(State(state): State<Routed>, parts: Parts) -> Response {
-    if let Err(refusal) = cross_site::check(&parts) {
-        return refuse(StatusCode::FORBIDDEN, &refusal.to_string());
-    }
-    let pairs = parts.uri.query().and_then(decode_query).unwrap_or_default();
-    match pairs.as_slice() {
-        [(name, node)] if name == "node" && !node.is_empty() => {
+async fn forget(State(state): State<Routed>, uri: Uri) -> Response {
+    match argument(&uri, "node") {
+        Some(node) => {
             let forgetting = serde_json::json!({ "forgetting": node });
-            ordered(state.admin.operate.forget(node), &forgetting)
+            ordered(state.admin.operate.forget(&node), &forgetting)
         }
-        _ => refuse(StatusCode::BAD_REQUEST, "name the evicted node; use POST /forget?node=NODE"),
+        None => {
+            refuse(StatusCode::BAD_REQUEST, "name the evicted node; use POST /forget?node=NODE")
+        }
+    }
+}
+
+/// `?region=REGION`. Responds before the map has changed.
+async fn region_lost(State(state): State<Routed>, uri: Uri) -> Response {
+    match argument(&uri, "region") {
+        Some(region) => {
+            let lost = serde_json::json!({ "lost": region });
+            ordered(state.admin.operate.region_lost(&region), &lost)
+        }
+        None => refuse(
+            StatusCode::BAD_REQUEST,
+            "name the lost region; use POST /regions/lost?region=REGION",
+        ),
+    }
+}
+
+/// The value of the only parameter, if that is its name.
+fn argument(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = uri.query().and_then(decode_query)?;
+    match <[(String, String); 1]>::try_from(pairs) {
+        Ok([(only, value)]) if only == name && !value.is_empty() => Some(value),
+        _ => None,
     }
 }
 

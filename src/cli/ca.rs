@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Subcommand, value_parser};
-use tidegate_cluster::pki::{self, Overwrite, Validity};
+use tidegate_cluster::pki::{self, Bearer, Overwrite, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
 use super::Failure;
@@ -36,6 +36,9 @@ pub(super) enum Command {
         /// The node's id, as in [node] id
         #[arg(long, value_name = "NAME")]
         node: String,
+        /// The node's region, as in [node] region
+        #[arg(long, value_name = "NAME", default_value = "local")]
+        region: String,
         /// Validity in days
         #[arg(long, value_name = "N", default_value_t = 365,
               value_parser = value_parser!(u32).range(1..=3650))]
@@ -53,10 +56,12 @@ Example:
   tidegate ca init --dir pki";
 
 const ISSUE_EXAMPLES: &str = "\
-The certificate carries the node's id and mesh.tidegate, the name that peers dial by.
+The certificate carries the node's id, its region, its role, and mesh.tidegate, the name that
+peers dial by. A node takes replaced files into use without a restart.
 
 Examples:
   tidegate ca issue --dir pki --node node-1
+  tidegate ca issue --dir pki --node node-1 --region eu
   tidegate ca issue --dir pki --node node-1 --renew --days 90";
 
 pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failure> {
@@ -67,9 +72,9 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
                 writeln!(out, "{}", dir.join(name).display())?;
             }
         }
-        Command::Issue { dir, node, days, renew } => {
+        Command::Issue { dir, node, region, days, renew } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
-            let files = pki::issue(dir, node, validity(*days), overwrite)?;
+            let files = pki::issue(dir, Bearer { node, region }, validity(*days), overwrite)?;
             writeln!(out, "{}\n{}", files.cert.display(), files.key.display())?;
         }
     }

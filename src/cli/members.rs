@@ -64,8 +64,19 @@ fn write_map(out: &mut dyn Write, paint: Paint, node: &str, map: &MapReport) -> 
         let hint = "that is no majority: no strict key is decided here, and this map may be old";
         writeln!(out, "{}\n{}\n", paint.red(&line), paint.red(hint))?;
     }
+    write_members(out, paint, node, map, "ZONE")
+}
+
+/// The table of the members, with this title of their zones.
+pub(super) fn write_members(
+    out: &mut dyn Write,
+    paint: Paint,
+    node: &str,
+    map: &MapReport,
+    zone: &str,
+) -> io::Result<()> {
     let rows: Vec<[String; 7]> = map.members.iter().map(|member| row(member, node)).collect();
-    let head = ["NODE", "STATE", "VOTES", "ZONE", "ADDRESS", "MEMBER", "HEARD"];
+    let head = ["NODE", "STATE", "VOTES", zone, "ADDRESS", "MEMBER", "HEARD"];
     let (head, lines) = aligned(head, rows.iter());
     writeln!(out, "{}", paint.bold(&head))?;
     for (line, member) in lines.iter().zip(&map.members) {

@@ -16,6 +16,7 @@ mod failure;
 mod forget;
 mod members;
 mod recover;
+mod regions;
 pub mod rules;
 mod serve;
 mod shutdown;
@@ -59,6 +60,8 @@ enum Command {
     Status(status::Args),
     /// Show the agreed members and voters of a region
     Members(members::Args),
+    /// Show the regions that own global keys, or say that one is lost
+    Regions(regions::Args),
     /// Drain a node: it hands over its ranges and exits
     Drain(drain::Args),
     /// Forget an evicted member now
@@ -124,6 +127,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Ca(command) => ca::run(&command, out),
         Command::Status(args) => status::run(&args, screen, out),
         Command::Members(args) => members::run(&args, screen, out),
+        Command::Regions(args) => regions::run(&args, screen, out),
         Command::Drain(args) => drain::run(&args, out),
         Command::Forget(args) => forget::run(&args, out),
         Command::Bootstrap(args) => bootstrap::run(&args, out),

@@ -89,14 +89,25 @@ fn init_log(filter: &str, format: log::Format) -> Result<(), log::Error> {
 }
 
 /// Runs a node until shutdown.
+///
+/// The listeners have a runtime of their own. A task waits until every other one that can run had
+/// its turn, so the more connections have requests, the longer each of them waits; a ping must not,
+/// because a lease depends on it. A node that may have only one thread has both on it: where
+/// several nodes share a machine, changing between threads would cost each check a quarter more.
 fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Failure> {
-    let mut builder = runtime::Builder::new_multi_thread();
-    if config.node.threads > 0 {
-        builder.worker_threads(config.node.threads);
-    }
-    let fix = "raise the process limit (ulimit -u)";
-    let runtime = builder.enable_all().build();
-    runtime.map_err(UserError::context("failed to start threads", fix))?.block_on(async {
+    let runtime = |name: &str| {
+        let mut builder = runtime::Builder::new_multi_thread();
+        if config.node.threads > 0 {
+            builder.worker_threads(config.node.threads);
+        }
+        let fix = "raise the process limit (ulimit -u)";
+        let runtime = builder.thread_name(name).enable_all().build();
+        runtime.map_err(UserError::context("failed to start threads", fix))
+    };
+    let core = runtime("core")?;
+    let listeners = if config.node.threads == 1 { None } else { Some(runtime("listeners")?) };
+    let front = listeners.as_ref().unwrap_or(&core).handle().clone();
+    core.block_on(async {
         let what = "failed to install signal handlers";
         let shutdown =
             shutdown::on_signal().map_err(UserError::context(what, "raise `ulimit -n`"))?;
@@ -105,7 +116,7 @@ fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Failure> {
             shutdown::when_stdin_closes(shutdown.clone())
                 .map_err(UserError::context(what, "raise `ulimit -u`"))?;
         }
-        Box::pin(node::run(config, shutdown)).await?;
+        Box::pin(node::run(config, &front, shutdown)).await?;
         Ok(true)
     })
 }

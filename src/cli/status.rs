@@ -8,7 +8,9 @@ use tidegate_demo::output::{Paint, aligned};
 use super::Failure;
 use super::client::{AdminDoor, RESERVED};
 use super::entry::entry;
-use crate::admin::report::{MemberReport, OwnershipReport, StorageReport, StoreReport};
+use crate::admin::report::{
+    CertificateReport, MemberReport, OwnershipReport, StorageReport, StoreReport,
+};
 use crate::admin::{OwnerReport, StatusReport};
 use crate::config::UserError;
 
@@ -105,7 +107,39 @@ impl Text<'_> {
             let text = "behind the members' median, which windows follow";
             self.alarm(&format!("this node's clock is {ms} ms {text}"))?;
         }
+        if let Some(certificate) = &report.certificate {
+            self.certificate(certificate)?;
+        }
         report.storage.as_ref().map_or(Ok(()), |storage| self.storage(storage))
+    }
+
+    fn certificate(&mut self, certificate: &CertificateReport) -> io::Result<()> {
+        let CertificateReport { expires, expires_in_s, authorities, .. } = certificate;
+        let text = match expires_in_s {
+            0 => format!("certificate: expired on {expires}"),
+            left => format!("certificate: valid until {expires}, for {}", duration(*left)),
+        };
+        let text = match authorities {
+            1 => format!("{text}; one authority is trusted"),
+            many => format!("{text}; {many} authorities are trusted"),
+        };
+        if certificate.is_renewal_due {
+            self.alarm(&text)?;
+        } else {
+            writeln!(self.out, "{text}")?;
+        }
+        if certificate.connections_to_renew > 0 {
+            let count = certificate.connections_to_renew;
+            writeln!(self.out, "connections still under an earlier certificate: {count}")?;
+        }
+        if let Some(problem) = &certificate.problem {
+            self.alarm(&format!("the files of [tls] are not in use: {problem}"))?;
+        }
+        if certificate.has_next_secret {
+            let text = "tls.secret begins with a secret that is used from the next start on";
+            writeln!(self.out, "{text}")?;
+        }
+        Ok(())
     }
 
     fn members(&mut self, members: &[MemberReport], ours: &str) -> io::Result<()> {

@@ -106,14 +106,13 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let Some(folder) = file.parent() else { return };
     let tls = &mut config.tls;
     let (grpc, xds) = (&mut config.grpc, &mut config.xds);
-    let paths: [(&str, Option<&mut PathBuf>); 13] = [
+    let paths: [(&str, Option<&mut PathBuf>); 12] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
         ("tls.cert", tls.cert.as_mut()),
         ("tls.key", tls.key.as_mut()),
         ("tls.secret", tls.secret.as_mut()),
-        ("storage.path", config.storage.path.as_mut()),
         ("xds.tls_ca", xds.tls_ca.as_mut()),
         ("xds.tls_cert", xds.tls_cert.as_mut()),
         ("xds.tls_key", xds.tls_key.as_mut()),

@@ -26,7 +26,8 @@ pub use load::load;
 pub use rules::{EXAMPLES, Envoy, Rules, Stats, StatsdProtocol, Xds};
 pub use schema::keys;
 pub use sections::{
-    Admin, Cluster, Config, Debug, Grpc, Http, Limits, Node, Resp, Storage, VotersFrom,
+    Admin, Cluster, Config, Debug, Failover, Global, Grpc, Http, Limits, Node, Resp, Storage,
+    VotersFrom,
 };
 pub use tidegate_cluster::pki::Tls;
 pub use value::Secret;

@@ -25,6 +25,8 @@ pub struct Config {
     pub node: Node,
     /// Without a `listen` address the node is standalone.
     pub cluster: Cluster,
+    /// What regions do when one of them is lost.
+    pub global: Global,
     /// The node's certificate for the mesh.
     pub tls: Tls,
     pub http: Http,
@@ -63,17 +65,19 @@ pub struct Node {
     ///
     /// Default `local`. Set it to the cloud's availability zone or to the rack.
     pub zone: String,
-    /// Worker threads for everything but the RESP listener, 0 to 256; 0 is the number of cores
-    /// available to the process.
+    /// Worker threads for the HTTP and gRPC listeners, 0 to 256; 0 is the number of cores available
+    /// to the process. As many again work for peers, so that requests do not hold up a lease; only
+    /// with 1 one thread does both, and a node that is overloaded may lose its lease.
     ///
     /// Default 0. Set it where several nodes share a machine: the threads of all nodes together
     /// should not exceed the cores by much.
     pub threads: usize,
-    /// Folder in which the node keeps the cluster map, and who it is. Every node needs its own.
+    /// Folder in which the node keeps what survives a restart: the cluster map, who it is, and the
+    /// counters of windows of an hour and longer. Created when missing. Every node needs its own.
     ///
     /// Default none: in memory. A node that restarts is then another voter, which replaces the one
-    /// before; and when all nodes were stopped, a new cluster is founded. Set it where nodes have a
-    /// disk that survives a restart.
+    /// before; and when all nodes were stopped, a new cluster is founded, and all windows begin
+    /// again. Set it where nodes have a disk that survives a restart.
     pub data_dir: Option<PathBuf>,
 }
 
@@ -235,6 +239,48 @@ pub enum VotersFrom {
     Founders,
 }
 
+/// `[global]`: keys of `scope: global` when a region is lost. The same on every node of every
+/// region.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Global {
+    /// The nodes that found the agreement of the regions, once: one of each region, and one
+    /// elsewhere where there are two regions, at most 7. Later other nodes of their regions take
+    /// their places.
+    ///
+    /// Default none: every region decides the keys at home in it for ever, whether others reach it
+    /// or not. Set it, with at least three nodes in as many places, so that the keys of a lost
+    /// region are decided elsewhere.
+    pub founders: BTreeSet<NodeId>,
+    /// Whether the keys of a lost region move to other regions by themselves, or when an operator
+    /// says so (`tidegate regions --lost`).
+    ///
+    /// Default `auto`. Use `manual` where keys that begin anew are worse than keys that are
+    /// answered by `on_unavailable` until then.
+    pub failover: Failover,
+    /// How long a region may decide global keys after the last answers of a majority of the global
+    /// voters, 1s to 60s.
+    ///
+    /// Default 5s. Longer than the outages between regions that are to go unnoticed.
+    #[serde(deserialize_with = "duration")]
+    pub lease: Span,
+    /// How long the node that stands for a region may be silent before the region counts as lost,
+    /// 2s to 10min, at least `lease`.
+    ///
+    /// Default 10s. Long enough for another node of the region to take its place.
+    #[serde(deserialize_with = "duration")]
+    pub down_after: Span,
+}
+
+/// `global.failover`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failover {
+    #[default]
+    Auto,
+    Manual,
+}
+
 /// `[http]`: the check API and forward-auth.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -393,13 +439,8 @@ pub struct Limits {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Storage {
-    /// File that keeps counters of windows of an hour and longer across a restart of the whole
-    /// cluster. Created when missing; its folder must exist. Every node needs its own.
-    ///
-    /// Default none: counters are in memory only, on their owner and its replicas.
-    pub path: Option<PathBuf>,
-    /// Interval at which changed counters are written, 100ms to 10m: the hits that a crash of the
-    /// whole cluster may lose.
+    /// Interval at which changed counters of windows of an hour and longer are written to
+    /// `node.data_dir`, 100ms to 10m: the hits that a crash of the whole cluster may lose.
     ///
     /// Default `3s`.
     #[serde(deserialize_with = "duration")]
@@ -485,6 +526,17 @@ impl Default for Cluster {
     }
 }
 
+impl Default for Global {
+    fn default() -> Self {
+        Self {
+            founders: BTreeSet::new(),
+            failover: Failover::Auto,
+            lease: Span::from_secs(5),
+            down_after: Span::from_secs(10),
+        }
+    }
+}
+
 impl Default for Http {
     fn default() -> Self {
         Self { listen: None, denied_status: 429 }
@@ -530,6 +582,6 @@ impl Default for Limits {
 
 impl Default for Storage {
     fn default() -> Self {
-        Self { path: None, interval: Span::from_secs(3) }
+        Self { interval: Span::from_secs(3) }
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use tidegate_limiter::units::Span;
+use tidegate_ownership::cluster_map::{REGIONS_MAX, VOTERS_MAX};
 use tidegate_ownership::name::{is_cluster_name, is_label};
 
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
@@ -16,7 +17,6 @@ pub const XDS_PAIRS_MAX: usize = 64;
 
 /// Founders, and nodes that found together.
 const FOUNDERS_MAX: usize = 64;
-const REGIONS_MAX: usize = 64;
 /// Most seeds: more than a cluster needs to form, few enough to dial all at start.
 pub const SEEDS_MAX: usize = 64;
 
@@ -38,6 +38,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     dependencies(config)?;
     node(&config.node)?;
     cluster(&config.cluster)?;
+    global(config)?;
     mesh_tls(config)?;
     listeners(config)?;
     grpc(&config.grpc)?;
@@ -150,6 +151,38 @@ fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
     within("cluster.forget_after", cluster.forget_after, secs(10)..=secs(30 * 86_400))?;
     within("cluster.handover_timeout", cluster.handover_timeout, secs(1)..=secs(3_600))?;
     within("cluster.max_skew", cluster.max_skew, ms(10)..=secs(60))
+}
+
+fn global(config: &Config) -> Result<(), Invalid> {
+    let (global, cluster) = (&config.global, &config.cluster);
+    at_most("global.founders", global.founders.len(), VOTERS_MAX)?;
+    ensure(
+        global.founders.is_empty() || cluster.regions.len() > 1,
+        "global.founders",
+        "it requires cluster.regions".to_owned(),
+        "name the regions that own global keys, two or more, or remove it",
+    )?;
+    ensure(
+        global.founders.is_empty() || global.founders.len() > 2,
+        "global.founders",
+        format!("{} founders", global.founders.len()),
+        "name three or more: one of each region, and one in a third place where there are two, \
+         otherwise the loss of one region takes the majority away from the other",
+    )?;
+    ensure(
+        global.founders.is_empty() || cluster.listen.is_some(),
+        "global.founders",
+        "it requires cluster.listen".to_owned(),
+        "set cluster.listen too, or remove it",
+    )?;
+    within("global.lease", global.lease, secs(1)..=secs(60))?;
+    within("global.down_after", global.down_after, secs(2)..=secs(600))?;
+    ensure(
+        global.down_after >= global.lease,
+        "global.down_after",
+        "it is shorter than global.lease".to_owned(),
+        "a region must not be given up before its lease can have expired",
+    )
 }
 
 fn mesh_tls(config: &Config) -> Result<(), Invalid> {

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_cluster::consensus::{Founders, Saved, founding};
+use tidegate_cluster::consensus::{self, Founders, Saved, founding};
 use tidegate_cluster::environment::{Clock, Environment};
+use tidegate_cluster::global::{self, Global};
 use tidegate_cluster::gossip::{self, Gossip};
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::membership::{self, Membership};
-use tidegate_cluster::mesh::wire::SharedSettings;
-use tidegate_cluster::mesh::{self, Mesh};
+use tidegate_cluster::mesh::wire::{Group, SharedSettings};
+use tidegate_cluster::mesh::{self, Mesh, PING_INTERVAL};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::Identity;
 use tidegate_cluster::replication::{self, Replicator};
@@ -24,8 +25,8 @@ use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_limiter::units::Span;
-use tidegate_ownership::autopilot::Settings;
-use tidegate_ownership::cluster_map::{self, ClusterMap, MapMember, MapState};
+use tidegate_ownership::autopilot::{HomeRules, Settings};
+use tidegate_ownership::cluster_map::{self, ClusterMap, HomeRegions, MapMember, MapState};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
@@ -41,7 +42,7 @@ use super::handover::{self, GivenUp, Limits};
 use super::join::{Joined, until_joined, until_member, until_settled};
 use super::service::PeerService;
 use super::skew::Skew;
-use crate::config::{Config, UserError, VotersFrom};
+use crate::config::{self, Config, Failover, UserError, VotersFrom};
 use crate::decide::{self, Decider, LocalNode};
 use crate::storage::SnapshotTask;
 
@@ -78,7 +79,7 @@ pub struct Core {
     pub topology: Arc<ArcSwap<Topology>>,
     /// The connection to peers; `None` for a standalone node.
     pub joined: Option<Joined>,
-    /// Writes counts of long windows to disk; `None` without `storage.path`.
+    /// Writes counts of long windows to disk; `None` without `node.data_dir`.
     pub(super) snapshot_task: Option<SnapshotTask>,
     /// Compares the decision clock with those of the peers.
     time: Arc<ClockSync>,
@@ -89,6 +90,9 @@ pub struct Core {
 /// How long a drained voter waits until others are a majority without it. A member has to be there
 /// for five seconds before it votes.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(10);
+/// The age of complaints that count: three pings, and half of one.
+const COMPLAINT_AGE_MAX: Span = Span::from_millis(350);
+const _: () = assert!(PING_INTERVAL.as_millis() == 100);
 /// How often this node's own autopilot gets what it observes.
 const OBSERVE_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a drained node waits until it is removed from the map; otherwise the voters evict it.
@@ -98,8 +102,8 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 const HANDOVER_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval of background expiry, and the number of intervals in which every shard is visited. All
 /// memory of expired counters is returned within ten seconds.
-const EXPIRE_INTERVAL: Duration = Duration::from_millis(20);
-const EXPIRE_STEPS: usize = 50;
+const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
+const EXPIRE_STEPS: usize = 10;
 /// Advice when the core cannot start.
 const FIX: &str = "check the files of [tls] in cluster.toml and the system's randomness";
 
@@ -143,6 +147,7 @@ impl Core {
         let (joined, tasks) = match (identity, config.cluster.listen) {
             (Some(identity), Some(listen)) => {
                 let saved = saved(&local.incarnation, &environment).await?;
+                let global = saved_global(&config, &saved, &environment).await?;
                 let options = mesh::Options {
                     cluster: config.cluster.name.clone(),
                     incarnation: incarnation.clone(),
@@ -154,13 +159,15 @@ impl Core {
                     shared: SharedSettings {
                         vnodes: config.cluster.vnodes,
                         lease: config.cluster.lease,
+                        global_lease: config.global.lease,
                     },
                 };
                 let bound = Mesh::bind(options, &identity, &environment).await;
                 let (mesh, tasks) = bound.map_err(mesh_error)?;
                 let rule_book = book.load().fingerprint();
                 let own = Member { addr: mesh.advertise, rule_book, http, ..own };
-                let joined = connect(&config, &local, mesh, saved, &identity, &environment, own)?;
+                let records = (saved, global);
+                let joined = connect(&config, &local, mesh, records, &environment, own)?;
                 (Some(joined), Some(tasks))
             }
             _ => (None, None),
@@ -249,6 +256,9 @@ impl Core {
         let decided = self.ownership.owned_ranges().decides.clone();
         joined.gossip.publish(|own| own.state = MemberState::Draining);
         joined.membership.leave(false);
+        if let Some(global) = &joined.global {
+            global.membership.leave(true);
+        }
         let limits = Limits { patience, timeout: self.handover_timeout };
         let driver = &joined.ownership_driver;
         let handed_over = handover::until_complete(driver, &self.store, &decided, limits).await;
@@ -306,6 +316,10 @@ impl Core {
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
         running.spawn(follow_map(joined.clone(), stop.clone()));
         running.spawn(joined.membership.clone().run(stop.clone()));
+        if let Some(global) = &joined.global {
+            running.spawn(global.membership.clone().run(stop.clone()));
+            running.spawn(global.clone().run(stop.clone()));
+        }
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
         running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
@@ -339,8 +353,7 @@ fn connect(
     config: &Config,
     local: &LocalNode,
     mesh: Arc<Mesh>,
-    saved: Saved,
-    identity: &Identity,
+    (saved, saved_global): (Saved, Option<Saved>),
     environment: &Environment,
     own: Member,
 ) -> Result<Joined, UserError> {
@@ -379,6 +392,7 @@ fn connect(
             lease: cluster.lease,
             quorum: cluster.quorum,
             down_after: cluster.down_after,
+            global_lease: saved_global.is_some().then_some(config.global.lease),
         },
         ownership.clone(),
         topology.clone(),
@@ -402,14 +416,31 @@ fn connect(
         clock.clone(),
         mesh.clone(),
     );
+    let global = saved_global.map(|saved| {
+        let membership = Membership::new(
+            global_options(config, start, random),
+            saved,
+            incarnation.clone(),
+            environment.disk.beside(),
+            mesh.clone(),
+        );
+        let options = global::Options {
+            founders: config.global.founders.clone(),
+            lease: config.global.lease,
+            down_after: config.global.down_after,
+            fails_over: config.global.failover == Failover::Auto,
+        };
+        let (driver, mesh) = (ownership_driver.clone(), mesh.clone());
+        Global::new(options, membership, driver, ownership.clone(), mesh, replicator.clone())
+    });
     Ok(Joined {
         mesh,
         gossip,
         membership,
+        global,
         synchroniser,
         ownership_driver,
         replicator,
-        certificate_expires: identity.expires,
         is_member: CancellationToken::new(),
         malformed: Arc::default(),
     })
@@ -432,10 +463,11 @@ fn membership_options(
         expected => Founders::Expected(expected),
     };
     membership::Options {
+        group: Group::Region,
         start,
         region: config.node.region.clone(),
         zone: config.node.zone.clone(),
-        regions: cluster.regions.iter().cloned().collect(),
+        homes: HomeRegions::of(cluster.regions.iter().cloned()),
         founders,
         autopilot: Settings {
             voters: cluster.voters,
@@ -448,19 +480,69 @@ fn membership_options(
             settle_after: cluster.settle_after,
             replace_after: cluster.replace_after,
             forget_after: cluster.forget_after,
+            complaint_age: COMPLAINT_AGE_MAX,
+            homes: None,
         },
         random,
     }
+}
+
+/// Of the global map: its members are nodes that stand for their regions.
+fn global_options(config: &Config, start: u64, random: u128) -> membership::Options {
+    let config::Global { founders, lease, down_after, failover } = &config.global;
+    let regions: Vec<String> = config.cluster.regions.iter().cloned().collect();
+    membership::Options {
+        group: Group::Global,
+        start,
+        region: config.node.region.clone(),
+        zone: config.node.region.clone(),
+        homes: HomeRegions::of(regions.iter().cloned()),
+        founders: Founders::Named(founders.clone()),
+        autopilot: Settings {
+            voters: founding::voters_among(founders).count(),
+            pinned_voters: BTreeSet::new(),
+            lease: *lease,
+            settle_after: *down_after,
+            replace_after: *down_after,
+            forget_after: config.cluster.forget_after,
+            complaint_age: *lease,
+            homes: Some(HomeRules {
+                regions,
+                fails_over: *failover == Failover::Auto,
+                absent_max: *down_after,
+            }),
+        },
+        random,
+    }
+}
+
+/// The global map that this node knew last; `None` without `global.founders`.
+async fn saved_global(
+    config: &Config,
+    own: &Saved,
+    environment: &Environment,
+) -> Result<Option<Saved>, UserError> {
+    if config.global.founders.is_empty() {
+        return Ok(None);
+    }
+    let disk = environment.disk.beside();
+    let loaded = Saved::load(&*disk, &own.node).await;
+    let found = loaded.map_err(|error| unreadable(&error))?;
+    // One voter in both maps: what it promised under another birth it has forgotten.
+    let found = found.filter(|saved| saved.birth == own.birth);
+    Ok(Some(found.unwrap_or_else(|| Saved::new(own.node.clone(), own.birth))))
+}
+
+fn unreadable(error: &consensus::disk::Error) -> UserError {
+    let fix = "restore the folder, or empty it: the node is then another voter";
+    UserError::new(format!("node.data_dir: {error}"), fix)
 }
 
 /// Who this node is, and the map that it knew last.
 async fn saved(incarnation: &Incarnation, environment: &Environment) -> Result<Saved, UserError> {
     let node = incarnation.node();
     let loaded = Saved::load(&*environment.disk, node).await;
-    let found = loaded.map_err(|error| {
-        let fix = "restore the folder, or empty it: the node is then another voter";
-        UserError::new(format!("node.data_dir: {error}"), fix)
-    })?;
+    let found = loaded.map_err(|error| unreadable(&error))?;
     if let Some(saved) = found {
         return Ok(saved);
     }

@@ -9,8 +9,11 @@ use crate::config::Config;
 use crate::storage::disk::PathOnDisk;
 use crate::storage::{Origin, Secret, SnapshotTask, Snapshots};
 
-/// Loads the file of `storage.path` into `store`, if there is one. The node starts whatever is
-/// wrong with it. Returns the task that writes the file, and the secret of the key hashes.
+/// The name of the file in `node.data_dir`.
+const COUNTS_FILE: &str = "counts.redb";
+
+/// Loads the counts in `node.data_dir` into `store`, if it is set. The node starts whatever is
+/// wrong with them. Returns the task that writes the file, and the secret of the key hashes.
 ///
 /// `secret` is that of the cluster (`is_shared`), or was generated at this start for a standalone
 /// node, which uses that of the file instead if there is one.
@@ -21,7 +24,7 @@ pub(super) async fn start(
     store: &Arc<Store>,
     clock: &Arc<dyn Clock>,
 ) -> (Option<SnapshotTask>, [u8; 16]) {
-    let Some(path) = config.storage.path.clone() else { return (None, secret) };
+    let Some(folder) = config.node.data_dir.clone() else { return (None, secret) };
     let origin = Origin {
         cluster: config.cluster.name.clone(),
         node: config.node.id.clone(),
@@ -33,6 +36,9 @@ pub(super) async fn start(
     };
     let (into, now) = (store.clone(), clock.now());
     let read = tokio::task::spawn_blocking(move || {
+        // Without the folder the file cannot be opened, which says why.
+        let _ = std::fs::create_dir_all(&folder);
+        let path = folder.join(COUNTS_FILE);
         let (snapshots, secret) = Snapshots::open(Box::new(PathOnDisk::new(path)), origin, now);
         snapshots.load(&into, now);
         (Arc::new(snapshots), secret)
@@ -44,7 +50,7 @@ pub(super) async fn start(
             (Some(SnapshotTask { snapshots, store, clock, interval }), secret)
         }
         Err(error) => {
-            tracing::error!("storage.path: {error}; this node runs without storage");
+            tracing::error!("node.data_dir: {error}; this node runs without storage");
             (None, secret)
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_cluster::mesh::Peer;
+use tidegate_cluster::pki;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::units::NANOS_PER_SEC;
@@ -16,16 +17,18 @@ use super::members;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
-    ClockReport, MemberReport, MemberState, MembersReport, NodeReport, OwnerOf, OwnerReport,
-    OwnershipReport, RuleBookReport, StatusReport, StoreReport,
+    CertificateReport, ClockReport, MemberReport, MemberState, MembersReport, NodeReport, OwnerOf,
+    OwnerReport, OwnershipReport, RegionsReport, RuleBookReport, StatusReport, StoreReport,
 };
 use crate::config::Config;
 use crate::observe::Health;
+use crate::reload::certificates;
 
 /// The data behind `/status`, `/members` and `/owner`.
 pub(super) struct View {
     pub(super) core: Arc<Core>,
     pub(super) book: RuleBook,
+    pub(super) certificates: certificates::Handle,
     pub(super) health: Health,
     pub(super) config: Config,
     pub(super) start: Instant,
@@ -39,6 +42,7 @@ impl Inspect for View {
         let fingerprint = book.fingerprint();
         let stats = self.core.store.stats();
         let members = topology.view.members();
+        let silent = members::silent(&self.core);
         StatusReport {
             node: NodeReport {
                 id: topology.me.to_string(),
@@ -56,7 +60,13 @@ impl Inspect for View {
                 .iter()
                 .map(|member| {
                     let peer = peers.iter().find(|peer| peer.id == member.id);
-                    report(member, peer.map(|peer| &**peer), &topology, fingerprint)
+                    let is_silent = silent.contains(&member.id);
+                    let report = report(member, peer.map(|peer| &**peer), &topology, fingerprint);
+                    if is_silent {
+                        MemberReport { state: MemberState::Down, ..report }
+                    } else {
+                        report
+                    }
                 })
                 .collect(),
             rule_book: RuleBookReport {
@@ -77,6 +87,7 @@ impl Inspect for View {
                 median_ms: self.core.skew().median_ns / 1_000_000,
                 is_skewed: self.core.skew().is_reported(),
             },
+            certificate: self.certificate(),
             storage: self.core.snapshot_task.as_ref().map(|snapshot_task| {
                 let mut status = snapshot_task.snapshots.status();
                 let age = status.written_at.map(|at| snapshot_task.clock.now().since(at));
@@ -88,6 +99,10 @@ impl Inspect for View {
 
     fn members(&self) -> MembersReport {
         members::report(&self.core)
+    }
+
+    fn regions(&self) -> RegionsReport {
+        members::regions(&self.core)
     }
 
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport {
@@ -122,6 +137,25 @@ impl Inspect for View {
                 .map(|scope| if scope == Scope::Global { "global" } else { "region" }.to_owned()),
             owners,
         }
+    }
+}
+
+impl View {
+    /// `None` for a standalone node.
+    fn certificate(&self) -> Option<CertificateReport> {
+        let mesh = &self.core.joined.as_ref()?.mesh;
+        let identity = mesh.identity();
+        let (now, status) = (self.core.clock.system(), self.certificates.status());
+        let until = identity.validity.not_after;
+        Some(CertificateReport {
+            expires: pki::utc_date(until),
+            expires_in_s: until.since(now).as_nanos() / NANOS_PER_SEC,
+            is_renewal_due: identity.validity.is_renewal_due(now),
+            connections_to_renew: mesh.connections_to_renew(),
+            authorities: identity.roots.len(),
+            problem: status.problem,
+            has_next_secret: status.has_next_secret,
+        })
     }
 }
 

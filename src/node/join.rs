@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use tidegate_cluster::global::Global;
 use tidegate_cluster::gossip::Gossip;
 use tidegate_cluster::membership::Membership;
 use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Driver;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
-use tidegate_limiter::units::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -28,11 +28,11 @@ pub struct Joined {
     pub mesh: Arc<Mesh>,
     pub gossip: Arc<Gossip>,
     pub membership: Arc<Membership>,
+    /// `None` without `global.founders`.
+    pub global: Option<Arc<Global>>,
     pub synchroniser: Arc<Synchroniser>,
     pub ownership_driver: Arc<Driver>,
     pub replicator: Arc<Replicator>,
-    /// When the certificate of this node expires.
-    pub(super) certificate_expires: Timestamp,
     /// Cancelled when this node has joined and may own keys.
     pub is_member: CancellationToken,
     /// Malformed frames of peers, and calls out of bounds.

@@ -1,6 +1,6 @@
-//! The cluster map in force, for `tidegate members`.
+//! The cluster map in force, for `tidegate members`, and the global one, for `tidegate regions`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{Epoch, Identity, MapMember, MapState, Voters};
@@ -9,7 +9,7 @@ use tidegate_ownership::{ClusterMap, MemberId};
 
 use super::core::Core;
 use crate::admin::MembersReport;
-use crate::admin::report::{MapMemberReport, MapMemberState, MapReport, Votes};
+use crate::admin::report::{MapMemberReport, MapMemberState, MapReport, RegionsReport, Votes};
 
 /// A member that was heard longer ago counts as gone in what an operator reads.
 const HEARD_WITHIN: Span = Span::from_secs(2);
@@ -39,9 +39,41 @@ pub(super) fn report(core: &Core) -> MembersReport {
     }
 }
 
+/// The global map by which `core` decides.
+pub(super) fn regions(core: &Core) -> RegionsReport {
+    let topology = core.topology.load();
+    let global = core.joined.as_ref().and_then(|joined| joined.global.as_ref());
+    let map = global.and_then(|global| {
+        let map = global.membership.maps().borrow().clone();
+        let is_leader = global.membership.is_leader();
+        let leader = if is_leader { Some(topology.me.clone()) } else { global.membership.leader() };
+        (map.epoch > Epoch(0)).then(|| MapReport {
+            leader: leader.map(|leader| leader.to_string()),
+            ..of(&map, &global.heard())
+        })
+    });
+    let homes = topology.homes();
+    RegionsReport {
+        node: topology.me.to_string(),
+        region: topology.region.clone(),
+        failover: global.map(|global| global.failover().to_owned()),
+        homes: homes.regions().to_vec(),
+        has_lease: core.ownership.has_region_lease() && homes.has_own(),
+        map,
+    }
+}
+
 pub(super) fn cluster_id(core: &Core) -> Option<String> {
     let map = core.joined.as_ref()?.ownership_driver.map();
     (map.epoch > Epoch(0)).then(|| map.cluster.to_string())
+}
+
+/// Members by the map of which nothing was heard of late.
+pub(super) fn silent(core: &Core) -> BTreeSet<NodeId> {
+    let Some(joined) = &core.joined else { return BTreeSet::new() };
+    let (map, heard) = (joined.ownership_driver.map(), joined.ownership_driver.heard());
+    let silent = map.present().filter(|member| !is_heard(member, &heard));
+    silent.map(|member| member.identity.node.clone()).collect()
 }
 
 /// Without a leader, which no map names.

@@ -29,8 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
-use tidegate_cluster::pki;
+use tidegate_cluster::pki::{self, Bearer};
 use tidegate_ownership::identity::NodeId;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -51,16 +52,18 @@ use crate::config::{Config, UserError};
 use crate::front::rls;
 use crate::front::tls::Tls;
 use crate::observe::Health;
+use crate::reload::certificates;
 use crate::storage::map_file::MapFile;
 
-/// Runs a node until `shutdown`, then drains it. `config` must be validated.
+/// Runs a node until `shutdown`, then drains it: its listeners on `front`, everything else on the
+/// runtime of the caller. `config` must be validated.
 ///
 /// # Errors
 ///
 /// The node could not start, or a task failed.
-pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) -> Result<(), Error> {
     let (mut environment, clock) = system_environment();
-    if let Some(folder) = &config.node.data_dir {
+    if let (Some(folder), Some(_)) = (&config.node.data_dir, config.cluster.listen) {
         let file = MapFile::open(folder).map_err(|error| {
             let problem = format!("node.data_dir {}: {error}", folder.display());
             UserError::new(problem, "give every node a folder of its own that it may write")
@@ -69,8 +72,9 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     }
     let node = NodeId::new(&config.node.id)
         .map_err(|error| UserError::new(format!("node.id: {error}"), "set TIDEGATE_NODE__ID"))?;
+    let bearer = Bearer { node: node.as_str(), region: &config.node.region };
     let identity = match config.cluster.listen {
-        Some(_) => Some(pki::load(&config.tls, node.as_str(), environment.clock.system())?),
+        Some(_) => Some(pki::load(&config.tls, bearer, environment.clock.system())?),
         None => None,
     };
     let (book, source) = RuleBook::load(&config, environment.entropy.clone())?;
@@ -88,10 +92,12 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     };
     let (core, core_tasks) = Core::build(setup, environment).await?;
 
+    let certificates = certificates::Handle::default();
     let health = Health::starting(&[GOSSIP, JOIN]);
     let probes = Arc::new(NodeProbes::new(
         core.clone(),
         book.clone(),
+        certificates.clone(),
         health.clone(),
         stats,
         clock.clone(),
@@ -101,6 +107,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     let view = Arc::new(View {
         core: core.clone(),
         book: book.clone(),
+        certificates: certificates.clone(),
         health: health.clone(),
         config: config.clone(),
         start: Instant::now(),
@@ -115,6 +122,16 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     tasks.spawn(source.watch(stop_node.clone()).map(Ok));
     if let Some(reloader) = reloader {
         tasks.spawn(reloader.run(stop_node.clone()).map(Ok));
+    }
+    if let Some(joined) = &core.joined {
+        let watcher = certificates::Watcher {
+            tls: config.tls.clone(),
+            mesh: joined.mesh.clone(),
+            clock: core.clock.clone(),
+            secret: core.hasher.fingerprint(),
+            handle: certificates,
+        };
+        tasks.spawn(watcher.run(stop_node.clone()).map(Ok));
     }
     tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()).map(Ok));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
@@ -133,8 +150,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Erro
     tasks.spawn(readiness.keep(stop_node.clone()).map(Ok));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
     let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
-    let mut serving =
-        tokio::spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));
+    let mut serving = front.spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));
 
     let outcome = tokio::select! {
         () = shutdown.cancelled() => Ok(()),

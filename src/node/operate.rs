@@ -1,7 +1,8 @@
-//! What an operator orders, for `tidegate bootstrap` and `tidegate forget`.
+//! What an operator orders, for `tidegate bootstrap`, `tidegate forget` and `tidegate regions`.
 
 use std::sync::Arc;
 
+use tidegate_cluster::global::Global;
 use tidegate_cluster::membership::{ForgetError, Membership};
 use tidegate_ownership::identity::NodeId;
 
@@ -11,6 +12,14 @@ use crate::admin::{Operate, Refusal};
 impl Operate for View {
     fn bootstrap(&self) -> Result<(), Refusal> {
         self.membership()?.bootstrap().map_err(Refusal::Conflict)
+    }
+
+    fn region_lost(&self, region: &str) -> Result<(), Refusal> {
+        let membership = &self.global()?.membership;
+        if !membership.maps().borrow().homes.contains(region) {
+            return Err(Refusal::Unknown(format!("{region} is no home of global keys")));
+        }
+        membership.region_lost(region).map_err(|error| Refusal::Conflict(error.to_string()))
     }
 
     fn forget(&self, node: &str) -> Result<(), Refusal> {
@@ -26,6 +35,14 @@ impl Operate for View {
 }
 
 impl View {
+    fn global(&self) -> Result<&Arc<Global>, Refusal> {
+        let global = self.core.joined.as_ref().and_then(|joined| joined.global.as_ref());
+        global.ok_or_else(|| {
+            let text = "global.founders is not set: the homes of global keys never change";
+            Refusal::Conflict(text.to_owned())
+        })
+    }
+
     fn membership(&self) -> Result<&Arc<Membership>, Refusal> {
         let joined = self.core.joined.as_ref();
         joined.map(|joined| &joined.membership).ok_or_else(|| {

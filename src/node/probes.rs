@@ -14,6 +14,7 @@ use crate::front::serve::ListenerStats;
 use crate::observe::names::{self, Metric};
 use crate::observe::samples::{Readings, RuleSample};
 use crate::observe::{Health, Metrics};
+use crate::reload::certificates;
 use crate::storage::Status;
 
 /// Readiness and metrics of a node.
@@ -49,6 +50,7 @@ impl NodeProbes {
     pub(super) fn new(
         core: Arc<Core>,
         book: RuleBook,
+        certificates: certificates::Handle,
         health: Health,
         stats: Stats,
         clock: Arc<SystemClock>,
@@ -89,6 +91,7 @@ impl NodeProbes {
             readings.add(names::CLOCK_ERROR_MS, clock.error() / 1_000_000);
             if let Some(joined) = &core.joined {
                 cluster(&core, joined, &mut readings);
+                certificate(&core, joined, &certificates.status(), &mut readings);
                 replication(joined, &mut readings);
                 ownership(&core, joined, &mut readings);
             }
@@ -182,9 +185,12 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::MESH_REFUSED, read(&mesh.refused));
     readings.add(names::MESH_DIALS_FAILED, read(&mesh.dials_failed));
     readings.add(names::MESH_DROPPED, read(&mesh.dropped));
+    let sent = mesh.traffic.read();
+    let messages = sent.map(|(kind, messages, _)| (kind.name(), messages));
+    readings.add_each(names::MESH_SENT_MESSAGES, "kind", messages);
+    let bytes = sent.map(|(kind, _, bytes)| (kind.name(), bytes));
+    readings.add_each(names::MESH_SENT_BYTES, "kind", bytes);
     readings.add(names::MESH_MALFORMED, read(&joined.malformed));
-    let left = joined.certificate_expires.since(core.clock.system());
-    readings.add(names::CERTIFICATE_EXPIRES, left.as_nanos() / 1_000_000_000);
     readings.add(names::STATES_REJECTED, read(&joined.replicator.counters.refused));
     readings.add(names::SYNC_FAILED, read(&sync.failed));
     let keys = [
@@ -193,6 +199,20 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
         ("rejected", read(&sync.rejected)),
     ];
     readings.add_each(names::SYNC_KEYS, "outcome", keys);
+}
+
+fn certificate(
+    core: &Core,
+    joined: &Joined,
+    status: &certificates::Status,
+    readings: &mut Readings,
+) {
+    let left = joined.mesh.identity().validity.not_after.since(core.clock.system());
+    readings.add(names::CERTIFICATE_EXPIRES, left.as_nanos() / 1_000_000_000);
+    readings.add(names::CERTIFICATE_OK, status.problem.is_none());
+    let loads = [("ok", status.loads_ok), ("failed", status.loads_failed)];
+    readings.add_each(names::CERTIFICATE_LOADS, "outcome", loads);
+    readings.add(names::MESH_UNTRUSTED, read(&joined.mesh.counters.untrusted));
 }
 
 fn replication(joined: &Joined, readings: &mut Readings) {
@@ -214,6 +234,11 @@ fn ownership(core: &Core, joined: &Joined, readings: &mut Readings) {
     let counters = &joined.ownership_driver.counters;
     let lost = joined.ownership_driver.lost_voters();
     readings.add(names::LEASE, core.ownership.has_lease());
+    if let Some(global) = &joined.global {
+        readings.add(names::REGION_LEASE, core.ownership.has_region_lease());
+        readings.add(names::GLOBAL_EPOCH_NUMBER, global.membership.maps().borrow().epoch.0);
+        readings.add(names::GLOBAL_COPIED, read(&global.copied));
+    }
     readings.add(names::RING_OWNED_PPM, core.decided_ppm());
     let epoch = core.ownership.owned_ranges().epoch;
     readings.add(names::EPOCH_NUMBER, epoch.0);
@@ -224,6 +249,12 @@ fn ownership(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::HANDOFF_COPIED, read(&counters.copied));
     readings.add(names::HANDOFF_FAILED, read(&counters.failed));
     readings.add(names::HANDOFF_REJECTED, read(&counters.rejected));
+    readings.add(names::TAKEOVERS, read(&counters.takeovers));
+    let (all, none) =
+        (read(&counters.takeover_ranges), read(&counters.takeover_ranges_without_copy));
+    let copies = [("left", all.saturating_sub(none)), ("none", none)];
+    readings.add_each(names::TAKEOVER_RANGES, "copy", copies);
+    readings.add(names::TAKEOVER_KEYS, read(&counters.takeover_keys));
     let ranges = [
         ("given", read(&counters.handed_over)),
         ("taken", read(&counters.taken_over)),

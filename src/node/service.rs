@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tidegate_cluster::environment::Clock;
-use tidegate_cluster::mesh::wire::{Call, Check, Digest, PingStatus, PongStatus, Reply};
+use tidegate_cluster::mesh::wire::{Call, Check, Digest, Group, PingStatus, PongStatus, Reply};
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::replication;
-use tidegate_ownership::ClusterMap;
 use tidegate_ownership::autopilot::COMPLAINTS_MAX;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::standstill::ClockReading;
@@ -40,26 +40,21 @@ impl Service for PeerService {
                 self.joined.gossip.deliver(from.advertise, &bytes);
                 Reply::Done
             }
-            Call::Consensus(message) => {
-                membership.message_received(*message);
-                Reply::Done
-            }
-            Call::Map(map) => {
-                membership.map_received(*map);
-                Reply::Done
-            }
-            Call::FetchMap { cluster, epoch } => {
-                let newer = membership.newer_than(cluster, epoch);
-                Reply::Map(newer.map(|map| Box::new(ClusterMap::clone(&map))))
-            }
-            Call::Join(request) => membership.join_requested(from, request),
-            Call::Leave { member, is_empty } => membership.leave_requested(from, member, is_empty),
-            Call::Found(map) => {
-                membership.founding_received(*map);
-                Reply::Done
-            }
+            Call::Map(Group::Region, call) => membership.call_received(from, call),
+            Call::Map(Group::Global, call) => match &self.joined.global {
+                Some(global) => global.membership.call_received(from, call),
+                None => Reply::Done,
+            },
+            Call::GlobalPing(ping) => match &self.joined.global {
+                Some(global) => global.ping_received(from, ping),
+                None => Reply::Done,
+            },
         };
         ServiceReply::Ready(self.noted(from, reply))
+    }
+
+    fn ping_interval(&self, peer: &Peer) -> Duration {
+        self.joined.ownership_driver.ping_interval(peer)
     }
 
     fn ping_status(&self, peer: &Peer) -> PingStatus {

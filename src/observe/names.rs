@@ -74,11 +74,23 @@ pub const MESH_REFUSED: Metric =
 pub const MESH_DIALS_FAILED: Metric = counter("mesh_dials_failed", "Failed dials");
 pub const MESH_DROPPED: Metric =
     counter("mesh_dropped", "One-way messages dropped: stream full or peer not connected");
+pub const MESH_SENT_MESSAGES: Metric =
+    counter("mesh_sent_messages", "Calls and replies sent to peers, by kind");
+pub const MESH_SENT_BYTES: Metric =
+    counter("mesh_sent_bytes", "Bytes of these, without those that QUIC adds");
 pub const MESH_MALFORMED: Metric =
     counter("mesh_malformed", "Malformed frames and out-of-bounds calls from peers");
 pub const CERTIFICATE_EXPIRES: Metric = gauge(
     "certificate_expires_seconds",
     "Time until this node's certificate expires and its peers refuse it",
+);
+pub const CERTIFICATE_OK: Metric =
+    gauge("certificate_ok", "1 while the present files of [tls] are in use");
+pub const CERTIFICATE_LOADS: Metric =
+    counter("certificate_loads", "Changes of the files of [tls], by outcome");
+pub const MESH_UNTRUSTED: Metric = counter(
+    "mesh_untrusted",
+    "Connections closed because the certificate of the peer was not valid any more",
 );
 pub const STATES_REJECTED: Metric =
     counter("states_rejected", "Implausible states from peers, rejected");
@@ -120,6 +132,12 @@ pub const REPLICATION_CONFIRMS: Metric =
 
 pub const LEASE: Metric =
     gauge("lease", "1 while this node has a lease from a majority and may own keys");
+pub const REGION_LEASE: Metric =
+    gauge("region_lease", "1 while this node's region may decide the global keys at home in it");
+pub const GLOBAL_EPOCH_NUMBER: Metric =
+    gauge("global_epoch_number", "Epoch of the global map in force");
+pub const GLOBAL_COPIED: Metric =
+    counter("global_copied", "Counts copied to regions to which their keys have moved");
 pub const RING_OWNED_PPM: Metric =
     gauge("ring_owned_ppm", "Share of its region's ring that this node decides, parts per million");
 pub const EPOCH_NUMBER: Metric = gauge("epoch_number", "Epoch of the cluster map in force");
@@ -146,6 +164,15 @@ pub const HANDOFF_REJECTED: Metric = counter(
     "Times that a handoff waited because the next owner refused some of the counts",
 );
 
+pub const TAKEOVERS: Metric =
+    counter("takeovers", "Evicted members of which this node took ranges over");
+pub const TAKEOVER_RANGES: Metric =
+    counter("takeover_ranges", "Ranges taken over from evicted members, by copy: left, none");
+pub const TAKEOVER_KEYS: Metric = counter(
+    "takeover_keys",
+    "Counters of which there were copies in ranges taken over from evicted members",
+);
+
 pub const RULE_LOADS: Metric =
     counter("rule_loads", "Rule loads from the folder or the management server, by outcome");
 pub const RULE_HITS: Metric = counter("rule_hits", "Hits by rule and outcome");
@@ -160,8 +187,8 @@ pub const STORE_FULL: Metric =
     counter("store_full", "New counters in a full store, by outcome, once for each attempt");
 
 pub const STORAGE_OK: Metric =
-    gauge("storage_ok", "1 while counts of long windows are written to storage.path");
-pub const STORAGE_KEYS: Metric = gauge("storage_keys", "Counters in the file of storage.path");
+    gauge("storage_ok", "1 while counts of long windows are written to node.data_dir");
+pub const STORAGE_KEYS: Metric = gauge("storage_keys", "Counters of long windows in node.data_dir");
 pub const STORAGE_WRITTEN: Metric = counter("storage_written", "Counters written to the file");
 pub const STORAGE_SKIPPED: Metric =
     counter("storage_skipped", "Counters of the file that were invalid at startup or did not fit");

@@ -1,5 +1,6 @@
 //! The rules in force, which `Decider::decide` loads once per request, and the folder they are
-//! reloaded from.
+//! reloaded from; the files of `[tls]`.
 
+pub mod certificates;
 pub mod current;
 pub mod watch;

@@ -241,7 +241,7 @@ pub(super) enum Error {
     /// Its bytes are not those that were written.
     #[error("the file is damaged: {0}")]
     Damaged(String),
-    #[error("another process uses the file; give every node a storage.path of its own")]
+    #[error("another process uses the file; give every node a node.data_dir of its own")]
     InUse,
     /// No folder, no permission, no space, no disk.
     #[error("{0}")]

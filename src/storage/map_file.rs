@@ -1,4 +1,5 @@
-//! The file of the cluster map in `node.data_dir`: a redb database with one row.
+//! The file of the cluster map in `node.data_dir`: a redb database with a row for the map of the
+//! region, and one for the global map.
 //!
 //! A write is one transaction, and is on the disk (`fdatasync`) when it returns. A file that cannot
 //! be read stops the node: without it the node would forget what it promised as a voter.
@@ -8,18 +9,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use redb::{Database, ReadableDatabase, TableDefinition};
+use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
 use tidegate_cluster::consensus::Disk;
 
 /// The name of the file.
 pub const FILE_NAME: &str = "cluster-map.redb";
 const MAP: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("map");
-const RECORD: &str = "record 1";
+const REGION: &str = "record 1";
+const GLOBAL: &str = "global 1";
 
 /// The open file.
 #[derive(Clone, Debug)]
 pub struct MapFile {
     db: Arc<Database>,
+    row: &'static str,
 }
 
 impl MapFile {
@@ -33,21 +36,47 @@ impl MapFile {
         std::fs::create_dir_all(folder)?;
         let path: PathBuf = folder.join(FILE_NAME);
         let db = Database::create(path).map_err(io::Error::other)?;
-        Ok(Self { db: Arc::new(db) })
+        Ok(Self { db: Arc::new(db), row: REGION })
     }
 
-    fn read(&self) -> Result<Option<Vec<u8>>, redb::Error> {
+    /// Opens the database in `backend`, or creates one: a disk that a test has made.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is damaged.
+    pub fn in_backend(backend: impl StorageBackend) -> io::Result<Self> {
+        let db = Database::builder().create_with_backend(backend).map_err(io::Error::other)?;
+        Ok(Self { db: Arc::new(db), row: REGION })
+    }
+
+    /// The row of the global map in the same file.
+    #[must_use]
+    pub fn global(&self) -> Self {
+        Self { db: self.db.clone(), row: GLOBAL }
+    }
+
+    /// The record; `None` in a new file. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn read(&self) -> Result<Option<Vec<u8>>, redb::Error> {
         let transaction = self.db.begin_read()?;
         match transaction.open_table(MAP) {
-            Ok(table) => Ok(table.get(RECORD)?.map(|record| record.value().to_vec())),
+            Ok(table) => Ok(table.get(self.row)?.map(|record| record.value().to_vec())),
             Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn write(&self, record: &[u8]) -> Result<(), redb::Error> {
+    /// Replaces the record. Blocks on the disk until it is there.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written; the record before is still there.
+    pub fn write(&self, record: &[u8]) -> Result<(), redb::Error> {
         let transaction = self.db.begin_write()?;
-        transaction.open_table(MAP)?.insert(RECORD, record)?;
+        transaction.open_table(MAP)?.insert(self.row, record)?;
         Ok(transaction.commit()?)
     }
 }
@@ -68,6 +97,10 @@ impl Disk for MapFile {
 
     fn is_durable(&self) -> bool {
         true
+    }
+
+    fn beside(&self) -> Arc<dyn Disk> {
+        Arc::new(self.global())
     }
 }
 

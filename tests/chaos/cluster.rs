@@ -18,7 +18,7 @@ use crate::load::Load;
 use crate::network::{NODES_MAX, Network};
 use crate::node::Node;
 
-/// Nodes that run from the start; one more may join.
+/// Nodes that run from the start; more may join.
 pub(crate) const NODES: usize = 5;
 
 /// Nodes that have not started.
@@ -55,7 +55,11 @@ impl Setup {
         let nodes: Vec<Node> =
             (0..NODES_MAX).map(|node_index| Node::new(node_index, runs, network)).collect();
         let ids = nodes.iter().map(|node| node.id.as_str());
-        certificates::write(env!("CARGO_BIN_EXE_tidegate"), &runs.join("pki"), ids);
+        certificates::write(
+            env!("CARGO_BIN_EXE_tidegate"),
+            &runs.join("pki"),
+            ids.map(|id| (id, None)),
+        );
         Self { nodes, cluster_options: String::new(), sections: String::new() }
     }
 
@@ -88,6 +92,8 @@ impl Setup {
         };
         let what = format!("{NODES} nodes agree on one view");
         until(&what, START_WITHIN, async || cluster.check_convergence().await).await;
+        // A cluster begins with fewer voters: only now the larger side of a cut has most of them.
+        until("all nodes vote that may", START_WITHIN, async || cluster.check_voters().await).await;
         cluster
     }
 }
@@ -149,12 +155,25 @@ impl Cluster {
         started.elapsed()
     }
 
+    async fn check_voters(&self) -> Result<(), String> {
+        for node in self.nodes.iter().filter(|node| node.is_running()) {
+            let map = node.map().await?;
+            let nodes = node.region.map_or(NODES, |region| region.nodes);
+            let wanted = if nodes % 2 == 0 { nodes - 1 } else { nodes };
+            if map.voters != wanted || map.voters_change {
+                return Err(format!("{wanted} are to vote; {} knows {map:?}", node.id));
+            }
+        }
+        Ok(())
+    }
+
     async fn check_convergence(&mut self) -> Result<(), String> {
         let running: Vec<String> = self
             .running()
             .into_iter()
             .map(|node_index| self.nodes[node_index].id.clone())
             .collect();
+        // By region: each has a ring.
         let mut epochs = BTreeMap::new();
         for node in &mut self.nodes {
             node.assert_running();
@@ -172,9 +191,12 @@ impl Cluster {
                 let seen = seen.map(|member| format!("{} {}", member.id, member.state.name()));
                 return Err(format!("{} sees {}", node.id, seen.collect::<Vec<_>>().join(", ")));
             }
-            epochs.insert(status.epoch, node.id.clone());
+            let known = epochs.entry(status.node.region).or_insert(status.epoch.clone());
+            if *known != status.epoch {
+                return Err(format!("{} is at {}, others at {known}", node.id, status.epoch));
+            }
         }
-        if epochs.len() == 1 { Ok(()) } else { Err(format!("epochs differ: {epochs:?}")) }
+        Ok(())
     }
 
     /// Compares the nodes' counts of fallback answers with the history: each node that never

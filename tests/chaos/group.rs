@@ -21,6 +21,8 @@ pub(crate) enum Group {
     Local,
     /// Has a window that a clock step can leave.
     Window,
+    /// As `Strict`, one limit for all regions.
+    Global,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,8 +53,8 @@ const JUNK_WINDOW_S: u64 = 24 * 3_600;
 const WEEK_S: u64 = 7 * 24 * 3_600;
 
 impl Group {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Count, Self::Strict, Self::Durable, Self::Local, Self::Window];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Count, Self::Strict, Self::Durable, Self::Local, Self::Window, Self::Global];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -61,20 +63,21 @@ impl Group {
             Self::Durable => "durable",
             Self::Local => "local",
             Self::Window => "window",
+            Self::Global => "global",
         }
     }
 
     pub(crate) fn limit(self) -> u64 {
         match self {
             Self::Count => 1_000_000,
-            Self::Strict | Self::Durable | Self::Local | Self::Window => 20,
+            Self::Strict | Self::Durable | Self::Local | Self::Window | Self::Global => 20,
         }
     }
 
     pub(crate) fn window_s(self) -> u64 {
         match self {
             Self::Window => WINDOW_S,
-            Self::Count | Self::Strict | Self::Durable | Self::Local => WEEK_S,
+            _ => WEEK_S,
         }
     }
 
@@ -82,8 +85,10 @@ impl Group {
     /// resolution of the time without an exact answer; enough that each of five nodes owns some.
     pub(crate) fn keys(self) -> usize {
         match self {
-            Self::Count | Self::Strict | Self::Durable | Self::Window => 20,
             Self::Local => 10,
+            // The only group of its load: its limits must last into the fault.
+            Self::Global => 120,
+            _ => 20,
         }
     }
 
@@ -97,7 +102,7 @@ impl Group {
         match self {
             Self::Local => fields.limit != self.limit(),
             Self::Count => !fields.is_allowed,
-            Self::Strict | Self::Durable | Self::Window => {
+            Self::Strict | Self::Durable | Self::Window | Self::Global => {
                 !fields.is_allowed && fields.reset_s == self.window_s()
             }
         }
@@ -107,6 +112,7 @@ impl Group {
         match self {
             Self::Local => "on_unavailable: local",
             Self::Durable => "on_unavailable: deny, durability: replicated",
+            Self::Global => "on_unavailable: deny, scope: global",
             Self::Count | Self::Strict | Self::Window => "on_unavailable: deny",
         }
     }

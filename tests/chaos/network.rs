@@ -30,8 +30,8 @@ pub(crate) struct Filter<'a> {
     pub(crate) loss: u8,
 }
 
-/// Five nodes, and one that joins.
-pub(crate) const NODES_MAX: usize = 6;
+/// Five nodes, and those that join.
+pub(crate) const NODES_MAX: usize = 8;
 
 const PREFIX: &str = "tg-";
 

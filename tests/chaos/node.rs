@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::admin::StatusReport;
+use tidegate::admin::report::MapReport;
+use tidegate::admin::{MembersReport, StatusReport};
 use tidegate_testkit::http_client::Http;
 use tidegate_testkit::process::Process;
 
@@ -22,6 +23,8 @@ pub(crate) struct Node {
     pub(crate) admin: SocketAddr,
     /// Address at which peers reach its mesh: its own, or that of a relay.
     pub(crate) advertise: SocketAddr,
+    /// Otherwise all nodes are in one region.
+    pub(crate) region: Option<Region>,
     client: Arc<Mutex<Http>>,
     dir: PathBuf,
     network: Network,
@@ -30,6 +33,13 @@ pub(crate) struct Node {
     command_prefix: Vec<String>,
     process: Option<Process>,
     starts: u32,
+}
+
+/// A region, and the number of its nodes at the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) name: &'static str,
+    pub(crate) nodes: usize,
 }
 
 const HTTP_PORT: u16 = 8080;
@@ -47,6 +57,7 @@ impl Node {
             http: at(HTTP_PORT),
             admin: at(ADMIN_PORT),
             advertise: at(MESH_PORT),
+            region: None,
             client: Arc::new(Mutex::new(Http::new())),
             dir: runs.join(&id),
             id,
@@ -64,14 +75,17 @@ impl Node {
         let mesh = SocketAddr::new(network::node_ip(self.index), MESH_PORT);
         let seeds: Vec<String> = seeds.iter().map(|seed| format!("\"{seed}\"")).collect();
         let seeds = seeds.join(", ");
+        let region = self.region.map(|region| format!("region = \"{}\"\n", region.name));
+        let region = region.unwrap_or_default();
+        let founders = self.region.map_or(NODES, |region| region.nodes);
         let config = format!(
-            "[node]\nid = \"{id}\"\ndata_dir = \"data\"\n[http]\nlisten = \"{http}\"\n[admin]\nlisten = \"{admin}\"\n\
+            "[node]\nid = \"{id}\"\n{region}data_dir = \"{DISK}\"\n[http]\nlisten = \"{http}\"\n[admin]\nlisten = \"{admin}\"\n\
              [rules]\npath = \"rules\"\n\
              [cluster]\nlisten = \"{mesh}\"\nadvertise = \"{advertise}\"\nseeds = [{seeds}]\n\
-             bootstrap_expect = {NODES}\n{cluster_options}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\n\
+             bootstrap_expect = {founders}\n{cluster_options}[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\n\
              key = \"../pki/{id}.key\"\n\
              secret = \"../pki/cluster.secret\"\n\
-             [storage]\npath = \"{DISK}/counts\"\ninterval = \"500ms\"\n{sections}\n"
+             [storage]\ninterval = \"500ms\"\n{sections}\n"
         );
         fs::create_dir_all(self.dir.join("rules")).unwrap();
         fs::create_dir_all(self.disk()).unwrap();
@@ -123,6 +137,14 @@ impl Node {
     pub(crate) async fn status(&self) -> Result<StatusReport, String> {
         let reply = self.http().get(self.admin, "/status").await?;
         serde_json::from_str(&reply.body).map_err(|error| format!("{error} in {}", reply.body))
+    }
+
+    /// The cluster map by which it decides.
+    pub(crate) async fn map(&self) -> Result<MapReport, String> {
+        let reply = self.http().get(self.admin, "/members").await?;
+        let report: MembersReport = serde_json::from_str(&reply.body)
+            .map_err(|error| format!("{error}: {}", reply.body))?;
+        report.map.ok_or_else(|| "it knows no cluster".to_owned())
     }
 
     /// Reads one sample of `/metrics`, by name and labels.

@@ -11,7 +11,7 @@ use crate::faults::{Budget, Fault};
 #[command(name = "scripts/chaos", bin_name = "scripts/chaos")]
 pub(crate) struct Options {
     /// Target duration of the run in seconds; each fault that lasts is lengthened or shortened
-    /// [default: about four minutes for all faults]
+    /// [default: about six minutes for all faults]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: Option<u64>,
     /// Seed of all random choices [default: the process id]

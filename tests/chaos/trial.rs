@@ -100,7 +100,9 @@ fn violations(
     for (group, beyond) in &found.admitted_beyond {
         let permitted = match group {
             Group::Durable if bounds.keeps_durable => 0,
-            Group::Strict | Group::Window | Group::Count | Group::Durable => permitted_loss(*group),
+            Group::Strict | Group::Window | Group::Count | Group::Durable | Group::Global => {
+                permitted_loss(*group)
+            }
             // The shares come on top of the owner's limit.
             Group::Local => group.limit() * group.keys() as u64,
         };

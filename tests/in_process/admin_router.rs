@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tidegate::admin::report::{MapReport, NodeReport, OwnerOf};
+use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
     AdminState, Inspect, MembersReport, Operate, OwnerReport, Refusal, StatusReport, router,
 };
@@ -79,6 +79,13 @@ async fn a_status_is_read_back_as_it_was_written() {
     let (_, _, body) = get("/status", &Health::default()).await;
     let report: StatusReport = serde_json::from_str(&body).unwrap();
     assert_eq!(report, Fake.status());
+}
+
+#[tokio::test]
+async fn regions_are_read_back_as_they_were_written() {
+    let (_, content_type, body) = get("/regions", &Health::default()).await;
+    let report: RegionsReport = serde_json::from_str(&body).unwrap();
+    assert_eq!((&*content_type, report), ("application/json", Fake.regions()));
 }
 
 #[tokio::test]
@@ -202,6 +209,14 @@ impl Inspect for Fake {
         }
     }
 
+    fn regions(&self) -> RegionsReport {
+        RegionsReport {
+            homes: vec!["eu".to_owned(), "us".to_owned()],
+            failover: Some("auto".to_owned()),
+            ..RegionsReport::default()
+        }
+    }
+
     fn members(&self) -> MembersReport {
         MembersReport {
             node: "n1".to_owned(),
@@ -223,6 +238,10 @@ impl Inspect for Fake {
 impl Operate for Fake {
     fn bootstrap(&self) -> Result<(), Refusal> {
         Err(Refusal::Conflict("it knows cluster 7".to_owned()))
+    }
+
+    fn region_lost(&self, region: &str) -> Result<(), Refusal> {
+        if region == "eu" { Ok(()) } else { Err(Refusal::Unknown(format!("no {region}"))) }
     }
 
     fn forget(&self, node: &str) -> Result<(), Refusal> {

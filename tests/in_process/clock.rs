@@ -114,7 +114,7 @@ async fn a_pair_of_unequal_clocks_hands_over_every_count() {
 }
 
 fn options<'a>(authority: &Authority, id: &'a str, seeds: &'a [SocketAddr]) -> NodeOptions<'a> {
-    let identity = identity(authority, authority, id);
+    let identity = identity(authority, authority, id, "eu");
     NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change: |_: &mut Config| {} }
 }
 

@@ -406,7 +406,7 @@ fn an_empty_variable_and_one_for_the_command_line_change_nothing() {
 #[test]
 fn paths_of_the_file_are_relative_to_it_and_those_of_variables_are_not() {
     let file = "[http]\nlisten = \"127.0.0.1:1\"\n[tls]\nca = \"pki/ca.pem\"\nkey = \"/abs/key\"\n\
-                [storage]\npath = \"counts.redb\"\n[node]\ndata_dir = \"data\"\n";
+                [node]\ndata_dir = \"data\"\n";
     let inputs = Inputs {
         file: Some((Path::new("/etc/tidegate/cluster.toml"), file)),
         variables: vec![("TIDEGATE_TLS__CERT".to_owned(), "here.pem".to_owned())],
@@ -417,7 +417,6 @@ fn paths_of_the_file_are_relative_to_it_and_those_of_variables_are_not() {
     assert_eq!(config.tls.key.as_deref(), Some(Path::new("/abs/key")));
     assert_eq!(config.tls.cert.as_deref(), Some(Path::new("here.pem")));
     assert_eq!(config.rules.path, Path::new("/etc/tidegate/rules"));
-    assert_eq!(config.storage.path.as_deref(), Some(Path::new("/etc/tidegate/counts.redb")));
     assert_eq!(config.node.data_dir.as_deref(), Some(Path::new("/etc/tidegate/data")));
 }
 

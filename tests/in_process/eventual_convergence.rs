@@ -323,7 +323,7 @@ impl Relayed {
             let listen = free_addr();
             let relay = Relay::start(listen, link).await;
             let seeds: Vec<SocketAddr> = relays.iter().take(1).map(|relay| relay.front).collect();
-            let identity = identity(&authority, &authority, id);
+            let identity = identity(&authority, &authority, id, region);
             let shape =
                 NodeOptions { id, region, seeds: &seeds, identity, rules: RULES, change: |_| {} };
             nodes.push(Node::start_behind(shape, listen, relay.front).await);
@@ -365,7 +365,7 @@ fn free_addr() -> SocketAddr {
 
 async fn restart(authority: &Authority, seed: &Node, id: &str, region: &str) -> Node {
     let seeds = [seed.addr()];
-    let identity = identity(authority, authority, id);
+    let identity = identity(authority, authority, id, "eu");
     let shape = NodeOptions { id, region, seeds: &seeds, identity, rules: RULES, change: |_| {} };
     let node = Node::start(shape).await;
     node.wait_for_view("the others", |view| view.owners().count() == 3).await;

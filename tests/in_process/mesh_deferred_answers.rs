@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::wire::{Call, PingStatus, PongStatus, Reply, SharedSettings};
-use tidegate_cluster::mesh::{self, Mesh, Peer, Service, ServiceReply, StreamClass};
+use tidegate_cluster::mesh::{self, Mesh, PING_INTERVAL, Peer, Service, ServiceReply, StreamClass};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
@@ -44,6 +44,10 @@ impl Service for Waiting {
         panic!("{from} sent no malformed bytes");
     }
 
+    fn ping_interval(&self, _: &Peer) -> Duration {
+        PING_INTERVAL
+    }
+
     fn ping_status(&self, _: &Peer) -> PingStatus {
         PingStatus::default()
     }
@@ -61,9 +65,13 @@ async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh
         listen: ([127, 0, 0, 1], 0).into(),
         advertise: None,
         secret: 7,
-        shared: SharedSettings { vnodes: 128, lease: Span::from_millis(600) },
+        shared: SharedSettings {
+            vnodes: 128,
+            lease: Span::from_millis(600),
+            global_lease: Span::from_secs(5),
+        },
     };
-    let identity = identity(authority, authority, id);
+    let identity = identity(authority, authority, id, "eu");
     let (mesh, tasks) = Mesh::bind(options, &identity, &system_environment().0).await.unwrap();
     let (running, service) = (mesh.clone(), Arc::new(Waiting { go: go.clone() }));
     tokio::spawn(async move { running.run(tasks, service, CancellationToken::new()).await });

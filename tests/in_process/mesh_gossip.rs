@@ -97,7 +97,7 @@ async fn the_most_nodes_that_there_may_be_fit_into_a_message() {
 
 /// A peer whose certificate and hello are good.
 async fn connected_member(node: &Node, authority: &Authority) -> (RawPeer, Connection) {
-    let member = RawPeer::with(&identity(authority, authority, "x"));
+    let member = RawPeer::with(&identity(authority, authority, "x", "eu"));
     let connection = member.dial(node.addr()).await.unwrap();
     let hello = member.hello("tidegate", "x", node.core.hasher.fingerprint());
     assert!(matches!(send_hello(&connection, &hello).await, Some(HelloReply::Welcome(_))));

@@ -16,7 +16,7 @@ use tidegate::config::Config;
 use tidegate_cluster::mesh::wire::{
     Call, HelloReply, Numbered, Refusal, StateEntry, Sync, SyncEntry, SyncRole,
 };
-use tidegate_cluster::pki::{self, Authority, Identity, Overwrite, Validity};
+use tidegate_cluster::pki::{self, Authority, Bearer, Identity, Overwrite, Validity};
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{ActorId, State, decide, decide_eventual};
 use tidegate_limiter::policy::{Mode, Scope};
@@ -47,9 +47,9 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 async fn a_node_of_a_foreign_authority_is_refused() {
     let honest = Honest::start().await;
     let foreign = authority();
-    honest.shuts_out(identity(&foreign, &foreign, "c"), |_| {}).await;
+    honest.shuts_out(identity(&foreign, &foreign, "c", "eu"), |_| {}).await;
     // It may trust the honest authority: what counts is who signed it.
-    honest.shuts_out(identity(&foreign, &honest.authority, "c"), |_| {}).await;
+    honest.shuts_out(identity(&foreign, &honest.authority, "c", "eu"), |_| {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,6 +87,22 @@ async fn a_hello_under_another_name_is_refused() {
     assert_eq!(send_hello(&connection, &hello).await, Some(HelloReply::Refused(Refusal::Own)));
     closed(&connection).await;
     honest.is_unmoved(&before, 3).await;
+}
+
+/// A certificate is for one region: its holder cannot act as a node of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_of_another_region_is_refused() {
+    let honest = Honest::start().await;
+    let before = honest.state();
+    let peer = RawPeer::with(&identity(&honest.authority, &honest.authority, "c", "us"));
+    let connection = peer.dial(honest.target()).await.unwrap();
+    let hello = peer.hello("tidegate", "c", honest.secret());
+    let refusal = Refusal::Region { node: hello.node.clone(), region: "eu".to_owned() };
+    assert_eq!(send_hello(&connection, &hello).await, Some(HelloReply::Refused(refusal)));
+    closed(&connection).await;
+    honest.is_unmoved(&before, 1).await;
+    let identity = identity(&honest.authority, &honest.authority, "c", "us");
+    honest.shuts_out(identity, |_| {}).await;
 }
 
 /// With a good certificate but no hello, calls are not answered and not served.
@@ -230,7 +246,7 @@ fn noise(n: u32, state: &mut u64) -> Vec<u8> {
 #[test]
 fn a_process_does_not_start_with_files_that_peers_would_refuse() {
     type Spoil = fn(&Path);
-    let spoilt: [(&str, &str, &str, Spoil); 7] = [
+    let spoilt: [(&str, &str, &str, Spoil); 8] = [
         ("n1.key", "others can read it", "chmod 600", |dir| {
             fs::set_permissions(dir.join("n1.key"), Permissions::from_mode(0o644)).unwrap();
         }),
@@ -244,6 +260,10 @@ fn a_process_does_not_start_with_files_that_peers_would_refuse() {
         }),
         ("cluster.secret", "no such file", "tidegate ca init", |dir| {
             fs::remove_file(dir.join("cluster.secret")).unwrap();
+        }),
+        ("n1.pem", "does not carry the name local.region.tidegate", "--region local", |dir| {
+            let bearer = Bearer { node: "n1", region: "eu" };
+            pki::issue(dir, bearer, days(-1, 1), Overwrite::Renew).unwrap();
         }),
         ("n1.pem", "does not carry the name n1", "tidegate ca issue", |dir| {
             issue(dir, "n2", -1, 1);
@@ -292,7 +312,7 @@ secret = "pki/cluster.secret"
 "#;
 
 fn issue(dir: &Path, node: &str, from: i64, to: i64) {
-    pki::issue(dir, node, days(from, to), Overwrite::Renew).unwrap();
+    pki::issue(dir, Bearer { node, region: "local" }, days(from, to), Overwrite::Renew).unwrap();
 }
 
 /// Days from now.
@@ -335,7 +355,7 @@ impl Honest {
     }
 
     fn identity(&self, node: &str) -> Identity {
-        identity(&self.authority, &self.authority, node)
+        identity(&self.authority, &self.authority, node, "eu")
     }
 
     fn secret(&self) -> u64 {

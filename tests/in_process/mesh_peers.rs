@@ -2,7 +2,7 @@
 //! bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,7 +14,7 @@ use tidegate_cluster::mesh::wire::{
     Call, Hello, HelloReply, Numbered, PingStatus, PongStatus, Refusal, Reply, SharedSettings,
 };
 use tidegate_cluster::mesh::{
-    self, CallError, IN_FLIGHT_MAX, Mesh, Peer, Service, ServiceReply, StreamClass,
+    self, CallError, IN_FLIGHT_MAX, Mesh, PING_INTERVAL, Peer, Service, ServiceReply, StreamClass,
     UNREACHABLE_AFTER,
 };
 use tidegate_cluster::pki::Authority;
@@ -135,6 +135,36 @@ async fn a_peer_without_replies_times_out_and_then_gets_no_calls() {
     assert!(!a.mesh.peers()[0].is_unreachable());
 }
 
+/// A peer that neither votes nor is in use is pinged seldom, and is not taken for silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_peer_is_pinged_only_while_it_is_called() {
+    let authority = authority();
+    let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1).await);
+    for side in [&a, &b] {
+        side.service.is_idle.store(true, Ordering::Relaxed);
+    }
+    a.joins(&b).await;
+    let answered = || b.service.answered.load(Ordering::Relaxed);
+    // Longer than any time in which bytes of before would count.
+    let until_quiet = async || {
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
+        loop {
+            let before = answered();
+            tokio::time::sleep(2 * UNREACHABLE_AFTER).await;
+            if answered() == before {
+                return before;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "pinged without end");
+        }
+    };
+    let before = until_quiet().await;
+    assert!(!a.mesh.peers()[0].is_unreachable());
+    a.calls(&b).await;
+    eventually("it is pinged while it is in use", TIMEOUT, || answered() >= before + 5).await;
+    until_quiet().await;
+    assert!(!a.mesh.peers()[0].is_unreachable());
+}
+
 /// Calls at the bound are refused at once and leave the others alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_rpc_stream_refuses_and_drops() {
@@ -208,7 +238,7 @@ async fn a_malformed_frame_takes_no_earlier_call_with_it() {
 async fn malformed_bytes_are_no_hello() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
-    let peer = RawPeer::with(&identity(&authority, &authority, "mute"));
+    let peer = RawPeer::with(&identity(&authority, &authority, "mute", "eu"));
     let hello = frame(&peer.hello("test", "mute", SECRET));
     let mut attempts = malformed();
     attempts.push(("half a hello", hello[..hello.len() / 2].to_vec()));
@@ -289,7 +319,7 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
 
 /// A peer `mute` that `side` admitted, which answers nothing.
 async fn mute_peer(authority: &Authority, side: &Side) -> (RawPeer, Connection) {
-    let peer = RawPeer::with(&identity(authority, authority, "mute"));
+    let peer = RawPeer::with(&identity(authority, authority, "mute", "eu"));
     let connection = peer.dial(side.mesh.advertise).await.unwrap();
     let hello: Hello = peer.hello("test", "mute", SECRET);
     match send_hello(&connection, &hello).await {
@@ -315,6 +345,8 @@ struct Side {
 struct Counting {
     answered: AtomicU64,
     malformed: AtomicU64,
+    /// Its peers are pinged only while they are in use.
+    is_idle: AtomicBool,
 }
 
 impl Side {
@@ -330,9 +362,13 @@ impl Side {
             listen: ([127, 0, 0, 1], 0).into(),
             advertise: None,
             secret: SECRET,
-            shared: SharedSettings { vnodes: 128, lease: Span::from_millis(600) },
+            shared: SharedSettings {
+                vnodes: 128,
+                lease: Span::from_millis(600),
+                global_lease: Span::from_secs(5),
+            },
         };
-        let identity = identity(authority, authority, id);
+        let identity = identity(authority, authority, id, "eu");
         let (mesh, tasks) = Mesh::bind(options, &identity, &system_environment().0).await.unwrap();
         let (service, stop) = (Arc::new(Counting::default()), CancellationToken::new());
         let running = tokio::spawn({
@@ -379,6 +415,10 @@ impl Counting {
 }
 
 impl Service for Counting {
+    fn ping_interval(&self, _: &Peer) -> Duration {
+        if self.is_idle.load(Ordering::Relaxed) { TIMEOUT } else { PING_INTERVAL }
+    }
+
     fn ping_status(&self, _: &Peer) -> PingStatus {
         PingStatus::default()
     }

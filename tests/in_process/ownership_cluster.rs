@@ -34,7 +34,7 @@ async fn join(seed: &Node, authority: &Authority, change: fn(&mut Config)) -> No
         id: "d",
         region: "eu",
         seeds: &[seed.addr()],
-        identity: identity(authority, authority, "d"),
+        identity: identity(authority, authority, "d", "eu"),
         rules: RULES,
         change,
     };

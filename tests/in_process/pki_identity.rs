@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tidegate::config::Tls;
-use tidegate_cluster::pki::{self, Identity, Overwrite, Validity};
+use tidegate_cluster::pki::{self, Bearer, Identity, Overwrite, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
 /// 1 January 2026.
@@ -19,11 +19,14 @@ fn what_ca_makes_a_node_accepts() {
     let pki = Pki::new();
     let identity = pki.load("n1").unwrap();
     assert_eq!(identity.node, "n1");
-    assert_eq!(identity.expires, NOW.plus(DAY));
+    assert_eq!(identity.validity, validity());
     assert_eq!(identity.secret, [7; 16]);
     assert_eq!(identity.chain.len(), 1);
     assert!(pki::names(&identity.chain[0], "n1"));
-    assert!(pki::names(&identity.chain[0], pki::MESH_NAME));
+    for name in [pki::MESH_NAME, "eu.region.tidegate", "core.role.tidegate"] {
+        assert!(pki::names(&identity.chain[0], name), "{name}");
+    }
+    assert!(!pki::names(&identity.chain[0], "us.region.tidegate"));
     assert!(!pki::names(&identity.chain[0], "n2"));
 }
 
@@ -75,12 +78,12 @@ fn a_certificate_out_of_its_time_is_refused_with_its_date() {
     assert_eq!(
         pki.refusal("n1", NOW.plus(DAY).plus(Span::from_secs(1))),
         "n1.pem: the certificate of node n1 expired on 2026-01-02; renew it with `tidegate ca issue \
-         --dir . --node n1 --renew`",
+         --dir . --node n1 --region eu --renew`",
     );
     assert_eq!(
         pki.refusal("n1", NOW.minus(Span::from_secs(1))),
         "n1.pem: the certificate of node n1 is not valid before 2026-01-01; set this machine's \
-         clock, or renew it with `tidegate ca issue --dir . --node n1 --renew`",
+         clock, or renew it with `tidegate ca issue --dir . --node n1 --region eu --renew`",
     );
 }
 
@@ -93,7 +96,7 @@ fn a_certificate_of_another_authority_is_refused() {
     assert_eq!(
         pki.refusal("n1", NOW),
         "n1.pem: not a node certificate of the authority in ca.pem (InvalidSignatureForPublicKey); \
-         issue it with that authority's `tidegate ca issue --dir . --node n1 --renew`",
+         issue it with that authority's `tidegate ca issue --dir . --node n1 --region eu --renew`",
     );
 }
 
@@ -101,13 +104,61 @@ fn a_certificate_of_another_authority_is_refused() {
 fn a_certificate_without_the_node_s_name_is_refused() {
     let pki = Pki::new();
     let tls = pki.tls("n1");
-    let error = pki::load(&tls, "n2", NOW).unwrap_err();
+    let error = pki::load(&tls, eu("n2"), NOW).unwrap_err();
     assert_eq!(
         pki.relative(&error.to_string()),
-        "n1.pem: does not carry the name n2 (it needs the node id and mesh.tidegate); issue one \
-         with `tidegate ca issue --dir . --node n2`, or set TIDEGATE_NODE__ID to the certificate's \
-         name",
+        "n1.pem: does not carry the name n2 (it needs the node id, mesh.tidegate, \
+         eu.region.tidegate and core.role.tidegate); issue one with `tidegate ca issue --dir . \
+         --node n2 --region eu`, or set TIDEGATE_NODE__ID to the certificate's name",
     );
+}
+
+/// As is one of a time when certificates named no region, whatever the region is.
+#[test]
+fn a_certificate_of_another_region_is_refused() {
+    let pki = Pki::new();
+    let bearer = Bearer { node: "n1", region: "us" };
+    let error = pki::load(&pki.tls("n1"), bearer, NOW).unwrap_err();
+    assert_eq!(
+        pki.relative(&error.to_string()),
+        "n1.pem: does not carry the name us.region.tidegate (it needs the node id, mesh.tidegate, \
+         us.region.tidegate and core.role.tidegate); issue one with `tidegate ca issue --dir . \
+         --node n1 --region us --renew`, or set TIDEGATE_NODE__REGION to the certificate's region",
+    );
+}
+
+#[test]
+fn further_lines_of_the_secret_s_file_are_accepted_from_peers() {
+    let pki = Pki::new();
+    let path = pki.dir().join("cluster.secret");
+    let lines = |count: u8| (1..=count).map(|line| format!("{line:02x}").repeat(16) + "\n");
+    fs::write(&path, lines(4).collect::<String>()).unwrap();
+    let identity = pki.load("n1").unwrap();
+    assert_eq!(identity.secret, [1; 16]);
+    assert_eq!(identity.other_secrets, [[2; 16], [3; 16], [4; 16]]);
+    fs::write(&path, lines(5).collect::<String>()).unwrap();
+    let text = pki.refusal("n1", NOW);
+    assert!(text.starts_with("cluster.secret: contains no 32 hexadecimal digits"), "{text}");
+}
+
+#[test]
+fn several_authorities_are_trusted() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let pem = |pki: &Pki| fs::read_to_string(pki.dir().join("ca.pem")).unwrap();
+    fs::write(pki.dir().join("ca.pem"), pem(&other) + &pem(&pki)).unwrap();
+    let identity = pki.load("n1").unwrap();
+    assert_eq!(identity.roots.len(), 2);
+    let theirs = other.load("n1").unwrap().chain;
+    assert_eq!(pki::verify_peer(&theirs, &identity.roots, NOW), Ok(()));
+    fs::write(pki.dir().join("ca.pem"), pem(&other)).unwrap();
+    let text = pki.refusal("n1", NOW);
+    assert!(text.starts_with("n1.pem: not a node certificate of the authority"), "{text}");
+    let only_ours = Pki::new().load("n1").unwrap().roots;
+    let error = pki::verify_peer(&theirs, &only_ours, NOW).unwrap_err();
+    assert!(error.starts_with("of an authority that is not in tls.ca"), "{error}");
+    let late = NOW.plus(DAY).plus(DAY);
+    let error = pki::verify_peer(&theirs, &identity.roots, late).unwrap_err();
+    assert_eq!(error, "expired on 2026-01-02");
 }
 
 #[test]
@@ -118,7 +169,7 @@ fn a_key_of_another_certificate_is_refused() {
     assert_eq!(
         pki.refusal("n1", NOW),
         "n1.key: not the key of n1.pem; copy both from one `tidegate ca issue --dir . --node n1 \
-         --renew`",
+         --region eu --renew`",
     );
 }
 
@@ -136,8 +187,8 @@ fn the_authority_s_own_certificate_is_no_node_certificate() {
 fn a_file_that_is_missing_or_holds_something_else_is_named() {
     let rows = [
         ("ca.pem", "certificate", "tidegate ca init --dir ."),
-        ("n1.pem", "certificate", "tidegate ca issue --dir . --node n1"),
-        ("n1.key", "private key", "tidegate ca issue --dir . --node n1"),
+        ("n1.pem", "certificate", "tidegate ca issue --dir . --node n1 --region eu"),
+        ("n1.key", "private key", "tidegate ca issue --dir . --node n1 --region eu"),
         ("cluster.secret", "32 hexadecimal digits", "tidegate ca init --dir ."),
     ];
     for (name, what, command) in rows {
@@ -169,7 +220,7 @@ fn nothing_is_overwritten_unless_it_is_renewed() {
     assert_eq!(fs::read(pki.dir().join("ca.key")).unwrap(), authority);
 
     let before = fs::read(pki.dir().join("n1.key")).unwrap();
-    let error = pki::issue(pki.dir(), "n1", validity(), Overwrite::Never).unwrap_err();
+    let error = pki::issue(pki.dir(), eu("n1"), validity(), Overwrite::Never).unwrap_err();
     assert_eq!(
         pki.relative(&error.to_string()),
         "n1.pem: already there; give --renew to replace certificate and key",
@@ -177,15 +228,15 @@ fn nothing_is_overwritten_unless_it_is_renewed() {
     assert_eq!(fs::read(pki.dir().join("n1.key")).unwrap(), before);
 
     let longer = Validity { not_after: NOW.plus(DAY).plus(DAY), ..validity() };
-    pki::issue(pki.dir(), "n1", longer, Overwrite::Renew).unwrap();
-    assert_eq!(pki.load("n1").unwrap().expires, longer.not_after);
+    pki::issue(pki.dir(), eu("n1"), longer, Overwrite::Renew).unwrap();
+    assert_eq!(pki.load("n1").unwrap().validity, longer);
 }
 
 #[test]
 fn an_authority_s_key_that_is_not_its_certificate_s_issues_nothing() {
     let (pki, other) = (Pki::new(), Pki::new());
     fs::copy(other.dir().join("ca.key"), pki.dir().join("ca.key")).unwrap();
-    let error = pki::issue(pki.dir(), "n2", validity(), Overwrite::Never).unwrap_err();
+    let error = pki::issue(pki.dir(), eu("n2"), validity(), Overwrite::Never).unwrap_err();
     assert_eq!(
         pki.relative(&error.to_string()),
         "ca.key: not the key of ca.pem; copy both from one `tidegate ca init --dir .`",
@@ -197,7 +248,7 @@ fn an_authority_s_key_that_is_not_its_certificate_s_issues_nothing() {
 fn a_name_that_is_no_node_id_is_refused() {
     let pki = Pki::new();
     for name in ["../n1", "N1", "a.b", "7", ""] {
-        let error = pki::issue(pki.dir(), name, validity(), Overwrite::Never).unwrap_err();
+        let error = pki::issue(pki.dir(), eu(name), validity(), Overwrite::Never).unwrap_err();
         assert!(error.to_string().contains("is not a node id; use 1 to 63"), "{error}");
     }
 }
@@ -208,9 +259,9 @@ fn a_certificate_can_be_good_from_the_epoch_on() {
     let dir = tempfile::tempdir().unwrap();
     let validity = Validity { not_before: Timestamp::EPOCH, not_after: Timestamp::NEVER };
     pki::init(dir.path(), validity, [0; 16]).unwrap();
-    pki::issue(dir.path(), "n1", validity, Overwrite::Never).unwrap();
+    pki::issue(dir.path(), eu("n1"), validity, Overwrite::Never).unwrap();
     for now in [Timestamp::EPOCH, NOW, Timestamp::from_secs(10_000_000_000)] {
-        pki::load(&tls(dir.path(), "n1"), "n1", now).unwrap();
+        pki::load(&tls(dir.path(), "n1"), eu("n1"), now).unwrap();
     }
 }
 
@@ -230,7 +281,7 @@ impl Pki {
     }
 
     fn issue(&self, node: &str) {
-        pki::issue(self.dir(), node, validity(), Overwrite::Never).unwrap();
+        pki::issue(self.dir(), eu(node), validity(), Overwrite::Never).unwrap();
     }
 
     fn tls(&self, node: &str) -> Tls {
@@ -242,7 +293,7 @@ impl Pki {
     }
 
     fn load_at(&self, node: &str, now: Timestamp) -> Result<Identity, pki::Error> {
-        pki::load(&self.tls(node), node, now)
+        pki::load(&self.tls(node), eu(node), now)
     }
 
     fn refusal(&self, node: &str, now: Timestamp) -> String {
@@ -255,6 +306,10 @@ impl Pki {
         let dir = self.dir().to_str().unwrap();
         text.replace(&format!("{dir}/"), "").replace(dir, ".")
     }
+}
+
+fn eu(node: &str) -> Bearer<'_> {
+    Bearer { node, region: "eu" }
 }
 
 fn validity() -> Validity {

@@ -10,7 +10,7 @@ use tidegate_cluster::consensus::{MemoryDisk, Saved};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::ClusterMap;
-use tidegate_ownership::cluster_map::{ClusterId, Identity};
+use tidegate_ownership::cluster_map::{ClusterId, HomeRegions, Identity};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_testkit::certificates::{authority, identity};
@@ -87,7 +87,7 @@ async fn survivors_and_new_nodes_join_a_recovered_cluster_and_vote() {
 #[test]
 fn engines_of_before_a_recovery_are_not_heard() {
     let [a, b] = ["a", "b"].map(|name| Identity { node: node_id(name), birth: 1 });
-    let map = first_map(ClusterId(5), [a.clone(), b.clone()].into(), Vec::new());
+    let map = first_map(ClusterId(5), [a.clone(), b.clone()].into(), HomeRegions::default());
     let mut saved = Saved { map: Some(map.clone()), ..Saved::new(a.node.clone(), a.birth) };
     let mut survivor = Engine::found(&b, &map, 1);
     saved.recover(&map.cluster.to_string()).expect("of this cluster");
@@ -157,7 +157,7 @@ async fn start(
     change: fn(&mut Config),
 ) -> Node {
     let seeds: Vec<_> = seeds.iter().map(|node| node.addr()).collect();
-    let identity = identity(authority, authority, id);
+    let identity = identity(authority, authority, id, "eu");
     let options = NodeOptions { id, region: "eu", seeds: &seeds, identity, rules: RULES, change };
     Node::start_on(options, Arc::new(disk.clone())).await
 }

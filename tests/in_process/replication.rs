@@ -300,7 +300,7 @@ async fn implausible_states_are_refused_and_counted() {
 async fn pair(change_a: fn(&mut Config), change_b: fn(&mut Config)) -> (Node, Node) {
     let authority = authority();
     let options = |id, seeds, change| {
-        let identity = identity(&authority, &authority, id);
+        let identity = identity(&authority, &authority, id, "eu");
         NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
     };
     let a = Node::start(options("a", &[], change_a)).await;
@@ -350,7 +350,7 @@ async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
 async fn behind_a_relay_over(link: Link, change: fn(&mut Config)) -> (Node, Node, Relay) {
     let authority = authority();
     let options = |id, seeds| {
-        let identity = identity(&authority, &authority, id);
+        let identity = identity(&authority, &authority, id, "eu");
         NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
     };
     let a = Node::start(options("a", &[])).await;

@@ -12,6 +12,7 @@ use tidegate::node;
 use tidegate_limiter::units::Span;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
@@ -134,7 +135,8 @@ impl Running {
         let (grpc, admin) = (free(), free());
         let config = config(rules.path(), grpc, admin, change);
         let shutdown = CancellationToken::new();
-        let node = tokio::spawn(Box::pin(node::run(config, shutdown.clone())));
+        let (front, stop) = (Handle::current(), shutdown.clone());
+        let node = tokio::spawn(async move { Box::pin(node::run(config, &front, stop)).await });
         in_time("the listener is up", async {
             while TcpStream::connect(grpc).await.is_err() {
                 assert!(!node.is_finished(), "the node ended");

@@ -275,7 +275,7 @@ fn of_two_nodes_with_one_path_the_second_runs_without_storage() {
     let (first, store) = start(&path);
     let (second, _) = start(&path);
     let problem = second.status().problem.unwrap();
-    assert!(problem.contains("give every node a storage.path of its own"), "{problem}");
+    assert!(problem.contains("give every node a node.data_dir of its own"), "{problem}");
     assert!(asides(folder.path()).is_empty(), "a file in use stays where it is");
     store.check(&[day(1)], Hits::ONE, NOW);
     first.round(&store, NOW);

@@ -16,8 +16,9 @@ use smallvec::smallvec;
 use tidegate_cluster::consensus::engine::Engine;
 use tidegate_cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{
-    Call, Check, Digest, Handoff, HandoffStep, Hello, HelloReply, Numbered, PingStatus, PongStatus,
-    Refusal, Reply, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
+    Call, Check, Digest, GlobalPing, GlobalPong, Group, Handoff, HandoffStep, Hello, HelloReply,
+    MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply, SharedSettings, StateEntry, Sync,
+    SyncEntry, SyncRole,
 };
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -26,7 +27,7 @@ use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
-use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState, Voters};
+use tidegate_ownership::cluster_map::{ClusterId, HomeRegions, MapMember, MapState, Voters};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
@@ -153,7 +154,8 @@ fn node(id: &str) -> NodeId {
     NodeId::new(id).expect("a valid id")
 }
 
-const SHARED: SharedSettings = SharedSettings { vnodes: 128, lease: Span::from_millis(600) };
+const SHARED: SharedSettings =
+    SharedSettings { vnodes: 128, lease: Span::from_millis(600), global_lease: Span::from_secs(5) };
 const EPOCH: Epoch = Epoch(70_000);
 const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
 
@@ -186,7 +188,11 @@ fn map() -> ClusterMap {
             member("c", 7, MapState::Down),
         ],
         last_member: MemberId(300),
-        regions: vec!["eu".into(), "us".into()],
+        homes: HomeRegions {
+            names: vec!["eu".into(), "us".into()],
+            changed_at: Epoch(69_000),
+            replaced_at: Epoch(1),
+        },
         version: 4,
     }
 }
@@ -208,6 +214,10 @@ fn consensus_message() -> tidegate_cluster::consensus::Message {
 
 fn ranges() -> Ranges {
     Ranges::of([Range { first: 5, last: 70_000 }, Range { first: 1 << 40, last: u64::MAX }])
+}
+
+fn of_map(call: MapCall) -> Call {
+    Call::Map(Group::Region, call)
 }
 
 fn handoff(step: HandoffStep) -> Call {
@@ -252,6 +262,8 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("own", Refusal::Own),
         ("malformed", Refusal::Malformed),
         ("full", Refusal::Full),
+        ("region", Refusal::Region { node: node("n1"), region: "eu".into() }),
+        ("role", Refusal::Role),
     ];
     replies.extend(refusals.map(|(name, refusal)| (name, HelloReply::Refused(refusal))));
     replies
@@ -378,22 +390,32 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
         ("digests", Call::Digests(vec![Digest { segment: 4_095, sum: 0x0123_4567_89ab_cdef }])),
         ("refunded", Call::Refunded { token: KEY.token }),
-        ("consensus", Call::Consensus(Box::new(consensus_message()))),
-        ("map", Call::Map(Box::new(map()))),
-        ("fetch_map", Call::FetchMap { cluster: CLUSTER, epoch: EPOCH }),
+        ("consensus", of_map(MapCall::Consensus(Box::new(consensus_message())))),
+        ("map", of_map(MapCall::Newer(Box::new(map())))),
+        ("fetch_map", of_map(MapCall::Fetch { cluster: CLUSTER, epoch: EPOCH })),
         (
             "join",
-            Call::Join(JoinRequest {
+            of_map(MapCall::Join(JoinRequest {
                 identity: identity("a"),
                 start: 70_001,
                 generation: Generation(1_767_225_600_123),
                 addr: ([10, 0, 0, 7], 7600).into(),
                 zone: "a".into(),
                 versions: Versions { lowest: 4, highest: 5 },
+            })),
+        ),
+        ("leave", of_map(MapCall::Leave { member: MemberId(3), is_empty: true })),
+        ("found", of_map(MapCall::Found(Box::new(map())))),
+        ("global_map", Call::Map(Group::Global, MapCall::Newer(Box::new(map())))),
+        (
+            "global_ping",
+            Call::GlobalPing(GlobalPing {
+                cluster: CLUSTER,
+                epoch: EPOCH,
+                member: Some(MemberId(3)),
+                complaints: Complaints { silent: vec![MemberId(1)], ..Complaints::default() },
             }),
         ),
-        ("leave", Call::Leave { member: MemberId(3), is_empty: true }),
-        ("found", Call::Found(Box::new(map()))),
     ]
 }
 
@@ -441,6 +463,15 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("map", Reply::Map(Some(Box::new(map())))),
         ("not_leader", Reply::NotLeader(Some(node("b")))),
         ("expired", Reply::Expired),
+        (
+            "global_pong",
+            Reply::GlobalPong(GlobalPong {
+                cluster: CLUSTER,
+                epoch: EPOCH,
+                report: Epoch(69_999),
+                granted: Some(EPOCH),
+            }),
+        ),
         ("done", Reply::Done),
         ("malformed", Reply::Malformed),
     ]

@@ -70,7 +70,7 @@ pub(crate) fn new_keys(prefix: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_boots_before_the_others_decides_nothing() {
-    let storage = "[storage]\npath = \"counts.redb\"\ninterval = \"100ms\"\n";
+    let storage = "[storage]\ninterval = \"100ms\"\n";
     let options = ClusterOptions { config: storage, ..WITH_DISKS };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     let (used, fresh) = (keys(&cluster).await, new_keys("fresh"));

@@ -7,13 +7,16 @@ use std::process::{Command, Stdio};
 use std::{fs, thread};
 
 use tidegate::admin::report::{
-    ClockReport, MapMemberReport, MapMemberState, MapReport, MemberReport, MemberState, NodeReport,
-    OwnerOf, OwnerReport, OwnershipReport, RuleBookReport, StorageReport, StoreReport, Votes,
+    CertificateReport, ClockReport, MapMemberReport, MapMemberState, MapReport, MemberReport,
+    MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport, RuleBookReport, StorageReport,
+    StoreReport, Votes,
 };
-use tidegate::admin::{MembersReport, StatusReport};
+use tidegate::admin::{MembersReport, RegionsReport, StatusReport};
 use tidegate::storage::map_file::MapFile;
 use tidegate_cluster::consensus::Saved;
-use tidegate_ownership::cluster_map::{ClusterId, Identity, MapMember, MapState, Voters};
+use tidegate_ownership::cluster_map::{
+    ClusterId, HomeRegions, Identity, MapMember, MapState, Voters,
+};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::{ClusterMap, Epoch, MemberId, Versions};
 
@@ -32,6 +35,7 @@ fn help_describes_each_command_with_examples() {
         ("help_ca_init", &["ca", "init", "--help"]),
         ("help_ca_issue", &["ca", "issue", "--help"]),
         ("help_status", &["status", "--help"]),
+        ("help_regions", &["regions", "--help"]),
         ("help_members", &["members", "--help"]),
         ("help_forget", &["forget", "--help"]),
         ("help_bootstrap", &["bootstrap", "--help"]),
@@ -257,6 +261,28 @@ fn status_is_a_table_that_marks_who_disagrees() {
     let node = Fake::start("HTTP/1.1 200 OK\r\n", &json);
     let run = tidegate(&["status", "--json", "--url", &node.url]);
     assert_eq!(serde_json::from_str::<StatusReport>(&run.stdout).unwrap(), status());
+}
+
+#[test]
+fn regions_are_homes_with_the_nodes_that_stand_for_them() {
+    let MembersReport { map, .. } = members();
+    let report = RegionsReport {
+        node: "n1".to_owned(),
+        region: "eu".to_owned(),
+        failover: Some("manual".to_owned()),
+        homes: vec!["ap".to_owned(), "eu".to_owned()],
+        has_lease: true,
+        map,
+    };
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &serde_json::to_string(&report).unwrap());
+    let run = tidegate(&["regions", "--url", &node.url]);
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    insta::assert_snapshot!("regions", run.stdout);
+    let fixed = RegionsReport { failover: None, map: None, ..report };
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", &serde_json::to_string(&fixed).unwrap());
+    let run = tidegate(&["regions", "--url", &node.url]);
+    let line = "global keys are at home in ap, eu, for ever: n1 has no global.founders\n";
+    assert_eq!((run.code, &*run.stdout), (0, line));
 }
 
 #[test]
@@ -486,7 +512,7 @@ fn saved() -> Saved {
         voters: Voters::of(["n1", "n2", "n3"].map(identity)),
         members: vec![member],
         last_member: MemberId(1),
-        regions: Vec::new(),
+        homes: HomeRegions::default(),
         version: 4,
     };
     Saved { node: NodeId::new("n1").unwrap(), birth: 1, map: Some(map), engine: None }
@@ -590,6 +616,15 @@ fn status() -> StatusReport {
             missed: vec!["n4".to_owned(), "n5".to_owned()],
         }),
         clock: ClockReport { median_ms: 750, is_skewed: true },
+        certificate: Some(CertificateReport {
+            expires: "2026-12-01".to_owned(),
+            expires_in_s: 700_000,
+            is_renewal_due: true,
+            connections_to_renew: 1,
+            authorities: 2,
+            problem: Some("pki/n1.key: not the key of pki/n1.pem".to_owned()),
+            has_next_secret: true,
+        }),
         storage: Some(StorageReport {
             path: "counts.redb".to_owned(),
             problem: Some("No space left on device".to_owned()),

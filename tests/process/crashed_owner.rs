@@ -73,6 +73,38 @@ async fn a_new_owner_goes_on_from_what_the_dead_one_counted() {
     assert!(beyond <= late, "{beyond} hits beyond the limits, {late} may be");
 }
 
+/// The node that takes ranges over says what may be lost: nothing before the last copy, or without
+/// replicas everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_takeover_says_what_it_may_have_lost() {
+    for (replicas, rule, copy) in [(1, "durable", true), (0, "async", false)] {
+        let replicas = format!("cluster.replicas={replicas}");
+        let sets: &[&str] = &["cluster.deadline=1000ms", &replicas];
+        let options = ClusterOptions { nodes: THREE, rules: RULES, sets, ..Default::default() };
+        let mut cluster = Cluster::start(TIDEGATE, options).await;
+        for key in &cluster.owned("quota", rule, "user", VICTIM, KEYS).await {
+            assert_eq!(cluster.admitted(&[0], "quota", rule, key, 1).await, 1);
+        }
+        cluster.nodes[2].kill();
+        let (mut taken, mut left, mut none) = (0, 0, 0);
+        for node in &cluster.nodes[..2] {
+            node.logged("took over ranges of an evicted member", 1).await;
+            let log = node.log();
+            let line = log.lines().find(|line| line.contains("took over ranges")).unwrap();
+            for part in ["WARN", "member=n3", "keys=", "heard_ms_ago=", "states_refused=0"] {
+                assert!(line.contains(part), "{part} is not in {line}");
+            }
+            assert_eq!(line.contains("last_copy_ms_ago="), copy, "{line}");
+            assert_eq!(node.metric("tidegate_takeovers_total").await, 1);
+            taken += node.metric("tidegate_takeover_keys_total").await;
+            left += node.metric("tidegate_takeover_ranges_total{copy=\"left\"}").await;
+            none += node.metric("tidegate_takeover_ranges_total{copy=\"none\"}").await;
+        }
+        assert_eq!(taken, if copy { KEYS as u64 } else { 0 });
+        assert_eq!((left > 0, none > 0), (copy, !copy), "{left} with a copy, {none} without");
+    }
+}
+
 /// Sends to the living nodes in turn.
 #[derive(Clone)]
 struct Client {

@@ -107,6 +107,19 @@ async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     comes_back(&mut cluster, first_generation).await;
 }
 
+/// Without a majority the map goes on to name members that are dead; `status` says that they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_majority_shows_dead_members_as_down() {
+    let mut cluster = Cluster::three(TIDEGATE, RULES).await;
+    cluster.nodes[1].kill();
+    cluster.nodes[2].kill();
+    let are_down = async || match &cluster.nodes[0].members().await?[..] {
+        [(_, "self"), (_, "down"), (_, "down")] => Ok(()),
+        members => Err(format!("{members:?}")),
+    };
+    until("the dead are shown as down", Duration::from_secs(15), are_down).await;
+}
+
 /// The same load with all nodes up: results of those that stay up, and the share of late owners.
 async fn steady(cluster: &Cluster, listeners: &[SocketAddr]) -> (Results, f64) {
     let stop = CancellationToken::new();

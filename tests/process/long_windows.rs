@@ -11,7 +11,7 @@ descriptors:
   - key: week
     rate_limit: {unit: week, requests_per_unit: 20}
 ";
-const STORAGE: &str = "[storage]\npath = \"counts.redb\"\ninterval = \"100ms\"\n";
+const STORAGE: &str = "[storage]\ninterval = \"100ms\"\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lone_node_that_is_killed_remembers_a_used_up_week() {
@@ -26,8 +26,14 @@ async fn a_cluster_that_is_killed_whole_remembers_a_used_up_week() {
 async fn remembers_a_used_up_week(nodes: &[&str]) {
     // A late owner would be a verdict by fallback, which is not the subject.
     let sets = &["cluster.deadline=1s"];
-    let options =
-        ClusterOptions { nodes, rules: RULES, config: STORAGE, sets, ..ClusterOptions::default() };
+    let options = ClusterOptions {
+        nodes,
+        rules: RULES,
+        config: STORAGE,
+        sets,
+        has_disks: true,
+        ..ClusterOptions::default()
+    };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
     for hit in 0..20 {
         let node = &cluster.nodes[hit % nodes.len()];
@@ -71,6 +77,7 @@ async fn a_node_whose_file_is_torn_starts_and_reports_it_once() {
         nodes: &["n1"],
         rules: RULES,
         config: STORAGE,
+        has_disks: true,
         ..ClusterOptions::default()
     };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
@@ -78,7 +85,7 @@ async fn a_node_whose_file_is_torn_starts_and_reports_it_once() {
     cluster.nodes[0].saves_counts().await;
     cluster.nodes[0].kill();
     let folder = cluster.dir.path().join("n1");
-    std::fs::write(folder.join("counts.redb"), "torn").unwrap();
+    std::fs::write(folder.join("data/counts.redb"), "torn").unwrap();
 
     cluster.nodes[0].start();
     cluster.nodes[0].ready(1).await;

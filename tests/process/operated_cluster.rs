@@ -25,7 +25,7 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     let _exclusive = exclusive::lock().await;
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path().join("pki");
-    certificates::write(TIDEGATE, &pki, ["n1", "n2"]);
+    certificates::write(TIDEGATE, &pki, [("n1", None), ("n2", None)]);
     let client = Http::new();
     let new = |id: &str, seeds: &str, has_disks: bool| {
         let options = ClusterOptions { rules: RULES, has_disks, ..ClusterOptions::default() };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate_testkit::http_client::hits_body;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node};
+use tidegate_testkit::variable;
 use tidegate_testkit::wait::until;
 use tokio::time::Instant;
 
@@ -13,7 +14,7 @@ use crate::agreed_membership::{LIMIT, QUOTA};
 
 /// More than the three nodes of the start, so that none of them is left. `TIDEGATE_REPLACEMENTS`
 /// has another number.
-const REPLACEMENTS: usize = 5;
+const REPLACEMENTS: u32 = 5;
 /// Generous: what it took is printed, and about a second on an idle machine.
 const DECIDED_WITHIN: Duration = Duration::from_secs(15);
 const REPLACED_WITHIN: Duration = Duration::from_secs(60);
@@ -22,9 +23,7 @@ const KEYS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_are_killed_one_by_one_are_replaced_as_voters() {
-    let replacements = std::env::var_os("TIDEGATE_REPLACEMENTS");
-    let replacements = replacements
-        .map_or(REPLACEMENTS, |count| count.to_str().and_then(|count| count.parse().ok()).unwrap());
+    let replacements = variable::number("TIDEGATE_REPLACEMENTS", REPLACEMENTS) as usize;
     let sets = &["cluster.deadline=1s", "cluster.voters_from=auto", "cluster.replace_after=1s"];
     let options = ClusterOptions { sets, ..QUOTA };
     let mut cluster = Cluster::start(TIDEGATE, options).await;

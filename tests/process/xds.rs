@@ -15,7 +15,7 @@ async fn a_node_is_ready_with_its_first_rules_and_counts_on_through_updates() {
     node.wait_for_readiness(503, "no rules have been loaded yet").await;
 
     stream.exchange(state("1", &[mistaken_rules("shop")])).await;
-    node.wait_for_readiness(503, "no rules have been loaded yet").await;
+    node.wait_for_readiness(503, "invalid rate limit unit 'UNKNOWN'").await;
     stream.exchange(state("2", &[rules("shop", 5)])).await;
     node.wait_for_readiness(200, "").await;
     assert_eq!(counted(&node, 3).await, (Code::Ok, 5, 2));

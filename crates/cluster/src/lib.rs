@@ -16,6 +16,7 @@
 //! | [`membership`] | the cluster map in force: founding, joining, leaving, proposing changes |
 //! | [`gossip`] | each node's metadata, and addresses to dial |
 //! | [`ownership`] | drives the ownership state machines |
+//! | [`global`] | the lease of the region, by the global map |
 //! | [`replication`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
@@ -23,6 +24,7 @@ pub mod backoff;
 pub mod consensus;
 pub mod encoding;
 pub mod environment;
+pub mod global;
 pub mod gossip;
 pub mod incarnation;
 pub mod membership;

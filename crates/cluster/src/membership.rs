@@ -1,4 +1,5 @@
-//! Drives the consensus engine: time, messages, the disk; and the way of a node into the map.
+//! Drives the consensus engine: time, messages, the disk; and the way of a node into the map. A
+//! node has one for the map of its region and, with `global.founders`, one for the global map.
 //!
 //! One task does all that is done in an order: what the engine returns is saved, then sent, then
 //! put in force. A map is in force here only once it is on the disk, because a voter must not
@@ -14,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{Autopilot, Complaints, JoinRequest, Settings};
-use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState, Voters};
+use tidegate_ownership::cluster_map::{ClusterId, HomeRegions, MapMember, MapState, Voters};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{ClusterMap, Epoch, Identity, MemberId};
 use tokio::sync::{Notify, watch};
@@ -27,17 +28,19 @@ use crate::consensus::engine::{Engine, Message, Output, TICK_MS, number};
 use crate::consensus::founding::{Founders, accepts, first_map, voters_to_found};
 use crate::incarnation::Incarnation;
 use crate::mesh::codec::VERSIONS;
-use crate::mesh::wire::{Call, Reply};
+use crate::mesh::wire::{Call, Group, MapCall, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
 
 #[derive(Clone, Debug)]
 pub struct Options {
+    pub group: Group,
     /// This run of the node ([`MapMember::start`]).
     pub start: u64,
     pub region: String,
+    /// In the global map the region.
     pub zone: String,
-    /// The regions of the first map of a cluster that is founded here.
-    pub regions: Vec<String>,
+    /// Of the first map of a cluster that is founded here.
+    pub homes: HomeRegions,
     pub founders: Founders,
     pub autopilot: Settings,
     /// Random: the id of a cluster that is founded here, and the seed of election timeouts.
@@ -130,14 +133,33 @@ enum Request {
     Found(NodeId, ClusterMap),
 }
 
-const TICK: Duration = Duration::from_millis(TICK_MS);
+/// Interval of [`Engine::tick`]. Ten to twenty of them are an election timeout.
+fn tick(group: Group) -> Duration {
+    match group {
+        Group::Region => Duration::from_millis(TICK_MS),
+        Group::Global => Duration::from_millis(5 * TICK_MS),
+    }
+}
+
+/// What a peer said longer ago does not count: some pings.
+fn peer_age_max(group: Group) -> Span {
+    match group {
+        Group::Region => Span::from_secs(1),
+        Group::Global => Span::from_secs(6),
+    }
+}
+
+fn request_timeout(group: Group) -> Duration {
+    match group {
+        Group::Region => Duration::from_millis(500),
+        Group::Global => Duration::from_secs(2),
+    }
+}
+
 /// Ticks between two attempts to join, leave or found.
 const REQUEST_TICKS: u64 = 2;
 /// How long the same nodes have to be there before one of them founds.
 const FOUND_AFTER: Span = Span::from_millis(500);
-/// What a peer said longer ago does not count.
-const PEER_AGE_MAX: Span = Span::from_secs(1);
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 /// The pause before a record that could not be saved is tried again.
 const SAVE_PAUSE: Duration = Duration::from_millis(250);
 /// Foreign clusters that are logged once each.
@@ -227,8 +249,32 @@ impl Membership {
         Ok(())
     }
 
+    /// Whether this node is to become a member of the global map: it stands for its region, or
+    /// votes.
+    pub fn stand(&self, stands: bool) {
+        self.state.lock().may_join = stands;
+    }
+
+    /// `peer` called. Returns the reply to send.
+    pub fn call_received(&self, peer: &Peer, call: MapCall) -> Reply {
+        match call {
+            MapCall::Consensus(message) => self.message_received(*message),
+            MapCall::Newer(map) => self.map_received(*map),
+            MapCall::Fetch { cluster, epoch } => {
+                let newer = self.newer_than(cluster, epoch);
+                return Reply::Map(newer.map(|map| Box::new(ClusterMap::clone(&map))));
+            }
+            MapCall::Join(request) => return self.join_requested(peer, request),
+            MapCall::Leave { member, is_empty } => {
+                return self.leave_requested(peer, member, is_empty);
+            }
+            MapCall::Found(map) => self.founding_received(*map),
+        }
+        Reply::Done
+    }
+
     /// A message of another engine arrived.
-    pub fn message_received(&self, message: Message) {
+    fn message_received(&self, message: Message) {
         let state = &mut *self.state.lock();
         let (has_map, lineage) = {
             let map = self.map.borrow();
@@ -245,13 +291,14 @@ impl Membership {
     }
 
     /// A map arrived, pushed or fetched. Ignored unless it is newer than the own one, or the first
-    /// one and has this node.
-    pub fn map_received(&self, map: ClusterMap) {
+    /// one and has this node; every node follows the global map.
+    fn map_received(&self, map: ClusterMap) {
         let state = &mut *self.state.lock();
         let own = self.map.borrow().clone();
         let newest = state.incoming.as_ref().map_or(own.epoch, |map| map.epoch.max(own.epoch));
         let is_own = own.cluster == map.cluster && own.epoch > Epoch(0);
-        let is_first = own.epoch == Epoch(0) && self.is_in(&map);
+        let is_followed = self.options.group == Group::Global || self.is_in(&map);
+        let is_first = own.epoch == Epoch(0) && is_followed;
         if map.epoch > newest && (is_own || is_first) {
             // That of before a recovery by hand, or of another founding: it can agree on nothing
             // any more, and another one begins with the first message of the new voters.
@@ -265,25 +312,20 @@ impl Membership {
         }
     }
 
-    /// The first map of a cluster that `from` proposes to found. Returns whether this node takes
-    /// part.
-    pub fn founding_received(&self, map: ClusterMap) -> bool {
+    /// The first map of a cluster that a peer proposes to found.
+    fn founding_received(&self, map: ClusterMap) {
         let state = &mut *self.state.lock();
         let is_free = self.map.borrow().epoch == Epoch(0)
             && state.engine.as_ref().is_none_or(Engine::is_untouched);
-        if state.founding.as_ref() == Some(&map) {
-            return true;
-        }
-        let takes_part = is_free && state.may_join && accepts(&state.founders, &self.me, &map);
-        if takes_part {
+        let is_other = state.founding.as_ref() != Some(&map);
+        if is_other && is_free && state.may_join && accepts(&state.founders, &self.me, &map) {
             self.take_part(state, map);
         }
-        takes_part
     }
 
     /// A peer's ping or answer named its map.
     pub fn peer_seen(&self, peer: &Peer, cluster: ClusterId, epoch: Epoch, report: Option<Epoch>) {
-        if peer.region != self.options.region {
+        if !self.includes(peer) {
             return;
         }
         let now = self.now();
@@ -310,15 +352,19 @@ impl Membership {
     }
 
     /// `peer` asks to join. Returns the reply to send.
-    pub fn join_requested(&self, peer: &Peer, request: JoinRequest) -> Reply {
-        if request.identity != peer.identity || peer.region != self.options.region {
+    fn join_requested(&self, peer: &Peer, request: JoinRequest) -> Reply {
+        let is_own_region = match self.options.group {
+            Group::Region => true,
+            Group::Global => request.zone == peer.region,
+        };
+        if request.identity != peer.identity || !self.includes(peer) || !is_own_region {
             return Reply::Malformed;
         }
         self.as_leader(|state| state.autopilot.join_requested(request))
     }
 
     /// `peer` is going to leave, or has handed everything over. Returns the reply to send.
-    pub fn leave_requested(&self, peer: &Peer, member: MemberId, is_empty: bool) -> Reply {
+    fn leave_requested(&self, peer: &Peer, member: MemberId, is_empty: bool) -> Reply {
         let is_own = |map: &ClusterMap| map.get(&peer.id).is_some_and(|one| one.id == member);
         if !is_own(&self.map.borrow()) {
             return Reply::Done;
@@ -330,6 +376,16 @@ impl Membership {
                 state.autopilot.drain_requested(member);
             }
         })
+    }
+
+    /// An operator says that a region is lost: it is no home of global keys any more once it has no
+    /// member.
+    ///
+    /// # Errors
+    ///
+    /// This node does not lead.
+    pub fn region_lost(&self, region: &str) -> Result<(), ForgetError> {
+        led(self.as_leader(|state| state.autopilot.region_lost(region.to_owned())))
     }
 
     /// This node is about to leave; `is_empty` once it holds nothing any more.
@@ -350,11 +406,7 @@ impl Membership {
             return Err(ForgetError::Present(node.clone()));
         }
         let id = member.id;
-        match self.as_leader(|state| state.autopilot.forget_requested(id)) {
-            Reply::Done => Ok(()),
-            Reply::NotLeader(Some(leader)) => Err(ForgetError::NotLeader(leader)),
-            _ => Err(ForgetError::NoLeader),
-        }
+        led(self.as_leader(|state| state.autopilot.forget_requested(id)))
     }
 
     // === state ===
@@ -370,7 +422,7 @@ impl Membership {
     }
 
     /// The newest map, if it is newer than `epoch` of `cluster`, or that is another cluster.
-    pub fn newer_than(&self, cluster: ClusterId, epoch: Epoch) -> Option<Arc<ClusterMap>> {
+    fn newer_than(&self, cluster: ClusterId, epoch: Epoch) -> Option<Arc<ClusterMap>> {
         let map = self.map.borrow().clone();
         let is_newer = map.epoch > epoch || map.cluster != cluster;
         (map.epoch > Epoch(0) && is_newer).then_some(map)
@@ -401,7 +453,7 @@ impl Membership {
 
     /// Runs until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(TICK);
+        let mut ticks = tokio::time::interval(tick(self.options.group));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut requests = JoinSet::new();
         let mut tick = 0_u64;
@@ -489,7 +541,8 @@ impl Membership {
             state.founding = None;
             state.was_admitted |= self.is_in(&map);
             let other = map.get(&self.me.node).filter(|member| member.state != MapState::Down);
-            if let Some(other) = other.filter(|_| state.was_admitted && !self.is_in(&map)) {
+            let is_displaced = self.options.group == Group::Region && state.was_admitted;
+            if let Some(other) = other.filter(|_| is_displaced && !self.is_in(&map)) {
                 self.incarnation.displaced_by(other);
             }
             state.engine.as_ref().is_some_and(Engine::is_leader)
@@ -505,11 +558,17 @@ impl Membership {
             return;
         }
         let (members, voters) = (map.present().count(), map.voters.current.len());
-        tracing::info!(epoch = %map.epoch, members, voters, "cluster map changed");
+        let epoch = map.epoch;
+        if self.options.group == Group::Region {
+            tracing::info!(%epoch, members, voters, "cluster map changed");
+        } else {
+            let homes = map.homes.names.join(" ");
+            tracing::info!(%epoch, members, voters, homes, "global map changed");
+        }
         if leads {
             for member in map.present().filter(|member| member.identity != self.me) {
-                let call = Call::Map(Box::new(ClusterMap::clone(&map)));
-                self.mesh.notify(&member.identity.node, StreamClass::Control, call);
+                let newer = MapCall::Newer(Box::new(ClusterMap::clone(&map)));
+                self.notify(&member.identity.node, newer);
             }
         }
     }
@@ -550,8 +609,12 @@ impl Membership {
             known.find(|identity| number(identity) == to).map(|identity| identity.node.clone())
         };
         if let Some(name) = name {
-            self.mesh.notify(&name, StreamClass::Control, Call::Consensus(Box::new(message)));
+            self.notify(&name, MapCall::Consensus(Box::new(message)));
         }
+    }
+
+    fn notify(&self, to: &NodeId, call: MapCall) {
+        self.mesh.notify(to, StreamClass::Control, Call::Map(self.options.group, call));
     }
 
     // === the way into the map, and out of it ===
@@ -559,7 +622,7 @@ impl Membership {
     /// What this node has to ask its peers for.
     fn requests(&self, state: &mut State) -> Vec<Request> {
         let now = self.now();
-        state.peers.retain(|_, peer| now < peer.at.plus(PEER_AGE_MAX));
+        state.peers.retain(|_, peer| now < peer.at.plus(peer_age_max(self.options.group)));
         let own = self.map.borrow().clone();
         let newer = state.peers.iter().find(|(_, peer)| {
             peer.cluster == own.cluster && own.epoch > Epoch(0) && peer.epoch > own.epoch
@@ -573,7 +636,8 @@ impl Membership {
         if self.is_in(&own) {
             return self.leaving(state, &own);
         }
-        if !state.may_join || state.is_leaving.is_some() {
+        let is_seeking = state.may_join && state.is_leaving.is_none();
+        if !is_seeking && self.options.group == Group::Region {
             return Vec::new();
         }
         let is_established = |(_, peer): &(&NodeId, &PeerMap)| {
@@ -583,18 +647,22 @@ impl Membership {
         let established = state.peers.iter().filter(is_established);
         let chosen = nth_in_turn(established, state.misses);
         let Some((node, peer)) = chosen.map(|(node, peer)| (node.clone(), peer.clone())) else {
-            if own.epoch == Epoch(0) {
-                return self.found(state);
-            }
-            // Alone, or together with others that were not admitted yet: one of them may lead.
-            return self.ask_to_join(state, None);
+            return match own.epoch {
+                _ if !is_seeking => Vec::new(),
+                Epoch(0) => self.found(state),
+                // Alone, or together with others that were not admitted yet: one of them may lead.
+                _ => self.ask_to_join(state, None),
+            };
         };
         // Another founding has succeeded; this one has no majority any more.
         let is_other = |engine: &Engine| engine.cluster() != peer.cluster;
         if own.epoch == Epoch(0) && state.engine.as_ref().is_some_and(is_other) {
             (state.engine, state.founding) = (None, None);
         }
-        self.ask_to_join(state, Some(node))
+        if own.epoch == Epoch(0) && self.options.group == Group::Global {
+            return vec![Request::Fetch(node, peer.cluster, Epoch(0))];
+        }
+        if is_seeking { self.ask_to_join(state, Some(node)) } else { Vec::new() }
     }
 
     fn ask_to_join(&self, state: &mut State, known: Option<NodeId>) -> Vec<Request> {
@@ -653,7 +721,7 @@ impl Membership {
             // Another one each time: a map of the cluster before would be taken for a newer one.
             let cluster = ClusterId(self.options.random.wrapping_add(state.foundings).max(1));
             state.foundings += 1;
-            let map = first_map(cluster, voters, self.options.regions.clone());
+            let map = first_map(cluster, voters, self.options.homes.clone());
             tracing::info!(%cluster, voters = ?map.voters.current, "founding a cluster");
             self.take_part(state, map);
         }
@@ -729,12 +797,15 @@ impl Membership {
 
     async fn request(self: Arc<Self>, request: Request) {
         let (to, call) = match request {
-            Request::Join(to, request) => (to, Call::Join(request)),
-            Request::Leave(to, member, is_empty) => (to, Call::Leave { member, is_empty }),
-            Request::Fetch(to, cluster, epoch) => (to, Call::FetchMap { cluster, epoch }),
-            Request::Found(to, map) => (to, Call::Found(Box::new(map))),
+            Request::Join(to, request) => (to, MapCall::Join(request)),
+            Request::Leave(to, member, is_empty) => (to, MapCall::Leave { member, is_empty }),
+            Request::Fetch(to, cluster, epoch) => (to, MapCall::Fetch { cluster, epoch }),
+            Request::Found(to, map) => (to, MapCall::Found(Box::new(map))),
         };
-        let reply = self.mesh.call(&to, StreamClass::Control, call, REQUEST_TIMEOUT).await;
+        let group = self.options.group;
+        let call = Call::Map(group, call);
+        let timeout = request_timeout(group);
+        let reply = self.mesh.call(&to, StreamClass::Control, call, timeout).await;
         match reply {
             Ok(Reply::Map(Some(map))) => self.map_received(*map),
             Ok(Reply::NotLeader(Some(leader))) => self.state.lock().leader = Some(leader),
@@ -757,6 +828,11 @@ impl Membership {
             return Reply::Done;
         }
         Reply::NotLeader(self.leader_of(state))
+    }
+
+    /// Whether `peer` may be a member of this map.
+    fn includes(&self, peer: &Peer) -> bool {
+        self.options.group == Group::Global || peer.region == self.options.region
     }
 
     /// By the own engine, if this node votes, or as a peer answered. The engine of a node that does
@@ -785,6 +861,15 @@ impl Membership {
     fn now(&self) -> Monotonic {
         let since = self.start.elapsed();
         Monotonic::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Whether the leader has done it, as an operator wanted.
+fn led(reply: Reply) -> Result<(), ForgetError> {
+    match reply {
+        Reply::Done => Ok(()),
+        Reply::NotLeader(Some(leader)) => Err(ForgetError::NotLeader(leader)),
+        _ => Err(ForgetError::NoLeader),
     }
 }
 

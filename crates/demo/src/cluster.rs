@@ -82,7 +82,7 @@ impl Cluster {
         region: &'static str,
         seed: Option<SocketAddr>,
     ) -> Result<Node, Error> {
-        self.ca(&["issue", "--days", "30", "--node", id])?;
+        self.ca(&["issue", "--days", "30", "--node", id, "--region", region])?;
         let founders: Vec<&str> =
             NODES.iter().filter(|(_, other)| *other == region).map(|(id, _)| *id).collect();
         let regions: BTreeSet<&str> = NODES.iter().map(|(_, region)| *region).collect();

@@ -11,11 +11,13 @@
 //! | a majority of the voters has not heard a member for `down_after` | it is evicted |
 //! | a member drains | it owns nothing any more |
 //! | a drained member has handed everything over | its entry is removed |
-//! | others wait `settle_after` for a member that copies nothing | it is evicted, one at a time |
+//! | others wait `settle_after` for a member that copies nothing | evicted, and kept out as long |
 //! | a voter has been gone for `replace_after` and another member can vote | it is replaced |
 //! | a voter returns with another birth, or drains | it is replaced at once, if one can vote |
 //! | more members can vote than do | voters are added: 1, 3, 5 or 7 |
 //! | an evicted member was gone for `forget_after` | its entry is removed |
+//! | in the global map: the last member of a region was evicted | the region is no home any more |
+//! | a member of a region that is no home joins | the region is one again |
 //!
 //! **Voters change in two steps.** The map of the joint phase names both sets
 //! ([`Voters::replaced`]). The phase ends only after majorities of both have reported its epoch and
@@ -32,7 +34,8 @@ use serde::{Deserialize, Serialize};
 use tidegate_limiter::units::{Monotonic, Span};
 
 use crate::cluster_map::{
-    ClusterMap, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId, VOTERS_MAX, Voters,
+    ClusterMap, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId, REGIONS_MAX,
+    VOTERS_MAX, Voters,
 };
 use crate::grants::hold;
 use crate::identity::{Generation, NodeId};
@@ -52,6 +55,22 @@ pub struct Settings {
     pub replace_after: Span,
     /// How long an evicted member is remembered.
     pub forget_after: Span,
+    /// Complaints older than this do not count: three pings.
+    pub complaint_age: Span,
+    /// In the global map, in which a member stands for its region, which is its zone: at most one
+    /// of a region votes, and homes are agreed on.
+    pub homes: Option<HomeRules>,
+}
+
+/// Which regions are homes of global keys.
+#[derive(Clone, Debug)]
+pub struct HomeRules {
+    /// All that may be, sorted; the same at every node.
+    pub regions: Vec<String>,
+    /// Whether a region without a member is struck off, or only by an operator.
+    pub fails_over: bool,
+    /// How long a region may be without a member when none of its members was evicted.
+    pub absent_max: Span,
 }
 
 /// A node that asks to become a member.
@@ -91,16 +110,20 @@ pub struct Autopilot {
     complaints: BTreeMap<MemberId, (Monotonic, Complaints)>,
     /// Since when others wait for a member.
     waited_for: BTreeMap<MemberId, Monotonic>,
+    /// Runs of nodes that were evicted because others waited for them, and when.
+    unsettled: BTreeMap<NodeId, (u64, Monotonic)>,
     /// Since when each member has been in its state.
     since: BTreeMap<MemberId, (MapState, Monotonic)>,
     /// Since when each voter has had no member.
     gone: BTreeMap<Identity, Monotonic>,
     /// Since when majorities have reported the joint phase.
     joint: Option<(Epoch, Monotonic)>,
+    /// Since when each home has had no member.
+    absent: BTreeMap<String, Monotonic>,
+    /// Homes without a member to be struck off now.
+    lost: BTreeSet<String>,
 }
 
-/// Complaints older than this do not count: three pings.
-const COMPLAINT_AGE_MAX: Span = Span::from_millis(350);
 /// How long a new member has to stay before it may vote.
 const STABLE_AFTER: Span = Span::from_secs(5);
 /// Members named in one report; the others follow with later ones.
@@ -116,9 +139,12 @@ impl Autopilot {
             forgets: BTreeSet::new(),
             complaints: BTreeMap::new(),
             waited_for: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
             since: BTreeMap::new(),
             gone: BTreeMap::new(),
             joint: None,
+            absent: BTreeMap::new(),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -152,6 +178,13 @@ impl Autopilot {
         }
     }
 
+    /// An operator says that a region is lost. It is struck off once none of its members is left.
+    pub fn region_lost(&mut self, region: String) {
+        if self.lost.len() < REGIONS_MAX {
+            self.lost.insert(region);
+        }
+    }
+
     /// The complaints of `member`, which replace its earlier ones.
     pub fn complained(&mut self, now: Monotonic, member: MemberId, complaints: Complaints) {
         self.complaints.insert(member, (now, complaints));
@@ -169,11 +202,12 @@ impl Autopilot {
     ) -> Option<ClusterMap> {
         self.follow(now, map);
         let mut next = map.clone();
-        self.admit(&mut next);
+        self.admit(now, &mut next);
         self.evict_silent(&mut next);
         self.evict_unsettled(now, &mut next);
         self.drain_and_remove(now, &mut next);
-        self.change_voters(now, map, &mut next, reported);
+        self.change_voters(now, map, &mut next, &reported);
+        self.change_homes(now, map, &mut next, &reported);
         raise_version(&mut next);
         if next == *map {
             return None;
@@ -184,23 +218,27 @@ impl Autopilot {
 
     /// Keeps what is known about the members of `map` and drops the rest.
     fn follow(&mut self, now: Monotonic, map: &ClusterMap) {
-        let state = |id: &MemberId| {
-            map.members.iter().find(|member| member.id == *id).map(|member| member.state)
-        };
+        let states: BTreeMap<MemberId, MapState> =
+            map.members.iter().map(|member| (member.id, member.state)).collect();
+        let state = |id: &MemberId| states.get(id).copied();
+        let is_present_id = |id: &MemberId| state(id).is_some_and(|state| state != MapState::Down);
         self.drains.retain(|id| state(id) == Some(MapState::Up));
-        self.left.retain(|id| state(id).is_some_and(|state| state != MapState::Down));
+        self.left.retain(is_present_id);
         self.forgets.retain(|id| state(id) == Some(MapState::Down));
-        self.complaints.retain(|id, (at, _)| map.has(*id) && now < at.plus(COMPLAINT_AGE_MAX));
+        let age_max = self.settings.complaint_age;
+        self.complaints.retain(|id, (at, _)| is_present_id(id) && now < at.plus(age_max));
         self.since.retain(|id, (was, _)| state(id) == Some(*was));
         for member in &map.members {
             self.since.entry(member.id).or_insert((member.state, now));
         }
+        let complaints = self.complaints.values();
+        let named: BTreeSet<MemberId> =
+            complaints.flat_map(|(_, complaints)| &complaints.waits_for).copied().collect();
         let is_waited_for = |id: &MemberId| {
-            let mut complaints = self.complaints.values();
-            let copies = self.complaints.get(id).is_some_and(|(_, own)| own.is_copying);
-            !copies && complaints.any(|(_, complaints)| complaints.waits_for.contains(id))
+            let copies = || self.complaints.get(id).is_some_and(|(_, own)| own.is_copying);
+            named.contains(id) && !copies()
         };
-        self.waited_for.retain(|id, _| map.has(*id) && is_waited_for(id));
+        self.waited_for.retain(|id, _| is_present_id(id) && is_waited_for(id));
         for member in map.present().filter(|member| is_waited_for(&member.id)) {
             self.waited_for.entry(member.id).or_insert(now);
         }
@@ -217,15 +255,26 @@ impl Autopilot {
             })
         };
         self.joins.retain(|_, request| !is_member(request));
+        let has_member = |region: &String| map.present().any(|member| member.zone == *region);
+        self.lost.retain(|region| map.homes.contains(region));
+        self.absent.retain(|region, _| !has_member(region));
+        for region in map.homes.names.iter().filter(|region| !has_member(region)) {
+            self.absent.entry(region.clone()).or_insert(now);
+        }
     }
 
     /// Every node that asked becomes a member, unless it is too old; an earlier one of its name is
-    /// not any more.
-    fn admit(&mut self, next: &mut ClusterMap) {
+    /// not any more. A node for which others waited is not admitted again for as long as they
+    /// waited, unless it restarts: they would wait again before they have taken over.
+    fn admit(&mut self, now: Monotonic, next: &mut ClusterMap) {
+        let wait = self.settings.settle_after;
+        self.unsettled.retain(|_, (_, evicted)| now < evicted.plus(wait));
         for (node, request) in std::mem::take(&mut self.joins) {
             let at = next.members.binary_search_by(|member| member.identity.node.cmp(&node));
             let is_full = at.is_err() && next.members.len() >= MAP_MEMBERS_MAX;
-            if is_full || request.versions.highest < next.version {
+            let is_unsettled =
+                self.unsettled.get(&node).is_some_and(|(start, _)| *start == request.start);
+            if is_full || is_unsettled || request.versions.highest < next.version {
                 continue;
             }
             next.last_member.0 = next.last_member.0.saturating_add(1);
@@ -256,7 +305,7 @@ impl Autopilot {
     }
 
     /// Evicts the member that others have waited for the longest; of several the newest.
-    fn evict_unsettled(&self, now: Monotonic, next: &mut ClusterMap) {
+    fn evict_unsettled(&mut self, now: Monotonic, next: &mut ClusterMap) {
         let is_over = |since: &Monotonic| now >= since.plus(self.settings.settle_after);
         let late = self.waited_for.iter().filter(|(_, since)| is_over(since));
         let Some((id, _)) = late.min_by_key(|(id, since)| (**since, u64::MAX - id.0)) else {
@@ -269,6 +318,7 @@ impl Autopilot {
             && let Some(member) = next.members.iter_mut().find(|member| member.id == *id)
         {
             member.state = MapState::Down;
+            self.unsettled.insert(member.identity.node.clone(), (member.start, now));
         }
     }
 
@@ -321,6 +371,39 @@ impl Autopilot {
         }
     }
 
+    /// Strikes off the regions that are lost, and adds those that are there again. A change follows
+    /// only on one that a majority has reported: a node keeps the keys that are at home in its
+    /// region before and after, and has to know the change in between.
+    fn change_homes(
+        &self,
+        now: Monotonic,
+        map: &ClusterMap,
+        next: &mut ClusterMap,
+        reported: impl Fn(&Identity) -> Epoch,
+    ) {
+        let Some(rules) = &self.settings.homes else { return };
+        if !map.voters.is_majority(|voter| reported(voter) >= map.homes.changed_at) {
+            return;
+        }
+        let of = |region: &str, state: fn(MapState) -> bool| {
+            next.members.iter().any(|member| member.zone == region && state(member.state))
+        };
+        let is_lost = |region: &String| {
+            let is_over = |since: &Monotonic| now >= since.plus(rules.absent_max);
+            let is_gone = of(region, |state| state == MapState::Down)
+                || self.absent.get(region).is_some_and(is_over);
+            rules.fails_over && is_gone || self.lost.contains(region)
+        };
+        let is_home = |region: &&String| {
+            of(region, |state| state != MapState::Down)
+                || map.homes.contains(region) && !is_lost(region)
+        };
+        let names: Vec<String> = rules.regions.iter().filter(is_home).cloned().collect();
+        if !names.is_empty() && names != map.homes.names {
+            next.homes = map.homes.followed_by(names, map.epoch.next());
+        }
+    }
+
     /// Who should vote; `None` when nothing can be said, or a majority of them would not be there.
     fn chosen_voters(&self, now: Monotonic, map: &ClusterMap) -> Option<Vec<Identity>> {
         let chosen = if self.settings.pinned_voters.is_empty() {
@@ -367,6 +450,10 @@ impl Autopilot {
         };
         let mut able: Vec<&MapMember> = map.present().filter(may_vote).collect();
         able.sort_by_key(|member| rank(member));
+        if self.settings.homes.is_some() {
+            let mut regions = BTreeSet::new();
+            able.retain(|member| regions.insert(&member.zone));
+        }
         // A voter that has gone, or is about to, counts until it is replaced.
         let stays = |voter: &&Identity| {
             let is_able = able.iter().any(|member| member.identity == **voter);
@@ -393,10 +480,10 @@ impl Autopilot {
 
     /// Whether a voter that is gone, or is about to leave, need not be waited for any more.
     fn may_be_replaced(&self, now: Monotonic, map: &ClusterMap, voter: &Identity) -> bool {
-        // One that has no entry left in order.
+        // One without an entry has left, or is a founder that has not been admitted yet.
         let is_leaving = map
             .get(&voter.node)
-            .is_none_or(|member| member.identity == *voter && member.state == MapState::Draining);
+            .is_some_and(|member| member.identity == *voter && member.state == MapState::Draining);
         let gone = self.gone.get(voter);
         is_leaving || gone.is_some_and(|since| now >= since.plus(self.settings.replace_after))
     }
@@ -433,7 +520,7 @@ fn best(able: &[&MapMember], chosen: &BTreeSet<Identity>, map: &ClusterMap) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster_map::ClusterId;
+    use crate::cluster_map::{ClusterId, HomeRegions};
 
     const SECOND: u64 = 1_000;
 
@@ -445,7 +532,26 @@ mod tests {
             settle_after: Span::from_secs(10),
             replace_after: Span::from_secs(10),
             forget_after: Span::from_secs(3_600),
+            complaint_age: Span::from_millis(350),
+            homes: None,
         }
+    }
+
+    /// The global map of two regions and a witness, failing over or not.
+    fn global(fails_over: bool) -> Fixture {
+        let regions = vec!["eu".to_owned(), "us".to_owned()];
+        let absent_max = Span::from_secs(10);
+        let homes = Some(HomeRules { regions: regions.clone(), fails_over, absent_max });
+        let mut global = Fixture::founded(Settings { homes, ..settings(3, &[]) }, &[]);
+        let founders = ["eu-1", "us-1", "w-1"];
+        global.map.voters =
+            Voters::of(founders.map(|name| Identity { node: node(name), birth: 1 }));
+        global.map.homes = HomeRegions::of(regions);
+        for name in founders {
+            global.join(name, 1);
+        }
+        global.run(SECOND);
+        global
     }
 
     fn node(name: &str) -> NodeId {
@@ -494,7 +600,7 @@ mod tests {
                 start: birth,
                 generation: Generation(birth),
                 addr: ([127, 0, 0, 1], 7000).into(),
-                zone: String::new(),
+                zone: name.split_once('-').map_or("", |(zone, _)| zone).to_owned(),
                 versions: self.versions,
             });
         }
@@ -533,6 +639,10 @@ mod tests {
         fn present(&self) -> String {
             let names = self.map.present().map(|member| member.identity.node.as_str());
             names.collect::<Vec<_>>().join(" ")
+        }
+
+        fn homes(&self) -> String {
+            self.map.homes.names.join(" ")
         }
 
         /// Each voter with its birth; `!` while the voters change.
@@ -650,6 +760,26 @@ mod tests {
         assert_eq!(five.voters(), "a1 b1 c1", "never below three");
     }
 
+    /// Until the last one is admitted, five voters would become three, for the five seconds that
+    /// others need to become voters again.
+    #[test]
+    fn founders_that_are_admitted_late_keep_their_votes() {
+        let mut five = Fixture::founded(settings(5, &[]), &[]);
+        let founders = ["a", "b", "c", "d", "e"];
+        five.map.voters = Voters::of(founders.map(|name| Identity { node: node(name), birth: 1 }));
+        for name in founders {
+            five.join(name, 1);
+            five.run(2 * SECOND);
+            assert_eq!(five.voters(), "a1 b1 c1 d1 e1", "{name} is admitted");
+        }
+        let mut four = Fixture::founded(settings(5, &[]), &["a", "b", "c", "d"]);
+        four.map.voters = five.map.voters;
+        four.run(9 * SECOND);
+        assert_eq!(four.voters(), "a1 b1 c1 d1 e1");
+        four.run(3 * SECOND);
+        assert_eq!(four.voters(), "a1 b1 c1", "the fifth never came");
+    }
+
     #[test]
     fn a_pair_has_one_voter() {
         let pair = Fixture::founded(settings(5, &[]), &["a"]);
@@ -711,6 +841,16 @@ mod tests {
         let at = ms(three.now + 10_000);
         let next = three.autopilot.next(at, &three.map, |_| Epoch(1)).expect("an eviction");
         assert!(!next.has(d) && next.present().count() == 3);
+        three.map = next;
+        three.now += 10_000;
+        three.join("d", 1);
+        three.run(9 * SECOND);
+        assert_eq!(three.present(), "a b c", "the others need time to take over");
+        three.join("d", 1);
+        three.run(2 * SECOND);
+        three.join("d", 1);
+        three.run(50);
+        assert_eq!(three.present(), "a b c d");
     }
 
     /// While the members are upgraded one by one the old version stays in force, also when one of
@@ -739,6 +879,61 @@ mod tests {
         assert_eq!(cluster.map.version, 5);
         assert_eq!(cluster.map.get(&node("b")).map(|member| member.start), Some(2));
         assert_eq!(cluster.map.get(&node("d")), None);
+    }
+
+    #[test]
+    fn a_region_without_members_is_no_home_until_one_returns() {
+        let mut global = global(true);
+        assert_eq!((global.voters(), global.homes()), ("eu-11 us-11 w-11".into(), "eu us".into()));
+        global.join("eu-2", 1);
+        global.run(SECOND);
+        global.die("eu-1");
+        global.run(SECOND);
+        assert_eq!(global.homes(), "eu us", "another node stands for it");
+        global.run(12 * SECOND);
+        assert_eq!(global.voters(), "eu-21 us-11 w-11");
+        let since = global.map.homes.changed_at;
+        global.die("eu-2");
+        global.run(SECOND);
+        assert_eq!((global.homes(), global.map.homes.replaced_at), ("us".into(), since));
+        assert_eq!(global.map.homes.changed_at, global.map.epoch);
+        global.join("eu-3", 1);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "eu us");
+        global.die("eu-3");
+        global.die("us-1");
+        global.run(60 * SECOND);
+        assert_eq!(global.homes(), "eu us", "the last one, and no majority, changes nothing");
+    }
+
+    #[test]
+    fn a_region_is_struck_off_by_hand_only_without_failover() {
+        let mut global = global(false);
+        global.die("eu-1");
+        global.run(60 * SECOND);
+        assert_eq!((global.present(), global.homes()), ("us-1 w-1".into(), "eu us".into()));
+        global.autopilot.region_lost("eu".into());
+        global.autopilot.region_lost("us".into());
+        global.run(SECOND);
+        assert_eq!(global.homes(), "us", "the other one has a member");
+        global.join("eu-1", 1);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "eu us");
+    }
+
+    #[test]
+    fn homes_change_once_the_change_before_is_reported() {
+        let mut global = global(true);
+        global.die("eu-1");
+        global.complain();
+        let before = global.map.homes.changed_at;
+        let (now, map) = (ms(global.now), global.map.clone());
+        let next = global.autopilot.next(now, &map, |_| Epoch(before.0 - 1)).expect("an eviction");
+        assert_eq!((next.present().count(), &next.homes), (2, &map.homes));
+        assert_ne!(
+            global.autopilot.next(now, &next, |_| before).expect("a change").homes,
+            map.homes
+        );
     }
 
     #[test]

@@ -95,7 +95,22 @@ pub enum MapState {
     Down,
 }
 
-/// Members and voters of one region; immutable.
+/// The regions that are homes of global keys ([`Homes`](crate::homes::Homes)).
+///
+/// In the map of a region they are those of the configuration, the same in every region. With
+/// `global.founders` they are agreed on in the global map instead, and change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HomeRegions {
+    /// Sorted; at most [`REGIONS_MAX`].
+    pub names: Vec<String>,
+    /// The epoch since which they are these.
+    pub changed_at: Epoch,
+    /// The epoch since which they were those of before.
+    pub replaced_at: Epoch,
+}
+
+/// Members and voters of one region, or the nodes that stand for their regions in the global map;
+/// immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClusterMap {
     pub cluster: ClusterId,
@@ -105,8 +120,8 @@ pub struct ClusterMap {
     pub members: Vec<MapMember>,
     /// The newest id that was given.
     pub last_member: MemberId,
-    /// The regions that own global keys, sorted; the same in every region.
-    pub regions: Vec<String>,
+    /// The regions that own global keys.
+    pub homes: HomeRegions,
     /// The version of the wire format that every member speaks, evicted ones included until they
     /// are forgotten. What came with a newer one is not used yet. It never falls: a node that does
     /// not speak it cannot become a member any more.
@@ -118,6 +133,8 @@ pub struct ClusterMap {
 pub const MAP_MEMBERS_MAX: usize = 512;
 /// The most voters of a region.
 pub const VOTERS_MAX: usize = 7;
+/// The most regions that are homes of global keys.
+pub const REGIONS_MAX: usize = 64;
 
 impl Epoch {
     /// The first epoch after a recovery by hand.
@@ -151,6 +168,25 @@ impl MemberId {
 impl Identity {
     /// Stands for a founder that has not been seen: it never votes, and counts for the majority.
     pub const UNKNOWN_BIRTH: u64 = 0;
+}
+
+impl HomeRegions {
+    /// The first ones, of a cluster that is founded.
+    pub fn of(names: impl IntoIterator<Item = String>) -> Self {
+        let names: BTreeSet<String> = names.into_iter().collect();
+        let (changed_at, replaced_at) = (Epoch(1), Epoch(0));
+        Self { names: names.into_iter().collect(), changed_at, replaced_at }
+    }
+
+    pub fn contains(&self, region: &str) -> bool {
+        self.names.binary_search_by(|name| name.as_str().cmp(region)).is_ok()
+    }
+
+    /// These `names`, sorted, from `epoch` on.
+    #[must_use]
+    pub fn followed_by(&self, names: Vec<String>, epoch: Epoch) -> Self {
+        Self { names, changed_at: epoch, replaced_at: self.changed_at }
+    }
 }
 
 impl Voters {

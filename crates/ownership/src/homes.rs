@@ -2,8 +2,9 @@
 //!
 //! A key of `scope: global` has one home among the regions, by rendezvous hashing: the region with
 //! the highest hash of region and token. In its home it is a key like any other: the region's ring
-//! names its owner, the region's voters grant the lease. No ring, ping or majority spans regions,
-//! so a region that is cut off decides the keys whose home it is, and no others.
+//! names its owner, the region's voters grant the lease. No ring and no owner's ping spans regions,
+//! so a region that is cut off decides no keys but those whose home it is; with `global.founders`
+//! only until the lease of the region ends ([`region_right`](crate::region_right)).
 //!
 //! Example: of regions `eu` and `us` each is the home of half of the keys. With `ap` added, a third
 //! of the keys of each moves there, and no key moves between `eu` and `us`.
@@ -20,6 +21,19 @@ pub struct Homes {
     own: String,
     /// Sorted.
     regions: Vec<String>,
+    /// `None` where homes never change.
+    gained: Option<Gained>,
+}
+
+/// Whether keys may be decided here that were at home in another region before the last change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Gained {
+    /// All that are at home here.
+    All,
+    /// Only those that were at home here among these regions, sorted, as well.
+    NotYet(Vec<String>),
+    /// None, whether they were at home here or not: what was before is not known.
+    Unknown,
 }
 
 impl Homes {
@@ -30,32 +44,75 @@ impl Homes {
         }
         regions.sort();
         regions.dedup();
-        Self { own, regions }
+        Self { own, regions, gained: None }
+    }
+
+    /// These homes, as agreed on, of which only some keys may be decided here yet.
+    #[must_use]
+    pub fn agreed(mut self, gained: Gained) -> Self {
+        self.gained = Some(gained);
+        self
+    }
+
+    /// Whether the keys of a region that is lost move to others.
+    pub fn fail_over(&self) -> bool {
+        self.gained.is_some()
     }
 
     /// The home of the global key at `token`.
     pub fn home(&self, token: u64) -> &str {
-        let weight = |region: &&String| {
-            let mut sip = SipHasher13::new_with_key(b"tidegate g homes");
-            sip.write_u64(token);
-            sip.write(region.as_bytes());
-            sip.finish()
-        };
-        match self.regions.as_slice() {
-            [only] => only,
-            several => several.iter().max_by_key(weight).map_or("", String::as_str),
-        }
+        home(&self.regions, token)
     }
 
-    /// Whether the global key at `token` is decided in this node's region.
+    /// Where the global key at `token` is at home if its home is lost; `None` when there is no
+    /// other region.
+    pub fn second_home(&self, token: u64) -> Option<&str> {
+        let first = self.home(token);
+        let others = self.regions.iter().filter(|region| *region != first);
+        others.max_by_key(|region| weight(region, token)).map(String::as_str)
+    }
+
+    /// Whether the global key at `token` is at home in this node's region.
     pub fn is_here(&self, token: u64) -> bool {
         self.home(token) == self.own
+    }
+
+    /// Whether the global key at `token` may be decided in this node's region, while it has a
+    /// lease.
+    pub fn decides(&self, token: u64) -> bool {
+        let is_gained = || match &self.gained {
+            None | Some(Gained::All) => true,
+            Some(Gained::NotYet(before)) => home(before, token) == self.own,
+            Some(Gained::Unknown) => false,
+        };
+        self.is_here(token) && is_gained()
+    }
+
+    /// Whether this node's region is the home of any key.
+    pub fn has_own(&self) -> bool {
+        self.regions.binary_search(&self.own).is_ok()
     }
 
     /// Sorted.
     pub fn regions(&self) -> &[String] {
         &self.regions
     }
+}
+
+fn home(regions: &[String], token: u64) -> &str {
+    match regions {
+        [only] => only,
+        several => {
+            several.iter().max_by_key(|region| weight(region, token)).map_or("", String::as_str)
+        }
+    }
+}
+
+fn weight(region: &str, token: u64) -> u64 {
+    let mut sip = SipHasher13::new_with_key(b"tidegate g homes");
+    sip.write_u64(token);
+    sip.write(region.as_bytes());
+    sip.finish()
 }
 
 #[cfg(test)]
@@ -85,6 +142,29 @@ mod tests {
     fn a_single_region_is_the_home_of_every_key() {
         assert!(tokens().all(|token| homes(&[]).is_here(token)));
         assert!(tokens().all(|token| !homes(&["us"]).is_here(token)));
+    }
+
+    #[test]
+    fn a_second_home_is_the_home_once_the_first_is_gone() {
+        let three = homes(&["eu", "us", "ap"]);
+        for token in tokens() {
+            let others: Vec<&str> =
+                ["eu", "us", "ap"].into_iter().filter(|name| *name != three.home(token)).collect();
+            assert_eq!(three.second_home(token), Some(homes(&others).home(token)));
+        }
+        assert_eq!(homes(&["us"]).second_home(7), None);
+    }
+
+    #[test]
+    fn a_gained_key_is_decided_once_the_change_is_settled() {
+        let two = homes(&["eu", "us"]);
+        let (eu, us) = (vec!["eu".to_owned()], vec!["us".to_owned()]);
+        let here = tokens().find(|token| two.is_here(*token)).expect("half of them");
+        let decides = |gained| two.clone().agreed(gained).decides(here);
+        assert!(decides(Gained::All) && decides(Gained::NotYet(eu)));
+        assert!(!decides(Gained::NotYet(us)) && !decides(Gained::Unknown));
+        let away = tokens().find(|token| !two.is_here(*token)).expect("half of them");
+        assert!(!two.decides(away));
     }
 
     /// Placement is part of the protocol: nodes of two versions in one cluster must agree.

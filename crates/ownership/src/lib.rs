@@ -13,6 +13,8 @@
 //! | [`Autopilot`](autopilot::Autopilot) | the next map: who joins, leaves, is evicted and votes |
 //! | [`Grants`](grants::Grants) | whom a voter grants a lease, and which map it may report |
 //! | [`Lease`](lease::Lease) | until when this node may decide |
+//! | [`RegionRight`](region_right::RegionRight) | until when this region may decide global keys |
+//! | [`RegionGrants`](region_right::RegionGrants) | which regions a global voter grants that |
 //! | [`RingOwnership`] | which ranges this node holds, and how they change hands |
 //!
 //! # Values
@@ -51,6 +53,7 @@ pub mod lease;
 pub mod membership;
 pub mod name;
 pub mod ranges;
+pub mod region_right;
 pub mod ring;
 mod ring_members;
 mod ring_ownership;

@@ -67,6 +67,15 @@ impl Ranges {
         self.ranges.get(at).is_some_and(|range| range.first <= token)
     }
 
+    /// Whether all tokens of `other` are in it.
+    pub fn includes(&self, other: &Self) -> bool {
+        let mut mine = self.iter().peekable();
+        other.iter().all(|range| {
+            while mine.next_if(|own| own.last < range.first).is_some() {}
+            mine.peek().is_some_and(|own| own.first <= range.first && range.last <= own.last)
+        })
+    }
+
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -178,6 +187,7 @@ mod tests {
                 prop_assert_eq!(a.shared_with(&b).contains(token), in_a && in_b);
                 prop_assert_eq!(a.without(&b).contains(token), in_a && !in_b);
             }
+            prop_assert_eq!(a.includes(&b), b.without(&a).is_empty());
             prop_assert_eq!(a.without(&b).with(&a.shared_with(&b)), a.clone());
             prop_assert_eq!(Ranges::try_from(Vec::from(a.clone())), Ok(a));
         }

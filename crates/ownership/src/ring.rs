@@ -12,6 +12,7 @@
 //! Source: Karger et al., "Consistent Hashing and Random Trees", STOC 1997; virtual nodes as in
 //! `DeCandia` et al., "Dynamo", SOSP 2007.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use hashring::{DefaultHashBuilder, HashRing};
@@ -119,17 +120,33 @@ impl Ring {
 
     /// The tokens that `id` owns.
     pub fn arcs(&self, id: &NodeId) -> Ranges {
-        let is_own = |index: &u16| self.nodes[usize::from(*index)].id == *id;
-        let first = |position: usize| match position {
-            0 => 0,
-            _ => self.points[position - 1].0.saturating_add(1),
-        };
-        let own = self.points.iter().enumerate().filter(|(_, (_, index))| is_own(index));
-        let arcs = own.map(|(position, (last, _))| Range { first: first(position), last: *last });
+        let own = self.nodes.binary_search_by(|node| node.id.cmp(id)).ok();
+        Ranges::of(self.all().filter(|(index, _)| Some(*index) == own).map(|(_, range)| range))
+    }
+
+    /// The tokens that each node owns, in one pass over the ring.
+    pub fn all_arcs(&self) -> BTreeMap<NodeId, Ranges> {
+        let mut arcs = vec![Vec::new(); self.nodes.len()];
+        for (index, range) in self.all() {
+            arcs[index].push(range);
+        }
+        self.nodes().cloned().zip(arcs.into_iter().map(Ranges::of)).collect()
+    }
+
+    /// The ranges between the points, each with the index of its owner. Of two points on one token
+    /// the second one has an empty range.
+    fn all(&self) -> impl Iterator<Item = (usize, Range)> {
+        let arcs = self.points.iter().scan(0, |first, (last, index)| {
+            let range = Range { first: *first, last: *last };
+            *first = last.saturating_add(1);
+            Some((usize::from(*index), range))
+        });
         // Tokens after the last point belong to the first one.
-        let wrapped = self.points.first().zip(self.points.last()).filter(|(low, _)| is_own(&low.1));
-        let wrapped = wrapped.and_then(|(_, (last, _))| last.checked_add(1));
-        Ranges::of(arcs.chain(wrapped.map(|first| Range { first, last: u64::MAX })))
+        let wrapped = self.points.first().zip(self.points.last()).and_then(|(low, high)| {
+            let range = Range { first: high.0.checked_add(1)?, last: u64::MAX };
+            Some((usize::from(low.1), range))
+        });
+        arcs.chain(wrapped)
     }
 
     /// The share of the ring that `id` owns, in parts per million.
@@ -195,6 +212,22 @@ mod tests {
     fn an_empty_ring_has_no_owner() {
         assert_eq!(Ring::default().owner(7), None);
         assert!(Ring::default().replicas(7, 2).is_empty());
+    }
+
+    #[test]
+    fn each_token_is_in_the_arcs_of_its_owner_only() {
+        let ring = ring(&["a", "b", "c"]);
+        let arcs = ring.all_arcs();
+        for token in tokens().chain([0, u64::MAX]) {
+            let owners = arcs.iter().filter(|(_, arcs)| arcs.contains(token));
+            assert_eq!(
+                owners.map(|(id, _)| id).collect::<Vec<_>>(),
+                [ring.owner(token).expect("an owner")]
+            );
+        }
+        for (id, of) in &arcs {
+            assert_eq!(ring.arcs(id), *of);
+        }
     }
 
     #[test]

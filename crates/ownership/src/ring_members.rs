@@ -58,6 +58,11 @@ impl RingMembers {
         self.arcs.get(node).cloned().unwrap_or_default()
     }
 
+    /// Whether all tokens that `node` owns are in `ranges`.
+    pub fn owns_within(&self, node: &NodeId, ranges: &Ranges) -> bool {
+        self.arcs.get(node).is_none_or(|arcs| ranges.includes(arcs))
+    }
+
     /// Whether no member owns a token: all of them drain.
     pub fn own_nothing(&self) -> bool {
         self.arcs.values().all(Ranges::is_empty)

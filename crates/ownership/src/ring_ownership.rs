@@ -290,6 +290,9 @@ impl RingOwnership {
         if !self.members.contains(peer) {
             return None;
         }
+        if self.transfers.get(peer) == Some(&Transfer::Released) {
+            return None;
+        }
         let arcs = self.members.arcs(peer);
         let ranges = self.held.shared_with(&arcs);
         match self.transfers.get(peer)? {
@@ -476,6 +479,10 @@ impl RingOwnership {
 
     /// Takes the ranges that this node owns, if no other member can hold a part of them.
     fn claim(&mut self) {
+        // Most ticks find nothing to claim.
+        if self.members.owns_within(&self.me.node, &self.held) {
+            return;
+        }
         if self.transfers.keys().all(|id| self.released_by.contains(id)) {
             let own = self.members.arcs(&self.me.node);
             for transferred in self.transferred.values_mut() {

@@ -8,8 +8,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate::node;
-use tidegate_cluster::pki::{Authority, Identity, Validity};
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_cluster::pki::{Authority, Bearer, Identity, Validity};
+use tidegate_limiter::units::Span;
 
 /// An authority that is valid now.
 pub fn authority() -> Authority {
@@ -24,33 +24,43 @@ pub fn validity() -> Validity {
     Validity { not_before: now.minus(day), not_after: now.plus(day) }
 }
 
-/// An identity for `node`, issued by `authority`, that trusts `trusted`.
-pub fn identity(authority: &Authority, trusted: &Authority, node: &str) -> Identity {
-    let issued = authority.issue(node, validity()).expect("issue a certificate");
+/// An identity for `node` of `region`, issued by `authority`, that trusts `trusted`.
+pub fn identity(authority: &Authority, trusted: &Authority, node: &str, region: &str) -> Identity {
+    let bearer = Bearer { node, region };
+    let issued = authority.issue(bearer, validity()).expect("issue a certificate");
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(trusted.cert_pem().as_bytes()).expect("a certificate");
     roots.add(ca).expect("an authority");
     Identity {
         node: node.to_owned(),
+        region: region.to_owned(),
         roots: Arc::new(roots),
         chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).expect("pem")],
         key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).expect("pem")),
         secret: [7; 16],
-        expires: Timestamp::NEVER,
+        other_secrets: Vec::new(),
+        validity: validity(),
     }
 }
 
-/// Writes an authority and a certificate for each of `nodes` into `folder`, with `tidegate ca`.
-pub fn write<'a>(program: &str, folder: &Path, nodes: impl IntoIterator<Item = &'a str>) {
+/// Writes an authority and a certificate for each of `nodes`, with its region, into `folder`, with
+/// `tidegate ca`.
+pub fn write<'a>(
+    program: &str,
+    folder: &Path,
+    nodes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) {
     ca(program, folder, &["init"]);
-    for node in nodes {
-        issue(program, folder, node);
+    for (node, region) in nodes {
+        issue(program, folder, node, region);
     }
 }
 
-/// Writes one more certificate of the authority in `folder`.
-pub fn issue(program: &str, folder: &Path, node: &str) {
-    ca(program, folder, &["issue", "--node", node]);
+/// Writes one more certificate of the authority in `folder`; without a region one for the default.
+pub fn issue(program: &str, folder: &Path, node: &str, region: Option<&str>) {
+    let region = region.map(|region| ["--region", region]);
+    let region = region.as_ref().map_or(&[][..], |pair| &pair[..]);
+    ca(program, folder, &[&["issue", "--node", node], region].concat());
 }
 
 fn ca(program: &str, folder: &Path, args: &[&str]) {

@@ -198,7 +198,7 @@ pub async fn cluster_under(
     let mut started: Vec<Node> = Vec::new();
     for (id, region) in nodes {
         let seeds: Vec<SocketAddr> = started.iter().take(1).map(Node::addr).collect();
-        let identity = identity(authority, authority, id);
+        let identity = identity(authority, authority, id, region);
         let options = NodeOptions { id, region, seeds: &seeds, identity, rules, change };
         let (environment, stop) = system_environment();
         let founders = nodes.iter().filter(|(_, other)| other == region);

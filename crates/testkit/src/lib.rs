@@ -5,6 +5,7 @@
 //! - [`process`]: `tidegate serve` as child processes, alone or as a cluster with certificates.
 //! - [`http_client`]: an HTTP client without retries.
 //! - [`mesh_peer`]: a QUIC peer driven by hand, with or without a valid certificate.
+//! - [`cgroup`]: a share of a core for processes.
 //! - [`network`]: a network namespace in which the mesh can be partitioned.
 //! - [`relay`]: a UDP relay that drops, duplicates, delays or cuts.
 //! - [`nginx`], [`envoy`], [`upstream`]: proxies and the application behind them.
@@ -12,12 +13,14 @@
 //! - [`wait`], [`exclusive`]: waiting for conditions, and for other tests.
 //! - [`certificates`], [`rules`], [`clock`], [`random`]: what nodes and tests are given.
 //! - [`ports`], [`tools`]: free ports, programs that `scripts/envoy-tools` fetched.
+//! - [`variable`]: what makes a test shorter or longer.
 
 #![allow(missing_docs, reason = "used by tests only")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a failure shows the logs of the processes")]
 
 pub mod certificates;
+pub mod cgroup;
 pub mod clock;
 pub mod envoy;
 pub mod exclusive;
@@ -33,5 +36,6 @@ pub mod relay;
 pub mod rules;
 pub mod tools;
 pub mod upstream;
+pub mod variable;
 pub mod wait;
 pub mod xds;

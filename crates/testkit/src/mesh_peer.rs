@@ -68,7 +68,11 @@ impl RawPeer {
             generation: Generation(5),
             region: "eu".into(),
             versions: codec::VERSIONS,
-            shared: SharedSettings { vnodes: 128, lease: Span::from_millis(600) },
+            shared: SharedSettings {
+                vnodes: 128,
+                lease: Span::from_millis(600),
+                global_lease: Span::from_secs(5),
+            },
             advertise: self.addr(),
             secret,
             clock: Timestamp::EPOCH,

@@ -26,6 +26,12 @@ pub(crate) enum Fault {
     LongPause,
     /// Three nodes and two cannot reach each other
     Partition,
+    /// As partition; one of the two nodes is killed and restarts while it is cut off
+    RestartInPartition,
+    /// One node is cut off; meanwhile another one is stopped for 3 s
+    PauseInPartition,
+    /// Three nodes and two, each a region, cannot reach each other; global keys only
+    RegionCut,
     /// Two nodes receive nothing from the other three, which receive from them
     OneWayCut,
     /// One node loses 30 % of the datagrams that it receives
@@ -42,6 +48,8 @@ pub(crate) enum Fault {
     Join,
     /// One of five nodes leaves
     Leave,
+    /// kill -9 of three nodes, one after the other; a node with a new name starts in place of each
+    Replace,
     /// kill -9 of all nodes at once, which restart
     Blackout,
     /// A flood of --junk new keys
@@ -88,6 +96,9 @@ impl Fault {
     pub(crate) fn budget(self) -> Budget {
         let (overhead_s, duration_s) = match self {
             Self::Partition | Self::OneWayCut => (11, 12),
+            Self::RestartInPartition | Self::PauseInPartition => (14, 12),
+            Self::RegionCut => (11, 8),
+            Self::Replace => (20, 9),
             Self::ClockJump => (9, 15),
             Self::RollingRestart => (24, 1),
             Self::LongPause => (12, 1),
@@ -103,21 +114,36 @@ impl Fault {
     pub(crate) fn groups(self) -> &'static [Group] {
         match self {
             Self::ClockJump => &[Group::Count, Group::Strict, Group::Window, Group::Window],
+            // Keys of a region are counted in each.
+            Self::RegionCut => &[Group::Global],
             _ => &[Group::Count, Group::Strict, Group::Durable, Group::Local],
         }
     }
 
     pub(crate) fn bounds(self) -> Bounds {
         let without_exact_answer = match self {
-            Self::Partition | Self::OneWayCut => Duration::from_secs(3),
+            Self::Partition
+            | Self::OneWayCut
+            | Self::RestartInPartition
+            | Self::PauseInPartition => Duration::from_secs(3),
+            // Each key has no exact answer in one of the regions until the cut has ended.
+            Self::RegionCut => Duration::MAX,
             // Also without a fault: a busy machine is late now and then. In a blackout no node is
             // available, so this is the time after the restart.
             _ => Duration::from_secs(2),
         };
         let lag = if self == Self::Blackout { STORAGE_LAG } else { REPLICATION_LAG };
         // The confirming replica may be on the owner's side of a cut.
-        let keeps_durable = !matches!(self, Self::Blackout | Self::Partition | Self::OneWayCut);
+        let keeps_durable = !self.cuts_off() && self != Self::Blackout;
         Bounds { without_exact_answer, lag, keeps_durable }
+    }
+
+    /// Whether nodes are cut off from a majority.
+    fn cuts_off(self) -> bool {
+        matches!(
+            self,
+            Self::Partition | Self::OneWayCut | Self::RestartInPartition | Self::PauseInPartition
+        )
     }
 
     /// Configures the nodes before they start.
@@ -135,7 +161,9 @@ impl Fault {
             Self::Flood => flood::prepare(setup),
             // Of an owner and two replicas, one is in the majority, whichever two nodes are cut
             // off.
-            Self::Partition | Self::OneWayCut => setup.cluster_options.push_str("replicas = 2\n"),
+            fault if fault.cuts_off() => setup.cluster_options.push_str("replicas = 2\n"),
+            Self::RegionCut => link::prepare_regions(setup),
+            Self::Replace => setup.cluster_options.push_str("replace_after = \"1s\"\n"),
             // A planned change is exact if no check times out.
             Self::RollingRestart | Self::Join | Self::Leave => {
                 setup.cluster_options.push_str("deadline = \"1s\"\n");
@@ -162,6 +190,9 @@ impl Fault {
             Self::Pause => process::pause_three(cluster, Duration::from_millis(300)).await,
             Self::LongPause => process::pause_one(cluster, Duration::from_secs(3)).await,
             Self::Partition => link::partition(cluster, link::Direction::Both).await,
+            Self::RestartInPartition => link::restart_in_partition(cluster).await,
+            Self::PauseInPartition => link::pause_in_partition(cluster).await,
+            Self::RegionCut => link::cut_regions(cluster).await,
             Self::OneWayCut => link::partition(cluster, link::Direction::Inbound).await,
             Self::OneWayLoss => link::loss(cluster).await,
             Self::ClockJump => clock::jump(cluster).await,
@@ -169,6 +200,7 @@ impl Fault {
             Self::RollingRestart => process::restart_all(cluster).await,
             Self::Join => process::join(cluster).await,
             Self::Leave => process::leave(cluster).await,
+            Self::Replace => process::replace_three(cluster).await,
             Self::Flood => flood::pour(cluster, fault_options.junk).await,
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{Cluster, NODES};
+use crate::network::NODES_MAX;
 
 pub(super) async fn kill_one(cluster: &mut Cluster) {
     let victim = cluster.draw();
@@ -59,6 +60,17 @@ pub(super) async fn restart_all(cluster: &mut Cluster) {
 pub(super) async fn join(cluster: &mut Cluster) {
     cluster.start(NODES).await;
     tokio::time::sleep(cluster.duration).await;
+}
+
+/// Each successor joins before the next death; of five voters at most one is missing.
+pub(super) async fn replace_three(cluster: &mut Cluster) {
+    let order = cluster.random.order(NODES);
+    for (victim, successor) in order.into_iter().zip(NODES..NODES_MAX) {
+        cluster.kill(victim);
+        cluster.start(successor).await;
+        cluster.await_convergence().await;
+        tokio::time::sleep(cluster.duration / 3).await;
+    }
 }
 
 pub(super) async fn leave(cluster: &mut Cluster) {

@@ -81,8 +81,7 @@ pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
     let owned_ranges = OwnedRanges { decides, transferred: given, ..OwnedRanges::default() };
     let ownership = &node.core.ownership;
-    let lease_until = ownership.right().lease_until;
-    ownership.publish(lease_until, owned_ranges);
+    ownership.publish(ownership.right().leases, owned_ranges);
 }
 
 /// A check as a node would forward it.

@@ -1,12 +1,14 @@
 //! Checks that are retried, late, or unconfirmed: counted once, or not at all.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
+use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
 use tidegate_cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, PongStatus, Reply};
 use tidegate_cluster::mesh::{StreamClass, codec, running};
@@ -24,7 +26,9 @@ use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
 use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
 
-use super::bench::{RULES, TIMEOUT, VNODES, check, count, holds, id, remaining, source, value_of};
+use super::bench::{
+    RULES, TIMEOUT, VNODES, check, count, holds, id, remaining, source, value, value_of,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
@@ -84,7 +88,7 @@ async fn timed_out_checks_count_at_most_once() {
         id,
         region: "eu",
         seeds,
-        identity: identity(&authority, &authority, id),
+        identity: identity(&authority, &authority, id, "eu"),
         rules: RULES,
         change: |config| config.cluster.deadline = Span::from_millis(100),
     };
@@ -121,7 +125,7 @@ async fn timed_out_checks_count_at_most_once() {
 async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
     let authority = authority();
     let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
-    let owner = OwnerByHand::new(&authority);
+    let owner = PeerByHand::new(&authority);
     let broken = owner.joins(&a, 5).await;
     let breaks = async {
         owner.serve(&broken, None).await;
@@ -147,7 +151,7 @@ async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
 async fn a_check_that_may_be_counted_is_not_sent_to_a_new_incarnation() {
     let authority = authority();
     let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
-    let owner = OwnerByHand::new(&authority);
+    let owner = PeerByHand::new(&authority);
     let broken = owner.joins(&a, 5).await;
     let restarts = async {
         owner.serve(&broken, None).await;
@@ -168,7 +172,7 @@ async fn a_check_that_may_be_counted_is_not_sent_to_a_new_incarnation() {
 async fn an_unconfirmed_check_is_answered_by_the_fallback() {
     let authority = authority();
     let (a, _y, key) = beside_an_owner_by_hand(&authority).await;
-    let owner = OwnerByHand::new(&authority);
+    let owner = PeerByHand::new(&authority);
     let connection = owner.joins(&a, 5).await;
     let answer = tokio::select! {
         answer = a.check("bucket", &key) => answer,
@@ -179,13 +183,54 @@ async fn an_unconfirmed_check_is_answered_by_the_fallback() {
     assert_eq!(owner.received.lock().len(), 1, "it was counted: no other node gets it");
 }
 
+/// Two nodes that dial each other at once keep one of the two connections, and the other may carry
+/// a copy just then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_whose_connection_broke_is_sent_again() {
+    fn slow_stream(config: &mut Config) {
+        config.cluster.replication_interval = Span::from_secs(3_600);
+    }
+    let authority = authority();
+    let (a, _y) = beside_a_peer_by_hand(&authority, slow_stream).await;
+    let topology = a.core.topology.load_full();
+    let ring = topology.ring().unwrap();
+    let key = value(&a, "kept", |token| ring.replicas(token, 1) == [&id("a"), &id("z")]);
+    let replica = PeerByHand::new(&authority);
+    let broken = replica.joins(&a, 5).await;
+    let breaks = async {
+        replica.serve(&broken, None).await;
+        let again = replica.joins(&a, 5).await;
+        replica.serve(&again, Some(Reply::Done)).await;
+    };
+    let checks = async {
+        // The first go to the other node, until z is found to be reachable.
+        for remaining in (0..20).rev() {
+            let answer = a.check("kept", &key).await;
+            assert_eq!(
+                (source(&answer), self::remaining(&answer)),
+                (VerdictSource::Local, remaining)
+            );
+            if replica.copies.load(Ordering::Relaxed) > 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("it was sent no copy");
+    };
+    tokio::select! {
+        () = checks => {}
+        () = breaks => unreachable!("the second connection stays"),
+    }
+    assert_eq!(count(&a, |counters| &counters.unconfirmed), 0);
+}
+
 /// It names itself: its range is on its way, and does not come in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_is_retried_until_the_deadline_at_an_owner_without_the_key() {
     let authority = authority();
     let (a, y, key) = beside_an_owner_by_hand(&authority).await;
     holds(&y, Ranges::EMPTY, None);
-    let owner = OwnerByHand::new(&authority);
+    let owner = PeerByHand::new(&authority);
     let connection = owner.joins(&a, 5).await;
     let epoch = Epoch(9);
     let refusal = Reply::NotOwner { epoch, holder: Some(id("z")) };
@@ -198,19 +243,28 @@ async fn a_check_is_retried_until_the_deadline_at_an_owner_without_the_key() {
     assert!((2..=64).contains(&checks), "{checks} checks for one verdict");
 }
 
-// === an owner that is driven by hand ===
+// === a peer that is driven by hand ===
 
 /// A peer `z` that replies as scripted, or breaks its connection.
-struct OwnerByHand {
+struct PeerByHand {
     peer: RawPeer,
     /// Every check that came.
     received: Mutex<Vec<Check>>,
+    /// Copies that it confirmed.
+    copies: AtomicU64,
 }
 
 /// Node a, which believes that z owns the key that is returned with it; and another node, because
 /// a node that sees another has taken its view, and does not take it again over the ring set here.
 async fn beside_an_owner_by_hand(authority: &Authority) -> (Node, Node, String) {
-    let mut nodes = cluster_under(authority, &[("y", "eu"), ("a", "eu")], RULES, |_| {}).await;
+    let (a, y) = beside_a_peer_by_hand(authority, |_| {}).await;
+    let key = value_of(&a, "bucket", "z");
+    (a, y, key)
+}
+
+/// As [`beside_an_owner_by_hand`].
+async fn beside_a_peer_by_hand(authority: &Authority, configure: fn(&mut Config)) -> (Node, Node) {
+    let mut nodes = cluster_under(authority, &[("y", "eu"), ("a", "eu")], RULES, configure).await;
     let (a, y) = (nodes.pop().unwrap(), nodes.pop().unwrap());
     let now = a.core.topology.load_full();
     let mut z: Member = now.view.members()[0].clone();
@@ -220,8 +274,7 @@ async fn beside_an_owner_by_hand(authority: &Authority) -> (Node, Node, String) 
     a.core.topology.store(Arc::new(with_z));
     // It has handed nothing over that it would refer to.
     holds(&a, a.core.ownership.owned_ranges().decides.clone(), None);
-    let key = value_of(&a, "bucket", "z");
-    (a, y, key)
+    (a, y)
 }
 
 fn verdict() -> Verdict {
@@ -236,10 +289,10 @@ fn verdict() -> Verdict {
     }
 }
 
-impl OwnerByHand {
+impl PeerByHand {
     fn new(authority: &Authority) -> Self {
-        let peer = RawPeer::with(&identity(authority, authority, "z"));
-        Self { peer, received: Mutex::default() }
+        let peer = RawPeer::with(&identity(authority, authority, "z", "eu"));
+        Self { peer, received: Mutex::default(), copies: AtomicU64::new(0) }
     }
 
     /// Connects to `a` as the start `generation` of z.
@@ -256,7 +309,8 @@ impl OwnerByHand {
         connection
     }
 
-    /// Serves a connection until it closes; closes it at the first check if there is no `answer`.
+    /// Serves a connection until it closes; closes it at the first check or copy if there is no
+    /// `answer`.
     async fn serve(&self, connection: &Connection, answer: Option<Reply>) {
         let mut streams = futures_util::stream::FuturesUnordered::new();
         loop {
@@ -284,16 +338,20 @@ impl OwnerByHand {
             while let Some(whole) = codec::split(&mut buffer).unwrap() {
                 let Numbered { id, body } =
                     codec::decode::<Numbered<Call>>(&whole, codec::VERSION).unwrap();
-                let reply = match (body, answer) {
-                    (Call::Check(check), answer) => {
-                        self.received.lock().push(check);
+                let reply = match body {
+                    Call::Check(_) | Call::States(_) => {
+                        let is_copy = matches!(body, Call::States(_));
+                        if let Call::Check(check) = body {
+                            self.received.lock().push(check);
+                        }
                         let Some(answer) = answer else {
                             connection.close(9_u32.into(), b"broken");
                             return;
                         };
+                        self.copies.fetch_add(is_copy.into(), Ordering::Relaxed);
                         answer.clone()
                     }
-                    (Call::Ping { .. }, _) => {
+                    Call::Ping { .. } => {
                         Reply::Pong { clock: Timestamp::EPOCH, status: PongStatus::default() }
                     }
                     _ => continue,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate::config::Xds;
 use tidegate::reload::current::Status;
-use tidegate_cluster::pki::{self, Overwrite, Validity};
+use tidegate_cluster::pki::{self, Bearer, Overwrite, Validity};
 use tidegate_limiter::units::Span;
 use tidegate_testkit::xds::{Server, rules, state};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
@@ -89,7 +89,8 @@ fn authority() -> tempfile::TempDir {
     let validity = Validity { not_before: now.minus(day), not_after: now.plus(day) };
     pki::init(dir.path(), validity, [7; 16]).unwrap();
     for name in ["gateway", "node"] {
-        pki::issue(dir.path(), name, validity, Overwrite::Never).unwrap();
+        pki::issue(dir.path(), Bearer { node: name, region: "local" }, validity, Overwrite::Never)
+            .unwrap();
     }
     dir
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 use tidegate::decide::{CheckRequest, Decide};
 use tidegate::node::Core;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::units::Hits;
 use tokio_util::sync::CancellationToken;
 
 use crate::dice::Dice;
 use crate::history::History;
-use crate::keys::{CHECKED, DOMAIN, KEYS_PER_KIND, Key, Kind};
+use crate::keys::{self, DOMAIN, KEYS_PER_KIND, Key, Kind, SIMPLE};
 
 /// The current load, shared by all clients.
 #[derive(Debug, Default)]
@@ -23,6 +24,9 @@ pub(crate) struct Traffic {
     pub(crate) hot: AtomicBool,
     /// Half of the requests are for new keys.
     pub(crate) flood: AtomicBool,
+    /// No client requests the global keys of number 0 any more: what others hold of them is not
+    /// brought up to date by a change.
+    pub(crate) rests: AtomicBool,
 }
 
 /// Entry point to one process of a node; cheap to clone.
@@ -30,6 +34,9 @@ pub(crate) struct Traffic {
 pub(crate) struct Listener {
     pub(crate) core: Arc<Core>,
     pub(crate) node: usize,
+    /// The index of the node's region, below the number of regions.
+    pub(crate) region: usize,
+    pub(crate) regions: usize,
     pub(crate) history: History,
     pub(crate) traffic: Arc<Traffic>,
     /// Stops the clients.
@@ -39,21 +46,29 @@ pub(crate) struct Listener {
 /// Number of clients per node.
 pub(crate) const CLIENTS: usize = 3;
 /// The key that is hot during [`Traffic::hot`].
-const HOT: Key = Key { kind: Kind::Strict, number: 0 };
+const HOT: Key = Key { kind: Kind::Strict, number: 0, region: 0 };
 /// Longest pause of a client between two requests.
 const PAUSE_MAX_MS: u64 = 40;
+/// The same where there are several regions.
+const FAR_PAUSE_MAX_MS: u64 = 150;
 /// The same in a flood.
 const FLOOD_PAUSE_MAX_MS: u64 = 4;
 /// Requests of a burst: more than one RPC stream carries at a time.
 const BURST: usize = tidegate_cluster::mesh::IN_FLIGHT_MAX + 200;
 const HALF_PPM: u32 = 500_000;
+/// Share of the requests with several hits, refunds, or for several limits.
+const HEAVY_PPM: u32 = 200_000;
 
 impl Listener {
     /// A client: sends requests until the listener is closed.
-    pub(crate) async fn run_client(self, mut dice: Dice) {
+    pub(crate) async fn run_client(self, mut dice: Dice, mut heavy: Dice) {
         loop {
             let is_flood = self.traffic.flood.load(Ordering::Relaxed);
-            let pause_max_ms = if is_flood { FLOOD_PAUSE_MAX_MS } else { PAUSE_MAX_MS };
+            let pause_max_ms = match self.regions {
+                _ if is_flood => FLOOD_PAUSE_MAX_MS,
+                1 => PAUSE_MAX_MS,
+                _ => FAR_PAUSE_MAX_MS,
+            };
             let pause = Duration::from_millis(dice.between(1, pause_max_ms));
             tokio::select! {
                 biased;
@@ -62,7 +77,13 @@ impl Listener {
             }
             if self.traffic.on.load(Ordering::Relaxed) {
                 let key = self.draw(&mut dice);
-                self.check(key, 1).await;
+                let (_, heavy_kinds) = self.kinds();
+                if !heavy_kinds.is_empty() && heavy.chance(HEAVY_PPM) {
+                    let (key, hits) = draw_heavy(heavy_kinds, &mut heavy);
+                    self.check(key, hits).await;
+                } else {
+                    self.check(key, 1).await;
+                }
             }
         }
     }
@@ -70,13 +91,18 @@ impl Listener {
     /// Sends more concurrent requests than one RPC stream carries, for a key that another node is
     /// likely to own.
     pub(crate) async fn burst(self) {
-        let key = Key { kind: Kind::Bucket, number: KEYS_PER_KIND - 1 };
+        let key = Key { kind: Kind::Bucket, number: KEYS_PER_KIND - 1, region: 0 };
         let mut requests = tokio::task::JoinSet::new();
         for _ in 0..BURST {
             let listener = self.clone();
             requests.spawn(async move { listener.check(key, 1).await });
         }
         while requests.join_next().await.is_some() {}
+    }
+
+    /// Whether `key` is one that this node's region counts, or all regions.
+    pub(crate) fn may_request(&self, key: Key) -> bool {
+        key.kind.scope() == Scope::Global || key.region == self.region
     }
 
     /// Checks `key` with `hits`; with 0 it only reads.
@@ -97,11 +123,36 @@ impl Listener {
 
     fn draw(&self, dice: &mut Dice) -> Key {
         if self.traffic.flood.load(Ordering::Relaxed) && dice.chance(HALF_PPM) {
-            return Key { kind: Kind::Junk, number: dice.below(u64::MAX) };
+            return Key { kind: Kind::Junk, number: dice.below(u64::MAX), region: 0 };
         }
         if self.traffic.hot.load(Ordering::Relaxed) && dice.chance(HALF_PPM) {
             return HOT;
         }
-        Key { kind: dice.pick(&CHECKED), number: dice.below(KEYS_PER_KIND) }
+        let kind = dice.pick(self.kinds().0);
+        let number = dice.below(KEYS_PER_KIND);
+        match kind.scope() {
+            Scope::Region => Key { kind, number, region: self.region },
+            Scope::Global => {
+                let rests = self.traffic.rests.load(Ordering::Relaxed);
+                let number = if rests { number.max(1) } else { number };
+                Key { kind, number, region: 0 }
+            }
+        }
     }
+
+    /// The kinds of keys, those with requests of one hit for one limit apart.
+    fn kinds(&self) -> (&'static [Kind], &'static [Kind]) {
+        let kinds = keys::kinds(self.regions);
+        kinds.split_at(SIMPLE.min(kinds.len()))
+    }
+}
+
+/// A key of one of the other kinds, and the hits to request; negative ones are a refund.
+fn draw_heavy(kinds: &[Kind], dice: &mut Dice) -> (Key, i64) {
+    let kind = dice.pick(kinds);
+    let hits = match kind {
+        Kind::Weighted => dice.pick(&[1, 1, 2, 3, 5, -2]),
+        _ => 1,
+    };
+    (Key { kind, number: dice.below(KEYS_PER_KIND), region: 0 }, hits)
 }

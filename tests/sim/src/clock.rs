@@ -44,9 +44,8 @@ impl Time {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Advances by one millisecond.
-    pub(crate) fn advance(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn advance(&self, by_ms: u64) {
+        self.0.fetch_add(by_ms, Ordering::Relaxed);
     }
 
     fn true_time(&self) -> Timestamp {
@@ -75,13 +74,14 @@ impl NodeClock {
         self.system_offset.fetch_add(by_ms.saturating_mul(NANOS_PER_MILLI), Ordering::Relaxed);
     }
 
-    /// Slews the decision clock for one millisecond.
-    pub(crate) fn tick(&self) {
+    /// Slews the decision clock over this number of milliseconds.
+    pub(crate) fn tick(&self, for_ms: u64) {
         let decision = self.decision_offset.load(Ordering::Relaxed);
         let target =
             self.system_offset.load(Ordering::Relaxed) + self.correction.load(Ordering::Relaxed);
         let behind = target - decision;
-        let next = decision + behind.clamp(-SLEW_NANOS, SLEW_NANOS);
+        let most = SLEW_NANOS.saturating_mul(i64::try_from(for_ms).unwrap_or(i64::MAX));
+        let next = decision + behind.clamp(-most, most);
         self.decision_offset.store(next, Ordering::Relaxed);
     }
 

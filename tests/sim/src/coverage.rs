@@ -40,6 +40,38 @@ pub(crate) enum Situation {
     FullStore,
     /// The send queue to a responsive peer was full.
     FullQueue,
+    /// A node restarted while it could not reach some others.
+    RestartInPartition,
+    /// A member reached only some of the others.
+    PartialPartition,
+    /// Large datagrams between two nodes were lost.
+    BlackHole,
+    /// All nodes ended at once.
+    PowerLoss,
+    /// A node started with an empty disk under its name.
+    WipedDisk,
+    /// An operator recovered a cluster that had lost a majority of its voters.
+    Recovered,
+    /// No other region reached a region.
+    RegionCutOff,
+    /// A region that was cut off had no lease any more, and decided no global key.
+    CutOffWithoutLease,
+    /// Other regions became the homes of the keys of a region.
+    RegionFailedOver,
+    /// The same, because an operator said so.
+    FailedOverByOrder,
+    /// A region became a home again.
+    RegionReturned,
+    /// A region whose nodes had all been killed at once became a home again, or was not replaced.
+    RegionLost,
+    /// Counts of keys were copied to the region that became their home.
+    CopiedHome,
+    /// Another node became a global voter.
+    GlobalVoterReplaced,
+    /// A node started for the first time in a region that was cut off.
+    StartInCutOff,
+    /// A region was cut off while homes never change, and decided the keys at home in it.
+    CutOffWithFixedHomes,
     /// A request was answered by the fallback.
     FallbackAnswered,
     /// A key reached its limit.
@@ -47,7 +79,7 @@ pub(crate) enum Situation {
 }
 
 /// Every situation and its display name, in table order.
-pub(crate) const SITUATIONS: [(Situation, &str); 20] = [
+pub(crate) const SITUATIONS: [(Situation, &str); 36] = [
     (Situation::NoFaults, "no faults"),
     (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
@@ -66,6 +98,22 @@ pub(crate) const SITUATIONS: [(Situation, &str); 20] = [
     (Situation::HotKey, "hot key"),
     (Situation::FullStore, "full store"),
     (Situation::FullQueue, "full queue"),
+    (Situation::RestartInPartition, "restart inside a partition"),
+    (Situation::PartialPartition, "partial partition"),
+    (Situation::BlackHole, "large datagrams lost"),
+    (Situation::PowerLoss, "loss of power of all nodes"),
+    (Situation::WipedDisk, "wiped disk"),
+    (Situation::Recovered, "recovery by an operator"),
+    (Situation::RegionCutOff, "region cut off"),
+    (Situation::CutOffWithoutLease, "region cut off, without its lease"),
+    (Situation::RegionFailedOver, "region failed over"),
+    (Situation::FailedOverByOrder, "region failed over by an operator"),
+    (Situation::RegionReturned, "region returned"),
+    (Situation::RegionLost, "all nodes of a region killed"),
+    (Situation::CopiedHome, "counts copied to their home"),
+    (Situation::GlobalVoterReplaced, "global voter replaced"),
+    (Situation::StartInCutOff, "new node in a region cut off"),
+    (Situation::CutOffWithFixedHomes, "region cut off, homes never change"),
     (Situation::FallbackAnswered, "fallback answer"),
     (Situation::LimitReached, "limit reached"),
 ];

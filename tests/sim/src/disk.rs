@@ -1,32 +1,103 @@
-//! The disk of a node, which its processes use one after the other.
+//! The disk of a node, which its processes use one after the other: the product's own file of the
+//! cluster map and the global map, on a [`Platter`].
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tidegate::storage::map_file::MapFile;
 use tidegate_cluster::consensus::Disk;
 
-/// What was synced survives a crash; a write in progress is lost.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SimDisk(Arc<Mutex<Option<Vec<u8>>>>);
+use crate::dice::Dice;
+use crate::platter::Platter;
+
+/// Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct SimDisk {
+    inner: Arc<Mutex<Inner>>,
+    /// Whether this is the row of the global map.
+    is_global: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    platter: Platter,
+    dice: Dice,
+    /// Whether some writes take long.
+    is_slow: bool,
+    /// As the running process has opened it.
+    file: Option<MapFile>,
+}
 
 /// How long a write takes until it is synced.
-const SYNC: Duration = Duration::from_millis(2);
+const SYNC_MS: u64 = 2;
+/// The longest, on a slow disk, and how many of a million take up to that.
+const SYNC_MAX_MS: u64 = 400;
+const SLOW_PPM: u32 = 50_000;
+
+impl SimDisk {
+    pub(crate) fn new(dice: Dice, is_slow: bool) -> Self {
+        let (platter, file) = (Platter::default(), None);
+        let inner = Arc::new(Mutex::new(Inner { platter, dice, is_slow, file }));
+        Self { inner, is_global: false }
+    }
+
+    /// The process ended, or the power of the node was lost.
+    pub(crate) fn lose_power(&self) {
+        let Inner { platter, dice, file, .. } = &mut *self.lock();
+        platter.lose_power(dice);
+        *file = None;
+    }
+
+    /// Replaces the disk by an empty one.
+    pub(crate) fn wipe(&self) {
+        let Inner { platter, file, .. } = &mut *self.lock();
+        platter.wipe();
+        *file = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[async_trait]
 impl Disk for SimDisk {
     async fn load(&self) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        let Inner { platter, file, .. } = &mut *self.lock();
+        if self.is_global {
+            // A process reads the map of its region first.
+            let Some(file) = file else { return Err(io::Error::other("not open")) };
+            return file.global().read().map_err(io::Error::other);
+        }
+        // Closed before it is opened again.
+        *file = None;
+        let opened = MapFile::in_backend(platter.open())?;
+        let record = opened.read().map_err(io::Error::other)?;
+        *file = Some(opened);
+        Ok(record)
     }
 
     async fn save(&self, record: Vec<u8>) -> io::Result<()> {
-        tokio::time::sleep(SYNC).await;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+        let takes_ms = {
+            let Inner { file, dice, is_slow, .. } = &mut *self.lock();
+            let Some(file) = file else { return Err(io::Error::other("not open")) };
+            let row = if self.is_global { file.global() } else { file.clone() };
+            row.write(&record).map_err(io::Error::other)?;
+            let is_late = *is_slow && dice.chance(SLOW_PPM);
+            if is_late { dice.between(SYNC_MS, SYNC_MAX_MS) } else { SYNC_MS }
+        };
+        tokio::time::sleep(Duration::from_millis(takes_ms)).await;
+        self.lock().platter.complete();
         Ok(())
     }
 
     fn is_durable(&self) -> bool {
         true
+    }
+
+    fn beside(&self) -> Arc<dyn Disk> {
+        Arc::new(Self { is_global: true, ..self.clone() })
     }
 }

@@ -13,10 +13,34 @@ pub(crate) enum Fault {
     Partition { side: Vec<usize> },
     /// Datagrams of `from` do not reach `to`.
     OneWayPartition { from: usize, to: usize },
+    /// A node and those of `from` cannot reach each other; all others can.
+    PartialPartition { node: usize, from: Vec<usize> },
+    /// Datagrams of the nodes of `from` do not reach those of `to`.
+    OneWayCut { from: Vec<usize>, to: Vec<usize> },
+    /// Links between regions lose and delay datagrams; all zero restores them.
+    FarFaults { loss_ppm: u32, delay_ppm: u32, delay_ms: u64 },
     /// Ends every partition.
     Heal,
+    /// Datagrams of more bytes are lost between two nodes; `None` ends it.
+    BlackHole { one: usize, other: usize, over_bytes: Option<usize> },
     /// The process of a node ends without shutdown and loses its state.
     Crash { node: usize },
+    /// All processes end at once, as in a loss of power.
+    PowerLoss,
+    /// All processes of a region end at once.
+    Blackout { region: usize },
+    /// The process ends of the node that stands for a region in the global map, and of every other
+    /// one that stood for it.
+    CrashStanding { region: usize },
+    /// The process of one of the global voters ends: that of this rank among those that run.
+    CrashGlobalVoter { rank: usize },
+    /// An operator says that a region is lost, again and again until it is no home or until the
+    /// next [`Fault::Heal`].
+    RegionLost { region: usize },
+    /// The disk of a node that does not run is replaced by an empty one.
+    Wipe { node: usize },
+    /// An operator makes a node that does not run the only voter of its cluster.
+    Recover { node: usize },
     /// A node starts, for the first time or again.
     Start { node: usize },
     /// The process of a node is paused.
@@ -35,6 +59,23 @@ pub(crate) enum Fault {
     Flood(bool),
     /// A node receives more concurrent requests than one RPC stream carries.
     Burst { node: usize },
+    /// No fault: all that follows waits until the cluster is in this state.
+    Await(Awaited),
+}
+
+/// A state of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// As many nodes vote as can, all of them run, and no change of them is in progress.
+    LiveVoters,
+    /// Each token is decided by a node.
+    AllOwned,
+    /// In each region, one map is in force on all nodes, and has all of them; each token is decided
+    /// by exactly one.
+    Settled,
+    /// One global map is in force on all nodes, all regions that may be are homes, and each global
+    /// token is decided by exactly one node of all regions.
+    GlobalSettled,
 }
 
 /// A fault and its time.
@@ -52,12 +93,20 @@ impl Fault {
         match *self {
             Self::Partition { .. }
             | Self::OneWayPartition { .. }
+            | Self::PartialPartition { .. }
+            | Self::BlackHole { .. }
+            | Self::PowerLoss
+            | Self::OneWayCut { .. }
+            | Self::FarFaults { .. }
+            | Self::Blackout { .. }
+            | Self::CrashStanding { .. }
+            | Self::CrashGlobalVoter { .. }
+            | Self::Wipe { .. }
+            | Self::Recover { .. }
             | Self::Crash { .. }
             | Self::Start { .. }
             | Self::Leave { .. } => true,
-            Self::PacketFaults { loss_ppm, delay_ms, .. } => {
-                loss_ppm > TOLERATED_LOSS_PPM || delay_ms > TOLERATED_DELAY_MS
-            }
+            Self::PacketFaults { loss_ppm, delay_ms, .. } => loses_pings(loss_ppm, delay_ms),
             Self::Slow { delay_ms, .. } => delay_ms > TOLERATED_DELAY_MS,
             Self::Pause { for_ms, .. } | Self::Stop { for_ms, .. } => for_ms > TOLERATED_PAUSE_MS,
             Self::Heal
@@ -65,7 +114,9 @@ impl Fault {
             | Self::Reload
             | Self::HotKey(_)
             | Self::Flood(_)
-            | Self::Burst { .. } => false,
+            | Self::Burst { .. }
+            | Self::RegionLost { .. }
+            | Self::Await(_) => false,
         }
     }
 
@@ -81,6 +132,11 @@ impl Fault {
             _ => self.moves_keys(),
         }
     }
+}
+
+/// Whether a node may be reported as failed because of such a link.
+pub(crate) fn loses_pings(loss_ppm: u32, delay_ms: u64) -> bool {
+    loss_ppm > TOLERATED_LOSS_PPM || delay_ms > TOLERATED_DELAY_MS
 }
 
 /// Up to these values no node is reported as failed: a retransmission costs milliseconds, and

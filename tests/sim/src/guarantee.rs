@@ -1,114 +1,93 @@
-//! The bounds that a run is checked against, given its faults. This is the only place that permits
-//! a loss because of a fault.
+//! The losses that a run may have, key by key. This is the only place that permits a loss because of
+//! a fault.
 //!
-//! Strict limits are exact while no key changes its owner. What may be lost when one does depends
-//! on how state moves between owners: see [`Handoff`].
+//! A strict limit is exceeded by as many hits as owners of the key lost, and owners lose hits only
+//! when another process takes over: see [`Change`]. A planned change transfers all counts. A crash
+//! loses what the owner admitted since the last replication; if another fault came shortly before,
+//! its replica may lack more.
 
 use crate::fault::Fault;
 use crate::history::Record;
 use crate::keys::{Key, Kind};
 use crate::scenario::Scenario;
-use crate::world::{Crash, Isolation};
-
-/// How counters reach the next owner of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handoff {
-    /// Not at all: a key that moves starts from zero. How often keys move depends on the failure
-    /// detector, so runs in which keys may move have no bound.
-    None,
-    /// A planned change transfers counters. A crash loses what the owner admitted since the last
-    /// replication. An owner without its replicas decides until its lease ends, and the next owner
-    /// does not have those hits.
-    Replicated {
-        /// Age of the oldest change that a replica may lack.
-        replication_lag_ms: u64,
-    },
-}
-
-impl Handoff {
-    /// What the product implements.
-    pub(crate) const PRODUCT: Self = Self::REPLICATED;
-    /// Transfer and replication.
-    const REPLICATED: Self = Self::Replicated { replication_lag_ms: 50 };
-
-    /// Parses a name.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        [Self::None, Self::REPLICATED].into_iter().find(|handoff| handoff.name() == name)
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Replicated { .. } => "replicated",
-        }
-    }
-}
+use crate::world::{Cause, Change};
 
 /// The bounds on the strict keys of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guarantee {
-    handoff: Handoff,
-    moves_keys: bool,
-    /// Whether a store may lack room for a transferred key.
-    may_fill_stores: bool,
     /// No fault affects requests: every verdict equals that of one exact node, and no answer comes
     /// from the fallback.
     pub(crate) is_exact: bool,
+    /// A store may lack room for a transferred key, which then starts again.
+    pub(crate) may_fill_stores: bool,
+    /// Of a datagram from one region to another.
+    pub(crate) longest_ms: u64,
 }
+
+/// What changes of the owner may have cost a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    /// Hits that may be admitted again.
+    pub(crate) hits: u64,
+    /// Hits that were lost without a reason.
+    pub(crate) unexplained: u64,
+}
+
+/// Age of the oldest change that a replica may lack.
+const REPLICATION_LAG_MS: u64 = 50;
+/// A token bucket of [`Kind::Bucket`] regains less than this in a run.
+const REGAINED_MAX: u64 = 3;
 
 impl Guarantee {
     /// The bounds for `scenario`.
-    pub(crate) fn of(scenario: &Scenario, handoff: Handoff) -> Self {
-        let any = |what: fn(&Fault) -> bool| scenario.incidents.iter().any(|it| what(&it.fault));
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        let disrupts = |fault: &Fault| fault.disrupts_requests();
         Self {
-            handoff,
-            moves_keys: any(Fault::moves_keys),
+            is_exact: !scenario.incidents.iter().any(|incident| disrupts(&incident.fault)),
             may_fill_stores: scenario.may_fill_stores(),
-            is_exact: !any(Fault::disrupts_requests),
+            longest_ms: scenario.layout.longest_ms(),
         }
     }
 
-    /// Upper bound on the admitted hits of `key` that may be lost, and so be admitted again; `None`
-    /// without a bound.
-    pub(crate) fn lost_max(
-        &self,
-        key: Key,
-        records: &[Record],
-        crashes: &[Crash],
-        isolations: &[Isolation],
-    ) -> Option<u64> {
-        if !self.moves_keys {
-            return Some(0);
+    /// The losses of `key` by `changes`, of which it has `records`.
+    pub(crate) fn losses(self, key: Key, records: &[Record], changes: &[Change]) -> Losses {
+        let mut losses = Losses::default();
+        for change in changes.iter().filter(|change| change.key == key) {
+            let in_flight = admitted_within(key, records, change.at_ms, change.at_ms);
+            let permitted = match change.cause {
+                Cause::Isolation
+                | Cause::Crash { is_only_fault: false, .. }
+                | Cause::Failover { is_only_fault: false, .. } => change.lost,
+                Cause::Handover if self.may_fill_stores => change.lost,
+                // Its windows begin anew.
+                Cause::Crash { .. } if key.kind == Kind::Brief => change.lost,
+                // docs/guarantees.md, "a region is lost or cut off": what it had not sent.
+                Cause::Failover { from_ms, .. } => {
+                    let sent_ms = from_ms.saturating_sub(REPLICATION_LAG_MS + self.longest_ms);
+                    admitted_within(key, records, sent_ms, change.at_ms)
+                }
+                Cause::Crash { at_ms, .. } if !key.kind.is_durable() => {
+                    let from_ms = at_ms.saturating_sub(REPLICATION_LAG_MS);
+                    admitted_within(key, records, from_ms, change.at_ms)
+                }
+                Cause::Crash { .. } | Cause::Handover => in_flight,
+            };
+            let regained = if key.kind == Kind::Bucket { REGAINED_MAX } else { 0 };
+            losses.hits += change.lost + in_flight;
+            losses.unexplained += change.lost.saturating_sub(permitted + regained);
         }
-        if self.may_fill_stores {
-            return None;
-        }
-        let Handoff::Replicated { replication_lag_ms } = self.handoff else { return None };
-        let crashed = crashes.iter().filter(|crash| crash.owned.contains(&key));
-        let crashed = crashed.filter_map(|crash| {
-            let to_ms = crash.at_ms;
-            // During another fault, the replicas may hold nothing.
-            match (crash.is_only_fault, key.kind) {
-                (false, _) => Some(Isolation { from_ms: 0, to_ms }),
-                (true, Kind::Durable) => None,
-                (true, _) => Some(Isolation { from_ms: to_ms, to_ms }),
-            }
-        });
-        let windows: Vec<Isolation> = crashed.chain(isolations.iter().copied()).collect();
-        // The hit was decided between request and response; the response may arrive after the
-        // owner's end.
-        let may_be_lost = |sent_ms: u64, answered_ms: u64| {
-            windows.iter().any(|window| {
-                let from_ms = window.from_ms.saturating_sub(replication_lag_ms);
-                sent_ms <= window.to_ms && answered_ms >= from_ms
-            })
-        };
-        let in_doubt = records.iter().filter(|record| {
-            record.key == key
-                && record.response.is_some_and(|response| may_be_lost(record.at_ms, response.at_ms))
-        });
-        Some(in_doubt.map(Record::admitted_by_owner).sum())
+        losses
     }
+}
+
+/// Hits of `key` that owners admitted between two times. A hit was decided between its request and
+/// its answer.
+fn admitted_within(key: Key, records: &[Record], from_ms: u64, to_ms: u64) -> u64 {
+    let is_within = |record: &&Record| {
+        let answered = record.response.is_some_and(|response| response.at_ms >= from_ms);
+        record.key == key && record.at_ms <= to_ms && answered
+    };
+    records.iter().filter(is_within).map(Record::admitted_by_owner).sum()
 }
 
 #[cfg(test)]
@@ -118,47 +97,43 @@ mod tests {
     use super::*;
     use crate::history::Response;
 
-    const KEY: Key = Key { kind: Kind::Strict, number: 0 };
+    const KEY: Key = Key { kind: Kind::Strict, number: 0, region: 0 };
 
-    fn hit_at(at_ms: u64) -> Record {
-        let response =
-            Response { at_ms, is_allowed: true, source: VerdictSource::Owner, remaining: 0 };
-        Record { at_ms, node: 0, key: KEY, hits: 1, response: Some(response) }
-    }
-
-    fn lost(guarantee: Guarantee, is_only_fault: bool) -> Option<u64> {
-        let records: Vec<_> = [100, 900, 990, 1_000, 1_100].into_iter().map(hit_at).collect();
-        let crash = Crash { at_ms: 1_000, owned: vec![KEY], is_only_fault };
-        guarantee.lost_max(KEY, &records, &[crash], &[])
-    }
-
-    #[test]
-    fn a_crash_may_lose_hits_that_were_not_replicated() {
-        let handoff = Handoff::Replicated { replication_lag_ms: 50 };
-        let replicated =
-            Guarantee { handoff, moves_keys: true, may_fill_stores: false, is_exact: false };
-        assert_eq!(lost(replicated, true), Some(2), "what was admitted from 950 ms on");
-        assert_eq!(lost(replicated, false), Some(4), "everything before the crash");
-        assert_eq!(replicated.lost_max(KEY, &[hit_at(10)], &[], &[]), Some(0), "no crash");
-        let cut = Isolation { from_ms: 900, to_ms: 1_300 };
-        let records = [800, 860, 1_300, 1_301].map(hit_at);
-        assert_eq!(
-            replicated.lost_max(KEY, &records, &[], &[cut]),
-            Some(2),
-            "until the lease ends"
-        );
-    }
-
-    #[test]
-    fn without_handoff_only_keys_that_keep_their_owner_are_exact() {
-        let none = Guarantee {
-            handoff: Handoff::None,
-            moves_keys: true,
-            may_fill_stores: false,
-            is_exact: false,
+    /// The losses of a key with hits at these times, of which an owner that took over at 2 s lacks
+    /// some.
+    fn losses(lost: u64, cause: Cause) -> Losses {
+        let guarantee = Guarantee { is_exact: false, may_fill_stores: false, longest_ms: 100 };
+        let record = |at_ms: u64| {
+            let response =
+                Response { at_ms, is_allowed: true, source: VerdictSource::Owner, remaining: 0 };
+            Record { at_ms, node: 0, key: KEY, hits: 1, response: Some(response) }
         };
-        assert_eq!(lost(none, true), None);
-        let fixed = Guarantee { moves_keys: false, ..none };
-        assert_eq!(fixed.lost_max(KEY, &[], &[], &[]), Some(0));
+        let records = [100, 900, 990, 1_000, 2_100].map(record);
+        guarantee.losses(KEY, &records, &[Change { key: KEY, at_ms: 2_000, lost, cause }])
+    }
+
+    #[test]
+    fn a_crash_may_lose_what_was_not_replicated() {
+        let alone = Cause::Crash { at_ms: 1_000, is_only_fault: true };
+        assert_eq!(losses(2, alone), Losses { hits: 2, unexplained: 0 });
+        assert_eq!(losses(3, alone), Losses { hits: 3, unexplained: 1 });
+        let other = Cause::Crash { at_ms: 1_000, is_only_fault: false };
+        assert_eq!(losses(4, other), Losses { hits: 4, unexplained: 0 });
+    }
+
+    #[test]
+    fn a_failover_may_lose_what_was_not_sent_before_the_trouble() {
+        let alone = Cause::Failover { from_ms: 1_040, is_only_fault: true };
+        assert_eq!(losses(3, alone), Losses { hits: 3, unexplained: 0 });
+        assert_eq!(losses(4, alone), Losses { hits: 4, unexplained: 1 });
+        let other = Cause::Failover { from_ms: 1_040, is_only_fault: false };
+        assert_eq!(losses(4, other), Losses { hits: 4, unexplained: 0 });
+    }
+
+    #[test]
+    fn a_planned_change_may_lose_nothing() {
+        assert_eq!(losses(0, Cause::Handover), Losses::default());
+        assert_eq!(losses(1, Cause::Handover), Losses { hits: 1, unexplained: 1 });
+        assert_eq!(losses(4, Cause::Isolation), Losses { hits: 4, unexplained: 0 });
     }
 }

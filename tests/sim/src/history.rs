@@ -24,7 +24,7 @@ pub(crate) struct Record {
     /// The node that received it.
     pub(crate) node: usize,
     pub(crate) key: Key,
-    /// 0 reads the remaining hits.
+    /// 0 reads the remaining hits, negative ones are given back.
     pub(crate) hits: i64,
     /// `None` while pending, and for good when the process ended first.
     pub(crate) response: Option<Response>,
@@ -35,7 +35,7 @@ pub(crate) struct Response {
     pub(crate) at_ms: u64,
     pub(crate) is_allowed: bool,
     pub(crate) source: VerdictSource,
-    /// Remaining hits.
+    /// Remaining hits, of several limits those of the first.
     pub(crate) remaining: u32,
 }
 
@@ -55,7 +55,7 @@ impl History {
     /// Records the response to request `number`.
     pub(crate) fn record_response(&self, number: usize, response: &CheckResponse) {
         let Some(status) = response.statuses.first() else { return };
-        let remaining = status.leading_verdict().map_or(0, |verdict| verdict.remaining);
+        let remaining = status.verdicts.first().map_or(0, |verdict| verdict.remaining);
         let (is_allowed, source) = (response.allowed, status.source);
         let response = Response { at_ms: self.time.millis(), is_allowed, source, remaining };
         let mut records = self.lock();
@@ -99,13 +99,13 @@ impl Record {
     /// Hits that the key's owner admitted, according to the response.
     pub(crate) fn admitted_by_owner(&self) -> u64 {
         let is_admitted = self.is_decided() && self.response.is_some_and(|it| it.is_allowed);
-        if is_admitted { self.hits.unsigned_abs() } else { 0 }
+        if is_admitted { u64::try_from(self.hits).unwrap_or(0) } else { 0 }
     }
 
     /// Hits that the rule's fallback admitted.
     pub(crate) fn admitted_by_fallback(&self) -> u64 {
         let is_fallback = self.source() == Some(VerdictSource::Fallback);
         let is_admitted = is_fallback && self.response.is_some_and(|it| it.is_allowed);
-        if is_admitted { self.hits.unsigned_abs() } else { 0 }
+        if is_admitted { u64::try_from(self.hits).unwrap_or(0) } else { 0 }
     }
 }

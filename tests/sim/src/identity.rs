@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate_cluster::pki::{Authority, Identity, Validity};
+use tidegate_cluster::pki::{Authority, Bearer, Identity, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
 /// The key hashing secret, the same on every node.
@@ -17,21 +17,25 @@ const VALIDITY: Validity = Validity {
     not_after: Timestamp::EPOCH.plus(Span::from_secs(100 * 365 * 86_400)),
 };
 
-/// Generates an identity for each of `nodes`.
-pub(crate) fn identities(nodes: &[String]) -> Result<Vec<Identity>, Box<dyn std::error::Error>> {
+/// Generates an identity for each node, of which `nodes` has the id and the region.
+pub(crate) fn identities(
+    nodes: &[(String, &str)],
+) -> Result<Vec<Identity>, Box<dyn std::error::Error>> {
     let authority = Authority::generate(VALIDITY)?;
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.cert_pem().as_bytes())?)?;
     let roots = Arc::new(roots);
-    let identity = |node: &String| {
-        let issued = authority.issue(node, VALIDITY)?;
+    let identity = |(node, region): &(String, &str)| {
+        let issued = authority.issue(Bearer { node, region }, VALIDITY)?;
         Ok(Identity {
             node: node.clone(),
+            region: (*region).to_owned(),
             roots: roots.clone(),
             chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes())?],
             key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())?),
             secret: SECRET,
-            expires: Timestamp::NEVER,
+            other_secrets: Vec::new(),
+            validity: VALIDITY,
         })
     };
     nodes.iter().map(identity).collect()

@@ -4,7 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{Counter, DescriptorHash, KeyHasher};
 use tidegate_limiter::units::Span;
 use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Options, Source};
@@ -25,10 +28,20 @@ pub(crate) enum Kind {
     Shared,
     /// Strict, with windows that end during a run.
     Brief,
+    /// Strict, requests of several hits, and refunds.
+    Weighted,
+    /// Strict, two limits that are charged together or not at all.
+    Layered,
     /// Eventual: decided by the node that receives the request.
     Eventual,
     /// New keys that fill the stores.
     Junk,
+    /// `scope: global`, strict, `on_unavailable: deny`.
+    Global,
+    /// As `Global`, `durability: replicated`, a limit that is not reached.
+    GlobalDurable,
+    /// As `Global`, `on_unavailable: local`.
+    GlobalShared,
 }
 
 /// One key.
@@ -36,11 +49,26 @@ pub(crate) enum Kind {
 pub(crate) struct Key {
     pub(crate) kind: Kind,
     pub(crate) number: u64,
+    /// The region that counts it; 0 for a global key.
+    pub(crate) region: usize,
 }
 
 /// Kinds whose keys are checked individually.
-pub(crate) const CHECKED: [Kind; 6] =
-    [Kind::Strict, Kind::Bucket, Kind::Durable, Kind::Shared, Kind::Brief, Kind::Eventual];
+const CHECKED: [Kind; 8] = [
+    Kind::Strict,
+    Kind::Bucket,
+    Kind::Durable,
+    Kind::Shared,
+    Kind::Brief,
+    Kind::Eventual,
+    Kind::Weighted,
+    Kind::Layered,
+];
+/// The same where there are several regions.
+const CHECKED_IN_REGIONS: [Kind; 5] =
+    [Kind::Strict, Kind::Durable, Kind::Global, Kind::GlobalDurable, Kind::GlobalShared];
+/// The first of [`CHECKED`] have requests of one hit, for one limit.
+pub(crate) const SIMPLE: usize = 6;
 /// Number of keys of each checked kind.
 pub(crate) const KEYS_PER_KIND: u64 = 6;
 /// Window of [`Kind::Brief`], in seconds.
@@ -56,19 +84,29 @@ impl Kind {
             Self::Durable => "durable",
             Self::Shared => "shared",
             Self::Brief => "brief",
+            Self::Weighted => "weighted",
+            Self::Layered => "layered",
             Self::Eventual => "eventual",
             Self::Junk => "junk",
+            Self::Global => "global",
+            Self::GlobalDurable => "global-durable",
+            Self::GlobalShared => "global-shared",
         }
     }
 
+    /// Of several limits the first.
     pub(crate) const fn limit(self) -> u32 {
         match self {
-            Self::Strict | Self::Durable | Self::Shared => 60,
+            Self::Strict | Self::Durable | Self::Shared | Self::Layered => 60,
+            Self::Weighted => 80,
             // Not reached by the usual load, so every lost hit is visible.
             Self::Bucket => 500,
             Self::Brief => 20,
             Self::Eventual => 100,
             Self::Junk => 5,
+            Self::Global => 150,
+            Self::GlobalDurable => 5_000,
+            Self::GlobalShared => 90,
         }
     }
 
@@ -86,6 +124,23 @@ impl Kind {
         }
     }
 
+    pub(crate) const fn scope(self) -> Scope {
+        match self {
+            Self::Global | Self::GlobalDurable | Self::GlobalShared => Scope::Global,
+            _ => Scope::Region,
+        }
+    }
+
+    /// Whether an answer waits for a replica.
+    pub(crate) fn is_durable(self) -> bool {
+        matches!(self, Self::Durable | Self::GlobalDurable)
+    }
+
+    /// Whether each node has a share of the limit while the owner does not answer.
+    pub(crate) fn has_shares(self) -> bool {
+        matches!(self, Self::Shared | Self::GlobalShared)
+    }
+
     /// Whether the key's owner decides every hit.
     pub(crate) fn is_strict(self) -> bool {
         self != Self::Eventual
@@ -96,20 +151,45 @@ impl Kind {
         Quota::simple(self.algorithm(), self.limit(), self.window()).expect("a valid quota")
     }
 
-    /// The checked keys of this kind.
-    pub(crate) fn keys(self) -> impl Iterator<Item = Key> {
-        (0..KEYS_PER_KIND).map(move |number| Key { kind: self, number })
+    /// The checked keys of this kind in `regions`, of which each counts its own.
+    fn keys(self, regions: usize) -> impl Iterator<Item = Key> {
+        let regions = if self.scope() == Scope::Global { 1 } else { regions };
+        (0..regions).flat_map(move |region| {
+            (0..KEYS_PER_KIND).map(move |number| Key { kind: self, number, region })
+        })
     }
 }
 
-/// The checked keys of all kinds.
-pub(crate) fn checked() -> impl Iterator<Item = Key> {
-    CHECKED.into_iter().flat_map(Kind::keys)
+impl Key {
+    pub(crate) fn hash(self, hasher: &KeyHasher) -> DescriptorHash {
+        let value = self.number.to_string();
+        let entries = [Entry { key: self.kind.name(), value: &value }];
+        hasher.descriptor(DOMAIN, &entries)
+    }
+
+    /// The counter of a strict key; of several limits that of the first.
+    pub(crate) fn counter(self, hasher: &KeyHasher) -> Counter {
+        let quota = self.kind.quota();
+        Counter { key: self.hash(hasher).counter(&quota, Mode::Strict, self.kind.scope()), quota }
+    }
 }
 
-/// The rules before and after a reload: the same limits, and one more rule that no request uses.
-pub(crate) fn books() -> [Arc<Book>; 2] {
-    [RULES.to_owned(), format!("{RULES}{ONE_MORE}")].map(|text| {
+/// The checked kinds, by the number of regions.
+pub(crate) fn kinds(regions: usize) -> &'static [Kind] {
+    if regions > 1 { &CHECKED_IN_REGIONS } else { &CHECKED }
+}
+
+/// The checked keys of all kinds, by the number of regions.
+pub(crate) fn checked(regions: usize) -> impl Iterator<Item = Key> {
+    kinds(regions).iter().flat_map(move |kind| kind.keys(regions))
+}
+
+/// The rules before and after a reload, by the number of regions: the same limits, and one
+/// more rule that no request uses.
+pub(crate) fn books(regions: usize) -> [Arc<Book>; 2] {
+    // A seed keeps its run only with the rules it had: each hash table of a process has other keys.
+    let rules = if regions > 1 { format!("{RULES}{GLOBAL_RULES}") } else { RULES.to_owned() };
+    [rules.clone(), format!("{rules}{ONE_MORE}")].map(|text| {
         let source = Source { name: "sim.yaml".to_owned(), bytes: text.into_bytes() };
         Arc::new(load::parse(&[source], &Options::default()).expect("valid rules"))
     })
@@ -139,6 +219,14 @@ descriptors:
   - key: brief
     on_unavailable: deny
     rate_limit: {window: 5s, requests_per_unit: 20}
+  - key: weighted
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 80}
+  - key: layered
+    on_unavailable: deny
+    rate_limit:
+      - {unit: day, requests_per_unit: 60}
+      - {window: 5s, requests_per_unit: 12}
   - key: eventual
     mode: eventual
     rate_limit: {unit: day, requests_per_unit: 100}
@@ -147,12 +235,28 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 5}
 ";
 
+const GLOBAL_RULES: &str = "  - key: global
+    scope: global
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 150}
+  - key: global-durable
+    scope: global
+    durability: replicated
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 5000}
+  - key: global-shared
+    scope: global
+    on_unavailable: local
+    rate_limit: {unit: day, requests_per_unit: 90}
+";
+
 const ONE_MORE: &str = "  - key: reloaded
     rate_limit: {unit: day, requests_per_unit: 1}
 ";
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.kind.name(), self.number)
+        write!(f, "{}={}", self.kind.name(), self.number)?;
+        if self.region > 0 { write!(f, "@{}", self.region) } else { Ok(()) }
     }
 }

@@ -12,11 +12,16 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::node::{Core, Setup};
+use tidegate_cluster::consensus::Saved;
 use tidegate_cluster::environment::{Clock, Environment};
+use tidegate_cluster::global::Global;
+use tidegate_cluster::ownership::OwnedRanges;
 use tidegate_cluster::pki::Identity;
 use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::KeyHasher;
+use tidegate_limiter::units::Hits;
+use tidegate_ownership::ClusterMap;
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::ranges::Ranges;
 use tidegate_rules::book::Book;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -24,8 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Listener;
 use crate::clock::NodeClock;
-use crate::dice::SimEntropy;
+use crate::dice::{Dice, SimEntropy};
 use crate::disk::SimDisk;
+use crate::keys::Key;
 use crate::net::{Nic, SimNet};
 
 pub(crate) struct Node {
@@ -43,6 +49,8 @@ pub(crate) struct Node {
     paused_ms: u64,
     /// The pause is that of a virtual machine, whose clocks stand still.
     is_stopped: bool,
+    /// When some others did not reach it, or it did not run, for the last time.
+    pub(crate) isolated_ms: Option<u64>,
 }
 
 /// One process of a node.
@@ -59,6 +67,14 @@ pub(crate) struct Process {
     leaving: Option<JoinHandle<()>>,
 }
 
+/// What a process decides at a moment, as it has a lease.
+#[derive(Clone)]
+pub(crate) struct Deciding {
+    pub(crate) owned: Arc<OwnedRanges>,
+    /// Whether its region has one as well.
+    pub(crate) has_region_lease: bool,
+}
+
 /// Result of a step of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stepped {
@@ -70,11 +86,15 @@ pub(crate) enum Stepped {
     Failed(String),
 }
 
-/// Duration of one simulation step.
-pub(crate) const STEP: Duration = Duration::from_millis(1);
 impl Node {
-    pub(crate) fn new(id: String, nic: Nic, clock: Arc<NodeClock>, identity: Identity) -> Self {
-        let (disk, process) = (SimDisk::default(), None);
+    pub(crate) fn new(
+        id: String,
+        nic: Nic,
+        clock: Arc<NodeClock>,
+        identity: Identity,
+        disk: SimDisk,
+    ) -> Self {
+        let process = None;
         let (starts, pause_left_ms, paused_ms) = (0, 0, 0);
         let is_stopped = false;
         Self {
@@ -88,6 +108,7 @@ impl Node {
             pause_left_ms,
             paused_ms,
             is_stopped,
+            isolated_ms: None,
         }
     }
 
@@ -108,11 +129,7 @@ impl Node {
             net: Arc::new(SimNet(self.nic.clone())),
             disk: Arc::new(self.disk.clone()),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .map_err(|error| error.to_string())?;
+        let runtime = runtime()?;
         let stop = CancellationToken::new();
         let built = runtime.block_on(Core::build(setup, environment));
         let (core, tasks) = built.map_err(|error| error.to_string())?;
@@ -132,9 +149,30 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the process without shutdown; its state is lost.
+    /// Ends the process without shutdown; its state is lost, and what was not synced.
     pub(crate) fn crash(&mut self) {
         self.process = None;
+        self.disk.lose_power();
+    }
+
+    /// Replaces the disk by an empty one. The process must have ended.
+    pub(crate) fn wipe(&mut self) {
+        self.disk.wipe();
+    }
+
+    /// What `tidegate recover` does with the disk. The process must have ended.
+    pub(crate) fn recover(&mut self) -> Result<(), String> {
+        let runtime = runtime()?;
+        let node = NodeId::new(&self.id).map_err(|error| error.to_string())?;
+        runtime.block_on(async {
+            let loaded = Saved::load(&self.disk, &node).await;
+            let Some(mut saved) = loaded.map_err(|error| error.to_string())? else {
+                return Err("nothing to recover".to_owned());
+            };
+            let cluster = saved.map.as_ref().map(|map| map.cluster.to_string());
+            saved.recover(&cluster.unwrap_or_default()).map_err(|error| error.to_string())?;
+            saved.save(&self.disk).await.map_err(|error| error.to_string())
+        })
     }
 
     /// Pauses the process; with `is_machine` all that it could read the time from as well.
@@ -165,13 +203,13 @@ impl Node {
         process.leaving = Some(leaving);
     }
 
-    /// Runs the node for one millisecond.
-    pub(crate) fn step(&mut self) -> Stepped {
-        self.clock.tick();
+    /// Runs the node for this number of milliseconds.
+    pub(crate) fn step(&mut self, for_ms: u64) -> Stepped {
+        self.clock.tick(for_ms);
         let Some(process) = &mut self.process else { return Stepped::Running };
         if self.pause_left_ms > 0 {
-            self.pause_left_ms -= 1;
-            self.paused_ms += 1;
+            self.pause_left_ms = self.pause_left_ms.saturating_sub(for_ms);
+            self.paused_ms += for_ms;
             return Stepped::Running;
         }
         if self.paused_ms > 0 {
@@ -183,7 +221,8 @@ impl Node {
                 process.runtime.block_on(async { tokio::time::advance(missed).await });
             }
         }
-        process.runtime.block_on(async { tokio::time::sleep(STEP).await });
+        let step = Duration::from_millis(for_ms);
+        process.runtime.block_on(async { tokio::time::sleep(step).await });
         if !process.tasks.is_finished() {
             return Stepped::Running;
         }
@@ -199,6 +238,19 @@ impl Node {
     }
 }
 
+impl Deciding {
+    pub(crate) fn has(&self, scope: Scope, token: u64) -> bool {
+        let is_of_region = || self.has_region_lease && self.owned.homes.decides(token);
+        self.owned.decides.contains(token) && (scope == Scope::Region || is_of_region())
+    }
+}
+
+/// A runtime whose clock advances only when it is stepped.
+fn runtime() -> Result<Runtime, String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().map_err(|error| error.to_string())
+}
+
 impl Process {
     /// Whether it is a member and has its ranges, so that the product would open its listeners.
     pub(crate) fn has_joined(&self) -> bool {
@@ -206,20 +258,20 @@ impl Process {
     }
 
     /// Whether it would decide the strict key at `token` now.
-    pub(crate) fn decides(&self, token: u64) -> bool {
+    pub(crate) fn decides(&self, scope: Scope, token: u64) -> bool {
         // Lease expiry is read from the runtime's clock.
         let _runtime = self.runtime.enter();
-        self.core.ownership.decides(Scope::Region, token)
+        self.core.ownership.decides(scope, token)
     }
 
     /// Starts the clients of the process.
     pub(crate) fn start_clients(
         &mut self,
         listener: Listener,
-        clients: impl Iterator<Item = crate::dice::Dice>,
+        clients: impl Iterator<Item = (Dice, Dice)>,
     ) {
-        for dice in clients {
-            self.runtime.spawn(listener.clone().run_client(dice));
+        for (dice, heavy) in clients {
+            self.runtime.spawn(listener.clone().run_client(dice, heavy));
         }
         self.listener = Some(listener);
     }
@@ -229,12 +281,47 @@ impl Process {
         self.runtime.spawn(task);
     }
 
-    /// The ranges that it decides; `None` without a lease.
-    pub(crate) fn deciding(&self) -> Option<Ranges> {
+    /// What it decides; `None` without a lease.
+    pub(crate) fn deciding(&self) -> Option<Deciding> {
         let _runtime = self.runtime.enter();
         let ownership = &self.core.ownership;
-        let has_lease = ownership.has_lease();
-        has_lease.then(|| ownership.owned_ranges().decides.clone())
+        ownership.has_lease().then(|| Deciding {
+            owned: ownership.owned_ranges(),
+            has_region_lease: ownership.has_region_lease(),
+        })
+    }
+
+    /// `None` where homes never change.
+    pub(crate) fn global(&self) -> Option<&Arc<Global>> {
+        self.core.joined.as_ref()?.global.as_ref()
+    }
+
+    /// The newest global map that is in force here.
+    pub(crate) fn global_map(&self) -> Arc<ClusterMap> {
+        self.global().map(|global| global.membership.maps().borrow().clone()).unwrap_or_default()
+    }
+
+    /// The newest map that is in force here.
+    pub(crate) fn map(&self) -> Arc<ClusterMap> {
+        let joined = self.core.joined.as_ref();
+        joined.map(|joined| joined.ownership_driver.map()).unwrap_or_default()
+    }
+
+    /// Its name and birth; `None` without a mesh.
+    pub(crate) fn identity(&self) -> Option<tidegate_ownership::Identity> {
+        self.core.joined.as_ref().map(|joined| joined.membership.identity().clone())
+    }
+
+    /// Whether it holds all ranges that it owns, and every transfer is complete.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.core.joined.as_ref().is_some_and(|joined| joined.ownership_driver.is_settled())
+    }
+
+    /// The hits of a strict key that its store has counted.
+    pub(crate) fn count(&self, hasher: &KeyHasher, key: Key) -> u32 {
+        let (store, now) = (&self.core.store, self.core.clock.now());
+        let verdicts = store.check(&[key.counter(hasher)], Hits::PEEK, now);
+        key.kind.limit().saturating_sub(verdicts[0].remaining)
     }
 
     /// Calls that its mesh did not send: no connection, an unresponsive peer or a full queue.

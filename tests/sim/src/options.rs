@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::guarantee::Handoff;
+use crate::scenario::{MEMBERSHIP_DIGIT, REGIONS_DIGIT, seed_ending_in};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
@@ -20,18 +20,20 @@ pub(crate) struct Options {
     /// The first seed of a suite.
     pub(crate) from: u64,
     pub(crate) seeds: u64,
+    /// Run only seeds that end in this digit: those of one kind of scenarios.
+    pub(crate) digit: Option<u64>,
+    /// End the suite with the first seed that fails.
+    pub(crate) ends_at_failure: bool,
     /// Number of concurrent processes.
     pub(crate) jobs: usize,
     /// Whether a situation that no seed reached fails the suite.
     pub(crate) needs_coverage: bool,
-    /// Selects the loss that the checks permit.
-    pub(crate) handoff: Handoff,
     /// Directory of the logs.
     pub(crate) logs: PathBuf,
 }
 
 pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] \
-    [--jobs N] [--logs DIR] [--handoff none|replicated]";
+    [--membership | --regions] [--until-failure] [--jobs N] [--logs DIR]";
 const SEEDS: u64 = 200;
 /// With fewer seeds, an unreached situation is no failure.
 const COVERAGE_SEEDS_MIN: u64 = 100;
@@ -39,11 +41,19 @@ const JOBS: usize = 2;
 const LOGS: &str = "target/sim-logs";
 
 impl Options {
+    /// The seed that the suite runs after `offset` others.
+    pub(crate) fn seed(&self, offset: u64) -> u64 {
+        match self.digit {
+            Some(digit) => seed_ending_in(digit, self.from, offset),
+            None => self.from + offset,
+        }
+    }
+
     /// Parses `args`, without the program's name.
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut from, mut seeds, mut jobs, mut logs) =
             (0, SEEDS, JOBS as u64, PathBuf::from(LOGS));
-        let mut handoff = Handoff::PRODUCT;
+        let (mut digit, mut ends_at_failure) = (None, false);
         let (mut seed, mut is_child, mut is_show) = (None, false, false);
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
@@ -52,12 +62,10 @@ impl Options {
                 "--from" => from = number(&arg, &value()?)?,
                 "--seed" => seed = Some(number(&arg, &value()?)?),
                 "--jobs" => jobs = number(&arg, &value()?)?,
-                "--handoff" => {
-                    let name = value()?;
-                    handoff =
-                        Handoff::parse(&name).ok_or_else(|| format!("{arg} {name}: unknown"))?;
-                }
                 "--logs" => logs = value()?.into(),
+                "--membership" => digit = Some(MEMBERSHIP_DIGIT),
+                "--regions" => digit = Some(REGIONS_DIGIT),
+                "--until-failure" => ends_at_failure = true,
                 "--child" => is_child = true,
                 "--show" => is_show = true,
                 _ => return Err(format!("unknown option {arg}")),
@@ -74,9 +82,9 @@ impl Options {
             }
             (_, false, false) => Job::Suite,
         };
-        let needs_coverage = seeds >= COVERAGE_SEEDS_MIN;
+        let needs_coverage = seeds >= COVERAGE_SEEDS_MIN && digit.is_none();
         let jobs = usize::try_from(jobs).unwrap_or(JOBS).max(1);
-        Ok(Self { job, from, seeds, jobs, needs_coverage, handoff, logs })
+        Ok(Self { job, from, seeds, digit, ends_at_failure, jobs, needs_coverage, logs })
     }
 }
 
@@ -101,6 +109,11 @@ mod tests {
         assert_eq!((one.job, one.from, one.seeds), (Job::Suite, 17, 1));
         assert!(!one.needs_coverage);
         assert_eq!(parse("--seed 3 --child").map(|it| it.job), Ok(Job::Child { seed: 3 }));
+        let from = |line| parse(line).map(|it| [it.seed(0), it.seed(1)]);
+        assert_eq!(from("--membership"), Ok([5, 15]));
+        assert_eq!(from("--membership --from 15"), Ok([15, 25]));
+        assert_eq!(from("--membership --from 16"), Ok([25, 35]));
+        assert_eq!(from("--regions --from 16"), Ok([17, 27]));
         for wrong in ["--seeds", "--seeds x", "--show", "--unknown"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -6,16 +6,24 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::check;
 use crate::coverage::Situation;
+use crate::fault::{Awaited, Fault};
 use crate::guarantee::Guarantee;
 use crate::log::Log;
 use crate::report::Report;
-use crate::scenario::{FORMING_MS, LOAD_MS, SETTLING_MS, Scenario};
+use crate::scenario::{FORMING_MS, Family, SETTLING_MS, Scenario};
 use crate::world::World;
 
 /// Panics of all tasks; tokio does not propagate them.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// When the requests for some global keys end, from the start of the load.
+const REST_AFTER_MS: u64 = 4_000;
 /// Time for the final read.
 const FINAL_READ_MS: u64 = 500;
+/// Longest time from the last fault until the cluster is in an awaited state.
+const STATE_MAX_MS: u64 = 30_000;
+/// A hold is so many grants of `global.lease`, in quarters.
+const HOLD_QUARTERS: u64 = 5;
+const STATE_POLL_MS: u64 = 10;
 
 /// Runs `scenario` and checks it against `guarantee`.
 pub(crate) fn run(scenario: &Scenario, guarantee: Guarantee, log: &Log) -> Report {
@@ -54,14 +62,26 @@ fn run_scenario(
 ) -> Result<(), String> {
     form_cluster(world, scenario)?;
     world.traffic.on.store(true, Ordering::Relaxed);
-    let begin = world.time.millis();
+    // Moves by the time that is waited.
+    let mut begin = world.time.millis();
     let mut incidents = scenario.incidents.iter().peekable();
-    while world.time.millis() < begin + LOAD_MS {
+    while world.time.millis() < begin + scenario.load_ms {
         let since = world.time.millis() - begin;
+        world.traffic.rests.store(since > REST_AFTER_MS, Ordering::Relaxed);
         while let Some(incident) = incidents.next_if(|incident| incident.at_ms <= since) {
             world.inject(&incident.fault)?;
+            if let Fault::Await(awaited) = incident.fault {
+                begin += wait_until(world, awaited, settled_max_ms(scenario, awaited))?;
+            }
         }
         world.step()?;
+    }
+    if scenario.family != Family::Requests {
+        let waited = wait_until(world, Awaited::Settled, STATE_MAX_MS)?;
+        if scenario.layout.has_global_keys() {
+            let most_ms = settled_max_ms(scenario, Awaited::GlobalSettled) - waited;
+            wait_until(world, Awaited::GlobalSettled, most_ms)?;
+        }
     }
     world.traffic.on.store(false, Ordering::Relaxed);
     advance(world, SETTLING_MS / 2)?;
@@ -70,7 +90,12 @@ fn run_scenario(
     world.request_from_all(|kind| !kind.is_strict(), 1);
     advance(world, SETTLING_MS / 2)?;
     let final_read_from = world.request_from_all(|_| true, 0);
-    advance(world, FINAL_READ_MS)?;
+    let is_far = scenario.layout.has_global_keys();
+    advance(world, FINAL_READ_MS + if is_far { scenario.global_deadline_ms } else { 0 })?;
+    if is_far {
+        // The voters may have changed since: a node asks new ones for the lease of its region.
+        wait_until(world, Awaited::GlobalSettled, SETTLING_MS)?;
+    }
     if scenario.incidents.is_empty() {
         world.report.reached.insert(Situation::NoFaults);
     }
@@ -78,9 +103,39 @@ fn run_scenario(
     Ok(())
 }
 
+/// Longest time from the last fault until the cluster is in the state `awaited`. When its regions
+/// have settled, a region that was lost may have to be struck off first, which takes
+/// `global.down_after` and a hold; then it is added again, which takes a hold.
+fn settled_max_ms(scenario: &Scenario, awaited: Awaited) -> u64 {
+    match (awaited, scenario.family) {
+        (Awaited::GlobalSettled, Family::Regions { lease_ms, down_after_ms }) => {
+            let hold_ms = lease_ms * HOLD_QUARTERS / 4;
+            STATE_MAX_MS + down_after_ms + 2 * hold_ms
+        }
+        _ => STATE_MAX_MS,
+    }
+}
+
+/// Advances the simulation until the cluster is in the state `awaited`, at most for `most_ms`.
+/// Returns for how long.
+fn wait_until(world: &mut World<'_>, awaited: Awaited, most_ms: u64) -> Result<u64, String> {
+    let begin = world.time.millis();
+    while let Some(missing) = world.missing(awaited) {
+        if world.time.millis() > begin + most_ms {
+            return Err(format!("not {awaited:?} within {most_ms} ms: {missing}"));
+        }
+        advance(world, STATE_POLL_MS)?;
+    }
+    Ok(world.time.millis() - begin)
+}
+
 /// Advances the simulation.
 fn advance(world: &mut World<'_>, millis: u64) -> Result<(), String> {
-    (0..millis).try_for_each(|_| world.step())
+    let until = world.time.millis() + millis;
+    while world.time.millis() < until {
+        world.step()?;
+    }
+    Ok(())
 }
 
 /// Starts the initial nodes and waits until they have joined.

@@ -3,19 +3,29 @@
 
 use crate::dice::Dice;
 use crate::fault::{Fault, Incident};
+use crate::layout::Layout;
+use crate::{membership, regions};
 
 /// The input of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
+    pub(crate) family: Family,
+    pub(crate) layout: Layout,
     /// Number of nodes, including those that start later.
     pub(crate) nodes: usize,
     /// Nodes that start at the beginning; the others start by [`Fault::Start`].
     pub(crate) initial_nodes: usize,
-    /// Largest latency of the network itself; the simulation's steps add one or two milliseconds.
+    /// Duration of the load, without the time in which [`Fault::Await`] waits.
+    pub(crate) load_ms: u64,
+    /// Duration of one simulation step.
+    pub(crate) step_ms: u64,
+    /// Largest latency of the network itself; the simulation adds one or two steps.
     pub(crate) latency_max_ms: u64,
     /// `cluster.deadline`
     pub(crate) deadline_ms: u64,
+    /// `cluster.global_deadline`
+    pub(crate) global_deadline_ms: u64,
     /// `limits.keys_max`
     pub(crate) keys_max: usize,
     /// Offset of each node's system clock from the true time.
@@ -26,10 +36,36 @@ pub(crate) struct Scenario {
     pub(crate) incidents: Vec<Incident>,
 }
 
+/// What a scenario is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// Faults of the network, the clocks and the load, within 10 s; a minority restarts or leaves.
+    Requests,
+    /// See [`membership`](crate::membership).
+    Membership {
+        /// `cluster.forget_after`, in seconds.
+        forget_after_s: u64,
+    },
+    /// See [`regions`](crate::regions).
+    Regions {
+        /// `global.lease`
+        lease_ms: u64,
+        /// `global.down_after`
+        down_after_ms: u64,
+    },
+}
+
+/// Seeds that end in this digit are of [`Family::Membership`].
+pub(crate) const MEMBERSHIP_DIGIT: u64 = 5;
+/// Seeds that end in this digit are of [`Family::Regions`].
+pub(crate) const REGIONS_DIGIT: u64 = 7;
+/// The default of `cluster.global_deadline`.
+pub(crate) const GLOBAL_DEADLINE_MS: u64 = 150;
+
 /// Longest time for the initial nodes to form a cluster.
 pub(crate) const FORMING_MS: u64 = 8_000;
-/// Duration of the load.
-pub(crate) const LOAD_MS: u64 = 10_000;
+/// Duration of the load of [`Family::Requests`].
+const LOAD_MS: u64 = 10_000;
 /// Time of the last fault, from the start of the load.
 const LAST_FAULT_MS: u64 = 8_500;
 /// Time from the end of the load to the final read. The load ends 1.5 s after the last fault.
@@ -101,6 +137,14 @@ impl Scenario {
 
     /// Draws the scenario of `seed`.
     pub(crate) fn draw(seed: u64) -> Self {
+        match seed % 10 {
+            MEMBERSHIP_DIGIT => membership::draw(seed),
+            REGIONS_DIGIT => regions::draw(seed),
+            _ => Self::draw_requests(seed),
+        }
+    }
+
+    fn draw_requests(seed: u64) -> Self {
         let mut dice = Dice::new(seed, "scenario");
         let nodes = dice.pick(&[NODES_MIN, NODES_MIN, 4, 5]);
         let is_fault_free = seed.is_multiple_of(FAULT_FREE_EVERY);
@@ -132,16 +176,26 @@ impl Scenario {
         }
         Self {
             seed,
+            family: Family::Requests,
+            layout: Layout::single(nodes),
             nodes,
             initial_nodes,
+            load_ms: LOAD_MS,
+            step_ms: 1,
             latency_max_ms,
             deadline_ms,
+            global_deadline_ms: GLOBAL_DEADLINE_MS,
             keys_max,
             clock_offsets_ms,
             clock_drifts_ppm,
             incidents,
         }
     }
+}
+
+/// The seed with this last digit that `number` others from `from` on precede.
+pub(crate) fn seed_ending_in(digit: u64, from: u64, number: u64) -> u64 {
+    from.saturating_sub(digit).div_ceil(10) * 10 + digit + 10 * number
 }
 
 impl Draft {

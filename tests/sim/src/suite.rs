@@ -61,10 +61,11 @@ fn work(
 ) -> io::Result<()> {
     loop {
         let offset = next.fetch_add(1, Ordering::Relaxed);
-        if offset >= options.seeds {
+        let has_failed = || tally.lock().unwrap_or_else(PoisonError::into_inner).failed() > 0;
+        if offset >= options.seeds || options.ends_at_failure && has_failed() {
             return Ok(());
         }
-        let seed = options.from + offset;
+        let seed = options.seed(offset);
         let report = run_child(program, options, seed)?;
         if report.has_passed() && options.seeds > 1 {
             std::fs::remove_file(log_path(&options.logs, seed))?;
@@ -75,8 +76,7 @@ fn work(
 
 fn run_child(program: &Path, options: &Options, seed: u64) -> io::Result<Report> {
     let mut command = Command::new(program);
-    command.args(["--child", "--seed", &seed.to_string(), "--handoff"]);
-    command.arg(options.handoff.name()).arg("--logs").arg(&options.logs);
+    command.args(["--child", "--seed", &seed.to_string(), "--logs"]).arg(&options.logs);
     let child = command.stdout(Stdio::piped()).spawn()?;
     let (output, in_time) = wait(child)?;
     let mut report = Report::parse(&String::from_utf8_lossy(&output));
@@ -137,8 +137,24 @@ impl Tally {
         self.reports.values().filter(|report| !report.has_passed()).count()
     }
 
+    /// Prints how many seeds it took to find a failure. Returns whether there is none.
+    fn print_first_failure(&self) -> bool {
+        let mut failed = self.reports.iter().filter(|(_, report)| !report.has_passed());
+        let Some((seed, report)) = failed.next() else {
+            println!("NOT FOUND in {} seeds", self.reports.len());
+            return true;
+        };
+        let message = report.violations.first().map_or("", String::as_str);
+        let tried = self.reports.range(..=seed).count();
+        println!("found after {tried} seeds (seed {seed}: {message})");
+        false
+    }
+
     /// Prints the table and the summary. Returns whether the suite passed.
     fn print_summary(&self, options: &Options, elapsed: Duration) -> bool {
+        if options.ends_at_failure {
+            return self.print_first_failure();
+        }
         println!("\nsituation                              seeds");
         let mut missing = Vec::new();
         for (situation, name) in SITUATIONS {

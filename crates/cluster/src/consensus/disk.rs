@@ -35,6 +35,11 @@ pub trait Disk: std::fmt::Debug + Send + Sync {
 
     /// Whether a record survives the process.
     fn is_durable(&self) -> bool;
+
+    /// The place of another record beside this one, for the global map.
+    fn beside(&self) -> Arc<dyn Disk> {
+        Arc::new(MemoryDisk::default())
+    }
 }
 
 /// A disk that does not survive the process.

@@ -19,7 +19,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, Epoch, Identity, VOTERS_MAX, Voters};
+use tidegate_ownership::cluster_map::{
+    ClusterId, ClusterMap, Epoch, HomeRegions, Identity, VOTERS_MAX, Voters,
+};
 use tidegate_ownership::identity::NodeId;
 
 /// Who founds the cluster of a region.
@@ -70,16 +72,12 @@ pub fn voters_to_found(
 }
 
 /// The first map of a cluster. It has no members: the founders join it as every node does.
-pub fn first_map(
-    cluster: ClusterId,
-    voters: BTreeSet<Identity>,
-    regions: Vec<String>,
-) -> ClusterMap {
+pub fn first_map(cluster: ClusterId, voters: BTreeSet<Identity>, homes: HomeRegions) -> ClusterMap {
     ClusterMap {
         cluster,
         epoch: Epoch(1),
         voters: Voters::of(voters),
-        regions,
+        homes,
         ..ClusterMap::default()
     }
 }
@@ -185,7 +183,11 @@ mod tests {
     #[test]
     fn only_a_founding_of_the_own_founders_is_accepted() {
         let map = |names: &[&str]| {
-            first_map(ClusterId(1), names.iter().map(|name| one(name)).collect(), Vec::new())
+            first_map(
+                ClusterId(1),
+                names.iter().map(|name| one(name)).collect(),
+                HomeRegions::default(),
+            )
         };
         let three = named(&["a", "b", "c"]);
         assert!(accepts(&three, &one("b"), &map(&["a", "b", "c"])));

@@ -20,11 +20,13 @@ use tokio::task::JoinSet;
 use super::codec;
 use super::peer::{Peer, UNREACHABLE_AFTER};
 use super::rpc_stream::{CallQueue, READ_BYTES_MAX, StreamClass};
+use super::silence::PING_INTERVAL;
+use super::traffic::{Kind, Traffic};
 use super::wire::{Call, Numbered, PingStatus, PongStatus, Reply, close_code};
 use crate::environment::Clock;
 
-/// How often a peer is pinged.
-pub const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// How many intervals after a call a peer is in use: one second.
+const IN_USE_TICKS: u32 = 10;
 /// Pings in flight to one peer. At the bound no further ping is sent.
 const PINGS_MAX: usize = 8;
 /// Deferred replies of one stream. At the bound a call is answered [`Reply::Unconfirmed`] at once:
@@ -40,6 +42,10 @@ pub trait Service: Send + Sync + 'static {
 
     /// A peer sent bytes that are not a valid frame; its stream was closed.
     fn malformed(&self, from: &NodeId);
+
+    /// How long to wait before the next ping of `peer` while no calls are sent to it. In use it is
+    /// pinged every [`PING_INTERVAL`].
+    fn ping_interval(&self, peer: &Peer) -> Duration;
 
     /// The status for the ping that is about to be sent to `peer`.
     fn ping_status(&self, peer: &Peer) -> PingStatus;
@@ -63,17 +69,18 @@ pub(super) async fn run(
     queues: [CallQueue; StreamClass::COUNT],
     service: Arc<dyn Service>,
     clock: Arc<dyn Clock>,
+    traffic: Arc<Traffic>,
 ) {
     // Dropping the set ends every task of this connection.
     let mut tasks = JoinSet::new();
     let streams = peer.streams.iter().cloned().zip(queues);
     for ((stream, queue), priority) in streams.zip(PRIORITIES) {
         let (connection, last_seen) = (peer.connection.clone(), peer.last_seen.clone());
-        let version = peer.version;
+        let (version, traffic) = (peer.version, traffic.clone());
         tasks.spawn(async move {
             if let Ok((send, recv)) = connection.open_bi().await {
                 let _ = send.set_priority(priority);
-                stream.run(queue, (send, recv), last_seen, version).await;
+                stream.run(queue, (send, recv), last_seen, version, &traffic).await;
             }
             // With a stream less the peer would seem reachable and miss some of the calls. A new
             // connection has all streams.
@@ -82,7 +89,7 @@ pub(super) async fn run(
     }
     tasks.spawn(send_pings(peer.clone(), clock, service.clone()));
     while let Ok((send, recv)) = peer.connection.accept_bi().await {
-        tasks.spawn(serve(peer.clone(), service.clone(), send, recv));
+        tasks.spawn(serve(peer.clone(), service.clone(), (send, recv), traffic.clone()));
         // Reaps finished streams; quinn bounds how many are open.
         while tasks.try_join_next().is_some() {}
     }
@@ -90,19 +97,30 @@ pub(super) async fn run(
 
 // === pings ===
 
-/// Pings at a fixed interval and on request. A ping does not wait for the answer to the previous
-/// one, because the next answer may renew a lease.
+/// Pings when one is due and on request. A ping does not wait for the answer to the previous one,
+/// because the next answer may renew a lease.
 async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Service>) {
     let mut ticks = tokio::time::interval(PING_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut in_flight = FuturesUnordered::new();
+    // Ticks since the last ping, and since the last call.
+    let (mut idle, mut unused) = (u32::MAX, IN_USE_TICKS);
     loop {
         tokio::select! {
-            _ = ticks.tick() => {}
+            _ = ticks.tick() => {
+                idle = idle.saturating_add(1);
+                unused = if peer.take_used() { 0 } else { unused.saturating_add(1) };
+                let is_in_use = unused < IN_USE_TICKS || !in_flight.is_empty();
+                let is_due = || PING_INTERVAL.saturating_mul(idle) >= service.ping_interval(&peer);
+                if !is_in_use && !is_due() {
+                    continue;
+                }
+            }
             () = peer.ping_requested() => {}
             Some(()) = in_flight.next() => continue,
         }
         if in_flight.len() < PINGS_MAX {
+            idle = 0;
             in_flight.push(ping(&peer, &*clock, &*service));
         }
     }
@@ -110,6 +128,7 @@ async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Ser
 
 async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
     let (clock_sent, sent) = (clock.system(), clock.monotonic());
+    peer.last_seen.pinged();
     let call = Call::Ping { clock: clock_sent, status: service.ping_status(peer) };
     let reply = peer.stream(StreamClass::Control).call(call, UNREACHABLE_AFTER).await;
     if let Ok(Reply::Pong { clock: clock_answered, status }) = reply {
@@ -124,17 +143,34 @@ async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
 
 // === serving ===
 
-type DeferredReplies = FuturesUnordered<BoxFuture<'static, Numbered<Reply>>>;
+type DeferredReplies = FuturesUnordered<BoxFuture<'static, (Kind, Numbered<Reply>)>>;
+
+/// Replies that are not sent yet.
+struct Replies<'a> {
+    bytes: BytesMut,
+    version: u8,
+    traffic: &'a Traffic,
+}
+
+impl Replies<'_> {
+    fn add(&mut self, kind: Kind, reply: &Numbered<Reply>) -> Result<(), codec::Error> {
+        let before = self.bytes.len();
+        codec::encode(reply, self.version, &mut self.bytes)?;
+        self.traffic.sent(kind, self.bytes.len() - before);
+        Ok(())
+    }
+}
 
 /// Handles the calls of `peer` on one stream, until the stream ends.
 async fn serve(
     peer: Arc<Peer>,
     service: Arc<dyn Service>,
-    mut send: SendStream,
-    mut recv: RecvStream,
+    (mut send, mut recv): (SendStream, RecvStream),
+    traffic: Arc<Traffic>,
 ) {
     let mut calls = BytesMut::new();
-    let mut replies = BytesMut::new();
+    let (version, bytes) = (peer.version, BytesMut::new());
+    let mut replies = Replies { bytes, version, traffic: &traffic };
     let mut deferred = DeferredReplies::new();
     loop {
         // Both branches are cancel-safe.
@@ -148,7 +184,7 @@ async fn serve(
                 Ok(None) if !calls.is_empty() => Err(codec::Error::Truncated(calls.len())),
                 Ok(None) | Err(_) => return,
             },
-            Some(reply) = deferred.next() => codec::encode(&reply, peer.version, &mut replies),
+            Some((kind, reply)) = deferred.next() => replies.add(kind, &reply),
         };
         if let Err(error) = served {
             tracing::warn!(peer = %peer.id, %error, "malformed frame; closed the stream");
@@ -157,10 +193,10 @@ async fn serve(
             let _ = recv.stop(close_code::MALFORMED);
             return;
         }
-        if !replies.is_empty() && send.write_all(&replies).await.is_err() {
+        if !replies.bytes.is_empty() && send.write_all(&replies.bytes).await.is_err() {
             return;
         }
-        replies.clear();
+        replies.bytes.clear();
     }
 }
 
@@ -168,23 +204,25 @@ fn handle_whole_frames(
     peer: &Peer,
     service: &dyn Service,
     calls: &mut BytesMut,
-    replies: &mut BytesMut,
+    replies: &mut Replies<'_>,
     deferred: &mut DeferredReplies,
 ) -> Result<(), codec::Error> {
     while let Some(frame) = codec::split(calls)? {
         let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame, peer.version)?;
+        let kind = Kind::of(&body);
         let reply = match service.handle_call(peer, body) {
             ServiceReply::Ready(reply) => reply,
             ServiceReply::Deferred(_) if deferred.len() >= DEFERRED_MAX => Reply::Unconfirmed,
             ServiceReply::Deferred(reply) => {
                 if id != 0 {
-                    deferred.push(Box::pin(async move { Numbered { id, body: reply.await } }));
+                    deferred
+                        .push(Box::pin(async move { (kind, Numbered { id, body: reply.await }) }));
                 }
                 continue;
             }
         };
         if id != 0 {
-            codec::encode(&Numbered { id, body: reply }, peer.version, replies)?;
+            replies.add(kind, &Numbered { id, body: reply })?;
         }
     }
     Ok(())

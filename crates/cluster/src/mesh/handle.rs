@@ -6,20 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use quinn::{Connection, Endpoint, Incoming};
+use arc_swap::ArcSwap;
+use quinn::{Connection, ConnectionError, Endpoint, Incoming};
 use tidegate_ownership::Versions;
 use tidegate_ownership::identity::{Generation, NodeId};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::codec;
 use super::connection::{self, Service};
+use super::credentials::Credentials;
 use super::hello::{self, Error as HelloError, Expected, HELLO_TIMEOUT};
 use super::peer::Peer;
+use super::refused_certificate::{self, LogLimit};
 use super::registry::{Admission, DialOutcome, Registry};
 use super::rpc_stream::{CallError, StreamClass};
 use super::tls;
+use super::traffic::Traffic;
 use super::wire::{self, Call, Hello, PEERS_MAX, Reply, SharedSettings, close_code};
 use crate::count;
 use crate::environment::{Clock, Environment};
@@ -52,11 +56,15 @@ pub struct Mesh {
     /// The mesh address that this node advertises.
     pub advertise: SocketAddr,
     endpoint: Endpoint,
-    clock: Arc<dyn Clock>,
+    pub(super) credentials: ArcSwap<Credentials>,
+    pub(super) credentials_replaced: Notify,
+    pub(super) clock: Arc<dyn Clock>,
     registry: Registry,
     dial_requests: mpsc::Sender<SocketAddr>,
     /// The version of the wire format that the cluster requires; 0 while it is not known.
     required_version: AtomicU8,
+    refusals_logged: LogLimit,
+    dials_logged: LogLimit,
     pub counters: Counters,
 }
 
@@ -68,6 +76,8 @@ pub struct Counters {
     /// Incoming connections that failed their handshake or hello.
     pub refused: AtomicU64,
     pub dials_failed: AtomicU64,
+    /// Connections closed because the certificate of the peer was not valid any more.
+    pub untrusted: AtomicU64,
     /// Calls sent.
     pub calls: AtomicU64,
     /// Calls whose deadline passed.
@@ -76,6 +86,8 @@ pub struct Counters {
     pub unsent: AtomicU64,
     /// Messages without a reply that were dropped because the queue was full.
     pub dropped: AtomicU64,
+    /// What was sent. Shared with the tasks of the connections.
+    pub traffic: Arc<Traffic>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +133,7 @@ impl Mesh {
         identity: &Identity,
         environment: &Environment,
     ) -> Result<(Arc<Self>, Tasks), Error> {
-        let (server, client) = tls::configure(identity)?;
+        let credentials = Credentials::new(Arc::new(identity.clone()), 0)?;
         let bind = |source| Error::Bind { addr: options.listen, source };
         let socket = environment.net.bind_udp(options.listen).await.map_err(bind)?;
         let mut seed = [0; 32];
@@ -129,10 +141,9 @@ impl Mesh {
         let mut config = quinn::EndpointConfig::default();
         config.rng_seed(Some(seed));
         let runtime = environment.net.quinn_runtime();
-        let mut endpoint =
-            Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
-                .map_err(bind)?;
-        endpoint.set_default_client_config(client);
+        let server = (*credentials.server).clone();
+        let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
+            .map_err(bind)?;
 
         let bound = endpoint.local_addr().map_err(bind)?;
         let (dial_requests, requested) = mpsc::channel(DIAL_REQUESTS_MAX);
@@ -141,9 +152,13 @@ impl Mesh {
             registry: Registry::default(),
             options,
             endpoint,
+            credentials: ArcSwap::from_pointee(credentials),
+            credentials_replaced: Notify::new(),
             clock: environment.clock.clone(),
             dial_requests,
             required_version: AtomicU8::new(0),
+            refusals_logged: LogLimit::default(),
+            dials_logged: LogLimit::default(),
             counters: Counters::default(),
         };
         Ok((Arc::new(mesh), Tasks(requested)))
@@ -187,6 +202,7 @@ impl Mesh {
             Err(CallError::Unreachable)
         } else {
             count(&counters.calls, 1);
+            peer.used();
             peer.stream(stream).call(call, deadline).await
         };
         match outcome {
@@ -228,6 +244,12 @@ impl Mesh {
         if self.dial_requests.try_send(addr).is_err() {
             self.registry.dial_ended(addr, DialOutcome::Failed);
         }
+    }
+
+    /// Dials `addr` although it is connected. If that fails, the connection stays. Never waits.
+    pub(super) fn dial_anew(&self, addr: SocketAddr) {
+        // A full queue drops it; it is repeated.
+        let _ = self.dial_requests.try_send(addr);
     }
 
     /// Pings every peer in addition to its regular pings. Never waits.
@@ -276,6 +298,7 @@ impl Mesh {
         let handshakes = Handshakes::default();
         let mut connections = JoinSet::new();
         let mut generation = self.options.incarnation.subscribe();
+        connections.spawn(self.clone().follow_certificates());
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -335,8 +358,11 @@ impl Mesh {
     ) {
         let from = incoming.remote_address();
         let generation = self.options.incarnation.generation();
+        let credentials = self.credentials.load_full();
         let exchange = async {
-            let connection = handshake(HELLO_TIMEOUT, incoming).await?;
+            let connecting =
+                incoming.accept_with(credentials.server.clone()).map_err(|error| failed(&error))?;
+            let connection = handshake(HELLO_TIMEOUT, connecting).await?;
             let hello = hello::accept(&connection, |node| self.expected(node)).await;
             close_if_refused(connection, hello)
         };
@@ -345,21 +371,27 @@ impl Mesh {
         match exchanged {
             Ok((connection, hello)) => {
                 let dialer = hello.node.clone();
-                self.establish(connection, hello, dialer, generation, service).await;
+                let began = Began { dialer, generation, credentials: credentials.number };
+                self.establish(connection, hello, began, service).await;
             }
             Err(error) => {
                 count(&self.counters.refused, 1);
-                tracing::debug!(%from, %error, "refused an incoming connection");
+                if error.needs_operator() && self.refusals_logged.admits(from) {
+                    tracing::warn!(%from, %error, "refused an incoming connection");
+                } else {
+                    tracing::debug!(%from, %error, "refused an incoming connection");
+                }
             }
         }
     }
 
     async fn dial(self: Arc<Self>, addr: SocketAddr, service: Arc<dyn Service>) {
         let generation = self.options.incarnation.generation();
+        let credentials = self.credentials.load_full();
         let exchange = async {
             let connecting = self
                 .endpoint
-                .connect(addr, MESH_NAME)
+                .connect_with(credentials.client.clone(), addr, MESH_NAME)
                 .map_err(|error| HelloError::Connection(error.to_string()))?;
             let connection = handshake(DIAL_TIMEOUT, connecting).await?;
             let own = self.own_hello(self.registry.highest_seen_at(addr));
@@ -378,7 +410,8 @@ impl Mesh {
         match exchanged {
             Ok((connection, hello)) => {
                 let dialer = self.options.incarnation.node().clone();
-                self.establish(connection, hello, dialer, generation, service).await;
+                let began = Began { dialer, generation, credentials: credentials.number };
+                self.establish(connection, hello, began, service).await;
             }
             Err(error) => {
                 count(&self.counters.dials_failed, 1);
@@ -386,30 +419,28 @@ impl Mesh {
                 if let HelloError::RefusedByPeer(wire::Refusal::Generation(highest_seen)) = &error {
                     self.options.incarnation.bump(*highest_seen);
                 }
-                // An absent peer is retried; a refusal needs an operator.
-                if matches!(error, HelloError::Connection(_)) {
-                    tracing::debug!(%addr, %error, "failed to dial a peer; retrying");
+                if error.needs_operator() && self.dials_logged.admits(addr) {
+                    tracing::warn!(%addr, %error, "failed to dial a peer; retrying");
                 } else {
-                    tracing::warn!(%addr, %error, "failed to dial a peer");
+                    tracing::debug!(%addr, %error, "failed to dial a peer; retrying");
                 }
             }
         }
     }
 
     /// Registers a peer with an accepted hello and runs its connection until it closes.
-    /// `generation` is the one that our hello carried.
     async fn establish(
         &self,
         connection: Connection,
         hello: Hello,
-        dialer: NodeId,
-        generation: Generation,
+        began: Began,
         service: Arc<dyn Service>,
     ) {
         if let Some(highest_seen) = hello.highest_seen {
             self.options.incarnation.bump(highest_seen);
         }
-        let (peer, queues) = Peer::new(connection, &hello, dialer);
+        let Began { dialer, generation, credentials } = began;
+        let (peer, queues) = Peer::new(connection, &hello, dialer, credentials);
         let now = self.clock.system();
         peer.record_clock_offset(now, hello.clock, now);
         let peer = Arc::new(peer);
@@ -431,7 +462,8 @@ impl Mesh {
                 let Generation(peer_generation) = peer.generation;
                 tracing::info!(peer = %peer.id, generation = peer_generation, "peer connected");
                 scopeguard::defer!(self.registry.remove(&peer));
-                connection::run(peer.clone(), queues, service, self.clock.clone()).await;
+                let (clock, traffic) = (self.clock.clone(), self.counters.traffic.clone());
+                connection::run(peer.clone(), queues, service, clock, traffic).await;
                 tracing::info!(peer = %peer.id, generation = peer_generation, "peer disconnected");
             }
         }
@@ -440,7 +472,8 @@ impl Mesh {
     fn expected(&self, node: &NodeId) -> Expected {
         let highest_seen = self.registry.highest_seen(node);
         let is_full = self.registry.len() >= PEERS_MAX && self.registry.get(node).is_none();
-        Expected { own: self.own_hello(highest_seen), highest_seen, is_full }
+        let secrets = self.credentials.load().secrets.clone();
+        Expected { own: self.own_hello(highest_seen), secrets, highest_seen, is_full }
     }
 
     fn own_hello(&self, highest_seen: Option<Generation>) -> Hello {
@@ -459,6 +492,15 @@ impl Mesh {
             highest_seen,
         }
     }
+}
+
+/// What a connection began with.
+struct Began {
+    dialer: NodeId,
+    /// That of our hello.
+    generation: Generation,
+    /// The number of our [`Credentials`].
+    credentials: u64,
 }
 
 /// The handshakes in progress, of all addresses and of each.
@@ -488,12 +530,19 @@ impl Handshakes {
 
 async fn handshake(
     timeout: Duration,
-    connecting: impl IntoFuture<Output = Result<Connection, quinn::ConnectionError>>,
+    connecting: impl IntoFuture<Output = Result<Connection, ConnectionError>>,
 ) -> Result<Connection, HelloError> {
     tokio::time::timeout(timeout, connecting)
         .await
         .map_err(|_| HelloError::Connection("no handshake in time".into()))?
-        .map_err(|error| HelloError::Connection(error.to_string()))
+        .map_err(|error| failed(&error))
+}
+
+fn failed(error: &ConnectionError) -> HelloError {
+    match refused_certificate::refusal(error) {
+        Some(refusal) => HelloError::Certificate(refusal),
+        None => HelloError::Connection(error.to_string()),
+    }
 }
 
 fn close_if_refused(
@@ -502,6 +551,11 @@ fn close_if_refused(
 ) -> Result<(Connection, Hello), HelloError> {
     match hello {
         Ok(hello) => Ok((connection, hello)),
+        // The acceptor refused this node's certificate after the handshake.
+        Err(HelloError::Connection(error)) if connection.close_reason().is_some() => {
+            let reason = connection.close_reason();
+            Err(reason.map_or(HelloError::Connection(error), |reason| failed(&reason)))
+        }
         Err(error) => {
             connection.close(close_code::REFUSED, error.to_string().as_bytes());
             Err(error)

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use quinn::{Connection, RecvStream};
-use rustls::pki_types::CertificateDer;
 use tidegate_ownership::identity::{Generation, NodeId};
 
 use super::codec::{self, HELLO_VERSION};
+use super::credentials;
 use super::wire::{Hello, HelloReply, Refusal};
-use crate::pki;
+use crate::pki::{self, CORE_ROLE, region_name};
 
 /// The longest that the exchange may take, and thus that a stranger occupies a connection.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,6 +29,9 @@ pub enum Error {
     /// The connection broke or timed out.
     #[error("{0}")]
     Connection(String),
+    /// One of both sides does not accept the certificate of the other.
+    #[error("{0}")]
+    Certificate(String),
     /// This node refuses the other side.
     #[error("{0}")]
     Refused(#[from] Refusal),
@@ -37,11 +40,20 @@ pub enum Error {
     RefusedByPeer(Refusal),
 }
 
+impl Error {
+    /// Whether it lasts until an operator changes something. An absent peer is retried.
+    pub(super) fn needs_operator(&self) -> bool {
+        !matches!(self, Self::Connection(_))
+    }
+}
+
 /// What a hello is checked against.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
     /// Our own hello.
     pub(super) own: Hello,
+    /// Fingerprints of key secrets that are accepted besides our own.
+    pub(super) secrets: Vec<u64>,
     /// The highest generation seen of the node that is to be checked.
     pub(super) highest_seen: Option<Generation>,
     /// Other nodes have all the room that there is.
@@ -99,14 +111,17 @@ pub(super) async fn accept(
 
 fn check(hello: &Hello, expected: &Expected, connection: &Connection) -> Result<(), Refusal> {
     check_fields(hello, expected)?;
-    let named = connection
-        .peer_identity()
-        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
-        .is_some_and(|chain| {
-            chain.first().is_some_and(|certificate| pki::names(certificate, hello.node.as_str()))
-        });
-    if !named {
+    let chain = credentials::chain(connection);
+    let named = |name: &str| chain.first().is_some_and(|first| pki::names(first, name));
+    if !named(hello.node.as_str()) {
         return Err(Refusal::Name(hello.node.clone()));
+    }
+    if !named(&region_name(&hello.region)) {
+        let (node, region) = (hello.node.clone(), hello.region.clone());
+        return Err(Refusal::Region { node, region });
+    }
+    if !named(CORE_ROLE) {
+        return Err(Refusal::Role);
     }
     // Last, because the answer discloses the generation of the named node.
     check_generation(hello, expected)
@@ -123,7 +138,7 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if own.versions.agreed(hello.versions).is_none() {
         return Err(Refusal::Version(own.versions));
     }
-    if hello.secret != own.secret {
+    if hello.secret != own.secret && !expected.secrets.contains(&hello.secret) {
         return Err(Refusal::Secret);
     }
     if hello.shared != own.shared {
@@ -182,7 +197,11 @@ mod tests {
     use super::super::wire::SharedSettings;
     use super::*;
 
-    const SHARED: SharedSettings = SharedSettings { vnodes: 128, lease: Span::from_millis(600) };
+    const SHARED: SharedSettings = SharedSettings {
+        vnodes: 128,
+        lease: Span::from_millis(600),
+        global_lease: Span::from_secs(5),
+    };
 
     fn speaks(lowest: u8, highest: u8) -> Versions {
         Versions { lowest, highest }
@@ -206,12 +225,17 @@ mod tests {
 
     #[test]
     fn a_hello_is_checked_for_cluster_secret_and_generation() {
-        let expected =
-            Expected { own: hello("a"), highest_seen: Some(Generation(5)), is_full: false };
+        let expected = Expected {
+            own: hello("a"),
+            secrets: vec![9, 10],
+            highest_seen: Some(Generation(5)),
+            is_full: false,
+        };
         let cases = [
             (hello("b"), Ok(())),
             (Hello { cluster: "d".into(), ..hello("b") }, Err(Refusal::Cluster("c".into()))),
             (Hello { secret: 8, ..hello("b") }, Err(Refusal::Secret)),
+            (Hello { secret: 10, ..hello("b") }, Ok(())),
             (Hello { versions: speaks(5, 9), ..hello("b") }, Ok(())),
             (Hello { versions: speaks(6, 9), ..hello("b") }, Err(Refusal::Version(speaks(4, 5)))),
             (Hello { versions: speaks(1, 3), ..hello("b") }, Err(Refusal::Version(speaks(4, 5)))),

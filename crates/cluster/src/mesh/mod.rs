@@ -9,10 +9,15 @@
 //! | [`codec`], [`bounded_vec`] | frames: length, version, bincode |
 //! | [`wire`] | the messages |
 //! | [`tls`], `hello` | who may connect, and as which node |
+//! | `credentials` | the certificates in use |
+//! | `refused_certificate` | what is logged of a failed handshake |
+//! | `silence` | for how long a peer has been silent |
+//! | `traffic` | what is sent, by kind of message |
 //! | `rpc_stream` | calls and replies on one stream, many in flight |
 //! | `peer`, `registry` | an established peer; the table of peers, and the back-off of dials |
 //! | `connection` | the tasks of one connection: serve, write, ping; what a node does for peers |
 //! | `handle` | the handle; accepting and dialing |
+//! | `replaced_certificates` | certificates and authorities that are replaced while it runs |
 //!
 //! Two nodes may dial each other at the same time. Both sides then keep the connection that the
 //! lower node id dialed, so they agree without a message; a newer incarnation of a peer always
@@ -25,17 +30,24 @@
 pub mod bounded_vec;
 pub mod codec;
 mod connection;
+mod credentials;
 mod handle;
 mod hello;
 mod peer;
+mod refused_certificate;
 mod registry;
+mod replaced_certificates;
 mod rpc_stream;
+mod silence;
 pub mod tls;
+mod traffic;
 pub mod wire;
 
-pub use connection::{PING_INTERVAL, Service, ServiceReply};
+pub use connection::{Service, ServiceReply};
 pub use handle::{Counters, Error, Mesh, Options, Tasks};
 pub use hello::{Error as HelloError, HELLO_TIMEOUT};
 pub use peer::{Peer, UNREACHABLE_AFTER, running};
 pub use rpc_stream::{CallError, IN_FLIGHT_MAX, StreamClass};
+pub use silence::PING_INTERVAL;
+pub use traffic::{Kind, Traffic};
 pub use wire::PEERS_MAX;

@@ -1,7 +1,7 @@
 //! An established peer: its identity, its streams, and what its pings measured.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn::Connection;
@@ -10,15 +10,17 @@ use tidegate_ownership::Identity;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::standstill::ClockReading;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::codec;
-use super::rpc_stream::{CallQueue, LastSeen, RpcStream, StreamClass};
+use super::rpc_stream::{CallQueue, RpcStream, StreamClass};
+use super::silence::LastSeen;
 use super::wire::Hello;
 
-/// A peer that sent nothing for so long gets no calls: a check fails over at once instead of
-/// waiting for its deadline. Up to three pings may be lost before that.
+/// A peer that is pinged and sends nothing for so long gets no calls: a check fails over at once
+/// instead of waiting for its deadline. Up to three pings may be lost before that.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(350);
-/// A peer that sent nothing for so long is dialed again. QUIC retries an old connection at growing
+/// One that sends nothing for so long is dialed again. QUIC retries an old connection at growing
 /// intervals, and its two ends may give it up seconds apart: a healed link must not wait for that.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
@@ -37,6 +39,9 @@ pub struct Peer {
     /// kept.
     pub dialer: NodeId,
     pub(super) connection: Connection,
+    /// The number of the [`Credentials`](super::credentials::Credentials) that it began with.
+    pub(super) credentials: u64,
+    established: Instant,
     /// By [`StreamClass`].
     pub(super) streams: [RpcStream; StreamClass::COUNT],
     pub(super) last_seen: LastSeen,
@@ -46,6 +51,7 @@ pub struct Peer {
     running_offset_ns: AtomicI64,
     /// When that was measured, by this node's clock.
     running_offset_at_ns: AtomicU64,
+    is_used: AtomicBool,
     ping_request: Notify,
 }
 
@@ -66,6 +72,7 @@ impl Peer {
         connection: Connection,
         hello: &Hello,
         dialer: NodeId,
+        credentials: u64,
     ) -> (Self, [CallQueue; StreamClass::COUNT]) {
         let [(control, control_queue), (checks, checks_queue), (bulk, bulk_queue)] =
             [RpcStream::new(), RpcStream::new(), RpcStream::new()];
@@ -78,25 +85,46 @@ impl Peer {
             advertise: hello.advertise,
             dialer,
             connection,
+            credentials,
+            established: Instant::now(),
             streams: [control, checks, bulk],
             last_seen: LastSeen::now(),
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
             running_offset_ns: AtomicI64::new(UNKNOWN),
             running_offset_at_ns: AtomicU64::new(0),
+            is_used: AtomicBool::new(false),
             ping_request: Notify::new(),
         };
         (peer, [control_queue, checks_queue, bulk_queue])
     }
 
-    /// Whether nothing was received from it for [`UNREACHABLE_AFTER`].
+    /// Whether it is pinged and has sent nothing for [`UNREACHABLE_AFTER`].
     pub fn is_unreachable(&self) -> bool {
-        self.last_seen.elapsed() > UNREACHABLE_AFTER
+        self.last_seen.silence() > UNREACHABLE_AFTER
+    }
+
+    /// It is called.
+    pub(super) fn used(&self) {
+        // Mostly it was a moment ago: no write to a line that other threads read.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was called since the last call of this.
+    pub(super) fn take_used(&self) -> bool {
+        self.is_used.swap(false, Ordering::Relaxed)
+    }
+
+    /// How long ago both sides accepted the hello.
+    pub(super) fn age(&self) -> Duration {
+        self.established.elapsed()
     }
 
     /// Whether a new connection should replace this one.
     pub(super) fn is_lost(&self) -> bool {
-        self.connection.close_reason().is_some() || self.last_seen.elapsed() > LOST_AFTER
+        self.connection.close_reason().is_some() || self.last_seen.silence() > LOST_AFTER
     }
 
     /// Round trip of the last ping, nanoseconds; 0 before the first.

@@ -72,6 +72,9 @@ const REDIAL_MIN: Duration = Duration::from_millis(100);
 const REDIAL_MAX: Duration = Duration::from_secs(1);
 /// The pause after a dial that reached this node itself.
 const REDIAL_OWN: Duration = Duration::from_secs(3_600);
+/// Connections that two nodes dial to each other at the same time are established within this time:
+/// a handshake and a hello take at most 4 s.
+const SIMULTANEOUS_DIALS: Duration = Duration::from_secs(5);
 
 impl Registry {
     pub(super) fn get(&self, id: &NodeId) -> Option<Arc<Peer>> {
@@ -209,12 +212,14 @@ fn bounded<K, V>(map: &mut BTreeMap<K, V>) -> &mut BTreeMap<K, V> {
     map
 }
 
-/// Whether `existing` is kept in favour of `new`, a connection to the same node.
+/// Whether `existing` is kept in favour of `new`, a connection to the same node. A node dials a
+/// peer that it has been connected to for longer on purpose: with another certificate.
 fn keeps(existing: &Peer, new: &Peer) -> bool {
     if existing.generation != new.generation {
         return existing.generation > new.generation;
     }
-    if existing.is_lost() || existing.dialer == new.dialer {
+    let is_settled = existing.age() > SIMULTANEOUS_DIALS;
+    if existing.is_lost() || is_settled || existing.dialer == new.dialer {
         return false;
     }
     existing.dialer < new.dialer

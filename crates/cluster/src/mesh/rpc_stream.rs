@@ -17,9 +17,10 @@ use bytes::BytesMut;
 use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 
 use super::codec;
+use super::silence::LastSeen;
+use super::traffic::{Kind, Traffic};
 use super::wire::{Call, Numbered, Reply};
 
 /// Calls of one stream that wait to be written or answered. At the bound a call is rejected with
@@ -50,8 +51,8 @@ impl StreamClass {
 pub enum CallError {
     #[error("peer is not connected")]
     NotConnected,
-    /// Nothing was received from the peer for [`UNREACHABLE_AFTER`](super::UNREACHABLE_AFTER), so
-    /// the call was not sent.
+    /// The peer has been silent for [`UNREACHABLE_AFTER`](super::UNREACHABLE_AFTER), so the call
+    /// was not sent.
     #[error("peer is unreachable")]
     Unreachable,
     /// [`IN_FLIGHT_MAX`] calls are waiting already; the call was not sent.
@@ -66,29 +67,6 @@ pub enum CallError {
     /// The connection closed while the call was in flight; it may have been applied.
     #[error("connection to the peer closed")]
     Closed,
-}
-
-/// When something was last received from a peer; shared by the tasks that read from it.
-#[derive(Clone, Debug)]
-pub(super) struct LastSeen {
-    start: Instant,
-    last_ns: Arc<AtomicU64>,
-}
-
-impl LastSeen {
-    pub(super) fn now() -> Self {
-        Self { start: Instant::now(), last_ns: Arc::default() }
-    }
-
-    pub(super) fn touch(&self) {
-        let since_start = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.last_ns.store(since_start, Ordering::Relaxed);
-    }
-
-    pub(super) fn elapsed(&self) -> Duration {
-        let last = Duration::from_nanos(self.last_ns.load(Ordering::Relaxed));
-        self.start.elapsed().saturating_sub(last)
-    }
 }
 
 /// The sending end of a stream; cheap to clone.
@@ -151,17 +129,24 @@ impl RpcStream {
         (send, recv): (SendStream, RecvStream),
         last_seen: LastSeen,
         version: u8,
+        traffic: &Traffic,
     ) {
         // On drop, so that it also happens when this task is aborted. The call queue is dropped
         // before or together with the guard, so no call is added afterwards.
         scopeguard::defer!(self.pending.lock().clear());
         tokio::select! {
-            () = self.write_calls(queue, send, version) => {}
+            () = self.write_calls(queue, send, version, traffic) => {}
             () = self.read_replies(recv, last_seen, version) => {}
         }
     }
 
-    async fn write_calls(&self, mut queue: CallQueue, mut stream: SendStream, version: u8) {
+    async fn write_calls(
+        &self,
+        mut queue: CallQueue,
+        mut stream: SendStream,
+        version: u8,
+        traffic: &Traffic,
+    ) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut bytes = BytesMut::new();
         while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -175,8 +160,12 @@ impl RpcStream {
             }
             self.drop_cancelled(&mut batch);
             for call in batch.drain(..) {
-                if let Err(error) = codec::encode(&call, version, &mut bytes) {
-                    tracing::error!(%error, "failed to encode a call; its caller will time out");
+                let before = bytes.len();
+                match codec::encode(&call, version, &mut bytes) {
+                    Ok(()) => traffic.sent(Kind::of(&call.body), bytes.len() - before),
+                    Err(error) => {
+                        tracing::error!(%error, "failed to encode a call; it will time out");
+                    }
                 }
             }
             if stream.write_all(&bytes).await.is_err() {

@@ -1,9 +1,8 @@
 //! Mutual TLS 1.3 under the cluster's own certificate authority, and the QUIC transport settings.
 //!
-//! Every node certificate carries two names: the node's id, and
-//! [`MESH_NAME`](crate::pki::MESH_NAME). A dialer often has only an address (of a seed), so it
-//! verifies the mesh name with the stock verifier. The hello says which node answered, and is
-//! checked against the certificate.
+//! Every node certificate carries the name [`MESH_NAME`](crate::pki::MESH_NAME) beside those of the
+//! node. A dialer often has only an address (of a seed), so it verifies the mesh name with the
+//! stock verifier. The hello says which node answered, and is checked against the certificate.
 
 use std::sync::Arc;
 use std::time::Duration;

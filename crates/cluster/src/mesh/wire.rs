@@ -40,6 +40,8 @@ pub(super) mod close_code {
     pub(in super::super) const REPLACED: VarInt = VarInt::from_u32(3);
     /// One of the connection's streams ended.
     pub(in super::super) const STREAM_FAILED: VarInt = VarInt::from_u32(4);
+    /// The certificate of the peer has expired, or its authority is not trusted any more.
+    pub(in super::super) const CERTIFICATE: VarInt = VarInt::from_u32(6);
     /// The node has bumped its generation, so its hello is outdated.
     pub(in super::super) const NEW_GENERATION: VarInt = VarInt::from_u32(5);
 }
@@ -52,7 +54,7 @@ pub(super) mod close_code {
 pub struct Hello {
     /// A peer of a cluster with another name is refused.
     pub cluster: String,
-    /// The sender; must be a name in its certificate.
+    /// The sender; must be a name in its certificate, as its region must.
     pub node: NodeId,
     /// With the node the sender's [`Identity`](tidegate_ownership::Identity).
     pub birth: u64,
@@ -87,6 +89,8 @@ pub struct SharedSettings {
     pub vnodes: u32,
     /// `cluster.lease`
     pub lease: Span,
+    /// `global.lease`
+    pub global_lease: Span,
 }
 
 /// The answer to a [`Hello`].
@@ -121,9 +125,9 @@ pub enum Refusal {
     Version(Versions),
     /// The settings of the refusing side.
     #[error(
-        "it has cluster.vnodes = {} and cluster.lease = {} ms, which must be the same on all \
-         nodes; to change them, stop all nodes",
-        .0.vnodes, .0.lease.as_nanos() / 1_000_000
+        "it has cluster.vnodes = {}, cluster.lease = {} ms and global.lease = {} ms, which must be \
+         the same on all nodes; to change them, stop all nodes",
+        .0.vnodes, .0.lease.as_nanos() / 1_000_000, .0.global_lease.as_nanos() / 1_000_000
     )]
     Settings(SharedSettings),
     /// A node dialed itself, or two nodes have the same id.
@@ -135,6 +139,15 @@ pub enum Refusal {
     /// The refusing side is connected to [`PEERS_MAX`] other nodes.
     #[error("it is connected to {} nodes already, the most that there may be", PEERS_MAX)]
     Full,
+    /// The certificate is not for the region of the hello.
+    #[error(
+        "the certificate of node {node} is not for region {region}; correct node.region, or issue \
+         one with `tidegate ca issue --node {node} --region {region} --renew`"
+    )]
+    Region { node: NodeId, region: String },
+    /// The certificate is not for a node that decides limits.
+    #[error("its certificate is not for the role `core`; issue one with `tidegate ca issue`")]
+    Role,
 }
 
 // === calls and replies ===
@@ -171,12 +184,31 @@ pub enum Call {
     Digests(Vec<Digest>),
     /// Hits were refunded to counters at this token: drop them from the negative cache. No reply.
     Refunded { token: u64 },
+    /// About the cluster map of the region, or the global one.
+    Map(Group, MapCall),
+    /// Requests a lease for the region of the sender.
+    GlobalPing(GlobalPing),
+}
+
+/// Which map a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Group {
+    /// That of a region: its members are the nodes of the region.
+    Region,
+    /// The global one: its members are nodes that stand for their regions, and every node follows
+    /// it.
+    Global,
+}
+
+/// A call about a map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MapCall {
     /// A message of the consensus engine. No reply.
     Consensus(Box<consensus::Message>),
     /// A newer map, from the leader. No reply.
-    Map(Box<ClusterMap>),
+    Newer(Box<ClusterMap>),
     /// The newest map of the receiver is asked for, if it is newer than this epoch.
-    FetchMap { cluster: ClusterId, epoch: Epoch },
+    Fetch { cluster: ClusterId, epoch: Epoch },
     /// The sender asks to become a member.
     Join(JoinRequest),
     /// The sender, a member, is going to leave; `is_empty` once it holds nothing any more.
@@ -214,13 +246,39 @@ pub enum Reply {
     Handoff(HandoffReply),
     /// The segments of a [`Call::Digests`] in which the receiver's states differ.
     Differing(Vec<u16>),
-    /// To [`Call::FetchMap`]: the newest map, if there is a newer one.
+    /// To [`MapCall::Fetch`]: the newest map, if there is a newer one.
     Map(Option<Box<ClusterMap>>),
-    /// To [`Call::Join`] and [`Call::Leave`]: not by this node, which does not lead; the leader if
-    /// it knows one.
+    /// To [`MapCall::Join`] and [`MapCall::Leave`]: not by this node, which does not lead; the
+    /// leader if it knows one.
     NotLeader(Option<NodeId>),
     /// The deadline of the check had passed when it was read: it was not counted.
     Expired,
+    /// To [`Call::GlobalPing`].
+    GlobalPong(GlobalPong),
+}
+
+/// What a node says about itself to the voters of the global map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GlobalPing {
+    /// The cluster of its global map; 0 without one.
+    pub cluster: ClusterId,
+    pub epoch: Epoch,
+    /// Its admission to that map; `None` when it does not stand for its region.
+    pub member: Option<MemberId>,
+    pub complaints: Complaints,
+}
+
+/// What a node answers to a [`GlobalPing`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GlobalPong {
+    /// The cluster of its global map; 0 without one.
+    pub cluster: ClusterId,
+    pub epoch: Epoch,
+    /// The newest map that it reports as a voter
+    /// ([`RegionGrants`](tidegate_ownership::region_right::RegionGrants)).
+    pub report: Epoch,
+    /// The epoch under which it grants the region of the sender a lease.
+    pub granted: Option<Epoch>,
 }
 
 /// What a node says about itself with each ping.

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -21,6 +21,8 @@ use tidegate_ownership::grants::Grants;
 use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{Member, MemberState, View};
+use tidegate_ownership::region_right::RegionRight;
+use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
 use tidegate_ownership::standstill::ClockReading;
 use tidegate_ownership::{
@@ -31,10 +33,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::handle::{OwnedRanges, Ownership};
+use super::counters::Counters;
+use super::handle::{Leases, OwnedRanges, Ownership};
+use super::takeover::Takeover;
 use crate::count;
-use crate::mesh::wire::{Call, Handoff, HandoffStep, PingStatus, PongStatus, Reply};
-use crate::mesh::{Mesh, Peer, StreamClass, running};
+use crate::mesh::wire::{Call, GlobalPong, Handoff, HandoffStep, PingStatus, PongStatus, Reply};
+use crate::mesh::{Mesh, PING_INTERVAL, Peer, StreamClass, running};
 use crate::replication::Replicator;
 
 /// All but the identity must be the same on every node of the region.
@@ -51,29 +55,9 @@ pub struct Options {
     pub quorum: QuorumRule,
     /// How long a member may be silent before this node, as a voter, says so.
     pub down_after: Span,
-}
-
-/// Events since the start, for the metrics.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Times that no majority of the voters granted this node a lease any more.
-    pub leases_lost: AtomicU64,
-    /// Times that this node's clock had stood still.
-    pub standstills: AtomicU64,
-    /// Times that this node was evicted and dropped all that it held.
-    pub evictions: AtomicU64,
-    /// Ranges handed over to another node.
-    pub handed_over: AtomicU64,
-    /// Ranges accepted from another node.
-    pub taken_over: AtomicU64,
-    /// States copied to their owners before a handoff.
-    pub copied: AtomicU64,
-    /// Transfer steps that failed and were retried.
-    pub failed: AtomicU64,
-    /// Transfer steps after which the ranges stayed, because the peer refused some of their states.
-    pub rejected: AtomicU64,
-    /// Releases of other nodes that were not accepted.
-    pub refused: AtomicU64,
+    /// How long a grant of a global voter is valid; `None` without a global map: then the homes are
+    /// those of the configuration.
+    pub global_lease: Option<Span>,
 }
 
 /// Keeps what this node owns.
@@ -92,6 +76,8 @@ pub struct Driver {
 #[derive(Debug)]
 struct Machines {
     ring: RingOwnership,
+    /// `None` without a global map.
+    region_right: Option<RegionRight>,
     grants: Grants,
     /// The newest saved map; epoch 0 before the first.
     map: Arc<ClusterMap>,
@@ -109,6 +95,8 @@ struct Machines {
     busy: BTreeSet<NodeId>,
     /// Members that refused states in a transfer of this epoch.
     rejections: BTreeMap<NodeId, Rejection>,
+    /// Ranges of evicted members that are to be claimed.
+    takeovers: Vec<Takeover>,
     /// Members that are subscribed to the changes of ranges they are going to hold.
     subscribed: BTreeSet<NodeId>,
     published: OwnedRanges,
@@ -148,6 +136,10 @@ fn standstill_max(lease: Span) -> Span {
     Span::from_nanos(lease.as_nanos() / 8)
 }
 
+/// Pings of peers that neither vote nor are in use: never more often than the first, and often
+/// enough for the comparison of clocks.
+const IDLE_PING_INTERVAL_MIN: Duration = Duration::from_secs(1);
+const IDLE_PING_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// How often the state machines are ticked when there are no events.
 const TICK: Duration = Duration::from_millis(20);
 /// Consecutive unanswered pings after which a peer without a lease gets no grant.
@@ -184,6 +176,9 @@ impl Driver {
         let Options { me, start, lease, quorum, .. } = &options;
         let machines = Machines {
             ring: RingOwnership::new(me.clone(), *start, *lease, *quorum),
+            region_right: options
+                .global_lease
+                .map(|lease| RegionRight::new(me.clone(), options.region.clone(), lease)),
             grants: Grants::new(now, *lease),
             map: Arc::default(),
             view: View::default(),
@@ -193,6 +188,7 @@ impl Driver {
             readings: BTreeMap::new(),
             busy: BTreeSet::new(),
             rejections: BTreeMap::new(),
+            takeovers: Vec::new(),
             subscribed: BTreeSet::new(),
             published: OwnedRanges::default(),
             has_lease: false,
@@ -229,7 +225,9 @@ impl Driver {
         if map.cluster != machines.map.cluster && machines.map.epoch > Epoch(0) {
             self.forget_cluster(machines, now);
         }
-        machines.map = map.clone();
+        let (last_map, last_topology) =
+            (std::mem::replace(&mut machines.map, map.clone()), self.topology.load_full());
+        let heard = machines.heard.clone();
         machines.heard.retain(|id, _| map.has(*id));
         machines.unanswered.retain(|id, _| map.get(id).is_some());
         machines.readings.retain(|id, _| map.get(id).is_some());
@@ -241,8 +239,10 @@ impl Driver {
         self.update_topology(machines);
         let topology = self.topology.load();
         let ring = topology.ring();
-        let arcs = |node: &NodeId| ring.map(|ring| ring.arcs(node)).unwrap_or_default();
-        machines.ring.follow(RingMembers::new(map.clone(), arcs));
+        let arcs = ring.map(Ring::all_arcs).unwrap_or_default();
+        let arcs_of = |node: &NodeId| arcs.get(node).cloned().unwrap_or_default();
+        machines.ring.follow(RingMembers::new(map.clone(), arcs_of));
+        self.expect_takeovers(machines, &last_map, &last_topology, &heard);
         if had_ranges && machines.ring.own_id() != before {
             count(&self.counters.evictions, 1);
             tracing::warn!(
@@ -252,6 +252,50 @@ impl Driver {
         }
         self.tick(machines);
         self.wake.notify_one();
+    }
+
+    /// A newer global map is committed, and on the disk of this node if it has one.
+    pub fn global_map_changed(&self, map: &Arc<ClusterMap>) {
+        let machines = &mut *self.machines.lock();
+        let Some(right) = &mut machines.region_right else { return };
+        right.follow(map);
+        self.update_topology(machines);
+        self.publish(machines);
+    }
+
+    /// The global voter `voter` answered the ping that was sent at `ping_sent`, with the epoch of
+    /// `cluster` that it reports, and the one under which it grants this region a lease.
+    pub fn global_pong_received(&self, voter: &Identity, ping_sent: Monotonic, pong: GlobalPong) {
+        let machines = &mut *self.machines.lock();
+        let Some(right) = &mut machines.region_right else { return };
+        if pong.cluster == right.map().cluster {
+            right.pong_received(voter, ping_sent, pong.report, pong.granted);
+            self.publish(machines);
+        }
+    }
+
+    /// This node, as a global voter, reports `epoch` of the newest global map that it follows.
+    pub fn global_reported(&self, epoch: Epoch) {
+        let machines = &mut *self.machines.lock();
+        let Some(right) = &mut machines.region_right else { return };
+        right.report_received(&self.options.me, epoch);
+        self.publish(machines);
+    }
+
+    /// How often to ping `peer` while it is not in use. Voters grant leases and watch the members,
+    /// so a member pings the voters, and a voter all members, every [`PING_INTERVAL`]. Of the other
+    /// peers, whose clocks are compared, one is pinged in each of these intervals, however many
+    /// there are. A node that is no member looks for one among all.
+    pub fn ping_interval(&self, peer: &Peer) -> Duration {
+        let machines = self.machines.lock();
+        let (map, me) = (&machines.map, &self.options.me);
+        let votes = |identity: &Identity| map.voters.contains(identity);
+        let is_watched = votes(&peer.identity) || votes(me) && map.get(&peer.id).is_some();
+        if is_watched || machines.ring.own_id().is_none() {
+            return PING_INTERVAL;
+        }
+        let others = u32::try_from(machines.view.members().len()).unwrap_or(u32::MAX);
+        PING_INTERVAL.saturating_mul(others).clamp(IDLE_PING_INTERVAL_MIN, IDLE_PING_INTERVAL_MAX)
     }
 
     /// The status for a ping to `peer`, which is counted as unanswered from now on.
@@ -326,7 +370,11 @@ impl Driver {
                 "this node's clock stood still, as when a virtual machine is stopped: the lease \
                  begins anew"
             );
-            machines.ring.clock_stood_still(self.ownership.monotonic());
+            let now = self.ownership.monotonic();
+            machines.ring.clock_stood_still(now);
+            if let Some(right) = &mut machines.region_right {
+                right.clock_stood_still(now);
+            }
             self.publish(machines);
         }
         machines.unanswered.insert(peer.id.clone(), (peer.generation, 0));
@@ -391,6 +439,11 @@ impl Driver {
         let machines = self.machines.lock();
         let own = machines.map.get(&self.options.me.node);
         machines.ring.own_id().is_some() && own.is_some_and(|own| own.state == MapState::Up)
+    }
+
+    /// The rings in force.
+    pub fn topology(&self) -> Arc<Topology> {
+        self.topology.load_full()
     }
 
     /// The newest map that is in force here.
@@ -473,11 +526,17 @@ impl Driver {
                     _ => {}
                 },
             }
-            let (due, epoch, gone) = {
+            let (due, epoch, gone, taken) = {
                 let machines = &mut *self.machines.lock();
                 self.tick(machines);
-                (self.take_steps(machines), machines.ring.epoch(), machines.take_unsubscribed())
+                let (epoch, taken) = (machines.ring.epoch(), machines.take_claimed());
+                (self.take_steps(machines), epoch, machines.take_unsubscribed(), taken)
             };
+            for takeover in taken {
+                let (this, replicator) = (self.clone(), replicator.clone());
+                let now = self.ownership.monotonic();
+                steps.spawn(async move { takeover.report(now, &replicator, &this.counters).await });
+            }
             for peer in gone {
                 replicator.unsubscribe(&peer);
             }
@@ -641,6 +700,31 @@ impl Driver {
 
     // === updates ===
 
+    /// Notes which ranges of members that are not in the map any more this node is to claim.
+    fn expect_takeovers(
+        &self,
+        machines: &mut Machines,
+        before: &ClusterMap,
+        topology: &Arc<Topology>,
+        heard: &BTreeMap<MemberId, Monotonic>,
+    ) {
+        let Machines { ring, map, takeovers, .. } = machines;
+        if before.cluster != map.cluster {
+            takeovers.clear();
+            return;
+        }
+        let claims = ring.members().arcs(&self.options.me.node).without(ring.held());
+        for takeover in takeovers.iter_mut() {
+            takeover.ranges = takeover.ranges.shared_with(&claims);
+        }
+        takeovers.retain(|takeover| !takeover.ranges.is_empty());
+        let others = before.present().filter(|member| member.identity != self.options.me);
+        for gone in others.filter(|member| !map.has(member.id)) {
+            let (node, heard) = (&gone.identity.node, heard.get(&gone.id).copied());
+            takeovers.extend(Takeover::of(node, heard, topology, map, &claims));
+        }
+    }
+
     /// Begins anew in another cluster, whose epochs and member ids are not comparable. What was
     /// granted in the old one may still be in use for a hold.
     fn forget_cluster(&self, machines: &mut Machines, now: Monotonic) {
@@ -660,7 +744,7 @@ impl Driver {
             map.present().map(|member| self.with_metadata(member, view.get(&member.identity.node)));
         let members = View::new(own.chain(others));
         let sharing = map.members.iter().map(|member| member.identity.node.clone());
-        let homes = Homes::new(region.clone(), map.regions.clone());
+        let homes = machines.homes(region);
         let topology = Topology::new(me.node.clone(), region.clone(), members, *vnodes)
             .with_homes(homes)
             .sharing_among(sharing)
@@ -720,18 +804,34 @@ impl Driver {
             epoch: ring.epoch(),
             decides: ring.decides(),
             transferred: transferred.map(|(to, ranges)| (ranges.clone(), to.clone())).collect(),
-            homes: self.topology.load().homes().clone(),
+            homes: machines.homes(&self.options.region),
         };
+        let region = machines.region_right.as_ref().map(RegionRight::lease_until);
+        let region = region.unwrap_or(Monotonic::NEVER);
+        let leases = Leases { own: ring.lease_until(), region };
         if machines.published == owned_ranges {
-            self.ownership.renew(ring.lease_until());
+            self.ownership.renew(leases);
         } else {
             machines.published = owned_ranges.clone();
-            self.ownership.publish(ring.lease_until(), owned_ranges);
+            self.ownership.publish(leases, owned_ranges);
         }
     }
 }
 
 impl Machines {
+    /// The homes of global keys, as agreed on or as configured.
+    fn homes(&self, region: &str) -> Homes {
+        let configured = || Homes::new(region.to_owned(), self.map.homes.names.clone());
+        self.region_right.as_ref().map_or_else(configured, RegionRight::homes)
+    }
+
+    /// Removes the takeovers whose ranges this node holds now.
+    fn take_claimed(&mut self) -> Vec<Takeover> {
+        let Self { ring, takeovers, .. } = self;
+        let held = ring.held();
+        takeovers.extract_if(.., |takeover| takeover.ranges.without(held).is_empty()).collect()
+    }
+
     /// Removes subscribed members that are no members any more: their transfers never complete.
     fn take_unsubscribed(&mut self) -> Vec<NodeId> {
         let Self { ring, subscribed, .. } = self;

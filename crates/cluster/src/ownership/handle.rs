@@ -28,8 +28,17 @@ pub struct Ownership {
 /// What this node may decide, and until when.
 #[derive(Clone, Debug, Default)]
 pub struct RingRight {
-    pub lease_until: Monotonic,
+    pub leases: Leases,
     pub owned_ranges: Arc<OwnedRanges>,
+}
+
+/// When leases end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leases {
+    /// That of this node.
+    pub own: Monotonic,
+    /// That of its region, without which it decides no global key.
+    pub region: Monotonic,
 }
 
 /// What this node decides while it has the lease, and what it handed over.
@@ -55,7 +64,7 @@ impl Ownership {
         let ownership = Self::new(clock);
         let homes = Homes::new(String::new(), Vec::new());
         let owned_ranges = OwnedRanges { decides: Ranges::all(), homes, ..OwnedRanges::default() };
-        ownership.publish(Monotonic::NEVER, owned_ranges);
+        ownership.publish(Leases { own: Monotonic::NEVER, region: Monotonic::NEVER }, owned_ranges);
         ownership
     }
 
@@ -65,14 +74,21 @@ impl Ownership {
     pub fn decides(&self, scope: Scope, token: u64) -> bool {
         let right = self.right.load();
         let OwnedRanges { decides, homes, .. } = &*right.owned_ranges;
-        self.is_before(right.lease_until)
+        let is_of_region = || homes.decides(token) && self.is_before(right.leases.region);
+        self.is_before(right.leases.own)
             && decides.contains(token)
-            && (scope == Scope::Region || homes.is_here(token))
+            && (scope == Scope::Region || is_of_region())
     }
 
     /// Whether a majority of the voters grants this node a lease.
     pub fn has_lease(&self) -> bool {
-        self.is_before(self.right.load().lease_until)
+        self.is_before(self.right.load().leases.own)
+    }
+
+    /// Whether a majority of the global voters grants this node's region a lease; always true where
+    /// no global map is agreed on.
+    pub fn has_region_lease(&self) -> bool {
+        self.is_before(self.right.load().leases.region)
     }
 
     fn is_before(&self, until: Monotonic) -> bool {
@@ -98,17 +114,17 @@ impl Ownership {
 
     /// Publishes a lease together with the ranges that are held under it. Only one thread at a time
     /// may publish.
-    pub fn publish(&self, lease_until: Monotonic, owned_ranges: OwnedRanges) {
+    pub fn publish(&self, leases: Leases, owned_ranges: OwnedRanges) {
         let owned_ranges = Arc::new(owned_ranges);
-        self.right.store(Arc::new(RingRight { lease_until, owned_ranges }));
+        self.right.store(Arc::new(RingRight { leases, owned_ranges }));
     }
 
-    /// Publishes another end of the lease; the ranges stay.
-    pub fn renew(&self, lease_until: Monotonic) {
+    /// Publishes other ends of the leases; the ranges stay.
+    pub fn renew(&self, leases: Leases) {
         let right = self.right();
-        if right.lease_until != lease_until {
+        if right.leases != leases {
             let owned_ranges = Arc::clone(&right.owned_ranges);
-            self.right.store(Arc::new(RingRight { lease_until, owned_ranges }));
+            self.right.store(Arc::new(RingRight { leases, owned_ranges }));
         }
     }
 
@@ -156,19 +172,20 @@ mod tests {
         let ownership = Ownership::new(Arc::new(Stopped));
         let all = OwnedRanges { decides: Ranges::all(), ..OwnedRanges::default() };
         let is_done = AtomicBool::new(false);
-        ownership.publish(Monotonic::START, all.clone());
+        let leases = |own| Leases { own, region: Monotonic::NEVER };
+        ownership.publish(leases(Monotonic::START), all.clone());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     assert!(!ownership.decides(Scope::Region, 7));
                     let right = ownership.right();
                     let has_all = right.owned_ranges.decides == Ranges::all();
-                    assert_ne!(right.lease_until == Monotonic::NEVER, has_all);
+                    assert_ne!(right.leases.own == Monotonic::NEVER, has_all);
                 }
             });
             for _ in 0..ROUNDS {
-                ownership.publish(Monotonic::NEVER, OwnedRanges::default());
-                ownership.publish(Monotonic::START, all.clone());
+                ownership.publish(leases(Monotonic::NEVER), OwnedRanges::default());
+                ownership.publish(leases(Monotonic::START), all.clone());
             }
             is_done.store(true, Ordering::Relaxed);
         });
@@ -177,10 +194,14 @@ mod tests {
     #[test]
     fn a_renewed_lease_keeps_the_ranges() {
         let ownership = Ownership::standalone(Arc::new(Stopped));
-        assert!(ownership.decides(Scope::Global, 7));
-        ownership.renew(Monotonic::START);
-        assert!(!ownership.decides(Scope::Global, 7) && !ownership.decides(Scope::Region, 7));
-        ownership.renew(Monotonic::NEVER);
-        assert!(ownership.decides(Scope::Global, 7));
+        let decides = || [Scope::Region, Scope::Global].map(|scope| ownership.decides(scope, 7));
+        assert_eq!(decides(), [true, true]);
+        let (never, over) = (Monotonic::NEVER, Monotonic::START);
+        ownership.renew(Leases { own: over, region: never });
+        assert_eq!(decides(), [false, false]);
+        ownership.renew(Leases { own: never, region: over });
+        assert_eq!(decides(), [true, false], "global keys need the lease of the region");
+        ownership.renew(Leases { own: never, region: never });
+        assert_eq!(decides(), [true, true]);
     }
 }

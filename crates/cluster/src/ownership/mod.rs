@@ -5,8 +5,11 @@
 //! its end has passed: [`Ownership::decides`] compares it with the clock in every decision. A range
 //! stops being decided here when `Driver::publish` stores the new [`OwnedRanges`].
 
+mod counters;
 pub mod driver;
 mod handle;
+mod takeover;
 
+pub use counters::Counters;
 pub use driver::Driver;
-pub use handle::{OwnedRanges, Ownership};
+pub use handle::{Leases, OwnedRanges, Ownership};

@@ -13,18 +13,11 @@ use tidegate_ownership::name::is_label;
 use time::OffsetDateTime;
 
 use super::Error;
-use super::verify::MESH_NAME;
+use super::bearer::{Bearer, CORE_ROLE, MESH_NAME, Validity, region_name};
 
 /// The subject of every authority. It is constant, so that an authority can be restored from its
 /// key alone. Authorities are told apart by their keys, not by this name.
 const SUBJECT: &str = "tidegate cluster authority";
-
-/// The validity period of a certificate, both ends included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
-    pub not_before: Timestamp,
-    pub not_after: Timestamp,
-}
 
 /// A certificate authority: the contents of `ca.pem` and `ca.key`.
 #[derive(Debug)]
@@ -74,19 +67,24 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
-    /// Creates a key and a certificate for `node`, valid as client and as server, with `node` and
-    /// [`MESH_NAME`] as names.
+    /// Creates a key and a certificate for `bearer`, valid as client and as server. Its names are
+    /// the node id, [`MESH_NAME`], [`region_name`] and [`CORE_ROLE`].
     ///
     /// # Errors
     ///
-    /// `node` is not a node id, or the certificate could not be created.
-    pub fn issue(&self, node: &str, validity: Validity) -> Result<Issued, Error> {
-        if !is_label(node) {
-            let rule = "1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end";
-            return Err(Error(format!("{node:?} is not a node id; use {rule}")));
+    /// The node or the region is not a label, or the certificate could not be created.
+    pub fn issue(&self, bearer: Bearer<'_>, validity: Validity) -> Result<Issued, Error> {
+        let Bearer { node, region } = bearer;
+        for (name, what) in [(node, "node id"), (region, "region")] {
+            if !is_label(name) {
+                let rule = "1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end";
+                return Err(Error(format!("{name:?} is not a {what}; use {rule}")));
+            }
         }
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
-        let mut params = CertificateParams::new([node.to_owned(), MESH_NAME.to_owned()])?;
+        let names =
+            [node.to_owned(), MESH_NAME.to_owned(), region_name(region), CORE_ROLE.to_owned()];
+        let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, node);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =

@@ -6,14 +6,15 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::authority::{Authority, Validity};
+use super::authority::Authority;
+use super::bearer::{Bearer, Validity};
 use super::{Error, verify};
 
 /// The authority's certificate.
 pub const AUTHORITY_CERT: &str = "ca.pem";
 /// The authority's private key.
 pub const AUTHORITY_KEY: &str = "ca.key";
-/// The secret under which keys are hashed: 32 hexadecimal digits.
+/// The secret under which keys are hashed: 32 hexadecimal digits in the first line.
 pub const CLUSTER_SECRET: &str = "cluster.secret";
 
 /// Largest file of certificates, keys or secrets that is read; a chain has some thousand bytes.
@@ -59,15 +60,15 @@ pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Erro
     write(&cert, authority.cert_pem(), PUBLIC, Overwrite::Never)
 }
 
-/// Creates a private key and a certificate for `node` in `dir`, signed by the authority there.
+/// Creates a private key and a certificate for `bearer` in `dir`, signed by the authority there.
 ///
 /// # Errors
 ///
-/// The authority's files cannot be used or do not belong together, `node` is not a node id, the
-/// node has files already and `overwrite` is [`Overwrite::Never`], or they cannot be written.
+/// The authority's files cannot be used or do not belong together, a name is not a label, the node
+/// has files already and `overwrite` is [`Overwrite::Never`], or they cannot be written.
 pub fn issue(
     dir: &Path,
-    node: &str,
+    bearer: Bearer<'_>,
     validity: Validity,
     overwrite: Overwrite,
 ) -> Result<IssuedFiles, Error> {
@@ -76,12 +77,13 @@ pub fn issue(
     let cert_pem = read_text(&authority_cert, init)?;
     let key_pem = read_secret_text(&dir.join(AUTHORITY_KEY), init)?;
     let authority = Authority::from_pem(&cert_pem, &key_pem)?;
-    let issued = authority.issue(node, validity)?;
+    let issued = authority.issue(bearer, validity)?;
 
+    let node = bearer.node;
     let files =
         IssuedFiles { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) };
     // A key of another authority signs without an error, but every peer refuses the certificate.
-    if !verify::is_issued_by(&cert_pem, &issued.cert_pem, node, validity.not_before) {
+    if !verify::is_issued_by(&cert_pem, &issued.cert_pem, bearer, validity.not_before) {
         return Err(Error::key_mismatch(&dir.join(AUTHORITY_KEY), &authority_cert, &init()));
     }
 

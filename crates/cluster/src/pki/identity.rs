@@ -1,4 +1,4 @@
-//! What a node authenticates with, loaded once at start-up and refused if peers would refuse it.
+//! What a node authenticates with: refused if peers would refuse it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tidegate_limiter::units::Timestamp;
 
 use super::Error;
+use super::bearer::{Bearer, Validity};
 use super::files::{read_secret_text, read_text};
 use super::verify::{Subject, anchors, certificates, issue_command};
 
@@ -21,15 +22,17 @@ use super::verify::{Subject, anchors, certificates, issue_command};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
-    /// The cluster's certificate authority (PEM). Every certificate that it signed may join: give
-    /// the cluster an authority of its own, not the company's.
+    /// The cluster's certificate authority (PEM), or several while it is replaced. Every
+    /// certificate that one of them signed may join: give the cluster an authority of its own, not
+    /// the company's.
     pub ca: Option<PathBuf>,
-    /// This node's certificate chain (PEM), its own certificate first. Names: the node id and
-    /// `mesh.tidegate`.
+    /// This node's certificate chain (PEM), its own certificate first. Names: the node id,
+    /// `mesh.tidegate`, `REGION.region.tidegate` and `core.role.tidegate`.
     pub cert: Option<PathBuf>,
     /// This node's private key (PEM). A file that others can read is refused.
     pub key: Option<PathBuf>,
-    /// The secret under which keys are hashed: 32 hexadecimal digits, the same on all nodes. A file
+    /// The secret under which keys are hashed: 32 hexadecimal digits, the same on all nodes. Peers
+    /// with a secret of a further line are accepted as well, for the time of a replacement. A file
     /// that others can read is refused, because the secret allows to choose keys of one owner.
     pub secret: Option<PathBuf>,
 }
@@ -39,7 +42,9 @@ pub struct Tls {
 pub struct Identity {
     /// The node id, which the certificate names.
     pub node: String,
-    /// The authority that peers' certificates are verified against.
+    /// Its region, which the certificate names as well.
+    pub region: String,
+    /// The authorities that peers' certificates are verified against.
     pub roots: Arc<RootCertStore>,
     /// The node's certificate, then the intermediate ones.
     pub chain: Vec<CertificateDer<'static>>,
@@ -47,16 +52,22 @@ pub struct Identity {
     pub key: Arc<PrivateKeyDer<'static>>,
     /// The key of all key hashes; see [`tidegate_limiter::store::key::KeyHasher`].
     pub secret: [u8; 16],
-    /// When the certificate expires: peers refuse it from then on.
-    pub expires: Timestamp,
+    /// Secrets of peers that are accepted besides.
+    pub other_secrets: Vec<[u8; 16]>,
+    /// The dates of the certificate: peers refuse it outside of them.
+    pub validity: Validity,
 }
+
+/// The most secrets in the file of `tls.secret`: one in use, and those of a replacement.
+pub const SECRETS_MAX: usize = 4;
 
 /// Reads the four files of `[tls]` and verifies them as a peer does at `now`.
 ///
 /// # Errors
 ///
 /// The first thing a peer would refuse, or the first file that cannot be used.
-pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
+pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, Error> {
+    let Bearer { node, region } = bearer;
     let ca = required(tls.ca.as_deref(), "ca")?;
     let cert = required(tls.cert.as_deref(), "cert")?;
     let key = required(tls.key.as_deref(), "key")?;
@@ -66,8 +77,8 @@ pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
         Some(dir) => format!("tidegate ca init --dir {}", dir.display()),
         None => "tidegate ca init --dir .".to_owned(),
     };
-    let issue = || issue_command(ca, node, false);
-    let reissue = || issue_command(ca, node, true);
+    let issue = || issue_command(ca, node, region, false);
+    let reissue = || issue_command(ca, node, region, true);
 
     let ca_certs = certificates(&read_text(ca, init)?);
     let (ca_certs, anchors) = ca_certs
@@ -77,12 +88,12 @@ pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
         .ok_or_else(|| malformed(cert, "certificate", &reissue()))?;
     let private_key = PrivateKeyDer::from_pem_slice(read_secret_text(key, issue)?.as_bytes())
         .map_err(|_| malformed(key, "private key", &reissue()))?;
-    let mut secret = [0; 16];
-    hex::decode_to_slice(read_secret_text(secret_path, init)?.trim(), &mut secret)
-        .map_err(|_| malformed(secret_path, "32 hexadecimal digits", &init()))?;
+    let (secret, other_secrets) = secrets(&read_secret_text(secret_path, init)?)
+        .ok_or_else(|| malformed(secret_path, "32 hexadecimal digits", &init()))?;
 
-    let subject = Subject { node, path: cert, authority: ca, anchors: &anchors, chain: &chain };
-    let expires = subject.verify(now)?;
+    let (path, authority) = (cert, ca);
+    let subject = Subject { node, region, path, authority, anchors: &anchors, chain: &chain };
+    let validity = subject.verify(now)?;
     let provider = rustls::crypto::ring::default_provider();
     if CertifiedKey::from_der(chain.clone(), private_key.clone_key(), &provider).is_err() {
         return Err(Error::key_mismatch(key, cert, &reissue()));
@@ -91,19 +102,35 @@ pub fn load(tls: &Tls, node: &str, now: Timestamp) -> Result<Identity, Error> {
     roots.add_parsable_certificates(ca_certs);
     Ok(Identity {
         node: node.to_owned(),
+        region: region.to_owned(),
         roots: Arc::new(roots),
         chain,
         key: Arc::new(private_key),
         secret,
-        expires,
+        other_secrets,
+        validity,
     })
+}
+
+impl Identity {
+    /// Whether `other` has the same certificate and key.
+    pub fn has_certificate_of(&self, other: &Self) -> bool {
+        self.chain == other.chain && self.key == other.key
+    }
+
+    /// Whether `other` trusts and accepts the same peers.
+    pub fn trusts_as(&self, other: &Self) -> bool {
+        let secrets = |one: &Self| (one.secret, one.other_secrets.clone());
+        self.roots.roots == other.roots.roots && secrets(self) == secrets(other)
+    }
 }
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("node", &self.node)
-            .field("expires", &self.expires)
+            .field("region", &self.region)
+            .field("validity", &self.validity)
             .finish_non_exhaustive()
     }
 }
@@ -111,6 +138,20 @@ impl fmt::Debug for Identity {
 fn required<'a>(path: Option<&'a Path>, key: &str) -> Result<&'a Path, Error> {
     let text = "not set, and the mesh needs it; set it in cluster.toml";
     path.ok_or_else(|| Error(format!("tls.{key}: {text}")))
+}
+
+/// The secrets of a file, one a line, the one in use first.
+fn secrets(text: &str) -> Option<([u8; 16], Vec<[u8; 16]>)> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let decode = |line| {
+        let mut secret = [0; 16];
+        hex::decode_to_slice(line, &mut secret).ok().map(|()| secret)
+    };
+    let mut secrets: Vec<[u8; 16]> = lines.map(decode).collect::<Option<_>>()?;
+    if secrets.is_empty() || secrets.len() > SECRETS_MAX {
+        return None;
+    }
+    Some((secrets.remove(0), secrets))
 }
 
 fn malformed(path: &Path, what: &str, command: &str) -> Error {

@@ -1,10 +1,12 @@
-//! The cluster's certificates: created by `tidegate ca`, loaded by a node at start-up.
+//! The cluster's certificates: created by `tidegate ca`, loaded by a node at start-up and whenever
+//! their files change.
 //!
 //! A cluster has its own certificate authority. Every certificate that it signed may join, so its
-//! key is kept off the nodes. A node certificate carries two DNS names: the node id, and
-//! [`MESH_NAME`], which is the same in all of them. Peers dial an address without knowing the node
-//! id behind it, so rustls' stock verifier checks the common name; the hello that follows compares
-//! the claimed node id with the certificate by [`names`].
+//! key is kept off the nodes. A node certificate carries four DNS names: the node id, its region
+//! ([`region_name`]), its role ([`CORE_ROLE`]), and [`MESH_NAME`], which is the same in all of
+//! them. Peers dial an address without knowing the node id behind it, so rustls' stock verifier
+//! checks the common name; the hello that follows compares the claimed node id and region with the
+//! certificate by [`names`].
 //!
 //! | file | created by | belongs on |
 //! |---|---|---|
@@ -17,6 +19,7 @@
 //! the same bytes in every run.
 
 mod authority;
+mod bearer;
 mod files;
 mod identity;
 mod verify;
@@ -24,12 +27,13 @@ mod verify;
 use std::fmt::Display;
 use std::path::Path;
 
-pub use authority::{Authority, Issued, Validity};
+pub use authority::{Authority, Issued};
+pub use bearer::{Bearer, CORE_ROLE, MESH_NAME, Validity, region_name};
 pub use files::{
     AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, init, issue,
 };
-pub use identity::{Identity, Tls, load};
-pub use verify::{MESH_NAME, names};
+pub use identity::{Identity, SECRETS_MAX, Tls, load};
+pub use verify::{names, utc_date, verify_peer};
 
 /// Why a certificate was not created or not accepted, in one line: the file, what is wrong with it,
 /// what to do.

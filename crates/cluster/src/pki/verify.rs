@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use tidegate_limiter::units::Timestamp;
@@ -11,13 +12,37 @@ use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use super::Error;
+use super::bearer::{Bearer, CORE_ROLE, MESH_NAME, Validity, region_name};
 
-/// The name that every node certificate carries and that peers dial by.
-pub const MESH_NAME: &str = "mesh.tidegate";
+/// Whether a peer's certificate, the first of `chain`, is valid at `now` under `roots`.
+///
+/// # Errors
+///
+/// Why it is not.
+pub fn verify_peer(
+    chain: &[CertificateDer<'_>],
+    roots: &RootCertStore,
+    now: Timestamp,
+) -> Result<(), String> {
+    let (first, intermediates) = chain.split_first().ok_or("there is none")?;
+    let cert = EndEntityCert::try_from(first).map_err(|error| error.to_string())?;
+    verify_at(&cert, &roots.roots, intermediates, now, KeyUsage::client_auth()).map_err(|error| {
+        match error {
+            webpki::Error::CertExpired { not_after, .. } => {
+                format!("expired on {}", day(not_after))
+            }
+            webpki::Error::CertNotValidYet { not_before, .. } => {
+                format!("not valid before {}", day(not_before))
+            }
+            other => format!("of an authority that is not in tls.ca ({other})"),
+        }
+    })
+}
 
 /// What is verified; the paths are for errors alone.
 pub(super) struct Subject<'a> {
     pub(super) node: &'a str,
+    pub(super) region: &'a str,
     pub(super) path: &'a Path,
     pub(super) authority: &'a Path,
     pub(super) anchors: &'a [TrustAnchor<'static>],
@@ -26,61 +51,56 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Verifies chain, dates, usage and names at `now`. Returns when the certificate expires.
-    pub(super) fn verify(&self, now: Timestamp) -> Result<Timestamp, Error> {
+    /// Verifies chain, dates, usage and names at `now`. Returns the dates.
+    pub(super) fn verify(&self, now: Timestamp) -> Result<Validity, Error> {
         let Some((first, intermediates)) = self.chain.split_first() else {
             return Err(self.foreign(&"it is empty"));
         };
         let cert = EndEntityCert::try_from(first).map_err(|error| self.foreign(&error))?;
-        let at = |now: Timestamp, usage: KeyUsage| {
-            let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()));
-            cert.verify_for_usage(
-                ALL_VERIFICATION_ALGS,
-                self.anchors,
-                intermediates,
-                time,
-                usage,
-                None,
-                None,
-            )
-            .map(|_| ())
-        };
+        let at = |now, usage| verify_at(&cert, self.anchors, intermediates, now, usage);
         for usage in [KeyUsage::server_auth(), KeyUsage::client_auth()] {
             at(now, usage).map_err(|error| self.refusal(&error))?;
         }
-        for name in [self.node, MESH_NAME] {
+        let region_name = region_name(self.region);
+        for (name, or) in [
+            (self.node, ", or set TIDEGATE_NODE__ID to the certificate's name"),
+            (MESH_NAME, ""),
+            (&region_name, ", or set TIDEGATE_NODE__REGION to the certificate's region"),
+            (CORE_ROLE, ""),
+        ] {
             if !names(first, name) {
-                let needed = format_args!("it needs the node id and {MESH_NAME}");
-                let issue = self.command(false);
+                let issue = self.command(name != self.node);
                 return Err(Error::of(
                     self.path,
                     format_args!(
-                        "does not carry the name {name} ({needed}); issue one with `{issue}`, or \
-                         set TIDEGATE_NODE__ID to the certificate's name"
+                        "does not carry the name {name} (it needs the node id, {MESH_NAME}, \
+                         {region_name} and {CORE_ROLE}); issue one with `{issue}`{or}"
                     ),
                 ));
             }
         }
-        // webpki reports the end of an expired certificate alone, so verify at a time when every
-        // certificate has expired.
-        Ok(match at(Timestamp::NEVER, KeyUsage::server_auth()) {
-            Err(webpki::Error::CertExpired { not_after, .. }) => {
-                Timestamp::from_secs(not_after.as_secs())
-            }
+        // webpki reports the dates of a certificate only where it is not valid, so verify at a time
+        // before every certificate and at one when every certificate has expired.
+        let not_before = match at(Timestamp::EPOCH, KeyUsage::server_auth()) {
+            Err(webpki::Error::CertNotValidYet { not_before, .. }) => timestamp(not_before),
+            _ => Timestamp::EPOCH,
+        };
+        let not_after = match at(Timestamp::NEVER, KeyUsage::server_auth()) {
+            Err(webpki::Error::CertExpired { not_after, .. }) => timestamp(not_after),
             _ => Timestamp::NEVER,
-        })
+        };
+        Ok(Validity { not_before, not_after })
     }
 
     fn refusal(&self, error: &webpki::Error) -> Error {
         let (node, renew) = (self.node, self.command(true));
-        let day = |time: &UnixTime| utc_date(Timestamp::from_secs(time.as_secs()));
         let text = match error {
             webpki::Error::CertExpired { not_after, .. } => {
-                format!("expired on {}; renew it with `{renew}`", day(not_after))
+                format!("expired on {}; renew it with `{renew}`", day(*not_after))
             }
             webpki::Error::CertNotValidYet { not_before, .. } => format!(
                 "is not valid before {}; set this machine's clock, or renew it with `{renew}`",
-                day(not_before)
+                day(*not_before)
             ),
             other => return self.foreign(other),
         };
@@ -99,8 +119,20 @@ impl Subject<'_> {
     }
 
     fn command(&self, renew: bool) -> String {
-        issue_command(self.authority, self.node, renew)
+        issue_command(self.authority, self.node, self.region, renew)
     }
+}
+
+fn verify_at(
+    cert: &EndEntityCert<'_>,
+    anchors: &[TrustAnchor<'static>],
+    intermediates: &[CertificateDer<'_>],
+    now: Timestamp,
+    usage: KeyUsage,
+) -> Result<(), webpki::Error> {
+    let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()));
+    let algorithms = ALL_VERIFICATION_ALGS;
+    cert.verify_for_usage(algorithms, anchors, intermediates, time, usage, None, None).map(|_| ())
 }
 
 /// Whether the certificate is valid for the DNS name `name`. The hello checks the claimed node id
@@ -113,11 +145,11 @@ pub fn names(cert: &CertificateDer<'_>, name: &str) -> bool {
 }
 
 /// The command that creates a certificate for `node` in the folder of the authority's file.
-pub(super) fn issue_command(authority: &Path, node: &str, renew: bool) -> String {
+pub(super) fn issue_command(authority: &Path, node: &str, region: &str, renew: bool) -> String {
     let dir = authority.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or_else(|| Path::new("."));
     let renew = if renew { " --renew" } else { "" };
-    format!("tidegate ca issue --dir {} --node {node}{renew}", dir.display())
+    format!("tidegate ca issue --dir {} --node {node} --region {region}{renew}", dir.display())
 }
 
 /// All certificates of a PEM text. `None` if there is none or one is malformed.
@@ -132,8 +164,13 @@ pub(super) fn anchors(certs: &[CertificateDer<'_>]) -> Option<Vec<TrustAnchor<'s
     certs.iter().map(|cert| anchor_from_trusted_cert(cert).ok().map(|a| a.to_owned())).collect()
 }
 
-/// Whether peers that trust the authority accept `cert_pem` as `node`'s at this time.
-pub(super) fn is_issued_by(authority_pem: &str, cert_pem: &str, node: &str, at: Timestamp) -> bool {
+/// Whether peers that trust the authority accept `cert_pem` as that of `bearer` at this time.
+pub(super) fn is_issued_by(
+    authority_pem: &str,
+    cert_pem: &str,
+    bearer: Bearer<'_>,
+    at: Timestamp,
+) -> bool {
     let (Some(chain), Some(anchors)) =
         (certificates(cert_pem), certificates(authority_pem).and_then(|certs| anchors(&certs)))
     else {
@@ -141,13 +178,22 @@ pub(super) fn is_issued_by(authority_pem: &str, cert_pem: &str, node: &str, at: 
     };
     // The paths are for the error's text, which is not used.
     let nowhere = Path::new("");
-    let subject =
-        Subject { node, path: nowhere, authority: nowhere, anchors: &anchors, chain: &chain };
+    let Bearer { node, region } = bearer;
+    let (path, authority) = (nowhere, nowhere);
+    let subject = Subject { node, region, path, authority, anchors: &anchors, chain: &chain };
     subject.verify(at).is_ok()
 }
 
+fn timestamp(time: UnixTime) -> Timestamp {
+    Timestamp::from_secs(time.as_secs())
+}
+
+fn day(time: UnixTime) -> String {
+    utc_date(timestamp(time))
+}
+
 /// The UTC date, as in `2026-11-20`.
-fn utc_date(at: Timestamp) -> String {
+pub fn utc_date(at: Timestamp) -> String {
     (OffsetDateTime::UNIX_EPOCH + Duration::from_secs(at.as_secs())).date().to_string()
 }
 

@@ -1,4 +1,6 @@
-//! Anti-entropy: owners compare digests with their replicas and send the keys that differ.
+//! Anti-entropy: owners compare digests with their replicas and send the keys that differ. Where
+//! regions fail over, the owner of a global key in its second home is one of them: a region that
+//! was lost and returns has no copies of the keys at home elsewhere, and some keys change seldom.
 //!
 //! A round takes a digest snapshot, exchanges digests with each replica, and scans the store for
 //! this node's keys in the differing segments, which it puts into the replication queue. From there
@@ -102,8 +104,9 @@ impl Replicator {
         let differs = |key: KeyHash| {
             let by_ring = targets.by_ring(key);
             by_ring.split_first().is_some_and(|(owner, replicas)| {
+                let mut copies = replicas.iter().chain(targets.second_owner(key));
                 *owner == targets.topology.me
-                    && replicas.iter().any(|id| differing.contains(&(id.clone(), segment(key))))
+                    && copies.any(|id| differing.contains(&(id.clone(), segment(key))))
             })
         };
         let begin = *resume;

@@ -48,11 +48,14 @@ pub(super) struct DigestSnapshot {
 
 impl DigestSnapshot {
     pub(super) fn add(&mut self, targets: &Targets, key: KeyHash, fingerprint: u64) {
+        if let Some(owner) = targets.first_owner(key) {
+            self.held.entry(owner.clone()).or_default().add(key, fingerprint);
+        }
         let by_ring = targets.by_ring(key);
         let Some((owner, replicas)) = by_ring.split_first() else { return };
         let me = &targets.topology.me;
         if owner == me {
-            for replica in replicas {
+            for replica in replicas.iter().chain(targets.second_owner(key)) {
                 self.owned.entry(replica.clone()).or_default().add(key, fingerprint);
             }
         } else if replicas.contains(me) {

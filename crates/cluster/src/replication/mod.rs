@@ -1,7 +1,7 @@
 //! Strict keys: copies of their counters on the nodes that would take over.
 //!
 //! The owner of a key decides alone. Each change puts the key into the store's replication queue.
-//! Every few milliseconds that queue is drained into one `SendQueue` per
+//! Every few milliseconds, while there are changes, that queue is drained into one `SendQueue` per
 //! peer, and each peer is sent the latest states of its keys, in a window of messages.
 //!
 //! ```text
@@ -25,6 +25,7 @@
 //! **Invariant:** a receiver merges no state that no honest node could hold (`receive`).
 
 mod anti_entropy;
+mod changes;
 mod digest;
 mod receive;
 mod replicator;
@@ -34,5 +35,5 @@ mod targets;
 
 pub use digest::are_valid_digests;
 pub use receive::is_plausible;
-pub use replicator::{Counters, Options, Replicator};
+pub use replicator::{Counters, Options, ReceivedFrom, Replicator};
 pub use send::awaits_confirm;

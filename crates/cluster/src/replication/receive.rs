@@ -14,6 +14,7 @@
 //! expires too early would be dropped while it still counts.
 
 use tidegate_limiter::engine::State;
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::{DRAIN_MAX, WINDOW_MAX};
 use tidegate_limiter::store::{KeyHash, MergeOutcome, StoredCounter};
 use tidegate_limiter::units::{Span, Timestamp};
@@ -22,7 +23,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::Member;
 use tidegate_ownership::route::Topology;
 
-use super::replicator::Replicator;
+use super::replicator::{ReceivedFrom, Replicator};
 use crate::count;
 use crate::mesh::wire::{Reply, STATE_ENTRIES_MAX, StateEntry};
 
@@ -43,11 +44,11 @@ impl Replicator {
             return Reply::Handoff(HandoffReply::Later);
         };
         let (now, ahead_max) = (self.clock.now(), self.options.ahead_max);
-        let mut holds_all = true;
+        let (mut holds_all, mut refused) = (true, 0);
         for StateEntry { key, state, expires } in entries {
             let is_plausible = is_plausible(key, &state, expires, now, ahead_max);
-            if !may_hold(member, &topology) || !is_plausible {
-                count(&self.counters.refused, 1);
+            if !may_hold(member, key, &topology) || !is_plausible {
+                refused += 1;
                 holds_all = false;
                 continue;
             }
@@ -61,13 +62,31 @@ impl Replicator {
                 MergeOutcome::Full | MergeOutcome::WrongKind => holds_all = false,
             }
         }
+        count(&self.counters.refused, refused);
+        self.record_received(from, refused, &topology);
         if holds_all { Reply::Done } else { Reply::Unconfirmed }
     }
 }
 
-/// Whether a member may hold strict keys of this region.
-fn may_hold(member: &Member, topology: &Topology) -> bool {
-    member.region == topology.region
+impl Replicator {
+    /// **Bound:** one entry for each member of the view, and as many of former ones.
+    fn record_received(&self, from: &NodeId, refused: u64, topology: &Topology) {
+        let last = self.clock.monotonic();
+        let mut received_from = self.received_from.lock();
+        if received_from.len() > 2 * topology.view.members().len() {
+            received_from.retain(|id, _| topology.view.get(id).is_some());
+        }
+        let first = ReceivedFrom { last, refused: 0 };
+        let received = received_from.entry(from.clone()).or_insert(first);
+        received.last = last;
+        received.refused += refused;
+    }
+}
+
+/// Whether a member may hold this key, and send its state to this region: those of other regions
+/// only global keys, where homes move.
+fn may_hold(member: &Member, key: KeyHash, topology: &Topology) -> bool {
+    member.region == topology.region || key.scope() == Scope::Global && topology.homes().fail_over()
 }
 
 /// Whether an honest node whose clock is at most `ahead_max` ahead could send this state at `now`.
@@ -99,8 +118,6 @@ mod tests {
     use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
     use tidegate_limiter::store::{Counter, KeyHasher, OnFull, Options, Store};
     use tidegate_limiter::units::Hits;
-
-    use tidegate_limiter::policy::Scope;
 
     use super::*;
 

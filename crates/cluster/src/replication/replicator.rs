@@ -3,19 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::task::Waker;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_limiter::store::Store;
-use tidegate_limiter::units::Span;
+use tidegate_limiter::store::{Cursor, KeyHash, Store};
+use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Topology;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::changes::Changes;
 use super::digest::DigestSnapshot;
 use super::send_queue::SendQueue;
 use super::targets::{Subscribers, Targets};
@@ -49,6 +52,10 @@ pub struct Replicator {
     /// Held while the replication queue is drained, so that a concurrent `flush` finds every key
     /// either there or in a send queue.
     pub(super) collecting: Mutex<()>,
+    /// What arrived from each peer.
+    pub(super) received_from: Mutex<BTreeMap<NodeId, ReceivedFrom>>,
+    /// Woken by the store.
+    changes: Arc<Changes>,
     /// Wakes the loop before the interval ends.
     pub(super) wake: Notify,
     /// Notified when a message was acknowledged or failed.
@@ -79,6 +86,19 @@ pub struct Counters {
     pub unconfirmed: AtomicU64,
 }
 
+/// Messages of states from one peer since this node's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceivedFrom {
+    /// When the last one arrived.
+    pub last: Monotonic,
+    /// States that were refused.
+    pub refused: u64,
+}
+
+/// How often an idle node looks which peers are reachable: a change begins anti-entropy.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often that is looked up while changes are sent.
+const TARGETS_AGE_MAX: Span = Span::from_millis(25);
 /// How long a node that leaves goes on sending what it counted last.
 const FINAL_ROUND_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -91,7 +111,10 @@ impl Replicator {
         clock: Arc<dyn Clock>,
         mesh: Arc<Mesh>,
     ) -> Arc<Self> {
-        store.set_replicated(options.replicas > 0);
+        let changes = Arc::new(Changes::default());
+        if options.replicas > 0 {
+            store.set_replicated(Some(&changes.clone().into()));
+        }
         let targets = Targets::new(topology.load_full(), BTreeSet::new(), options.replicas);
         Arc::new(Self {
             options,
@@ -104,6 +127,8 @@ impl Replicator {
             subscribers: Mutex::default(),
             targets: ArcSwap::from_pointee(targets),
             collecting: Mutex::default(),
+            received_from: Mutex::default(),
+            changes,
             wake: Notify::new(),
             acked: Notify::new(),
             targets_changed: Notify::new(),
@@ -111,8 +136,8 @@ impl Replicator {
         })
     }
 
-    /// Sends changes every interval and compares digests with replicas, until `stop`. Then sends
-    /// what is left, for at most half a second.
+    /// Sends changes every interval, the first after a rest at once, and compares digests with
+    /// replicas, until `stop`. Then sends what is left, for at most half a second.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let mut rounds = tokio::time::interval(self.options.interval);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -123,15 +148,26 @@ impl Replicator {
             let this = self.clone();
             anti_entropy.spawn(async move { this.run_anti_entropy().await });
         }
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_idle = false;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                _ = rounds.tick() => {}
+                _ = rounds.tick(), if !is_idle => {}
+                () = self.changes.first(), if is_idle => {
+                    is_idle = false;
+                    continue;
+                }
+                _ = looks.tick() => {}
                 () = self.wake.notified() => {}
                 Some(_) = messages.join_next() => continue,
             }
-            self.collect();
+            self.changes.reset();
+            let collected = self.collect();
             self.send(&mut messages);
+            let mut queues = self.send_queues.lock();
+            is_idle = collected.is_complete() && queues.values_mut().all(|queue| queue.is_empty());
         }
         let final_round = async {
             while !self.collect().is_complete() {
@@ -146,6 +182,33 @@ impl Replicator {
         let _ = tokio::time::timeout(FINAL_ROUND_TIMEOUT, final_round).await;
     }
 
+    /// Number of nodes beside the owner that are to hold a copy of each key.
+    pub fn replicas(&self) -> usize {
+        self.options.replicas
+    }
+
+    /// The number of strict counters in the store whose tokens are in `ranges`.
+    pub async fn count_copies(&self, ranges: &Ranges) -> u64 {
+        let (mut found, mut from) = (0, Some(Cursor::default()));
+        while let Some(cursor) = from {
+            let is_included = |key: KeyHash| key.is_owned() && ranges.contains(key.token);
+            let now = self.clock.now();
+            from = self.store.visit(cursor, now, is_included, |_, _, _| found += 1);
+            tokio::task::yield_now().await;
+        }
+        found
+    }
+
+    /// Wakes the loop when a key is queued for its copies.
+    pub(super) fn waker(&self) -> Waker {
+        self.changes.clone().into()
+    }
+
+    /// `None` if nothing has arrived.
+    pub fn received_from(&self, peer: &NodeId) -> Option<ReceivedFrom> {
+        self.received_from.lock().get(peer).copied()
+    }
+
     /// How long the oldest change has waited for its copy.
     pub fn lag(&self) -> Span {
         let send_queues = self.send_queues.lock();
@@ -156,14 +219,21 @@ impl Replicator {
     /// The targets for the current topology and the peers that are reachable now.
     pub(super) fn targets(&self) -> Arc<Targets> {
         let topology = self.topology.load_full();
+        let current = self.targets.load_full();
+        let now = self.clock.monotonic();
+        // Rounds are far shorter than what makes a peer unreachable.
+        if Arc::ptr_eq(&current.topology, &topology) && !current.is_older(now, TARGETS_AGE_MAX) {
+            return current;
+        }
         let peers = self.mesh.peers().into_iter();
         let reachable = peers.filter(|peer| !peer.is_unreachable()).map(|peer| peer.id.clone());
         let reachable: BTreeSet<NodeId> = reachable.collect();
-        let current = self.targets.load_full();
         if current.is_for(&topology, &reachable) {
+            current.checked(now);
             return current;
         }
         let next = Arc::new(Targets::new(topology, reachable, self.options.replicas));
+        next.checked(now);
         self.targets.store(next.clone());
         self.targets_changed.notify_one();
         next

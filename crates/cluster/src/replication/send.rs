@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use backon::BackoffBuilder;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::Durability;
 use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
-use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_limiter::units::{Hits, Monotonic, Timestamp};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tokio::task::JoinSet;
@@ -20,6 +21,7 @@ use tokio::task::JoinSet;
 use super::replicator::Replicator;
 use super::send_queue::{MessageId, SendQueue};
 use super::targets::Subscription;
+use crate::backoff::exponential;
 use crate::count;
 use crate::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::mesh::{CallError, StreamClass};
@@ -34,6 +36,11 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most keys in a send queue to which [`Replicator::copy`] adds: what some four messages take. More
 /// would delay the changes that are queued behind them.
 const COPY_KEYS_MAX: usize = 4_096;
+
+/// The pauses before a replica that could not be asked is asked again for a confirmation, doubled
+/// from the first to the second. What comes after them is a new connection or a new view.
+const CONFIRM_PAUSE_MIN: Duration = Duration::from_millis(1);
+const CONFIRM_PAUSE_MAX: Duration = Duration::from_millis(32);
 
 /// What a round could not move from the replication queue into the send queues.
 #[derive(Debug, Default)]
@@ -72,7 +79,7 @@ impl Replicator {
         let mut subscribers = self.subscribers.lock();
         subscribers.0.insert(to, Subscription { ranges, has_refused: false });
         if self.options.replicas == 0 {
-            self.store.set_replicated(true);
+            self.store.set_replicated(Some(&self.waker()));
         }
     }
 
@@ -88,7 +95,7 @@ impl Replicator {
         let mut subscribers = self.subscribers.lock();
         subscribers.0.remove(to);
         if self.options.replicas == 0 && subscribers.0.is_empty() {
-            self.store.set_replicated(false);
+            self.store.set_replicated(None);
         }
     }
 
@@ -228,7 +235,7 @@ impl Replicator {
                 None => send_queues.entry(to.clone()).or_default().add(key, now),
             };
             for key in changed {
-                let replicas = targets.replicas(key);
+                let replicas = targets.copies(key);
                 let others = subscribers.of(key).filter(|id| !replicas.contains(id));
                 // A peer whose queue is full does not keep the key from the others.
                 let mut is_queued = true;
@@ -355,27 +362,43 @@ impl Replicator {
 impl Replicator {
     /// Sends the current states of these keys, the counters that a check of `hits` charged, to
     /// their replicas, and waits until one replica holds all of them. Returns true at once if the
-    /// ring has no other node. Returns false if no replica confirms within `deadline`, or if a key
-    /// has no slot: it was counted in a shared counter of the full store, which has no copy.
+    /// ring has no other node. Returns false if no replica confirms within `deadline`, if all of
+    /// them refuse or have no room, or if a key has no slot: it was counted in a shared counter of
+    /// the full store, which has no copy.
     pub async fn confirm(&self, keys: &[KeyHash], hits: Hits, deadline: Duration) -> bool {
         let Some(first) = keys.first() else { return true };
-        let targets = self.targets();
-        if !targets.has_others() {
-            return true;
-        }
-        let is_confirmed = self.confirm_by(keys, hits, &targets.confirming(*first), deadline).await;
+        let ends = self.clock.monotonic().plus(deadline.into());
+        let mut pauses = exponential(CONFIRM_PAUSE_MIN, CONFIRM_PAUSE_MAX).build();
+        let is_confirmed = loop {
+            let targets = self.targets();
+            if !targets.has_others() {
+                return true;
+            }
+            let replicas = targets.confirming(*first);
+            match self.copy_now(keys, hits, &replicas, ends).await {
+                Copied::Yes => break true,
+                Copied::No => break false,
+                // States are merged, so that a replica may get one twice.
+                Copied::NotYet => match pauses.next() {
+                    Some(pause) if self.clock.monotonic().plus(pause.into()) < ends => {
+                        tokio::time::sleep(pause).await;
+                    }
+                    _ => break false,
+                },
+            }
+        };
         let counters = &self.counters;
         count(if is_confirmed { &counters.confirmed } else { &counters.unconfirmed }, 1);
         is_confirmed
     }
 
-    async fn confirm_by(
+    async fn copy_now(
         &self,
         keys: &[KeyHash],
         hits: Hits,
         replicas: &[NodeId],
-        deadline: Duration,
-    ) -> bool {
+        ends: Monotonic,
+    ) -> Copied {
         let now = self.clock.now();
         let mut batch = Batch::default();
         for key in keys {
@@ -388,26 +411,43 @@ impl Replicator {
                 None => hits < Hits::PEEK,
             };
             if !is_kept {
-                return false;
+                return Copied::No;
             }
         }
         let entries = batch.entries;
         if entries.is_empty() {
-            return true;
+            return Copied::Yes;
         }
         count(&self.counters.sent, (entries.len() * replicas.len()) as u64);
+        let left = ends.since(self.clock.monotonic()).to_std();
         let call = |to| {
             let call = Call::States(entries.clone());
-            self.mesh.call(to, StreamClass::Checks, call, deadline)
+            self.mesh.call(to, StreamClass::Checks, call, left)
         };
         let mut replies: FuturesUnordered<_> = replicas.iter().map(call).collect();
+        let mut copied = Copied::No;
         while let Some(reply) = replies.next().await {
-            if reply == Ok(Reply::Done) {
-                return true;
+            match reply {
+                Ok(Reply::Done) => return Copied::Yes,
+                // The peer does not know this node yet, or the connection is just replaced: two
+                // nodes that dial each other at once keep one of two.
+                Ok(Reply::Handoff(_)) | Err(CallError::NotConnected | CallError::Closed) => {
+                    copied = Copied::NotYet;
+                }
+                _ => {}
             }
         }
-        false
+        copied
     }
+}
+
+/// Whether a replica holds all states of a check.
+#[derive(Debug)]
+enum Copied {
+    Yes,
+    /// None does, but one may soon.
+    NotYet,
+    No,
 }
 
 // === messages ===

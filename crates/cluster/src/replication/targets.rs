@@ -11,9 +11,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::ring::Ring;
@@ -26,6 +29,8 @@ pub(super) struct Targets {
     pub(super) topology: Arc<Topology>,
     pub(super) reachable: BTreeSet<NodeId>,
     replicas: usize,
+    /// When it was found last that these peers are reachable, nanoseconds.
+    checked_ns: AtomicU64,
     reachable_cache: Cache,
     ring_cache: Cache,
 }
@@ -40,7 +45,21 @@ impl Targets {
         replicas: usize,
     ) -> Self {
         let (reachable_cache, ring_cache) = (Cache::default(), Cache::default());
-        Self { topology, reachable, replicas, reachable_cache, ring_cache }
+        let checked_ns = AtomicU64::new(0);
+        Self { topology, reachable, replicas, checked_ns, reachable_cache, ring_cache }
+    }
+
+    /// These peers are the reachable ones at `now`.
+    pub(super) fn checked(&self, now: Monotonic) {
+        let since_start = now.since(Monotonic::START).as_nanos();
+        self.checked_ns.store(since_start, Ordering::Relaxed);
+    }
+
+    /// Whether that was more than `age` before `now`.
+    pub(super) fn is_older(&self, now: Monotonic, age: Span) -> bool {
+        let checked =
+            Monotonic::START.plus(Span::from_nanos(self.checked_ns.load(Ordering::Relaxed)));
+        now > checked.plus(age)
     }
 
     /// Whether these targets are still current.
@@ -48,8 +67,37 @@ impl Targets {
         Arc::ptr_eq(&self.topology, topology) && self.reachable == *reachable
     }
 
-    /// The nodes to which this node copies a key that it decides: the first reachable others on the
-    /// ring, whether this node is the owner or about to hand the key off.
+    /// The nodes to which this node copies a key that it decides: the replicas, and of a global key
+    /// its owner in the region that is its home if this one is lost.
+    pub(super) fn copies(&self, key: KeyHash) -> Arc<[NodeId]> {
+        let replicas = self.replicas(key);
+        match self.second_owner(key).filter(|id| self.reachable.contains(*id)) {
+            Some(owner) => replicas.iter().chain([owner]).cloned().collect(),
+            None => replicas,
+        }
+    }
+
+    /// The owner of a global key that is at home here, in the region that is its home if this one
+    /// is lost.
+    pub(super) fn second_owner(&self, key: KeyHash) -> Option<&NodeId> {
+        let homes = self.topology.homes();
+        let moves = key.scope() == Scope::Global && homes.fail_over() && homes.is_here(key.token);
+        let second = homes.second_home(key.token).filter(|_| moves)?;
+        self.topology.region_owner(second, key.token)
+    }
+
+    /// The owner of a global key in its home, if this node would own it in its second one.
+    pub(super) fn first_owner(&self, key: KeyHash) -> Option<&NodeId> {
+        let (topology, homes) = (&self.topology, self.topology.homes());
+        let moves = key.scope() == Scope::Global && homes.fail_over();
+        let second = homes.second_home(key.token).filter(|_| moves)?;
+        let is_here = second == topology.region
+            && topology.region_owner(second, key.token) == Some(&topology.me);
+        is_here.then(|| topology.region_owner(homes.home(key.token), key.token)).flatten()
+    }
+
+    /// The first reachable others on the ring, whether this node is the owner or about to hand the
+    /// key off.
     pub(super) fn replicas(&self, key: KeyHash) -> Arc<[NodeId]> {
         self.cached(&self.reachable_cache, key, |ring| {
             self.others(ring, key).take(self.replicas).cloned().collect()
@@ -131,6 +179,7 @@ impl Subscribers {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_ownership::homes::Homes;
     use tidegate_ownership::identity::Generation;
     use tidegate_ownership::membership::{Member, MemberState, View};
     use tidegate_ownership::ranges::Range;
@@ -201,11 +250,58 @@ mod tests {
         let targets = targets("a", &nodes, &[], 1);
         let global = keys().map(|key| KeyHash { tag: key.tag | GLOBAL, ..key });
         for key in keys().chain(global) {
-            assert_eq!(*targets.replicas(key), [id("b")]);
+            assert_eq!(*targets.copies(key), [id("b")]);
         }
         let alone = [("a", "eu", "1"), ("c", "us", "2")];
         let alone = self::targets("a", &alone, &[], 1);
         assert!(keys().all(|key| alone.replicas(key).is_empty()) && !alone.has_others());
+    }
+
+    #[test]
+    fn a_global_key_has_a_copy_in_its_second_home_where_regions_fail_over() {
+        use tidegate_ownership::homes::Gained;
+        let nodes = [("a", "eu", "1"), ("b", "eu", "1"), ("c", "us", "2"), ("d", "ap", "2")];
+        let mut targets = targets("a", &nodes, &[], 1);
+        let regions = ["ap", "eu", "us"].map(str::to_owned).to_vec();
+        let homes = Homes::new("eu".into(), regions).agreed(Gained::All);
+        targets.topology = Arc::new(Topology::clone(&targets.topology).with_homes(homes.clone()));
+        for key in keys() {
+            assert_eq!(*targets.copies(key), [id("b")]);
+            let global = KeyHash { tag: key.tag | GLOBAL, ..key };
+            match homes.second_home(key.token).filter(|_| homes.is_here(key.token)) {
+                Some("us") => assert_eq!(*targets.copies(global), [id("b"), id("c")]),
+                Some(_) => assert_eq!(*targets.copies(global), [id("b"), id("d")]),
+                None => assert_eq!(*targets.copies(global), [id("b")]),
+            }
+        }
+    }
+
+    /// Both sides of a digest sum the same keys.
+    #[test]
+    fn the_owners_of_a_global_key_in_both_homes_name_each_other() {
+        use tidegate_ownership::homes::Gained;
+        let nodes = [("a", "eu", "1"), ("b", "eu", "1"), ("c", "us", "2"), ("d", "ap", "2")];
+        let regions = ["ap", "eu", "us"].map(str::to_owned).to_vec();
+        let of = |me: &str, region: &str| {
+            let mut targets = targets(me, &nodes, &[], 1);
+            let homes = Homes::new(region.into(), regions.clone()).agreed(Gained::All);
+            targets.topology = Arc::new(Topology::clone(&targets.topology).with_homes(homes));
+            targets
+        };
+        let all = nodes.map(|(me, region, _)| of(me, region));
+        let mut pairs = 0;
+        for key in keys() {
+            let global = KeyHash { tag: key.tag | GLOBAL, ..key };
+            for (one, other) in all.iter().flat_map(|one| all.iter().map(move |it| (one, it))) {
+                let owner = one.topology.owner(Scope::Global, key.token);
+                let is_owner = owner == Some(&one.topology.me);
+                let sends = is_owner && one.second_owner(global) == Some(&other.topology.me);
+                assert_eq!(sends, other.first_owner(global) == Some(&one.topology.me));
+                assert_eq!(one.second_owner(key).or_else(|| one.first_owner(key)), None);
+                pairs += usize::from(sends);
+            }
+        }
+        assert_eq!(pairs, keys().count());
     }
 
     #[test]

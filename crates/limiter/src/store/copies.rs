@@ -6,6 +6,8 @@
 //!   eventual, that changed since they were last written. Only those are kept over a restart.
 //! - **Handoff** and anti-entropy scan all keys of a token range.
 
+use std::task::Waker;
+
 use super::key::KeyHash;
 use super::shard::Shard;
 use super::sharded::Store;
@@ -179,11 +181,14 @@ impl Shard {
 // === replication queue ===
 
 impl Store {
-    /// Whether changed strict keys are queued for [`Store::drain_replication_queue`]. Off by
-    /// default, so that a node without replicas does not pay for it.
-    pub fn set_replicated(&self, enabled: bool) {
+    /// Queues changed strict keys for [`Store::drain_replication_queue`] from now on, or stops. Off
+    /// by default, so that a node without replicas does not pay for it.
+    ///
+    /// `waker` is woken, under a shard's lock, when a key is queued in a shard that had none. After
+    /// a drain that took all keys nothing needs to be drained until then.
+    pub fn set_replicated(&self, waker: Option<&Waker>) {
         for shard in &self.shards {
-            shard.lock().queues.set_replicated(enabled);
+            shard.lock().queues.set_replicated(waker);
         }
     }
 

@@ -20,6 +20,7 @@
 //! is sent later, never lost.
 
 use std::collections::VecDeque;
+use std::task::Waker;
 
 use super::key::KeyHash;
 use super::slot::{Meta, Slot, SyncPriority};
@@ -40,7 +41,8 @@ const RESCAN_SLOTS: usize = 512;
 pub(super) struct Queues {
     eventual: Option<Box<KeyQueue>>,
     strict: Option<Box<KeyQueue>>,
-    is_replicated: bool,
+    /// Woken when strict keys are queued; `None` while they are not.
+    replicated: Option<Waker>,
     pub(super) is_snapshotted: bool,
 }
 
@@ -71,8 +73,12 @@ impl Queues {
 
     /// Queues a strict key for its replicas. A node's local share has none.
     pub(super) fn enqueue_strict(&mut self, slot: &mut Slot) {
-        if self.is_replicated && slot.key.is_owned() {
-            self.strict.get_or_insert_default().push(slot, SyncPriority::Normal);
+        let Some(waker) = self.replicated.as_ref().filter(|_| slot.key.is_owned()) else { return };
+        let queue = self.strict.get_or_insert_default();
+        let was_empty = !queue.has_more();
+        queue.push(slot, SyncPriority::Normal);
+        if was_empty && queue.has_more() {
+            waker.wake_by_ref();
         }
     }
 
@@ -83,15 +89,17 @@ impl Queues {
         }
     }
 
-    /// Switches queueing of strict keys. Keys that were queued when it was switched off are found
-    /// again when it is switched on; changes in between are not.
-    pub(super) fn set_replicated(&mut self, enabled: bool) {
-        if self.is_replicated != enabled {
+    /// Queues strict keys from now on and wakes `waker` when it queues the first, or stops. Keys
+    /// that were queued when it stopped are found again when it goes on; changes in between are
+    /// not.
+    pub(super) fn set_replicated(&mut self, waker: Option<&Waker>) {
+        if self.replicated.is_some() != waker.is_some() {
             self.strict = None;
-            self.is_replicated = enabled;
         }
-        if enabled {
+        self.replicated = waker.cloned();
+        if let Some(waker) = waker {
             self.strict.get_or_insert_default().start_rescan();
+            waker.wake_by_ref();
         }
     }
 

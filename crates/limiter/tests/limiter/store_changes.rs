@@ -2,6 +2,9 @@
 //! bounds of the queues.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Wake, Waker};
 
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{ActorId, State};
@@ -18,7 +21,7 @@ const WEEK: u64 = 604_800;
 
 fn store() -> Store {
     let store = Store::new(Options { keys_max: 100_000, on_full: OnFull::Share, shards: Some(2) });
-    store.set_replicated(true);
+    store.set_replicated(Some(Waker::noop()));
     store
 }
 
@@ -117,12 +120,44 @@ fn local_shares_eventual_keys_and_merges_are_not_queued_for_replication() {
 fn a_store_that_is_not_replicated_has_no_queue() {
     let store = store();
     hit(&store, counter(1), 1);
-    store.set_replicated(false);
+    store.set_replicated(None);
     hit(&store, counter(2), 1);
     assert!(changed(&store, 10).is_empty());
     assert_eq!(store.stats().replication_queue, 0);
-    store.set_replicated(true);
+    store.set_replicated(Some(Waker::noop()));
     assert_eq!(changed(&store, 10), [counter(1).key], "it was not sent yet");
+}
+
+/// An idle node is woken by the first change and by none while that is not drained.
+#[test]
+fn the_first_change_of_a_shard_wakes() {
+    #[derive(Default)]
+    struct Wakes(AtomicU64);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let store = Store::new(Options { keys_max: 1_000, on_full: OnFull::Share, shards: Some(1) });
+    let wakes = Arc::new(Wakes::default());
+    let woken = || wakes.0.swap(0, Ordering::Relaxed);
+    store.set_replicated(Some(&wakes.clone().into()));
+    assert_eq!(woken(), 1, "there may be keys that were queued before");
+    assert!(changed(&store, 10).is_empty());
+    for _ in 0..2 {
+        hit(&store, counter(2), 1);
+        assert_eq!(woken(), 1);
+        hit(&store, counter(2), 1);
+        hit(&store, counter(3), 1);
+        assert_eq!(woken(), 0, "it knows");
+        assert_eq!(changed(&store, 1).len(), 1);
+        hit(&store, counter(4), 1);
+        assert_eq!(woken(), 0, "it has not drained all");
+        assert_eq!(changed(&store, 10).len(), 2);
+    }
+    store.set_replicated(None);
+    hit(&store, counter(5), 1);
+    assert_eq!(woken(), 0);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! file.
 
 use std::collections::HashMap;
+use std::task::Waker;
 
 use proptest::prelude::*;
 use tidegate_limiter::engine::{self, ActorId, State};
@@ -167,7 +168,7 @@ fn check_model(
 fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
     let options = Options { keys_max: 200_000, on_full: OnFull::Refuse, shards: Some(2) };
     let (store, mut model) = (Store::new(options), Model::new());
-    store.set_replicated(true);
+    store.set_replicated(Some(Waker::noop()));
     store.set_snapshotted(true);
     // The states that a replica and a disk would hold.
     let mut drained = Drained::default();

@@ -61,7 +61,7 @@ impl Cluster {
         if let [node] = &cluster.nodes[..] {
             node.write_config(options.config);
         } else {
-            let ids = options.nodes.iter().copied();
+            let ids = options.nodes.iter().map(|id| (*id, options.region(id)));
             certificates::write(program, &cluster.dir.path().join("pki"), ids);
             for node in &cluster.nodes {
                 cluster.write_config(node, &options);
@@ -91,7 +91,7 @@ impl Cluster {
     /// not run yet. Its id may be that of another node.
     pub fn add(&mut self, id: &str, folder: &str, options: ClusterOptions<'_>) -> &mut Node {
         if self.nodes.iter().all(|node| node.id != id) {
-            certificates::issue(self.program, &self.dir.path().join("pki"), id);
+            certificates::issue(self.program, &self.dir.path().join("pki"), id, options.region(id));
         }
         let node = Node::new(self.program, self.dir.path().join(folder), id, &options, &self.http);
         self.write_config(&node, &options);

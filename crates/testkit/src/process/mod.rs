@@ -5,6 +5,7 @@ mod child;
 mod cluster;
 mod load;
 mod node;
+pub mod open_loop;
 
 pub use child::Process;
 pub use cluster::{Cluster, ClusterOptions, THREE};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use tidegate::admin::report::MapReport;
+use tidegate::admin::report::{MapMemberState, MapReport, RegionsReport};
 use tidegate::admin::{MembersReport, OwnerReport, StatusReport};
 
 use super::{ClusterOptions, Process};
@@ -183,7 +183,17 @@ impl Node {
         report.map.ok_or_else(|| "it knows no cluster".to_owned())
     }
 
-    /// Waits until what it has counted until now is in the file of `storage.path`.
+    /// The members of the global map by which it decides.
+    pub async fn global_members(&self) -> Result<Vec<String>, String> {
+        let reply = self.client.get(self.admin, "/regions").await?;
+        let report: RegionsReport = serde_json::from_str(&reply.body)
+            .map_err(|error| format!("{error}: {}", reply.body))?;
+        let map = report.map.ok_or_else(|| "it knows no global map".to_owned())?;
+        let present = map.members.into_iter().filter(|one| one.state == MapMemberState::Up);
+        Ok(present.map(|member| member.node).collect())
+    }
+
+    /// Waits until what it has counted until now is in its `node.data_dir`.
     pub async fn saves_counts(&self) {
         let rounds = async || match self.status().await?.storage {
             Some(storage) => Ok(storage.rounds),
@@ -237,6 +247,10 @@ impl Node {
     /// SIGTERM, without waiting.
     pub fn terminate(&self) {
         self.process.as_ref().expect("it runs").terminate();
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("it runs").pid()
     }
 
     /// SIGSTOP.

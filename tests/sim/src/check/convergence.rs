@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Case;
+use crate::fault::Awaited;
 use crate::keys::{self, Key};
 
 pub(super) fn check(case: &mut Case<'_, '_>) {
@@ -15,12 +16,13 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
             found.push(format!("{} has not joined", node.id));
         }
     }
-    let running: Vec<&str> = world
+    let mut running: Vec<&str> = world
         .nodes
         .iter()
         .filter(|node| node.process.is_some())
         .map(|node| node.id.as_str())
         .collect();
+    running.sort_unstable();
     let mut epochs = BTreeSet::new();
     for process in world.processes() {
         let topology = process.core.topology.load();
@@ -34,9 +36,14 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     if epochs.len() != 1 {
         found.push(format!("{} different view epochs", epochs.len()));
     }
-    for key in keys::checked() {
+    found.extend(world.missing(Awaited::AllOwned));
+    if case.scenario.layout.has_global_keys() {
+        found.extend(world.missing(Awaited::GlobalSettled));
+    }
+    for key in keys::checked(case.scenario.layout.names.len()) {
         if key.kind.is_strict() {
-            let owners = world.nodes.iter().filter(|node| world.decides(node, key)).count();
+            let nodes = 0..world.nodes.len();
+            let owners = nodes.filter(|node| world.decides(*node, key)).count();
             if owners != 1 {
                 found.push(format!("{key} has {owners} owners"));
             }
@@ -55,7 +62,8 @@ fn differing_counts(case: &Case<'_, '_>, key: Key) -> Option<String> {
         let decided = reads.filter(|record| record.is_decided());
         decided.filter_map(|record| Some((record.node, record.response?.remaining))).collect()
     });
-    let joined = case.world.processes().filter(|process| process.listener.is_some()).count();
+    let listeners = case.world.processes().filter_map(|process| process.listener.as_ref());
+    let joined = listeners.filter(|listener| listener.may_request(key)).count();
     if verdicts.len() < joined {
         return Some(format!(
             "{key}: {} of {joined} nodes have a verdict: {verdicts:?}",

@@ -1,24 +1,32 @@
 //! Every request is answered within its deadline by the node that received it, whatever fails
 //! elsewhere.
 
+use tidegate_limiter::policy::Scope;
+
 use super::Case;
 use crate::history::Record;
 use crate::world::Stall;
 
 /// A response that arrives in one step is recorded in the next.
-const MARGIN_MS: u64 = 3;
+const MARGIN_STEPS: u64 = 3;
 /// Violations reported per run; the log has all requests.
 const REPORTED_MAX: usize = 3;
 
 pub(super) fn check(case: &mut Case<'_, '_>) {
-    let deadline_ms = case.scenario.deadline_ms + MARGIN_MS;
+    let deadline_ms = |record: &Record| {
+        let deadline_ms = match record.key.kind.scope() {
+            Scope::Region => case.scenario.deadline_ms,
+            Scope::Global => case.scenario.global_deadline_ms,
+        };
+        deadline_ms + MARGIN_STEPS * case.scenario.step_ms
+    };
     let end_ms = case.world.time.millis();
     let stalls = &case.world.stalls;
     let late: Vec<String> = case.world.history.with(|records| {
         let numbered = records.iter().enumerate();
         let late = numbered.filter(|(_, record)| {
             let until_ms = record.response.map_or(end_ms, |response| response.at_ms);
-            until_ms - record.at_ms > deadline_ms && !is_excused(record, until_ms, stalls)
+            until_ms - record.at_ms > deadline_ms(record) && !is_excused(record, until_ms, stalls)
         });
         let reports = late.map(|(number, record)| match record.response {
             Some(response) => {

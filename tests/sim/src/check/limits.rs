@@ -5,9 +5,9 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::Case;
 use crate::fault::Fault;
+use crate::guarantee::Losses;
 use crate::history::Record;
 use crate::keys::{self, Key, Kind};
-use crate::scenario::{FORMING_MS, LOAD_MS, SETTLING_MS};
 
 /// A time such that no window of a day ends within a run.
 const ORACLE_START: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -24,13 +24,16 @@ struct Tally {
     by_oracle: u64,
     /// Highest count that an owner returned in the final read; `None` without one.
     counted: Option<u64>,
-    /// Admitted hits that may be lost; `None` without a bound.
-    lost_max: Option<u64>,
+    /// Given back by clients, whether or not an owner was told.
+    given_back: u64,
+    /// By changes of the owner.
+    losses: Losses,
 }
 
 pub(super) fn check(case: &mut Case<'_, '_>) {
     let tallies: Vec<(Key, Tally)> = case.world.history.with(|records| {
-        let strict = keys::checked().filter(|key| key.kind.is_strict());
+        let keys = keys::checked(case.scenario.layout.names.len());
+        let strict = keys.filter(|key| key.kind.is_strict());
         strict.map(|key| (key, tally(case, key, records))).collect()
     });
     for (key, tally) in tallies {
@@ -50,16 +53,12 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
     let (requests, reads) = records.split_at(case.final_read_from);
     let mut tally = Tally {
         by_oracle: oracle_admitted(key, requests),
-        lost_max: case.guarantee.lost_max(
-            key,
-            requests,
-            &case.world.crashes,
-            &case.world.isolations,
-        ),
+        losses: case.guarantee.losses(key, requests, &case.world.ledger.changes),
         ..Tally::default()
     };
     for record in requests.iter().filter(|record| record.key == key) {
-        tally.requested += record.hits.unsigned_abs();
+        tally.requested += u64::try_from(record.hits).unwrap_or(0);
+        tally.given_back += record.hits.min(0).unsigned_abs();
         tally.by_owner += record.admitted_by_owner();
         tally.fallbacks += record.admitted_by_fallback();
     }
@@ -70,41 +69,51 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
 }
 
 fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
-    let Tally { requested, by_owner, fallbacks, by_oracle, counted, lost_max } = *tally;
+    let Tally { requested, by_owner, fallbacks, by_oracle, counted, given_back, losses } = *tally;
     let limit = u64::from(key.kind.limit());
     let mut found = Vec::new();
     // The shares of all nodes sum to the limit; each membership change creates new shares.
     let fallback_max =
-        if key.kind == Kind::Shared { limit * (1 + membership_changes(case)) } else { 0 };
+        if key.kind.has_shares() { limit * (1 + membership_changes(case)) } else { 0 };
     if fallbacks > fallback_max {
         found.push("the fallback admitted more hits than it may");
     }
     let windows = if key.kind == Kind::Brief { windows(case) } else { 1 };
-    if lost_max.is_some_and(|lost| by_owner > limit * windows + lost) {
-        found.push("more hits admitted than the limit and the permitted loss");
+    if by_owner > limit * windows + given_back + losses.hits {
+        found.push("more hits admitted than the limit, the refunds and the losses");
+    }
+    if losses.unexplained > 0 {
+        found.push("hits were lost without a reason");
     }
     if key.kind == Kind::Brief {
         return found;
     }
-    if let (Some(lost), Some(counted)) = (lost_max, counted)
-        && counted < limit.min(by_owner.saturating_sub(lost))
-    {
+    let kept = by_owner.saturating_sub(losses.hits).min(limit).saturating_sub(given_back);
+    if !case.guarantee.may_fill_stores && counted.is_some_and(|counted| counted < kept) {
         found.push("admitted hits are lost");
     }
     if counted.is_some_and(|counted| counted > requested) {
         found.push("hits are counted twice");
     }
     // A hit that no replica confirmed in time is counted and refused.
-    let may_lack_confirmation = key.kind == Kind::Durable;
+    let may_lack_confirmation = key.kind.is_durable();
+    // Which of several hits pass depends on the order, and the second limit on the time.
+    let has_oracle = !matches!(key.kind, Kind::Weighted | Kind::Layered);
     let is_exact = case.guarantee.is_exact && !may_lack_confirmation;
-    if is_exact && (by_owner != by_oracle || fallbacks > 0) {
+    if is_exact && (has_oracle && by_owner != by_oracle || fallbacks > 0) {
         found.push("verdicts differ from those of one exact node");
     }
     found
 }
 
-/// Number of membership changes.
+/// Number of changes that create new shares: of the members, and where there are several regions
+/// also of the homes, among which a global limit is divided, and restarts of any kind.
 fn membership_changes(case: &Case<'_, '_>) -> u64 {
+    if case.scenario.layout.has_global_keys() {
+        let starts: u64 = case.world.nodes.iter().map(|node| u64::from(node.starts)).sum();
+        let first = case.scenario.initial_nodes as u64;
+        return starts.saturating_sub(first) + case.world.home_changes();
+    }
     let changes = |fault: &Fault| {
         matches!(fault, Fault::Start { .. } | Fault::Leave { .. } | Fault::Crash { .. })
     };
@@ -117,7 +126,7 @@ fn windows(case: &Case<'_, '_>) -> u64 {
     let offset =
         case.scenario.clock_offsets_ms.iter().map(|ms| ms.unsigned_abs()).max().unwrap_or(0);
     // The decision clock slews at a tenth of the speed of time.
-    let duration = FORMING_MS + LOAD_MS + SETTLING_MS;
+    let duration = case.world.time.millis();
     (duration + duration / 10 + 2 * offset) / (keys::BRIEF_SECONDS * 1_000) + 2
 }
 
@@ -133,7 +142,7 @@ fn oracle_admitted(key: Key, records: &[Record]) -> u64 {
     for record in records.iter().filter(|record| record.key == key && record.is_authoritative()) {
         let now = ORACLE_START.plus(Span::from_millis(record.at_ms));
         if decide(&mut state, &quota, Hits::new(record.hits), now).allowed {
-            admitted += record.hits.unsigned_abs();
+            admitted += u64::try_from(record.hits).unwrap_or(0);
         }
     }
     admitted

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use crate::dice::Dice;
+use crate::fault::loses_pings;
+use crate::layout::Layout;
 
 /// The state of every link, and the random stream that is drawn from for each datagram.
 #[derive(Debug)]
 pub(crate) struct Links {
     dice: Dice,
+    layout: Layout,
     nodes: usize,
     /// `nodes × nodes`: sender's row, receiver's column.
     by_pair: Vec<Link>,
@@ -26,12 +29,16 @@ pub(crate) struct Link {
     pub(crate) delay_ppm: u32,
     /// Longest delay of a delayed datagram.
     pub(crate) delay_ms: u64,
+    /// Larger datagrams are dropped.
+    pub(crate) bytes_max: Option<usize>,
 }
 
 impl Links {
-    pub(crate) fn new(seed: u64, nodes: usize) -> Self {
+    pub(crate) fn new(seed: u64, layout: Layout) -> Self {
+        let nodes = layout.of_nodes.len();
         Self {
             dice: Dice::new(seed, "weather"),
+            layout,
             nodes,
             by_pair: vec![Link::default(); nodes * nodes],
         }
@@ -54,21 +61,64 @@ impl Links {
         self.by_pair.iter().any(|link| link.is_cut)
     }
 
-    /// Whether no link has a fault.
-    pub(crate) fn is_healthy(&self) -> bool {
-        self.by_pair.iter().all(|link| *link == Link::default())
+    /// Whether no link inside of `region` has a fault.
+    pub(crate) fn is_healthy_within(&self, region: usize) -> bool {
+        let mut links = self.pairs();
+        links.all(|(from, to, link)| {
+            let of_nodes = &self.layout.of_nodes;
+            of_nodes[from] != region || of_nodes[to] != region || *link == Link::default()
+        })
+    }
+
+    /// Whether no link between `region` and another has a fault.
+    pub(crate) fn is_far_healthy(&self, region: usize) -> bool {
+        let mut links = self.pairs();
+        links.all(|(from, to, link)| {
+            let (from, to) = (self.layout.of_nodes[from], self.layout.of_nodes[to]);
+            from == to || from != region && to != region || *link == Link::default()
+        })
+    }
+
+    /// Whether no node of `region` reaches, or is reached by, one of another region.
+    pub(crate) fn is_cut_off(&self, region: usize) -> bool {
+        let mut links = self.pairs();
+        self.layout.names.len() > 1
+            && links.all(|(from, to, link)| {
+                let (from, to) = (self.layout.of_nodes[from], self.layout.of_nodes[to]);
+                from == to || from != region && to != region || link.is_cut
+            })
+    }
+
+    /// Whether a link of `node` inside of its region has a fault that may cost it its lease, or its
+    /// replica.
+    pub(crate) fn isolates(&self, node: usize) -> bool {
+        let may_isolate = |link: &Link| {
+            link.is_cut || link.bytes_max.is_some() || loses_pings(link.loss_ppm, link.delay_ms)
+        };
+        self.pairs().any(|(from, to, link)| {
+            (from == node || to == node) && self.layout.are_together(from, to) && may_isolate(link)
+        })
+    }
+
+    /// Every link, with sender and receiver.
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize, &Link)> {
+        let links = self.by_pair.iter().enumerate();
+        links.map(|(index, link)| (index / self.nodes, index % self.nodes, link))
     }
 
     /// Delays of the copies of a datagram beyond the network's own latency; empty when it is lost.
-    pub(crate) fn deliveries(&mut self, from: usize, to: usize) -> Vec<Duration> {
+    pub(crate) fn deliveries(&mut self, from: usize, to: usize, bytes: usize) -> Vec<Duration> {
         let link = self.by_pair[from * self.nodes + to];
-        if link.is_cut || self.dice.chance(link.loss_ppm) {
+        let is_too_large = link.bytes_max.is_some_and(|most| bytes > most);
+        if link.is_cut || is_too_large || self.dice.chance(link.loss_ppm) {
             return Vec::new();
         }
         let copies = 1 + usize::from(self.dice.chance(link.duplicate_ppm));
+        let far_ms = self.layout.latency_ms(from, to);
         let mut delay = || {
             let is_late = self.dice.chance(link.delay_ppm);
-            Duration::from_millis(if is_late { self.dice.between(1, link.delay_ms) } else { 0 })
+            let late_ms = if is_late { self.dice.between(1, link.delay_ms) } else { 0 };
+            Duration::from_millis(far_ms + late_ms)
         };
         (0..copies).map(|_| delay()).collect()
     }

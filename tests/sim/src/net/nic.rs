@@ -21,6 +21,9 @@ pub(crate) type Datagram = (SocketAddr, Vec<u8>);
 #[derive(Clone, Debug)]
 pub(crate) struct Nic {
     pub(crate) addr: SocketAddr,
+    /// Whether QUIC looks for the largest datagram that arrives. Otherwise it sends at most 1,200
+    /// bytes.
+    pub(super) discovers_mtu: bool,
     outbound: mpsc::Sender<Datagram>,
     /// Queue of the running process; replaced when another process binds.
     inbound: Arc<Mutex<Option<mpsc::Sender<Datagram>>>>,
@@ -38,9 +41,9 @@ pub(crate) struct NicHost {
 
 impl Nic {
     /// Returns an interface and the queue of datagrams that it sends.
-    pub(crate) fn new(addr: SocketAddr) -> (Self, mpsc::Receiver<Datagram>) {
+    pub(crate) fn new(addr: SocketAddr, discovers_mtu: bool) -> (Self, mpsc::Receiver<Datagram>) {
         let (outbound, sent) = mpsc::channel(QUEUE_MAX);
-        (Self { addr, outbound, inbound: Arc::default() }, sent)
+        (Self { addr, discovers_mtu, outbound, inbound: Arc::default() }, sent)
     }
 
     /// Sends a datagram, or drops it when the queue is full.
@@ -86,7 +89,7 @@ impl NicHost {
         let Some(receiver) = self.addrs.iter().position(|addr| *addr == to) else { return };
         let deliveries = {
             let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-            links.deliveries(self.index, receiver)
+            links.deliveries(self.index, receiver, bytes.len())
         };
         for delay in deliveries {
             if delay.is_zero() {

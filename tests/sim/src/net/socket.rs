@@ -92,9 +92,8 @@ impl AsyncUdpSocket for Socket {
         Ok(self.nic.addr)
     }
 
-    /// Disables path MTU discovery: the simulated network carries every size.
     fn may_fragment(&self) -> bool {
-        true
+        !self.nic.discovers_mtu
     }
 }
 

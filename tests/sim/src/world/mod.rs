@@ -1,14 +1,20 @@
 //! The simulated cluster: a network and its nodes, advanced in steps of one millisecond.
 
+mod ledger;
 mod monitor;
+mod overlap;
+mod standing;
+mod state;
+mod trouble;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::config::Config;
-use tidegate_limiter::descriptor::Entry;
+use tidegate::config::{self, Config};
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::KeyHasher;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::NodeId;
@@ -19,15 +25,23 @@ use crate::client::{CLIENTS, Listener, Traffic};
 use crate::clock::{NodeClock, Time};
 use crate::coverage::Situation;
 use crate::dice::{Dice, SimEntropy};
+use crate::disk::SimDisk;
 use crate::fault::Fault;
 use crate::history::History;
 use crate::identity::{SECRET, identities};
-use crate::keys::{self, DOMAIN, Key, Kind};
+use crate::keys::{self, Key, Kind};
+use crate::layout::{Failover, Layout};
 use crate::log::Log;
 use crate::net::{Link, Links, Nic, NicHost, PORT, serve};
-use crate::node::{Node, Process, STEP, Stepped};
+use crate::node::{Node, Process, Stepped};
 use crate::report::Report;
-use crate::scenario::Scenario;
+use crate::scenario::{Family, Scenario};
+
+use ledger::Ledger;
+pub(crate) use ledger::{Cause, Change};
+use overlap::Overlaps;
+use standing::Standing;
+use trouble::Troubles;
 
 /// The state of one run.
 pub(crate) struct World<'a> {
@@ -38,19 +52,23 @@ pub(crate) struct World<'a> {
     pub(crate) report: Report,
     /// Pauses and ends of processes: their requests may miss the deadline.
     pub(crate) stalls: Vec<Stall>,
-    /// Periods in which an owner may have decided without its replicas.
-    pub(crate) isolations: Vec<Isolation>,
+    pub(crate) ledger: Ledger,
+    /// The tokens of the strict keys.
+    tokens: Vec<(Key, u64)>,
     /// Machines that were stopped, and when they went on.
     pub(crate) stops: Vec<(usize, u64)>,
     /// Crashes, with the keys of the crashed owners.
     pub(crate) crashes: Vec<Crash>,
+    layout: Layout,
+    step_ms: u64,
     log: Log,
     sim: Sim<'a>,
     links: Arc<Mutex<Links>>,
     /// The rules before and after a reload.
     books: [Arc<Book>; 2],
     is_reloaded: bool,
-    config: Config,
+    /// By region.
+    configs: Vec<Config>,
     seed: u64,
     hasher: KeyHasher,
     /// Nodes that crashed and have not rejoined.
@@ -59,8 +77,11 @@ pub(crate) struct World<'a> {
     pending_crashes: Vec<(usize, u64)>,
     /// The node with a burst in the next step, and its count of unsent calls before it.
     bursting: Option<(usize, u64)>,
-    /// Time of the last start or end of a fault that may move keys.
-    last_disruption_ms: u64,
+    /// Time of the last start or end of a fault that may move keys inside of a region, by region.
+    last_disruption_ms: Vec<u64>,
+    overlaps: Overlaps,
+    troubles: Troubles,
+    standing: Standing,
 }
 
 /// A period in which a node did not answer.
@@ -70,15 +91,11 @@ pub(crate) struct Stall {
     pub(crate) to_ms: u64,
 }
 
-/// A period in which hits decided by an owner may not have reached its replicas.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Isolation {
-    pub(crate) from_ms: u64,
-    pub(crate) to_ms: u64,
-}
-
 /// The end of a process without shutdown.
 pub(crate) struct Crash {
+    pub(crate) node: usize,
+    /// Which process of the node ended.
+    pub(crate) start: u32,
     pub(crate) at_ms: u64,
     pub(crate) owned: Vec<Key>,
     /// Whether no other fault was active then or shortly before.
@@ -87,13 +104,15 @@ pub(crate) struct Crash {
 
 /// Upper bound on the simulated time of a run.
 const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
+/// Nodes that found the global map: those of as many regions.
+const FOUNDERS: usize = 3;
 
 impl World<'_> {
     pub(crate) fn new(scenario: &Scenario, log: Log) -> Result<Self, Box<dyn std::error::Error>> {
         let seed = scenario.seed;
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)
-            .tick_duration(STEP)
+            .tick_duration(Duration::from_millis(scenario.step_ms))
             .simulation_duration(SIMULATION_MAX)
             .min_message_latency(Duration::ZERO)
             .max_message_latency(Duration::from_millis(scenario.latency_max_ms))
@@ -102,11 +121,15 @@ impl World<'_> {
         let ids: Vec<String> = (1..=scenario.nodes).map(|number| format!("n{number}")).collect();
         let addrs: Vec<SocketAddr> =
             ids.iter().map(|id| SocketAddr::new(sim.lookup(id.as_str()), PORT)).collect();
-        let links = Arc::new(Mutex::new(Links::new(seed, scenario.nodes)));
+        let layout = scenario.layout.clone();
+        let links = Arc::new(Mutex::new(Links::new(seed, layout.clone())));
         let time = log.time().clone();
+        let is_long = scenario.family != Family::Requests;
         let mut nodes = Vec::new();
-        for (index, identity) in identities(&ids)?.into_iter().enumerate() {
-            let (nic, sent) = Nic::new(addrs[index]);
+        let places: Vec<(String, &str)> =
+            ids.iter().enumerate().map(|(node, id)| (id.clone(), layout.name(node))).collect();
+        for (index, identity) in identities(&places)?.into_iter().enumerate() {
+            let (nic, sent) = Nic::new(addrs[index], is_long);
             let host = Arc::new(NicHost {
                 index,
                 nic: nic.clone(),
@@ -120,14 +143,38 @@ impl World<'_> {
                 scenario.clock_offsets_ms[index],
                 scenario.clock_drifts_ppm[index],
             );
-            nodes.push(Node::new(ids[index].clone(), nic, Arc::new(clock), identity));
+            let dice = Dice::new(seed, &format!("disk of {}", ids[index]));
+            let disk = SimDisk::new(dice, is_long);
+            nodes.push(Node::new(ids[index].clone(), nic, Arc::new(clock), identity, disk));
         }
         let mut config = Config::default();
-        config.cluster.seeds = addrs.iter().take(2).map(ToString::to_string).collect();
-        let founders = ids.iter().take(scenario.initial_nodes);
-        config.cluster.founders = founders.map(|id| NodeId::new(id)).collect::<Result<_, _>>()?;
+        // All nodes of the start may be replaced.
+        let seeds = if is_long { addrs.len() } else { 2 };
+        config.cluster.seeds = addrs.iter().take(seeds).map(ToString::to_string).collect();
         config.cluster.deadline = Span::from_millis(scenario.deadline_ms);
-        config.limits.keys_max = scenario.keys_max;
+        config.cluster.global_deadline = Span::from_millis(scenario.global_deadline_ms);
+        match scenario.family {
+            Family::Requests => {}
+            Family::Membership { forget_after_s } => {
+                config.cluster.forget_after = Span::from_secs(forget_after_s);
+            }
+            Family::Regions { lease_ms, down_after_ms } => {
+                config.global = global_section(&layout, &ids, lease_ms, down_after_ms)?;
+            }
+        }
+        let homes = layout.names[..layout.homes].iter();
+        config.cluster.regions = homes.map(|&region| region.to_owned()).collect();
+        let configs = (0..layout.names.len()).map(|region| {
+            let mut config = config.clone();
+            layout.names[region].clone_into(&mut config.node.region);
+            let founders = layout.nodes(region).filter(|node| *node < scenario.initial_nodes);
+            let founders = founders.map(|node| NodeId::new(&ids[node]));
+            config.cluster.founders = founders.collect::<Result<_, _>>()?;
+            config.limits.keys_max = scenario.keys_max;
+            Ok(config)
+        });
+        let configs = configs.collect::<Result<Vec<Config>, Box<dyn std::error::Error>>>()?;
+        let regions = layout.names.len();
         Ok(Self {
             history: History::new(time.clone(), log.clone()),
             time,
@@ -135,32 +182,38 @@ impl World<'_> {
             traffic: Arc::default(),
             report: Report::default(),
             stalls: Vec::new(),
-            isolations: Vec::new(),
+            ledger: Ledger::default(),
+            tokens: Self::strict_tokens(&KeyHasher::new(SECRET), regions),
             stops: Vec::new(),
             crashes: Vec::new(),
+            layout,
+            step_ms: scenario.step_ms,
             log,
             sim,
             links,
-            books: keys::books(),
+            books: keys::books(regions),
             is_reloaded: false,
-            config,
+            configs,
             seed,
             hasher: KeyHasher::new(SECRET),
             crashed: Vec::new(),
             pending_crashes: Vec::new(),
             bursting: None,
-            last_disruption_ms: 0,
+            last_disruption_ms: vec![0; regions],
+            overlaps: Overlaps::default(),
+            troubles: Troubles::new(regions),
+            standing: Standing::default(),
         })
     }
 
-    /// Advances one millisecond: the network, then every node in turn, then clients and checks.
+    /// Advances one step: the network, then every node in turn, then clients and checks.
     pub(crate) fn step(&mut self) -> Result<(), String> {
         self.sim.step().map_err(|error| format!("the simulated network failed: {error}"))?;
-        self.time.advance();
+        self.time.advance(self.step_ms);
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
             self.log.set_source(Some(&node.id));
-            let stepped = node.step();
+            let stepped = node.step(self.step_ms);
             self.log.set_source(None);
             match stepped {
                 Stepped::Running => self.start_clients_if_joined(index),
@@ -176,6 +229,7 @@ impl World<'_> {
         }
         self.record_full_queue();
         self.check_single_owner();
+        self.follow_regions();
         self.run_pending_crashes();
         Ok(())
     }
@@ -188,9 +242,15 @@ impl World<'_> {
         self.log.set_source(Some(&node.id));
         let dice = Dice::new(self.seed, &format!("entropy of {} {}", node.id, node.starts));
         let book = keys::cell(&self.books[usize::from(self.is_reloaded)]);
-        let started = node.start(self.config.clone(), book, SimEntropy::new(dice));
+        let config = self.configs[self.layout.of_nodes[index]].clone();
+        let started = node.start(config, book, SimEntropy::new(dice));
         self.log.set_source(None);
         started
+    }
+
+    /// Whether the time is one of those that are `interval_ms` apart, about.
+    fn is_time(&self, interval_ms: u64) -> bool {
+        self.time.millis() % interval_ms < self.step_ms
     }
 
     /// Whether `count` nodes have joined.
@@ -206,8 +266,6 @@ impl World<'_> {
     /// Injects `fault`.
     pub(crate) fn inject(&mut self, fault: &Fault) -> Result<(), String> {
         self.log.event(format_args!("FAULT {fault:?}"));
-        // Before the injection, so that the fault itself does not count as another fault.
-        self.record_isolation(fault);
         match *fault {
             Fault::PacketFaults { loss_ppm, duplicate_ppm, delay_ppm, delay_ms } => {
                 self.change_links(
@@ -239,14 +297,90 @@ impl World<'_> {
                 self.change_links(|a, b| (a, b) == (from, to), |link| link.is_cut = true);
                 self.report.reached.insert(Situation::OneWayPartition);
             }
-            Fault::Heal => self.change_links(|_, _| true, |link| link.is_cut = false),
+            Fault::PartialPartition { node, ref from } => {
+                self.change_links(
+                    |a, b| a == node && from.contains(&b) || b == node && from.contains(&a),
+                    |link| link.is_cut = true,
+                );
+                self.report.reached.insert(Situation::PartialPartition);
+            }
+            Fault::BlackHole { one, other, over_bytes } => {
+                self.change_links(
+                    |a, b| (a, b) == (one, other) || (a, b) == (other, one),
+                    |link| link.bytes_max = over_bytes,
+                );
+                self.report.reached.insert(Situation::BlackHole);
+            }
+            Fault::OneWayCut { ref from, ref to } => {
+                self.change_links(
+                    |a, b| from.contains(&a) && to.contains(&b),
+                    |link| link.is_cut = true,
+                );
+                self.report.reached.insert(Situation::OneWayPartition);
+            }
+            Fault::FarFaults { loss_ppm, delay_ppm, delay_ms } => {
+                let layout = self.layout.clone();
+                self.change_links(
+                    |from, to| !layout.are_together(from, to),
+                    |link| {
+                        *link = Link { loss_ppm, delay_ppm, delay_ms, ..*link };
+                    },
+                );
+                self.report.reached.insert(Situation::PacketFaults);
+            }
+            Fault::Heal => {
+                self.change_links(|_, _| true, |link| link.is_cut = false);
+                self.standing.order = None;
+            }
+            Fault::Blackout { region } => {
+                let nodes: Vec<usize> = self.layout.nodes(region).collect();
+                for node in nodes {
+                    self.crash(node);
+                }
+                self.report.reached.insert(Situation::RegionLost);
+            }
+            Fault::CrashStanding { region } => {
+                let layout = self.layout.clone();
+                let of_region = layout.nodes(region);
+                let stands = of_region.filter(|node| self.stands(*node)).collect::<Vec<_>>();
+                for node in stands {
+                    self.crash(node);
+                }
+            }
+            Fault::CrashGlobalVoter { rank } => {
+                let voters = self.running_global_voters();
+                if let Some(node) = voters.get(rank % voters.len().max(1)) {
+                    self.crash(*node);
+                }
+            }
+            Fault::RegionLost { region } => {
+                self.standing.order = (self.layout.failover == Some(Failover::Manual)
+                    && region < self.layout.homes)
+                    .then_some(region);
+            }
             Fault::Crash { node } => {
                 self.schedule_crash(node);
                 return Ok(());
             }
+            Fault::PowerLoss => {
+                (0..self.nodes.len()).for_each(|node| self.crash(node));
+                self.report.reached.insert(Situation::PowerLoss);
+            }
+            Fault::Wipe { node } => {
+                self.nodes[node].wipe();
+                self.report.reached.insert(Situation::WipedDisk);
+            }
+            Fault::Recover { node } => {
+                self.nodes[node].recover()?;
+                self.report.reached.insert(Situation::Recovered);
+            }
             Fault::Start { node } => {
                 self.record_handoff();
                 self.start(node)?;
+                let region = self.layout.of_nodes[node];
+                if self.nodes[node].starts == 1 && self.is_cut_off(region) {
+                    self.report.reached.insert(Situation::StartInCutOff);
+                }
             }
             Fault::Pause { node, for_ms } => self.pause(node, for_ms, false),
             Fault::Stop { node, for_ms } => {
@@ -281,37 +415,71 @@ impl World<'_> {
                     self.bursting = Some((node, process.unsent()));
                 }
             }
+            Fault::Await(_) => {}
         }
-        if fault.moves_keys() || self.has_link_faults() {
-            self.last_disruption_ms = self.time.millis();
+        for region in 0..self.layout.names.len() {
+            let moves_keys = fault.moves_keys() && self.touches(fault, region);
+            if moves_keys || self.has_link_faults(region) {
+                self.last_disruption_ms[region] = self.time.millis();
+            }
         }
         Ok(())
+    }
+
+    /// Whether `fault` is one of nodes of `region`, or of links between them.
+    fn touches(&self, fault: &Fault, region: usize) -> bool {
+        match *fault {
+            Fault::Crash { node }
+            | Fault::Wipe { node }
+            | Fault::Recover { node }
+            | Fault::Start { node }
+            | Fault::Leave { node } => self.layout.of_nodes[node] == region,
+            // Where there are several regions it is one between them, and crashes are recorded
+            // by themselves.
+            _ => self.layout.names.len() == 1,
+        }
     }
 
     /// On every joined process, a client requests `hits` of every key of the matching kinds, one
     /// after the other. Returns the number of the first request.
     pub(crate) fn request_from_all(&mut self, matches: fn(Kind) -> bool, hits: i64) -> usize {
         let first = self.history.with(<[_]>::len);
+        let regions = self.layout.names.len();
         for process in self.processes() {
             let Some(listener) = process.listener.clone() else { continue };
-            process.spawn(async move {
-                for key in keys::checked().filter(|key| matches(key.kind)) {
-                    listener.check(key, hits).await;
-                }
-            });
+            let keys = keys::checked(regions).filter(|key| matches(key.kind));
+            let keys: Vec<Key> = keys.filter(|key| listener.may_request(*key)).collect();
+            if regions == 1 {
+                process.spawn(async move {
+                    for key in keys {
+                        listener.check(key, hits).await;
+                    }
+                });
+                continue;
+            }
+            // An answer from another region takes long.
+            for key in keys {
+                let listener = listener.clone();
+                process.spawn(async move { listener.check(key, hits).await });
+            }
         }
         first
     }
 
-    /// Whether `node` would decide `key` now.
-    pub(crate) fn decides(&self, node: &Node, key: Key) -> bool {
-        node.process.as_ref().is_some_and(|process| process.decides(self.token(key)))
+    /// Whether node `index` would decide `key` now.
+    pub(crate) fn decides(&self, index: usize, key: Key) -> bool {
+        let process = self.nodes[index].process.as_ref();
+        self.may_decide(index, key)
+            && process.is_some_and(|process| process.decides(key.kind.scope(), self.token(key)))
+    }
+
+    /// Whether `key` is one of the region of node `index`, or of all regions.
+    fn may_decide(&self, index: usize, key: Key) -> bool {
+        key.kind.scope() == Scope::Global || key.region == self.layout.of_nodes[index]
     }
 
     fn token(&self, key: Key) -> u64 {
-        let value = key.number.to_string();
-        let entries = [Entry { key: key.kind.name(), value: &value }];
-        self.hasher.descriptor(DOMAIN, &entries).token()
+        key.hash(&self.hasher).token()
     }
 
     fn change_links(&self, matches: impl Fn(usize, usize) -> bool, change: impl Fn(&mut Link)) {
@@ -330,19 +498,48 @@ impl World<'_> {
         let dice: Vec<Dice> = (0..CLIENTS)
             .map(|client| Dice::new(seed, &format!("client {client} of {id} {start}")))
             .collect();
+        // Dice of their own, so that a seed keeps its other requests.
+        let heavy: Vec<Dice> = (0..CLIENTS)
+            .map(|client| Dice::new(seed, &format!("hits of client {client} of {id} {start}")))
+            .collect();
         let (history, traffic) = (self.history.clone(), self.traffic.clone());
         let Some(process) = &mut self.nodes[index].process else { return };
         let core = process.core.clone();
         let closed = tokio_util::sync::CancellationToken::new();
-        let listener = Listener { core, node: index, history, traffic, closed };
-        process.start_clients(listener, dice.into_iter());
+        let (region, regions) = (self.layout.of_nodes[index], self.layout.names.len());
+        let listener = Listener { core, node: index, region, regions, history, traffic, closed };
+        process.start_clients(listener, dice.into_iter().zip(heavy));
         if let Some(at) = self.crashed.iter().position(|crashed| *crashed == index) {
             self.crashed.swap_remove(at);
             self.report.reached.insert(Situation::RejoinedWithoutState);
+            if self.is_any_cut() {
+                self.report.reached.insert(Situation::RestartInPartition);
+            }
         } else if self.traffic.on.load(Ordering::Relaxed) && start == 1 {
             self.report.reached.insert(Situation::Joined);
         }
     }
+}
+
+/// `[global]`: the first node of each region founds, the witness only where it is the third.
+fn global_section(
+    layout: &Layout,
+    ids: &[String],
+    lease_ms: u64,
+    down_after_ms: u64,
+) -> Result<config::Global, Box<dyn std::error::Error>> {
+    let founding = (0..FOUNDERS).filter_map(|region| layout.nodes(region).next());
+    let founders = founding.map(|node| NodeId::new(&ids[node])).collect::<Result<_, _>>()?;
+    let failover = match layout.failover {
+        Some(Failover::Manual) => config::Failover::Manual,
+        Some(Failover::Auto) | None => config::Failover::Auto,
+    };
+    Ok(config::Global {
+        founders: if layout.failover.is_some() { founders } else { BTreeSet::new() },
+        failover,
+        lease: Span::from_millis(lease_ms),
+        down_after: Span::from_millis(down_after_ms),
+    })
 }
 
 /// Whether counts of this kind last for the whole run.

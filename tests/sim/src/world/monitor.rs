@@ -3,13 +3,11 @@
 use std::sync::PoisonError;
 
 use tidegate_cluster::mesh::IN_FLIGHT_MAX;
-use tidegate_ownership::ranges::Ranges;
 
-use super::{Crash, Isolation, Stall, World};
+use super::{Crash, Stall, World};
 use crate::coverage::Situation;
-use crate::fault::Fault;
 use crate::keys::{self, Key};
-use crate::scenario::LOAD_MS;
+use crate::node::Deciding;
 
 /// A longer pause outlasts a lease.
 const LONG_PAUSE_MS: u64 = 600;
@@ -17,15 +15,13 @@ const OWNER_CHECK_INTERVAL_MS: u64 = 5;
 /// Longest time from a crash fault to the crash.
 const CRASH_DELAY_MAX_MS: u64 = 100;
 /// After this time without a fault the replicas are complete.
-const QUIET_MS: u64 = 2_000;
+const QUIET_MS: u64 = 5_000;
 /// Records searched for a pending request: more than are ever in flight.
 const RECENT: usize = 500;
 /// `cluster.lease`, and time for a ping in flight.
 const LEASE_MS: u64 = 700;
 /// A ping interval and a round trip: a node whose machine was stopped may not know it before.
 const UNAWARE_MS: u64 = 120;
-/// `cluster.replicas`
-const REPLICAS: usize = 1;
 
 impl World<'_> {
     /// Schedules a crash for the next moment in which another node waits for a verdict.
@@ -37,10 +33,7 @@ impl World<'_> {
     pub(super) fn run_pending_crashes(&mut self) {
         let now = self.time.millis();
         for (index, deadline_ms) in std::mem::take(&mut self.pending_crashes) {
-            let node = &self.nodes[index];
-            let owned: Vec<Key> = keys::checked()
-                .filter(|key| key.kind.is_strict() && self.decides(node, *key))
-                .collect();
+            let owned = self.owned_keys(index);
             let has_waiter = self.has_waiter(index, &owned);
             if !has_waiter && now < deadline_ms {
                 self.pending_crashes.push((index, deadline_ms));
@@ -49,17 +42,45 @@ impl World<'_> {
             if has_waiter {
                 self.report.reached.insert(Situation::OwnerCrashedMidRequest);
             }
-            let is_only_fault = !self.is_disrupted();
-            self.log.event(format_args!("n{} crashes, only_fault={is_only_fault}", index + 1));
-            // This node may have held the replicas of a node that crashed shortly before.
-            let recent = |crash: &&mut Crash| now - crash.at_ms < QUIET_MS;
-            self.crashes.iter_mut().filter(recent).for_each(|crash| crash.is_only_fault = false);
-            self.crashes.push(Crash { at_ms: now, owned, is_only_fault });
-            self.crashed.push(index);
-            self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
-            self.last_disruption_ms = now;
-            self.nodes[index].crash();
+            self.crash(index);
         }
+    }
+
+    /// Ends the process of node `index` without shutdown, if it runs.
+    pub(super) fn crash(&mut self, index: usize) {
+        if self.nodes[index].process.is_none() {
+            return;
+        }
+        let now = self.time.millis();
+        let owned = self.owned_keys(index);
+        let region = self.layout.of_nodes[index];
+        // A node without others in its region has no replica.
+        let mut others = self.layout.nodes(region).filter(|node| *node != index);
+        let has_replica = others.any(|node| self.nodes[node].process.is_some());
+        let is_only_fault = has_replica && !self.is_disrupted(region);
+        self.log.event(format_args!("n{} crashes, only_fault={is_only_fault}", index + 1));
+        // This node may have held the replicas of a node that crashed shortly before.
+        let of_nodes = &self.layout.of_nodes;
+        let recent =
+            |crash: &&mut Crash| of_nodes[crash.node] == region && now - crash.at_ms < QUIET_MS;
+        self.crashes.iter_mut().filter(recent).for_each(|crash| crash.is_only_fault = false);
+        self.crashes.push(Crash {
+            node: index,
+            start: self.nodes[index].starts,
+            at_ms: now,
+            owned,
+            is_only_fault,
+        });
+        self.crashed.push(index);
+        self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
+        self.last_disruption_ms[region] = now;
+        self.nodes[index].crash();
+    }
+
+    /// The strict keys that node `index` decides.
+    fn owned_keys(&self, index: usize) -> Vec<Key> {
+        let keys = keys::checked(self.layout.names.len());
+        keys.filter(|key| key.kind.is_strict() && self.decides(index, *key)).collect()
     }
 
     /// Whether another node waits for a verdict on one of `owned`, keys of node `index`.
@@ -94,42 +115,21 @@ impl World<'_> {
         }
     }
 
-    /// Records how long an owner may decide without reaching its replicas.
-    pub(super) fn record_isolation(&mut self, fault: &Fault) {
-        let now = self.time.millis();
-        let lasts_ms = match fault {
-            // It may decide until its lease ends.
-            Fault::Partition { .. } | Fault::OneWayPartition { .. } => LEASE_MS,
-            // It decides nothing meanwhile, but its last datagrams may not have arrived.
-            Fault::Pause { .. } => 0,
-            // It decides until it has read a peer's clock.
-            Fault::Stop { for_ms, .. } => for_ms + LEASE_MS,
-            // Leases are lost and regained until this fault ends, which is an incident of its own.
-            Fault::PacketFaults { .. } | Fault::Slow { .. } if fault.moves_keys() => LOAD_MS,
-            _ => return,
-        };
-        // An owner and its replica may be on one side, and the quorum on the other.
-        let may_cut_off_both = match fault {
-            Fault::Partition { side } => side.len().min(self.nodes.len() - side.len()) > REPLICAS,
-            _ => false,
-        };
-        let from_ms = if may_cut_off_both || self.is_disrupted() { 0 } else { now };
-        self.isolations.push(Isolation { from_ms, to_ms: now + lasts_ms });
-    }
-
-    /// Whether another fault is or recently was active, so that replicas may be incomplete.
-    pub(super) fn is_disrupted(&self) -> bool {
-        let is_recent = self.time.millis() - self.last_disruption_ms <= QUIET_MS;
-        self.has_link_faults() || self.last_disruption_ms > 0 && is_recent
+    /// Whether another fault in `region` is or recently was active, so that replicas may be
+    /// incomplete.
+    pub(super) fn is_disrupted(&self, region: usize) -> bool {
+        let last_ms = self.last_disruption_ms[region];
+        let is_recent = self.time.millis() - last_ms <= QUIET_MS;
+        self.has_link_faults(region) || last_ms > 0 && is_recent
     }
 
     pub(super) fn is_any_cut(&self) -> bool {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).is_any_cut()
     }
 
-    /// Whether any link has a fault.
-    pub(super) fn has_link_faults(&self) -> bool {
-        !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_healthy()
+    /// Whether any link inside of `region` has a fault.
+    pub(super) fn has_link_faults(&self, region: usize) -> bool {
+        !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_healthy_within(region)
     }
 
     pub(super) fn record_handoff(&mut self) {
@@ -141,28 +141,43 @@ impl World<'_> {
     /// Checks that no two running nodes decide the same token, and adds up the time in which they
     /// do.
     pub(super) fn check_single_owner(&mut self) {
-        if !self.time.millis().is_multiple_of(OWNER_CHECK_INTERVAL_MS) {
+        if !self.is_time(OWNER_CHECK_INTERVAL_MS) {
             return;
         }
+        self.record_isolation();
+        self.record_troubles();
         // A paused process decides nothing, whatever its own clock shows.
-        let running = self.nodes.iter().filter(|node| !node.is_paused());
-        let deciding: Vec<(&str, Ranges)> = running
-            .filter_map(|node| Some((node.id.as_str(), node.process.as_ref()?.deciding()?)))
+        let running = self.nodes.iter().enumerate().filter(|(_, node)| !node.is_paused());
+        let deciding: Vec<(usize, Deciding)> = running
+            .filter_map(|(index, node)| Some((index, node.process.as_ref()?.deciding()?)))
             .collect();
-        let pairs = deciding.iter().enumerate();
-        let pairs =
-            pairs.flat_map(|(rank, one)| deciding[..rank].iter().map(move |other| (other, one)));
-        let overlap = pairs.filter(|((_, ours), (_, theirs))| !ours.shared_with(theirs).is_empty());
+        let overlap = self.overlaps(&deciding);
+        self.follow_owners(&deciding);
         let now = self.time.millis();
-        let unaware_ms = if self.has_link_faults() { LEASE_MS } else { UNAWARE_MS };
-        let unaware = self.stops.iter().filter(|(_, end)| (*end..=end + unaware_ms).contains(&now));
-        let unaware: Vec<&str> = unaware.map(|(node, _)| self.nodes[*node].id.as_str()).collect();
-        for ((one, _), (other, _)) in overlap {
-            self.log.event(format_args!("{one} and {other} own the same tokens"));
-            if unaware.contains(one) || unaware.contains(other) {
+        let unaware = self.stops.iter().filter(|(node, end)| {
+            let has_faults = self.has_link_faults(self.layout.of_nodes[*node]);
+            let unaware_ms = if has_faults { LEASE_MS } else { UNAWARE_MS };
+            (*end..=end + unaware_ms).contains(&now)
+        });
+        let unaware: Vec<usize> = unaware.map(|(node, _)| *node).collect();
+        for (one, other) in overlap {
+            let (one_id, other_id) = (&self.nodes[one].id, &self.nodes[other].id);
+            self.log.event(format_args!("{one_id} and {other_id} own the same tokens"));
+            if unaware.contains(&one) || unaware.contains(&other) {
                 self.report.unaware_owners_ms += OWNER_CHECK_INTERVAL_MS;
             } else {
                 self.report.two_owners_ms += OWNER_CHECK_INTERVAL_MS;
+            }
+        }
+    }
+
+    /// Records which nodes are not reached by some others, or do not run, at present.
+    fn record_isolation(&mut self) {
+        let now = self.time.millis();
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            if node.is_paused() || links.isolates(index) {
+                node.isolated_ms = Some(now);
             }
         }
     }

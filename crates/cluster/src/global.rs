@@ -1,0 +1,332 @@
+//! The lease of this node's region, and who stands for the region in the global map.
+//!
+//! One task on every node, where `global.founders` is set: it pings the global voters, which grant
+//! the region a lease ([`region_right`](tidegate_ownership::region_right)); it answers as one of
+//! them; and it copies keys whose home has moved to another region there.
+//!
+//! The node that stands for a region is the longest-standing voter of the region that is up: every
+//! node of the region reads it from the region's own map. It becomes a member of the global map,
+//! and remains one until it leaves or is silent.
+//!
+//! **Traffic.** Each node pings the global voters, at most seven, five times in a lease: with the
+//! default of 5 s at most seven pings a second, however many nodes and regions there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::units::{Monotonic, Span};
+use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
+use tidegate_ownership::cluster_map::MapState;
+use tidegate_ownership::homes::Homes;
+use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::region_right::RegionGrants;
+use tidegate_ownership::route::Topology;
+use tidegate_ownership::{ClusterMap, Epoch, MemberId};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::membership::Membership;
+use crate::mesh::wire::{Call, GlobalPing, GlobalPong, Reply};
+use crate::mesh::{Mesh, Peer, StreamClass};
+use crate::ownership::{Driver, Ownership};
+use crate::replication::Replicator;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub founders: BTreeSet<NodeId>,
+    /// How long a grant of a global voter is valid.
+    pub lease: Span,
+    /// How long a member may be silent before this node, as a voter, says so.
+    pub down_after: Span,
+    /// Whether the keys of a lost region move without an operator; for display.
+    pub fails_over: bool,
+}
+
+/// Keeps the lease of this node's region.
+#[derive(Debug)]
+pub struct Global {
+    options: Options,
+    pub membership: Arc<Membership>,
+    driver: Arc<Driver>,
+    ownership: Ownership,
+    mesh: Arc<Mesh>,
+    replicator: Arc<Replicator>,
+    state: Mutex<State>,
+    /// Counts copied to regions to which their keys have moved.
+    pub copied: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    grants: RegionGrants,
+    map: Arc<ClusterMap>,
+    /// When each member was heard last, or seen to be one.
+    heard: BTreeMap<MemberId, Monotonic>,
+    ticked: Monotonic,
+    /// Counts the rounds, so that each asks another peer for a map.
+    round: usize,
+}
+
+/// How often the reports are computed.
+const TICK: Duration = Duration::from_millis(100);
+/// Pings in a lease, all but one of which may be lost.
+const PINGS_PER_LEASE: u32 = 5;
+/// Attempts to copy keys to their new home before they are left to what it has.
+const COPY_ATTEMPTS: u32 = 5;
+const COPY_PAUSE: Duration = Duration::from_secs(1);
+
+impl Global {
+    /// A node that follows no global map yet. Nothing is sent until [`Global::run`].
+    pub fn new(
+        options: Options,
+        membership: Arc<Membership>,
+        driver: Arc<Driver>,
+        ownership: Ownership,
+        mesh: Arc<Mesh>,
+        replicator: Arc<Replicator>,
+    ) -> Arc<Self> {
+        let now = ownership.monotonic();
+        let state = State {
+            grants: RegionGrants::new(now, options.lease),
+            map: Arc::default(),
+            heard: BTreeMap::new(),
+            ticked: now,
+            round: 0,
+        };
+        let (state, copied) = (Mutex::new(state), AtomicU64::new(0));
+        Arc::new(Self { options, membership, driver, ownership, mesh, replicator, state, copied })
+    }
+
+    /// How the keys of a lost region move: `auto` or `manual`.
+    pub fn failover(&self) -> &'static str {
+        if self.options.fails_over { "auto" } else { "manual" }
+    }
+
+    /// How long ago each other member of the map was heard last, or seen to be one.
+    pub fn heard(&self) -> BTreeMap<MemberId, Span> {
+        let now = self.ownership.monotonic();
+        let state = self.state.lock();
+        let own = self.own_id(&state.map);
+        let others = state.heard.iter().filter(|(id, _)| Some(**id) != own);
+        others.map(|(id, heard)| (*id, now.since(*heard))).collect()
+    }
+
+    /// `peer` pinged. Returns the reply to send.
+    pub fn ping_received(&self, peer: &Peer, ping: GlobalPing) -> Reply {
+        if ping.complaints.silent.len().max(ping.complaints.waits_for.len()) > COMPLAINTS_MAX {
+            return Reply::Malformed;
+        }
+        self.membership.peer_seen(peer, ping.cluster, ping.epoch, None);
+        let now = self.ownership.monotonic();
+        let state = &mut *self.state.lock();
+        let State { grants, map, heard, .. } = state;
+        let is_same = ping.cluster == map.cluster;
+        let is_own = |id: &MemberId| {
+            map.get(&peer.id).is_some_and(|one| one.id == *id && one.identity == peer.identity)
+        };
+        if let Some(member) = ping.member.filter(|id| is_same && is_own(id)) {
+            heard.insert(member, now);
+            self.membership.complained(member, ping.complaints);
+        }
+        let report = grants.report(now);
+        let granted = if is_same { grants.grant(now, &peer.region) } else { None };
+        Reply::GlobalPong(GlobalPong { cluster: map.cluster, epoch: map.epoch, report, granted })
+    }
+
+    /// Runs until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut maps = self.membership.maps();
+        // The map of before a restart.
+        maps.mark_changed();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pings = tokio::time::interval(self.options.lease.to_std() / PINGS_PER_LEASE);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = maps.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let map = maps.borrow_and_update().clone();
+                    // A voter that is new has granted nothing yet: until it does, the lease may
+                    // lack a majority.
+                    pings.reset_immediately();
+                    for (to, was, now) in self.follow(&map) {
+                        tasks.spawn(self.clone().copy(to, was, now));
+                    }
+                }
+                _ = ticks.tick() => self.tick(),
+                _ = pings.tick() => {
+                    for to in self.ping_targets() {
+                        tasks.spawn(self.clone().ping(to));
+                    }
+                }
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+    }
+
+    /// Follows a newer map, before anything is granted or reported under it. Returns the nodes of
+    /// other regions to which keys have moved, and the homes before and after.
+    fn follow(&self, map: &Arc<ClusterMap>) -> Vec<(NodeId, Homes, Homes)> {
+        let now = self.ownership.monotonic();
+        let before = self.ownership.owned_ranges().homes.clone();
+        self.driver.global_map_changed(map);
+        let state = &mut *self.state.lock();
+        let is_moved = state.map.homes != map.homes && state.map.cluster == map.cluster;
+        state.grants.follow(now, map);
+        state.map = map.clone();
+        state.heard.retain(|id, _| map.has(*id));
+        for member in map.present() {
+            state.heard.entry(member.id).or_insert(now);
+            self.mesh.request_dial(member.addr);
+        }
+        if !is_moved {
+            return Vec::new();
+        }
+        let after = self.ownership.owned_ranges().homes.clone();
+        let topology = self.driver.topology();
+        let others = after.regions().iter().filter(|region| **region != topology.region);
+        let nodes = others.filter_map(|region| topology.region_ring(region));
+        let nodes: Vec<NodeId> = nodes.flat_map(|ring| ring.nodes().cloned()).collect();
+        nodes.into_iter().map(|node| (node, before.clone(), after.clone())).collect()
+    }
+
+    fn tick(&self) {
+        let now = self.ownership.monotonic();
+        let (report, complaints, own) = {
+            let state = &mut *self.state.lock();
+            if now.since(state.ticked) > Span::from_nanos(self.options.lease.as_nanos() / 2) {
+                // What others sent meanwhile was not read.
+                state.heard.values_mut().for_each(|heard| *heard = now);
+            }
+            state.ticked = now;
+            let own = self.own_id(&state.map);
+            (state.grants.report(now), self.complaints(state, now), own)
+        };
+        self.driver.global_reported(report);
+        self.membership.reported(report);
+        if let Some(own) = own {
+            self.membership.complained(own, complaints);
+        }
+        let stands = self.stands();
+        self.membership.stand(stands);
+    }
+
+    /// Whether this node is to be a member of the global map.
+    fn stands(&self) -> bool {
+        let me = self.membership.identity();
+        let map = self.driver.map();
+        let up = map.present().filter(|member| {
+            member.state == MapState::Up && map.voters.current.contains(&member.identity)
+        });
+        let stands_first = up.min_by_key(|member| member.id).is_some_and(|one| one.identity == *me);
+        let global = self.membership.maps().borrow().clone();
+        let votes = global.voters.all().any(|voter| voter.node == me.node);
+        // The founders come first, so that the configuration says who founds.
+        let is_founder = global.epoch == Epoch(0) && self.options.founders.contains(&me.node);
+        is_founder || votes || stands_first && global.epoch > Epoch(0)
+    }
+
+    fn own_id(&self, map: &ClusterMap) -> Option<MemberId> {
+        self.membership
+            .is_in(map)
+            .then(|| map.get(&self.membership.identity().node))?
+            .map(|own| own.id)
+    }
+
+    fn complaints(&self, state: &State, now: Monotonic) -> Complaints {
+        let own = self.own_id(&state.map);
+        let is_silent = |(id, heard): &(&MemberId, &Monotonic)| {
+            Some(**id) != own && now >= heard.plus(self.options.down_after)
+        };
+        let silent = state.heard.iter().filter(is_silent).map(|(id, _)| *id);
+        Complaints { silent: silent.take(COMPLAINTS_MAX).collect(), ..Complaints::default() }
+    }
+
+    /// The global voters; without a map the founders. And one peer in turn: the voters of an old
+    /// map may all be gone.
+    fn ping_targets(&self) -> BTreeSet<NodeId> {
+        let state = &mut *self.state.lock();
+        let me = &self.membership.identity().node;
+        let voters = state.map.voters.all().map(|voter| voter.node.clone());
+        let mut targets: BTreeSet<NodeId> = if state.map.epoch > Epoch(0) {
+            voters.collect()
+        } else {
+            self.options.founders.clone()
+        };
+        let peers = self.mesh.peers();
+        if let Some(at) = state.round.checked_rem(peers.len())
+            && let Some(peer) = peers.get(at)
+        {
+            targets.insert(peer.id.clone());
+        }
+        state.round = state.round.wrapping_add(1);
+        targets.remove(me);
+        targets
+    }
+
+    async fn ping(self: Arc<Self>, to: NodeId) {
+        let Some(peer) = self.mesh.peer(&to) else { return };
+        let ping = {
+            let (now, state) = (self.ownership.monotonic(), &*self.state.lock());
+            GlobalPing {
+                cluster: state.map.cluster,
+                epoch: state.map.epoch,
+                member: self.own_id(&state.map),
+                complaints: self.complaints(state, now),
+            }
+        };
+        let sent = self.ownership.monotonic();
+        let timeout = self.options.lease.to_std() / 2;
+        let call = Call::GlobalPing(ping);
+        let reply = self.mesh.call_peer(&peer, StreamClass::Control, call, timeout).await;
+        if let Ok(Reply::GlobalPong(pong)) = reply {
+            self.membership.peer_seen(&peer, pong.cluster, pong.epoch, Some(pong.report));
+            self.driver.global_pong_received(&peer.identity, sent, pong);
+        }
+    }
+
+    /// Copies to `to` the counts of global keys that were at home here and are at home there now.
+    /// Until the global voters have reported the change, no node decides them.
+    async fn copy(self: Arc<Self>, to: NodeId, was: Homes, now: Homes) {
+        let topology = self.driver.topology();
+        let before = self.copied.load(Ordering::Relaxed);
+        for attempt in 0..COPY_ATTEMPTS {
+            let is_moved = |key: KeyHash| moves(key, &was, &now, &topology, &to);
+            if self.replicator.copy(&to, is_moved, &self.copied).await.is_ok() {
+                break;
+            }
+            if attempt + 1 == COPY_ATTEMPTS {
+                tracing::warn!(
+                    peer = %to,
+                    "failed to copy counts of global keys to their new home; there these keys \
+                     continue with what was copied before"
+                );
+            }
+            tokio::time::sleep(COPY_PAUSE).await;
+        }
+        let copied = self.copied.load(Ordering::Relaxed).wrapping_sub(before);
+        if copied > 0 {
+            tracing::info!(peer = %to, copied, "copied counts of global keys to their new home");
+        }
+    }
+}
+
+/// Whether the global key has moved from this region to that of `to`, which owns it there.
+fn moves(key: KeyHash, was: &Homes, now: &Homes, topology: &Topology, to: &NodeId) -> bool {
+    let token = key.token;
+    key.scope() == Scope::Global
+        && was.is_here(token)
+        && !now.is_here(token)
+        && topology.region_owner(now.home(token), token) == Some(to)
+}

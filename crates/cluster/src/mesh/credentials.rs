@@ -1,0 +1,38 @@
+//! The certificates in use: this node's own, and the authorities by which it trusts its peers.
+
+use std::sync::Arc;
+
+use quinn::Connection;
+use rustls::pki_types::CertificateDer;
+use tidegate_limiter::store::KeyHasher;
+
+use super::tls;
+use crate::pki::Identity;
+
+/// What new connections authenticate with.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    pub(super) identity: Arc<Identity>,
+    pub(super) server: Arc<quinn::ServerConfig>,
+    pub(super) client: quinn::ClientConfig,
+    /// Fingerprints of the secrets that a peer may have besides that of this node's keys.
+    pub(super) secrets: Vec<u64>,
+    /// Counts the certificates of this node since its start.
+    pub(super) number: u64,
+}
+
+impl Credentials {
+    pub(super) fn new(identity: Arc<Identity>, number: u64) -> Result<Self, tls::Error> {
+        let (server, client) = tls::configure(&identity)?;
+        let secrets = std::iter::once(&identity.secret).chain(&identity.other_secrets);
+        let secrets = secrets.map(|secret| KeyHasher::new(*secret).fingerprint()).collect();
+        Ok(Self { identity, server: Arc::new(server), client, secrets, number })
+    }
+}
+
+/// The certificates that the peer presented, its own first.
+pub(super) fn chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
+    let identity = connection.peer_identity();
+    let chain = identity.and_then(|identity| identity.downcast().ok());
+    chain.map(|chain| *chain).unwrap_or_default()
+}

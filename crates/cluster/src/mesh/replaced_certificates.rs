@@ -1,0 +1,79 @@
+//! Certificates, authorities and accepted secrets that are replaced while the mesh runs.
+//!
+//! New connections use the new ones ([`Mesh::replace_identity`]). Open connections follow:
+//!
+//! - With another certificate this node dials each peer again. Both replace the connection before
+//!   by the new one once that is established, so calls go on.
+//! - A connection whose peer's certificate has expired, or whose authority is not trusted any more,
+//!   is closed, within [`CHECK_INTERVAL`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::credentials::{self, Credentials};
+use super::handle::Mesh;
+use super::tls;
+use super::wire::close_code;
+use crate::count;
+use crate::pki::{self, Identity};
+
+/// The longest time for which a connection outlasts the certificate of its peer.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Mesh {
+    /// The certificate, authorities and secrets in use.
+    pub fn identity(&self) -> Arc<Identity> {
+        self.credentials.load().identity.clone()
+    }
+
+    /// Uses another certificate, other authorities or other accepted secrets from now on. Keys are
+    /// hashed under the secret of the start nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// Certificate and key do not fit together: nothing is changed.
+    pub fn replace_identity(&self, identity: Identity) -> Result<(), tls::Error> {
+        let current = self.credentials.load();
+        let is_other = !identity.has_certificate_of(&current.identity);
+        let number = current.number + u64::from(is_other);
+        let next = Credentials::new(Arc::new(identity), number)?;
+        self.credentials.store(Arc::new(next));
+        self.credentials_replaced.notify_one();
+        Ok(())
+    }
+
+    /// The number of connections whose peers still have an earlier certificate of this node.
+    pub fn connections_to_renew(&self) -> usize {
+        let current = self.credentials.load().number;
+        self.peers().iter().filter(|peer| peer.credentials != current).count()
+    }
+
+    /// Brings the open connections up to date. Never returns.
+    pub(super) async fn follow_certificates(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.credentials_replaced.notified() => {}
+            }
+            let credentials = self.credentials.load_full();
+            for peer in self.peers() {
+                let chain = credentials::chain(&peer.connection);
+                let (roots, now) = (&credentials.identity.roots, self.clock.system());
+                if let Err(reason) = pki::verify_peer(&chain, roots, now) {
+                    count(&self.counters.untrusted, 1);
+                    tracing::warn!(
+                        peer = %peer.id, addr = %peer.advertise, %reason,
+                        "closed the connection: the peer's certificate is not valid any more; give \
+                         it one of an authority in tls.ca"
+                    );
+                    peer.connection.close(close_code::CERTIFICATE, reason.as_bytes());
+                } else if peer.credentials != credentials.number {
+                    self.dial_anew(peer.advertise);
+                }
+                // Some ten microseconds each, of up to 511 peers.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What a certificate says: which node it is for, and from when until when it is valid.
+//!
+//! **Example.** The certificate of node `n1` in region `eu` has the DNS names `n1`,
+//! `mesh.tidegate`, `eu.region.tidegate` and `core.role.tidegate`. A node id and a region have no
+//! dot, so none of these names is another one.
+
+use tidegate_limiter::units::{Span, Timestamp};
+
+/// The node that a certificate is for. Its role is [`CORE_ROLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bearer<'a> {
+    pub node: &'a str,
+    pub region: &'a str,
+}
+
+/// The validity period of a certificate, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    pub not_before: Timestamp,
+    pub not_after: Timestamp,
+}
+
+/// The name that every node certificate carries and that peers dial by.
+pub const MESH_NAME: &str = "mesh.tidegate";
+
+/// The name in the certificate of a node that decides limits. Certificates for other roles would
+/// carry another name below `role.tidegate`.
+pub const CORE_ROLE: &str = "core.role.tidegate";
+
+/// The name in the certificates of the nodes of `region`.
+pub fn region_name(region: &str) -> String {
+    format!("{region}.region.tidegate")
+}
+
+/// The longest time before its end in which a certificate is to be renewed.
+const RENEWAL_MAX: Span = Span::from_secs(30 * 86_400);
+
+impl Validity {
+    /// Whether the certificate is to be renewed at `now`: in the last third of its time, and in the
+    /// last 30 days of a longer one.
+    pub fn is_renewal_due(&self, now: Timestamp) -> bool {
+        let third = Span::from_nanos(self.not_after.since(self.not_before).as_nanos() / 3);
+        now >= self.not_after.minus(third.min(RENEWAL_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_in_its_last_third_or_its_last_30_days() {
+        let day = Span::from_secs(86_400);
+        let at = |days: u64| Timestamp::from_secs(days * 86_400);
+        for (days, due) in [(365, 335), (90, 60), (9, 6)] {
+            let validity = Validity { not_before: at(100), not_after: at(100 + days) };
+            assert!(!validity.is_renewal_due(at(100 + due).minus(Span::from_secs(1))), "{days}");
+            assert!(validity.is_renewal_due(at(100 + due)), "{days}");
+            assert!(validity.is_renewal_due(validity.not_after.plus(day)), "{days}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Reloads the files of `[tls]` when they change: certificate, key, authorities, accepted secrets.
+//!
+//! The files are read every [`RELOAD_INTERVAL`], as those of the gRPC listener are: a certificate
+//! that is put in use some seconds after its file has changed is early enough, with events or
+//! without. All four are one value, which is verified as at the start and replaced at once.
+//!
+//! **Invariant:** files that a node would not start with (half a copy, the key of another
+//! certificate, one that expired) change nothing but the status, the log and the metrics. A problem
+//! is reported when a second read finds it too: files that are copied one after the other do not
+//! fit together in between.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_cluster::environment::Clock;
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::pki::{self, Bearer, Identity, Tls};
+use tidegate_limiter::store::KeyHasher;
+use tidegate_limiter::units::{Span, Timestamp};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+/// How often the files are read; the longest time until a change takes effect.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the log names a certificate that is to be renewed.
+const REMINDER_INTERVAL: Span = Span::from_secs(86_400);
+
+/// What was read; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Handle(Arc<Mutex<Status>>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Changes of the files that were put in use.
+    pub loads_ok: u64,
+    /// Changes of the files that could not be used.
+    pub loads_failed: u64,
+    /// Why the present files are not in use.
+    pub problem: Option<String>,
+    /// Whether `tls.secret` begins with another secret than that of this node's keys, which is used
+    /// from the next start on.
+    pub has_next_secret: bool,
+}
+
+/// The task that reads the files.
+#[derive(Debug)]
+pub struct Watcher {
+    pub tls: Tls,
+    pub mesh: Arc<Mesh>,
+    pub clock: Arc<dyn Clock>,
+    /// Fingerprint of the secret under which this node hashes keys.
+    pub secret: u64,
+    pub handle: Handle,
+}
+
+impl Handle {
+    pub fn status(&self) -> Status {
+        self.0.lock().clone()
+    }
+}
+
+impl Watcher {
+    /// Reads the files again and again until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let (mut problem_before, mut reminded) = (None, None);
+        while stop.run_until_cancelled(sleep(RELOAD_INTERVAL)).await.is_some() {
+            let (tls, now, current) = (self.tls.clone(), self.clock.system(), self.mesh.identity());
+            remind(&current, now, &mut reminded);
+            let load = move || {
+                let bearer = Bearer { node: &current.node, region: &current.region };
+                pki::load(&tls, bearer, now)
+            };
+            let read = match tokio::task::spawn_blocking(load).await {
+                Ok(read) => read.map_err(|error| error.to_string()),
+                Err(panicked) => Err(format!("the loader failed: {panicked}")),
+            };
+            let outcome = read.and_then(|identity| self.apply(identity));
+            let problem = outcome.err();
+            if problem.is_none() || problem == problem_before {
+                self.report(problem.clone());
+            }
+            problem_before = problem;
+        }
+    }
+
+    /// Uses what was read, unless it is in use.
+    fn apply(&self, identity: Identity) -> Result<(), String> {
+        let has_next_secret = KeyHasher::new(identity.secret).fingerprint() != self.secret;
+        let had_next_secret =
+            std::mem::replace(&mut self.handle.0.lock().has_next_secret, has_next_secret);
+        if has_next_secret && !had_next_secret {
+            tracing::warn!(
+                "tls.secret begins with another secret: this node hashes keys under it when it is \
+                 restarted"
+            );
+        }
+        let current = self.mesh.identity();
+        if identity.has_certificate_of(&current) && identity.trusts_as(&current) {
+            return Ok(());
+        }
+        let (until, authorities) = (identity.validity.not_after, identity.roots.len());
+        self.mesh.replace_identity(identity).map_err(|error| error.to_string())?;
+        self.handle.0.lock().loads_ok += 1;
+        let until = pki::utc_date(until);
+        tracing::info!(%until, authorities, "reloaded the files of [tls]");
+        Ok(())
+    }
+
+    fn report(&self, problem: Option<String>) {
+        let mut status = self.handle.0.lock();
+        if status.problem == problem {
+            return;
+        }
+        if let Some(error) = &problem {
+            status.loads_failed += 1;
+            tracing::error!(%error, "the files of [tls] are not in use; kept the previous ones");
+        } else {
+            tracing::info!("the files of [tls] are in use again");
+        }
+        status.problem = problem;
+    }
+}
+
+/// Logs that the certificate is to be renewed, once a day.
+fn remind(identity: &Identity, now: Timestamp, reminded: &mut Option<Timestamp>) {
+    let is_recent = reminded.is_some_and(|at| now.since(at) < REMINDER_INTERVAL);
+    if is_recent || !identity.validity.is_renewal_due(now) {
+        return;
+    }
+    *reminded = Some(now);
+    let Identity { node, region, validity, .. } = identity;
+    let until = pki::utc_date(validity.not_after);
+    tracing::warn!(
+        %until,
+        "this node's certificate is to be renewed: peers refuse it from then on; run `tidegate \
+         ca issue --node {node} --region {region} --renew` and copy both files, without a \
+         restart"
+    );
+}

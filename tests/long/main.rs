@@ -1,0 +1,13 @@
+//! Real processes, for minutes: what `cargo test` has no time for. `scripts/check-long` runs each
+//! module as a step, with the release build.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
+
+mod idle_cost;
+mod overloaded_node;
+mod replaced_under_load;
+mod taken_over;
+
+/// The binary that cargo built for these tests.
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");

@@ -1,0 +1,142 @@
+//! A region that is lost: the others decide its global keys once its lease has ended, with the counts
+//! that were copied, and give them back when it returns.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tidegate_testkit::network;
+use tidegate_testkit::process::{Cluster, ClusterOptions};
+use tidegate_testkit::wait::until;
+
+use crate::TIDEGATE;
+use crate::agreed_membership::{LIMIT, QUOTA};
+
+const EU: [usize; 3] = [0, 1, 2];
+const US: [usize; 2] = [3, 4];
+const WITNESS: usize = 5;
+/// Two regions and a witness, which owns no keys.
+const REGIONS: ClusterOptions<'_> = ClusterOptions {
+    nodes: &["n1", "n2", "n3", "m1", "m2", "w1"],
+    rules: "
+domain: quota
+descriptors:
+  - {key: user, rate_limit: {window: 365d, requests_per_unit: 20, on_unavailable: deny,
+      durability: replicated, scope: global}}
+",
+    sets: &[
+        "cluster.deadline=1s",
+        "cluster.global_deadline=500ms",
+        "cluster.regions=eu,us",
+        "global.founders=n1,m1,w1",
+        "global.lease=1s",
+        "global.down_after=2s",
+    ],
+    has_disks: true,
+    regions: &[("eu", &["n1", "n2", "n3"]), ("us", &["m1", "m2"]), ("w", &["w1"])],
+    ..QUOTA
+};
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+#[test]
+fn the_keys_of_a_region_that_is_cut_off_are_decided_by_the_other() {
+    network::run(|network| async move {
+        let mut cluster = Cluster::start(TIDEGATE, REGIONS).await;
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        let (used, half) = (keys("used"), keys("half"));
+        assert_eq!(admitted(&cluster, &[0, 3], &used, LIMIT + 5).await, [LIMIT; KEYS]);
+        assert_eq!(admitted(&cluster, &[1, 4], &half, LIMIT / 2).await, [LIMIT / 2; KEYS]);
+
+        let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
+        network.split(&[&meshes[..3], &meshes[3..]]);
+        every_key_is_decided(&cluster, &US).await;
+        let fresh = keys("cut");
+        assert_eq!(admitted(&cluster, &US, &fresh, LIMIT + 5).await, [LIMIT; KEYS]);
+        assert_eq!(admitted(&cluster, &EU, &fresh, EU.len()).await, [0; KEYS], "no lease");
+        assert_eq!(admitted(&cluster, &US, &used, LIMIT + 5).await, [0; KEYS], "it has copies");
+        assert_eq!(admitted(&cluster, &US, &half, LIMIT + 5).await, [LIMIT / 2; KEYS]);
+
+        network.heal();
+        // An owner is named once the nodes of its region are known again.
+        cluster.one_view().await;
+        until("both regions own keys again", TIMEOUT, async || {
+            let mut owners = BTreeSet::new();
+            for key in keys("back") {
+                owners.insert(cluster.nodes[WITNESS].owner("quota", "user", &key).await);
+            }
+            let has = |first: char| owners.iter().any(|owner| owner.starts_with(first));
+            (has('n') && has('m')).then_some(()).ok_or_else(|| format!("{owners:?}"))
+        })
+        .await;
+        every_key_is_decided(&cluster, &EU).await;
+        for used in [used, half, fresh] {
+            assert_eq!(admitted(&cluster, &[0, 3], &used, LIMIT + 5).await, [0; KEYS]);
+        }
+    });
+}
+
+/// The node that stands for a region is killed: another one of it does, and the region keeps its
+/// lease and its keys. So it does when all nodes have been killed: the map is on their disks.
+#[test]
+fn another_node_stands_for_a_region_when_one_is_killed() {
+    network::run(|_| async move {
+        let mut cluster = Cluster::start(TIDEGATE, REGIONS).await;
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        cluster.nodes[0].kill();
+        every_key_is_decided(&cluster, &[1, 2]).await;
+        // Longer than the region would keep its lease without the vote of the other.
+        tokio::time::sleep(3 * GLOBAL_LEASE).await;
+        every_key_is_decided(&cluster, &[1, 3]).await;
+        until("another node of eu is a member of the global map", TIMEOUT, async || {
+            let stands = cluster.nodes[1].global_members().await?;
+            let has_eu = stands.iter().any(|id| ["n2", "n3"].contains(&id.as_str()));
+            has_eu.then_some(()).ok_or_else(|| format!("{stands:?}"))
+        })
+        .await;
+        for node in cluster.nodes.iter_mut().filter(|node| node.is_running()) {
+            node.kill();
+        }
+        for node in &mut cluster.nodes {
+            node.start();
+        }
+        every_key_is_decided(&cluster, &[0, 1, 3]).await;
+    });
+}
+
+const GLOBAL_LEASE: Duration = Duration::from_secs(1);
+const KEYS: usize = 8;
+
+fn keys(prefix: &str) -> Vec<String> {
+    (0..KEYS).map(|number| format!("{prefix}-{number}")).collect()
+}
+
+async fn admitted(
+    cluster: &Cluster,
+    indexes: &[usize],
+    keys: &[String],
+    checks: usize,
+) -> [usize; KEYS] {
+    let mut admitted = [0; KEYS];
+    for (key, count) in keys.iter().zip(&mut admitted) {
+        *count = cluster.admitted(indexes, "quota", "user", key, checks).await;
+    }
+    println!("{keys:?} at {indexes:?}: {admitted:?}");
+    admitted
+}
+
+/// Waits until each of these nodes gets an exact answer for keys of all homes.
+async fn every_key_is_decided(cluster: &Cluster, indexes: &[usize]) {
+    let mut round = 0;
+    until("all keys are decided", TIMEOUT, async || {
+        round += 1;
+        for number in 0..KEYS {
+            for &index in indexes {
+                let key = format!("probe-{index}-{round}-{number}");
+                if cluster.admitted(&[index], "quota", "user", &key, 1).await == 0 {
+                    return Err(format!("{key} of round {round} is not decided"));
+                }
+            }
+        }
+        Ok(())
+    })
+    .await;
+}

@@ -1,0 +1,182 @@
+//! Who decides each key, and what is lost when another node takes over.
+//!
+//! The ledger of a key is what its owners admitted, by the answers to clients, less what was given
+//! back and less what was lost before. When a node decides a key for the first time its own count
+//! is compared with the ledger: a lower count is a loss, which is written down with its cause.
+//! Example: n1 admitted 10 hits and crashed, n2 takes over with a count of 8: 2 hits are lost, by
+//! the crash of n1, and may be admitted once more. A loss without a cause is a failure.
+
+use std::collections::BTreeMap;
+
+use super::World;
+use crate::keys::{self, Key, Kind};
+use crate::node::Deciding;
+
+/// The owners of all keys so far.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    owners: BTreeMap<Key, Owner>,
+    /// One for each change of an owner, also if nothing was lost.
+    pub(crate) changes: Vec<Change>,
+}
+
+/// The process that decided a key last.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    node: usize,
+    start: u32,
+    at_ms: u64,
+}
+
+/// Another process began to decide a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) key: Key,
+    pub(crate) at_ms: u64,
+    /// Hits that the new owner does not have. Those in flight at the time come on top.
+    pub(crate) lost: u64,
+    pub(crate) cause: Cause,
+}
+
+/// Why a key changed its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The owner handed it over.
+    Handover,
+    /// The process of the owner ended without shutdown. Its replica is complete if that was the
+    /// only fault for some time.
+    Crash { at_ms: u64, is_only_fault: bool },
+    /// Other nodes did not reach the owner, or it did not run, shortly before. Between regions, the
+    /// links between them failed, or nodes of one of them, while the key moved.
+    Isolation,
+    /// The region of the owner is no home any more. What it had not sent to the other since its
+    /// trouble began is lost; more if nodes of the other region crashed, or it was no home yet.
+    Failover { from_ms: u64, is_only_fault: bool },
+}
+
+/// How long after a fault of its links or its process a node's counts may not have reached others.
+const ISOLATION_MS: u64 = 3_000;
+/// After this time as a home without a crash, a region has copies of the keys of others: a round of
+/// digests begins every 7 s, and takes some round trips.
+const COPIED_MS: u64 = 9_000;
+
+impl World<'_> {
+    /// Compares the owners of all keys with those of the last call.
+    pub(super) fn follow_owners(&mut self, deciding: &[(usize, Deciding)]) {
+        let at_ms = self.time.millis();
+        let mut changed = Vec::new();
+        for (key, token) in &self.tokens {
+            let decides = |(node, own): &&(usize, Deciding)| {
+                self.may_decide(*node, *key) && own.has(key.kind.scope(), *token)
+            };
+            let before = self.ledger.owners.get(key).map(|owner| owner.node);
+            // A machine that was stopped may decide for a moment what another node has taken over.
+            // Those hits are lost when it ends.
+            let same = deciding.iter().find(|one| Some(one.0) == before && decides(one));
+            let Some((node, _)) = same.or_else(|| deciding.iter().find(decides)) else { continue };
+            let owner = Owner { node: *node, start: self.nodes[*node].starts, at_ms };
+            let before = self.ledger.owners.insert(*key, owner);
+            if let Some(before) = before
+                && (before.node, before.start) != (owner.node, owner.start)
+            {
+                changed.push((*key, before, owner));
+            }
+        }
+        if changed.is_empty() {
+            return;
+        }
+        let balances = self.balances();
+        for (key, before, owner) in changed {
+            let cause = self.cause(before, owner);
+            let balance = balances.get(&key).copied().unwrap_or(0);
+            let lost = match key.kind {
+                // Its windows end.
+                Kind::Brief if cause == Cause::Handover => 0,
+                Kind::Brief => u64::from(key.kind.limit()),
+                _ => {
+                    let process = self.nodes[owner.node].process.as_ref();
+                    let count = process.map_or(0, |process| process.count(&self.hasher, key));
+                    u64::try_from(balance - i64::from(count)).unwrap_or(0)
+                }
+            };
+            if lost > 0 {
+                let to = &self.nodes[owner.node].id;
+                self.log.event(format_args!("{key} loses {lost} of {balance} at {to}: {cause:?}"));
+            }
+            self.ledger.changes.push(Change { key, at_ms, lost, cause });
+        }
+    }
+
+    /// What all owners together should have counted of each key.
+    fn balances(&self) -> BTreeMap<Key, i64> {
+        let mut balances = BTreeMap::new();
+        let mut unplanned: BTreeMap<Key, Vec<u64>> = BTreeMap::new();
+        for change in self.ledger.changes.iter().filter(|one| one.cause != Cause::Handover) {
+            unplanned.entry(change.key).or_default().push(change.at_ms);
+        }
+        self.history.with(|records| {
+            for record in records.iter().filter(|record| record.key.kind.is_strict()) {
+                // In flight at such a change, a hit may be lost or not: see `Change::lost`.
+                let answered_ms = record.response.map_or(u64::MAX, |response| response.at_ms);
+                let mut changes = unplanned.get(&record.key).into_iter().flatten();
+                let may_be_lost = changes.any(|at_ms| (record.at_ms..=answered_ms).contains(at_ms));
+                let admitted = if may_be_lost { 0 } else { record.admitted_by_owner() };
+                let admitted = i64::try_from(admitted).unwrap_or(i64::MAX);
+                let given_back = record.hits.min(0);
+                *balances.entry(record.key).or_insert(0) += admitted + given_back;
+            }
+        });
+        for change in self.ledger.changes.iter().filter(|change| change.key.kind != Kind::Brief) {
+            let lost = i64::try_from(change.lost).unwrap_or(i64::MAX);
+            *balances.entry(change.key).or_insert(0) -= lost;
+        }
+        balances
+    }
+
+    fn cause(&self, before: Owner, owner: Owner) -> Cause {
+        if !self.layout.are_together(before.node, owner.node) {
+            return self.far_cause(before, owner);
+        }
+        let is_process =
+            |crash: &&super::Crash| (crash.node, crash.start) == (before.node, before.start);
+        if let Some(crash) = self.crashes.iter().find(is_process) {
+            return Cause::Crash { at_ms: crash.at_ms, is_only_fault: crash.is_only_fault };
+        }
+        let isolated_ms = self.nodes[before.node].isolated_ms;
+        let is_isolated = isolated_ms.is_some_and(|at_ms| at_ms + ISOLATION_MS >= before.at_ms);
+        if is_isolated { Cause::Isolation } else { Cause::Handover }
+    }
+
+    /// Why a key moved to another region.
+    fn far_cause(&self, before: Owner, owner: Owner) -> Cause {
+        let [from, to] = [before.node, owner.node].map(|node| self.layout.of_nodes[node]);
+        let last = self.troubles.last(from);
+        let crashed_since = |region: usize, at_ms: u64| {
+            let of_region = |node: usize| self.layout.of_nodes[node] == region;
+            self.crashes.iter().any(|crash| of_region(crash.node) && crash.at_ms >= at_ms)
+        };
+        let is_struck_off = !self.newest_global_map().homes.contains(self.layout.names[from]);
+        if is_struck_off && let Some(trouble) = last {
+            // Counts are sent to the second home of a key, and a region that is none has no copies.
+            let copied_ms = trouble.from_ms.saturating_sub(COPIED_MS);
+            let was_home = self.home_since_ms(to).is_none_or(|since_ms| since_ms < copied_ms);
+            let is_only_fault = was_home && !crashed_since(to, copied_ms);
+            return Cause::Failover { from_ms: trouble.from_ms, is_only_fault };
+        }
+        let since_ms = before.at_ms.saturating_sub(ISOLATION_MS);
+        let is_disturbed = [from, to].into_iter().any(|region| {
+            crashed_since(region, since_ms)
+                || self.troubles.last(region).is_some_and(|trouble| trouble.to_ms >= before.at_ms)
+        });
+        if is_disturbed { Cause::Isolation } else { Cause::Handover }
+    }
+
+    /// The strict keys that are checked, with their tokens.
+    pub(super) fn strict_tokens(
+        hasher: &tidegate_limiter::store::KeyHasher,
+        regions: usize,
+    ) -> Vec<(Key, u64)> {
+        let strict = keys::checked(regions).filter(|key| key.kind.is_strict());
+        strict.map(|key| (key, key.hash(hasher).token())).collect()
+    }
+}

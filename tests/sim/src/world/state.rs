@@ -1,0 +1,125 @@
+//! Whether the cluster is in a state that a scenario waits for, and what is missing.
+
+use std::sync::Arc;
+
+use tidegate_limiter::policy::Scope;
+use tidegate_ownership::ClusterMap;
+use tidegate_ownership::cluster_map::Identity;
+use tidegate_ownership::ranges::Ranges;
+
+use super::overlap::sample;
+use super::{Process, World};
+use crate::fault::Awaited;
+
+impl World<'_> {
+    /// What is missing until the cluster is in the state `awaited`; `None` when it is.
+    pub(crate) fn missing(&self, awaited: Awaited) -> Option<String> {
+        match awaited {
+            Awaited::LiveVoters => self.missing_voters(),
+            Awaited::AllOwned => self.missing_owners(),
+            Awaited::Settled => (0..self.layout.names.len())
+                .find_map(|region| self.missing_members(region))
+                .or_else(|| self.unsettled())
+                .or_else(|| self.missing_owners()),
+            Awaited::GlobalSettled => {
+                self.missing(Awaited::Settled).or_else(|| self.missing_global())
+            }
+        }
+    }
+
+    fn missing_voters(&self) -> Option<String> {
+        let map = self.newest_map(0);
+        if map.voters.are_joint() {
+            return Some(format!("the voters are changing: {:?}", map.voters));
+        }
+        let running: Vec<Identity> = self.processes().filter_map(Process::identity).collect();
+        let is_there = |voter: &Identity| {
+            running.contains(voter) && map.present().any(|member| member.identity == *voter)
+        };
+        let voters = &map.voters.current;
+        let gone: Vec<&Identity> = voters.iter().filter(|voter| !is_there(voter)).collect();
+        let wanted = if running.len() < 5 { 3 } else { 5 };
+        let are_enough = voters.len() == wanted;
+        (!are_enough || !gone.is_empty())
+            .then(|| format!("of {voters:?}, wanted {wanted}, {gone:?} are not there"))
+    }
+
+    fn missing_members(&self, region: usize) -> Option<String> {
+        let map = self.newest_map(region);
+        for node in self.layout.nodes(region).map(|index| &self.nodes[index]) {
+            let Some(process) = &node.process else { continue };
+            let own = process.map();
+            if (own.cluster, own.epoch) != (map.cluster, map.epoch) {
+                return Some(format!(
+                    "{} is at epoch {} of {}, another node at {} of {}",
+                    node.id, own.epoch, own.cluster, map.epoch, map.cluster
+                ));
+            }
+        }
+        let processes = self.processes_of(region);
+        let mut running: Vec<Identity> = processes.filter_map(Process::identity).collect();
+        running.sort();
+        let members: Vec<Identity> = map.present().map(|one| one.identity.clone()).collect();
+        (members != running).then(|| format!("members are {members:?}, but {running:?} run"))
+    }
+
+    fn unsettled(&self) -> Option<String> {
+        let node = self.nodes.iter().find(|node| {
+            node.process
+                .as_ref()
+                .is_some_and(|process| !process.is_settled() || process.listener.is_none())
+        })?;
+        Some(format!("{} does not have its ranges", node.id))
+    }
+
+    /// Of each region that has nodes.
+    fn missing_owners(&self) -> Option<String> {
+        (0..self.layout.names.len()).find_map(|region| {
+            let decided = self
+                .processes_of(region)
+                .filter_map(Process::deciding)
+                .fold(Ranges::EMPTY, |all, own| all.with(&own.owned.decides));
+            let missing = Ranges::all().without(&decided);
+            let (ppm, name) = (missing.share_ppm(), self.layout.names[region]);
+            (!missing.is_empty()).then(|| format!("{ppm} ppm of the ring of {name} have no owner"))
+        })
+    }
+
+    fn missing_global(&self) -> Option<String> {
+        let map = self.newest_global_map();
+        if self.layout.failover.is_some() {
+            let homes = &self.layout.names[..self.layout.homes];
+            let is_complete = homes.iter().all(|&region| map.homes.contains(region));
+            if !is_complete {
+                return Some(format!("of {homes:?}, only {:?} are homes", map.homes.names));
+            }
+        }
+        for node in &self.nodes {
+            let Some(process) = &node.process else { continue };
+            let own = process.global_map();
+            if (own.cluster, own.epoch) != (map.cluster, map.epoch) {
+                return Some(format!(
+                    "{} is at epoch {} of the global map {}, another node at {} of {}",
+                    node.id, own.epoch, own.cluster, map.epoch, map.cluster
+                ));
+            }
+        }
+        let deciding: Vec<_> = self.processes().filter_map(Process::deciding).collect();
+        sample().find_map(|token| {
+            let owners = deciding.iter().filter(|own| own.has(Scope::Global, token)).count();
+            (owners != 1).then(|| format!("global token {token:x} has {owners} owners"))
+        })
+    }
+
+    /// The map of the highest epoch that is in force on a running node of `region`.
+    fn newest_map(&self, region: usize) -> Arc<ClusterMap> {
+        let maps = self.processes_of(region).map(Process::map);
+        maps.max_by_key(|map| map.epoch).unwrap_or_default()
+    }
+
+    /// Running processes of `region`.
+    fn processes_of(&self, region: usize) -> impl Iterator<Item = &Process> {
+        let nodes = self.layout.nodes(region);
+        nodes.filter_map(|node| self.nodes[node].process.as_ref())
+    }
+}
