@@ -66,7 +66,7 @@ fn renewal(map: &Arc<ClusterMap>) -> f64 {
         for pong in 0..PONGS {
             let voter = &voters[usize::try_from(pong).unwrap_or_default() % VOTERS];
             now = now.plus(Span::from_millis(1));
-            let grant = VoteGrant { member: me.id, epoch: map.epoch };
+            let grant = VoteGrant { member: me.id, voters_since: map.epoch };
             black_box(ring.pong_received(voter, now, map.epoch, Some(grant)));
             ring.tick(now);
         }

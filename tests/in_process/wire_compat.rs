@@ -438,7 +438,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
                     cluster: CLUSTER,
                     epoch: EPOCH,
                     report: Epoch(69_999),
-                    grant: Some(VoteGrant { member: MemberId(3), epoch: EPOCH }),
+                    grant: Some(VoteGrant { member: MemberId(3), voters_since: EPOCH }),
                     running: Span::from_secs(60),
                 },
             },

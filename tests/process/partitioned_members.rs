@@ -173,17 +173,22 @@ fn two_processes_of_one_name_never_both_decide() {
         // The two see each other. Whichever of them goes on, a key has admitted its limit at most
         // when the others decide it.
         network.heal();
-        until("the durable keys are used up", Duration::from_secs(60), async || {
+        let refused = async |cluster: &Cluster| {
+            cluster.nodes[0].verdicts("policy").await + cluster.nodes[1].verdicts("policy").await
+        };
+        until("owners refuse the durable keys", Duration::from_secs(60), async || {
+            let (before, by_policy) = (counts.clone(), refused(&cluster).await);
             count_durable(&cluster, &[0, 1], &durable, &mut counts).await;
-            if counts.iter().all(|count| *count >= LIMIT) {
+            if counts == before && refused(&cluster).await == by_policy {
                 Ok(())
             } else {
                 Err(format!("{counts:?}"))
             }
         })
         .await;
-        count_durable(&cluster, &[0, 1], &durable, &mut counts).await;
-        assert_eq!(counts, vec![LIMIT; durable.len()], "of durable keys");
+        // Hits that were counted and not confirmed may reach a replica once the network is there
+        // again, so that a key admits less.
+        assert!(counts.iter().all(|count| *count <= LIMIT), "of durable keys: {counts:?}");
     });
 }
 

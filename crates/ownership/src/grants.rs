@@ -56,7 +56,7 @@ impl Grants {
             return None;
         }
         self.last.insert(member, now);
-        Some(VoteGrant { member, epoch: map.epoch })
+        Some(VoteGrant { member, voters_since: map.voters.changed_at })
     }
 
     /// The epoch that was reported last; 0 before the first.
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(grants.report(ms(749), &both), Epoch(0), "what it granted before is unknown");
         assert_eq!(grants.report(ms(750), &both), Epoch(1));
         let granted = grants.grant(ms(1_000), MemberId(2), &both);
-        assert_eq!(granted, Some(VoteGrant { member: MemberId(2), epoch: Epoch(1) }));
+        assert_eq!(granted, Some(VoteGrant { member: MemberId(2), voters_since: Epoch(0) }));
         assert_eq!(grants.report(ms(1_749), &one), Epoch(1), "the grant may still be in use");
         assert_eq!(grants.grant(ms(1_749), MemberId(2), &one), None, "evicted");
         assert_eq!(grants.report(ms(1_750), &one), Epoch(2));

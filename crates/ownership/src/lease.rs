@@ -14,9 +14,11 @@
 //! itself at any time, so the two largest are `a` and `b`, and the lease ends at 700 ms.
 //!
 //! A grant names the [`MemberId`] it is for: a node that was evicted and admitted again does not
-//! continue its old lease. It also names the epoch of the voter. A grant of an epoch that this node
-//! has not reached is kept and does not count yet: the voters may be others by then, and only with
-//! that map does this node know of whom a majority is needed.
+//! continue its old lease. It also names the epoch since which the voters are those that the voter
+//! knows. A grant of voters that this node has not heard of is kept and does not count yet: only with
+//! that map does this node know of whom a majority is needed. Every other change leaves the lease as
+//! it is, however late a node learns it, as one whose disk is slow does: a member that takes ranges
+//! over waits for all others to follow its map.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +31,9 @@ use crate::cluster_map::{ClusterMap, Epoch, Identity, MemberId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VoteGrant {
     pub member: MemberId,
-    /// The newest map that the voter knew.
-    pub epoch: Epoch,
+    /// [`Voters::changed_at`](crate::cluster_map::Voters::changed_at) of the newest map that the
+    /// voter knew.
+    pub voters_since: Epoch,
 }
 
 /// Whether a lease needs a majority.
@@ -83,7 +86,7 @@ impl Lease {
         }
         let until = |voter: &Identity| match self.grants.get(voter) {
             _ if *voter == self.me => Monotonic::NEVER,
-            Some((sent, grant)) if grant.member == member && grant.epoch <= map.epoch => {
+            Some((sent, grant)) if grant.member == member && grant.voters_since <= map.epoch => {
                 sent.plus(self.span)
             }
             _ => Monotonic::START,
@@ -100,16 +103,19 @@ impl Lease {
 
     /// Drops the grants of nodes that do not vote in `map`.
     pub fn forget_others(&mut self, map: &ClusterMap) {
-        self.grants
-            .retain(|voter, (_, grant)| map.voters.contains(voter) || grant.epoch > map.epoch);
+        self.grants.retain(|voter, (_, grant)| {
+            map.voters.contains(voter) || grant.voters_since > map.epoch
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster_map::Voters;
-    use crate::identity::NodeId;
+    use crate::cluster_map::{MapMember, MapState, Voters};
+    use crate::grants::Grants;
+    use crate::identity::{Generation, NodeId};
+    use crate::versions::Versions;
 
     const SPAN: Span = Span::from_millis(600);
     const ME: MemberId = MemberId(1);
@@ -131,8 +137,8 @@ mod tests {
         }
     }
 
-    fn granted(lease: &mut Lease, by: &str, sent: u64, epoch: u64) {
-        let grant = VoteGrant { member: ME, epoch: Epoch(epoch) };
+    fn granted(lease: &mut Lease, by: &str, sent: u64, voters_since: u64) {
+        let grant = VoteGrant { member: ME, voters_since: Epoch(voters_since) };
         lease.grant_received(&voter(by), ms(sent), grant);
     }
 
@@ -166,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_of_a_newer_map_counts_once_that_map_is_known() {
+    fn a_grant_of_other_voters_counts_once_they_are_known() {
         let mut lease = Lease::new(voter("p"), SPAN, QuorumRule::Majority);
         granted(&mut lease, "a", 0, 1);
         granted(&mut lease, "b", 0, 2);
@@ -174,6 +180,30 @@ mod tests {
         assert_eq!(lease.end(&map(1, &voters, &[]), ME), Monotonic::START);
         lease.forget_others(&map(1, &["a", "c", "d"], &[]));
         assert_eq!(lease.end(&map(2, &voters, &[]), ME), ms(600));
+    }
+
+    /// `p` saves maps late: the voters have admitted others since.
+    #[test]
+    fn a_lease_goes_on_while_its_holder_is_behind() {
+        let mut lease = Lease::new(voter("p"), SPAN, QuorumRule::Majority);
+        let voters = ["a", "b", "c"];
+        let mut newer = map(7, &voters, &[]);
+        newer.voters.changed_at = Epoch(2);
+        newer.members.push(MapMember {
+            id: ME,
+            identity: voter("p"),
+            start: 1,
+            generation: Generation(1),
+            addr: ([127, 0, 0, 1], 7000).into(),
+            zone: String::new(),
+            versions: Versions::default(),
+            state: MapState::Up,
+        });
+        for by in ["a", "b"] {
+            let grant = Grants::new(ms(0), SPAN).grant(ms(1), ME, &newer).expect("a member");
+            lease.grant_received(&voter(by), ms(0), grant);
+        }
+        assert_eq!(lease.end(&map(5, &voters, &[]), ME), ms(600));
     }
 
     #[test]

@@ -99,7 +99,9 @@ impl RegionRight {
         granted: Option<Epoch>,
     ) {
         if let Some(epoch) = granted {
-            let grant = VoteGrant { member: ANY_ADMISSION, epoch };
+            // Not the epoch of the voters as in a region: a region that does not follow a
+            // change of the homes keeps keys that are at home elsewhere by then.
+            let grant = VoteGrant { member: ANY_ADMISSION, voters_since: epoch };
             self.lease.grant_received(voter, ping_sent, grant);
         }
         self.report_received(voter, report);

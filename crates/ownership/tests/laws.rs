@@ -94,7 +94,8 @@ fn ranges_released_to_an_evicted_member_are_not_taken_back() {
         a.release_received(&id("c"), member("c"), Epoch(1), 1, &arc(0)),
         HandoffReply::Accepted
     );
-    let grant = |epoch| tidegate_ownership::VoteGrant { member: member("a"), epoch: Epoch(epoch) };
+    let grant =
+        |epoch| tidegate_ownership::VoteGrant { member: member("a"), voters_since: Epoch(epoch) };
     a.pong_received(&voter("b"), ms(0), Epoch(2), Some(grant(1)));
     a.follow(ring(2, &all, &[("b", arc(0))]));
     assert_eq!(released_to(&mut a, "b").1, arc(0), "and no reply");
@@ -113,7 +114,8 @@ fn a_range_that_was_given_on_is_not_looked_for_where_it_was_given_first() {
     let mut a = node("a");
     a.follow(ring(1, &all, &[("a", arc(0))]));
     a.release_received(&id("c"), member("c"), Epoch(1), 1, &arc(0));
-    let grant = |epoch| tidegate_ownership::VoteGrant { member: member("a"), epoch: Epoch(epoch) };
+    let grant =
+        |epoch| tidegate_ownership::VoteGrant { member: member("a"), voters_since: Epoch(epoch) };
     a.pong_received(&voter("b"), ms(0), Epoch(2), Some(grant(1)));
     a.follow(ring(2, &all, &[("b", arc(0))]));
     let (number, _) = released_to(&mut a, "b");

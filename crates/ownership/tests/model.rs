@@ -18,7 +18,7 @@ mod walk;
 
 use std::collections::BTreeSet;
 
-use cluster::{Change, Cluster, EXPIRED};
+use cluster::{Change, Cluster, Delivery, EXPIRED};
 use moves::{Bounds, Move, World};
 use stateright::{Checker, Model, Property};
 use tidegate_ownership::RingOwnership;
@@ -188,6 +188,41 @@ fn no_random_walk_gives_a_token_two_owners_and_each_token_reaches_its_owner() {
         }
         assert!(healed > 0, "every walk lost a majority of its voters");
     }
+}
+
+/// `P` does not learn that `D` votes in the place of `C`, and that it is evicted afterwards. `B` and
+/// `C` learn of the eviction late: they were a majority of the voters that `P` knows, and are none
+/// of those that are asked whether its ranges are free.
+#[test]
+fn voters_of_before_do_not_prolong_the_lease_of_a_node_that_missed_the_change() {
+    const P: usize = 4;
+    const OTHERS: [usize; 4] = [A, B, C, D];
+    let mut cluster = Cluster::settled(5, 5, 5, &[10]);
+    let learn =
+        |cluster: &mut Cluster, nodes: &[usize]| nodes.iter().for_each(|node| cluster.learn(*node));
+    assert!(cluster.commit(Change::Replace(C, D)));
+    learn(&mut cluster, &OTHERS);
+    while !cluster.commit(Change::EndJoint) {
+        cluster.pass(|_, _| true);
+    }
+    learn(&mut cluster, &OTHERS);
+    let reach = |from: usize, to: usize| from != P || to == B || to == C;
+    assert!(cluster.commit(Change::Evict(P)));
+    learn(&mut cluster, &[A, D]);
+    for _ in 0..=EXPIRED {
+        cluster.pass(reach);
+    }
+    learn(&mut cluster, &OTHERS);
+    for _ in 0..6 {
+        for (from, to) in OTHERS.iter().flat_map(|from| OTHERS.map(|to| (*from, to))) {
+            if from != to {
+                cluster.step(from, to, Delivery::Immediate);
+            }
+        }
+    }
+    OTHERS.iter().for_each(|node| cluster.tick(*node));
+    let owner = cluster.owner(P).expect("a member");
+    assert_eq!(cluster.deciders(P), [owner]);
 }
 
 /// States from which interesting histories are short: of three nodes, or of four of which three

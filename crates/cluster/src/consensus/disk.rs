@@ -121,7 +121,7 @@ impl Saved {
         let me = Identity { node: self.node.clone(), birth: self.birth };
         map.epoch = map.epoch.recovered();
         map.last_member = map.last_member.recovered();
-        map.voters = Voters::of([me.clone()]);
+        map.voters = Voters { changed_at: map.epoch, ..Voters::of([me.clone()]) };
         for member in &mut map.members {
             member.state = MapState::Down;
         }
