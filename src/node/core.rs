@@ -634,10 +634,13 @@ async fn follow_gossip(joined: Joined, stop: CancellationToken) {
 /// for the case that it leads.
 async fn follow_map(joined: Joined, stop: CancellationToken) {
     let mut maps = joined.membership.maps();
+    let mut saved = joined.membership.saved();
     let mut ticks = tokio::time::interval(OBSERVE_INTERVAL);
     loop {
         let map = maps.borrow_and_update().clone();
         joined.ownership_driver.map_changed(&map);
+        let (cluster, epoch) = *saved.borrow_and_update();
+        joined.ownership_driver.map_saved(cluster, epoch);
         joined.mesh.require_version(map.version);
         for member in map.present() {
             joined.mesh.request_dial(member.addr);
@@ -649,6 +652,7 @@ async fn follow_map(joined: Joined, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             changed = maps.changed() => if changed.is_err() { return },
+            changed = saved.changed() => if changed.is_err() { return },
             _ = ticks.tick() => {}
         }
     }

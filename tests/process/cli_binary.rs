@@ -378,8 +378,9 @@ fn recover_refuses_what_it_cannot_do_and_asks_before_it_does() {
     assert_eq!(run.code, 0, "{}", run.stderr);
     insta::assert_snapshot!("recover", run.stdout);
     let map = on_disk(&data, None).map.unwrap();
-    assert_eq!(map.epoch, Epoch(7).recovered());
-    assert_eq!(map.voters, Voters::of([saved.identity()]));
+    let epoch = Epoch(7).recovered();
+    assert_eq!(map.epoch, epoch);
+    assert_eq!(map.voters, Voters { changed_at: epoch, ..Voters::of([saved.identity()]) });
 }
 
 #[test]

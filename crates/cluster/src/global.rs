@@ -11,7 +11,7 @@
 //! **Traffic.** Each node pings the global voters, at most seven, five times in a lease: with the
 //! default of 5 s at most seven pings a second, however many nodes and regions there are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,6 +25,7 @@ use tidegate_ownership::cluster_map::MapState;
 use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::region_right::RegionGrants;
+use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
 use tidegate_ownership::{ClusterMap, Epoch, MemberId};
 use tokio::task::JoinSet;
@@ -69,10 +70,27 @@ struct State {
     /// When each member was heard last, or seen to be one.
     heard: BTreeMap<MemberId, Monotonic>,
     ticked: Monotonic,
+    /// The last changes of the homes, at most [`CHANGES_MAX`].
+    changes: VecDeque<HomesChange>,
     /// Counts the rounds, so that each asks another peer for a map.
     round: usize,
 }
 
+/// Keys have moved to other regions. Each of their nodes gets its counts once this node sees it: a
+/// region that returns may have been out of sight.
+#[derive(Debug)]
+struct HomesChange {
+    was: Homes,
+    now: Homes,
+    until: Monotonic,
+    copied_to: BTreeSet<NodeId>,
+}
+
+/// How long after a change of the homes a node that comes into sight gets its counts.
+const COPY_FOR: Span = Span::from_secs(60);
+/// Changes of the homes in that time; of more the oldest is dropped, and its keys are left to what
+/// was copied before.
+const CHANGES_MAX: usize = 8;
 /// How often the reports are computed.
 const TICK: Duration = Duration::from_millis(100);
 /// Pings in a lease, all but one of which may be lost.
@@ -97,6 +115,7 @@ impl Global {
             map: Arc::default(),
             heard: BTreeMap::new(),
             ticked: now,
+            changes: VecDeque::new(),
             round: 0,
         };
         let (state, copied) = (Mutex::new(state), AtomicU64::new(0));
@@ -160,11 +179,14 @@ impl Global {
                     // A voter that is new has granted nothing yet: until it does, the lease may
                     // lack a majority.
                     pings.reset_immediately();
-                    for (to, was, now) in self.follow(&map) {
+                    self.follow(&map);
+                }
+                _ = ticks.tick() => {
+                    self.tick();
+                    for (to, was, now) in self.due_copies() {
                         tasks.spawn(self.clone().copy(to, was, now));
                     }
                 }
-                _ = ticks.tick() => self.tick(),
                 _ = pings.tick() => {
                     for to in self.ping_targets() {
                         tasks.spawn(self.clone().ping(to));
@@ -175,9 +197,8 @@ impl Global {
         }
     }
 
-    /// Follows a newer map, before anything is granted or reported under it. Returns the nodes of
-    /// other regions to which keys have moved, and the homes before and after.
-    fn follow(&self, map: &Arc<ClusterMap>) -> Vec<(NodeId, Homes, Homes)> {
+    /// Follows a newer map, before anything is granted or reported under it.
+    fn follow(&self, map: &Arc<ClusterMap>) {
         let now = self.ownership.monotonic();
         let before = self.ownership.owned_ranges().homes.clone();
         self.driver.global_map_changed(map);
@@ -190,15 +211,37 @@ impl Global {
             state.heard.entry(member.id).or_insert(now);
             self.mesh.request_dial(member.addr);
         }
-        if !is_moved {
+        if is_moved {
+            let after = self.ownership.owned_ranges().homes.clone();
+            let (until, copied_to) = (now.plus(COPY_FOR), BTreeSet::new());
+            if state.changes.len() == CHANGES_MAX {
+                state.changes.pop_front();
+            }
+            state.changes.push_back(HomesChange { was: before, now: after, until, copied_to });
+        }
+    }
+
+    /// The nodes of other regions that this node sees and that have no counts yet of keys that have
+    /// moved there, and the homes before and after.
+    fn due_copies(&self) -> Vec<(NodeId, Homes, Homes)> {
+        let now = self.ownership.monotonic();
+        let changes = &mut self.state.lock().changes;
+        changes.retain(|change| now < change.until);
+        if changes.is_empty() {
             return Vec::new();
         }
-        let after = self.ownership.owned_ranges().homes.clone();
         let topology = self.driver.topology();
-        let others = after.regions().iter().filter(|region| **region != topology.region);
-        let nodes = others.filter_map(|region| topology.region_ring(region));
-        let nodes: Vec<NodeId> = nodes.flat_map(|ring| ring.nodes().cloned()).collect();
-        nodes.into_iter().map(|node| (node, before.clone(), after.clone())).collect()
+        let mut due = Vec::new();
+        for change in changes {
+            let others = change.now.regions().iter().filter(|region| **region != topology.region);
+            let rings = others.filter_map(|region| topology.region_ring(region));
+            for node in rings.flat_map(Ring::nodes) {
+                if change.copied_to.insert(node.clone()) {
+                    due.push((node.clone(), change.was.clone(), change.now.clone()));
+                }
+            }
+        }
+        due
     }
 
     fn tick(&self) {

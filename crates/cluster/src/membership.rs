@@ -1,9 +1,10 @@
 //! Drives the consensus engine: time, messages, the disk; and the way of a node into the map. A
 //! node has one for the map of its region and, with `global.founders`, one for the global map.
 //!
-//! One task does all that is done in an order: what the engine returns is saved, then sent, then
-//! put in force. A map is in force here only once it is on the disk, because a voter must not
-//! forget a map that it has reported.
+//! One task does all that is done in an order: what the engine returns is saved, then sent. A
+//! committed map of the region is in force here before it is on the disk of this node, so that a
+//! slow disk costs no lease: it is on those of a majority. Reported it is only afterwards
+//! ([`Membership::saved`]), because a voter must not forget a map that it has reported.
 //!
 //! The leader proposes what [`Autopilot`] returns and sends committed maps to all members. Members
 //! that miss one fetch it, because every ping and its answer name the sender's epoch.
@@ -59,6 +60,8 @@ pub struct Membership {
     state: Mutex<State>,
     /// The newest map that is in force; epoch 0 before the first.
     map: watch::Sender<Arc<ClusterMap>>,
+    /// The newest map that is on the disk.
+    saved: watch::Sender<(ClusterId, Epoch)>,
     wake: Notify,
 }
 
@@ -200,10 +203,12 @@ impl Membership {
             is_leaving: None,
             foreign: BTreeSet::new(),
         };
-        let map = watch::channel(Arc::new(saved.map.unwrap_or_default())).0;
+        let map = saved.map.unwrap_or_default();
+        let saved = watch::channel((map.cluster, map.epoch)).0;
+        let map = watch::channel(Arc::new(map)).0;
         let (start, wake) = (Instant::now(), Notify::new());
         let state = Mutex::new(state);
-        Arc::new(Self { options, me, incarnation, disk, mesh, start, state, map, wake })
+        Arc::new(Self { options, me, incarnation, disk, mesh, start, state, map, saved, wake })
     }
 
     // === inputs ===
@@ -416,6 +421,11 @@ impl Membership {
         self.map.subscribe()
     }
 
+    /// The cluster and the epoch of the newest map that this node will know after a restart.
+    pub fn saved(&self) -> watch::Receiver<(ClusterId, Epoch)> {
+        self.saved.subscribe()
+    }
+
     /// This node, as it votes.
     pub fn identity(&self) -> &Identity {
         &self.me
@@ -488,12 +498,16 @@ impl Membership {
         }
     }
 
-    /// Saves, sends and puts in force what the engine returned.
+    /// Puts in force, saves and sends what the engine returned.
     async fn carry_out(&self) {
-        let (output, saved) = {
+        let (output, saved, is_elsewhere) = {
             let state = &mut *self.state.lock();
+            let is_alone = |engine: &Option<Engine>| engine.as_ref().is_some_and(Engine::is_alone);
+            let was_alone = is_alone(&state.engine);
             let output = state.engine.as_mut().map(Engine::take_output).unwrap_or_default();
             let Output { record, messages, committed } = output;
+            // What the only voter has committed is nowhere before it is on its disk.
+            let is_elsewhere = !was_alone && !is_alone(&state.engine);
             let own = self.map.borrow().clone();
             if let Some(map) = committed
                 && map.epoch > own.epoch.max(Epoch(1))
@@ -511,8 +525,14 @@ impl Membership {
                 map: map.cloned(),
                 engine: state.engine.as_ref().map(Engine::record),
             });
-            (messages, saved)
+            (messages, saved, is_elsewhere)
         };
+        if let Some(map) = saved.as_ref().and_then(|saved| saved.map.as_ref())
+            && is_elsewhere
+            && self.options.group == Group::Region
+        {
+            self.put_in_force(map);
+        }
         if let Some(saved) = &saved {
             while let Err(error) = saved.save(&*self.disk).await {
                 tracing::error!(
@@ -527,12 +547,13 @@ impl Membership {
             self.send(to, message);
         }
         if let Some(map) = saved.and_then(|saved| saved.map) {
-            self.put_in_force(map);
+            self.put_in_force(&map);
+            self.saved.send_replace((map.cluster, map.epoch));
         }
     }
 
-    fn put_in_force(&self, map: ClusterMap) {
-        let map = Arc::new(map);
+    fn put_in_force(&self, map: &ClusterMap) {
+        let map = Arc::new(map.clone());
         let leads = {
             let state = &mut *self.state.lock();
             if state.incoming.as_ref().is_some_and(|incoming| incoming.epoch <= map.epoch) {

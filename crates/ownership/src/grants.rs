@@ -7,7 +7,8 @@
 //! that one have expired. So no two nodes with a valid lease own one token.
 //!
 //! ```text
-//! report(map)  only if  for each member granted at t:  member is in map, or now >= t + hold
+//! report(map)  only if  map is saved, and for each member granted at t:
+//!                       member is in map, or now >= t + hold
 //! hold = 1.25 × lease
 //! ```
 //!
@@ -64,11 +65,11 @@ impl Grants {
         self.reported
     }
 
-    /// The epoch to report at `now`, when `map` is the newest one that this voter knows *and has
-    /// saved*. Never decreases.
-    pub fn report(&mut self, now: Monotonic, map: &ClusterMap) -> Epoch {
+    /// The epoch to report at `now`, when `map` is the newest one that this voter knows, and `saved`
+    /// the epoch of the one that it will know after a restart. Never decreases.
+    pub fn report(&mut self, now: Monotonic, map: &ClusterMap, saved: Epoch) -> Epoch {
         self.last.retain(|_, granted| now < granted.plus(self.hold));
-        let is_settled = now >= self.started.plus(self.hold);
+        let is_settled = now >= self.started.plus(self.hold) && map.epoch <= saved;
         if is_settled && map.epoch > self.reported && self.last.keys().all(|id| map.has(*id)) {
             self.reported = map.epoch;
         }
@@ -121,14 +122,17 @@ mod tests {
         let both = map(1, &[(1, Up), (2, Up)]);
         let one = map(2, &[(1, Up), (2, Down)]);
         let mut grants = Grants::new(ms(0), LEASE);
-        assert_eq!(grants.report(ms(749), &both), Epoch(0), "what it granted before is unknown");
-        assert_eq!(grants.report(ms(750), &both), Epoch(1));
+        let report =
+            |grants: &mut Grants, at, map: &ClusterMap| grants.report(ms(at), map, map.epoch);
+        assert_eq!(report(&mut grants, 749, &both), Epoch(0), "what it granted before is unknown");
+        assert_eq!(report(&mut grants, 750, &both), Epoch(1));
         let granted = grants.grant(ms(1_000), MemberId(2), &both);
         assert_eq!(granted, Some(VoteGrant { member: MemberId(2), voters_since: Epoch(0) }));
-        assert_eq!(grants.report(ms(1_749), &one), Epoch(1), "the grant may still be in use");
+        assert_eq!(report(&mut grants, 1_749, &one), Epoch(1), "the grant may still be in use");
         assert_eq!(grants.grant(ms(1_749), MemberId(2), &one), None, "evicted");
-        assert_eq!(grants.report(ms(1_750), &one), Epoch(2));
-        assert_eq!(grants.report(ms(1_751), &both), Epoch(2), "never back");
+        assert_eq!(grants.report(ms(1_750), &one, Epoch(1)), Epoch(1), "a restart forgets it");
+        assert_eq!(report(&mut grants, 1_750, &one), Epoch(2));
+        assert_eq!(report(&mut grants, 1_751, &both), Epoch(2), "never back");
     }
 
     #[test]
@@ -137,6 +141,6 @@ mod tests {
         let before = map(1, &[(1, MapState::Up)]);
         grants.grant(ms(900), MemberId(1), &before);
         let after = map(2, &[(1, MapState::Draining), (2, MapState::Up)]);
-        assert_eq!(grants.report(ms(901), &after), Epoch(2));
+        assert_eq!(grants.report(ms(901), &after, Epoch(2)), Epoch(2));
     }
 }

@@ -35,7 +35,8 @@
 //!    what this node itself reports as a voter, [`RingOwnership::offer_received`] and
 //!    [`RingOwnership::release_received`] for messages, whose results are the replies to send. As a
 //!    voter it answers pings with [`Grants::grant`](grants::Grants::grant) and
-//!    [`Grants::report`](grants::Grants::report), both with the newest map that it has saved.
+//!    [`Grants::report`](grants::Grants::report), both with the newest map that it knows, and the
+//!    second with what is on its disk.
 //! 2. **Drain.** After each input it calls [`RingOwnership::next_step`] for each member, carries
 //!    out the [`TransferStep`], and reports the outcome. One step per member is in progress at a
 //!    time. A step may freeze ranges, so [`RingOwnership::decides`] has to be republished *before*

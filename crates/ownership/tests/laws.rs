@@ -168,7 +168,7 @@ fn a_joint_phase_that_ends_too_early_would_give_two_leases() {
             reports.iter().any(|(name, epoch)| voter.node == id(name) && *epoch >= map.epoch)
         })
     };
-    let report = |map: &ClusterMap| Grants::new(ms(0), LEASE).report(now, map);
+    let report = |map: &ClusterMap| Grants::new(ms(0), LEASE).report(now, map, map.epoch);
     let both = [("a", report(&without_p)), ("d", report(&without_p))];
     assert!(is_claimable(&both, &without_p), "ended at once: p and its successor both decide");
     let joint_without_p = ClusterMap { members: without_p.members.clone(), ..joint.clone() };

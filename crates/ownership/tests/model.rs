@@ -198,8 +198,12 @@ fn voters_of_before_do_not_prolong_the_lease_of_a_node_that_missed_the_change() 
     const P: usize = 4;
     const OTHERS: [usize; 4] = [A, B, C, D];
     let mut cluster = Cluster::settled(5, 5, 5, &[10]);
-    let learn =
-        |cluster: &mut Cluster, nodes: &[usize]| nodes.iter().for_each(|node| cluster.learn(*node));
+    let learn = |cluster: &mut Cluster, nodes: &[usize]| {
+        for node in nodes {
+            cluster.learn(*node);
+            cluster.save(*node);
+        }
+    };
     assert!(cluster.commit(Change::Replace(C, D)));
     learn(&mut cluster, &OTHERS);
     while !cluster.commit(Change::EndJoint) {
@@ -225,6 +229,27 @@ fn voters_of_before_do_not_prolong_the_lease_of_a_node_that_missed_the_change() 
     assert_eq!(cluster.deciders(P), [owner]);
 }
 
+/// `C` has not saved the map that evicts `A` when it restarts: it votes for `A` again, which knows
+/// of nothing. So `B` must not have taken over on the word of `C`.
+#[test]
+fn a_voter_reports_no_map_that_a_restart_makes_it_forget() {
+    let mut cluster = Cluster::settled(3, 3, 3, &[10]);
+    assert!(cluster.commit(Change::Evict(A)));
+    cluster.learn(B);
+    cluster.save(B);
+    cluster.learn(C);
+    for _ in 0..=EXPIRED {
+        cluster.pass(|from, to| from != A && to != A);
+    }
+    for (from, to) in [(C, B); 6] {
+        cluster.step(from, to, Delivery::Immediate);
+    }
+    cluster.tick(B);
+    cluster.restart(C, true);
+    cluster.pass(|from, to| (from, to) == (A, C));
+    assert_eq!(cluster.deciders(A), [A]);
+}
+
 /// States from which interesting histories are short: of three nodes, or of four of which three
 /// vote.
 fn initial_states(has_spare: bool) -> Vec<Cluster> {
@@ -238,6 +263,7 @@ fn initial_states(has_spare: bool) -> Vec<Cluster> {
         assert!(cluster.commit(change));
         for node in 0..nodes {
             cluster.learn(node);
+            cluster.save(node);
         }
         cluster
     };
@@ -257,6 +283,7 @@ fn initial_states(has_spare: bool) -> Vec<Cluster> {
     let mut suspected = settled.clone();
     suspected.commit(Change::Evict(A));
     suspected.learn(B);
+    suspected.save(B);
     suspected.pass(|_, _| true);
     let mut states = vec![settled, crashed, back, handover, suspected];
     if has_spare {
@@ -264,8 +291,10 @@ fn initial_states(has_spare: bool) -> Vec<Cluster> {
         let joint = learned(settled, Change::Replace(C, D));
         let mut half = settled.clone();
         half.commit(Change::Replace(C, D));
-        half.learn(A);
-        half.learn(D);
+        for node in [A, D] {
+            half.learn(node);
+            half.save(node);
+        }
         states.extend([joint, half]);
     }
     states

@@ -33,7 +33,7 @@ struct Inner {
 /// How long a write takes until it is synced.
 const SYNC_MS: u64 = 2;
 /// The longest, on a slow disk, and how many of a million take up to that.
-const SYNC_MAX_MS: u64 = 400;
+const SYNC_MAX_MS: u64 = 2_000;
 const SLOW_PPM: u32 = 50_000;
 
 impl SimDisk {

@@ -87,6 +87,20 @@ fn a_new_global_voter_is_asked_for_the_lease_at_once() {
     }
 }
 
+/// A voter whose disk took more than a second lost its lease when the voters changed: it followed a
+/// map only once it was saved.
+#[test]
+fn a_slow_disk_costs_no_lease() {
+    passes(145);
+}
+
+/// A region was a home again before the nodes of the others saw its nodes. These copied nothing, and
+/// its keys continued with the counts of before.
+#[test]
+fn a_region_that_comes_into_sight_late_gets_the_counts_of_its_keys() {
+    passes(227);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

@@ -310,6 +310,12 @@ impl Engine {
         self.node.raft.state == StateRole::Leader
     }
 
+    /// Whether what this engine proposes is committed without another one.
+    pub fn is_alone(&self) -> bool {
+        let conf_state = self.conf_state();
+        conf_state.voters == [self.id] && conf_state.voters_outgoing.is_empty()
+    }
+
     /// The number of the leader, if one is known.
     pub fn leader(&self) -> Option<u64> {
         Some(self.node.raft.leader_id).filter(|id| *id != 0)

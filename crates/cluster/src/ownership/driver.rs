@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tidegate_limiter::store::{KeyHash, Store};
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
-use tidegate_ownership::cluster_map::{MapMember, MapState};
+use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState};
 use tidegate_ownership::grants::Grants;
 use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -79,8 +79,10 @@ struct Machines {
     /// `None` without a global map.
     region_right: Option<RegionRight>,
     grants: Grants,
-    /// The newest saved map; epoch 0 before the first.
+    /// The newest map; epoch 0 before the first.
     map: Arc<ClusterMap>,
+    /// The newest epoch of its cluster that is on the disk.
+    saved: Epoch,
     /// The live members according to gossip.
     view: View,
     /// When each member was heard last; members that were never heard since they were admitted.
@@ -181,6 +183,7 @@ impl Driver {
                 .map(|lease| RegionRight::new(me.clone(), options.region.clone(), lease)),
             grants: Grants::new(now, *lease),
             map: Arc::default(),
+            saved: Epoch(0),
             view: View::default(),
             heard: BTreeMap::new(),
             ticked: now,
@@ -215,7 +218,7 @@ impl Driver {
         self.update_topology(machines);
     }
 
-    /// A newer map is committed, and on the disk of this node if it has one.
+    /// A newer map is committed. It need not be on the disk of this node.
     pub fn map_changed(&self, map: &Arc<ClusterMap>) {
         let now = self.ownership.monotonic();
         let machines = &mut *self.machines.lock();
@@ -252,6 +255,16 @@ impl Driver {
         }
         self.tick(machines);
         self.wake.notify_one();
+    }
+
+    /// The maps of `cluster` up to `epoch` are on the disk of this node, or it has none.
+    pub fn map_saved(&self, cluster: ClusterId, epoch: Epoch) {
+        let machines = &mut *self.machines.lock();
+        if cluster == machines.map.cluster && epoch > machines.saved {
+            machines.saved = epoch;
+            self.tick(machines);
+            self.wake.notify_one();
+        }
     }
 
     /// A newer global map is committed, and on the disk of this node if it has one.
@@ -343,14 +356,14 @@ impl Driver {
             let member = machines.map.get(&peer.id);
             same_cluster && member.is_some_and(|one| one.id == *id && one.identity == peer.identity)
         });
-        let Machines { grants, map, heard, .. } = machines;
+        let Machines { grants, map, saved, heard, .. } = machines;
         if let Some(id) = member
             && !is_silent
         {
             heard.insert(id, now);
         }
         let grant = member.filter(|_| may_grant).and_then(|id| grants.grant(now, id, map));
-        let report = grants.report(now, map);
+        let report = grants.report(now, map, *saved);
         let running = running(now);
         (PongStatus { cluster: map.cluster, epoch: map.epoch, report, grant, running }, member)
     }
@@ -731,6 +744,7 @@ impl Driver {
         let Options { me, start, lease, quorum, .. } = &self.options;
         machines.ring = RingOwnership::new(me.clone(), *start, *lease, *quorum);
         machines.grants = Grants::new(now, *lease);
+        machines.saved = Epoch(0);
         machines.heard.clear();
         machines.rejections.clear();
     }
@@ -781,7 +795,7 @@ impl Driver {
         if copied != machines.copied {
             (machines.copied, machines.copied_at) = (copied, now);
         }
-        let report = machines.grants.report(now, &machines.map);
+        let report = machines.grants.report(now, &machines.map, machines.saved);
         machines.ring.report_received(&self.options.me, report);
         machines.ring.tick(now);
         let is_over = machines.ring.lease_until() <= now;

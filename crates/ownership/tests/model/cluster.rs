@@ -46,6 +46,8 @@ pub(crate) struct Node {
     pub(crate) identity: Identity,
     start: u64,
     speed: u64,
+    /// Index of the newest map that it follows.
+    known: usize,
     /// Index of the newest map that is on its disk.
     saved: usize,
     /// `None` while it is down.
@@ -131,6 +133,7 @@ impl Cluster {
             identity: Identity { node: id(index), birth: 1 },
             start: 0,
             speed: speeds[index % speeds.len()],
+            known: 0,
             saved: 0,
             machines: None,
         };
@@ -169,6 +172,7 @@ impl Cluster {
         self.now += EXPIRED;
         for node in 0..self.nodes.len() {
             self.learn(node);
+            self.save(node);
         }
         for _ in 0..4 * EXPIRED {
             self.pass(|_, _| true);
@@ -213,6 +217,7 @@ impl Cluster {
             restarted.identity.birth += 1;
             restarted.saved = 0;
         }
+        restarted.known = restarted.saved;
         let (identity, start) = (restarted.identity.clone(), restarted.start);
         let ring = RingOwnership::new(identity, start, LEASE_SPAN, QuorumRule::Majority);
         restarted.machines =
@@ -220,11 +225,18 @@ impl Cluster {
         self.follow(node);
     }
 
-    /// `node` learns and saves the newest map.
+    /// `node` learns the newest map.
     pub(crate) fn learn(&mut self, node: usize) {
         if self.is_up(node) {
-            self.nodes[node].saved = self.maps.len() - 1;
+            self.nodes[node].known = self.maps.len() - 1;
             self.follow(node);
+        }
+    }
+
+    /// What `node` knows is on its disk.
+    pub(crate) fn save(&mut self, node: usize) {
+        if self.is_up(node) {
+            self.nodes[node].saved = self.nodes[node].known;
         }
     }
 
@@ -299,9 +311,9 @@ impl Cluster {
     /// `node` renews its lease and claims ranges.
     pub(crate) fn tick(&mut self, node: usize) {
         let (now, map) = (self.clock(node), self.known(node).clone());
-        let identity = self.nodes[node].identity.clone();
+        let (identity, saved) = (self.nodes[node].identity.clone(), self.saved(node));
         self.change(node, |machines| {
-            let report = machines.grants.report(now, &map);
+            let report = machines.grants.report(now, &map, saved);
             machines.ring.report_received(&identity, report);
             machines.ring.tick(now);
         });
@@ -311,9 +323,10 @@ impl Cluster {
         let Some(member) = self.ring(node).map(RingOwnership::own_id) else { return };
         let (sent, received) = (self.clock(node), self.clock(other));
         let (voter, map) = (self.nodes[other].identity.clone(), self.known(other).clone());
+        let saved = self.saved(other);
         let pong = self.change(other, |machines| {
             let grant = member.and_then(|id| machines.grants.grant(received, id, &map));
-            let report = machines.grants.report(received, &map);
+            let report = machines.grants.report(received, &map, saved);
             Pong { voter, sent, report, grant }
         });
         let Some(pong) = pong else { return };
@@ -401,7 +414,12 @@ impl Cluster {
 
     /// Whether the node does not know the newest map.
     pub(crate) fn is_behind(&self, node: usize) -> bool {
-        self.is_up(node) && self.nodes[node].saved + 1 < self.maps.len()
+        self.is_up(node) && self.nodes[node].known + 1 < self.maps.len()
+    }
+
+    /// Whether the newest map that the node knows is not on its disk.
+    pub(crate) fn is_unsaved(&self, node: usize) -> bool {
+        self.is_up(node) && self.nodes[node].saved < self.nodes[node].known
     }
 
     /// All ordered pairs of distinct nodes.
@@ -411,7 +429,11 @@ impl Cluster {
     }
 
     fn known(&self, node: usize) -> &Arc<ClusterMap> {
-        &self.maps[self.nodes[node].saved]
+        &self.maps[self.nodes[node].known]
+    }
+
+    fn saved(&self, node: usize) -> Epoch {
+        self.maps[self.nodes[node].saved].epoch
     }
 
     fn clock(&self, node: usize) -> Monotonic {

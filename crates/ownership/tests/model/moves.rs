@@ -45,7 +45,7 @@ pub(crate) enum Move {
     },
     /// A change of the map is committed.
     Commit(Change),
-    /// A node learns the newest map.
+    /// A node learns the newest map and saves it.
     Learn(usize),
     /// The first pings the second.
     Ping(usize, usize, Delivery),
@@ -149,7 +149,10 @@ impl World {
                     Change::Admit(_) | Change::EndJoint => {}
                 }
             }
-            Move::Learn(node) => cluster.learn(node),
+            Move::Learn(node) => {
+                cluster.learn(node);
+                cluster.save(node);
+            }
             Move::Ping(node, other, delivery) => {
                 left.pings -= 1;
                 left.late -= u8::from(delivery != Delivery::Immediate);

@@ -26,6 +26,7 @@ enum Kind {
     Step,
     Tick,
     Learn,
+    Save,
     Admit,
     Evict,
     Drain,
@@ -40,13 +41,14 @@ enum Kind {
 }
 
 /// Each kind with its average frequency.
-const KINDS: [(Kind, usize); 17] = [
+const KINDS: [(Kind, usize); 18] = [
     (Kind::Wait, 8),
     (Kind::Pass, 8),
     (Kind::Ping, 40),
     (Kind::Step, 80),
     (Kind::Tick, 16),
     (Kind::Learn, 20),
+    (Kind::Save, 20),
     (Kind::Admit, 6),
     (Kind::Evict, 3),
     (Kind::Drain, 1),
@@ -123,6 +125,11 @@ impl Walk {
                 let is_behind = cluster.is_behind(node);
                 cluster.learn(node);
                 is_behind
+            }
+            Kind::Save => {
+                let is_unsaved = cluster.is_unsaved(node);
+                cluster.save(node);
+                is_unsaved
             }
             Kind::Deliver if cluster.flying.is_empty() => false,
             Kind::Deliver => {
