@@ -21,7 +21,7 @@ use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
-use tidegate_ownership::cluster_map::MapState;
+use tidegate_ownership::cluster_map::{ClusterId, MapState};
 use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::region_right::RegionGrants;
@@ -153,7 +153,7 @@ impl Global {
             heard.insert(member, now);
             self.membership.complained(member, ping.complaints);
         }
-        let report = grants.report(now);
+        let report = grants.report(now, self.saved(map.cluster));
         let granted = if is_same { grants.grant(now, &peer.region) } else { None };
         Reply::GlobalPong(GlobalPong { cluster: map.cluster, epoch: map.epoch, report, granted })
     }
@@ -254,7 +254,8 @@ impl Global {
             }
             state.ticked = now;
             let own = self.own_id(&state.map);
-            (state.grants.report(now), self.complaints(state, now), own)
+            let saved = self.saved(state.map.cluster);
+            (state.grants.report(now, saved), self.complaints(state, now), own)
         };
         self.driver.global_reported(report);
         self.membership.reported(report);
@@ -263,6 +264,12 @@ impl Global {
         }
         let stands = self.stands();
         self.membership.stand(stands);
+    }
+
+    /// The newest epoch of `cluster` that is on the disk.
+    fn saved(&self, cluster: ClusterId) -> Epoch {
+        let (of, epoch) = *self.membership.saved().borrow();
+        if of == cluster { epoch } else { Epoch(0) }
     }
 
     /// Whether this node is to be a member of the global map.

@@ -2,7 +2,7 @@
 //! node has one for the map of its region and, with `global.founders`, one for the global map.
 //!
 //! One task does all that is done in an order: what the engine returns is saved, then sent. A
-//! committed map of the region is in force here before it is on the disk of this node, so that a
+//! committed map is in force here before it is on the disk of this node, so that a
 //! slow disk costs no lease: it is on those of a majority. Reported it is only afterwards
 //! ([`Membership::saved`]), because a voter must not forget a map that it has reported.
 //!
@@ -529,7 +529,6 @@ impl Membership {
         };
         if let Some(map) = saved.as_ref().and_then(|saved| saved.map.as_ref())
             && is_elsewhere
-            && self.options.group == Group::Region
         {
             self.put_in_force(map);
         }

@@ -90,7 +90,8 @@ pub struct JoinRequest {
 pub struct Complaints {
     /// Members that the sender, a voter, has not heard for `cluster.down_after`.
     pub silent: Vec<MemberId>,
-    /// Members that have not released ranges to the sender at its epoch.
+    /// Members that have not released ranges to the sender at its epoch, or that do not take what
+    /// the sender releases.
     pub waits_for: Vec<MemberId>,
     /// The sender is copying counts to their next owners: no reason to evict it.
     pub is_copying: bool,

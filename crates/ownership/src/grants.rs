@@ -65,8 +65,8 @@ impl Grants {
         self.reported
     }
 
-    /// The epoch to report at `now`, when `map` is the newest one that this voter knows, and `saved`
-    /// the epoch of the one that it will know after a restart. Never decreases.
+    /// The epoch to report at `now`, when `map` is the newest one that this voter knows, and
+    /// `saved` the epoch of the one that it will know after a restart. Never decreases.
     pub fn report(&mut self, now: Monotonic, map: &ClusterMap, saved: Epoch) -> Epoch {
         self.last.retain(|_, granted| now < granted.plus(self.hold));
         let is_settled = now >= self.started.plus(self.hold) && map.epoch <= saved;

@@ -15,10 +15,10 @@
 //!
 //! A grant names the [`MemberId`] it is for: a node that was evicted and admitted again does not
 //! continue its old lease. It also names the epoch since which the voters are those that the voter
-//! knows. A grant of voters that this node has not heard of is kept and does not count yet: only with
-//! that map does this node know of whom a majority is needed. Every other change leaves the lease as
-//! it is, however late a node learns it, as one whose disk is slow does: a member that takes ranges
-//! over waits for all others to follow its map.
+//! knows. A grant of voters that this node has not heard of is kept and does not count yet: only
+//! with that map does this node know of whom a majority is needed. Every other change leaves the
+//! lease as it is, however late a node learns it: a member that takes ranges over waits for all
+//! others to follow its map.
 
 use std::collections::BTreeMap;
 

@@ -176,7 +176,7 @@ impl RegionGrants {
         }
     }
 
-    /// A newer map is known and saved, or that of another cluster, whose epochs are not comparable.
+    /// A newer map is known, or that of another cluster, whose epochs are not comparable.
     pub fn follow(&mut self, now: Monotonic, map: &Arc<ClusterMap>) {
         let (before, after) = (&self.map.homes, &map.homes);
         if map.cluster != self.map.cluster {
@@ -199,11 +199,13 @@ impl RegionGrants {
         Some(self.map.epoch)
     }
 
-    /// The epoch to report at `now`. Never decreases within one cluster.
-    pub fn report(&mut self, now: Monotonic) -> Epoch {
+    /// The epoch to report at `now`, when `saved` is that of the map that this voter will know
+    /// after a restart. Never decreases within one cluster.
+    pub fn report(&mut self, now: Monotonic, saved: Epoch) -> Epoch {
         let hold = self.hold;
         self.revoked.retain(|_, granted| now < granted.plus(hold));
-        if self.revoked.is_empty() && now >= self.started.plus(hold) {
+        let is_settled = now >= self.started.plus(hold) && self.map.epoch <= saved;
+        if self.revoked.is_empty() && is_settled {
             self.reported = self.map.epoch.max(self.reported);
         }
         self.reported
@@ -258,9 +260,10 @@ mod tests {
     fn a_region_that_is_struck_off_is_replaced_when_its_last_grants_have_expired() {
         let both = map(1, &["eu", "us"], 1, 0);
         let mut grants = RegionGrants::new(secs(0), SPAN);
+        let report = |grants: &mut RegionGrants, at| grants.report(secs(at), Epoch(9));
         grants.follow(secs(0), &both);
-        assert_eq!(grants.report(secs(6)), Epoch(0), "what it granted before is unknown");
-        assert_eq!(grants.report(secs(7)), Epoch(1));
+        assert_eq!(report(&mut grants, 6), Epoch(0), "what it granted before is unknown");
+        assert_eq!(report(&mut grants, 7), Epoch(1));
         for region in ["eu", "us"] {
             assert_eq!(grants.grant(secs(10), region), Some(Epoch(1)));
         }
@@ -269,16 +272,16 @@ mod tests {
             (grants.grant(secs(12), "eu"), grants.grant(secs(12), "us")),
             (None, Some(Epoch(2)))
         );
-        assert_eq!(grants.report(secs(16)), Epoch(1));
-        assert_eq!(grants.report(secs(17)), Epoch(2), "6.25 s after the last one");
+        assert_eq!(report(&mut grants, 16), Epoch(1));
+        assert_eq!(report(&mut grants, 17), Epoch(2), "6.25 s after the last one");
         grants.follow(secs(20), &map(3, &["us"], 2, 1));
-        assert_eq!(grants.report(secs(20)), Epoch(3), "no key changed its home");
+        assert_eq!(report(&mut grants, 20), Epoch(3), "no key changed its home");
         grants.follow(secs(21), &map(4, &["eu", "us"], 4, 2));
-        assert_eq!(grants.report(secs(21)), Epoch(4), "nothing was granted since");
+        assert_eq!(report(&mut grants, 21), Epoch(4), "nothing was granted since");
         grants.grant(secs(30), "us");
         grants.follow(secs(31), &map(5, &["ap", "eu", "us"], 5, 4));
-        assert_eq!(grants.report(secs(36)), Epoch(4));
-        assert_eq!(grants.report(secs(37)), Epoch(5));
+        assert_eq!(report(&mut grants, 36), Epoch(4));
+        assert_eq!(report(&mut grants, 37), Epoch(5));
     }
 
     #[test]

@@ -421,6 +421,14 @@ impl RingOwnership {
         missing.filter_map(|id| self.members.id(id))
     }
 
+    /// The members to which this node has not released at this epoch although it has a lease.
+    pub fn cannot_release_to(&self, now: Monotonic) -> impl Iterator<Item = MemberId> {
+        let has_lease = self.has_lease(now);
+        let is_incomplete = move |state: &Transfer| has_lease && *state != Transfer::Released;
+        let incomplete = self.transfers.iter().filter(move |(_, state)| is_incomplete(state));
+        incomplete.filter_map(|(id, _)| self.members.id(id))
+    }
+
     /// Whether this node holds nothing and every transfer is complete.
     pub fn has_transferred_all(&self) -> bool {
         self.held.is_empty() && self.are_transfers_complete()

@@ -224,7 +224,9 @@ fn voters_of_before_do_not_prolong_the_lease_of_a_node_that_missed_the_change() 
             }
         }
     }
-    OTHERS.iter().for_each(|node| cluster.tick(*node));
+    for node in OTHERS {
+        cluster.tick(node);
+    }
     let owner = cluster.owner(P).expect("a member");
     assert_eq!(cluster.deciders(P), [owner]);
 }

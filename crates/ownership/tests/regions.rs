@@ -175,7 +175,7 @@ impl Walk {
     fn report(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let now = node.clock(self.now_ms);
-        let report = node.grants.report(now);
+        let report = node.grants.report(now, node.map.epoch);
         node.right.report_received(&node.me.clone(), report);
         if !node.is_cut {
             self.reported.insert(node.me.clone(), report);
@@ -211,7 +211,8 @@ impl Walk {
             let region = self.nodes[from].region;
             let voter = &mut self.nodes[to];
             let now = voter.clock(self.now_ms);
-            let answer = Some((voter.grants.report(now), voter.grants.grant(now, region)));
+            let answer =
+                Some((voter.grants.report(now, voter.map.epoch), voter.grants.grant(now, region)));
             let arrives_ms = self.now_ms + self.random.below(400);
             self.messages.push(Message { from, to, sent, arrives_ms, answer });
         }

@@ -101,6 +101,13 @@ fn a_region_that_comes_into_sight_late_gets_the_counts_of_its_keys() {
     passes(227);
 }
 
+/// Two nodes lost the large datagrams between them, and one of them led. It alone was waited for, by
+/// the other, which could not tell it. The keys of a crashed node had no owner meanwhile.
+#[test]
+fn a_leader_that_cannot_hand_over_says_so_itself() {
+    passes(465);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

@@ -267,7 +267,7 @@ impl Driver {
         }
     }
 
-    /// A newer global map is committed, and on the disk of this node if it has one.
+    /// A newer global map is committed. It need not be on the disk of this node.
     pub fn global_map_changed(&self, map: &Arc<ClusterMap>) {
         let machines = &mut *self.machines.lock();
         let Some(right) = &mut machines.region_right else { return };
@@ -507,10 +507,18 @@ impl Driver {
             Some(**id) != own && now >= heard.plus(self.options.down_after)
         };
         let silent = machines.heard.iter().filter(is_silent).map(|(id, _)| *id);
+        let is_copying = now < machines.copied_at.plus(COPYING_FOR);
+        // A member that waits for this node may not reach the leader, as this node does. While
+        // counts are copied, it is this node that takes its time.
+        let waits_for: BTreeSet<MemberId> = if is_copying {
+            machines.ring.waits_for().collect()
+        } else {
+            machines.ring.waits_for().chain(machines.ring.cannot_release_to(now)).collect()
+        };
         Complaints {
             silent: silent.take(COMPLAINTS_MAX).collect(),
-            waits_for: machines.ring.waits_for().take(COMPLAINTS_MAX).collect(),
-            is_copying: now < machines.copied_at.plus(COPYING_FOR),
+            waits_for: waits_for.into_iter().take(COMPLAINTS_MAX).collect(),
+            is_copying,
         }
     }
 
