@@ -2,9 +2,9 @@
 //! node has one for the map of its region and, with `global.founders`, one for the global map.
 //!
 //! One task does all that is done in an order: what the engine returns is saved, then sent. A
-//! committed map is in force here before it is on the disk of this node, so that a
-//! slow disk costs no lease: it is on those of a majority. Reported it is only afterwards
-//! ([`Membership::saved`]), because a voter must not forget a map that it has reported.
+//! committed map is in force here before it is on the disk of this node, so that a slow disk costs
+//! no lease: it is on those of a majority. A voter reports it only afterwards
+//! ([`Membership::saved`]), because it must not forget a map that it has reported.
 //!
 //! The leader proposes what [`Autopilot`] returns and sends committed maps to all members. Members
 //! that miss one fetch it, because every ping and its answer name the sender's epoch.
