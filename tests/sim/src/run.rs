@@ -21,7 +21,7 @@ const REST_AFTER_MS: u64 = 4_000;
 const FINAL_READ_MS: u64 = 500;
 /// Longest time from the last fault until the cluster is in an awaited state.
 const STATE_MAX_MS: u64 = 30_000;
-/// A hold is so many grants of `global.lease`, in quarters.
+/// How long a voter keeps to a grant, in quarters of `global.lease`.
 const HOLD_QUARTERS: u64 = 5;
 const STATE_POLL_MS: u64 = 10;
 
