@@ -218,8 +218,8 @@ pub async fn cluster_under(
     started
 }
 
-/// Waits until each node owns its ranges, by a map that all nodes of its region have and that
-/// changes no further: no founder is missing, and no change of the voters is in progress.
+/// Waits until each node has its lease and owns its ranges, by a map that all nodes of its region
+/// have and that changes no further: no founder is missing, and no change of the voters is in progress.
 pub async fn settled(nodes: &[&Node]) {
     let map = |node: &Node| node.joined().ownership_driver.map();
     let region = |node: &Node| node.core.topology.load().region.clone();
@@ -227,6 +227,7 @@ pub async fn settled(nodes: &[&Node]) {
         let own = map(node);
         let voters = &own.voters;
         node.joined().is_member.is_cancelled()
+            && node.core.ownership.has_lease()
             && node.joined().ownership_driver.is_settled()
             && !voters.are_joint()
             && voters.current.iter().all(|voter| voter.birth != Identity::UNKNOWN_BIRTH)
