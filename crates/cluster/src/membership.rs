@@ -81,6 +81,8 @@ struct State {
     /// What is known about the maps of peers.
     peers: BTreeMap<NodeId, PeerMap>,
     leader: Option<NodeId>,
+    /// Whether this node led at the last tick.
+    is_leading: bool,
     /// Requests that reached no node that knows the leader. The next goes to another: one that
     /// does not vote may know none, or one that is gone, for ever.
     misses: usize,
@@ -195,6 +197,7 @@ impl Membership {
             reports: BTreeMap::new(),
             peers: BTreeMap::new(),
             leader: None,
+            is_leading: false,
             misses: 0,
             foundings: 0,
             may_found_since: None,
@@ -595,6 +598,11 @@ impl Membership {
 
     /// Proposes the next map, if this node leads.
     fn lead(&self, state: &mut State) {
+        let leads = state.engine.as_ref().is_some_and(Engine::is_leader);
+        if leads != std::mem::replace(&mut state.is_leading, leads) {
+            let group = self.options.group;
+            tracing::info!(?group, leads, "leader of the cluster map changed");
+        }
         let State { engine: Some(engine), autopilot, founding, reports, incoming, .. } = state
         else {
             return;

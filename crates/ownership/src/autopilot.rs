@@ -463,7 +463,11 @@ impl Autopilot {
         };
         let gone: Vec<&Identity> = current.iter().filter(stays).collect();
         let wanted = self.settings.voters.min(VOTERS_MAX);
-        let size = odd(wanted.min(able.len() + gone.len())).max(current.len().min(3).min(wanted));
+        // Those that have gone keep the number of voters, and never raise it: the next failure would
+        // find a majority of more, one of which cannot answer.
+        let kept = odd(able.len() + gone.len()).min(current.len());
+        let least = current.len().min(3);
+        let size = odd(able.len()).max(kept).max(least).min(wanted);
         let mut chosen: BTreeSet<Identity> = gone.into_iter().take(size).cloned().collect();
         while chosen.len() < size
             && let Some(at) = best(&able, &chosen, map)
@@ -690,6 +694,23 @@ mod tests {
         assert_eq!(four.voters(), "a1 b1 c1", "it may come back");
         four.run(3 * SECOND);
         assert_eq!(four.voters(), "a1 b1 d1");
+    }
+
+    /// Found by the simulator: three voters, one of them gone, became five.
+    #[test]
+    fn a_voter_that_is_gone_adds_no_voters() {
+        let mut five = Fixture::founded(settings(5, &[]), &["a", "b", "c"]);
+        five.join("d", 1);
+        five.join("e", 1);
+        five.run(SECOND);
+        five.die("c");
+        five.run(9 * SECOND);
+        assert_eq!(five.voters(), "a1 b1 c1", "four can vote, which is three");
+        five.run(3 * SECOND);
+        assert_eq!(five.voters(), "a1 b1 d1");
+        five.join("c", 2);
+        five.run(8 * SECOND);
+        assert_eq!(five.voters(), "a1 b1 c2 d1 e1");
     }
 
     #[test]

@@ -120,6 +120,17 @@ impl Fault {
         }
     }
 
+    /// Whether it keeps nodes from each other.
+    pub(crate) fn cuts(&self) -> bool {
+        matches!(
+            self,
+            Self::Partition { .. }
+                | Self::OneWayPartition { .. }
+                | Self::PartialPartition { .. }
+                | Self::OneWayCut { .. }
+        )
+    }
+
     /// Whether a request may not reach its key's owner, or a key may not get its own counter.
     pub(crate) fn disrupts_requests(&self) -> bool {
         match self {

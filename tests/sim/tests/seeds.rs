@@ -108,6 +108,19 @@ fn a_leader_that_cannot_hand_over_says_so_itself() {
     passes(465);
 }
 
+/// The crashed owner of a key and its replica, cut off 72 ms later, both had its counts, and no
+/// other node: two faults, of which the oracle saw one.
+#[test]
+fn a_replica_that_is_cut_off_after_a_crash_explains_what_is_lost() {
+    passes(863);
+}
+
+/// Three voters, of which one had crashed, became five instead of three that live.
+#[test]
+fn a_voter_that_is_gone_adds_no_voters() {
+    passes(865);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

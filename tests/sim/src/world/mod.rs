@@ -422,6 +422,9 @@ impl World<'_> {
             if moves_keys || self.has_link_faults(region) {
                 self.last_disruption_ms[region] = self.time.millis();
             }
+            if fault.cuts() && self.touches(fault, region) {
+                self.doubt_recent_crashes(region);
+            }
         }
         Ok(())
     }

@@ -55,15 +55,13 @@ impl World<'_> {
         let owned = self.owned_keys(index);
         let region = self.layout.of_nodes[index];
         // A node without others in its region has no replica.
-        let mut others = self.layout.nodes(region).filter(|node| *node != index);
-        let has_replica = others.any(|node| self.nodes[node].process.is_some());
+        let has_replica = {
+            let mut others = self.layout.nodes(region).filter(|node| *node != index);
+            others.any(|node| self.nodes[node].process.is_some())
+        };
         let is_only_fault = has_replica && !self.is_disrupted(region);
         self.log.event(format_args!("n{} crashes, only_fault={is_only_fault}", index + 1));
-        // This node may have held the replicas of a node that crashed shortly before.
-        let of_nodes = &self.layout.of_nodes;
-        let recent =
-            |crash: &&mut Crash| of_nodes[crash.node] == region && now - crash.at_ms < QUIET_MS;
-        self.crashes.iter_mut().filter(recent).for_each(|crash| crash.is_only_fault = false);
+        self.doubt_recent_crashes(region);
         self.crashes.push(Crash {
             node: index,
             start: self.nodes[index].starts,
@@ -75,6 +73,16 @@ impl World<'_> {
         self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
         self.last_disruption_ms[region] = now;
         self.nodes[index].crash();
+    }
+
+    /// A node of `region` ends or is cut off. It may have the replicas of one that crashed shortly
+    /// before.
+    pub(super) fn doubt_recent_crashes(&mut self, region: usize) {
+        let now = self.time.millis();
+        let of_nodes = &self.layout.of_nodes;
+        let recent =
+            |crash: &&mut Crash| of_nodes[crash.node] == region && now - crash.at_ms < QUIET_MS;
+        self.crashes.iter_mut().filter(recent).for_each(|crash| crash.is_only_fault = false);
     }
 
     /// The strict keys that node `index` decides.
