@@ -351,6 +351,7 @@ fn calls() -> Vec<(&'static str, Call)> {
                     epoch: EPOCH,
                     member: Some(MemberId(3)),
                     has_lease: true,
+                    unanswered: 3,
                     complaints: Complaints {
                         silent: vec![MemberId(1), MemberId(300)],
                         waits_for: vec![MemberId(7)],

@@ -29,7 +29,6 @@ use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
 use tidegate_ownership::{ClusterMap, Epoch, MemberId};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::membership::Membership;
@@ -163,10 +162,8 @@ impl Global {
         let mut maps = self.membership.maps();
         // The map of before a restart.
         maps.mark_changed();
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut pings = tokio::time::interval(self.options.lease.to_std() / PINGS_PER_LEASE);
-        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = self.mesh.ticks.every(TICK);
+        let mut pings = self.mesh.ticks.every(self.options.lease.to_std() / PINGS_PER_LEASE);
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {

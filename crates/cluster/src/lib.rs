@@ -10,6 +10,7 @@
 //! | [`incarnation`] | this node's id and generation |
 //! | [`pki`] | the cluster's certificate authority and node certificates |
 //! | [`per_address`] | a bound on what one remote address holds at once |
+//! | [`ticks`] | timers of one node that expire together |
 //! | [`mesh`] | QUIC connections, the wire format, calls |
 //! | [`encoding`] | values as bytes |
 //! | [`consensus`] | agreeing on the cluster map, and what a node keeps of it |
@@ -34,6 +35,7 @@ pub mod per_address;
 pub mod pki;
 pub mod replication;
 pub mod sync;
+pub mod ticks;
 
 /// Adds to a statistic. Relaxed: statistics order nothing.
 fn count(counter: &std::sync::atomic::AtomicU64, n: u64) {

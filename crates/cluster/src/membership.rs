@@ -21,7 +21,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{ClusterMap, Epoch, Identity, MemberId};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::consensus::disk::{Disk, Saved};
@@ -299,9 +299,11 @@ impl Membership {
     }
 
     /// A map arrived, pushed or fetched. Ignored unless it is newer than the own one, or the first
-    /// one and has this node; every node follows the global map.
+    /// one and has this node; every node follows the global map. It is in force at once: a majority
+    /// has it, and the disk may still be busy with the one before.
     fn map_received(&self, map: ClusterMap) {
-        let state = &mut *self.state.lock();
+        let mut locked = self.state.lock();
+        let state = &mut *locked;
         let own = self.map.borrow().clone();
         let newest = state.incoming.as_ref().map_or(own.epoch, |map| map.epoch.max(own.epoch));
         let is_own = own.cluster == map.cluster && own.epoch > Epoch(0);
@@ -315,7 +317,9 @@ impl Membership {
                 (state.engine, state.founding, state.leader) = (None, None, None);
                 state.reports.clear();
             }
-            state.incoming = Some(map);
+            state.is_unsaved = true;
+            drop(locked);
+            self.put_in_force(&map);
             self.wake.notify_one();
         }
     }
@@ -466,8 +470,7 @@ impl Membership {
 
     /// Runs until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(tick(self.options.group));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = self.mesh.ticks.every(tick(self.options.group));
         let mut requests = JoinSet::new();
         let mut tick = 0_u64;
         loop {

@@ -463,8 +463,8 @@ impl Autopilot {
         };
         let gone: Vec<&Identity> = current.iter().filter(stays).collect();
         let wanted = self.settings.voters.min(VOTERS_MAX);
-        // Those that have gone keep the number of voters, and never raise it: the next failure would
-        // find a majority of more, one of which cannot answer.
+        // Those that have gone keep the number of voters, and never raise it: the next failure
+        // would find a majority of more, one of which cannot answer.
         let kept = odd(able.len() + gone.len()).min(current.len());
         let least = current.len().min(3);
         let size = odd(able.len()).max(kept).max(least).min(wanted);

@@ -219,7 +219,8 @@ pub async fn cluster_under(
 }
 
 /// Waits until each node has its lease and owns its ranges, by a map that all nodes of its region
-/// have and that changes no further: no founder is missing, and no change of the voters is in progress.
+/// have and that changes no further: no founder is missing, and no change of the voters is in
+/// progress.
 pub async fn settled(nodes: &[&Node]) {
     let map = |node: &Node| node.joined().ownership_driver.map();
     let region = |node: &Node| node.core.topology.load().region.clone();

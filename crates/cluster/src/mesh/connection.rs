@@ -24,6 +24,7 @@ use super::silence::PING_INTERVAL;
 use super::traffic::{Kind, Traffic};
 use super::wire::{Call, Numbered, PingStatus, PongStatus, Reply, close_code};
 use crate::environment::Clock;
+use crate::ticks::Ticks;
 
 /// How many intervals after a call a peer is in use: one second.
 const IN_USE_TICKS: u32 = 10;
@@ -69,6 +70,7 @@ pub(super) async fn run(
     queues: [CallQueue; StreamClass::COUNT],
     service: Arc<dyn Service>,
     clock: Arc<dyn Clock>,
+    ticks: Ticks,
     traffic: Arc<Traffic>,
 ) {
     // Dropping the set ends every task of this connection.
@@ -87,7 +89,7 @@ pub(super) async fn run(
             connection.close(close_code::STREAM_FAILED, b"a stream failed");
         });
     }
-    tasks.spawn(send_pings(peer.clone(), clock, service.clone()));
+    tasks.spawn(send_pings(peer.clone(), clock, ticks, service.clone()));
     while let Ok((send, recv)) = peer.connection.accept_bi().await {
         tasks.spawn(serve(peer.clone(), service.clone(), (send, recv), traffic.clone()));
         // Reaps finished streams; quinn bounds how many are open.
@@ -99,12 +101,16 @@ pub(super) async fn run(
 
 /// Pings when one is due and on request. A ping does not wait for the answer to the previous one,
 /// because the next answer may renew a lease.
-async fn send_pings(peer: Arc<Peer>, clock: Arc<dyn Clock>, service: Arc<dyn Service>) {
-    let mut ticks = tokio::time::interval(PING_INTERVAL);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut in_flight = FuturesUnordered::new();
+async fn send_pings(
+    peer: Arc<Peer>,
+    clock: Arc<dyn Clock>,
+    ticks: Ticks,
+    service: Arc<dyn Service>,
+) {
+    let mut ticks = ticks.every(PING_INTERVAL);
     // Ticks since the last ping, and since the last call.
-    let (mut idle, mut unused) = (u32::MAX, IN_USE_TICKS);
+    let (mut idle, mut unused) = (0_u32, IN_USE_TICKS);
+    let mut in_flight = FuturesUnordered::from_iter([ping(&peer, &*clock, &*service)]);
     loop {
         tokio::select! {
             _ = ticks.tick() => {
@@ -210,6 +216,10 @@ fn handle_whole_frames(
     while let Some(frame) = codec::split(calls)? {
         let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame, peer.version)?;
         let kind = Kind::of(&body);
+        // Its pongs say whether the deadlines of its checks have passed.
+        if matches!(body, Call::Check(_)) {
+            peer.used();
+        }
         let reply = match service.handle_call(peer, body) {
             ServiceReply::Ready(reply) => reply,
             ServiceReply::Deferred(_) if deferred.len() >= DEFERRED_MAX => Reply::Unconfirmed,

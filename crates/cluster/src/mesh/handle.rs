@@ -30,6 +30,7 @@ use crate::environment::{Clock, Environment};
 use crate::incarnation::Incarnation;
 use crate::per_address::{PerAddress, Slot};
 use crate::pki::{Identity, MESH_NAME};
+use crate::ticks::Ticks;
 
 #[derive(Debug)]
 pub struct Options {
@@ -59,6 +60,8 @@ pub struct Mesh {
     pub(super) credentials: ArcSwap<Credentials>,
     pub(super) credentials_replaced: Notify,
     pub(super) clock: Arc<dyn Clock>,
+    /// Of all that this node does at intervals.
+    pub ticks: Ticks,
     registry: Registry,
     dial_requests: mpsc::Sender<SocketAddr>,
     /// The version of the wire format that the cluster requires; 0 while it is not known.
@@ -155,6 +158,7 @@ impl Mesh {
             credentials: ArcSwap::from_pointee(credentials),
             credentials_replaced: Notify::new(),
             clock: environment.clock.clone(),
+            ticks: Ticks::start(),
             dial_requests,
             required_version: AtomicU8::new(0),
             refusals_logged: LogLimit::default(),
@@ -463,7 +467,7 @@ impl Mesh {
                 tracing::info!(peer = %peer.id, generation = peer_generation, "peer connected");
                 scopeguard::defer!(self.registry.remove(&peer));
                 let (clock, traffic) = (self.clock.clone(), self.counters.traffic.clone());
-                connection::run(peer.clone(), queues, service, clock, traffic).await;
+                connection::run(peer.clone(), queues, service, clock, self.ticks, traffic).await;
                 tracing::info!(peer = %peer.id, generation = peer_generation, "peer disconnected");
             }
         }

@@ -291,6 +291,8 @@ pub struct PingStatus {
     pub member: Option<MemberId>,
     /// Whether it has a lease.
     pub has_lease: bool,
+    /// Its pings to the receiver since the last answer.
+    pub unanswered: u32,
     pub complaints: Complaints,
 }
 

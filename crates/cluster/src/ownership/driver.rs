@@ -144,7 +144,7 @@ const IDLE_PING_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const IDLE_PING_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// How often the state machines are ticked when there are no events.
 const TICK: Duration = Duration::from_millis(20);
-/// Consecutive unanswered pings after which a peer without a lease gets no grant.
+/// Consecutive pings without an answer after which their sender, if it has no lease, gets no grant.
 const WITHHOLD_AFTER_PINGS: u32 = 4;
 /// Consecutive unanswered pings after which it counts as silent: one second.
 const PARTITIONED_AFTER_PINGS: u32 = 10;
@@ -296,15 +296,12 @@ impl Driver {
     }
 
     /// How often to ping `peer` while it is not in use. Voters grant leases and watch the members,
-    /// so a member pings the voters, and a voter all members, every [`PING_INTERVAL`]. Of the other
-    /// peers, whose clocks are compared, one is pinged in each of these intervals, however many
-    /// there are. A node that is no member looks for one among all.
+    /// so a member pings every voter once in a [`PING_INTERVAL`]: the voter hears it by that, and
+    /// need not ping it. Of the other peers, whose clocks are compared, one is pinged in each of
+    /// these intervals, however many there are. A node that is no member looks for one among all.
     pub fn ping_interval(&self, peer: &Peer) -> Duration {
         let machines = self.machines.lock();
-        let (map, me) = (&machines.map, &self.options.me);
-        let votes = |identity: &Identity| map.voters.contains(identity);
-        let is_watched = votes(&peer.identity) || votes(me) && map.get(&peer.id).is_some();
-        if is_watched || machines.ring.own_id().is_none() {
+        if machines.map.voters.contains(&peer.identity) || machines.ring.own_id().is_none() {
             return PING_INTERVAL;
         }
         let others = u32::try_from(machines.view.members().len()).unwrap_or(u32::MAX);
@@ -320,6 +317,7 @@ impl Driver {
         if *of < peer.generation {
             (*of, *unanswered) = none;
         }
+        let before = if *of == peer.generation { *unanswered } else { 0 };
         if *of == peer.generation {
             *unanswered = unanswered.saturating_add(1);
         }
@@ -328,6 +326,7 @@ impl Driver {
             epoch: machines.map.epoch,
             member: machines.ring.own_id(),
             has_lease: self.ownership.has_lease(),
+            unanswered: before,
             complaints: self.complaints(machines),
         }
     }
@@ -341,13 +340,8 @@ impl Driver {
     ) -> (PongStatus, Option<MemberId>) {
         let now = self.ownership.monotonic();
         let machines = &mut *self.machines.lock();
-        let is_one_way = |pings: u32| {
-            let unanswered = machines.unanswered.get(&peer.id);
-            !status.has_lease
-                && unanswered
-                    .is_some_and(|(of, unanswered)| *of == peer.generation && *unanswered >= pings)
-        };
-        // A peer that has no lease and answers no ping is behind a one-way partition. Grants do not
+        let is_one_way = |pings: u32| !status.has_lease && status.unanswered >= pings;
+        // A peer that has no lease and gets no answers is behind a one-way partition. Grants do not
         // reach it; they would only delay its eviction.
         let may_grant = !is_one_way(WITHHOLD_AFTER_PINGS);
         let is_silent = is_one_way(PARTITIONED_AFTER_PINGS);
@@ -503,8 +497,10 @@ impl Driver {
     fn complaints(&self, machines: &Machines) -> Complaints {
         let now = self.ownership.monotonic();
         let own = machines.ring.own_id();
+        // The others ping voters only, and are silent to each other.
+        let votes = machines.map.voters.contains(&self.options.me);
         let is_silent = |(id, heard): &(&MemberId, &Monotonic)| {
-            Some(**id) != own && now >= heard.plus(self.options.down_after)
+            votes && Some(**id) != own && now >= heard.plus(self.options.down_after)
         };
         let silent = machines.heard.iter().filter(is_silent).map(|(id, _)| *id);
         let is_copying = now < machines.copied_at.plus(COPYING_FOR);
@@ -532,8 +528,7 @@ impl Driver {
         replicator: Arc<Replicator>,
         stop: CancellationToken,
     ) {
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = mesh.ticks.every(TICK);
         let mut steps = JoinSet::new();
         let mut pinged = Epoch::default();
         loop {

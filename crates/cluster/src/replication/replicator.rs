@@ -15,7 +15,6 @@ use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Topology;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::changes::Changes;
@@ -139,8 +138,7 @@ impl Replicator {
     /// Sends changes every interval, the first after a rest at once, and compares digests with
     /// replicas, until `stop`. Then sends what is left, for at most half a second.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
-        let mut rounds = tokio::time::interval(self.options.interval);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rounds = self.mesh.ticks.every(self.options.interval);
         let mut messages = JoinSet::new();
         // Dropping the set at the end aborts the task.
         let mut anti_entropy = JoinSet::new();
@@ -148,8 +146,7 @@ impl Replicator {
             let this = self.clone();
             anti_entropy.spawn(async move { this.run_anti_entropy().await });
         }
-        let mut looks = tokio::time::interval(LOOK_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks = self.mesh.ticks.every(LOOK_INTERVAL);
         let mut is_idle = false;
         loop {
             tokio::select! {

@@ -16,7 +16,6 @@ use tidegate_ownership::membership::Member;
 use tidegate_ownership::route::Topology;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Batches};
@@ -145,10 +144,8 @@ impl Synchroniser {
     /// Sends changes every interval and whenever a key is near its limit, until `stop`. Then sends
     /// what is left, for at most half a second.
     pub async fn run(self: &Arc<Self>, mesh: Arc<Mesh>, stop: CancellationToken) {
-        let mut rounds = tokio::time::interval(self.options.interval);
-        let mut regions = tokio::time::interval(self.options.region_interval);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        regions.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rounds = mesh.ticks.every(self.options.interval);
+        let mut regions = mesh.ticks.every(self.options.region_interval);
         let mut messages = JoinSet::new();
         let mut previous = members(&self.topology.load());
         self.divide_slack(&self.topology.load());

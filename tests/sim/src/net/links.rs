@@ -61,6 +61,14 @@ impl Links {
         self.by_pair.iter().any(|link| link.is_cut)
     }
 
+    /// Whether datagrams of any size pass between two nodes, if not all of them.
+    pub(crate) fn passes_all(&self, one: usize, other: usize) -> bool {
+        [(one, other), (other, one)].into_iter().all(|(from, to)| {
+            let link = self.by_pair[from * self.nodes + to];
+            !link.is_cut && link.bytes_max.is_none()
+        })
+    }
+
     /// Whether no link inside of `region` has a fault.
     pub(crate) fn is_healthy_within(&self, region: usize) -> bool {
         let mut links = self.pairs();

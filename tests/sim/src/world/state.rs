@@ -1,6 +1,6 @@
 //! Whether the cluster is in a state that a scenario waits for, and what is missing.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::ClusterMap;
@@ -70,6 +70,21 @@ impl World<'_> {
                 .is_some_and(|process| !process.is_settled() || process.listener.is_none())
         })?;
         Some(format!("{} does not have its ranges", node.id))
+    }
+
+    /// Whether a voter of the first region reaches a majority of them, with datagrams of any size.
+    pub(crate) fn can_agree(&self) -> bool {
+        let map = self.newest_map(0);
+        let identity = |node: usize| self.nodes[node].process.as_ref()?.identity();
+        let running: Vec<(usize, Identity)> =
+            (0..self.nodes.len()).filter_map(|node| Some((node, identity(node)?))).collect();
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        running.iter().filter(|(_, leader)| map.voters.contains(leader)).any(|(from, _)| {
+            map.voters.is_majority(|voter| {
+                let to = running.iter().find(|(_, identity)| identity == voter);
+                to.is_some_and(|(to, _)| to == from || links.passes_all(*from, *to))
+            })
+        })
     }
 
     /// Of each region that has nodes.
