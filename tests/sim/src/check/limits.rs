@@ -72,9 +72,15 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
     let Tally { requested, by_owner, fallbacks, by_oracle, counted, given_back, losses } = *tally;
     let limit = u64::from(key.kind.limit());
     let mut found = Vec::new();
-    // The shares of all nodes sum to the limit; each membership change creates new shares.
+    // The shares of all nodes sum to the limit, but a region that is no home of global keys has one
+    // part more; each membership change creates new shares.
+    let layout = &case.scenario.layout;
+    let homes = layout.homes as u64;
+    let others = layout.names.len() as u64 - homes;
+    let shares =
+        if key.kind == Kind::GlobalShared { limit + others * limit / (homes + 1) } else { limit };
     let fallback_max =
-        if key.kind.has_shares() { limit * (1 + membership_changes(case)) } else { 0 };
+        if key.kind.has_shares() { shares * (1 + membership_changes(case)) } else { 0 };
     if fallbacks > fallback_max {
         found.push("the fallback admitted more hits than it may");
     }
