@@ -646,7 +646,8 @@ async fn follow_map(joined: Joined, stop: CancellationToken) {
             joined.mesh.request_dial(member.addr);
         }
         joined.membership.reported(joined.ownership_driver.own_report());
-        if let Some((member, complaints)) = joined.ownership_driver.own_complaints() {
+        if let Some((member, mut complaints)) = joined.ownership_driver.own_complaints() {
+            complaints.pushed = joined.synchroniser.pushed(map.cluster);
             joined.membership.complained(member, complaints);
         }
         tokio::select! {

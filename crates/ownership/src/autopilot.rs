@@ -18,6 +18,7 @@
 //! | an evicted member was gone for `forget_after` | its entry is removed |
 //! | in the global map: the last member of a region was evicted | the region is no home any more |
 //! | a member of a region that is no home joins | the region is one again |
+//! | all members have pushed counters of earlier starts | they are collected ([`Collection`]) |
 //!
 //! **Voters change in two steps.** The map of the joint phase names both sets
 //! ([`Voters::replaced`]). The phase ends only after majorities of both have reported its epoch and
@@ -34,8 +35,8 @@ use serde::{Deserialize, Serialize};
 use tidegate_limiter::units::{Monotonic, Span};
 
 use crate::cluster_map::{
-    ClusterMap, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId, REGIONS_MAX,
-    VOTERS_MAX, Voters,
+    ClusterMap, Collection, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId,
+    REGIONS_MAX, VOTERS_MAX, Voters,
 };
 use crate::grants::hold;
 use crate::identity::{Generation, NodeId};
@@ -95,6 +96,9 @@ pub struct Complaints {
     pub waits_for: Vec<MemberId>,
     /// The sender is copying counts to their next owners: no reason to evict it.
     pub is_copying: bool,
+    /// The members of this epoch are those to which the sender has pushed its copies of counters
+    /// of earlier starts ([`Collection`]).
+    pub pushed: Epoch,
 }
 
 /// What the leader has learned since it leads. A new leader begins without any of it, because
@@ -209,6 +213,7 @@ impl Autopilot {
         self.drain_and_remove(now, &mut next);
         self.change_voters(now, map, &mut next, &reported);
         self.change_homes(now, map, &mut next, &reported);
+        self.collect(map, &mut next);
         raise_version(&mut next);
         if next == *map {
             return None;
@@ -402,6 +407,26 @@ impl Autopilot {
         let names: Vec<String> = rules.regions.iter().filter(is_home).cloned().collect();
         if !names.is_empty() && names != map.homes.names {
             next.homes = map.homes.followed_by(names, map.epoch.next());
+        }
+    }
+
+    /// Notes that all members of `map` have pushed their copies of counters of earlier starts.
+    fn collect(&self, map: &ClusterMap, next: &mut ClusterMap) {
+        // The nodes of the global map do not share eventual keys.
+        if self.settings.homes.is_some() {
+            return;
+        }
+        if next.members != map.members {
+            next.collection = Collection { members_at: map.epoch.next(), is_complete: false };
+            return;
+        }
+        let has_pushed = |member: &MapMember| {
+            let reported = self.complaints.get(&member.id);
+            member.state != MapState::Down
+                && reported.is_some_and(|(_, own)| own.pushed >= map.collection.members_at)
+        };
+        if !map.members.is_empty() && map.members.iter().all(has_pushed) {
+            next.collection.is_complete = true;
         }
     }
 

@@ -73,7 +73,14 @@ impl ActorAuthority<'_> {
             SyncRole::Owner | SyncRole::Node if actor == self.own_actor => false,
             SyncRole::Owner => true,
             SyncRole::Node => {
-                let is_kept = actor == self.peer_actor || !topology.has_actor(actor);
+                let present = topology.present_actor(actor);
+                let is_kept = actor == self.peer_actor
+                    || if actor.is_total() {
+                        // A total of starts that are over; any other would contain the present one.
+                        present.is_none_or(|present| actor < present)
+                    } else {
+                        present != Some(actor)
+                    };
                 is_cut |= !is_kept;
                 is_kept
             }
