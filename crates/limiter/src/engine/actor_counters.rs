@@ -327,13 +327,9 @@ impl Slice {
     fn fold(&mut self, first_kept: ActorId) -> bool {
         let DeltaSlice { used, refunded, .. } = &mut self.counts;
         let both = [used, refunded];
-        if both.iter().all(|clock| clock.dots.range(first_kept.earlier()).count() < 2) {
-            return false;
-        }
-        let last = |clock: &&mut VClock<ActorId>| {
-            clock.dots.range(first_kept.earlier()).next_back().map(|(actor, _)| *actor)
-        };
-        let Some(total) = both.iter().filter_map(last).max().map(ActorId::total) else {
+        let earlier = || both.iter().flat_map(|clock| clock.dots.range(first_kept.earlier()));
+        let (first, last) = (earlier().map(|dot| dot.0).min(), earlier().map(|dot| dot.0).max());
+        let Some(total) = last.filter(|_| first != last).map(|last| last.total()) else {
             return false;
         };
         for clock in both {
