@@ -600,6 +600,8 @@ mod tests {
         dead: BTreeSet<NodeId>,
         /// Of nodes that join.
         versions: Versions,
+        /// The members push their copies at once.
+        push: bool,
         now: u64,
     }
 
@@ -615,7 +617,7 @@ mod tests {
             };
             let (autopilot, dead) = (Autopilot::new(settings), BTreeSet::new());
             let versions = Versions { lowest: 4, highest: 4 };
-            let mut fixture = Self { autopilot, map, dead, now: 1_000, versions };
+            let mut fixture = Self { autopilot, map, dead, now: 1_000, versions, push: false };
             for name in founders {
                 fixture.join(name, 1);
             }
@@ -661,7 +663,9 @@ mod tests {
             let silent: Vec<_> = self.map.present().filter(is_dead).map(|one| one.id).collect();
             let alive = self.map.present().filter(|member| !is_dead(member));
             for member in alive.map(|member| member.id).collect::<Vec<_>>() {
-                let complaints = Complaints { silent: silent.clone(), ..Complaints::default() };
+                let pushed = if self.push { self.map.collection.members_at } else { Epoch(0) };
+                let silent = silent.clone();
+                let complaints = Complaints { silent, pushed, ..Complaints::default() };
                 self.autopilot.complained(ms(self.now), member, complaints);
             }
         }
@@ -697,6 +701,35 @@ mod tests {
         assert_eq!(three.present(), "a b c");
         assert_ne!(three.id("c"), before, "another admission");
         assert_eq!(three.voters(), "a1 b1 c1");
+    }
+
+    #[test]
+    fn counters_are_collected_once_all_members_have_pushed_to_the_present_ones() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        assert!(!three.map.collection.is_complete);
+        three.push = true;
+        three.run(SECOND);
+        assert!(three.map.collection.is_complete);
+        let epoch = three.map.epoch;
+        three.run(SECOND);
+        assert_eq!(three.map.epoch, epoch, "nothing else changes");
+        // A restart: nobody has pushed to the members of this epoch.
+        three.push = false;
+        three.join("c", 2);
+        three.run(SECOND);
+        assert_eq!(
+            (three.map.collection.is_complete, three.map.voters.are_joint()),
+            (false, false)
+        );
+        assert!(three.map.collection.members_at > epoch);
+        // One that is gone may have copies that nobody else has, until it is forgotten.
+        three.push = true;
+        three.die("b");
+        three.run(SECOND);
+        assert_eq!(three.present(), "a c");
+        assert!(!three.map.collection.is_complete);
+        three.run(3_601 * SECOND);
+        assert!(three.map.get(&node("b")).is_none() && three.map.collection.is_complete);
     }
 
     #[test]

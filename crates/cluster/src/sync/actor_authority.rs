@@ -178,6 +178,22 @@ mod tests {
     }
 
     #[test]
+    fn totals_are_accepted_of_starts_that_are_over() {
+        let own = actor("b", 2);
+        for (total, outcome) in [
+            (actor("b", 1).total(), Accepted::Whole),
+            (actor("c", 1).total(), Accepted::Whole),
+            (actor("gone", 9).total(), Accepted::Whole),
+            (actor("c", 2).total(), Accepted::Part),
+            (actor("c", 3).total(), Accepted::Part),
+        ] {
+            let (accepted, left) = accept("b", "eu", SyncRole::Node, delta(10, &[own, total]));
+            assert_eq!(accepted, outcome, "{total}");
+            assert_eq!(left.contains(&total), outcome == Accepted::Whole);
+        }
+    }
+
+    #[test]
     fn an_owner_is_authoritative_for_all_other_actors_of_its_keys_alone() {
         let topology = topology();
         let owner = topology.region_owner("eu", KEY.token).expect("an owner").to_string();

@@ -124,20 +124,17 @@ impl Synchroniser {
         count(&self.counters.sent, keys.len() as u64);
         let (role, entries) = (batch.role, batch.entries.clone());
         let call = Call::Sync(Sync { role, urgent: false, entries });
-        match mesh.call(&batch.to, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
-            Ok(Reply::ActorCounters { members, entries }) => {
-                for entry in &entries {
-                    keys.remove(&entry.key);
-                }
-                let named = entries.iter().map(|entry| entry.key).collect();
-                self.receive_reply(&batch.to, role, named, entries, None);
-                keys.is_empty() && members == admission.collection.members_at
-            }
-            Ok(_) | Err(_) => {
-                count(&self.counters.failed, 1);
-                false
-            }
+        let reply = mesh.call(&batch.to, StreamClass::Bulk, call, REPLY_TIMEOUT).await;
+        let Ok(Reply::ActorCounters { members, entries }) = reply else {
+            count(&self.counters.failed, 1);
+            return false;
+        };
+        for entry in &entries {
+            keys.remove(&entry.key);
         }
+        let named = entries.iter().map(|entry| entry.key).collect();
+        self.receive_reply(&batch.to, role, named, entries, None);
+        keys.is_empty() && members == admission.collection.members_at
     }
 
     /// Folds the keys that this node owns, and queues those others whose owners are to reply.

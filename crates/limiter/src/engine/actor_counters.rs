@@ -166,8 +166,11 @@ impl ActorCounters {
     /// slices that `is_complete` selects: those whose counters of these starts are all here.
     /// Returns whether anything was folded; a single counter is left as it is.
     pub fn fold(&mut self, first_kept: ActorId, is_complete: impl Fn(u64) -> bool) -> bool {
-        let complete = self.slices.iter_mut().filter(|slice| is_complete(slice.counts.index));
-        complete.fold(false, |changed, slice| slice.fold(first_kept) || changed)
+        let mut changed = false;
+        for slice in self.slices.iter_mut().filter(|slice| is_complete(slice.counts.index)) {
+            changed |= slice.fold(first_kept);
+        }
+        changed
     }
 
     /// From this instant on no counter matters.
