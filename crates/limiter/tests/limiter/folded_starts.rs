@@ -65,7 +65,7 @@ proptest! {
 
 // === a model of nodes that restart ===
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Op {
     Check {
         node: usize,
@@ -114,21 +114,21 @@ fn op() -> impl Strategy<Value = Op> {
 type Reference = (GCounter<ActorId>, GCounter<ActorId>);
 
 #[derive(Clone, Default)]
-struct Copy {
+struct Replica {
     state: State,
     reference: Reference,
 }
 
 struct Model {
-    nodes: Vec<Copy>,
-    files: Vec<Copy>,
+    nodes: Vec<Replica>,
+    files: Vec<Replica>,
     starts: [u64; NODES],
-    in_flight: Vec<(usize, usize, Copy)>,
+    in_flight: Vec<(usize, usize, Replica)>,
 }
 
 impl Model {
     fn new() -> Self {
-        let all = || (0..NODES).map(|_| Copy::default()).collect();
+        let all = || (0..NODES).map(|_| Replica::default()).collect();
         Self { nodes: all(), files: all(), starts: [1; NODES], in_flight: Vec::new() }
     }
 
@@ -155,7 +155,7 @@ impl Model {
                 // Its connections end, and what they carried.
                 self.in_flight.retain(|(from, to, _)| *from != node && *to != node);
                 let file = std::mem::take(&mut self.files[node]);
-                self.nodes[node] = if keeps_file { file } else { Copy::default() };
+                self.nodes[node] = if keeps_file { file } else { Replica::default() };
                 self.starts[node] += 1;
             }
             Op::WriteFile { node } => self.files[node] = self.nodes[node].clone(),
@@ -181,7 +181,7 @@ impl Model {
     }
 }
 
-impl Copy {
+impl Replica {
     fn check(&mut self, me: ActorId, hits: i64) {
         let refund = hits.unsigned_abs().min(self.sum());
         decide_eventual(&mut self.state, me, &quota(), Hits::new(hits), NOW);
