@@ -27,7 +27,7 @@ use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::autopilot::{HomeRules, Settings};
 use tidegate_ownership::cluster_map::{self, ClusterMap, HomeRegions, MapMember, MapState};
-use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
@@ -170,7 +170,14 @@ impl Core {
                 let joined = connect(&config, &local, mesh, records, &environment, own)?;
                 (Some(joined), Some(tasks))
             }
-            _ => (None, None),
+            _ => {
+                let total = store.fold_all(incarnation.actor(), clock.now());
+                // The clock was set back: what is counted now would be taken for an old copy.
+                if let Some(total) = total.filter(|total| *total > incarnation.actor()) {
+                    incarnation.bump(Generation(total.start()));
+                }
+                (None, None)
+            }
         };
         let peers = joined.as_ref().map(|joined: &Joined| decide::Peers {
             mesh: joined.mesh.clone(),

@@ -189,6 +189,22 @@ impl Store {
         is_folded
     }
 
+    /// Folds every eventual key, of a node that has no peers and so all counters of its starts.
+    /// Returns its newest total. Scans the store, so it is for the start of a node.
+    pub fn fold_all(&self, first_kept: ActorId, now: Timestamp) -> Option<ActorId> {
+        let (mut from, mut newest) = (Some(Cursor::default()), None);
+        while let Some(cursor) = from {
+            let mut found = Vec::new();
+            from = self.scan(cursor, now, SCAN_SLOTS, KeyHash::is_eventual, &mut found);
+            for StoredCounter { key, .. } in found {
+                self.fold(key, first_kept, |_| true);
+                let total = |it: &ActorCounters| it.to_delta().total_of(first_kept.writer());
+                newest = newest.max(self.read_actor_counters(key, total).flatten());
+            }
+        }
+        newest
+    }
+
     /// A copy of the per-actor counters of an eventual key.
     pub fn actor_counters(&self, key: KeyHash) -> Option<ActorCounters> {
         self.read_actor_counters(key, Clone::clone)

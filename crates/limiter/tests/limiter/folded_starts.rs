@@ -266,6 +266,19 @@ fn three_thousand_starts_lose_no_hit() {
     assert_eq!(owner.stats().actors_refused, 0);
 }
 
+/// A node without peers has all counters of its starts.
+#[test]
+fn a_node_alone_folds_all_keys() {
+    let store = Store::new(options());
+    for start in 1..=5 {
+        check(&store, ActorId::of_start(1, start));
+    }
+    let newest = store.fold_all(ActorId::of_start(1, 5), NOW);
+    assert_eq!(newest, Some(ActorId::of_start(1, 4).total()));
+    let counted = store.actor_counters(KEY).expect("counters");
+    assert_eq!((counted.actors().len(), counted.sum(INDEX)), (2, 5));
+}
+
 /// Generated names do not return, so they are not folded: the bound holds, and it shows.
 #[test]
 fn what_cannot_be_folded_is_bounded_and_counted() {
