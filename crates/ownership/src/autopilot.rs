@@ -420,10 +420,14 @@ impl Autopilot {
             next.collection = Collection { members_at: map.epoch.next(), is_complete: false };
             return;
         }
+        // While ranges move, another epoch would only begin their transfers anew.
+        let has_pushed = |own: &Complaints| {
+            let is_settled = own.waits_for.is_empty() && !own.is_copying;
+            is_settled && own.pushed >= map.collection.members_at
+        };
         let has_pushed = |member: &MapMember| {
             let reported = self.complaints.get(&member.id);
-            member.state != MapState::Down
-                && reported.is_some_and(|(_, own)| own.pushed >= map.collection.members_at)
+            member.state != MapState::Down && reported.is_some_and(|(_, own)| has_pushed(own))
         };
         if !map.members.is_empty() && map.members.iter().all(has_pushed) {
             next.collection.is_complete = true;

@@ -13,7 +13,7 @@ use tidegate_cluster::environment::Environment;
 use tidegate_cluster::pki::{self, Authority};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::{Hits, Span};
-use tidegate_ownership::cluster_map::Identity;
+use tidegate_ownership::cluster_map::{Identity, MapState};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::View;
 use tidegate_rules::book::Book;

@@ -14,7 +14,7 @@
 //!    owner's reply to a push, under the same map as the owner. The total is then pushed as any
 //!    other counter.
 //!
-//! Example: node `a` has counted `{a1: 3}` and `{a2: 4}` and starts again. Node `b` has `a2` and the
+//! Example: node `a` has counted `{a1: 3}` and `{a2: 4}` and starts again. Node `b` has `a2`, the
 //! owner `a1`. After `b` has pushed, the owner replies to `a` with both, and `a` pushes
 //! `{total a2: 7}`. The `{a2: 4}` that `b` still has is dropped there when the total arrives.
 //!
