@@ -10,6 +10,7 @@ use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::engine::delta::ACTORS_MAX;
 use tidegate_limiter::engine::delta::Bounds;
 use tidegate_limiter::store::MergeOutcome;
+use tidegate_ownership::Epoch;
 
 fuzz_target!(|bytes: &[u8]| match frames::call(bytes) {
     Some(Call::Check(check)) => {
@@ -36,10 +37,10 @@ fn merge(sync: &Sync) {
             );
             let actor_counters = store.actor_counters(*key).expect("merged").to_delta();
             assert_eq!(actor_counters.validate(&bounds), Ok(()));
-            frames::assert_round_trip(&Reply::ActorCounters(vec![SyncEntry {
-                key: *key,
-                actor_counters,
-            }]));
+            frames::assert_round_trip(&Reply::ActorCounters {
+                members: Epoch(1),
+                entries: vec![SyncEntry { key: *key, actor_counters }],
+            });
         }
         checks::assert_within_bounds(&store);
     }

@@ -73,7 +73,7 @@ impl DedupCache {
 
     fn set(&self, sender: ActorId, id: u64) -> &Mutex<Set> {
         let sets = self.sets.len() as u64;
-        let at = id.wrapping_add(sender.get()) % sets;
+        let at = id.wrapping_add(sender.writer() ^ sender.start()) % sets;
         &self.sets[usize::try_from(at).unwrap_or(0)]
     }
 }
@@ -118,7 +118,7 @@ mod tests {
     fn another_incarnation_is_another_sender() {
         let cache = DedupCache::default();
         cache.once(SENDER, 1, || Some(verdicts(9)));
-        let other = cache.once(ActorId::new(SENDER.get() + 1), 1, || Some(verdicts(8)));
+        let other = cache.once(ActorId::new(SENDER.writer() + 1), 1, || Some(verdicts(8)));
         assert_eq!(other, Some(Once::First(verdicts(8))));
     }
 

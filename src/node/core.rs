@@ -24,10 +24,10 @@ use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::store::{KeyHasher, Store};
-use tidegate_limiter::units::Span;
+use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::autopilot::{HomeRules, Settings};
 use tidegate_ownership::cluster_map::{self, ClusterMap, HomeRegions, MapMember, MapState};
-use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
@@ -172,6 +172,9 @@ impl Core {
             }
             _ => (None, None),
         };
+        if joined.is_none() {
+            fold_alone(&store, &incarnation, clock.now());
+        }
         let peers = joined.as_ref().map(|joined: &Joined| decide::Peers {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
@@ -646,7 +649,8 @@ async fn follow_map(joined: Joined, stop: CancellationToken) {
             joined.mesh.request_dial(member.addr);
         }
         joined.membership.reported(joined.ownership_driver.own_report());
-        if let Some((member, complaints)) = joined.ownership_driver.own_complaints() {
+        if let Some((member, mut complaints)) = joined.ownership_driver.own_complaints() {
+            complaints.pushed = joined.synchroniser.pushed(map.cluster);
             joined.membership.complained(member, complaints);
         }
         tokio::select! {
@@ -659,6 +663,15 @@ async fn follow_map(joined: Joined, stop: CancellationToken) {
 }
 
 /// This node as a member, before it has an address.
+/// A node without peers has all counters of its earlier starts: those of its file.
+fn fold_alone(store: &Store, incarnation: &Incarnation, now: Timestamp) {
+    let total = store.fold_all(incarnation.actor(), now);
+    // The clock was set back: what is counted now would be taken for an old copy.
+    if let Some(total) = total.filter(|total| *total > incarnation.actor()) {
+        incarnation.bump(Generation(total.start()));
+    }
+}
+
 fn own_member(incarnation: &Incarnation, config: &Config) -> Member {
     Member {
         id: incarnation.node().clone(),

@@ -152,6 +152,7 @@ fn store(core: &Core, readings: &mut Readings) {
     readings.add(names::STORE_EXPIRED, stats.expired);
     let outcomes = [("shared", stats.overflowed), ("refused", stats.refused)];
     readings.add_each(names::STORE_FULL, "outcome", outcomes);
+    readings.add(names::SYNC_ACTORS_REFUSED, stats.actors_refused);
 }
 
 fn storage(status: &Status, readings: &mut Readings) {

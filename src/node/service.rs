@@ -58,7 +58,10 @@ impl Service for PeerService {
     }
 
     fn ping_status(&self, peer: &Peer) -> PingStatus {
-        self.joined.ownership_driver.ping_status(peer)
+        let Joined { ownership_driver, synchroniser, .. } = &self.joined;
+        let mut status = ownership_driver.ping_status(peer);
+        status.complaints.pushed = synchroniser.pushed(status.cluster);
+        status
     }
 
     fn pong_received(&self, from: &Peer, reading: ClockReading, status: PongStatus) {

@@ -117,6 +117,12 @@ pub const SYNC_KEYS: Metric =
 pub const SYNC_FAILED: Metric =
     counter("sync_failed", "Synchronisation messages without an answer; they are sent again");
 
+pub const SYNC_ACTORS_REFUSED: Metric = counter(
+    "sync_actors_refused",
+    "Counters of eventual keys that were not merged because their slice has 1,024 of them, each \
+     time they were sent",
+);
+
 pub const REPLICATION_KEYS: Metric = counter(
     "replication_keys",
     "Strict keys sent to other nodes, received from them, repaired at a replica",

@@ -31,12 +31,16 @@ use tidegate_limiter::units::Timestamp;
 
 /// The version of the encoding. Values of any other version are skipped.
 pub const VERSION: u8 = 1;
+/// That of per-actor counters, whose actors have a start since then.
+pub const ACTOR_COUNTERS_VERSION: u8 = 2;
 
-/// Longest value. Per-actor counters of every actor in every sub-window take some 2 MiB.
+/// Longest value. Per-actor counters of every actor in every sub-window take some 3 MiB.
 pub const VALUE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 pub const KEY_BYTES: usize = 16;
 
+/// The first byte of an encoded [`State::ActorCounters`].
+const ACTOR_COUNTERS_KIND: u8 = 6;
 const EXPIRES_AT: usize = 1;
 const STATE_AT: usize = EXPIRES_AT + size_of::<u64>();
 const EXTENSION_LENGTH_BYTES: usize = size_of::<u32>();
@@ -53,7 +57,10 @@ pub enum Error {
     /// length than it states.
     #[error("a value cannot have {0} bytes; another program wrote the file")]
     Length(usize),
-    #[error("value version {0}, expected {VERSION}; a newer tidegate wrote it")]
+    #[error(
+        "value version {0}, expected {VERSION}, or {ACTOR_COUNTERS_VERSION} for counters of \
+             eventual keys; another tidegate wrote it"
+    )]
     Version(u8),
     /// The bytes were changed, or belong to another key.
     #[error("the checksum does not match; the file was changed or is damaged")]
@@ -82,7 +89,7 @@ pub fn decode_key(bytes: [u8; KEY_BYTES]) -> KeyHash {
 /// [`Error::Length`] if the value is longer than [`VALUE_BYTES_MAX`]: no state that a node keeps
 /// is.
 pub fn encode(counter: &StoredCounter) -> Result<Vec<u8>, Error> {
-    let mut value = vec![VERSION];
+    let mut value = vec![version_of(&counter.state)];
     value.extend_from_slice(&counter.expires.as_nanos().to_be_bytes());
     let mut value = postcard::to_extend(&counter.state, value).map_err(Error::State)?;
     let sum = sum(&encode_key(counter.key), &value);
@@ -112,7 +119,12 @@ pub fn decode(key: [u8; KEY_BYTES], value: &[u8]) -> Result<StoredCounter, Error
     let (Some(&version), Some(expires)) = (body.first(), expires_in(body)) else {
         return Err(wrong_length);
     };
-    if version != VERSION {
+    if !(VERSION..=ACTOR_COUNTERS_VERSION).contains(&version) {
+        return Err(Error::Version(version));
+    }
+    // Before decoding: the two versions of per-actor counters are not told apart by their bytes.
+    let are_actor_counters = body.get(STATE_AT) == Some(&ACTOR_COUNTERS_KIND);
+    if are_actor_counters != (version == ACTOR_COUNTERS_VERSION) {
         return Err(Error::Version(version));
     }
     let (state, extension) =
@@ -121,6 +133,10 @@ pub fn decode(key: [u8; KEY_BYTES], value: &[u8]) -> Result<StoredCounter, Error
         return Err(wrong_length);
     }
     Ok(StoredCounter { key: decode_key(key), state, expires })
+}
+
+fn version_of(state: &State) -> u8 {
+    if state.actor_counters().is_some() { ACTOR_COUNTERS_VERSION } else { VERSION }
 }
 
 /// Whether the bytes after the state are none or a length-prefixed extension.
@@ -192,7 +208,8 @@ mod tests {
             .collect();
         let mut actor_counters = State::Absent;
         for actor in 1..4 {
-            decide_eventual(&mut actor_counters, ActorId::new(actor), &strict[2], Hits::ONE, NOW);
+            let actor = ActorId::of_start(actor, 1_767_225_600_123);
+            decide_eventual(&mut actor_counters, actor, &strict[2], Hits::ONE, NOW);
         }
         let expires = actor_counters.expires_at(&strict[2]);
         states.push((actor_counters, expires));
@@ -219,10 +236,25 @@ mod tests {
             };
             let key = unhex(key).try_into().expect("16 bytes");
             let counter = expected.next().expect("a counter for every record");
-            assert_eq!(decode(key, &unhex(value)).as_ref(), Ok(&counter), "{name}");
+            let decoded = decode(key, &unhex(value));
+            if counter.state.actor_counters().is_some() {
+                assert_eq!(decoded, Err(Error::Version(1)), "{name}: its actors have no start");
+                continue;
+            }
+            assert_eq!(decoded.as_ref(), Ok(&counter), "{name}");
             assert_eq!(encode(&counter).expect("encodes"), unhex(value), "{name}");
         }
         assert_eq!(expected.next(), None);
+    }
+
+    #[test]
+    fn per_actor_counters_of_version_2_are_read_and_written_as_released() {
+        let golden = include_str!("../../tests/golden_records/v2.txt");
+        let words: Vec<&str> = golden.lines().last().expect("a line").split(' ').collect();
+        let counter = counters().pop().expect("per-actor counters");
+        assert_eq!(encode(&counter), Ok(unhex(words[2])));
+        let key = unhex(words[1]).try_into().expect("16 bytes");
+        assert_eq!(decode(key, &unhex(words[2])), Ok(counter));
     }
 
     fn unhex(digits: &str) -> Vec<u8> {
@@ -267,8 +299,10 @@ mod tests {
         let with_sum = |body: &[u8]| [body, &sum(&key, body).to_be_bytes()].concat();
         let body = encode(&counters()[0]).expect("encodes");
         let body = &body[..body.len() - SUM_BYTES];
-        let newer = [&[VERSION + 1], &body[1..]].concat();
-        assert_eq!(decode(key, &with_sum(&newer)), Err(Error::Version(VERSION + 1)));
+        for version in [0, ACTOR_COUNTERS_VERSION, ACTOR_COUNTERS_VERSION + 1] {
+            let other = [&[version], &body[1..]].concat();
+            assert_eq!(decode(key, &with_sum(&other)), Err(Error::Version(version)));
+        }
         assert!(matches!(decode(key, &with_sum(&[body, &[0]].concat())), Err(Error::Length(_))));
         assert!(matches!(decode(key, &with_sum(&body[..STATE_AT])), Err(Error::State(_))));
         assert!(matches!(decode(key, &with_sum(&body[..3])), Err(Error::Length(_))));
@@ -280,7 +314,8 @@ mod tests {
         let key = encode_key(KeyHash { token: 1, tag: 8 });
         for kind in [4, 5, 6] {
             // A boxed state with a list that claims 2⁶³ entries.
-            let mut body = [&[VERSION][..], &[0; 8], &[kind, 1, 1]].concat();
+            let version = if kind == 6 { ACTOR_COUNTERS_VERSION } else { VERSION };
+            let mut body = [&[version][..], &[0; 8], &[kind, 1, 1]].concat();
             body.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
             let value = [&body[..], &sum(&key, &body).to_be_bytes()].concat();
             assert!(decode(key, &value).is_err());

@@ -213,6 +213,50 @@ async fn a_restart_forgets_and_doubles_nothing() {
     all_count(&nodes, &keys, 15).await;
 }
 
+/// A node that starts again and again in one window: its counters of earlier starts become one
+/// total, at every node, and no hit is lost or doubled. It owns some of the keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_of_earlier_starts_are_folded() {
+    const STARTS: u64 = 4;
+    let authority = authority();
+    let shape = [("a", "eu"), ("b", "eu"), ("c", "eu")];
+    let mut nodes = cluster_under(&authority, &shape, RULES, |_| {}).await;
+    are_connected(&nodes).await;
+    let values: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+    let quota = hourly(1_000);
+    let keys: Vec<KeyHash> =
+        values.iter().map(|value| key(&nodes[0], "thousand", value, &quota)).collect();
+    let owns = |name| keys.iter().any(|key| owner(&nodes[0], *key) == name);
+    assert!(["a", "b", "c"].into_iter().all(owns), "each node owns some");
+    for start in 1..=STARTS {
+        for value in &values {
+            for node in &nodes {
+                node.check_hits("thousand", value, 40).await;
+            }
+        }
+        all_count(&nodes, &keys, start * 120).await;
+        if start < STARTS {
+            drop(nodes.pop().unwrap());
+            nodes.push(restart(&authority, &nodes[0], "c", "eu").await);
+            are_connected(&nodes).await;
+        }
+    }
+    // The last one may have counted before its earlier starts were collected.
+    let started = |node: &Node, key: KeyHash| {
+        let counted = node.core.store.actor_counters(key).expect("per-actor counters");
+        let writer = nodes[2].core.incarnation.actor().writer();
+        counted.actors().into_iter().filter(move |actor| actor.writer() == writer).count()
+    };
+    eventually("a total and the last start", TIMEOUT, || {
+        nodes.iter().all(|node| keys.iter().all(|key| started(node, *key) == 2))
+    })
+    .await;
+    all_count(&nodes, &keys, STARTS * 120).await;
+    for node in &nodes {
+        assert_eq!(node.joined().synchroniser.counters.rejected.load(Ordering::Relaxed), 0);
+    }
+}
+
 /// An owner that dies takes no count with it: the next owner gets all counts, those of the dead
 /// node included, from the nodes that have them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,7 +27,9 @@ use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
-use tidegate_ownership::cluster_map::{ClusterId, HomeRegions, MapMember, MapState, Voters};
+use tidegate_ownership::cluster_map::{
+    ClusterId, Collection, HomeRegions, MapMember, MapState, Voters,
+};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
@@ -194,6 +196,7 @@ fn map() -> ClusterMap {
             replaced_at: Epoch(1),
         },
         version: 4,
+        collection: Collection { members_at: Epoch(69_998), is_complete: true },
     }
 }
 
@@ -283,16 +286,17 @@ fn quota(algorithm: Algorithm, sub_windows: u8) -> Quota {
 }
 
 fn delta() -> Delta {
-    let clock = |actor_counters: &[(u64, u64)]| VClock {
-        dots: actor_counters.iter().map(|&(actor, n)| (ActorId::new(actor), n)).collect(),
+    let clock = |actor_counters: &[(ActorId, u64)]| VClock {
+        dots: actor_counters.iter().copied().collect(),
     };
+    let node = ActorId::of_start(1, 1_767_225_600_123);
     let buckets = vec![
         DeltaSlice {
             index: 29_453_760,
-            used: clock(&[(1, 5), (1 << 63, 70_000)]),
-            refunded: clock(&[(1, 2)]),
+            used: clock(&[(node, 5), (ActorId::new(1 << 63), 70_000)]),
+            refunded: clock(&[(node, 2)]),
         },
-        DeltaSlice { index: 29_453_759, used: clock(&[(2, 1)]), refunded: clock(&[]) },
+        DeltaSlice { index: 29_453_759, used: clock(&[(node.total(), 1)]), refunded: clock(&[]) },
     ];
     Delta { slice_ns: 60_000_000_000, slices_kept: 2, slices: buckets }
 }
@@ -356,6 +360,7 @@ fn calls() -> Vec<(&'static str, Call)> {
                         silent: vec![MemberId(1), MemberId(300)],
                         waits_for: vec![MemberId(7)],
                         is_copying: true,
+                        pushed: Epoch(69_998),
                     },
                 },
             },
@@ -460,7 +465,13 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("handoff_taken", Reply::Handoff(HandoffReply::Accepted)),
         ("handoff_refused", Reply::Handoff(HandoffReply::Refused)),
         ("differing", Reply::Differing(vec![0, 4_095])),
-        ("columns", Reply::ActorCounters(vec![SyncEntry { key: KEY, actor_counters: delta() }])),
+        (
+            "columns",
+            Reply::ActorCounters {
+                members: Epoch(69_998),
+                entries: vec![SyncEntry { key: KEY, actor_counters: delta() }],
+            },
+        ),
         ("map", Reply::Map(Some(Box::new(map())))),
         ("not_leader", Reply::NotLeader(Some(node("b")))),
         ("expired", Reply::Expired),

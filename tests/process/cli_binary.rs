@@ -15,7 +15,7 @@ use tidegate::admin::{MembersReport, RegionsReport, StatusReport};
 use tidegate::storage::map_file::MapFile;
 use tidegate_cluster::consensus::Saved;
 use tidegate_ownership::cluster_map::{
-    ClusterId, HomeRegions, Identity, MapMember, MapState, Voters,
+    ClusterId, Collection, HomeRegions, Identity, MapMember, MapState, Voters,
 };
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::{ClusterMap, Epoch, MemberId, Versions};
@@ -515,6 +515,7 @@ fn saved() -> Saved {
         last_member: MemberId(1),
         homes: HomeRegions::default(),
         version: 4,
+        collection: Collection::default(),
     };
     Saved { node: NodeId::new("n1").unwrap(), birth: 1, map: Some(map), engine: None }
 }

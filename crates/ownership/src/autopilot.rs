@@ -18,6 +18,7 @@
 //! | an evicted member was gone for `forget_after` | its entry is removed |
 //! | in the global map: the last member of a region was evicted | the region is no home any more |
 //! | a member of a region that is no home joins | the region is one again |
+//! | all members have pushed counters of earlier starts | they are collected ([`Collection`]) |
 //!
 //! **Voters change in two steps.** The map of the joint phase names both sets
 //! ([`Voters::replaced`]). The phase ends only after majorities of both have reported its epoch and
@@ -34,8 +35,8 @@ use serde::{Deserialize, Serialize};
 use tidegate_limiter::units::{Monotonic, Span};
 
 use crate::cluster_map::{
-    ClusterMap, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId, REGIONS_MAX,
-    VOTERS_MAX, Voters,
+    ClusterMap, Collection, Epoch, Identity, MAP_MEMBERS_MAX, MapMember, MapState, MemberId,
+    REGIONS_MAX, VOTERS_MAX, Voters,
 };
 use crate::grants::hold;
 use crate::identity::{Generation, NodeId};
@@ -95,6 +96,9 @@ pub struct Complaints {
     pub waits_for: Vec<MemberId>,
     /// The sender is copying counts to their next owners: no reason to evict it.
     pub is_copying: bool,
+    /// The members of this epoch are those to which the sender has pushed its copies of counters
+    /// of earlier starts ([`Collection`]).
+    pub pushed: Epoch,
 }
 
 /// What the leader has learned since it leads. A new leader begins without any of it, because
@@ -209,6 +213,7 @@ impl Autopilot {
         self.drain_and_remove(now, &mut next);
         self.change_voters(now, map, &mut next, &reported);
         self.change_homes(now, map, &mut next, &reported);
+        self.collect(map, &mut next);
         raise_version(&mut next);
         if next == *map {
             return None;
@@ -405,6 +410,30 @@ impl Autopilot {
         }
     }
 
+    /// Notes that all members of `map` have pushed their copies of counters of earlier starts.
+    fn collect(&self, map: &ClusterMap, next: &mut ClusterMap) {
+        // The nodes of the global map do not share eventual keys.
+        if self.settings.homes.is_some() {
+            return;
+        }
+        if next.members != map.members {
+            next.collection = Collection { members_at: map.epoch.next(), is_complete: false };
+            return;
+        }
+        // While ranges move, another epoch would only begin their transfers anew.
+        let has_pushed = |own: &Complaints| {
+            let is_settled = own.waits_for.is_empty() && !own.is_copying;
+            is_settled && own.pushed >= map.collection.members_at
+        };
+        let has_pushed = |member: &MapMember| {
+            let reported = self.complaints.get(&member.id);
+            member.state != MapState::Down && reported.is_some_and(|(_, own)| has_pushed(own))
+        };
+        if !map.members.is_empty() && map.members.iter().all(has_pushed) {
+            next.collection.is_complete = true;
+        }
+    }
+
     /// Who should vote; `None` when nothing can be said, or a majority of them would not be there.
     fn chosen_voters(&self, now: Monotonic, map: &ClusterMap) -> Option<Vec<Identity>> {
         let chosen = if self.settings.pinned_voters.is_empty() {
@@ -575,6 +604,8 @@ mod tests {
         dead: BTreeSet<NodeId>,
         /// Of nodes that join.
         versions: Versions,
+        /// The members push their copies at once.
+        push: bool,
         now: u64,
     }
 
@@ -590,7 +621,7 @@ mod tests {
             };
             let (autopilot, dead) = (Autopilot::new(settings), BTreeSet::new());
             let versions = Versions { lowest: 4, highest: 4 };
-            let mut fixture = Self { autopilot, map, dead, now: 1_000, versions };
+            let mut fixture = Self { autopilot, map, dead, now: 1_000, versions, push: false };
             for name in founders {
                 fixture.join(name, 1);
             }
@@ -636,7 +667,9 @@ mod tests {
             let silent: Vec<_> = self.map.present().filter(is_dead).map(|one| one.id).collect();
             let alive = self.map.present().filter(|member| !is_dead(member));
             for member in alive.map(|member| member.id).collect::<Vec<_>>() {
-                let complaints = Complaints { silent: silent.clone(), ..Complaints::default() };
+                let pushed = if self.push { self.map.collection.members_at } else { Epoch(0) };
+                let silent = silent.clone();
+                let complaints = Complaints { silent, pushed, ..Complaints::default() };
                 self.autopilot.complained(ms(self.now), member, complaints);
             }
         }
@@ -672,6 +705,35 @@ mod tests {
         assert_eq!(three.present(), "a b c");
         assert_ne!(three.id("c"), before, "another admission");
         assert_eq!(three.voters(), "a1 b1 c1");
+    }
+
+    #[test]
+    fn counters_are_collected_once_all_members_have_pushed_to_the_present_ones() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        assert!(!three.map.collection.is_complete);
+        three.push = true;
+        three.run(SECOND);
+        assert!(three.map.collection.is_complete);
+        let epoch = three.map.epoch;
+        three.run(SECOND);
+        assert_eq!(three.map.epoch, epoch, "nothing else changes");
+        // A restart: nobody has pushed to the members of this epoch.
+        three.push = false;
+        three.join("c", 2);
+        three.run(SECOND);
+        assert_eq!(
+            (three.map.collection.is_complete, three.map.voters.are_joint()),
+            (false, false)
+        );
+        assert!(three.map.collection.members_at > epoch);
+        // One that is gone may have copies that nobody else has, until it is forgotten.
+        three.push = true;
+        three.die("b");
+        three.run(SECOND);
+        assert_eq!(three.present(), "a c");
+        assert!(!three.map.collection.is_complete);
+        three.run(3_601 * SECOND);
+        assert!(three.map.get(&node("b")).is_none() && three.map.collection.is_complete);
     }
 
     #[test]

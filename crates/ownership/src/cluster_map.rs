@@ -126,6 +126,21 @@ pub struct ClusterMap {
     /// are forgotten. What came with a newer one is not used yet. It never falls: a node that does
     /// not speak it cannot become a member any more.
     pub version: u8,
+    /// Whether counters of earlier starts are where their nodes can fold them.
+    pub collection: Collection,
+}
+
+/// Whether the members have pushed their copies of what earlier starts counted, in eventual keys,
+/// to the owners of the keys. Then a node finds there all that its earlier starts counted.
+///
+/// An evicted member may return with copies that nobody else has, so nothing is collected until it
+/// has been forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Collection {
+    /// The epoch at which the members changed last, and with them the owners.
+    pub members_at: Epoch,
+    /// Whether all members have pushed since.
+    pub is_complete: bool,
 }
 
 /// The most members of a region, evicted ones that are not forgotten included. At the bound a node

@@ -57,8 +57,7 @@ pub struct Generation(pub u64);
 pub fn node_actor(node: &NodeId, generation: Generation) -> ActorId {
     let mut sip = SipHasher13::new_with_key(b"tidegate n actor");
     sip.write(node.as_str().as_bytes());
-    sip.write_u64(generation.0);
-    ActorId::new(sip.finish() & !REGION_BIT)
+    ActorId::of_start(sip.finish() & !REGION_BIT, generation.0)
 }
 
 /// The actor that stands for a whole region in synchronisation between regions.
@@ -71,7 +70,7 @@ pub fn region_actor(region: &str) -> ActorId {
 /// Whether `actor` is a node; otherwise it is a region. The id itself carries this, so it can be
 /// answered for nodes and regions that are gone.
 pub fn is_node(actor: ActorId) -> bool {
-    actor.get() & REGION_BIT == 0
+    actor.writer() & REGION_BIT == 0
 }
 
 const REGION_BIT: u64 = 1 << 63;

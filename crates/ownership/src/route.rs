@@ -9,8 +9,9 @@ use std::sync::Arc;
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::policy::Scope;
 
+use crate::cluster_map::{ClusterId, Collection};
 use crate::homes::Homes;
-use crate::identity::{NodeId, node_actor, region_actor};
+use crate::identity::{Generation, NodeId, node_actor, region_actor};
 use crate::membership::{MemberState, View};
 use crate::ring::Ring;
 
@@ -31,6 +32,18 @@ pub struct Topology {
     sharing: Vec<NodeId>,
     /// The actors of all members and regions.
     actors: BTreeSet<ActorId>,
+    /// `None` while this node is no member.
+    admission: Option<Admission>,
+}
+
+/// This node as a member, by the cluster map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    pub cluster: ClusterId,
+    /// This node's generation when it was admitted. Counters of earlier ones have no writer any
+    /// more.
+    pub generation: Generation,
+    pub collection: Collection,
 }
 
 /// The rings of one view.
@@ -64,7 +77,8 @@ impl Topology {
         let own = view.owners().filter(|member| member.region == region);
         let sharing = own.map(|member| member.id.clone()).collect();
         let homes = Homes::new(region.clone(), Vec::new());
-        Self { me, region, view, rings, previous: VecDeque::new(), homes, sharing, actors }
+        let (previous, admission) = (VecDeque::new(), None);
+        Self { me, region, view, rings, previous, homes, sharing, actors, admission }
     }
 
     /// This topology, keeping the rings of `replaced`.
@@ -82,6 +96,13 @@ impl Topology {
     #[must_use]
     pub fn with_homes(mut self, homes: Homes) -> Self {
         self.homes = homes;
+        self
+    }
+
+    /// This topology, with this node admitted, or not.
+    #[must_use]
+    pub fn admitted(mut self, admission: Option<Admission>) -> Self {
+        self.admission = admission;
         self
     }
 
@@ -139,6 +160,18 @@ impl Topology {
     /// Whether `actor` is a present member or region, which is authoritative for its own counters.
     pub fn has_actor(&self, actor: ActorId) -> bool {
         self.actors.contains(&actor)
+    }
+
+    /// The actor of the present member, or region, that is the writer of `actor`.
+    pub fn present_actor(&self, actor: ActorId) -> Option<ActorId> {
+        let first = ActorId::of_start(actor.writer(), 0);
+        let next = self.actors.range(first..).next().copied();
+        next.filter(|next| next.writer() == actor.writer())
+    }
+
+    /// This node as a member; `None` while it is not.
+    pub fn admission(&self) -> Option<Admission> {
+        self.admission
     }
 
     /// The ring of this node's region; `None` while all of its members drain.

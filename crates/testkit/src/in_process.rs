@@ -13,7 +13,7 @@ use tidegate_cluster::environment::Environment;
 use tidegate_cluster::pki::{self, Authority};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::{Hits, Span};
-use tidegate_ownership::cluster_map::Identity;
+use tidegate_ownership::cluster_map::{Identity, MapState};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::View;
 use tidegate_rules::book::Book;
@@ -219,8 +219,8 @@ pub async fn cluster_under(
 }
 
 /// Waits until each node has its lease and owns its ranges, by a map that all nodes of its region
-/// have and that changes no further: no founder is missing, and no change of the voters is in
-/// progress.
+/// have and that changes no further: no founder is missing, no change of the voters is in progress,
+/// and counters of earlier starts are collected, which waits for members that are down.
 pub async fn settled(nodes: &[&Node]) {
     let map = |node: &Node| node.joined().ownership_driver.map();
     let region = |node: &Node| node.core.topology.load().region.clone();
@@ -231,6 +231,8 @@ pub async fn settled(nodes: &[&Node]) {
             && node.core.ownership.has_lease()
             && node.joined().ownership_driver.is_settled()
             && !voters.are_joint()
+            && (own.collection.is_complete
+                || own.members.iter().any(|member| member.state == MapState::Down))
             && voters.current.iter().all(|voter| voter.birth != Identity::UNKNOWN_BIRTH)
             && nodes
                 .iter()

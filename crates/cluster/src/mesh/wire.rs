@@ -235,7 +235,11 @@ pub enum Reply {
         holder: Option<NodeId>,
     },
     /// The receiver's per-actor counters of the keys in a [`Sync`].
-    ActorCounters(Vec<SyncEntry>),
+    ActorCounters {
+        /// Since when the members are those by the map of the receiver; 0 if it is not one.
+        members: Epoch,
+        entries: Vec<SyncEntry>,
+    },
     /// The call was applied.
     Done,
     /// The call is malformed or out of bounds.

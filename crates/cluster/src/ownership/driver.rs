@@ -23,7 +23,7 @@ use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::region_right::RegionRight;
 use tidegate_ownership::ring::Ring;
-use tidegate_ownership::route::Topology;
+use tidegate_ownership::route::{Admission, Topology};
 use tidegate_ownership::standstill::ClockReading;
 use tidegate_ownership::{
     ClusterMap, Epoch, HandoffReply, Identity, MemberId, QuorumRule, RingMembers, RingOwnership,
@@ -515,6 +515,8 @@ impl Driver {
             silent: silent.take(COMPLAINTS_MAX).collect(),
             waits_for: waits_for.into_iter().take(COMPLAINTS_MAX).collect(),
             is_copying,
+            // Known to the synchroniser.
+            pushed: Epoch(0),
         }
     }
 
@@ -765,8 +767,18 @@ impl Driver {
         let topology = Topology::new(me.node.clone(), region.clone(), members, *vnodes)
             .with_homes(homes)
             .sharing_among(sharing)
+            .admitted(self.admission(map))
             .after(&self.topology.load());
         self.topology.store(Arc::new(topology));
+    }
+
+    /// This run of this node as a member by `map`.
+    fn admission(&self, map: &ClusterMap) -> Option<Admission> {
+        let Options { me, start, .. } = &self.options;
+        let mut present = map.present();
+        let own = present.find(|member| member.identity == *me && member.start == *start)?;
+        let (cluster, generation) = (map.cluster, own.generation);
+        Some(Admission { cluster, generation, collection: map.collection })
     }
 
     fn with_metadata(&self, member: &MapMember, known: Option<&Member>) -> Member {

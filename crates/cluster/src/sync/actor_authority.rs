@@ -73,7 +73,14 @@ impl ActorAuthority<'_> {
             SyncRole::Owner | SyncRole::Node if actor == self.own_actor => false,
             SyncRole::Owner => true,
             SyncRole::Node => {
-                let is_kept = actor == self.peer_actor || !topology.has_actor(actor);
+                let present = topology.present_actor(actor);
+                let is_kept = actor == self.peer_actor
+                    || if actor.is_total() {
+                        // A total of starts that are over; any other would contain the present one.
+                        present.is_none_or(|present| actor < present)
+                    } else {
+                        present != Some(actor)
+                    };
                 is_cut |= !is_kept;
                 is_kept
             }
@@ -167,6 +174,22 @@ mod tests {
                 accept("b", "eu", SyncRole::Node, delta(10, &actors));
             accepted_actors.sort_by_key(|actor| left.iter().position(|it| it == actor));
             assert_eq!((accepted, accepted_actors), (outcome, left), "{actors:?}");
+        }
+    }
+
+    #[test]
+    fn totals_are_accepted_of_starts_that_are_over() {
+        let own = actor("b", 2);
+        for (total, outcome) in [
+            (actor("b", 1).total(), Accepted::Whole),
+            (actor("c", 1).total(), Accepted::Whole),
+            (actor("gone", 9).total(), Accepted::Whole),
+            (actor("c", 2).total(), Accepted::Part),
+            (actor("c", 3).total(), Accepted::Part),
+        ] {
+            let (accepted, left) = accept("b", "eu", SyncRole::Node, delta(10, &[own, total]));
+            assert_eq!(accepted, outcome, "{total}");
+            assert_eq!(left.contains(&total), outcome == Accepted::Whole);
         }
     }
 

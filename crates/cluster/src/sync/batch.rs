@@ -8,9 +8,9 @@ use tidegate_ownership::identity::NodeId;
 
 use crate::mesh::wire::{SYNC_ENTRIES_MAX, SyncEntry, SyncRole};
 
-/// Most per-actor counters in one message, by [`Delta::weight`]. One takes at most 14 bytes, so a
+/// Most per-actor counters in one message, by [`Delta::weight`]. One takes at most 23 bytes, so a
 /// message fills at most half a frame.
-pub(super) const ACTORS_PER_MESSAGE_MAX: usize = 32_768;
+pub(super) const ACTORS_PER_MESSAGE_MAX: usize = 20_480;
 
 /// One message to one peer.
 #[derive(Debug)]
@@ -77,8 +77,11 @@ mod tests {
 
     /// The largest counters of that many actors in that many buckets.
     fn delta(actors: u64, buckets: u8) -> Delta {
-        let counters =
-            || (0..actors).map(|n| (ActorId::new(u64::MAX - n), ACTOR_COUNT_MAX)).collect();
+        let counters = || {
+            (0..actors)
+                .map(|n| (ActorId::of_start(u64::MAX - n, u64::MAX), ACTOR_COUNT_MAX))
+                .collect()
+        };
         let clock = || VClock { dots: counters() };
         let slice = |n| DeltaSlice { index: u64::MAX - n, used: clock(), refunded: clock() };
         let all = (0..u64::from(buckets)).map(slice).collect();

@@ -28,6 +28,7 @@
 
 mod actor_authority;
 mod batch;
+mod collect;
 mod receive;
 mod synchroniser;
 

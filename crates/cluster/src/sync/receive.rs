@@ -6,6 +6,7 @@ use tidegate_limiter::engine::{ActorId, Delta};
 use tidegate_limiter::store::{KeyHash, MergeOutcome};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{NodeId, node_actor};
+use tidegate_ownership::route::Admission;
 
 use super::actor_authority::{Accepted, ActorAuthority};
 use super::batch::ACTORS_PER_MESSAGE_MAX;
@@ -76,22 +77,29 @@ impl Synchroniser {
         }
         match sync.role {
             SyncRole::Owner => Reply::Done,
-            SyncRole::Node | SyncRole::Region => Reply::ActorCounters(replies),
+            SyncRole::Node | SyncRole::Region => {
+                let admission = topology.admission();
+                let members = admission.map(|own| own.collection.members_at).unwrap_or_default();
+                Reply::ActorCounters { members, entries: replies }
+            }
         }
     }
 
     /// Merges an owner's reply to a message about `sent` keys. Keys that it does not name were not
-    /// accepted and are sent again.
+    /// accepted and are sent again. With `collected` it has all counters of earlier starts of this
+    /// node, so those are folded.
     pub(super) fn receive_reply(
         &self,
         to: &NodeId,
         role: SyncRole,
         mut sent: BTreeSet<KeyHash>,
         entries: Vec<SyncEntry>,
+        collected: Option<Admission>,
     ) {
         let topology = self.topology.load();
         let Some(peer) = topology.view.get(to) else { return self.enqueue_again(sent, role) };
         let now = self.clock.now();
+        let collected = collected.filter(|_| topology.admission() == collected);
         let actor_authority = ActorAuthority {
             own_actor: self.incarnation.actor(),
             peer: to,
@@ -117,6 +125,9 @@ impl Synchroniser {
                     if self.merge(&entry, now) && role == SyncRole::Region {
                         self.store.enqueue_sync(key);
                     }
+                    if let Some(admission) = collected {
+                        self.fold_replied(key, &entry.actor_counters, admission);
+                    }
                 }
                 Accepted::Nothing => {}
                 Accepted::Disputed | Accepted::Refused => count(&self.counters.rejected, 1),
@@ -127,6 +138,7 @@ impl Synchroniser {
 
     /// Merges accepted counters into the store. Returns whether they changed it.
     fn merge(&self, entry: &SyncEntry, now: Timestamp) -> bool {
+        self.outrun(&entry.actor_counters);
         let merged = self.store.merge_actor_counters(entry.key, &entry.actor_counters, now);
         merged == MergeOutcome::Merged { changed: true }
     }

@@ -11,9 +11,11 @@ use parking_lot::Mutex;
 use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};
 use tidegate_limiter::store::{BackgroundScan, Cursor, KeyHash, SYNC_SLACK_DIVISOR, Store};
 use tidegate_limiter::units::Span;
+use tidegate_ownership::Epoch;
+use tidegate_ownership::cluster_map::{ClusterId, Collection};
 use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
 use tidegate_ownership::membership::Member;
-use tidegate_ownership::route::Topology;
+use tidegate_ownership::route::{Admission, Topology};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -56,6 +58,8 @@ pub struct Synchroniser {
     in_flight: Mutex<BTreeMap<NodeId, InFlight>>,
     /// Wakes the loop before the interval ends.
     urgent: Notify,
+    /// The members to which copies of counters of earlier starts were pushed.
+    pub(super) pushed: Mutex<(ClusterId, Epoch)>,
 }
 
 /// The messages to a peer that have no reply yet.
@@ -87,12 +91,12 @@ pub struct Counters {
 /// Keys that one round takes from the store, or from the region queue; the rest waits for the next.
 const ROUND_KEYS_MAX: usize = 16_384;
 /// Keys that one step of a scan of the store takes.
-const SCAN_KEYS: usize = 1_024;
+pub(super) const SCAN_KEYS: usize = 1_024;
 /// How long one scan of all keys takes, and so the greatest age of what a peer shows for a key far
 /// from its limit. One message a minute is about a thousandth of one in each round.
 const SCAN_TIME: Duration = Duration::from_secs(60);
 /// How long a message waits for its reply.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a node that leaves goes on sending what it counted last.
 const FINAL_ROUND_TIMEOUT: Duration = Duration::from_millis(500);
 /// The shortest time between two rounds if keys near their limit make them urgent.
@@ -119,6 +123,7 @@ impl Synchroniser {
             region_queue: Mutex::default(),
             in_flight: Mutex::default(),
             urgent: Notify::new(),
+            pushed: Mutex::default(),
         })
     }
 
@@ -144,6 +149,10 @@ impl Synchroniser {
     /// Sends changes every interval and whenever a key is near its limit, until `stop`. Then sends
     /// what is left, for at most half a second.
     pub async fn run(self: &Arc<Self>, mesh: Arc<Mesh>, stop: CancellationToken) {
+        tokio::join!(self.run_collection(mesh.clone(), stop.clone()), self.run_rounds(mesh, stop));
+    }
+
+    async fn run_rounds(self: &Arc<Self>, mesh: Arc<Mesh>, stop: CancellationToken) {
         let mut rounds = mesh.ticks.every(self.options.interval);
         let mut regions = mesh.ticks.every(self.options.region_interval);
         let mut messages = JoinSet::new();
@@ -258,7 +267,12 @@ impl Synchroniser {
         let has_other_regions = topology.regions().any(|region| region != topology.region);
         let mut batches = Batches::default();
         let mut postponed = Vec::new();
-        let is_pushed = |actor| actor == own || !topology.has_actor(actor);
+        // The total of a present node is pushed by that node, and by others when members change.
+        let is_gone = |actor: ActorId| {
+            let present = topology.present_actor(actor);
+            if actor.is_total() { present.is_none() } else { present != Some(actor) }
+        };
+        let is_pushed = |actor: ActorId| actor.writer() == own.writer() || is_gone(actor);
         drain(&mut |key: KeyHash, actor_counters: &ActorCounters| {
             match topology.region_owner(&topology.region, key.token) {
                 Some(owner) if *owner == topology.me => {
@@ -341,9 +355,16 @@ impl Synchroniser {
         let keys: BTreeSet<KeyHash> = batch.keys().collect();
         let Batch { to, role, entries } = batch;
         count(&self.counters.sent, keys.len() as u64);
+        let admission = self.topology.load().admission();
         let call = Call::Sync(Sync { role, urgent, entries });
         match mesh.call(&to, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
-            Ok(Reply::ActorCounters(entries)) => self.receive_reply(&to, role, keys, entries),
+            Ok(Reply::ActorCounters { members, entries }) => {
+                let is_collected = |own: &Admission| {
+                    own.collection == Collection { members_at: members, is_complete: true }
+                };
+                let collected = admission.filter(|own| role == SyncRole::Node && is_collected(own));
+                self.receive_reply(&to, role, keys, entries, collected);
+            }
             Ok(Reply::Done) => {}
             Ok(_) | Err(_) => {
                 count(&self.counters.failed, 1);

@@ -26,6 +26,23 @@
 //! `{B: 5}`. A node that receives both, in any order and any number of times, holds
 //! `{A: 5, B: 5}` = 10.
 //!
+//! # Totals
+//!
+//! A restarted node counts as another actor, so a slice would grow with each start. Once a node has
+//! all counters of its earlier starts it *folds* them: their sum becomes one counter, the *total*
+//! of the node up to and including the last of these starts. A total contains each earlier counter
+//! of its node, whose late copies are dropped:
+//!
+//! ```text
+//! merge of a node : the total of the largest start, of equal ones the larger count,
+//!                   and the counters of later starts
+//! ```
+//!
+//! Example: `{a1: 3, a2: 4, a3: 1}` is folded before start 3 to `{total a2: 7, a3: 1}` = 8. A late
+//! `{a1: 3}` changes nothing.
+//!
+//! When a node has all of them is decided elsewhere; see docs/adr/0045-departed-counters.md.
+//!
 //! # Bound
 //!
 //! Until nodes have exchanged their counters each may admit up to the limit; over-admission is at
@@ -72,7 +89,7 @@ struct Slice {
 pub struct MergeStats {
     /// Whether any counter grew.
     pub changed: bool,
-    /// Counters that were dropped because the slice is full.
+    /// Counters that were dropped because the slice is full; those of a total stay as they are.
     pub refused: usize,
 }
 
@@ -143,6 +160,17 @@ impl ActorCounters {
             mine.merge(theirs, actors_max, &mut stats);
         }
         stats
+    }
+
+    /// Folds the counters of the writer of `first_kept` in earlier starts into one total, in the
+    /// slices that `is_complete` selects: those whose counters of these starts are all here.
+    /// Returns whether anything was folded; a single counter is left as it is.
+    pub fn fold(&mut self, first_kept: ActorId, is_complete: impl Fn(u64) -> bool) -> bool {
+        let mut changed = false;
+        for slice in self.slices.iter_mut().filter(|slice| is_complete(slice.counts.index)) {
+            changed |= slice.fold(first_kept);
+        }
+        changed
     }
 
     /// From this instant on no counter matters.
@@ -256,11 +284,63 @@ impl Slice {
         part
     }
 
-    /// Takes the maximum of every counter, for at most `actors_max` actors.
+    /// Takes the newest total of every writer and the maximum of every counter that is not in one,
+    /// for at most `actors_max` actors.
     fn merge(&mut self, theirs: &DeltaSlice, actors_max: usize, stats: &mut MergeStats) {
-        merge_clock(&mut self.counts.used, &theirs.used, actors_max, stats);
-        merge_clock(&mut self.counts.refunded, &theirs.refunded, actors_max, stats);
+        for clock in [&theirs.used, &theirs.refunded] {
+            for total in clock.dots.keys().filter(|actor| actor.is_total()) {
+                self.take_total(*total, theirs, actors_max, stats);
+            }
+        }
+        let (used, refunded) = (&theirs.used, &theirs.refunded);
+        merge_clock(&mut self.counts, |counts| &mut counts.used, used, actors_max, stats);
+        merge_clock(&mut self.counts, |counts| &mut counts.refunded, refunded, actors_max, stats);
         self.refresh();
+    }
+
+    /// Replaces what `total` contains by it, if it is newer than the own one and has room. Both
+    /// clocks at once: a refund that stayed behind its hit would admit another one.
+    fn take_total(
+        &mut self,
+        total: ActorId,
+        theirs: &DeltaSlice,
+        actors_max: usize,
+        stats: &mut MergeStats,
+    ) {
+        if self.counts.total_of(total.writer()).is_some_and(|own| own >= total) {
+            return;
+        }
+        let DeltaSlice { used, refunded, .. } = &mut self.counts;
+        let both = [(&mut *used, &theirs.used), (&mut *refunded, &theirs.refunded)];
+        let has_room = both.iter().all(|(mine, theirs)| {
+            let kept = mine.dots.len() - mine.dots.range(total.earlier()).count();
+            kept < actors_max || !theirs.dots.contains_key(&total)
+        });
+        if !has_room {
+            return;
+        }
+        for (mine, theirs) in both {
+            remove_earlier(mine, total);
+            mine.apply(theirs.dot(total));
+        }
+        stats.changed = true;
+    }
+
+    /// Returns whether anything was folded.
+    fn fold(&mut self, first_kept: ActorId) -> bool {
+        let DeltaSlice { used, refunded, .. } = &mut self.counts;
+        let both = [used, refunded];
+        let earlier = || both.iter().flat_map(|clock| clock.dots.range(first_kept.earlier()));
+        let (first, last) = (earlier().map(|dot| dot.0).min(), earlier().map(|dot| dot.0).max());
+        let Some(total) = last.filter(|_| first != last).map(|last| last.total()) else {
+            return false;
+        };
+        for clock in both {
+            let count = remove_earlier(clock, first_kept).min(ACTOR_COUNT_MAX);
+            clock.apply(Dot::new(total, count));
+        }
+        self.refresh();
+        true
     }
 
     fn refresh(&mut self) {
@@ -280,23 +360,40 @@ fn increase(clock: &mut VClock<ActorId>, me: ActorId, by: u64) {
     clock.apply(Dot::new(me, count));
 }
 
+/// Removes the counters of the same writer before `actor`, and returns their sum.
+fn remove_earlier(clock: &mut VClock<ActorId>, actor: ActorId) -> u64 {
+    let earlier: SmallVec<[ActorId; 4]> =
+        clock.dots.range(actor.earlier()).map(|(actor, _)| *actor).collect();
+    let removed = earlier.iter().filter_map(|actor| clock.dots.remove(actor));
+    removed.fold(0, u64::saturating_add)
+}
+
 fn merge_clock(
-    mine: &mut VClock<ActorId>,
+    counts: &mut DeltaSlice,
+    clock: impl Fn(&mut DeltaSlice) -> &mut VClock<ActorId>,
     theirs: &VClock<ActorId>,
     actors_max: usize,
     stats: &mut MergeStats,
 ) {
     for (actor, count) in &theirs.dots {
+        let mine = clock(counts);
         let known = mine.get(actor);
         if *count <= known {
             continue;
         }
-        if known == 0 && mine.dots.len() >= actors_max {
-            stats.refused += 1;
-            continue;
+        if known == 0 {
+            let is_full = mine.dots.len() >= actors_max;
+            // What is here is in no total: such counters were removed when the total came.
+            if counts.total_of(actor.writer()).is_some_and(|total| *actor < total) {
+                continue;
+            }
+            if is_full {
+                stats.refused += 1;
+                continue;
+            }
         }
         stats.changed = true;
-        mine.apply(Dot::new(*actor, *count));
+        clock(counts).apply(Dot::new(*actor, *count));
     }
 }
 

@@ -6,6 +6,7 @@
 //! only grows, so one absurd value would stay until its window is over.
 
 use std::fmt;
+use std::ops::Range;
 
 use crdts::VClock;
 use serde::{Deserialize, Serialize};
@@ -15,31 +16,65 @@ use crate::units::{Span, Timestamp};
 
 /// Largest value of one per-actor counter. No limit is larger.
 pub const ACTOR_COUNT_MAX: u64 = u32::MAX as u64;
-/// Most actors in one slice, the local one included. A cluster has tens of nodes; a node that
-/// restarts within a long window leaves the counter of its previous incarnation behind.
+/// Most actors in one slice, the local one included: for starts that cannot be folded into a total,
+/// because the name of their node does not return.
 pub const ACTORS_MAX: usize = 1024;
 
-/// One writer of per-actor counters: a node in one incarnation, or a region as another region sees
-/// it.
+/// One writer of per-actor counters: a node in one of its starts, or a region as another region
+/// sees it. Or the *total* of a node: all of its starts up to one of them, summed up.
 ///
 /// A restarted node is a new actor. So a per-actor counter only ever grows, although the count that
 /// the node held in memory is lost.
+///
+/// Actors are ordered by writer, then by start, and a total comes right after its last start: what
+/// it contains are the smaller actors of its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ActorId(u64);
+pub struct ActorId {
+    writer: u64,
+    /// Twice the start, and one more for a total.
+    start: u64,
+}
 
 impl ActorId {
-    pub const fn new(number: u64) -> Self {
-        Self(number)
+    /// A writer that starts only once.
+    pub const fn new(writer: u64) -> Self {
+        Self { writer, start: 0 }
     }
 
-    pub const fn get(self) -> u64 {
-        self.0
+    /// A writer in the start of this number, of which the lower 63 bits count.
+    pub const fn of_start(writer: u64, start: u64) -> Self {
+        Self { writer, start: start << 1 }
+    }
+
+    /// The total of all starts up to this one.
+    #[must_use]
+    pub const fn total(self) -> Self {
+        Self { start: self.start | 1, ..self }
+    }
+
+    pub const fn is_total(self) -> bool {
+        self.start & 1 == 1
+    }
+
+    pub const fn writer(self) -> u64 {
+        self.writer
+    }
+
+    /// The number of the start; of a total that of the last one.
+    pub const fn start(self) -> u64 {
+        self.start >> 1
+    }
+
+    /// The actors of the same writer that are smaller.
+    pub(super) fn earlier(self) -> Range<Self> {
+        Self { start: 0, ..self }..self
     }
 }
 
 impl fmt::Display for ActorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+        let kind = if self.is_total() { "total " } else { "" };
+        write!(f, "{kind}{:016x}.{}", self.writer, self.start())
     }
 }
 
@@ -148,6 +183,11 @@ impl Delta {
         self.slices.retain(|slice| !slice.is_empty());
     }
 
+    /// The newest total of `writer` in any slice.
+    pub fn total_of(&self, writer: u64) -> Option<ActorId> {
+        self.slices.iter().filter_map(|slice| slice.total_of(writer)).max()
+    }
+
     /// Size in a message: one unit per counter and one per slice.
     pub fn weight(&self) -> usize {
         self.slices.iter().map(DeltaSlice::weight).sum()
@@ -176,6 +216,15 @@ impl DeltaSlice {
 
     pub fn is_empty(&self) -> bool {
         self.used.is_empty() && self.refunded.is_empty()
+    }
+
+    /// The newest total of `writer`.
+    pub(super) fn total_of(&self, writer: u64) -> Option<ActorId> {
+        let all = ActorId { writer, start: 0 }..=ActorId { writer, start: u64::MAX };
+        let newest = |clock: &VClock<ActorId>| {
+            clock.dots.range(all.clone()).rev().map(|(actor, _)| *actor).find(|it| it.is_total())
+        };
+        newest(&self.used).max(newest(&self.refunded))
     }
 }
 

@@ -67,6 +67,7 @@ pub(super) struct Counts {
     pub(super) expired: u64,
     pub(super) overflowed: u64,
     pub(super) refused: u64,
+    pub(super) actors_refused: u64,
 }
 
 impl Shard {

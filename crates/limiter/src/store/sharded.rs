@@ -43,6 +43,9 @@ pub struct Stats {
     /// New counters that were refused because the store was full: of requests, once each time, and
     /// copies from peers.
     pub refused: u64,
+    /// Per-actor counters from peers that were refused because their slice was full, each time that
+    /// they were sent.
+    pub actors_refused: u64,
     /// Eventual keys in the sync queues.
     pub sync_queue: usize,
     /// Strict keys in the replication queues.
@@ -139,6 +142,7 @@ impl Store {
                 expired: sum.expired + shard.counts.expired,
                 overflowed: sum.overflowed + shard.counts.overflowed,
                 refused: sum.refused + shard.counts.refused,
+                actors_refused: sum.actors_refused + shard.counts.actors_refused,
                 sync_queue: sum.sync_queue + shard.queues.eventual_len(),
                 replication_queue: sum.replication_queue + shard.queues.strict_len(),
                 bytes: sum.bytes + shard.bytes(),

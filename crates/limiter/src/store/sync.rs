@@ -40,7 +40,7 @@ use super::key::KeyHash;
 use super::queues::{Queues, send_eventual};
 use super::sharded::Store;
 use super::slot::{Meta, Slot, SyncPriority};
-use crate::engine::{ActorCounters, Delta, State, Verdict};
+use crate::engine::{ActorCounters, ActorId, Delta, MergeStats, State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Span, Timestamp};
 
@@ -152,12 +152,13 @@ impl Store {
             let State::ActorCounters(actor_counters) = &mut slot.state else {
                 return MergeOutcome::WrongKind;
             };
-            let changed = actor_counters.merge(delta).changed;
+            let MergeStats { changed, refused } = actor_counters.merge(delta);
             let expires = actor_counters.expires_at();
             slot.extend(expires);
             if changed {
                 queues.enqueue_snapshot(slot);
             }
+            shard.counts.actors_refused += refused as u64;
             return MergeOutcome::Merged { changed };
         }
         let Ok(actor_counters) = ActorCounters::try_from(delta.clone()) else {
@@ -166,6 +167,42 @@ impl Store {
         let expires = actor_counters.expires_at();
         let state = State::ActorCounters(Box::new(actor_counters));
         shard.merge(StoredCounter { key, state, expires }, now)
+    }
+
+    /// Folds the counters of earlier starts of an eventual key ([`ActorCounters::fold`]). Returns
+    /// whether anything was folded. Does not queue the key for peers.
+    pub fn fold(
+        &self,
+        key: KeyHash,
+        first_kept: ActorId,
+        is_complete: impl Fn(u64) -> bool,
+    ) -> bool {
+        let mut is_folded = false;
+        self.change_slot(key, |slot, queues| {
+            if let State::ActorCounters(actor_counters) = &mut slot.state
+                && actor_counters.fold(first_kept, is_complete)
+            {
+                is_folded = true;
+                queues.enqueue_snapshot(slot);
+            }
+        });
+        is_folded
+    }
+
+    /// Folds every eventual key, of a node that has no peers and so all counters of its starts.
+    /// Returns its newest total. Scans the store, so it is for the start of a node.
+    pub fn fold_all(&self, first_kept: ActorId, now: Timestamp) -> Option<ActorId> {
+        let (mut from, mut newest) = (Some(Cursor::default()), None);
+        while let Some(cursor) = from {
+            let mut found = Vec::new();
+            from = self.scan(cursor, now, SCAN_SLOTS, KeyHash::is_eventual, &mut found);
+            for StoredCounter { key, .. } in found {
+                self.fold(key, first_kept, |_| true);
+                let total = |it: &ActorCounters| it.to_delta().total_of(first_kept.writer());
+                newest = newest.max(self.read_actor_counters(key, total).flatten());
+            }
+        }
+        newest
     }
 
     /// A copy of the per-actor counters of an eventual key.
