@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -63,6 +64,8 @@ pub struct Membership {
     /// The newest map that is on the disk.
     saved: watch::Sender<(ClusterId, Epoch)>,
     wake: Notify,
+    /// Whether this node led at the last tick.
+    was_leader: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -81,8 +84,6 @@ struct State {
     /// What is known about the maps of peers.
     peers: BTreeMap<NodeId, PeerMap>,
     leader: Option<NodeId>,
-    /// Whether this node led at the last tick.
-    is_leading: bool,
     /// Requests that reached no node that knows the leader. The next goes to another: one that
     /// does not vote may know none, or one that is gone, for ever.
     misses: usize,
@@ -197,7 +198,6 @@ impl Membership {
             reports: BTreeMap::new(),
             peers: BTreeMap::new(),
             leader: None,
-            is_leading: false,
             misses: 0,
             foundings: 0,
             may_found_since: None,
@@ -210,8 +210,20 @@ impl Membership {
         let saved = watch::channel((map.cluster, map.epoch)).0;
         let map = watch::channel(Arc::new(map)).0;
         let (start, wake) = (Instant::now(), Notify::new());
-        let state = Mutex::new(state);
-        Arc::new(Self { options, me, incarnation, disk, mesh, start, state, map, saved, wake })
+        let (state, was_leader) = (Mutex::new(state), AtomicBool::new(false));
+        Arc::new(Self {
+            options,
+            me,
+            incarnation,
+            disk,
+            mesh,
+            start,
+            state,
+            map,
+            saved,
+            wake,
+            was_leader,
+        })
     }
 
     // === inputs ===
@@ -267,7 +279,7 @@ impl Membership {
     pub fn call_received(&self, peer: &Peer, call: MapCall) -> Reply {
         match call {
             MapCall::Consensus(message) => self.message_received(*message),
-            MapCall::Newer(map) => self.map_received(*map),
+            MapCall::Newer(map) => self.map_received(&map),
             MapCall::Fetch { cluster, epoch } => {
                 let newer = self.newer_than(cluster, epoch);
                 return Reply::Map(newer.map(|map| Box::new(ClusterMap::clone(&map))));
@@ -301,13 +313,13 @@ impl Membership {
     /// A map arrived, pushed or fetched. Ignored unless it is newer than the own one, or the first
     /// one and has this node; every node follows the global map. It is in force at once: a majority
     /// has it, and the disk may still be busy with the one before.
-    fn map_received(&self, map: ClusterMap) {
+    fn map_received(&self, map: &ClusterMap) {
         let mut locked = self.state.lock();
         let state = &mut *locked;
         let own = self.map.borrow().clone();
         let newest = state.incoming.as_ref().map_or(own.epoch, |map| map.epoch.max(own.epoch));
         let is_own = own.cluster == map.cluster && own.epoch > Epoch(0);
-        let is_followed = self.options.group == Group::Global || self.is_in(&map);
+        let is_followed = self.options.group == Group::Global || self.is_in(map);
         let is_first = own.epoch == Epoch(0) && is_followed;
         if map.epoch > newest && (is_own || is_first) {
             // That of before a recovery by hand, or of another founding: it can agree on nothing
@@ -319,7 +331,7 @@ impl Membership {
             }
             state.is_unsaved = true;
             drop(locked);
-            self.put_in_force(&map);
+            self.put_in_force(map);
             self.wake.notify_one();
         }
     }
@@ -602,7 +614,7 @@ impl Membership {
     /// Proposes the next map, if this node leads.
     fn lead(&self, state: &mut State) {
         let leads = state.engine.as_ref().is_some_and(Engine::is_leader);
-        if leads != std::mem::replace(&mut state.is_leading, leads) {
+        if leads != self.was_leader.swap(leads, Ordering::Relaxed) {
             let group = self.options.group;
             tracing::info!(?group, leads, "leader of the cluster map changed");
         }
@@ -838,7 +850,7 @@ impl Membership {
         let timeout = request_timeout(group);
         let reply = self.mesh.call(&to, StreamClass::Control, call, timeout).await;
         match reply {
-            Ok(Reply::Map(Some(map))) => self.map_received(*map),
+            Ok(Reply::Map(Some(map))) => self.map_received(&map),
             Ok(Reply::NotLeader(Some(leader))) => self.state.lock().leader = Some(leader),
             Ok(Reply::NotLeader(None)) | Err(_) => {
                 let state = &mut *self.state.lock();

@@ -26,10 +26,9 @@ impl Ticks {
     ///
     /// If `period` is zero.
     pub fn every(self, period: Duration) -> Interval {
-        let since = self.0.elapsed();
-        let over = since.as_nanos() % period.as_nanos();
-        let first = since + period - Duration::from_nanos(u64::try_from(over).unwrap_or(0));
-        let mut ticks = tokio::time::interval_at(self.0 + first, period);
+        let periods = self.0.elapsed().as_nanos() / period.as_nanos() + 1;
+        let first = u64::try_from(periods * period.as_nanos()).unwrap_or(u64::MAX);
+        let mut ticks = tokio::time::interval_at(self.0 + Duration::from_nanos(first), period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         ticks
     }
@@ -58,7 +57,7 @@ mod tests {
         for timer in expired {
             let (first, second) = timer.await.unwrap();
             assert_eq!(first.as_millis() / 10, 10, "after {first:?}");
-            assert_eq!(second - first, PERIOD);
+            assert_eq!(second, first + PERIOD);
         }
     }
 }
