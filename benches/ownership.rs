@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{Autopilot, Complaints, Settings};
-use tidegate_ownership::cluster_map::{MapMember, MapState, Voters};
+use tidegate_ownership::cluster_map::{Collection, MapMember, MapState, Voters};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::lease::VoteGrant;
 use tidegate_ownership::membership::{Member, MemberState};
@@ -166,5 +166,6 @@ fn map(size: usize, epoch: Epoch) -> ClusterMap {
     let members: Vec<MapMember> = (0..size).map(member).collect();
     let voters = Voters::of(members[..VOTERS].iter().map(|member| member.identity.clone()));
     let last_member = MemberId(size as u64);
-    ClusterMap { epoch, voters, members, last_member, ..ClusterMap::default() }
+    let collection = Collection { members_at: epoch, is_complete: true };
+    ClusterMap { epoch, voters, members, last_member, collection, ..ClusterMap::default() }
 }

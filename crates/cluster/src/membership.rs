@@ -93,8 +93,8 @@ struct State {
     may_found_since: Option<Monotonic>,
     /// This node may become a member: it has compared its clock.
     may_join: bool,
-    /// This run of this node has been a member.
-    was_admitted: bool,
+    /// The first map in which this run of this node was a member.
+    admitted_at: Option<Epoch>,
     /// It is about to leave; true once it holds nothing any more.
     is_leaving: Option<bool>,
     /// Clusters of peers that are not this node's, as they were logged.
@@ -202,7 +202,7 @@ impl Membership {
             foundings: 0,
             may_found_since: None,
             may_join: false,
-            was_admitted: false,
+            admitted_at: None,
             is_leaving: None,
             foreign: BTreeSet::new(),
         };
@@ -577,10 +577,15 @@ impl Membership {
                 state.incoming = None;
             }
             state.founding = None;
-            state.was_admitted |= self.is_in(&map);
-            let other = map.get(&self.me.node).filter(|member| member.state != MapState::Down);
-            let is_displaced = self.options.group == Group::Region && state.was_admitted;
-            if let Some(other) = other.filter(|_| is_displaced && !self.is_in(&map)) {
+            if self.is_in(&map) {
+                let first = state.admitted_at.map_or(map.epoch, |first| first.min(map.epoch));
+                state.admitted_at = Some(first);
+            } else if self.options.group == Group::Region
+                // The map of before this run was admitted may be on the disk only now.
+                && state.admitted_at.is_some_and(|first| first < map.epoch)
+                && let Some(other) = map.get(&self.me.node)
+                && other.state != MapState::Down
+            {
                 self.incarnation.displaced_by(other);
             }
             state.engine.as_ref().is_some_and(Engine::is_leader)
@@ -617,6 +622,10 @@ impl Membership {
         if leads != self.was_leader.swap(leads, Ordering::Relaxed) {
             let group = self.options.group;
             tracing::info!(?group, leads, "leader of the cluster map changed");
+            // When it leads again, nodes that asked to join may have ended since.
+            if !leads {
+                state.autopilot = Autopilot::new(self.options.autopilot.clone());
+            }
         }
         let State { engine: Some(engine), autopilot, founding, reports, incoming, .. } = state
         else {

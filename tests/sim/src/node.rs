@@ -134,7 +134,14 @@ impl Node {
         let built = runtime.block_on(Core::build(setup, environment));
         let (core, tasks) = built.map_err(|error| error.to_string())?;
         let run = core.clone().run(tasks, stop.clone());
-        let handle = runtime.spawn(async move { run.await.map_err(|error| error.to_string()) });
+        let displaced = core.clone();
+        let handle = runtime.spawn(async move {
+            tokio::select! {
+                ended = run => ended.map_err(|error| error.to_string()),
+                // No two processes of a simulation have one name.
+                () = displaced.displaced() => Err("it was displaced by itself".to_owned()),
+            }
+        });
         self.process = Some(Process {
             core,
             book,

@@ -121,6 +121,20 @@ fn a_voter_that_is_gone_adds_no_voters() {
     passes(865);
 }
 
+/// A node was restarted while its slow disk wrote the map of before. That one was taken for a later
+/// one in which another process has its place, and the node ended.
+#[test]
+fn a_map_that_is_saved_late_displaces_nobody() {
+    passes(55);
+}
+
+/// A leader had a request to join from a run of a node that crashed. Once it led again it admitted
+/// that run in place of the living one, which ended.
+#[test]
+fn a_leader_forgets_who_wants_to_join_when_it_stops_leading() {
+    passes(125);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();
