@@ -6,5 +6,6 @@ mod architecture;
 mod bench_rendering;
 mod docs;
 mod imports;
+mod mutants;
 mod rules_shipped;
 mod source;
