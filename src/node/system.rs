@@ -14,6 +14,7 @@ use quinn::Runtime;
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_cluster::consensus::MemoryDisk;
 use tidegate_cluster::environment::{Clock, Entropy, Environment, Net};
+use tidegate_cluster::mesh::codec::VERSIONS;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +44,7 @@ pub fn system_environment() -> (Environment, Arc<SystemClock>) {
         entropy: Arc::new(SystemEntropy),
         net: Arc::new(SystemNet),
         disk: Arc::new(MemoryDisk::default()),
+        versions: VERSIONS,
     };
     (environment, clock)
 }

@@ -39,6 +39,9 @@ const MEASURED_FOR: Duration = Duration::from_secs(20);
 const TICKS_PER_SECOND: f64 = 100.0;
 /// Percent of a core of a member that does not vote.
 const CPU_MAX: f64 = 2.0;
+/// Bytes of pings and maps that such a member sends, in the largest cluster, of those in the
+/// smallest: it pings the voters, and of the others one at a time.
+const GROWTH_MAX: f64 = 1.25;
 /// From the death of a member to a map without it at all others.
 const KNOWN_WITHIN: Duration = Duration::from_secs(3);
 
@@ -52,6 +55,7 @@ async fn idle_nodes_cost_little_and_learn_of_changes_soon() {
         None => SIZES.to_vec(),
     };
     let (mut cpu, mut known) = (0.0_f64, Duration::ZERO);
+    let mut membership = Vec::new();
     for size in sizes {
         let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
         for number in THREE.len() + 1..=size {
@@ -76,9 +80,10 @@ async fn idle_nodes_cost_little_and_learn_of_changes_soon() {
             if spent.is_empty() {
                 continue;
             }
-            let most = print(&format!("{size} nodes, {} {what}", spent.len()), &spent);
+            let (most, bytes) = print(&format!("{size} nodes, {} {what}", spent.len()), &spent);
             if !votes {
                 cpu = cpu.max(most);
+                membership.push(bytes);
             }
         }
         if size > THREE.len() {
@@ -86,6 +91,9 @@ async fn idle_nodes_cost_little_and_learn_of_changes_soon() {
         }
     }
     assert!(cpu <= CPU_MAX, "a member that does not vote uses {cpu} % of a core");
+    if let [smallest, .., largest] = membership[..] {
+        assert!(largest <= smallest * GROWTH_MAX, "it sends {smallest}, then {largest} bytes");
+    }
     assert!(known <= KNOWN_WITHIN, "a death is known to all after {known:?}");
 }
 
@@ -157,8 +165,9 @@ async fn measure(cluster: &Cluster) -> BTreeMap<String, Spent> {
     all
 }
 
-/// Prints averages; returns the most processor time of a node, in percent.
-fn print(what: &str, spent: &[Spent]) -> f64 {
+/// Prints averages; returns the most processor time of a node, in percent, and the bytes of pings
+/// and maps that each sends in a second.
+fn print(what: &str, spent: &[Spent]) -> (f64, f64) {
     let average = |of: &dyn Fn(&Spent) -> f64| {
         spent.iter().map(of).sum::<f64>() / f64::from(u32::try_from(spent.len()).unwrap())
     };
@@ -177,7 +186,7 @@ fn print(what: &str, spent: &[Spent]) -> f64 {
         }
     }
     println!("    pings and map together {membership:.0} bytes");
-    most
+    (most, membership)
 }
 
 /// Starts one more node, and kills it: when all others know; the latter.

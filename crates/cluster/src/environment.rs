@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_limiter::units::{Monotonic, Timestamp};
+use tidegate_ownership::Versions;
 
 use crate::consensus::Disk;
 
@@ -21,6 +22,9 @@ pub struct Environment {
     pub net: Arc<dyn Net>,
     /// Where the cluster map is kept.
     pub disk: Arc<dyn Disk>,
+    /// The versions of the wire format: [`VERSIONS`](crate::mesh::codec::VERSIONS), except in
+    /// simulated upgrades.
+    pub versions: Versions,
 }
 
 /// The node's clocks.

@@ -29,7 +29,6 @@ use crate::consensus::disk::{Disk, Saved};
 use crate::consensus::engine::{Engine, Message, Output, TICK_MS, number};
 use crate::consensus::founding::{Founders, accepts, first_map, voters_to_found};
 use crate::incarnation::Incarnation;
-use crate::mesh::codec::VERSIONS;
 use crate::mesh::wire::{Call, Group, MapCall, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
 
@@ -724,7 +723,7 @@ impl Membership {
             generation: self.incarnation.generation(),
             addr: self.mesh.advertise,
             zone: self.options.zone.clone(),
-            versions: VERSIONS,
+            versions: self.mesh.versions,
         };
         if state.engine.as_ref().is_some_and(Engine::is_leader) {
             state.autopilot.join_requested(request);

@@ -124,7 +124,7 @@ pub struct ClusterMap {
     pub homes: HomeRegions,
     /// The version of the wire format that every member speaks, evicted ones included until they
     /// are forgotten. What came with a newer one is not used yet. It never falls: a node that does
-    /// not speak it cannot become a member any more.
+    /// not speak it cannot become a member any more. 0 in the global map.
     pub version: u8,
     /// Whether counters of earlier starts are where their nodes can fold them.
     pub collection: Collection,

@@ -72,6 +72,10 @@ pub(crate) enum Situation {
     StartInCutOff,
     /// A region was cut off while homes never change, and decided the keys at home in it.
     CutOffWithFixedHomes,
+    /// Members spoke two versions of the mesh protocol.
+    TwoVersions,
+    /// The last of them was upgraded, and the newer version was in force.
+    NewVersion,
     /// A request was answered by the fallback.
     FallbackAnswered,
     /// A key reached its limit.
@@ -79,7 +83,7 @@ pub(crate) enum Situation {
 }
 
 /// Every situation and its display name, in table order.
-pub(crate) const SITUATIONS: [(Situation, &str); 36] = [
+pub(crate) const SITUATIONS: [(Situation, &str); 38] = [
     (Situation::NoFaults, "no faults"),
     (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
@@ -114,6 +118,8 @@ pub(crate) const SITUATIONS: [(Situation, &str); 36] = [
     (Situation::GlobalVoterReplaced, "global voter replaced"),
     (Situation::StartInCutOff, "new node in a region cut off"),
     (Situation::CutOffWithFixedHomes, "region cut off, homes never change"),
+    (Situation::TwoVersions, "two versions of the protocol"),
+    (Situation::NewVersion, "newer version in force"),
     (Situation::FallbackAnswered, "fallback answer"),
     (Situation::LimitReached, "limit reached"),
 ];

@@ -40,6 +40,7 @@ mod node;
 mod options;
 mod platter;
 mod regions;
+mod release;
 mod report;
 mod run;
 mod scenario;

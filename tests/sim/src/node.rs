@@ -20,8 +20,8 @@ use tidegate_cluster::pki::Identity;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::KeyHasher;
 use tidegate_limiter::units::Hits;
-use tidegate_ownership::ClusterMap;
 use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::{ClusterMap, Versions};
 use tidegate_rules::book::Book;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -117,6 +117,7 @@ impl Node {
         mut config: Config,
         book: Arc<ArcSwap<Book>>,
         entropy: SimEntropy,
+        versions: Versions,
     ) -> Result<(), String> {
         config.node.id.clone_from(&self.id);
         config.cluster.listen = Some(self.nic.addr);
@@ -128,6 +129,7 @@ impl Node {
             entropy: Arc::new(entropy),
             net: Arc::new(SimNet(self.nic.clone())),
             disk: Arc::new(self.disk.clone()),
+            versions,
         };
         let runtime = runtime()?;
         let stop = CancellationToken::new();

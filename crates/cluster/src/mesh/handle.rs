@@ -14,7 +14,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::codec;
 use super::connection::{self, Service};
 use super::credentials::Credentials;
 use super::hello::{self, Error as HelloError, Expected, HELLO_TIMEOUT};
@@ -64,7 +63,9 @@ pub struct Mesh {
     pub ticks: Ticks,
     registry: Registry,
     dial_requests: mpsc::Sender<SocketAddr>,
-    /// The version of the wire format that the cluster requires; 0 while it is not known.
+    /// The versions of the wire format that this node speaks.
+    pub versions: Versions,
+    /// The version that the members of its region have to speak; 0 while it is not known.
     required_version: AtomicU8,
     refusals_logged: LogLimit,
     dials_logged: LogLimit,
@@ -160,6 +161,7 @@ impl Mesh {
             clock: environment.clock.clone(),
             ticks: Ticks::start(),
             dial_requests,
+            versions: environment.versions,
             required_version: AtomicU8::new(0),
             refusals_logged: LogLimit::default(),
             dials_logged: LogLimit::default(),
@@ -268,14 +270,11 @@ impl Mesh {
         self.options.incarnation.generation()
     }
 
-    /// From now on peers that do not speak `version` are refused: the cluster map requires it
-    /// ([`ClusterMap::version`](tidegate_ownership::ClusterMap::version)).
+    /// From now on peers of this region that do not speak `version` are refused: the cluster map
+    /// requires it ([`ClusterMap::version`](tidegate_ownership::ClusterMap::version)). Those of
+    /// other regions are asked for by the maps there.
     pub fn require_version(&self, version: u8) {
         self.required_version.store(version, Ordering::Relaxed);
-    }
-
-    fn lowest_version(&self) -> u8 {
-        codec::VERSIONS.lowest.max(self.required_version.load(Ordering::Relaxed))
     }
 
     /// The established connection to a node.
@@ -444,7 +443,7 @@ impl Mesh {
             self.options.incarnation.bump(highest_seen);
         }
         let Began { dialer, generation, credentials } = began;
-        let (peer, queues) = Peer::new(connection, &hello, dialer, credentials);
+        let (peer, queues) = Peer::new(connection, &hello, self.versions, dialer, credentials);
         let now = self.clock.system();
         peer.record_clock_offset(now, hello.clock, now);
         let peer = Arc::new(peer);
@@ -477,7 +476,9 @@ impl Mesh {
         let highest_seen = self.registry.highest_seen(node);
         let is_full = self.registry.len() >= PEERS_MAX && self.registry.get(node).is_none();
         let secrets = self.credentials.load().secrets.clone();
-        Expected { own: self.own_hello(highest_seen), secrets, highest_seen, is_full }
+        let required_version = self.required_version.load(Ordering::Relaxed);
+        let own = self.own_hello(highest_seen);
+        Expected { own, secrets, highest_seen, required_version, is_full }
     }
 
     fn own_hello(&self, highest_seen: Option<Generation>) -> Hello {
@@ -488,7 +489,7 @@ impl Mesh {
             birth: options.birth,
             generation: options.incarnation.generation(),
             region: options.region.clone(),
-            versions: Versions { lowest: self.lowest_version(), ..codec::VERSIONS },
+            versions: self.versions,
             shared: options.shared,
             advertise: self.advertise,
             secret: options.secret,

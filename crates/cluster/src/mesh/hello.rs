@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use quinn::{Connection, RecvStream};
+use tidegate_ownership::Versions;
 use tidegate_ownership::identity::{Generation, NodeId};
 
 use super::codec::{self, HELLO_VERSION};
@@ -56,6 +57,8 @@ pub(super) struct Expected {
     pub(super) secrets: Vec<u64>,
     /// The highest generation seen of the node that is to be checked.
     pub(super) highest_seen: Option<Generation>,
+    /// The lowest version of the wire format that a node of this region may speak.
+    pub(super) required_version: u8,
     /// Other nodes have all the room that there is.
     pub(super) is_full: bool,
 }
@@ -135,8 +138,10 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if hello.cluster != own.cluster {
         return Err(Refusal::Cluster(own.cluster.clone()));
     }
-    if own.versions.agreed(hello.versions).is_none() {
-        return Err(Refusal::Version(own.versions));
+    let required = if hello.region == own.region { expected.required_version } else { 0 };
+    let versions = Versions { lowest: own.versions.lowest.max(required), ..own.versions };
+    if versions.agreed(hello.versions).is_none() {
+        return Err(Refusal::Version(versions));
     }
     if hello.secret != own.secret && !expected.secrets.contains(&hello.secret) {
         return Err(Refusal::Secret);
@@ -229,6 +234,7 @@ mod tests {
             own: hello("a"),
             secrets: vec![9, 10],
             highest_seen: Some(Generation(5)),
+            required_version: 0,
             is_full: false,
         };
         let cases = [
@@ -255,6 +261,12 @@ mod tests {
             let checked = checked.and_then(|()| check_generation(&hello, &expected));
             assert_eq!(checked, outcome);
         }
+        let required = Expected { required_version: 5, ..expected.clone() };
+        let older = Hello { versions: speaks(4, 4), ..hello("b") };
+        assert_eq!(check_fields(&older, &expected), Ok(()));
+        assert_eq!(check_fields(&older, &required), Err(Refusal::Version(speaks(5, 5))));
+        let of_another_region = Hello { region: "us".into(), ..older };
+        assert_eq!(check_fields(&of_another_region, &required), Ok(()), "it has its own map");
         let full = Expected { is_full: true, ..expected };
         assert_eq!(check_fields(&hello("b"), &full), Err(Refusal::Full));
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use quinn::Connection;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
-use tidegate_ownership::Identity;
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::standstill::ClockReading;
+use tidegate_ownership::{Identity, Versions};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -71,6 +71,7 @@ impl Peer {
     pub(super) fn new(
         connection: Connection,
         hello: &Hello,
+        versions: Versions,
         dialer: NodeId,
         credentials: u64,
     ) -> (Self, [CallQueue; StreamClass::COUNT]) {
@@ -81,7 +82,7 @@ impl Peer {
             identity: Identity { node: hello.node.clone(), birth: hello.birth },
             generation: hello.generation,
             region: hello.region.clone(),
-            version: codec::VERSIONS.agreed(hello.versions).unwrap_or(codec::HELLO_VERSION),
+            version: versions.agreed(hello.versions).unwrap_or(codec::HELLO_VERSION),
             advertise: hello.advertise,
             dialer,
             connection,

@@ -34,6 +34,7 @@ use crate::layout::{Failover, Layout};
 use crate::log::Log;
 use crate::net::{Link, Links, Nic, NicHost, PORT, serve};
 use crate::node::{Node, Process, Stepped};
+use crate::release::Releases;
 use crate::report::Report;
 use crate::scenario::{Family, Scenario};
 
@@ -69,6 +70,7 @@ pub(crate) struct World<'a> {
     is_reloaded: bool,
     /// By region.
     configs: Vec<Config>,
+    releases: Releases,
     seed: u64,
     hasher: KeyHasher,
     /// Nodes that crashed and have not rejoined.
@@ -102,6 +104,7 @@ pub(crate) struct Crash {
     pub(crate) is_only_fault: bool,
 }
 
+const VERSIONS_INTERVAL_MS: u64 = 100;
 /// Upper bound on the simulated time of a run.
 const SIMULATION_MAX: Duration = Duration::from_secs(3_600);
 /// Nodes that found the global map: those of as many regions.
@@ -194,6 +197,7 @@ impl World<'_> {
             books: keys::books(regions),
             is_reloaded: false,
             configs,
+            releases: Releases::draw(seed, scenario.initial_nodes, &scenario.layout),
             seed,
             hasher: KeyHasher::new(SECRET),
             crashed: Vec::new(),
@@ -230,6 +234,7 @@ impl World<'_> {
         self.record_full_queue();
         self.check_single_owner();
         self.follow_regions();
+        self.record_versions();
         self.run_pending_crashes();
         Ok(())
     }
@@ -243,7 +248,8 @@ impl World<'_> {
         let dice = Dice::new(self.seed, &format!("entropy of {} {}", node.id, node.starts));
         let book = keys::cell(&self.books[usize::from(self.is_reloaded)]);
         let config = self.configs[self.layout.of_nodes[index]].clone();
-        let started = node.start(config, book, SimEntropy::new(dice));
+        let versions = self.releases.versions(index, node.starts);
+        let started = node.start(config, book, SimEntropy::new(dice), versions);
         self.log.set_source(None);
         started
     }
@@ -251,6 +257,26 @@ impl World<'_> {
     /// Whether the time is one of those that are `interval_ms` apart, about.
     fn is_time(&self, interval_ms: u64) -> bool {
         self.time.millis() % interval_ms < self.step_ms
+    }
+
+    /// Records which versions of the mesh protocol are spoken and in force.
+    fn record_versions(&mut self) {
+        if !self.is_time(VERSIONS_INTERVAL_MS) {
+            return;
+        }
+        let mut reached = Vec::new();
+        for joined in self.processes().filter_map(|process| process.core.joined.as_ref()) {
+            let in_force = joined.membership.maps().borrow().version;
+            if in_force == 0 || !Releases::is_newer(joined.mesh.versions.highest) {
+                continue;
+            }
+            reached.push(if Releases::is_newer(in_force) {
+                Situation::NewVersion
+            } else {
+                Situation::TwoVersions
+            });
+        }
+        self.report.reached.extend(reached);
     }
 
     /// Whether `count` nodes have joined.

@@ -1,0 +1,52 @@
+//! Two releases of the product, of which the newer speaks one more version of the mesh protocol.
+//!
+//! In some seeds the nodes of some regions start with the older one, and with the newer one whenever
+//! they start again: an upgrade in the order of the faults. New nodes are of the newer release. The
+//! newer version is in force in a region once the last of its nodes has been upgraded; a node of the
+//! older release could not join any more. Frames of both versions have one layout, so what is tested
+//! is the agreement.
+
+use tidegate_cluster::mesh::codec::{VERSION, VERSIONS};
+use tidegate_ownership::Versions;
+
+use crate::dice::Dice;
+use crate::layout::Layout;
+
+#[derive(Debug)]
+pub(crate) struct Releases {
+    /// The nodes that start with the older release; empty in a seed without an upgrade.
+    older: Vec<usize>,
+}
+
+/// What the newer release speaks.
+const NEWER: Versions = Versions { highest: VERSION + 1, ..VERSIONS };
+/// Seeds with both releases.
+const UPGRADES_PPM: u32 = 250_000;
+/// Regions of those that begin with the older one; the first does.
+const OLDER_PPM: u32 = 500_000;
+
+impl Releases {
+    pub(crate) fn draw(seed: u64, initial_nodes: usize, layout: &Layout) -> Self {
+        let mut dice = Dice::new(seed, "releases");
+        if !dice.chance(UPGRADES_PPM) {
+            return Self { older: Vec::new() };
+        }
+        // A node of the older release cannot join once all others of its region are upgraded.
+        let mut are_older: Vec<bool> =
+            layout.names.iter().map(|_| dice.chance(OLDER_PPM)).collect();
+        are_older[0] = true;
+        let is_older = |node: &usize| are_older[layout.of_nodes[*node]];
+        Self { older: (0..initial_nodes).filter(is_older).collect() }
+    }
+
+    /// What a process of `node` speaks, after so many earlier ones.
+    pub(crate) fn versions(&self, node: usize, starts: u32) -> Versions {
+        let is_older = self.older.is_empty() || (starts == 0 && self.older.contains(&node));
+        if is_older { VERSIONS } else { NEWER }
+    }
+
+    /// Whether `version` came with the newer release.
+    pub(crate) fn is_newer(version: u8) -> bool {
+        version > VERSIONS.highest
+    }
+}
