@@ -1,6 +1,7 @@
 //! What an operator does by hand: found a cluster, look at its members, forget one, and continue
 //! from one disk when the majority is gone.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -27,18 +28,7 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     let pki = dir.path().join("pki");
     certificates::write(TIDEGATE, &pki, [("n1", None), ("n2", None)]);
     let client = Http::new();
-    let new = |id: &str, seeds: &str, has_disks: bool| {
-        let options = ClusterOptions { rules: RULES, has_disks, ..ClusterOptions::default() };
-        let node = Node::new(TIDEGATE, dir.path().join(id), id, &options, &client);
-        let mesh = node.mesh;
-        node.write_config(&format!(
-            "[cluster]\nlisten = \"{mesh}\"\nseeds = [{seeds}]\n[tls]\nca = \"../pki/ca.pem\"\n\
-             cert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
-             secret = \"../pki/cluster.secret\"\n"
-        ));
-        node
-    };
-    let mut n1 = new("n1", "", true);
+    let mut n1 = new_node(dir.path(), &client, "n1", "", true);
     n1.start();
     until("it knows no cluster", TIMEOUT, async || {
         let run = ask(&n1, &["members"]);
@@ -56,7 +46,7 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     assert_eq!(code, 2);
     assert!(text.contains("answered 409 Conflict; this node knows cluster "), "{text}");
 
-    let mut n2 = new("n2", &format!("\"{}\"", n1.mesh), false);
+    let mut n2 = new_node(dir.path(), &client, "n2", &format!("seeds = [\"{}\"]", n1.mesh), false);
     n2.start();
     n2.ready(2).await;
     let heard = |report: &MapReport| -> Vec<bool> {
@@ -98,6 +88,38 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
     assert_eq!(recovered.cluster, founded.cluster);
     assert!(recovered.epoch > 1 << 48, "{recovered:?}");
     assert_eq!(recovered.members[0].votes, Votes::Yes);
+}
+
+/// The others would found a second cluster without it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_founder_that_waits_for_others_founds_nothing_by_hand() {
+    let _exclusive = exclusive::lock().await;
+    let dir = tempfile::tempdir().unwrap();
+    certificates::write(TIDEGATE, &dir.path().join("pki"), [("n1", None)]);
+    let founders = "founders = [\"n1\", \"n2\", \"n3\"]";
+    let mut n1 = new_node(dir.path(), &Http::new(), "n1", founders, true);
+    n1.start();
+    until("the founder is there", TIMEOUT, async || {
+        let (code, text) = ask(&n1, &["bootstrap"]);
+        let is_refused = code == 2 && text.contains("409 Conflict; cluster.founders or ");
+        is_refused.then_some(()).ok_or(text)
+    })
+    .await;
+    let members = ask(&n1, &["members"]);
+    assert_eq!(members, (0, "n1 knows no cluster yet: it has no members\n".to_owned()));
+}
+
+/// A node with these keys in its section `cluster`. It does not run yet.
+fn new_node(dir: &Path, client: &Http, id: &str, keys: &str, has_disks: bool) -> Node {
+    let options = ClusterOptions { rules: RULES, has_disks, ..ClusterOptions::default() };
+    let node = Node::new(TIDEGATE, dir.join(id), id, &options, client);
+    node.write_config(&format!(
+        "[cluster]\nlisten = \"{}\"\n{keys}\n[tls]\nca = \"../pki/ca.pem\"\n\
+         cert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
+         secret = \"../pki/cluster.secret\"\n",
+        node.mesh
+    ));
+    node
 }
 
 fn map(node: &Node) -> Result<MapReport, String> {
