@@ -120,9 +120,9 @@ fn errors(history: &[Event]) -> Vec<String> {
         .collect()
 }
 
-/// An outage that has not ended lasts until the end of the history.
+/// The longest time from the first answer to the last in a row, for one key, that was not exact. A
+/// key is asked about once in a second, so the next exact answer would measure the load.
 fn without_exact_answer(history: &[Event]) -> Duration {
-    let end = history.iter().map(|event| event.answered).max().unwrap_or_default();
     let mut events: Vec<&Event> =
         history.iter().filter(|event| event.is_available && event.in_majority).collect();
     events.sort_by_key(|event| event.answered);
@@ -130,15 +130,13 @@ fn without_exact_answer(history: &[Event]) -> Duration {
     let mut longest = Duration::ZERO;
     for event in events {
         if matches!(event.answer, Answer::Owner { .. }) {
-            if let Some(since) = wrong_since.remove(&event.key) {
-                longest = longest.max(event.answered.saturating_sub(since));
-            }
+            wrong_since.remove(&event.key);
         } else {
-            wrong_since.entry(event.key).or_insert(event.sent);
+            let since = wrong_since.entry(event.key).or_insert(event.sent);
+            longest = longest.max(event.answered.saturating_sub(*since));
         }
     }
-    let unended = wrong_since.into_values().map(|since| end.saturating_sub(since)).max();
-    longest.max(unended.unwrap_or_default())
+    longest
 }
 
 fn may_be_lost(history: &[Event], observations: &Observations) -> BTreeMap<Group, u64> {

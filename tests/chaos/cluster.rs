@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tidegate_testkit::certificates;
@@ -28,6 +28,7 @@ pub(crate) struct Setup {
     pub(crate) cluster_options: String,
     /// Additional sections.
     pub(crate) sections: String,
+    pki: PathBuf,
 }
 
 /// Running nodes under load.
@@ -49,18 +50,13 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Setup {
-    /// Creates folders and certificates of all nodes below `runs`.
+    /// Creates the folders of all nodes below `runs`.
     pub(crate) fn new(runs: &Path, network: &Network) -> Self {
         fs::create_dir_all(runs).unwrap();
         let nodes: Vec<Node> =
             (0..NODES_MAX).map(|node_index| Node::new(node_index, runs, network)).collect();
-        let ids = nodes.iter().map(|node| node.id.as_str());
-        certificates::write(
-            env!("CARGO_BIN_EXE_tidegate"),
-            &runs.join("pki"),
-            ids.map(|id| (id, None)),
-        );
-        Self { nodes, cluster_options: String::new(), sections: String::new() }
+        let pki = runs.join("pki");
+        Self { nodes, cluster_options: String::new(), sections: String::new(), pki }
     }
 
     /// Starts the first five nodes and waits until their views agree.
@@ -70,7 +66,10 @@ impl Setup {
         random: Random,
         duration: Duration,
     ) -> Cluster {
-        let Self { mut nodes, cluster_options, sections } = self;
+        let Self { mut nodes, cluster_options, sections, pki } = self;
+        let named =
+            nodes.iter().map(|node| (node.id.as_str(), node.region.map(|region| region.name)));
+        certificates::write(env!("CARGO_BIN_EXE_tidegate"), &pki, named);
         let meshes: Vec<SocketAddr> = nodes.iter().map(|node| node.advertise).collect();
         for node in &nodes {
             let others = meshes[..NODES].iter().filter(|mesh| **mesh != node.advertise);
