@@ -120,23 +120,29 @@ fn errors(history: &[Event]) -> Vec<String> {
         .collect()
 }
 
-/// The longest time from the first answer to the last in a row, for one key, that was not exact. A
-/// key is asked about once in a second, so the next exact answer would measure the load.
+/// The longest time in which the answers for one key were not exact: from the first of them to the
+/// last, because a key is asked about once in a second and the next exact answer would measure that;
+/// to the end of the history if none follows.
 fn without_exact_answer(history: &[Event]) -> Duration {
+    let end = history.iter().map(|event| event.answered).max().unwrap_or_default();
     let mut events: Vec<&Event> =
         history.iter().filter(|event| event.is_available && event.in_majority).collect();
     events.sort_by_key(|event| event.answered);
-    let mut wrong_since: BTreeMap<Key, Duration> = BTreeMap::new();
+    // Since when, and the last.
+    let mut outages: BTreeMap<Key, (Duration, Duration)> = BTreeMap::new();
     let mut longest = Duration::ZERO;
     for event in events {
         if matches!(event.answer, Answer::Owner { .. }) {
-            wrong_since.remove(&event.key);
+            if let Some((since, last)) = outages.remove(&event.key) {
+                longest = longest.max(last.saturating_sub(since));
+            }
         } else {
-            let since = wrong_since.entry(event.key).or_insert(event.sent);
-            longest = longest.max(event.answered.saturating_sub(*since));
+            let outage = outages.entry(event.key).or_insert((event.sent, event.answered));
+            outage.1 = event.answered;
         }
     }
-    longest
+    let unended = outages.into_values().map(|(since, _)| end.saturating_sub(since)).max();
+    longest.max(unended.unwrap_or_default())
 }
 
 fn may_be_lost(history: &[Event], observations: &Observations) -> BTreeMap<Group, u64> {
