@@ -11,7 +11,6 @@ use tidegate_limiter::units::Span;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster_under};
-use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -156,29 +155,4 @@ async fn dead_voters_are_never_forgotten_without_a_majority() {
     assert!(decides(&nodes[0]).is_empty(), "a minority decides");
     assert_eq!(nodes[0].core.ownership.owned_ranges().epoch, epoch);
     assert!(!nodes[0].check("user", "u").await.allowed);
-}
-
-/// As between regions: longer than a peer that does not answer is taken to be reachable.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_far_away_gets_a_lease() {
-    const ROUND_TRIP: Duration = Duration::from_millis(450);
-    fn slow(config: &mut Config) {
-        config.cluster.lease = Span::from_secs(3);
-        config.cluster.down_after = Span::from_secs(3);
-    }
-    let authority = authority();
-    let options = |id, seeds| {
-        let identity = identity(&authority, &authority, id, "eu");
-        NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change: slow }
-    };
-    let a = Node::start(options("a", &[])).await;
-    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let relay = Relay::start(port, Link::long(ROUND_TRIP)).await;
-    let b = Node::start_behind(options("b", &[]), port, relay.front).await;
-    let mesh = a.joined().mesh.clone();
-    eventually("both decide", TIMEOUT, || {
-        mesh.request_dial(relay.front);
-        is_settled(&[&a, &b]) && !decides(&b).is_empty()
-    })
-    .await;
 }

@@ -18,7 +18,7 @@ use tidegate_ownership::standstill::ClockReading;
 use tokio::task::JoinSet;
 
 use super::codec;
-use super::peer::Peer;
+use super::peer::{Peer, UNREACHABLE_AFTER};
 use super::rpc_stream::{CallQueue, READ_BYTES_MAX, StreamClass};
 use super::silence::PING_INTERVAL;
 use super::traffic::{Kind, Traffic};
@@ -30,10 +30,6 @@ use crate::ticks::Ticks;
 const IN_USE_TICKS: u32 = 10;
 /// Pings in flight to one peer. At the bound no further ping is sent.
 const PINGS_MAX: usize = 8;
-/// Later a pong is of no use. Longer than
-/// [`UNREACHABLE_AFTER`](super::UNREACHABLE_AFTER), because a peer is not silent while
-/// it answers the pings of before: the round trip to another region may take as long.
-const PONG_TIMEOUT: Duration = Duration::from_secs(1);
 /// Deferred replies of one stream. At the bound a call is answered [`Reply::Unconfirmed`] at once:
 /// its hits are counted, but it does not wait for a replica.
 const DEFERRED_MAX: usize = 1_024;
@@ -140,7 +136,7 @@ async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
     let (clock_sent, sent) = (clock.system(), clock.monotonic());
     peer.last_seen.pinged();
     let call = Call::Ping { clock: clock_sent, status: service.ping_status(peer) };
-    let reply = peer.stream(StreamClass::Control).call(call, PONG_TIMEOUT).await;
+    let reply = peer.stream(StreamClass::Control).call(call, UNREACHABLE_AFTER).await;
     if let Ok(Reply::Pong { clock: clock_answered, status }) = reply {
         let (received, answered) = (clock.monotonic(), status.running);
         peer.record_round_trip(received.since(sent).to_std());
