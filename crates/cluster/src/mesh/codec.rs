@@ -64,10 +64,8 @@ pub enum Error {
 /// serialised.
 pub fn encode<T: Serialize>(message: &T, version: u8, out: &mut BytesMut) -> Result<(), Error> {
     let start = out.len();
-    out.extend_from_slice(&[0; LENGTH_BYTES]);
-    out.extend_from_slice(&[version]);
-    let mut writer = bytes::BufMut::writer(&mut *out);
-    let written = encoding::write(message, &mut writer);
+    out.extend_from_slice(&[0, 0, 0, 0, version]);
+    let written = encoding::write(message, out);
     let length = out.len() - start - LENGTH_BYTES;
     let outcome = match (written, u32::try_from(length)) {
         (Err(error), _) => Err(Error::Body(error)),
