@@ -9,6 +9,8 @@ use tidegate::compat::envoy_ratelimit::statistics::prometheus;
 use tidegate::config;
 use tidegate_rules::{load, tally};
 
+use crate::source;
+
 #[test]
 fn every_key_is_documented_with_its_variable() {
     let rows = rows_of(&read("docs/configuration.md"));
@@ -102,6 +104,46 @@ fn rules_in_the_documents_load() {
         }
     }
     assert!(loaded > 0, "no document has a rule file");
+}
+
+/// What is promised is tested: the last cell of each row names a test, or a fault of `scripts/chaos`.
+#[test]
+fn every_guarantee_names_a_test_that_exists() {
+    let folders = ["src", "crates", "tests"].into_iter();
+    let sources: String = folders.flat_map(source::below).map(|file| file.text).collect();
+    let mut has_tests = false;
+    let mut rows = 0;
+    for line in read("docs/guarantees.md").lines() {
+        if !line.starts_with('|') {
+            has_tests = false;
+            continue;
+        }
+        let last = line.trim_end_matches('|').rsplit('|').next().unwrap_or_default().trim();
+        if last == "test" {
+            has_tests = true;
+        } else if has_tests && !last.starts_with("---") {
+            rows += 1;
+            let names = last.split('`').skip(1).step_by(2);
+            let missing: Vec<&str> = names.filter(|name| !is_a_test(name, &sources)).collect();
+            assert!(missing.is_empty(), "{line}\nno such test: {missing:?}");
+            let has_one =
+                last.contains('`') || ["the same", "none: "].iter().any(|it| last.starts_with(it));
+            assert!(has_one, "{line}\nno test");
+        }
+    }
+    assert!(rows > 30, "{rows} rows");
+}
+
+/// Whether `name` is a test function, a file, or a fault of `scripts/chaos`.
+fn is_a_test(name: &str, sources: &str) -> bool {
+    if let Some(fault) = name.strip_prefix("scripts/chaos ") {
+        let words = fault.split('_').map(|word| {
+            let (first, rest) = word.split_at(1);
+            first.to_uppercase() + rest
+        });
+        return sources.contains(&format!("\n    {},\n", words.collect::<String>()));
+    }
+    root().join(name).is_file() || sources.contains(&format!("fn {name}("))
 }
 
 #[test]
