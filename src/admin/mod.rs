@@ -2,13 +2,12 @@
 //!
 //! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
 //! `/owner`, and what an operator orders: `POST /drain`, `/bootstrap`, `/forget` and
-//! `/regions/lost`. Responses are JSON for
-//! operators and their scripts; names are only added.
+//! `/regions/lost`. Responses are JSON for operators and their scripts; names are only added.
 
 mod operate;
 pub mod report;
 mod router;
 
 pub use operate::{Operate, Refusal};
-pub use report::{Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};
+pub use report::{DrainReport, Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};
 pub use router::{AdminState, router};

@@ -1,4 +1,4 @@
-//! The responses of `/status`, `/members` and `/owner`. Scripts read them: fields are only added.
+//! The responses of `/status`, `/members`, `/owner` and `/drain`. Scripts read them: fields are only added.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,15 @@ pub trait Inspect: Send + Sync + 'static {
 
     /// The owner of a descriptor, given as key/value pairs, outermost first.
     fn owner(&self, domain: &str, entries: &[(String, String)]) -> OwnerReport;
+}
+
+/// How a drain has ended; the response of `POST /drain?wait=true`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// Whether all ranges were handed over.
+    pub handed_over: bool,
+    /// Why not all of them were.
+    pub reason: Option<String>,
 }
 
 /// One node's view of the cluster.

@@ -12,10 +12,11 @@ use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::operate::{Operate, Refusal};
-use super::report::Inspect;
+use super::report::{DrainReport, Inspect};
 use crate::front::pages::Page;
 use crate::front::{Probes, cross_site};
 use crate::observe::metrics;
@@ -37,6 +38,8 @@ pub struct AdminState {
     pub probes: Arc<dyn Probes>,
     /// Cancelled by `/drain`: the node transfers its ranges and shuts down.
     pub drain: CancellationToken,
+    /// How the drain has ended.
+    pub drained: watch::Receiver<Option<DrainReport>>,
 }
 
 /// [`AdminState`] and the renderings of its pages.
@@ -93,7 +96,7 @@ async fn index() -> Response {
                 "/owner?domain=D&KEY=VALUE",
             ],
             "commands": [
-                "POST /drain",
+                "POST /drain?wait=true",
                 "POST /bootstrap",
                 "POST /forget?node=NODE",
                 "POST /regions/lost?region=REGION",
@@ -153,9 +156,17 @@ async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
     }
 }
 
-/// Same as SIGTERM. Responds before the drain is complete, which closes the listener.
-async fn drain(State(state): State<Routed>) -> Response {
+/// Same as SIGTERM. Responds before the drain is complete; with `?wait=true` when it has ended, just
+/// before the listener closes.
+async fn drain(State(state): State<Routed>, uri: Uri) -> Response {
     state.admin.drain.cancel();
+    if argument(&uri, "wait").as_deref() == Some("true") {
+        let mut drained = state.admin.drained;
+        // Its sender lives as long as the node.
+        if let Ok(Some(report)) = drained.wait_for(Option::is_some).await.map(|end| end.clone()) {
+            return json(StatusCode::OK, &report);
+        }
+    }
     json(StatusCode::ACCEPTED, &serde_json::json!({ "draining": true }))
 }
 

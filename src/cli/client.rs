@@ -86,6 +86,22 @@ impl AdminDoor {
         }
         Err(unexpected(&url, &response, ""))
     }
+
+    /// As [`AdminDoor::order`], for an order that is answered with a report once it is carried out,
+    /// within `timeout`. None if the node does not wait for that.
+    pub(super) fn order_and_wait<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        timeout: Duration,
+    ) -> Result<Option<T>, Failure> {
+        let url = self.at(path);
+        let response = ask_within(timeout, Method::POST, &url, String::new())?;
+        match response.status() {
+            StatusCode::OK => Ok(serde_json::from_slice(response.body()).ok()),
+            StatusCode::ACCEPTED => Ok(None),
+            _ => Err(unexpected(&url, &response, "")),
+        }
+    }
 }
 
 /// The node's own words if it sent some, otherwise advice.
@@ -102,18 +118,27 @@ fn unexpected(url: &str, response: &Response<Bytes>, what: &str) -> Failure {
 ///
 /// `url` is not a plain HTTP URL, or the node did not answer in time.
 pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
+    ask_within(TIMEOUT, method, url, body)
+}
+
+fn ask_within(
+    most: Duration,
+    method: Method,
+    url: &str,
+    body: String,
+) -> Result<Response<Bytes>, Failure> {
     let uri = parse(url)?;
     let run = || -> io::Result<_> {
         let request = Request::builder().method(method).uri(uri);
         let request = request.header(header::CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(async { timeout(TIMEOUT, exchange(request)).await }))
+        Ok(runtime.block_on(async { timeout(most, exchange(request)).await }))
     };
     let problem = match run() {
         Ok(Ok(Ok(response))) => return Ok(response),
         Ok(Ok(Err(problem))) => problem,
-        Ok(Err(_)) => format!("no answer within {TIMEOUT:?}"),
+        Ok(Err(_)) => format!("no answer within {most:?}"),
         Err(error) => error.to_string(),
     };
     let fix = "start a node with `tidegate serve`, or set --url to the address of one";

@@ -8,6 +8,7 @@ use http::Method;
 
 use super::Failure;
 use super::client::{self, AdminDoor};
+use crate::admin::DrainReport;
 
 /// Drain a node: it hands over its ranges and exits, as with SIGTERM.
 #[derive(Debug, clap::Args)]
@@ -29,26 +30,42 @@ Examples:
   tidegate drain --url http://10.1.0.4:8082 --timeout 120
 
 The node goes on to answer while its peers take over its keys with their counts; its admin door
-closes last. The exit code is 1 when it is still there after the timeout.";
+closes last. The exit code is 1 when it is still there after the timeout, or has exited without
+handing over all of its keys.";
 
 /// Poll interval.
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
-    args.listener.order("/drain")?;
     if args.no_wait {
+        args.listener.order("/drain")?;
         writeln!(out, "draining")?;
         return Ok(true);
     }
     writeln!(out, "draining; waiting until the node has exited")?;
     out.flush()?;
+    let timeout = Duration::from_secs(args.timeout.into());
+    let report: Option<DrainReport> = args.listener.order_and_wait("/drain?wait=true", timeout)?;
     for _ in 0..args.timeout.saturating_mul(10) {
         if client::ask(Method::GET, &args.listener.at("/healthz"), String::new()).is_err() {
-            writeln!(out, "drained")?;
-            return Ok(true);
+            writeln!(out, "{}", outcome(report.as_ref()))?;
+            return Ok(report.is_none_or(|report| report.handed_over));
         }
         sleep(POLL);
     }
     writeln!(out, "still running after {} s; see `tidegate status`", args.timeout)?;
     Ok(false)
+}
+
+/// What became of a node that has exited. A node of an earlier release reports nothing.
+fn outcome(report: Option<&DrainReport>) -> String {
+    match report {
+        Some(DrainReport { handed_over: true, .. }) => "drained".to_owned(),
+        Some(DrainReport { reason, .. }) => format!(
+            "exited, but not all keys were handed over ({}); they continue with the counts of \
+             their replicas",
+            reason.as_deref().unwrap_or("no reason given")
+        ),
+        None => "exited; its log says whether all keys were handed over".to_owned(),
+    }
 }

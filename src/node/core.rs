@@ -245,8 +245,12 @@ impl Core {
     /// Ends when all is handed over, after `cluster.handover_timeout`, or after ten seconds without
     /// progress. Ranges that could not be handed over stay here; the last node of a region keeps
     /// all.
-    pub async fn leave(&self) {
-        let _ = self.leave_with(HANDOVER_PATIENCE).await;
+    ///
+    /// # Errors
+    ///
+    /// Why not everything was handed over.
+    pub async fn leave(&self) -> Result<(), GivenUp> {
+        self.leave_with(HANDOVER_PATIENCE).await
     }
 
     /// Like [`Core::leave`], with another time without progress.

@@ -13,6 +13,7 @@ use axum::Router;
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
@@ -21,7 +22,7 @@ use super::inspect::View;
 use super::measured::Measured;
 use super::open_files;
 use super::probes::{NodeProbes, Stats};
-use crate::admin;
+use crate::admin::{self, DrainReport};
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
 use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, UserError};
@@ -67,6 +68,7 @@ pub(super) struct Behind<'a> {
     pub(super) grpc_health: &'a rls::Health,
     /// Cancelled by the operator to drain the node.
     pub(super) drain: &'a CancellationToken,
+    pub(super) drained: watch::Receiver<Option<DrainReport>>,
 }
 
 impl Bound {
@@ -175,7 +177,7 @@ impl Listeners {
         joined: CancellationToken,
         drain: CancellationToken,
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
-        let Behind { core, probes, view, grpc_health, drain: on_demand } = behind;
+        let Behind { core, probes, view, grpc_health, drain: on_demand, drained } = behind;
         let connections_max = open_files::connections_max(
             config.limits.connections_max,
             open_files::raise_limit(),
@@ -212,6 +214,7 @@ impl Listeners {
             operate: view,
             probes,
             drain: on_demand.clone(),
+            drained,
         });
         async move {
             let (plain, grpc_tls) = (Protocols::Http, Protocols::Grpc(grpc_tls));

@@ -32,6 +32,7 @@ use futures_util::FutureExt;
 use tidegate_cluster::pki::{self, Bearer};
 use tidegate_ownership::identity::NodeId;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -47,6 +48,7 @@ use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
 pub use self::skew::Skew;
 pub use self::system::{SystemClock, system_environment};
+use crate::admin::DrainReport;
 use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
 use crate::config::{Config, UserError};
 use crate::front::rls;
@@ -149,7 +151,9 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     };
     tasks.spawn(readiness.keep(stop_node.clone()).map(Ok));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
-    let behind = Behind { core: &core, probes, view, grpc_health: &grpc_health, drain: &shutdown };
+    let (has_drained, drained) = watch::channel(None);
+    let grpc_health = &grpc_health;
+    let behind = Behind { core: &core, probes, view, grpc_health, drain: &shutdown, drained };
     let mut serving = front.spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));
 
     let outcome = tokio::select! {
@@ -167,7 +171,11 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     };
     health.red(DRAIN, "this node is draining");
     if outcome.is_ok() {
-        core.leave().await;
+        let given_up = core.leave().await.err();
+        has_drained.send_replace(Some(DrainReport {
+            handed_over: given_up.is_none(),
+            reason: given_up.map(|given_up| given_up.to_string()),
+        }));
     }
     stop_listeners.cancel();
     if !serving.is_finished() {

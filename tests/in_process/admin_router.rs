@@ -7,10 +7,12 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
-    AdminState, Inspect, MembersReport, Operate, OwnerReport, Refusal, StatusReport, router,
+    AdminState, DrainReport, Inspect, MembersReport, Operate, OwnerReport, Refusal, StatusReport,
+    router,
 };
 use tidegate::front::Probes;
 use tidegate::observe::{Health, Metrics};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -136,6 +138,7 @@ async fn a_node_is_drained_by_a_post_and_by_nothing_else() {
         (Request::get("/drain"), StatusCode::METHOD_NOT_ALLOWED, false),
         (Request::post("/status"), StatusCode::METHOD_NOT_ALLOWED, false),
         (Request::post("/drain"), StatusCode::ACCEPTED, true),
+        (Request::post("/drain?wait=true"), StatusCode::OK, true),
     ] {
         let request = request.body(Body::empty()).unwrap();
         let response = router(listeners.clone()).oneshot(request).await.unwrap();
@@ -163,12 +166,15 @@ async fn a_web_page_of_another_site_drains_nothing() {
     }
 }
 
+const DRAINED: DrainReport = DrainReport { handed_over: true, reason: None };
+
 fn state(health: &Health) -> AdminState {
     AdminState {
         inspect: Arc::new(Fake),
         operate: Arc::new(Fake),
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),
+        drained: watch::channel(Some(DRAINED)).1,
     }
 }
 

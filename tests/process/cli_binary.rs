@@ -334,6 +334,34 @@ fn orders_to_a_node_are_posts_and_a_refusal_is_one_line() {
     assert_eq!((run.code, run.stderr), (2, line));
 }
 
+/// The node exits in any case. Its last word is what counts.
+#[test]
+fn drain_ends_with_what_was_handed_over() {
+    let ended = "HTTP/1.1 200 OK\r\n";
+    let rows = [
+        ((ended, "{\"handed_over\":true,\"reason\":null}"), 0, "drained"),
+        (
+            (ended, "{\"handed_over\":false,\"reason\":\"no progress\"}"),
+            1,
+            "exited, but not all keys were handed over (no progress); they continue with the counts \
+             of their replicas",
+        ),
+        // A release that does not wait.
+        (
+            ("HTTP/1.1 202 Accepted\r\n", "{\"draining\":true}"),
+            0,
+            "exited; its log says whether all keys were handed over",
+        ),
+    ];
+    for ((head, body), code, last) in rows {
+        let node = Fake::start(head, body);
+        let run = tidegate(&["drain", "--url", &node.url]);
+        let lines = format!("draining; waiting until the node has exited\n{last}\n");
+        assert_eq!((run.code, run.stdout), (code, lines));
+        assert_eq!(node.request().0, "POST /drain?wait=true HTTP/1.1");
+    }
+}
+
 #[test]
 fn recover_refuses_what_it_cannot_do_and_asks_before_it_does() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,11 @@
 //! A draining node finishes its requests, and its peers see the state at once.
 
+use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use tidegate_testkit::process::{Cluster, ClusterOptions, Load, THREE};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Load, Node, THREE};
 use tidegate_testkit::wait::until;
 use tokio_util::sync::CancellationToken;
 
@@ -111,4 +112,21 @@ async fn sigterm_completes_all_requests_in_flight() {
     // A planned leave costs no fallback: the rest are owners that were late.
     println!("{policy} of {answers} responses by on_unavailable");
     assert!(policy * 100 < answers, "{policy} of {answers} responses by on_unavailable");
+}
+
+/// Its peers are stopped and take nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_that_hands_nothing_over_says_so() {
+    let sets = &["cluster.handover_timeout=1s"];
+    let options = ClusterOptions { nodes: THREE, rules: RULES, sets, ..ClusterOptions::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
+    let (stopped, drained) = (&cluster.nodes[..2], &cluster.nodes[2]);
+    stopped.iter().for_each(Node::pause);
+    let url = format!("http://{}", drained.admin);
+    let output =
+        Command::new(TIDEGATE).env_clear().args(["drain", "--url", &url]).output().unwrap();
+    stopped.iter().for_each(Node::resume);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("not all keys were handed over"), "{text}");
+    assert_eq!(output.status.code(), Some(1), "{text}");
 }

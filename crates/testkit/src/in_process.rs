@@ -166,7 +166,7 @@ impl Node {
 
     /// Stops as on SIGTERM.
     pub async fn stop(mut self) {
-        self.core.leave().await;
+        let _ = self.core.leave().await;
         self.stop.cancel();
         if let Some(running) = self.running.take() {
             running.await.expect("the node ended without an error");

@@ -201,7 +201,7 @@ impl Node {
         let (core, stop) = (process.core.clone(), process.stop.clone());
         let closed = process.listener.as_ref().map(|listener| listener.closed.clone());
         let leaving = process.runtime.spawn(async move {
-            core.leave().await;
+            let _ = core.leave().await;
             if let Some(closed) = closed {
                 closed.cancel();
             }
