@@ -19,8 +19,9 @@ struct Tally {
     reports: BTreeMap<u64, Report>,
 }
 
-/// A run takes a few seconds; after this time it is treated as hung.
-const CHILD_TIMEOUT: Duration = Duration::from_secs(120);
+/// A run takes some seconds, and many times as long at the lowest priority beside other work. After
+/// this time it is treated as hung.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often a child's exit status is polled.
 const POLL: Duration = Duration::from_millis(5);
 /// Progress is printed every this many seeds.
