@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tidegate::admin::report::MapMemberState;
 use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::network::{self, Network};
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node};
@@ -18,6 +19,8 @@ use crate::agreed_membership::{LIMIT, QUOTA, admitted, keys, new_keys, opens_wit
 
 /// Three times what a node waits for its peers before it gives up.
 const RESTARTED_FOR: Duration = Duration::from_secs(15);
+/// The states of an evicted node; the second if it votes.
+const GONE: [MapMemberState; 2] = [MapMemberState::Down, MapMemberState::Lost];
 
 #[test]
 fn a_node_that_restarts_in_a_partition_decides_nothing() {
@@ -106,6 +109,52 @@ fn a_partition_that_lasts_longer_than_members_are_remembered_has_one_side_that_d
             assert_eq!(admitted(&cluster, &[0, 1, 2], keys).await, [0; 6]);
         }
         assert_eq!(admitted(&cluster, &[0, 1, 2], &new_keys("healed")).await, [LIMIT; 6]);
+    });
+}
+
+/// Two nodes lose each other, and one of them is evicted because the other waits for it. When that
+/// one dies no majority is left without the evicted node, so it is not kept out for the rest of
+/// `cluster.settle_after`.
+#[test]
+fn an_evicted_voter_returns_at_once_when_another_one_dies() {
+    network::run(|network| async move {
+        let sets = &["cluster.deadline=1s", "cluster.settle_after=8s"];
+        let options = ClusterOptions { has_disks: true, sets, ..QUOTA };
+        let mut cluster = Cluster::start(TIDEGATE, options).await;
+        let leader = cluster.nodes[0].map().await.unwrap().leader.expect("a leader");
+        let place =
+            |cluster: &Cluster, id: &str| cluster.nodes.iter().position(|node| node.id == id);
+        let leads = place(&cluster, &leader).expect("it is one of the nodes");
+        let others: Vec<usize> = (0..3).filter(|index| *index != leads).collect();
+        let [one, other] = [0, 1].map(|index| cluster.nodes[others[index]].mesh);
+        network.split(&[&[one], &[other]]);
+        cluster.add("n4", "n4", options).start();
+        let is_evicted = async || {
+            let map = cluster.nodes[leads].map().await?;
+            let mut members = map.members.into_iter();
+            let lost = members.find(|member| GONE.contains(&member.state));
+            lost.map(|member| member.node).ok_or_else(|| "both are members".to_owned())
+        };
+        let what = "one of the two is evicted";
+        let (evicted, took) = until(what, Duration::from_secs(30), is_evicted).await;
+        println!("{evicted} was evicted after {took:?}; {leader} leads");
+        let stays = place(&cluster, &evicted).expect("it is one of the two");
+        let dies = others.into_iter().find(|index| *index != stays).expect("the other one");
+
+        network.heal();
+        cluster.nodes[dies].kill();
+        let killed = Instant::now();
+        for key in new_keys("fresh") {
+            until("the key has an owner", Duration::from_secs(20), async || {
+                match cluster.admitted(&[leads], "quota", "user", &key, 1).await {
+                    1 => Ok(()),
+                    _ => Err("it is refused".to_owned()),
+                }
+            })
+            .await;
+        }
+        println!("all keys have an owner {:?} after the death", killed.elapsed());
+        assert!(killed.elapsed() < Duration::from_secs(5), "after {:?}", killed.elapsed());
     });
 }
 

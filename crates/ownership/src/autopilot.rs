@@ -271,15 +271,22 @@ impl Autopilot {
 
     /// Every node that asked becomes a member, unless it is too old; an earlier one of its name is
     /// not any more. A node for which others waited is not admitted again for as long as they
-    /// waited, unless it restarts: they would wait again before they have taken over.
+    /// waited, unless it restarts: they would wait again before they have taken over. A voter is,
+    /// when no majority is heard without it: nobody else could be evicted.
     fn admit(&mut self, now: Monotonic, next: &mut ClusterMap) {
+        let is_heard = |voter: &Identity| {
+            let member = next.present().find(|member| member.identity == *voter);
+            member.is_some_and(|member| self.complaints.contains_key(&member.id))
+        };
+        let lacks_voters = !next.voters.is_majority(is_heard);
         let wait = self.settings.settle_after;
         self.unsettled.retain(|_, (_, evicted)| now < evicted.plus(wait));
         for (node, request) in std::mem::take(&mut self.joins) {
             let at = next.members.binary_search_by(|member| member.identity.node.cmp(&node));
             let is_full = at.is_err() && next.members.len() >= MAP_MEMBERS_MAX;
-            let is_unsettled =
-                self.unsettled.get(&node).is_some_and(|(start, _)| *start == request.start);
+            let is_needed = lacks_voters && next.voters.contains(&request.identity);
+            let is_unsettled = !is_needed
+                && self.unsettled.get(&node).is_some_and(|(start, _)| *start == request.start);
             if is_full || is_unsettled || request.versions.highest < next.version {
                 continue;
             }
@@ -938,6 +945,32 @@ mod tests {
         three.join("d", 1);
         three.run(50);
         assert_eq!(three.present(), "a b c d");
+    }
+
+    /// The member for which others waited has been evicted, and asks to return. While it is kept
+    /// out, a second voter dies.
+    #[test]
+    fn a_voter_that_did_not_release_returns_when_no_majority_is_left() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        let b = three.id("b");
+        for _ in 0..=201 {
+            three.complain();
+            let complaints = Complaints { waits_for: vec![b], ..Complaints::default() };
+            three.autopilot.complained(ms(three.now), three.id("a"), complaints);
+            let next = three.autopilot.next(ms(three.now), &three.map, |_| Epoch(1));
+            three.map = next.unwrap_or(three.map);
+            three.now += 50;
+        }
+        let asks = |three: &mut Fixture| {
+            for _ in 0..10 {
+                three.join("b", 1);
+                three.run(SECOND / 10);
+            }
+            three.present()
+        };
+        assert_eq!(asks(&mut three), "a c", "the others need time to take over");
+        three.die("c");
+        assert_eq!(asks(&mut three), "a b", "they cannot evict c without b");
     }
 
     /// While the members are upgraded one by one the old version stays in force, also when one of
