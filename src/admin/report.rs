@@ -1,4 +1,5 @@
-//! The responses of `/status`, `/members`, `/owner` and `/drain`. Scripts read them: fields are only added.
+//! The responses of `/status`, `/members`, `/owner` and `/drain`. Scripts read them: fields are
+//! only added.
 
 use serde::{Deserialize, Serialize};
 

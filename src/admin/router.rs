@@ -156,8 +156,8 @@ async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
     }
 }
 
-/// Same as SIGTERM. Responds before the drain is complete; with `?wait=true` when it has ended, just
-/// before the listener closes.
+/// Same as SIGTERM. Responds before the drain is complete; with `?wait=true` when it has ended,
+/// just before the listener closes.
 async fn drain(State(state): State<Routed>, uri: Uri) -> Response {
     state.admin.drain.cancel();
     if argument(&uri, "wait").as_deref() == Some("true") {
