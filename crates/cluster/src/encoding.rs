@@ -41,7 +41,7 @@ pub fn write<T: Serialize>(value: &T, out: &mut impl BufMut) -> Result<(), Strin
     written.map_err(|error| error.to_string())
 }
 
-/// A writer for each field; `std::io::Write` costs a fifth more instructions per frame.
+/// Appends each field. bincode's adapter for `std::io::Write` goes through `write_all` for each.
 struct Appender<'a, B>(&'a mut B);
 
 impl<B: BufMut> Writer for Appender<'_, B> {
