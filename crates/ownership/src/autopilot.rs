@@ -271,8 +271,9 @@ impl Autopilot {
 
     /// Every node that asked becomes a member, unless it is too old; an earlier one of its name is
     /// not any more. A node for which others waited is not admitted again for as long as they
-    /// waited, unless it restarts: they would wait again before they have taken over. A voter is,
-    /// when no majority is heard without it: nobody else could be evicted.
+    /// waited, unless it restarts: they would wait again before they have taken over. A voter
+    /// is admitted at once if no majority of the voters is heard without it, because then no other
+    /// member could be evicted.
     fn admit(&mut self, now: Monotonic, next: &mut ClusterMap) {
         let is_heard = |voter: &Identity| {
             let member = next.present().find(|member| member.identity == *voter);
