@@ -87,21 +87,29 @@ impl AdminDoor {
         Err(unexpected(&url, &response, ""))
     }
 
-    /// As [`AdminDoor::order`], for an order that is answered with a report once it is carried out,
-    /// within `timeout`. None if the node does not wait for that.
+    /// As [`AdminDoor::order`], for an order that is answered with a report once it is carried out.
     pub(super) fn order_and_wait<T: DeserializeOwned>(
         &self,
         path: &str,
         timeout: Duration,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Waited<T>, Failure> {
         let url = self.at(path);
-        let response = ask_within(timeout, Method::POST, &url, String::new())?;
+        let Some(response) = ask_within(timeout, Method::POST, &url, String::new())? else {
+            return Ok(Waited::TimedOut);
+        };
         match response.status() {
-            StatusCode::OK => Ok(serde_json::from_slice(response.body()).ok()),
-            StatusCode::ACCEPTED => Ok(None),
+            StatusCode::OK => Ok(Waited::Ended(serde_json::from_slice(response.body()).ok())),
+            StatusCode::ACCEPTED => Ok(Waited::Ended(None)),
             _ => Err(unexpected(&url, &response, "")),
         }
     }
+}
+
+/// What became of an order.
+pub(super) enum Waited<T> {
+    /// With its report, if the node gives one.
+    Ended(Option<T>),
+    TimedOut,
 }
 
 /// The node's own words if it sent some, otherwise advice.
@@ -118,15 +126,17 @@ fn unexpected(url: &str, response: &Response<Bytes>, what: &str) -> Failure {
 ///
 /// `url` is not a plain HTTP URL, or the node did not answer in time.
 pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
-    ask_within(TIMEOUT, method, url, body)
+    let answered = ask_within(TIMEOUT, method, url, body)?;
+    answered.ok_or_else(|| no_answer(url, &format!("no answer within {TIMEOUT:?}")))
 }
 
+/// As [`ask`]; none if there is no response within `most`.
 fn ask_within(
     most: Duration,
     method: Method,
     url: &str,
     body: String,
-) -> Result<Response<Bytes>, Failure> {
+) -> Result<Option<Response<Bytes>>, Failure> {
     let uri = parse(url)?;
     let run = || -> io::Result<_> {
         let request = Request::builder().method(method).uri(uri);
@@ -136,13 +146,17 @@ fn ask_within(
         Ok(runtime.block_on(async { timeout(most, exchange(request)).await }))
     };
     let problem = match run() {
-        Ok(Ok(Ok(response))) => return Ok(response),
+        Ok(Ok(Ok(response))) => return Ok(Some(response)),
         Ok(Ok(Err(problem))) => problem,
-        Ok(Err(_)) => format!("no answer within {most:?}"),
+        Ok(Err(_)) => return Ok(None),
         Err(error) => error.to_string(),
     };
+    Err(no_answer(url, &problem))
+}
+
+fn no_answer(url: &str, problem: &str) -> Failure {
     let fix = "start a node with `tidegate serve`, or set --url to the address of one";
-    Err(UserError::new(format!("{url}: {problem}"), fix).into())
+    UserError::new(format!("{url}: {problem}"), fix).into()
 }
 
 /// Nodes only accept plain HTTP with a host.

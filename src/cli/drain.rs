@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Method;
 
 use super::Failure;
-use super::client::{self, AdminDoor};
+use super::client::{self, AdminDoor, Waited};
 use crate::admin::DrainReport;
 
 /// Drain a node: it hands over its ranges and exits, as with SIGTERM.
@@ -45,7 +45,9 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     writeln!(out, "draining; waiting until the node has exited")?;
     out.flush()?;
     let timeout = Duration::from_secs(args.timeout.into());
-    let report: Option<DrainReport> = args.listener.order_and_wait("/drain?wait=true", timeout)?;
+    let waited = args.listener.order_and_wait("/drain?wait=true", timeout)?;
+    let Waited::Ended(report) = waited else { return still_runs(args, out) };
+    let report: Option<DrainReport> = report;
     for _ in 0..args.timeout.saturating_mul(10) {
         if client::ask(Method::GET, &args.listener.at("/healthz"), String::new()).is_err() {
             writeln!(out, "{}", outcome(report.as_ref()))?;
@@ -53,6 +55,10 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
         }
         sleep(POLL);
     }
+    still_runs(args, out)
+}
+
+fn still_runs(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     writeln!(out, "still running after {} s; see `tidegate status`", args.timeout)?;
     Ok(false)
 }

@@ -362,6 +362,17 @@ fn drain_ends_with_what_was_handed_over() {
     }
 }
 
+/// It accepts the connection and does not answer.
+#[test]
+fn a_drain_that_takes_too_long_is_said_to_go_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let run = tidegate(&["drain", "--timeout", "1", "--url", &url]);
+    let last = "still running after 1 s; see `tidegate status`";
+    let lines = format!("draining; waiting until the node has exited\n{last}\n");
+    assert_eq!((run.code, run.stdout), (1, lines));
+}
+
 #[test]
 fn recover_refuses_what_it_cannot_do_and_asks_before_it_does() {
     let dir = tempfile::tempdir().unwrap();
