@@ -318,7 +318,8 @@ impl Autopilot {
         }
     }
 
-    /// Evicts the member that others have waited for the longest; of several the newest.
+    /// Evicts the member that others have waited for the longest; of several the newest. The next
+    /// one has `settle_after` again.
     fn evict_unsettled(&mut self, now: Monotonic, next: &mut ClusterMap) {
         let is_over = |since: &Monotonic| now >= since.plus(self.settings.settle_after);
         let late = self.waited_for.iter().filter(|(_, since)| is_over(since));
@@ -333,6 +334,8 @@ impl Autopilot {
         {
             member.state = MapState::Down;
             self.unsettled.insert(member.identity.node.clone(), (member.start, now));
+            // Others may have been waited for only because they waited for this one.
+            self.waited_for.clear();
         }
     }
 
@@ -346,9 +349,10 @@ impl Autopilot {
             MapState::Up => false,
             MapState::Draining => self.left.contains(&member.id),
             MapState::Down => {
-                let since = self.since.get(&member.id).map(|(_, since)| *since);
-                let is_old =
-                    since.is_some_and(|since| now >= since.plus(self.settings.forget_after));
+                // A member that this change evicts is not known to be gone yet.
+                let is_old = self.since.get(&member.id).is_some_and(|(was, since)| {
+                    *was == MapState::Down && now >= since.plus(self.settings.forget_after)
+                });
                 is_old || self.forgets.contains(&member.id)
             }
         };
@@ -948,6 +952,31 @@ mod tests {
         assert_eq!(three.present(), "a b c d");
     }
 
+    /// Two members wait for each other. One is evicted; the other one has time to take over.
+    #[test]
+    fn of_two_members_that_wait_for_each_other_one_is_evicted() {
+        let mut five = Fixture::founded(settings(5, &[]), &["a", "b", "c", "d", "e"]);
+        let (a, b, c) = (five.id("a"), five.id("b"), five.id("c"));
+        let mut run = |millis, waits: &[(MemberId, MemberId)]| {
+            for _ in 0..millis / 50 {
+                five.complain();
+                for (member, waits_for) in waits {
+                    let complaints =
+                        Complaints { waits_for: vec![*waits_for], ..Complaints::default() };
+                    five.autopilot.complained(ms(five.now), *member, complaints);
+                }
+                let next = five.autopilot.next(ms(five.now), &five.map, |_| Epoch(1));
+                five.map = next.unwrap_or(five.map.clone());
+                five.now += 50;
+            }
+            five.present()
+        };
+        assert_eq!(run(9_500, &[(a, b), (b, a)]), "a b c d e");
+        assert_eq!(run(1_000, &[(a, b), (b, a), (c, a)]), "a c d e", "c waits for a since then");
+        assert_eq!(run(9_000, &[(c, a)]), "a c d e", "a has its time");
+        assert_eq!(run(1_000, &[(c, a)]), "c d e", "which is over");
+    }
+
     /// The member for which others waited has been evicted, and asks to return. While it is kept
     /// out, a second voter dies.
     #[test]
@@ -1077,6 +1106,9 @@ mod tests {
         let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
         three.join("d", 1);
         three.join("e", 1);
+        three.run(SECOND);
+        // They have been members for longer than an evicted one is remembered.
+        three.now += 3_600_000;
         three.run(SECOND);
         three.die("d");
         three.die("e");
