@@ -70,6 +70,10 @@ pub(crate) enum Awaited {
     LiveVoters,
     /// Each token is decided by a node.
     AllOwned,
+    /// The same, soon after a crash and no other fault.
+    TakenOver,
+    /// A node that runs is evicted.
+    OneEvicted,
     /// In each region, one map is in force on all nodes, and has all of them; each token is decided
     /// by exactly one.
     Settled,

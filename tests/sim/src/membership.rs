@@ -15,8 +15,8 @@ use crate::fault::{Awaited, Fault, Incident};
 use crate::layout::Layout;
 use crate::scenario::{Family, GLOBAL_DEADLINE_MS, Scenario};
 
-/// What happens to the members. The first episode of a seed is the next one of this list for each
-/// such seed, so that a few seeds reach all of them.
+/// What happens to the members. The first episode of a seed is the next one for each such seed, so
+/// that a few seeds reach all of them.
 #[derive(Clone, Copy, Debug)]
 enum Episode {
     /// Nodes are killed and restart inside a partition of 10 to 60 s; new ones start there.
@@ -33,6 +33,9 @@ enum Episode {
     Growth,
     /// All but one node lose their disks, and an operator recovers the cluster.
     WipedMajority,
+    /// Two nodes do not reach each other, so one of them is evicted when a node joins. Then they
+    /// reach each other again, and a node crashes.
+    LostLink,
 }
 
 const EPISODES: [Episode; 7] = [
@@ -44,6 +47,9 @@ const EPISODES: [Episode; 7] = [
     Episode::Growth,
     Episode::WipedMajority,
 ];
+/// Of this many such seeds one begins with [`Episode::LostLink`]. It is not drawn otherwise, so that
+/// the other seeds keep their scenarios.
+const LOST_LINK_EVERY: usize = 8;
 
 /// A scenario under construction.
 struct Draft {
@@ -90,8 +96,9 @@ pub(crate) fn draw(seed: u64) -> Scenario {
             delay_ms: 20,
         });
     }
-    let first = usize::try_from(seed / 10).unwrap_or(0) % EPISODES.len();
-    draft.play(EPISODES[first]);
+    let number = usize::try_from(seed / 10).unwrap_or(0);
+    let is_lost_link = number % LOST_LINK_EVERY == LOST_LINK_EVERY - 1;
+    draft.play(if is_lost_link { Episode::LostLink } else { EPISODES[number % EPISODES.len()] });
     while draft.expected_ms() < EXPECTED_MIN_MS {
         draft.later(0, GAP_MAX_MS);
         let episode = draft.dice.pick(&EPISODES);
@@ -131,6 +138,7 @@ impl Draft {
             Episode::BlackHole => self.black_hole(),
             Episode::Growth => self.growth(),
             Episode::WipedMajority => self.wiped_majority(),
+            Episode::LostLink => self.lost_link(),
         }
     }
 
@@ -258,6 +266,27 @@ impl Draft {
             self.later(6_000, 15_000);
             self.add(Fault::Heal);
         }
+    }
+
+    fn lost_link(&mut self) {
+        self.add(Fault::Await(Awaited::LiveVoters));
+        let nodes = self.some_of_running(self.running.len());
+        self.add(Fault::PartialPartition { node: nodes[0], from: vec![nodes[1]] });
+        self.later(0, 2_000);
+        // The two wait for each other's ranges now.
+        self.start_another();
+        self.add(Fault::Await(Awaited::OneEvicted));
+        self.later(0, 500);
+        self.add(Fault::Heal);
+        self.later(0, 500);
+        let crashed = nodes[1 + self.dice.index(nodes.len() - 1)];
+        self.add(Fault::Crash { node: crashed });
+        self.later(300, 500);
+        self.add(Fault::Await(Awaited::TakenOver));
+        self.later(0, 3_000);
+        self.add(Fault::Start { node: crashed });
+        self.later(1, 3_000);
+        self.add(Fault::Await(Awaited::LiveVoters));
     }
 
     fn expected_ms(&self) -> u64 {

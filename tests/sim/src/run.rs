@@ -21,6 +21,9 @@ const REST_AFTER_MS: u64 = 4_000;
 const FINAL_READ_MS: u64 = 500;
 /// Longest time from the last fault until the cluster is in an awaited state.
 const STATE_MAX_MS: u64 = 30_000;
+/// Of ranges of a node that crashed, where nothing else keeps a majority from agreeing. It takes a
+/// second to be noticed, and a disk may take two for a write.
+const TAKEOVER_MAX_MS: u64 = 6_000;
 /// How long a voter keeps to a grant, in quarters of `global.lease`.
 const HOLD_QUARTERS: u64 = 5;
 const STATE_POLL_MS: u64 = 10;
@@ -112,6 +115,7 @@ fn settled_max_ms(scenario: &Scenario, awaited: Awaited) -> u64 {
             let hold_ms = lease_ms * HOLD_QUARTERS / 4;
             STATE_MAX_MS + down_after_ms + 2 * hold_ms
         }
+        (Awaited::TakenOver, _) => TAKEOVER_MAX_MS,
         _ => STATE_MAX_MS,
     }
 }

@@ -135,6 +135,20 @@ fn a_leader_forgets_who_wants_to_join_when_it_stops_leading() {
     passes(125);
 }
 
+/// Two nodes lost each other and one was evicted, because the other waited for it. It was kept out
+/// for `cluster.settle_after` also when another voter crashed, and no majority was left without it.
+#[test]
+fn a_voter_that_was_evicted_for_waiting_returns_when_it_is_needed() {
+    passes(155);
+}
+
+/// An evicted node that had been a member for longer than `cluster.forget_after` was forgotten at
+/// once, so limits were divided among the others while it had its share.
+#[test]
+fn a_member_is_forgotten_only_long_after_it_was_evicted() {
+    passes(75);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

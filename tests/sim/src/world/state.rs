@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use tidegate_limiter::policy::Scope;
 use tidegate_ownership::ClusterMap;
-use tidegate_ownership::cluster_map::Identity;
+use tidegate_ownership::cluster_map::{Identity, MapState};
 use tidegate_ownership::ranges::Ranges;
 
 use super::overlap::sample;
@@ -16,7 +16,8 @@ impl World<'_> {
     pub(crate) fn missing(&self, awaited: Awaited) -> Option<String> {
         match awaited {
             Awaited::LiveVoters => self.missing_voters(),
-            Awaited::AllOwned => self.missing_owners(),
+            Awaited::AllOwned | Awaited::TakenOver => self.missing_owners(),
+            Awaited::OneEvicted => self.missing_eviction(),
             Awaited::Settled => (0..self.layout.names.len())
                 .find_map(|region| self.missing_members(region))
                 .or_else(|| self.unsettled())
@@ -42,6 +43,16 @@ impl World<'_> {
         let are_enough = voters.len() == wanted;
         (!are_enough || !gone.is_empty())
             .then(|| format!("of {voters:?}, wanted {wanted}, {gone:?} are not there"))
+    }
+
+    fn missing_eviction(&self) -> Option<String> {
+        let map = self.newest_map(0);
+        let mut running = self.processes().filter_map(Process::identity);
+        let is_evicted = |node: Identity| {
+            let member = map.get(&node.node).filter(|member| member.identity == node);
+            member.is_some_and(|member| member.state == MapState::Down)
+        };
+        (!running.any(is_evicted)).then(|| "no node is evicted".to_owned())
     }
 
     fn missing_members(&self, region: usize) -> Option<String> {
