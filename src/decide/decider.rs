@@ -175,7 +175,8 @@ impl Decide for Decider {
         let plans = Planner { book: &book, hasher, envoy, tallies }.plan(&request);
         let limited = plans.iter().flatten().filter(|check| check.has_limits());
         let decided = if envoy.all_or_nothing || envoy.local_cache {
-            self.all_or_nothing(limited.collect(), envoy, now).await
+            // Boxed: its state is large, and most nodes never need it.
+            Box::pin(self.all_or_nothing(limited.collect(), envoy, now)).await
         } else {
             self.decide_each(limited.map(|check| (check, check.hits)), now).await
         };

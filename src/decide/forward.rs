@@ -109,7 +109,9 @@ impl Decider {
                 Attempt::NotConnected => {}
                 Attempt::Overloaded => attempts.overloaded(),
                 Attempt::Lost => {
-                    let verdicts = self.resend(mesh, &peer, message, deadline).await?;
+                    // Boxed: its state is large, and connections rarely break.
+                    let resent = Box::pin(self.resend(mesh, &peer, message, deadline));
+                    let verdicts = resent.await?;
                     return Ok((verdicts, VerdictSource::Owner));
                 }
                 Attempt::Failed(reason) => return Err(reason),

@@ -23,7 +23,7 @@ mod connection;
 mod timeouts;
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ pub trait Probes: Send + Sync + 'static {
 }
 
 /// The output of `future`, or `None` when it takes longer than `limit`. Most futures are ready at
-/// once and start no timer.
-async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+/// once and start no timer. It is pinned by the caller, because the state of an `async fn` has room
+/// for an argument twice, and that of a decision is large.
+async fn within<F: Future>(limit: Duration, mut future: Pin<&mut F>) -> Option<F::Output> {
     let first_poll = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
     match first_poll {
         Poll::Ready(output) => Some(output),

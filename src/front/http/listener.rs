@@ -1,6 +1,7 @@
 //! What the handlers of the HTTP listener share: its parts, deciding, reading a body, responses in
 //! JSON.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -39,7 +40,7 @@ pub(super) type Refused = Box<Response>;
 impl<D: Decide, P> HttpListener<D, P> {
     /// The verdict, or `None` if it takes longer than a request may.
     pub(super) async fn decide(&self, check: CheckRequest<'_>) -> Option<CheckResponse> {
-        within(self.bounds.request_timeout, self.decide.decide(check)).await
+        within(self.bounds.request_timeout, pin!(self.decide.decide(check))).await
     }
 }
 
@@ -65,7 +66,7 @@ pub(super) async fn read_body(
     if body.size_hint().lower() > max as u64 {
         return Err(too_large());
     }
-    let collected = Limited::new(body, max).collect();
+    let collected = pin!(Limited::new(body, max).collect());
     match within(bounds.request_timeout, collected).await {
         Some(Ok(body)) => Ok(body.to_bytes()),
         Some(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),

@@ -5,13 +5,15 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{Request, Response};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
 use hyper::body::{Body as HttpBody, Incoming};
 use tidegate_proto::rls::{RateLimitRequest, RateLimitResponse, SERVICE_NAME, SHOULD_RATE_LIMIT};
 use tonic::Status;
@@ -71,7 +73,7 @@ pub async fn check<D: Decide>(
         stats.overrides.add(ignored);
     }
     let check = check_request(request, &descriptors, true);
-    let answer = within(timeout, decide.decide(check)).await.ok_or(Error::Timeout)?;
+    let answer = within(timeout, pin!(decide.decide(check))).await.ok_or(Error::Timeout)?;
     Ok(envoy_response(request, &answer, envoy))
 }
 
@@ -84,12 +86,14 @@ pub fn routes<D: Decide>(
     service_fn(move |request: Request<Incoming>| -> BoxFuture<'static, Result<_, Infallible>> {
         let services = Arc::clone(&services);
         if is_rls(request.uri().path()) {
-            return Box::pin(async move { Ok(services.0.call(request).await) });
+            let (head, body) = request.into_parts();
+            return Box::pin(async move { Ok(services.0.call(&head, body).await) });
         }
         Box::pin(async move {
             let is_endless = request.uri().path() == HEALTH_WATCH;
             let timeout = services.0.bounds.request_timeout;
-            let Some(response) = within(timeout, services.1.clone().oneshot(request)).await else {
+            let response = pin!(services.1.clone().oneshot(request));
+            let Some(response) = within(timeout, response).await else {
                 return Ok(unary::response::<RateLimitResponse>(Err(body_too_slow(timeout))));
             };
             let mut response = response?.map(Body::from);
@@ -111,12 +115,12 @@ pub struct RlsService<D> {
 
 impl<D: Decide> RlsService<D> {
     /// The response to a call of any method.
-    pub async fn call<B>(&self, request: Request<B>) -> Response<Body>
+    pub async fn call<B>(&self, head: &Parts, body: B) -> Response<Body>
     where
         B: HttpBody<Data = Bytes, Error: fmt::Display>,
     {
-        unary::response(if request.uri().path() == SHOULD_RATE_LIMIT {
-            self.should_rate_limit(request).await
+        unary::response(if head.uri.path() == SHOULD_RATE_LIMIT {
+            self.should_rate_limit(&head.headers, body).await
         } else {
             Err(Status::unimplemented(format!(
                 "{SERVICE_NAME} has the method ShouldRateLimit alone"
@@ -124,14 +128,19 @@ impl<D: Decide> RlsService<D> {
         })
     }
 
-    async fn should_rate_limit<B>(&self, request: Request<B>) -> Result<RateLimitResponse, Status>
+    async fn should_rate_limit<B>(
+        &self,
+        headers: &HeaderMap,
+        body: B,
+    ) -> Result<RateLimitResponse, Status>
     where
         B: HttpBody<Data = Bytes, Error: fmt::Display>,
     {
         let Self { decide, bounds, stats } = self;
-        let timeout = timeout::of(request.headers());
+        let timeout = timeout::of(headers);
         let timeout = timeout.map_or(bounds.request_timeout, |it| it.min(bounds.request_timeout));
-        let message = within(timeout, unary::read(request, bounds.body_bytes_max)).await;
+        let message = pin!(unary::read(headers, body, bounds.body_bytes_max));
+        let message = within(timeout, message).await;
         let message = message.ok_or_else(|| body_too_slow(timeout))??;
         check(&**decide, &message, bounds, timeout, stats).await.map_err(|error| status(&error))
     }

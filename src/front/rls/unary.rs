@@ -10,8 +10,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::Response;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use prost::Message;
@@ -39,19 +39,19 @@ const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// Reads the message of a request, of at most `bytes_max` bytes. The rest of the body is read and
 /// ignored.
-pub(super) async fn read<M, B>(request: Request<B>, bytes_max: usize) -> Result<M, Status>
+pub(super) async fn read<M, B>(headers: &HeaderMap, body: B, bytes_max: usize) -> Result<M, Status>
 where
     M: Message + Default,
     B: HttpBody<Data = Bytes>,
     B::Error: std::fmt::Display,
 {
-    if let Some(encoding) = request.headers().get(ENCODING)
+    if let Some(encoding) = headers.get(ENCODING)
         && encoding != "identity"
     {
         let text = format!("Content is compressed with {encoding:?} which isn't supported");
         return Err(Status::unimplemented(text));
     }
-    let mut body = pin!(request.into_body());
+    let mut body = pin!(body);
     let mut bytes = Bytes::new();
     let mut length = None;
     while let Some(frame) = body.frame().await {
@@ -187,7 +187,7 @@ mod tests {
             .into_iter()
             .map(|chunk| Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(chunk))));
         let body = StreamBody::new(futures_util::stream::iter(frames.collect::<Vec<_>>()));
-        read(Request::new(body), 64).await
+        read(&HeaderMap::new(), body, 64).await
     }
 
     #[tokio::test]
@@ -217,9 +217,9 @@ mod tests {
         ] {
             assert_eq!(read_chunks(chunks).await.expect_err("a status").code(), code);
         }
-        let mut request = Request::new(http_body_util::Full::new(bytes));
-        request.headers_mut().insert(ENCODING, HeaderValue::from_static("gzip"));
-        let refused = read::<RateLimitRequest, _>(request, 64).await;
+        let headers = HeaderMap::from_iter([(ENCODING, HeaderValue::from_static("gzip"))]);
+        let refused =
+            read::<RateLimitRequest, _>(&headers, http_body_util::Full::new(bytes), 64).await;
         assert_eq!(refused.expect_err("a status").code(), tonic::Code::Unimplemented);
     }
 
