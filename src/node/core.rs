@@ -400,6 +400,7 @@ fn connect(
             quorum: cluster.quorum,
             down_after: cluster.down_after,
             global_lease: saved_global.is_some().then_some(config.global.lease),
+            home_regions: cluster.regions.iter().cloned().collect(),
         },
         ownership.clone(),
         topology.clone(),

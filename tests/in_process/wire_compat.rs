@@ -420,6 +420,8 @@ fn calls() -> Vec<(&'static str, Call)> {
                 epoch: EPOCH,
                 member: Some(MemberId(3)),
                 complaints: Complaints { silent: vec![MemberId(1)], ..Complaints::default() },
+                copied: vec!["eu".into()],
+                homes_changed_at: EPOCH,
             }),
         ),
     ]

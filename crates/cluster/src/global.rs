@@ -2,7 +2,8 @@
 //!
 //! One task on every node, where `global.founders` is set: it pings the global voters, which grant
 //! the region a lease ([`region_right`](tidegate_ownership::region_right)); it answers as one of
-//! them; and it copies keys whose home has moved to another region there.
+//! them; and it copies keys whose home moves to another region there ([`home_copies`]), of which it
+//! tells the global voters.
 //!
 //! The node that stands for a region is the longest-standing voter of the region that is up: every
 //! node of the region reads it from the region's own map. It becomes a member of the global map,
@@ -10,27 +11,25 @@
 //!
 //! **Traffic.** Each node pings the global voters, at most seven, five times in a lease: with the
 //! default of 5 s at most seven pings a second, however many nodes and regions there are.
+//!
+//! [`home_copies`]: crate::home_copies
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
-use tidegate_ownership::cluster_map::{ClusterId, MapState};
-use tidegate_ownership::homes::Homes;
+use tidegate_ownership::cluster_map::{ClusterId, MapState, REGIONS_MAX};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::region_right::RegionGrants;
-use tidegate_ownership::ring::Ring;
-use tidegate_ownership::route::Topology;
 use tidegate_ownership::{ClusterMap, Epoch, MemberId};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::home_copies::{Due, HomeCopies};
 use crate::membership::Membership;
 use crate::mesh::wire::{Call, GlobalPing, GlobalPong, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
@@ -69,33 +68,28 @@ struct State {
     /// When each member was heard last, or seen to be one.
     heard: BTreeMap<MemberId, Monotonic>,
     ticked: Monotonic,
-    /// The last changes of the homes, at most [`CHANGES_MAX`].
-    changes: VecDeque<HomesChange>,
+    copies: HomeCopies,
+    /// What each node said last about its own. **Bound:** one entry per node in sight.
+    reports: BTreeMap<NodeId, CopiesReport>,
     /// Counts the rounds, so that each asks another peer for a map.
     round: usize,
 }
 
-/// Keys have moved to other regions. Each of their nodes gets its counts once this node sees it: a
-/// region that returns may have been out of sight.
+/// The regions, no homes since a change, that have all counts of a node.
 #[derive(Debug)]
-struct HomesChange {
-    was: Homes,
-    now: Homes,
-    until: Monotonic,
-    copied_to: BTreeSet<NodeId>,
+struct CopiesReport {
+    at: Monotonic,
+    homes_changed_at: Epoch,
+    regions: Vec<String>,
 }
 
-/// How long after a change of the homes a node that comes into sight gets its counts.
-const COPY_FOR: Span = Span::from_secs(60);
-/// Changes of the homes in that time; of more the oldest is dropped, and its keys are left to what
-/// was copied before.
-const CHANGES_MAX: usize = 8;
 /// How often the reports are computed.
 const TICK: Duration = Duration::from_millis(100);
 /// Pings in a lease, all but one of which may be lost.
 const PINGS_PER_LEASE: u32 = 5;
-/// Attempts to copy keys to their new home before they are left to what it has.
-const COPY_ATTEMPTS: u32 = 5;
+/// A report of copies is valid for as many intervals of the pings that carry it.
+const REPORT_PINGS: u64 = 2;
+/// The pause after a copy that failed.
 const COPY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Global {
@@ -114,7 +108,8 @@ impl Global {
             map: Arc::default(),
             heard: BTreeMap::new(),
             ticked: now,
-            changes: VecDeque::new(),
+            copies: HomeCopies::default(),
+            reports: BTreeMap::new(),
             round: 0,
         };
         let (state, copied) = (Mutex::new(state), AtomicU64::new(0));
@@ -137,13 +132,15 @@ impl Global {
 
     /// `peer` pinged. Returns the reply to send.
     pub fn ping_received(&self, peer: &Peer, ping: GlobalPing) -> Reply {
-        if ping.complaints.silent.len().max(ping.complaints.waits_for.len()) > COMPLAINTS_MAX {
+        if ping.complaints.silent.len().max(ping.complaints.waits_for.len()) > COMPLAINTS_MAX
+            || ping.copied.len() > REGIONS_MAX
+        {
             return Reply::Malformed;
         }
         self.membership.peer_seen(peer, ping.cluster, ping.epoch, None);
         let now = self.ownership.monotonic();
         let state = &mut *self.state.lock();
-        let State { grants, map, heard, .. } = state;
+        let State { grants, map, heard, reports, .. } = state;
         let is_same = ping.cluster == map.cluster;
         let is_own = |id: &MemberId| {
             map.get(&peer.id).is_some_and(|one| one.id == *id && one.identity == peer.identity)
@@ -151,6 +148,13 @@ impl Global {
         if let Some(member) = ping.member.filter(|id| is_same && is_own(id)) {
             heard.insert(member, now);
             self.membership.complained(member, ping.complaints);
+        }
+        let (homes_changed_at, regions) = (ping.homes_changed_at, ping.copied);
+        let copied = CopiesReport { at: now, homes_changed_at, regions };
+        if is_same && !copied.regions.is_empty() {
+            reports.insert(peer.id.clone(), copied);
+        } else {
+            reports.remove(&peer.id);
         }
         let report = grants.report(now, self.saved(map.cluster));
         let granted = if is_same { grants.grant(now, &peer.region) } else { None };
@@ -180,8 +184,8 @@ impl Global {
                 }
                 _ = ticks.tick() => {
                     self.tick();
-                    for (to, was, now) in self.due_copies() {
-                        tasks.spawn(self.clone().copy(to, was, now));
+                    for due in self.due_copies() {
+                        tasks.spawn(self.clone().copy(due));
                     }
                 }
                 _ = pings.tick() => {
@@ -210,50 +214,68 @@ impl Global {
         }
         if is_moved {
             let after = self.ownership.owned_ranges().homes.clone();
-            let (until, copied_to) = (now.plus(COPY_FOR), BTreeSet::new());
-            if state.changes.len() == CHANGES_MAX {
-                state.changes.pop_front();
-            }
-            state.changes.push_back(HomesChange { was: before, now: after, until, copied_to });
+            state.copies.homes_changed(now, &before, &after);
+            state.reports.clear();
         }
     }
 
-    /// The nodes of other regions that this node sees and that have no counts yet of keys that have
-    /// moved there, and the homes before and after.
-    fn due_copies(&self) -> Vec<(NodeId, Homes, Homes)> {
-        let now = self.ownership.monotonic();
-        let changes = &mut self.state.lock().changes;
-        changes.retain(|change| now < change.until);
-        if changes.is_empty() {
-            return Vec::new();
-        }
+    /// The nodes of other regions that are to get counts of keys that move there.
+    fn due_copies(&self) -> Vec<Due> {
+        let (now, topology) = (self.ownership.monotonic(), self.driver.topology());
+        self.state.lock().copies.due(now, &topology, |to| {
+            let peer = self.mesh.peer(to).filter(|peer| !peer.is_unreachable());
+            peer.map(|_| self.replicator.stalls(to))
+        })
+    }
+
+    /// The homes that have copied to a region that is none all counts of the keys that would move
+    /// there: those of which each node has said so of late.
+    fn regions_copied(&self, state: &mut State, now: Monotonic) -> BTreeSet<(String, String)> {
         let topology = self.driver.topology();
-        let mut due = Vec::new();
-        for change in changes {
-            let others = change.now.regions().iter().filter(|region| **region != topology.region);
-            let rings = others.filter_map(|region| topology.region_ring(region));
-            for node in rings.flat_map(Ring::nodes) {
-                if change.copied_to.insert(node.clone()) {
-                    due.push((node.clone(), change.was.clone(), change.now.clone()));
-                }
+        let age_max =
+            Span::from_nanos(self.options.lease.as_nanos() * REPORT_PINGS / PINGS_PER_LEASE as u64);
+        let changed_at = state.map.homes.changed_at;
+        state.reports.retain(|node, report| {
+            topology.view.get(node).is_some()
+                && now < report.at.plus(age_max)
+                && report.homes_changed_at == changed_at
+        });
+        let own: Vec<&str> = state.copies.complete().collect();
+        let has_copied = |node: &NodeId, to: &String| {
+            if *node == topology.me {
+                return own.contains(&to.as_str());
             }
-        }
-        due
+            state.reports.get(node).is_some_and(|report| report.regions.contains(to))
+        };
+        let have_all = |from: &String, to: &String| {
+            let ring = topology.region_ring(from);
+            ring.is_some_and(|ring| ring.nodes().all(|node| has_copied(node, to)))
+        };
+        let homes = topology.homes();
+        let pairs = homes.regions().iter().flat_map(|from| {
+            homes.absent().iter().map(move |to| (from, to)).filter(|(from, to)| have_all(from, to))
+        });
+        pairs.map(|(from, to)| (from.clone(), to.clone())).collect()
     }
 
     fn tick(&self) {
         let now = self.ownership.monotonic();
-        let (report, complaints, own) = {
+        let (report, complaints, own, copied) = {
             let state = &mut *self.state.lock();
-            if now.since(state.ticked) > Span::from_nanos(self.options.lease.as_nanos() / 2) {
+            let paused = now.since(state.ticked);
+            if paused > Span::from_nanos(self.options.lease.as_nanos() / 2) {
                 // What others sent meanwhile was not read.
-                state.heard.values_mut().for_each(|heard| *heard = now);
+                for heard in state.heard.values_mut() {
+                    *heard = heard.plus(paused).min(now);
+                }
             }
             state.ticked = now;
             let own = self.own_id(&state.map);
             let saved = self.saved(state.map.cluster);
-            (state.grants.report(now, saved), self.complaints(state, now), own)
+            let copied = self.regions_copied(state, now);
+            (state.grants.report(now, saved), self.complaints(state, now), own, copied)
         };
+        self.membership.regions_copied(copied);
         self.driver.global_reported(report);
         self.membership.reported(report);
         if let Some(own) = own {
@@ -331,6 +353,8 @@ impl Global {
                 epoch: state.map.epoch,
                 member: self.own_id(&state.map),
                 complaints: self.complaints(state, now),
+                copied: state.copies.complete().map(str::to_owned).collect(),
+                homes_changed_at: state.map.homes.changed_at,
             }
         };
         let sent = self.ownership.monotonic();
@@ -343,37 +367,26 @@ impl Global {
         }
     }
 
-    /// Copies to `to` the counts of global keys that were at home here and are at home there now.
-    /// Until the global voters have reported the change, no node decides them.
-    async fn copy(self: Arc<Self>, to: NodeId, was: Homes, now: Homes) {
-        let topology = self.driver.topology();
-        let before = self.copied.load(Ordering::Relaxed);
-        for attempt in 0..COPY_ATTEMPTS {
-            let is_moved = |key: KeyHash| moves(key, &was, &now, &topology, &to);
-            if self.replicator.copy(&to, is_moved, &self.copied).await.is_ok() {
-                break;
+    /// Copies to a node the counts of the global keys that move to it.
+    async fn copy(self: Arc<Self>, due: Due) {
+        let copied = AtomicU64::new(0);
+        let result = self.replicator.copy(&due.to, |key| due.includes(key), &copied).await;
+        let copied = copied.into_inner();
+        self.copied.fetch_add(copied, Ordering::Relaxed);
+        match result {
+            Ok(()) if copied > 0 => {
+                tracing::info!(peer = %due.to, copied, "copied counts of global keys to their next home");
             }
-            if attempt + 1 == COPY_ATTEMPTS {
+            Ok(()) => {}
+            Err(error) => {
                 tracing::warn!(
-                    peer = %to,
-                    "failed to copy counts of global keys to their new home; there these keys \
-                     continue with what was copied before"
+                    peer = %due.to,
+                    %error,
+                    "failed to copy counts of global keys to their next home; trying again"
                 );
+                tokio::time::sleep(COPY_PAUSE).await;
             }
-            tokio::time::sleep(COPY_PAUSE).await;
         }
-        let copied = self.copied.load(Ordering::Relaxed).wrapping_sub(before);
-        if copied > 0 {
-            tracing::info!(peer = %to, copied, "copied counts of global keys to their new home");
-        }
+        self.state.lock().copies.finished(&due, result.is_ok());
     }
-}
-
-/// Whether the global key has moved from this region to that of `to`, which owns it there.
-fn moves(key: KeyHash, was: &Homes, now: &Homes, topology: &Topology, to: &NodeId) -> bool {
-    let token = key.token;
-    key.scope() == Scope::Global
-        && was.is_here(token)
-        && !now.is_here(token)
-        && topology.region_owner(now.home(token), token) == Some(to)
 }

@@ -27,6 +27,7 @@ pub mod encoding;
 pub mod environment;
 pub mod global;
 pub mod gossip;
+mod home_copies;
 pub mod incarnation;
 pub mod membership;
 pub mod mesh;

@@ -408,7 +408,13 @@ impl Membership {
     ///
     /// This node does not lead.
     pub fn region_lost(&self, region: &str) -> Result<(), ForgetError> {
-        led(self.as_leader(|state| state.autopilot.region_lost(region.to_owned())))
+        let now = self.now();
+        led(self.as_leader(|state| state.autopilot.region_lost(now, region.to_owned())))
+    }
+
+    /// The regions that have copied to another one all counts of the keys that would move there.
+    pub fn regions_copied(&self, pairs: BTreeSet<(String, String)>) {
+        self.state.lock().autopilot.regions_copied(pairs);
     }
 
     /// This node is about to leave; `is_empty` once it holds nothing any more.

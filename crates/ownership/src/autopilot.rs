@@ -17,7 +17,7 @@
 //! | more members can vote than do | voters are added: 1, 3, 5 or 7 |
 //! | an evicted member was gone for `forget_after` | its entry is removed |
 //! | in the global map: the last member of a region was evicted | the region is no home any more |
-//! | a member of a region that is no home joins | the region is one again |
+//! | a region that is no home has a member and all counts of keys that move | it is one again |
 //! | all members have pushed counters of earlier starts | they are collected ([`Collection`]) |
 //!
 //! **Voters change in two steps.** The map of the joint phase names both sets
@@ -125,10 +125,15 @@ pub struct Autopilot {
     joint: Option<(Epoch, Monotonic)>,
     /// Since when each home has had no member.
     absent: BTreeMap<String, Monotonic>,
-    /// Homes without a member to be struck off now.
-    lost: BTreeSet<String>,
+    /// Homes to be struck off once they have no member, and when an operator said so.
+    lost: BTreeMap<String, Monotonic>,
+    /// Regions that have copied to another one all counts of the keys that would move there.
+    copied: BTreeSet<(String, String)>,
 }
 
+/// How long the order to strike off a region waits until the region has no member. An order that
+/// stayed would move keys much later, when nobody expects it.
+const ORDER_AGE_MAX: Span = Span::from_secs(60);
 /// How long a new member has to stay before it may vote.
 const STABLE_AFTER: Span = Span::from_secs(5);
 /// Members named in one report; the others follow with later ones.
@@ -149,7 +154,8 @@ impl Autopilot {
             gone: BTreeMap::new(),
             joint: None,
             absent: BTreeMap::new(),
-            lost: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            copied: BTreeSet::new(),
         }
     }
 
@@ -183,11 +189,18 @@ impl Autopilot {
         }
     }
 
-    /// An operator says that a region is lost. It is struck off once none of its members is left.
-    pub fn region_lost(&mut self, region: String) {
+    /// An operator says that a region is lost. It is struck off once none of its members is left,
+    /// if that is within [`ORDER_AGE_MAX`].
+    pub fn region_lost(&mut self, now: Monotonic, region: String) {
         if self.lost.len() < REGIONS_MAX {
-            self.lost.insert(region);
+            self.lost.insert(region, now);
         }
+    }
+
+    /// The regions that have copied to another one all counts of the keys that would move there,
+    /// under the present homes. Replaces what was said before.
+    pub fn regions_copied(&mut self, pairs: BTreeSet<(String, String)>) {
+        self.copied = pairs;
     }
 
     /// The complaints of `member`, which replace its earlier ones.
@@ -262,7 +275,9 @@ impl Autopilot {
         };
         self.joins.retain(|_, request| !is_member(request));
         let has_member = |region: &String| map.present().any(|member| member.zone == *region);
-        self.lost.retain(|region| map.homes.contains(region));
+        self.lost.retain(|region, ordered| {
+            map.homes.contains(region) && now < ordered.plus(ORDER_AGE_MAX)
+        });
         self.absent.retain(|region, _| !has_member(region));
         for region in map.homes.names.iter().filter(|region| !has_member(region)) {
             self.absent.entry(region.clone()).or_insert(now);
@@ -410,12 +425,21 @@ impl Autopilot {
             let is_over = |since: &Monotonic| now >= since.plus(rules.absent_max);
             let is_gone = of(region, |state| state == MapState::Down)
                 || self.absent.get(region).is_some_and(is_over);
-            rules.fails_over && is_gone || self.lost.contains(region)
+            rules.fails_over && is_gone || self.lost.contains_key(region)
         };
-        let is_home = |region: &&String| {
-            of(region, |state| state != MapState::Down)
-                || map.homes.contains(region) && !is_lost(region)
+        let is_there = |region: &String| of(region, |state| state != MapState::Down);
+        let stays =
+            |region: &String| map.homes.contains(region) && (is_there(region) || !is_lost(region));
+        let staying: Vec<&String> = rules.regions.iter().filter(|it| stays(it)).collect();
+        // Regions are added after others were struck off, not with them: the others have to copy
+        // to them what they have gained. Where no home is left there is nothing to wait for.
+        let is_complete = staying.len() == map.homes.names.len();
+        let has_all = |region: &String| {
+            let has_copied =
+                |from: &&String| self.copied.contains(&((*from).clone(), region.clone()));
+            staying.is_empty() || is_complete && staying.iter().all(has_copied)
         };
+        let is_home = |region: &&String| stays(region) || is_there(region) && has_all(region);
         let names: Vec<String> = rules.regions.iter().filter(is_home).cloned().collect();
         if !names.is_empty() && names != map.homes.names {
             next.homes = map.homes.followed_by(names, map.epoch.next());
@@ -625,6 +649,11 @@ mod tests {
     }
 
     impl Fixture {
+        fn copied(&mut self, pairs: &[(&str, &str)]) {
+            let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
+            self.autopilot.regions_copied(pairs.iter().map(owned).collect());
+        }
+
         /// Founded by these, each with birth 1.
         fn founded(settings: Settings, founders: &[&str]) -> Self {
             let voters = founders.iter().map(|name| Identity { node: node(name), birth: 1 });
@@ -1063,6 +1092,7 @@ mod tests {
         assert_eq!((global.homes(), global.map.homes.replaced_at), ("us".into(), since));
         assert_eq!(global.map.homes.changed_at, global.map.epoch);
         global.join("eu-3", 1);
+        global.copied(&[("us", "eu")]);
         global.run(SECOND);
         assert_eq!(global.homes(), "eu us");
         global.die("eu-3");
@@ -1077,13 +1107,75 @@ mod tests {
         global.die("eu-1");
         global.run(60 * SECOND);
         assert_eq!((global.present(), global.homes()), ("us-1 w-1".into(), "eu us".into()));
-        global.autopilot.region_lost("eu".into());
-        global.autopilot.region_lost("us".into());
+        global.autopilot.region_lost(ms(global.now), "eu".into());
+        global.autopilot.region_lost(ms(global.now), "us".into());
         global.run(SECOND);
         assert_eq!(global.homes(), "us", "the other one has a member");
         global.join("eu-1", 1);
+        global.copied(&[("us", "eu")]);
         global.run(SECOND);
         assert_eq!(global.homes(), "eu us");
+    }
+
+    /// An order that was given while the region was there is not kept for the next trouble.
+    #[test]
+    fn an_order_to_strike_off_a_region_ends() {
+        let mut global = global(false);
+        global.autopilot.region_lost(ms(global.now), "eu".into());
+        global.run(61 * SECOND);
+        global.die("eu-1");
+        global.run(60 * SECOND);
+        assert_eq!(global.homes(), "eu us");
+    }
+
+    #[test]
+    fn a_region_returns_when_each_home_has_copied_its_counts() {
+        let mut global = global(true);
+        global.die("eu-1");
+        global.run(SECOND);
+        global.join("eu-2", 1);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "us", "nothing is copied yet");
+        global.copied(&[("us", "ap"), ("eu", "us")]);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "us", "of other regions");
+        global.copied(&[("us", "eu")]);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "eu us");
+    }
+
+    /// The keys of the one that is struck off may move to the other one, from copies that their
+    /// new home has not sent there.
+    #[test]
+    fn no_region_returns_in_the_change_that_strikes_another_one_off() {
+        let mut global = global(true);
+        global.die("eu-1");
+        global.run(SECOND);
+        global.copied(&[("us", "eu")]);
+        global.join("ap-1", 1);
+        global.autopilot.settings.homes.as_mut().expect("rules").regions.insert(0, "ap".into());
+        global.copied(&[("us", "ap"), ("us", "eu")]);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "ap us");
+        let first = global.map.homes.changed_at;
+        global.join("eu-2", 1);
+        global.die("ap-1");
+        global.copied(&[("us", "eu")]);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "eu us");
+        assert!(global.map.homes.replaced_at > first, "us alone in between");
+    }
+
+    #[test]
+    fn a_region_is_a_home_at_once_when_no_other_one_is_left() {
+        let mut global = global(true);
+        global.die("eu-1");
+        global.run(SECOND);
+        global.join("eu-2", 1);
+        global.run(12 * SECOND);
+        global.die("us-1");
+        global.run(SECOND);
+        assert_eq!(global.homes(), "eu");
     }
 
     #[test]

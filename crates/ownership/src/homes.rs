@@ -21,6 +21,8 @@ pub struct Homes {
     own: String,
     /// Sorted.
     regions: Vec<String>,
+    /// Regions that are no homes and may become some: sorted.
+    absent: Vec<String>,
     /// `None` where homes never change.
     gained: Option<Gained>,
 }
@@ -44,7 +46,22 @@ impl Homes {
         }
         regions.sort();
         regions.dedup();
-        Self { own, regions, gained: None }
+        Self { own, regions, absent: Vec::new(), gained: None }
+    }
+
+    /// These homes, and those of `all` that are none now and may return.
+    #[must_use]
+    pub fn among(mut self, all: &[String]) -> Self {
+        self.absent = all.iter().filter(|name| !self.regions.contains(name)).cloned().collect();
+        self.absent.sort();
+        self
+    }
+
+    /// These homes and `region`, as seen from the same region.
+    #[must_use]
+    pub fn and(&self, region: &str) -> Self {
+        let regions = self.regions.iter().map(String::as_str).chain([region]);
+        Self::new(self.own.clone(), regions.map(str::to_owned).collect())
     }
 
     /// These homes, as agreed on, of which only some keys may be decided here yet.
@@ -72,6 +89,24 @@ impl Homes {
         others.max_by_key(|region| weight(region, token)).map(String::as_str)
     }
 
+    /// The regions that are no homes and of which each would be the home of the key if it were one.
+    pub fn claimants(&self, token: u64) -> impl Iterator<Item = &str> {
+        let present = weight(self.home(token), token);
+        let claims = move |region: &&String| weight(region, token) > present;
+        self.absent.iter().filter(claims).map(String::as_str)
+    }
+
+    /// The home of a key that was at home here before the last change, while those that gained it
+    /// may not decide it yet.
+    pub fn moved_to(&self, token: u64) -> Option<&str> {
+        match &self.gained {
+            Some(Gained::NotYet(before)) if home(before, token) == self.own => {
+                Some(self.home(token)).filter(|home| *home != self.own)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the global key at `token` is at home in this node's region.
     pub fn is_here(&self, token: u64) -> bool {
         self.home(token) == self.own
@@ -96,6 +131,16 @@ impl Homes {
     /// Sorted.
     pub fn regions(&self) -> &[String] {
         &self.regions
+    }
+
+    /// Regions that are no homes and may become some, sorted.
+    pub fn absent(&self) -> &[String] {
+        &self.absent
+    }
+
+    /// The region of this node.
+    pub fn own(&self) -> &str {
+        &self.own
     }
 }
 
@@ -174,5 +219,26 @@ mod tests {
         let homes: Vec<_> =
             (0..12u64).map(|n| three.home(n.wrapping_mul(0x1555_5555_5555_5555))).collect();
         assert_eq!(homes.join(" "), "us eu eu eu eu eu ap us eu eu eu eu");
+    }
+
+    #[test]
+    fn a_region_that_may_return_claims_the_keys_that_it_would_have() {
+        let all = ["ap", "eu", "us"].map(str::to_owned);
+        let present = homes(&["ap", "eu"]).among(&all);
+        assert_eq!(present.absent(), ["us"]);
+        let returned = present.and("us");
+        let mut claimed = 0;
+        for token in (0..300).map(|n: u64| n << 55) {
+            let claims = returned.home(token) == "us";
+            assert_eq!(present.claimants(token).next(), claims.then_some("us"));
+            assert!(claims || returned.home(token) == present.home(token));
+            claimed += usize::from(claims);
+            let gained = Gained::NotYet(present.regions().to_vec());
+            let moved = claims && present.is_here(token);
+            let settling = returned.clone().agreed(gained);
+            assert_eq!(settling.moved_to(token), moved.then_some("us"));
+            assert_eq!(settling.agreed(Gained::All).moved_to(token), None);
+        }
+        assert!((60..140).contains(&claimed), "{claimed}");
     }
 }

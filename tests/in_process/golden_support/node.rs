@@ -78,10 +78,12 @@ impl Node {
         let decider: Arc<Decider> = Arc::new(self.core.decider.clone());
         let (bounds, stats) = (Bounds::default(), Arc::default());
         let service = Arc::new(RlsService { decide: decider, bounds, stats });
-        let mut grpc = tonic::client::Grpc::new(tower::service_fn(move |request| {
-            let service = service.clone();
-            async move { Ok::<_, Infallible>(service.call(request).await) }
-        }));
+        let mut grpc =
+            tonic::client::Grpc::new(tower::service_fn(move |request: http::Request<_>| {
+                let service = service.clone();
+                let (head, body) = request.into_parts();
+                async move { Ok::<_, Infallible>(service.call(&head, body).await) }
+            }));
         let path = PathAndQuery::from_static(METHOD);
         let codec = ProstCodec::<_, RateLimitResponse>::default();
         let answer = grpc.unary(Request::new(request), path, codec).await;

@@ -270,6 +270,10 @@ pub struct GlobalPing {
     /// Its admission to that map; `None` when it does not stand for its region.
     pub member: Option<MemberId>,
     pub complaints: Complaints,
+    /// The regions, no homes since the change of this epoch, that have from the sender all counts
+    /// of the keys that would move there.
+    pub copied: Vec<String>,
+    pub homes_changed_at: Epoch,
 }
 
 /// What a node answers to a [`GlobalPing`].

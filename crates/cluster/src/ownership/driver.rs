@@ -58,6 +58,8 @@ pub struct Options {
     /// How long a grant of a global voter is valid; `None` without a global map: then the homes are
     /// those of the configuration.
     pub global_lease: Option<Span>,
+    /// All regions that may be homes of global keys.
+    pub home_regions: Vec<String>,
 }
 
 /// Keeps what this node owns.
@@ -763,7 +765,7 @@ impl Driver {
             map.present().map(|member| self.with_metadata(member, view.get(&member.identity.node)));
         let members = View::new(own.chain(others));
         let sharing = map.members.iter().map(|member| member.identity.node.clone());
-        let homes = machines.homes(region);
+        let homes = machines.homes(region, &self.options.home_regions);
         let topology = Topology::new(me.node.clone(), region.clone(), members, *vnodes)
             .with_homes(homes)
             .sharing_among(sharing)
@@ -801,9 +803,13 @@ impl Driver {
     /// Renews or loses the lease, and claims ranges.
     fn tick(&self, machines: &mut Machines) {
         let now = self.ownership.monotonic();
-        if now.since(machines.ticked) > STALL_MIN {
-            // A member that seems silent may have sent what this node did not read meanwhile.
-            machines.heard.values_mut().for_each(|heard| *heard = now);
+        let paused = now.since(machines.ticked);
+        if paused > STALL_MIN {
+            // A member that seems silent may have sent what this node did not read meanwhile. Only
+            // that time does not count: a node that stalls again and again notices a dead one too.
+            for heard in machines.heard.values_mut() {
+                *heard = heard.plus(paused).min(now);
+            }
         }
         machines.ticked = now;
         let copied = self.counters.copied.load(Ordering::Relaxed);
@@ -833,7 +839,7 @@ impl Driver {
             epoch: ring.epoch(),
             decides: ring.decides(),
             transferred: transferred.map(|(to, ranges)| (ranges.clone(), to.clone())).collect(),
-            homes: machines.homes(&self.options.region),
+            homes: machines.homes(&self.options.region, &self.options.home_regions),
         };
         let region = machines.region_right.as_ref().map(RegionRight::lease_until);
         let region = region.unwrap_or(Monotonic::NEVER);
@@ -849,9 +855,10 @@ impl Driver {
 
 impl Machines {
     /// The homes of global keys, as agreed on or as configured.
-    fn homes(&self, region: &str) -> Homes {
+    fn homes(&self, region: &str, all: &[String]) -> Homes {
         let configured = || Homes::new(region.to_owned(), self.map.homes.names.clone());
-        self.region_right.as_ref().map_or_else(configured, RegionRight::homes)
+        let agreed = |right: &RegionRight| right.homes().among(all);
+        self.region_right.as_ref().map_or_else(configured, agreed)
     }
 
     /// Removes the takeovers whose ranges this node holds now.

@@ -55,7 +55,7 @@ impl Replicator {
             count(&self.counters.received, 1);
             match self.store.merge(StoredCounter { key, state, expires }, now) {
                 // The owner forwards the change to its replicas; a replica forwards nothing.
-                MergeOutcome::Merged { changed: true } if topology.owns(key.scope(), key.token) => {
+                MergeOutcome::Merged { changed: true } if will_own(key, &topology) => {
                     self.store.enqueue_replication(key);
                 }
                 MergeOutcome::Merged { .. } | MergeOutcome::Expired => {}
@@ -81,6 +81,14 @@ impl Replicator {
         received.last = last;
         received.refused += refused;
     }
+}
+
+/// Whether this node owns the key, now or when its region is a home again.
+fn will_own(key: KeyHash, topology: &Topology) -> bool {
+    let (scope, token, homes) = (key.scope(), key.token, topology.homes());
+    let is_claimed = || homes.claimants(token).any(|region| region == topology.region);
+    let is_next = || topology.region_owner(&topology.region, token) == Some(&topology.me);
+    topology.owns(scope, token) || scope == Scope::Global && is_next() && is_claimed()
 }
 
 /// Whether a member may hold this key, and send its state to this region: those of other regions

@@ -134,7 +134,7 @@ impl Replicator {
         filter: impl Fn(KeyHash) -> bool + Send,
         copied: &AtomicU64,
     ) -> Result<(), CallError> {
-        let stalls = self.send_queues.lock().get(to).map_or(0, |queue| queue.stalls);
+        let stalls = self.stalls(to);
         let has_stalled = |queue: &SendQueue| queue.stalls != stalls;
         let (mut keys, mut from) = (Vec::new(), Some(Cursor::default()));
         let mut last = None;
@@ -153,6 +153,12 @@ impl Replicator {
         }
         let Some(last) = last else { return Ok(()) };
         self.wait_for_replies(to, has_stalled, |queue| queue.is_acked(last)).await
+    }
+
+    /// How often nothing got through to `to`: keys that were to be sent may have gone to others
+    /// instead. 0 before anything is sent.
+    pub fn stalls(&self, to: &NodeId) -> u64 {
+        self.send_queues.lock().get(to).map_or(0, |queue| queue.stalls)
     }
 
     /// Moves keys to the send queue of `to` while it has room for copies. Returns the sequence

@@ -68,13 +68,28 @@ impl Targets {
     }
 
     /// The nodes to which this node copies a key that it decides: the replicas, and of a global key
-    /// its owner in the region that is its home if this one is lost.
+    /// its owners in the region that is its home if this one is lost, in those that may return and
+    /// would be its home, and in the one to which it has just moved.
     pub(super) fn copies(&self, key: KeyHash) -> Arc<[NodeId]> {
         let replicas = self.replicas(key);
-        match self.second_owner(key).filter(|id| self.reachable.contains(*id)) {
-            Some(owner) => replicas.iter().chain([owner]).cloned().collect(),
-            None => replicas,
+        let homes = self.topology.homes();
+        if key.scope() != Scope::Global || !homes.fail_over() {
+            return replicas;
         }
+        let token = key.token;
+        let is_here = homes.is_here(token);
+        let next = homes.claimants(token).filter(|_| is_here).chain(homes.moved_to(token));
+        let next = next.filter_map(|region| self.topology.region_owner(region, token));
+        let mut others = self
+            .second_owner(key)
+            .into_iter()
+            .chain(next)
+            .filter(|id| self.reachable.contains(*id))
+            .peekable();
+        if others.peek().is_none() {
+            return replicas;
+        }
+        replicas.iter().chain(others).cloned().collect()
     }
 
     /// The owner of a global key that is at home here, in the region that is its home if this one

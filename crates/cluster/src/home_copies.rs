@@ -1,0 +1,183 @@
+//! What has been copied of global keys to regions that become their homes.
+//!
+//! While a region that is no home has nodes in sight, every node of a home sends it the counts of
+//! the keys that would be at home there: all of them once, to each node those that it would own,
+//! and from then on each change ([`Homes::claimants`]). Only when every node of every home has done
+//! so the region becomes a home
+//! ([`Autopilot::regions_copied`](tidegate_ownership::autopilot::Autopilot::regions_copied)). So
+//! counts move first, however many there are, and the keys are decided where they were meanwhile.
+//!
+//! A node has all counts until the nodes of either region change, one of them restarts, or what was
+//! sent to it may be lost: then it gets them again. That goes on for a while after the region has
+//! become a home, for its nodes that take over from another one, and in a region that was struck
+//! off, for what it admitted last.
+//!
+//! **Example.** `us` decides all keys when `eu` returns with n1 and n2. Each node of `us` copies to
+//! both; n2 dies, so n1 owns more keys, and each copies to n1 again. Then all of them say so to the
+//! global voters, and `eu` is a home.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::units::{Monotonic, Span};
+use tidegate_ownership::homes::Homes;
+use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::ring::Ring;
+use tidegate_ownership::route::Topology;
+
+/// How long after a change of the homes nodes that come into sight, or own more keys, get counts.
+const COPY_FOR: Span = Span::from_secs(60);
+
+/// One node's part. **Bound:** one entry per region.
+#[derive(Debug, Default)]
+pub(crate) struct HomeCopies {
+    regions: BTreeMap<String, Region>,
+    rounds: u64,
+}
+
+#[derive(Debug)]
+struct Region {
+    /// The keys that were at home here by the first and are not by the second.
+    was: Homes,
+    now: Homes,
+    /// `None` while it is no home.
+    until: Option<Monotonic>,
+    /// Of this region and of that one.
+    nodes: [Vec<(NodeId, Generation)>; 2],
+    /// Another one once what was copied does not count any more.
+    round: u64,
+    running: BTreeSet<NodeId>,
+    /// Nodes that have all counts, with the number of stalls of their send queue before.
+    done: BTreeMap<NodeId, u64>,
+}
+
+/// A node that is to get the counts of keys that move to it.
+#[derive(Debug)]
+pub(crate) struct Due {
+    pub(crate) to: NodeId,
+    region: String,
+    round: u64,
+    stalls: u64,
+    was: Homes,
+    now: Homes,
+    topology: Arc<Topology>,
+}
+
+impl HomeCopies {
+    /// The homes have changed at `at`, as seen from this region.
+    pub(crate) fn homes_changed(&mut self, at: Monotonic, before: &Homes, after: &Homes) {
+        self.regions.retain(|region, _| after.regions().contains(region));
+        let is_struck_off = !after.has_own();
+        let others = after.regions().iter().filter(|region| *region != after.own());
+        for region in others.filter(|it| is_struck_off || !before.regions().contains(it)) {
+            let until = Some(at.plus(COPY_FOR));
+            let entry = self.entry(region, before, after);
+            (entry.now, entry.until) = (after.clone(), until);
+        }
+    }
+
+    /// The nodes that are to get counts now. `stalls` is the number of stalls of the send queue to
+    /// a node that is reachable. Each of them is [`HomeCopies::finished`] once.
+    pub(crate) fn due(
+        &mut self,
+        at: Monotonic,
+        topology: &Arc<Topology>,
+        stalls: impl Fn(&NodeId) -> Option<u64>,
+    ) -> Vec<Due> {
+        let homes = topology.homes();
+        let is_absent = |region: &String| homes.has_own() && homes.absent().contains(region);
+        self.regions.retain(|region, entry| match entry.until {
+            Some(until) => at < until,
+            None => is_absent(region) && topology.region_ring(region).is_some(),
+        });
+        for region in homes.absent().iter().filter(|region| is_absent(region)) {
+            if topology.region_ring(region).is_some() {
+                self.entry(region, homes, &homes.and(region));
+            }
+        }
+        let mut due = Vec::new();
+        for (region, entry) in &mut self.regions {
+            let nodes = [homes.own(), region].map(|region| nodes(topology, region));
+            if entry.nodes != nodes {
+                self.rounds += 1;
+                (entry.nodes, entry.round) = (nodes, self.rounds);
+                entry.running.clear();
+                entry.done.clear();
+            }
+            for (node, _) in &entry.nodes[1] {
+                let stalls = stalls(node);
+                if entry.done.get(node).copied() != stalls {
+                    entry.done.remove(node);
+                }
+                let Some(stalls) = stalls else { continue };
+                if !entry.done.contains_key(node) && entry.running.insert(node.clone()) {
+                    due.push(Due {
+                        to: node.clone(),
+                        region: region.clone(),
+                        round: entry.round,
+                        stalls,
+                        was: entry.was.clone(),
+                        now: entry.now.clone(),
+                        topology: topology.clone(),
+                    });
+                }
+            }
+        }
+        due
+    }
+
+    /// A copy has ended.
+    pub(crate) fn finished(&mut self, due: &Due, is_done: bool) {
+        let Some(entry) = self.regions.get_mut(&due.region) else { return };
+        if entry.round == due.round && entry.running.remove(&due.to) && is_done {
+            entry.done.insert(due.to.clone(), due.stalls);
+        }
+    }
+
+    /// The regions, no homes, of which every node has all counts of this one.
+    pub(crate) fn complete(&self) -> impl Iterator<Item = &str> {
+        let has_all = |entry: &Region| {
+            let nodes = &entry.nodes[1];
+            !nodes.is_empty() && nodes.iter().all(|(node, _)| entry.done.contains_key(node))
+        };
+        let absent = self.regions.iter().filter(|(_, entry)| entry.until.is_none());
+        absent.filter(move |(_, entry)| has_all(entry)).map(|(region, _)| region.as_str())
+    }
+
+    /// The entry of a region for keys that move from the homes `was`; a new one if others did.
+    fn entry(&mut self, region: &str, was: &Homes, now: &Homes) -> &mut Region {
+        let of_others = |entry: &Region| entry.was.regions() != was.regions();
+        if self.regions.get(region).is_some_and(of_others) {
+            self.regions.remove(region);
+        }
+        self.regions.entry(region.to_owned()).or_insert_with(|| Region {
+            was: was.clone(),
+            now: now.clone(),
+            until: None,
+            // A round begins when the nodes are known.
+            nodes: Default::default(),
+            round: 0,
+            running: BTreeSet::new(),
+            done: BTreeMap::new(),
+        })
+    }
+}
+
+impl Due {
+    /// Whether the key moves to the node.
+    pub(crate) fn includes(&self, key: KeyHash) -> bool {
+        let (token, now) = (key.token, &self.now);
+        key.scope() == Scope::Global
+            && self.was.is_here(token)
+            && !now.is_here(token)
+            && self.topology.region_owner(now.home(token), token) == Some(&self.to)
+    }
+}
+
+fn nodes(topology: &Topology, region: &str) -> Vec<(NodeId, Generation)> {
+    let ring = topology.region_ring(region).into_iter();
+    let known = |id: &NodeId| Some((id.clone(), topology.view.get(id)?.generation));
+    ring.flat_map(Ring::nodes).filter_map(known).collect()
+}
