@@ -74,4 +74,13 @@ impl RingMembers {
         let now = self.arcs(node);
         if before.id(node) == self.id(node) { now.without(&before.arcs(node)) } else { now }
     }
+
+    /// Whether a node was admitted after `before` and is no member any more, so that neither map
+    /// has it.
+    pub fn have_missed_one(&self, before: &Self) -> bool {
+        let last = before.map.last_member;
+        let admitted = self.map.last_member.0.saturating_sub(last.0);
+        let present = self.map.present().filter(|member| member.id > last).count() as u64;
+        present < admitted
+    }
 }

@@ -24,6 +24,13 @@
 //! ```
 //!
 //! Each change of the epoch returns every transfer to `Pending`.
+//!
+//! **Copies.** A release also says that the sender has copied to the receiver what it has of the
+//! ranges that the receiver gained. A member that has not released them goes on deciding them, and
+//! its hits may be confirmed by a node that has copied and released already. So when a member is
+//! gone, each node copies to each owner again what it gained since it last said that it waits for
+//! no member ([`RingOwnership::peer_waits_for_none`]), and all that it owns if a member came and
+//! went in maps that this node missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +64,9 @@ pub struct RingOwnership {
     unacked: BTreeMap<NodeId, UnackedRelease>,
     /// Ranges of other members whose states these members may not have.
     uncopied: BTreeMap<NodeId, Ranges>,
+    /// Ranges of other members that they gained since they last waited for no member; a third one
+    /// may still decide them.
+    unreleased: BTreeMap<NodeId, Ranges>,
     /// The number of the last release to each member.
     release_numbers: BTreeMap<NodeId, u64>,
     /// The members that released to this node under the current epoch.
@@ -143,6 +153,7 @@ impl RingOwnership {
             transfers: BTreeMap::new(),
             unacked: BTreeMap::new(),
             uncopied: BTreeMap::new(),
+            unreleased: BTreeMap::new(),
             release_numbers: BTreeMap::new(),
             released_by: BTreeSet::new(),
             replies: BTreeMap::new(),
@@ -161,11 +172,21 @@ impl RingOwnership {
         let was = self.own_id();
         let before = std::mem::replace(&mut self.members, members);
         let members = &self.members;
-        self.uncopied.retain(|id, _| members.contains(id));
+        let is_one_gone = before.names().any(|id| before.id(id) != members.id(id));
+        let has_missed_one = members.have_missed_one(&before);
+        let mut uncopied = std::mem::take(&mut self.uncopied);
+        let mut unreleased = std::mem::take(&mut self.unreleased);
         for id in members.names().filter(|id| **id != self.me.node) {
-            let uncopied = self.uncopied.remove(id).unwrap_or_default();
-            let uncopied = uncopied.shared_with(&members.arcs(id));
-            self.uncopied.insert(id.clone(), uncopied.with(&members.gained(id, &before)));
+            let arcs = members.arcs(id);
+            // A member that this node never saw may have taken anything over in between.
+            let gained = if has_missed_one { arcs.clone() } else { members.gained(id, &before) };
+            let unreleased = unreleased.remove(id).unwrap_or_default();
+            let unreleased = unreleased.shared_with(&arcs).with(&gained);
+            // The member that is gone may have decided these after this node had copied them.
+            let new = if is_one_gone { &unreleased } else { &gained };
+            let uncopied = uncopied.remove(id).unwrap_or_default();
+            self.uncopied.insert(id.clone(), uncopied.shared_with(&arcs).with(new));
+            self.unreleased.insert(id.clone(), unreleased);
         }
         // What goes on to another member is found by the ring; naming the one in between would send
         // every check to it first.
@@ -223,6 +244,14 @@ impl RingOwnership {
         let is_news = report > *known;
         *known = report.max(*known);
         is_news
+    }
+
+    /// `peer`, admitted as `member`, says that it waits for no member under `epoch`: all have
+    /// released to it.
+    pub fn peer_waits_for_none(&mut self, peer: &NodeId, member: MemberId, epoch: Epoch) {
+        if epoch == self.epoch() && self.members.has(peer, member) {
+            self.unreleased.insert(peer.clone(), Ranges::EMPTY);
+        }
     }
 
     /// Renews or loses the lease, and claims ranges without a holder. To be called when

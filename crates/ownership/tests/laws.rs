@@ -127,6 +127,76 @@ fn a_range_that_was_given_on_is_not_looked_for_where_it_was_given_first() {
     assert!(a.transferred().is_empty());
 }
 
+/// `a` drains while nothing of it reaches `n`, so it goes on deciding what `n` gained. `x` has
+/// copied and released to `n` when it confirms hits of `a`. When `a` is gone, only `x` has them,
+/// and `n` did not gain these ranges anew.
+#[test]
+fn hits_that_a_member_decided_before_it_was_gone_are_copied_again() {
+    let (all, left) = (["a", "b", "n", "x"], ["b", "n", "x"]);
+    let before = [("a", arc(0)), ("b", arc(20)), ("n", arc(40)), ("x", arc(60))];
+    let after = [("b", arc(20)), ("n", arc(0).with(&arc(40))), ("x", arc(60))];
+    let mut x = node("x");
+    x.follow(ring(1, &all, &before));
+    accepted_by_all(&mut x, &["a", "b", "n"]);
+    for peer in ["a", "b", "n"] {
+        x.peer_waits_for_none(&id(peer), member(peer), Epoch(1));
+    }
+    x.follow(ring(2, &all, &after));
+    assert_eq!(copied_to(&x, "n"), arc(0), "what it gained");
+    accepted_by_all(&mut x, &["a", "b", "n"]);
+    x.peer_waits_for_none(&id("b"), member("b"), Epoch(2));
+    x.peer_waits_for_none(&id("n"), member("n"), Epoch(1));
+    let copied_at_3 = |mut x: RingOwnership, members: &[&str], to: &str| {
+        x.follow(ring(3, members, &after));
+        copied_to(&x, to)
+    };
+    assert_eq!(copied_at_3(x.clone(), &left, "n"), arc(0), "a decided it after x had released");
+    assert_eq!(copied_at_3(x.clone(), &left, "b"), Ranges::EMPTY, "b holds what it owns");
+    assert_eq!(copied_at_3(x.clone(), &all, "n"), Ranges::EMPTY, "a is there and copies itself");
+    x.peer_waits_for_none(&id("n"), member("n"), Epoch(2));
+    assert_eq!(copied_at_3(x, &left, "n"), Ranges::EMPTY, "a had released it");
+}
+
+/// `x` misses the map in which `a` was a member and took over an arc of `n`.
+#[test]
+fn hits_of_a_member_that_was_never_seen_are_copied() {
+    let left = ["n", "x"];
+    let arcs = [("n", arc(0)), ("x", arc(60))];
+    let of = |epoch, last_member| {
+        let arcs: BTreeMap<NodeId, Ranges> =
+            arcs.iter().map(|(name, ranges)| (id(name), ranges.clone())).collect();
+        let map = map(epoch, &left, &["n", "x"], &[]);
+        let map = ClusterMap { last_member: MemberId(last_member), ..map };
+        RingMembers::new(Arc::new(map), |name| arcs.get(name).cloned().unwrap_or_default())
+    };
+    let mut x = node("x");
+    x.follow(of(1, 200));
+    accepted_by_all(&mut x, &["n"]);
+    x.peer_waits_for_none(&id("n"), member("n"), Epoch(1));
+    x.follow(of(2, 200));
+    assert_eq!(copied_to(&x, "n"), Ranges::EMPTY);
+    accepted_by_all(&mut x, &["n"]);
+    x.follow(of(4, 201));
+    assert_eq!(copied_to(&x, "n"), arc(0));
+}
+
+/// The ranges whose states are to be copied to `to` although `from` does not hold them.
+fn copied_to(from: &RingOwnership, to: &str) -> Ranges {
+    let mut from = from.clone();
+    from.offer_replied(&id(to), from.epoch(), HandoffReply::Ready);
+    match from.next_step(&id(to), ms(1)) {
+        Some(TransferStep::Copy { copies, .. }) => copies,
+        step => panic!("no copy, but {step:?}"),
+    }
+}
+
+fn accepted_by_all(from: &mut RingOwnership, peers: &[&str]) {
+    for peer in peers {
+        let (number, _) = released_to(from, peer);
+        from.release_replied(&id(peer), number, HandoffReply::Accepted);
+    }
+}
+
 /// Takes the steps of a transfer up to the release, with its number and ranges.
 fn released_to(from: &mut RingOwnership, to: &str) -> (u64, Ranges) {
     from.tick(ms(1));

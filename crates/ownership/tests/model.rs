@@ -1,5 +1,6 @@
 //! No two nodes decide one token at the same time: checked for every order of events of three nodes
-//! within stated bounds, and for long random walks beyond them.
+//! within stated bounds, and for long random walks beyond them. In the walks nodes also count hits,
+//! and none decides without a hit that a member has confirmed and still has.
 //!
 //! The state machines of `docs/adr/0001-who-owns-a-key.md` are driven as a node drives them, and each
 //! node has a clock that is a tenth too slow, right, or a tenth too fast. Only answers to pings are
@@ -174,6 +175,11 @@ fn no_random_walk_gives_a_token_two_owners_and_each_token_reaches_its_owner() {
                     "two owners; {nodes} nodes, seed {seed}, after {:#?}",
                     &walk.steps[last..]
                 );
+                assert!(
+                    (0..arcs).all(|arc| !walk.cluster.has_lost_hits(arc)),
+                    "a confirmed hit is lost; {nodes} nodes, seed {seed}, after {:#?}",
+                    &walk.steps[last..]
+                );
             }
             if !walk.has_majority() {
                 continue;
@@ -190,6 +196,67 @@ fn no_random_walk_gives_a_token_two_owners_and_each_token_reaches_its_owner() {
     }
 }
 
+/// `A` drains and cannot hand over to `B`; `C` has released to `B` when it confirms a hit of `A`.
+#[test]
+fn a_hit_is_not_lost_when_its_member_is_gone_before_it_released() {
+    let mut cluster = Cluster::settled(3, 3, 3, &[10]);
+    assert!(cluster.commit(Change::Drain(A)));
+    learn(&mut cluster, &[A, B, C]);
+    cluster.pass(|from, to| !([A, B].contains(&from) && [A, B].contains(&to)));
+    release(&mut cluster, &[(C, B), (B, C), (C, A), (A, C)]);
+    assert_eq!(cluster.deciders(A), [A]);
+    assert!(cluster.hit(A, C));
+    take_over_without_a(&mut cluster);
+}
+
+/// `A` has drained and restarts. `C` learns of it when it is gone again, and has confirmed its hit:
+/// by the map that `C` knows it drains.
+#[test]
+fn a_hit_is_not_lost_when_its_member_was_never_seen() {
+    let mut cluster = Cluster::settled(3, 3, 3, &[10]);
+    assert!(cluster.commit(Change::Drain(A)));
+    cluster.settle();
+    assert_eq!(cluster.deciders(A), [B]);
+    cluster.restart(A, true);
+    assert!(cluster.commit(Change::Admit(A)));
+    learn(&mut cluster, &[A, B]);
+    cluster.pass(|_, _| true);
+    release(&mut cluster, &[(B, A)]);
+    assert_eq!(cluster.deciders(A), [A]);
+    assert!(cluster.hit(A, C));
+    take_over_without_a(&mut cluster);
+}
+
+/// `A` crashes, and `B` takes its arc over.
+fn take_over_without_a(cluster: &mut Cluster) {
+    cluster.crash(A);
+    assert!(cluster.commit(Change::Evict(A)));
+    learn(cluster, &[B, C]);
+    for _ in 0..=EXPIRED {
+        cluster.pass(|_, _| true);
+        release(cluster, &[(B, C), (C, B)]);
+    }
+    cluster.tick(B);
+    assert_eq!(cluster.deciders(A), [B]);
+    assert!(!cluster.has_lost_hits(A));
+}
+
+fn learn(cluster: &mut Cluster, nodes: &[usize]) {
+    for node in nodes {
+        cluster.learn(*node);
+        cluster.save(*node);
+    }
+}
+
+/// The first of each pair releases to the second.
+fn release(cluster: &mut Cluster, pairs: &[(usize, usize)]) {
+    for (from, to) in pairs {
+        for _ in 0..6 {
+            cluster.step(*from, *to, Delivery::Immediate);
+        }
+    }
+}
+
 /// `P` does not learn that `D` votes in the place of `C`, and that it is evicted afterwards. `B` and
 /// `C` learn of the eviction late: they were a majority of the voters that `P` knows, and are none
 /// of those that are asked whether its ranges are free.
@@ -198,12 +265,6 @@ fn voters_of_before_do_not_prolong_the_lease_of_a_node_that_missed_the_change() 
     const P: usize = 4;
     const OTHERS: [usize; 4] = [A, B, C, D];
     let mut cluster = Cluster::settled(5, 5, 5, &[10]);
-    let learn = |cluster: &mut Cluster, nodes: &[usize]| {
-        for node in nodes {
-            cluster.learn(*node);
-            cluster.save(*node);
-        }
-    };
     assert!(cluster.commit(Change::Replace(C, D)));
     learn(&mut cluster, &OTHERS);
     while !cluster.commit(Change::EndJoint) {

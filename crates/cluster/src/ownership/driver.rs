@@ -352,11 +352,16 @@ impl Driver {
             let member = machines.map.get(&peer.id);
             same_cluster && member.is_some_and(|one| one.id == *id && one.identity == peer.identity)
         });
-        let Machines { grants, map, saved, heard, .. } = machines;
+        let Machines { ring, grants, map, saved, heard, .. } = machines;
         if let Some(id) = member
             && !is_silent
         {
             heard.insert(id, now);
+        }
+        if let Some(id) = member
+            && status.complaints.waits_for.is_empty()
+        {
+            ring.peer_waits_for_none(&peer.id, id, status.epoch);
         }
         let grant = member.filter(|_| may_grant).and_then(|id| grants.grant(now, id, map));
         let report = grants.report(now, map, *saved);

@@ -59,6 +59,10 @@ pub(crate) struct Node {
 pub(crate) struct Machines {
     pub(crate) ring: RingOwnership,
     grants: Grants,
+    /// The hits of each arc that it knows.
+    counts: Vec<u16>,
+    /// Those that it has confirmed to the node that decided them, under its present admission.
+    confirmed: Vec<u16>,
 }
 
 /// What the network does to one exchange.
@@ -220,8 +224,9 @@ impl Cluster {
         restarted.known = restarted.saved;
         let (identity, start) = (restarted.identity.clone(), restarted.start);
         let ring = RingOwnership::new(identity, start, LEASE_SPAN, QuorumRule::Majority);
-        restarted.machines =
-            Some(Arc::new(Machines { ring, grants: Grants::new(now, LEASE_SPAN) }));
+        let (counts, confirmed) = (vec![0; self.arcs], vec![0; self.arcs]);
+        let grants = Grants::new(now, LEASE_SPAN);
+        restarted.machines = Some(Arc::new(Machines { ring, grants, counts, confirmed }));
         self.follow(node);
     }
 
@@ -290,6 +295,12 @@ impl Cluster {
             Change::Admit(_) | Change::EndJoint => return false,
         }
         self.maps.push(Arc::new(next));
+        for node in 0..self.nodes.len() {
+            // A claim waits for members only.
+            if !self.is_member(node) {
+                self.change(node, |machines| machines.confirmed.fill(0));
+            }
+        }
         true
     }
 
@@ -324,6 +335,12 @@ impl Cluster {
         let (sent, received) = (self.clock(node), self.clock(other));
         let (voter, map) = (self.nodes[other].identity.clone(), self.known(other).clone());
         let saved = self.saved(other);
+        let waits_for_none = self.ring(node).filter(|ring| ring.waits_for().next().is_none());
+        if let (Some(epoch), Some(member)) = (waits_for_none.map(RingOwnership::epoch), member) {
+            self.change(other, |machines| {
+                machines.ring.peer_waits_for_none(&id(node), member, epoch);
+            });
+        }
         let pong = self.change(other, |machines| {
             let grant = member.and_then(|id| machines.grants.grant(received, id, &map));
             let report = machines.grants.report(received, &map, saved);
@@ -347,11 +364,14 @@ impl Cluster {
                 let ready = Flight::Ready { from: other, to: node, start, epoch, reply };
                 self.reply(ready, delivery);
             }
-            (Some(TransferStep::Copy { .. }), _) => {
-                self.change(node, |machines| machines.ring.copied(&id(other), epoch));
+            (Some(TransferStep::Copy { follows, copies }), _) => {
+                if self.copy(node, other, &follows.with(&copies)) {
+                    self.change(node, |machines| machines.ring.copied(&id(other), epoch));
+                }
             }
             (Some(TransferStep::Flush), _) => {
-                let is_done = delivery == Delivery::Immediate;
+                let frozen = ring.held().shared_with(&ring.members().arcs(&id(other)));
+                let is_done = delivery == Delivery::Immediate && self.copy(node, other, &frozen);
                 self.change(node, |machines| machines.ring.flushed(&id(other), epoch, is_done));
             }
             (Some(TransferStep::Release { epoch, number, ranges }), Some(member)) => {
@@ -363,6 +383,38 @@ impl Cluster {
                     self.arrive(flight, delivery);
                 }
             }
+        }
+        true
+    }
+
+    /// `node` takes a hit for each arc that it decides, and `replica` confirms it. It promises to
+    /// keep them if both know its present admission: nobody waits for the copies of a former one.
+    /// Returns whether there was a hit.
+    pub(crate) fn hit(&mut self, node: usize, replica: usize) -> bool {
+        let decided: Vec<usize> =
+            (0..self.arcs).filter(|arc| self.deciders(*arc).contains(&node)).collect();
+        if decided.is_empty() || !self.accepts_states(node, replica) {
+            return false;
+        }
+        let arcs = decided.iter().map(|arc| Range { first: token(*arc), last: token(*arc) });
+        let counts = self.change(node, |machines| {
+            for arc in &decided {
+                machines.counts[*arc] += 1;
+            }
+            machines.counts.clone()
+        });
+        self.copy(node, replica, &Ranges::of(arcs));
+        let admission = self.maps[self.maps.len() - 1].get(&id(replica)).map(|member| member.id);
+        let is_known = |node: usize| {
+            self.ring(node).is_some_and(|ring| ring.members().id(&id(replica)) == admission)
+        };
+        let does_promise = self.is_member(replica) && is_known(node) && is_known(replica);
+        if let Some(counts) = counts.filter(|_| does_promise) {
+            self.change(replica, |machines| {
+                for arc in &decided {
+                    machines.confirmed[*arc] = counts[*arc];
+                }
+            });
         }
         true
     }
@@ -382,6 +434,17 @@ impl Cluster {
                 && self.ring(*node).is_some_and(|ring| ring.decides().contains(token(arc)))
         };
         (0..self.nodes.len()).filter(decides).collect()
+    }
+
+    /// Whether a node decides this arc without hits that a member has confirmed, however the node
+    /// that decided them ended.
+    pub(crate) fn has_lost_hits(&self, arc: usize) -> bool {
+        let count = |node: usize, of: fn(&Machines) -> &[u16]| {
+            self.nodes[node].machines.as_deref().map_or(0, |machines| of(machines)[arc])
+        };
+        let confirmed = (0..self.nodes.len()).map(|node| count(node, |it| &it.confirmed)).max();
+        let deciders = self.deciders(arc);
+        deciders.iter().any(|node| Some(count(*node, |it| &it.counts)) < confirmed)
     }
 
     pub(crate) fn has_lease(&self, node: usize) -> bool {
@@ -452,6 +515,27 @@ impl Cluster {
             )
         });
         self.change(node, |machines| machines.ring.follow(members));
+    }
+
+    /// Whether `to` merges what `from` sends: it does by its map, whatever the sender's one is.
+    fn accepts_states(&self, from: usize, to: usize) -> bool {
+        self.ring(to).is_some_and(|ring| ring.members().contains(&id(from)))
+    }
+
+    /// Copies the hits of the arcs in `ranges`. Returns whether that is done.
+    fn copy(&mut self, from: usize, to: usize, ranges: &Ranges) -> bool {
+        if ranges.is_empty() {
+            return true;
+        }
+        let sent = self.nodes[from].machines.clone();
+        let Some(sent) = sent.filter(|_| self.accepts_states(from, to)) else { return false };
+        let arcs = (0..self.arcs).filter(|arc| ranges.contains(token(*arc)));
+        self.change(to, |machines| {
+            for arc in arcs {
+                machines.counts[arc] = machines.counts[arc].max(sent.counts[arc]);
+            }
+        });
+        true
     }
 
     fn change<T>(&mut self, node: usize, by: impl FnOnce(&mut Machines) -> T) -> Option<T> {

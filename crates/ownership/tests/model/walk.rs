@@ -24,6 +24,7 @@ enum Kind {
     Pass,
     Ping,
     Step,
+    Hit,
     Tick,
     Learn,
     Save,
@@ -41,11 +42,12 @@ enum Kind {
 }
 
 /// Each kind with its average frequency.
-const KINDS: [(Kind, usize); 18] = [
+const KINDS: [(Kind, usize); 19] = [
     (Kind::Wait, 8),
     (Kind::Pass, 8),
     (Kind::Ping, 40),
     (Kind::Step, 80),
+    (Kind::Hit, 20),
     (Kind::Tick, 16),
     (Kind::Learn, 20),
     (Kind::Save, 20),
@@ -102,6 +104,7 @@ impl Walk {
             Kind::Replace => cluster.commit(Change::Replace(node, other)),
             Kind::EndJoint => cluster.commit(Change::EndJoint),
             Kind::Step => does_reach && cluster.step(node, other, delivery),
+            Kind::Hit => does_reach && cluster.hit(node, other),
             Kind::Wait => {
                 cluster.wait();
                 true
