@@ -170,6 +170,12 @@ fn global(config: &Config) -> Result<(), Invalid> {
          otherwise the loss of one region takes the majority away from the other",
     )?;
     ensure(
+        global.founders.is_empty() || cluster.replicas > 0,
+        "global.founders",
+        "it requires cluster.replicas".to_owned(),
+        "set cluster.replicas to 1 or more: without copies a region that fails over counts anew",
+    )?;
+    ensure(
         global.founders.is_empty() || cluster.listen.is_some(),
         "global.founders",
         "it requires cluster.listen".to_owned(),

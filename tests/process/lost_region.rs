@@ -74,6 +74,52 @@ fn the_keys_of_a_region_that_is_cut_off_are_decided_by_the_other() {
     });
 }
 
+/// The region that returns reaches the witness, but not the one that decides its keys: it is no home
+/// before it has the counts. Nor does it matter that one of its nodes dies as they arrive.
+#[test]
+fn a_region_is_a_home_again_only_when_it_has_the_counts() {
+    network::run(|network| async move {
+        let mut cluster = Cluster::start(TIDEGATE, REGIONS).await;
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
+        network.split(&[&meshes[..3], &meshes[3..]]);
+        every_key_is_decided(&cluster, &US).await;
+        let used = keys("used");
+        assert_eq!(admitted(&cluster, &US, &used, LIMIT + 5).await, [LIMIT; KEYS]);
+
+        // Only the link between the two regions is cut now.
+        network.split(&[&meshes[..3], &meshes[3..5]]);
+        until("eu is a member of the global map again", TIMEOUT, async || {
+            let stands = cluster.nodes[WITNESS].global_members().await?;
+            stands.iter().any(|id| id.starts_with('n')).then_some(()).ok_or(format!("{stands:?}"))
+        })
+        .await;
+        tokio::time::sleep(3 * GLOBAL_LEASE).await;
+        assert_eq!(admitted(&cluster, &EU, &used, EU.len()).await, [0; KEYS], "no home");
+        every_key_is_decided(&cluster, &US).await;
+
+        network.heal();
+        until("counts arrive in eu", TIMEOUT, async || {
+            let copied = cluster.nodes[3].metric("tidegate_global_copied_total").await
+                + cluster.nodes[4].metric("tidegate_global_copied_total").await;
+            (copied > 0).then_some(()).ok_or_else(|| "none is copied".to_owned())
+        })
+        .await;
+        cluster.nodes[1].kill();
+        until("eu decides keys again", TIMEOUT, async || {
+            for key in keys("back") {
+                if cluster.nodes[WITNESS].owner("quota", "user", &key).await.starts_with('n') {
+                    return Ok(());
+                }
+            }
+            Err("all are decided in us".to_owned())
+        })
+        .await;
+        every_key_is_decided(&cluster, &[0, 2]).await;
+        assert_eq!(admitted(&cluster, &[0, 2, 3], &used, LIMIT + 5).await, [0; KEYS]);
+    });
+}
+
 /// The node that stands for a region is killed: another one of it does, and the region keeps its
 /// lease and its keys. So it does when all nodes have been killed: the map is on their disks.
 #[test]

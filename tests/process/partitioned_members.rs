@@ -158,6 +158,74 @@ fn an_evicted_voter_returns_at_once_when_another_one_dies() {
     });
 }
 
+/// A node drains and does not reach one of those that take its keys over: it goes on deciding these,
+/// and another node, which has handed over already, confirms its hits. When it is killed they count.
+#[test]
+fn hits_that_a_draining_node_admits_late_survive_it() {
+    network::run(|network| async move {
+        let nodes = &["n1", "n2", "n3", "n4"];
+        let sets = &["cluster.deadline=1s"];
+        let options = ClusterOptions { nodes, rules: WATCHED, sets, has_disks: true, ..QUOTA };
+        let mut cluster = Cluster::start(TIDEGATE, options).await;
+        let keys = cluster.owned("quota", "durable", "user", "n1", 24).await;
+        let [leaves, next] = [0, 3].map(|index| cluster.nodes[index].mesh);
+        network.split(&[&[leaves], &[next]]);
+        cluster.nodes[0].terminate();
+        let is_draining =
+            async || match cluster.nodes[1].members().await?.iter().find(|it| it.0 == "n1") {
+                Some((_, "draining")) => Ok(()),
+                other => Err(format!("n1 is {other:?}")),
+            };
+        until("n1 drains", Duration::from_secs(10), is_draining).await;
+        // The others have handed over what they had by then.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let mut late = Vec::new();
+        for key in &keys {
+            late.push(cluster.admitted(&[0], "quota", "durable", key, LIMIT / 2).await);
+        }
+        println!("n1 admitted {late:?} while it drained");
+        assert!(late.contains(&(LIMIT / 2)), "it decides what it cannot hand over");
+        cluster.nodes[0].kill();
+        for (key, late) in keys.iter().zip(late) {
+            let mut rest = 0;
+            until("the key has an owner", Duration::from_secs(30), async || {
+                rest += cluster.admitted(&[1, 2], "quota", "durable", key, 1).await;
+                (rest > 0).then_some(()).ok_or_else(|| "it is refused".to_owned())
+            })
+            .await;
+            rest += cluster.admitted(&[1, 2], "quota", "durable", key, 2 * LIMIT).await;
+            assert_eq!(late + rest, LIMIT, "{key}: {late} at n1, {rest} later");
+        }
+    });
+}
+
+/// A dead node is evicted although another voter stalls again and again, for less time than would
+/// cost it its lease.
+#[test]
+fn a_voter_that_stalls_now_and_then_notices_a_dead_one() {
+    network::run(|_| async move {
+        let sets = &["cluster.deadline=1s"];
+        let mut cluster = Cluster::start(TIDEGATE, ClusterOptions { sets, ..QUOTA }).await;
+        let leader = cluster.nodes[0].map().await.unwrap().leader.expect("a leader");
+        let leads = cluster.nodes.iter().position(|node| node.id == leader).expect("one of them");
+        let [dies, stalls] = [1, 2].map(|after| (leads + after) % 3);
+        cluster.nodes[dies].kill();
+        let dead = cluster.nodes[dies].id.clone();
+        let killed = Instant::now();
+        let is_evicted = async || {
+            cluster.nodes[stalls].pause();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            cluster.nodes[stalls].resume();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let map = cluster.nodes[leads].map().await?;
+            let mut gone = map.members.iter().filter(|member| GONE.contains(&member.state));
+            gone.any(|member| member.node == dead).then_some(()).ok_or_else(|| format!("{map:?}"))
+        };
+        until("the dead node is evicted", Duration::from_secs(20), is_evicted).await;
+        println!("evicted {:?} after its death", killed.elapsed());
+    });
+}
+
 /// Enough for every admitted hit of this test, so that nothing but ownership refuses one.
 const WATCHED: &str = "
 domain: quota

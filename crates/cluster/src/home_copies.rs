@@ -181,3 +181,132 @@ fn nodes(topology: &Topology, region: &str) -> Vec<(NodeId, Generation)> {
     let known = |id: &NodeId| Some((id.clone(), topology.view.get(id)?.generation));
     ring.flat_map(Ring::nodes).filter_map(known).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_ownership::homes::Gained;
+    use tidegate_ownership::membership::{Member, MemberState, View};
+
+    use super::*;
+
+    const START: Monotonic = Monotonic::START;
+
+    fn id(id: &str) -> NodeId {
+        NodeId::new(id).expect("a valid id")
+    }
+
+    fn homes(regions: &[&str]) -> Homes {
+        let all = ["eu", "us"].map(str::to_owned);
+        let regions = regions.iter().map(|&region| region.to_owned()).collect();
+        Homes::new("us".into(), regions).agreed(Gained::All).among(&all)
+    }
+
+    /// As m1 of us sees it: nodes by name, where those of eu begin with n, and generation.
+    fn topology(nodes: &[(&str, u64)], regions: &[&str]) -> Arc<Topology> {
+        let member = |(node, generation): &(&str, u64)| Member {
+            id: id(node),
+            generation: Generation(*generation),
+            addr: ([127, 0, 0, 1], 1).into(),
+            region: if node.starts_with('n') { "eu".into() } else { "us".into() },
+            zone: String::new(),
+            state: MemberState::Up,
+            rule_book: 0,
+            http: None,
+        };
+        let view = View::new(nodes.iter().map(member));
+        let topology = Topology::new(id("m1"), "us".into(), view, 64);
+        Arc::new(topology.with_homes(homes(regions)))
+    }
+
+    fn names(due: &[Due]) -> Vec<&str> {
+        due.iter().map(|due| due.to.as_str()).collect()
+    }
+
+    fn complete(copies: &HomeCopies) -> Vec<&str> {
+        copies.complete().collect()
+    }
+
+    #[test]
+    fn a_region_is_complete_when_all_of_its_nodes_have_all_counts() {
+        let mut copies = HomeCopies::default();
+        assert!(copies.due(START, &topology(&[("m1", 1)], &["us"]), |_| Some(0)).is_empty());
+        assert!(complete(&copies).is_empty(), "no node of eu is in sight");
+
+        let two = topology(&[("m1", 1), ("n1", 1), ("n2", 1)], &["us"]);
+        let due = copies.due(START, &two, |_| Some(0));
+        assert_eq!(names(&due), ["n1", "n2"]);
+        assert!(copies.due(START, &two, |_| Some(0)).is_empty(), "both run");
+        copies.finished(&due[0], true);
+        copies.finished(&due[1], false);
+        assert!(complete(&copies).is_empty());
+        let again = copies.due(START, &two, |_| Some(0));
+        assert_eq!(names(&again), ["n2"], "it failed");
+        copies.finished(&again[0], true);
+        assert!(copies.due(START, &two, |_| Some(0)).is_empty());
+        assert_eq!(complete(&copies), ["eu"]);
+    }
+
+    /// What may be missing is copied again: after a restart, when a node owns more, when messages
+    /// may be lost.
+    #[test]
+    fn what_may_be_missing_is_copied_again() {
+        let mut copies = HomeCopies::default();
+        let mut copied = |nodes: &[(&str, u64)], stalls: Option<u64>| {
+            let due = copies.due(START, &topology(nodes, &["us"]), |_| stalls);
+            due.iter().for_each(|due| copies.finished(due, true));
+            let names: Vec<String> = due.iter().map(|due| due.to.to_string()).collect();
+            (names.join(" "), complete(&copies).len())
+        };
+        let two = [("m1", 1), ("n1", 1), ("n2", 1)];
+        assert_eq!(copied(&two, Some(0)), ("n1 n2".into(), 1));
+        assert_eq!(copied(&two, Some(0)), (String::new(), 1));
+        assert_eq!(copied(&two[..2], Some(0)), ("n1".into(), 1), "it owns what n2 did");
+        assert_eq!(copied(&[("m1", 1), ("n1", 2)], Some(0)), ("n1".into(), 1), "it restarted");
+        assert_eq!(copied(&[("m1", 1), ("n1", 2)], Some(1)), ("n1".into(), 1), "it had a stall");
+        assert_eq!(copied(&[("m1", 1), ("n1", 2)], None), (String::new(), 0), "out of reach");
+        assert_eq!(copied(&[("m1", 1), ("n1", 2)], Some(1)), ("n1".into(), 1));
+        let more = [("m1", 1), ("m2", 1), ("n1", 2)];
+        assert_eq!(copied(&more, Some(1)), ("n1".into(), 1), "this node may own more");
+    }
+
+    #[test]
+    fn an_old_copy_does_not_count() {
+        let mut copies = HomeCopies::default();
+        let due = copies.due(START, &topology(&[("m1", 1), ("n1", 1)], &["us"]), |_| Some(0));
+        let restarted = topology(&[("m1", 1), ("n1", 2)], &["us"]);
+        assert_eq!(names(&copies.due(START, &restarted, |_| Some(0))), ["n1"]);
+        copies.finished(&due[0], true);
+        assert!(complete(&copies).is_empty());
+    }
+
+    #[test]
+    fn a_region_that_is_a_home_again_is_followed_for_a_while() {
+        let mut copies = HomeCopies::default();
+        let one = [("m1", 1), ("n1", 1)];
+        let due = copies.due(START, &topology(&one, &["us"]), |_| Some(0));
+        copies.finished(&due[0], true);
+        copies.homes_changed(START, &homes(&["us"]), &homes(&["eu", "us"]));
+        let both = &["eu", "us"];
+        assert!(copies.due(START, &topology(&one, both), |_| Some(0)).is_empty(), "it has all");
+        assert!(complete(&copies).is_empty(), "it is a home");
+        let other = topology(&[("m1", 1), ("n2", 1)], both);
+        let due = copies.due(START, &other, |_| Some(0));
+        assert_eq!(names(&due), ["n2"], "it has taken over");
+        let global = |n: u64| KeyHash { token: n << 57, tag: 0b10 };
+        let moved = |key: &KeyHash| homes(both).home(key.token) == "eu";
+        assert!((0..128).map(global).all(|key| due[0].includes(key) == moved(&key)));
+        let later = START.plus(COPY_FOR);
+        assert!(
+            copies.due(later, &topology(&[("m1", 1), ("n3", 1)], both), |_| Some(0)).is_empty()
+        );
+    }
+
+    #[test]
+    fn a_region_that_was_struck_off_sends_what_it_admitted_last() {
+        let mut copies = HomeCopies::default();
+        let seen_from_us = |regions: &[&str]| homes(regions);
+        copies.homes_changed(START, &seen_from_us(&["eu", "us"]), &seen_from_us(&["eu"]));
+        let due = copies.due(START, &topology(&[("m1", 1), ("n1", 1)], &["eu"]), |_| Some(0));
+        assert_eq!(names(&due), ["n1"]);
+    }
+}
