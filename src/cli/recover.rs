@@ -1,5 +1,5 @@
-//! `tidegate recover`: continues a cluster from the disk of one node, after a majority of its
-//! voters was lost for good.
+//! `tidegate recover`: continues a cluster, or the agreement of its regions, from the disk of one
+//! node, after a majority of the voters was lost for good.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -24,9 +24,13 @@ pub(super) struct Args {
     /// Set a configuration key; overrides file and environment
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
-    /// The id of the cluster, as `tidegate members` and `tidegate status` show it
+    /// The id of the cluster, as `tidegate members` and `tidegate status` show it; with --global,
+    /// as `tidegate regions --json` does
     #[arg(long, value_name = "ID")]
     cluster: String,
+    /// The agreement of the regions about global keys (global.founders), not that of the region
+    #[arg(long)]
+    global: bool,
     /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
@@ -37,8 +41,12 @@ Only for a cluster that cannot elect a leader any more, because the disks of a m
 voters are gone. Run it on one node, the one whose epoch in `tidegate members` is the highest.
 Counts that only lost nodes had are gone.
 
-Example:
-  tidegate recover --config cluster.toml --cluster 3f0c9a5be2d14c7788a1b6f2d9e04c15";
+--global is for regions that decide no global key any more, because a majority of the global voters
+has lost its disks. Run it on one node that `tidegate regions` shows as a voter and that has its own.
+
+Examples:
+  tidegate recover --config cluster.toml --cluster 3f0c9a5be2d14c7788a1b6f2d9e04c15
+  tidegate recover --config cluster.toml --global --cluster 77aa02c4be2d14c7788a1b6f2d9e0500";
 
 /// What has to be typed.
 const YES: &str = "yes";
@@ -53,6 +61,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
         return Err(UserError::new("node.data_dir is not set", fix).into());
     };
     let file = open(&folder)?;
+    let file = if args.global { file.global() } else { file };
     let problem = |error: &dyn std::fmt::Display| format!("{}: {error}", shown(&folder));
     let runtime = runtime::Builder::new_current_thread().build();
     let runtime =
@@ -71,7 +80,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
         UserError::new(problem(&error), fix)
     })?;
 
-    warn(&mut io::stderr().lock(), &node, &before)?;
+    let what = if args.global { "the agreement of the regions" } else { "cluster" };
+    warn(&mut io::stderr().lock(), what, &node, &before)?;
     if !args.yes && !is_confirmed(&mut io::stdin().lock())? {
         writeln!(out, "nothing was changed")?;
         return Ok(false);
@@ -81,7 +91,18 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     written.map_err(|error| UserError::new(problem(&error), fix))?;
     let epoch = saved.map.map_or(before.epoch, |map| map.epoch);
     let cluster = before.cluster;
-    writeln!(out, "recovered: {node} is the only voter of cluster {cluster}, at epoch {epoch}")?;
+    writeln!(out, "recovered: {node} is the only voter of {what} {cluster}, at epoch {epoch}")?;
+    if args.global {
+        writeln!(
+            out,
+            "\
+next:
+1. Start {node}. The other nodes may go on running: they accept the recovered map when they meet it.
+2. Empty node.data_dir of every lost voter before it starts again.
+3. Check with `tidegate regions` that all nodes show epoch {epoch} or a later one."
+        )?;
+        return Ok(true);
+    }
     writeln!(
         out,
         "\
@@ -111,14 +132,14 @@ fn shown(folder: &Path) -> String {
     format!("node.data_dir {}", folder.display())
 }
 
-fn warn(err: &mut dyn Write, node: &NodeId, before: &ClusterMap) -> io::Result<()> {
+fn warn(err: &mut dyn Write, what: &str, node: &NodeId, before: &ClusterMap) -> io::Result<()> {
     let mut voters: Vec<&str> = before.voters.all().map(|voter| voter.node.as_str()).collect();
     voters.sort_unstable();
     let (cluster, epoch) = (before.cluster, before.epoch);
     writeln!(
         err,
         "\
-WARNING: {node} becomes the only voter of cluster {cluster}.
+WARNING: {node} becomes the only voter of {what} {cluster}.
 
 Its voters by this disk, at epoch {epoch}: {}.
 

@@ -2,6 +2,7 @@
 //! that were copied, and give them back when it returns.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Duration;
 
 use tidegate_testkit::network;
@@ -145,6 +146,46 @@ fn another_node_stands_for_a_region_when_one_is_killed() {
             node.start();
         }
         every_key_is_decided(&cluster, &[0, 1, 3]).await;
+    });
+}
+
+/// Two of three global voters lose their disks. Their regions are founded anew, and no global key is
+/// decided until an operator recovers the agreement of the regions from the third.
+#[test]
+fn an_agreement_of_the_regions_is_recovered_by_hand() {
+    network::run(|_| async move {
+        let mut cluster = Cluster::start(TIDEGATE, REGIONS).await;
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        let lost = [EU.as_slice(), &[WITNESS]].concat();
+        for &index in &lost {
+            cluster.nodes[index].kill();
+            cluster.nodes[index].wipe_disk();
+        }
+        for &index in &lost {
+            cluster.nodes[index].start();
+        }
+        let m1 = &mut cluster.nodes[3];
+        let id = m1.global_map().await.unwrap().cluster;
+        m1.kill();
+        let mut recover = Command::new(TIDEGATE);
+        recover.args(["recover", "--global", "--yes", "--cluster", &id, "--config"]);
+        recover.arg(m1.dir.join("cluster.toml"));
+        for set in REGIONS.sets {
+            recover.args(["--set", set]);
+        }
+        let done = recover.output().unwrap();
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{text}{}", String::from_utf8_lossy(&done.stderr));
+        assert!(text.contains("m1 is the only voter of the agreement of the regions"), "{text}");
+        m1.start();
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        until("all regions stand for themselves again", TIMEOUT, async || {
+            let stands = cluster.nodes[WITNESS].global_members().await?;
+            let has = |first: char| stands.iter().any(|id| id.starts_with(first));
+            let have_all = ['n', 'm', 'w'].into_iter().all(has);
+            have_all.then_some(()).ok_or_else(|| format!("{stands:?}"))
+        })
+        .await;
     });
 }
 

@@ -185,12 +185,17 @@ impl Node {
 
     /// The members of the global map by which it decides.
     pub async fn global_members(&self) -> Result<Vec<String>, String> {
+        let map = self.global_map().await?;
+        let present = map.members.into_iter().filter(|one| one.state == MapMemberState::Up);
+        Ok(present.map(|member| member.node).collect())
+    }
+
+    /// The global map that it knows.
+    pub async fn global_map(&self) -> Result<MapReport, String> {
         let reply = self.client.get(self.admin, "/regions").await?;
         let report: RegionsReport = serde_json::from_str(&reply.body)
             .map_err(|error| format!("{error}: {}", reply.body))?;
-        let map = report.map.ok_or_else(|| "it knows no global map".to_owned())?;
-        let present = map.members.into_iter().filter(|one| one.state == MapMemberState::Up);
-        Ok(present.map(|member| member.node).collect())
+        report.map.ok_or_else(|| "it knows no global map".to_owned())
     }
 
     /// Waits until what it has counted until now is in its `node.data_dir`.
