@@ -92,7 +92,8 @@ fn a_region_is_a_home_again_only_when_it_has_the_counts() {
         network.split(&[&meshes[..3], &meshes[3..5]]);
         until("eu is a member of the global map again", TIMEOUT, async || {
             let stands = cluster.nodes[WITNESS].global_members().await?;
-            stands.iter().any(|id| id.starts_with('n')).then_some(()).ok_or(format!("{stands:?}"))
+            let has_eu = stands.iter().any(|id| id.starts_with('n'));
+            has_eu.then_some(()).ok_or_else(|| format!("{stands:?}"))
         })
         .await;
         tokio::time::sleep(3 * GLOBAL_LEASE).await;

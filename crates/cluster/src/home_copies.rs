@@ -253,7 +253,9 @@ mod tests {
         let mut copies = HomeCopies::default();
         let mut copied = |nodes: &[(&str, u64)], stalls: Option<u64>| {
             let due = copies.due(START, &topology(nodes, &["us"]), |_| stalls);
-            due.iter().for_each(|due| copies.finished(due, true));
+            for due in &due {
+                copies.finished(due, true);
+            }
             let names: Vec<String> = due.iter().map(|due| due.to.to_string()).collect();
             (names.join(" "), complete(&copies).len())
         };

@@ -995,7 +995,7 @@ mod tests {
                     five.autopilot.complained(ms(five.now), *member, complaints);
                 }
                 let next = five.autopilot.next(ms(five.now), &five.map, |_| Epoch(1));
-                five.map = next.unwrap_or(five.map.clone());
+                five.map = next.unwrap_or_else(|| five.map.clone());
                 five.now += 50;
             }
             five.present()
