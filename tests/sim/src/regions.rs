@@ -20,8 +20,8 @@ use crate::fault::{Awaited, Fault, Incident};
 use crate::layout::{Failover, Layout};
 use crate::scenario::{Family, Scenario};
 
-/// What happens to a region. The first episode of a seed is the next one of this list for each such
-/// seed, so that a few seeds reach all of them.
+/// What happens to a region. The first episode of a seed is the next one for each such seed, so that
+/// a few seeds reach all of them.
 #[derive(Clone, Copy, Debug)]
 enum Episode {
     /// No other region reaches it for 10 to 60 s. Meanwhile nodes restart.
@@ -40,6 +40,9 @@ enum Episode {
     VoterKilled,
     /// Links between regions lose and delay datagrams, and a node restarts.
     BadLinks,
+    /// It is cut off, and then reaches all other regions but one for a while. A node of it dies
+    /// when it reaches that one as well.
+    HalfReturned,
 }
 
 const EPISODES: [Episode; 8] = [
@@ -52,6 +55,9 @@ const EPISODES: [Episode; 8] = [
     Episode::VoterKilled,
     Episode::BadLinks,
 ];
+/// Of this many such seeds one begins with [`Episode::HalfReturned`]. It is not drawn otherwise, so
+/// that the other seeds keep their scenarios.
+const HALF_RETURNED_EVERY: usize = 16;
 
 /// A scenario under construction.
 struct Draft {
@@ -98,8 +104,10 @@ pub(crate) fn draw(seed: u64) -> Scenario {
     let (lease_ms, down_after_ms) = dice.pick(&LEASES_MS);
     let initial_nodes = layout.of_nodes.len();
     let mut draft = Draft { dice, at_ms: 2_000, layout, lease_ms, incidents: Vec::new() };
-    let first = usize::try_from(seed / 10).unwrap_or(0) % EPISODES.len();
-    draft.play(EPISODES[first]);
+    let number = usize::try_from(seed / 10).unwrap_or(0);
+    let is_half_returned = number % HALF_RETURNED_EVERY == HALF_RETURNED_EVERY - 1;
+    let first = EPISODES[number % EPISODES.len()];
+    draft.play(if is_half_returned { Episode::HalfReturned } else { first });
     while draft.expected_ms() < EXPECTED_MIN_MS {
         draft.pause();
         let episode = draft.dice.pick(&EPISODES);
@@ -168,6 +176,7 @@ impl Draft {
                 self.killed(Fault::CrashGlobalVoter { rank });
             }
             Episode::BadLinks => self.bad_links(),
+            Episode::HalfReturned => self.half_returned(),
         }
     }
 
@@ -201,6 +210,28 @@ impl Draft {
         let side = self.layout.nodes(region).collect();
         self.incidents[first_cut].fault = Fault::Partition { side };
         self.at_ms = self.at_ms.max(end);
+        self.heal();
+    }
+
+    fn half_returned(&mut self) {
+        let homes = self.layout.homes;
+        let region = self.dice.index(homes);
+        let other = (region + 1 + self.dice.index(homes - 1)) % homes;
+        let [ours, theirs]: [Vec<usize>; 2] =
+            [region, other].map(|region| self.layout.nodes(region).collect());
+        self.add(Fault::Partition { side: ours.clone() });
+        self.add(Fault::RegionLost { region });
+        self.later(15_000, 25_000);
+        self.add(Fault::Heal);
+        self.add(Fault::OneWayCut { from: ours.clone(), to: theirs.clone() });
+        self.add(Fault::OneWayCut { from: theirs, to: ours });
+        self.later(5_000, 15_000);
+        self.add(Fault::Heal);
+        self.later(0, 2_000);
+        let node = self.some_node(region);
+        self.add(Fault::Crash { node });
+        self.later(3_000, 8_000);
+        self.add(Fault::Start { node });
         self.heal();
     }
 

@@ -163,12 +163,26 @@ impl World<'_> {
             let is_only_fault = was_home && !crashed_since(to, copied_ms);
             return Cause::Failover { from_ms: trouble.from_ms, is_only_fault };
         }
-        let since_ms = before.at_ms.saturating_sub(ISOLATION_MS);
-        let is_disturbed = [from, to].into_iter().any(|region| {
-            crashed_since(region, since_ms)
-                || self.troubles.last(region).is_some_and(|trouble| trouble.to_ms >= before.at_ms)
-        });
-        if is_disturbed { Cause::Isolation } else { Cause::Handover }
+        // It became a home because it had all counts, and got each change since.
+        let at_ms = self.time.millis();
+        let since_ms = at_ms.saturating_sub(self.returning_ms());
+        let is_in_trouble = |region: usize| {
+            self.troubles.last(region).is_some_and(|trouble| trouble.to_ms >= since_ms)
+        };
+        if [from, to].into_iter().any(|it| crashed_since(it, since_ms.saturating_sub(COPIED_MS))) {
+            Cause::Isolation
+        } else if is_in_trouble(from) || is_in_trouble(to) {
+            Cause::Failover { from_ms: since_ms, is_only_fault: true }
+        } else {
+            Cause::Handover
+        }
+    }
+
+    /// How long before it decides its keys a region that returns may miss changes unnoticed: reports
+    /// of two pings, five of which are sent in a lease, and a hold, and what else happens once.
+    fn returning_ms(&self) -> u64 {
+        let lease_ms = self.configs[0].global.lease.as_nanos() / 1_000_000;
+        lease_ms * 2 / 5 + lease_ms * 5 / 4 + ISOLATION_MS
     }
 
     /// The strict keys that are checked, with their tokens.
