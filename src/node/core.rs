@@ -585,9 +585,9 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
     }
 }
 
-/// Waits while the voters that stay are no majority without this one: nodes that drain at once
-/// would leave the others unable to decide anything. Where no node stays there is nothing to wait
-/// for.
+/// Waits while the voters that stay are no majority without this one, and while it is being
+/// replaced: nodes that drain at once, or two that do not reach each other, would be left unable to
+/// decide anything. Where no node stays there is nothing to wait for.
 async fn until_others_vote(joined: &Joined) {
     let me = joined.membership.identity();
     let may_leave = |map: &ClusterMap| {
@@ -596,7 +596,7 @@ async fn until_others_vote(joined: &Joined) {
             map.present().filter(stays).any(|member| member.identity == *voter)
         };
         !map.voters.contains(me)
-            || map.voters.is_majority(is_staying)
+            || !map.voters.are_joint() && map.voters.is_majority(is_staying)
             || map.present().filter(stays).count() == 0
     };
     let mut maps = joined.membership.maps();
