@@ -66,6 +66,7 @@ async fn a_node_killed_under_load_costs_no_request() {
     tokio::time::sleep(PACE * 40).await;
     let killed = Instant::now();
     cluster.nodes[1].kill();
+    let ended = killed.elapsed();
     let after = load.await.unwrap();
 
     let retries = proxy.stat("cluster.tidegate.upstream_rq_retry").await;
@@ -75,7 +76,8 @@ async fn a_node_killed_under_load_costs_no_request() {
     let late = after.iter().filter(|response| response.took > in_time).count();
     println!(
         "{BEFORE} requests before the kill: {:?}; {AFTER} around it: {:?}; {retries} requests were \
-         retried at another node, {errors} failed, {late} took over {in_time:?}; {}",
+         retried at another node, {errors} failed, {late} took over {in_time:?}; its process ended \
+         {ended:?} after the signal; {}",
         statuses(&before),
         statuses(&after),
         slowest(&after, killed),
