@@ -42,7 +42,7 @@ voters are gone. Run it on one node, the one whose epoch in `tidegate members` i
 Counts that only lost nodes had are gone.
 
 --global is for regions that decide no global key any more, because a majority of the global voters
-has lost its disks. Run it on one of the voters in `tidegate regions` that has its own.
+has lost its disks. Run it on a voter of `tidegate regions` that still has its disk.
 
 Examples:
   tidegate recover --config cluster.toml --cluster 3f0c9a5be2d14c7788a1b6f2d9e04c15

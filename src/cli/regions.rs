@@ -29,7 +29,8 @@ The table shows the nodes that stand for their regions in the agreement about th
 scope: global (global.founders).
 
 --lost is for global.failover = \"manual\". It takes effect once no node of the region is a member of
-that agreement any more, which takes global.down_after, and only at the node that leads.
+that agreement any more, which takes global.down_after, and only at the node that leads. The order
+expires after global.down_after and a minute.
 
 Examples:
   tidegate regions

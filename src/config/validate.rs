@@ -173,7 +173,7 @@ fn global(config: &Config) -> Result<(), Invalid> {
         global.founders.is_empty() || cluster.replicas > 0,
         "global.founders",
         "it requires cluster.replicas".to_owned(),
-        "set cluster.replicas to 1 or more: without copies a region that fails over counts anew",
+        "set cluster.replicas to 1 or more: otherwise counts are not copied to other regions",
     )?;
     ensure(
         global.founders.is_empty() || cluster.listen.is_some(),

@@ -223,6 +223,13 @@ fn every_error_is_one_line_with_position_and_advice() {
         (
             None,
             &[],
+            &["cluster.regions=eu,us", "global.founders=a,b,c", "cluster.replicas=0"],
+            "--set global.founders: global.founders: it requires cluster.replicas; set \
+             cluster.replicas to 1 or more: otherwise counts are not copied to other regions",
+        ),
+        (
+            None,
+            &[],
             &["cluster.seeds=a:1"],
             "--set cluster.seeds: cluster.seeds: it requires cluster.listen; set cluster.listen \
              too, or remove it",

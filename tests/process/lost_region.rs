@@ -116,11 +116,14 @@ fn a_region_is_a_home_again_only_when_it_has_the_counts() {
         assert_eq!(admitted(&cluster, &EU, &used, EU.len()).await, [0; KEYS], "no home");
         every_key_is_decided(&cluster, &US).await;
 
+        let copied = async || {
+            cluster.nodes[3].metric("tidegate_global_copied_total").await
+                + cluster.nodes[4].metric("tidegate_global_copied_total").await
+        };
+        let before = copied().await;
         network.heal();
         until("counts arrive in eu", TIMEOUT, async || {
-            let copied = cluster.nodes[3].metric("tidegate_global_copied_total").await
-                + cluster.nodes[4].metric("tidegate_global_copied_total").await;
-            (copied > 0).then_some(()).ok_or_else(|| "none is copied".to_owned())
+            (copied().await > before).then_some(()).ok_or_else(|| "none is copied".to_owned())
         })
         .await;
         cluster.nodes[1].kill();

@@ -33,6 +33,7 @@ use crate::home_copies::{Due, HomeCopies};
 use crate::membership::Membership;
 use crate::mesh::wire::{Call, GlobalPing, GlobalPong, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
+use crate::ownership::driver::skip_pause;
 use crate::ownership::{Driver, Ownership};
 use crate::replication::Replicator;
 
@@ -264,10 +265,7 @@ impl Global {
             let state = &mut *self.state.lock();
             let paused = now.since(state.ticked);
             if paused > Span::from_nanos(self.options.lease.as_nanos() / 2) {
-                // What others sent meanwhile was not read.
-                for heard in state.heard.values_mut() {
-                    *heard = heard.plus(paused).min(now);
-                }
+                skip_pause(&mut state.heard, now, paused);
             }
             state.ticked = now;
             let own = self.own_id(&state.map);

@@ -125,14 +125,14 @@ pub struct Autopilot {
     joint: Option<(Epoch, Monotonic)>,
     /// Since when each home has had no member.
     absent: BTreeMap<String, Monotonic>,
-    /// Homes to be struck off once they have no member, and when an operator said so.
+    /// Homes to be struck off once they have no member, with the time of the order.
     lost: BTreeMap<String, Monotonic>,
     /// Regions that have copied to another one all counts of the keys that would move there.
     copied: BTreeSet<(String, String)>,
 }
 
-/// How long the order to strike off a region waits until the region has no member. An order that
-/// stayed would move keys much later, when nobody expects it.
+/// How much longer than [`HomeRules::absent_max`] the order to strike off a region is valid while
+/// the region has members. An order that never expires would move keys at a later fault.
 const ORDER_AGE_MAX: Span = Span::from_secs(60);
 /// How long a new member has to stay before it may vote.
 const STABLE_AFTER: Span = Span::from_secs(5);
@@ -189,8 +189,8 @@ impl Autopilot {
         }
     }
 
-    /// An operator says that a region is lost. It is struck off once none of its members is left,
-    /// if that is within [`ORDER_AGE_MAX`].
+    /// An operator says that a region is lost. It is struck off once none of its members is left;
+    /// the order expires [`ORDER_AGE_MAX`] after the time that it takes to notice that.
     pub fn region_lost(&mut self, now: Monotonic, region: String) {
         if self.lost.len() < REGIONS_MAX {
             self.lost.insert(region, now);
@@ -275,8 +275,9 @@ impl Autopilot {
         };
         self.joins.retain(|_, request| !is_member(request));
         let has_member = |region: &String| map.present().any(|member| member.zone == *region);
+        let absent_max = self.settings.homes.as_ref().map_or(Span::ZERO, |rules| rules.absent_max);
         self.lost.retain(|region, ordered| {
-            map.homes.contains(region) && now < ordered.plus(ORDER_AGE_MAX)
+            map.homes.contains(region) && now < ordered.plus(absent_max).plus(ORDER_AGE_MAX)
         });
         self.absent.retain(|region, _| !has_member(region));
         for region in map.homes.names.iter().filter(|region| !has_member(region)) {
@@ -431,8 +432,8 @@ impl Autopilot {
         let stays =
             |region: &String| map.homes.contains(region) && (is_there(region) || !is_lost(region));
         let staying: Vec<&String> = rules.regions.iter().filter(|it| stays(it)).collect();
-        // Regions are added after others were struck off, not with them: the others have to copy
-        // to them what they have gained. Where no home is left there is nothing to wait for.
+        // No region is added by the change that strikes another one off: the homes that stay first
+        // have to copy the keys that they gain by it. Without such a home there is nothing to copy.
         let is_complete = staying.len() == map.homes.names.len();
         let has_all = |region: &String| {
             let has_copied =
@@ -703,6 +704,23 @@ mod tests {
                     assert_eq!(next.epoch, epoch.next());
                     self.map = next;
                 }
+            }
+        }
+
+        /// The first of each pair waits for the second.
+        fn run_waiting(&mut self, for_ms: u64, waits: &[(MemberId, MemberId)]) {
+            for _ in 0..for_ms / 50 {
+                self.complain();
+                for (member, waits_for) in waits {
+                    let waits_for = vec![*waits_for];
+                    let complaints = Complaints { waits_for, ..Complaints::default() };
+                    self.autopilot.complained(ms(self.now), *member, complaints);
+                }
+                let next = self.autopilot.next(ms(self.now), &self.map, |_| Epoch(1));
+                if let Some(next) = next {
+                    self.map = next;
+                }
+                self.now += 50;
             }
         }
 
@@ -987,17 +1005,7 @@ mod tests {
         let mut five = Fixture::founded(settings(5, &[]), &["a", "b", "c", "d", "e"]);
         let (a, b, c) = (five.id("a"), five.id("b"), five.id("c"));
         let mut run = |millis, waits: &[(MemberId, MemberId)]| {
-            for _ in 0..millis / 50 {
-                five.complain();
-                for (member, waits_for) in waits {
-                    let complaints =
-                        Complaints { waits_for: vec![*waits_for], ..Complaints::default() };
-                    five.autopilot.complained(ms(five.now), *member, complaints);
-                }
-                let next = five.autopilot.next(ms(five.now), &five.map, |_| Epoch(1));
-                five.map = next.unwrap_or_else(|| five.map.clone());
-                five.now += 50;
-            }
+            five.run_waiting(millis, waits);
             five.present()
         };
         assert_eq!(run(9_500, &[(a, b), (b, a)]), "a b c d e");
@@ -1011,15 +1019,8 @@ mod tests {
     #[test]
     fn a_voter_that_did_not_release_returns_when_no_majority_is_left() {
         let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
-        let b = three.id("b");
-        for _ in 0..=201 {
-            three.complain();
-            let complaints = Complaints { waits_for: vec![b], ..Complaints::default() };
-            three.autopilot.complained(ms(three.now), three.id("a"), complaints);
-            let next = three.autopilot.next(ms(three.now), &three.map, |_| Epoch(1));
-            three.map = next.unwrap_or(three.map);
-            three.now += 50;
-        }
+        let (a, b) = (three.id("a"), three.id("b"));
+        three.run_waiting(10_100, &[(a, b)]);
         let asks = |three: &mut Fixture| {
             for _ in 0..10 {
                 three.join("b", 1);
@@ -1117,15 +1118,18 @@ mod tests {
         assert_eq!(global.homes(), "eu us");
     }
 
-    /// An order that was given while the region was there is not kept for the next trouble.
+    /// An order that was given while the region was there is not kept for the next fault, but for
+    /// as long as it takes to notice that the region is silent.
     #[test]
-    fn an_order_to_strike_off_a_region_ends() {
-        let mut global = global(false);
-        global.autopilot.region_lost(ms(global.now), "eu".into());
-        global.run(61 * SECOND);
-        global.die("eu-1");
-        global.run(60 * SECOND);
-        assert_eq!(global.homes(), "eu us");
+    fn an_order_to_strike_off_a_region_expires() {
+        for (after_s, homes) in [(69, "us"), (71, "eu us")] {
+            let mut global = global(false);
+            global.autopilot.region_lost(ms(global.now), "eu".into());
+            global.run(after_s * SECOND);
+            global.die("eu-1");
+            global.run(60 * SECOND);
+            assert_eq!(global.homes(), homes, "dead {after_s} s after the order");
+        }
     }
 
     #[test]

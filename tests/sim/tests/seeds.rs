@@ -149,6 +149,12 @@ fn a_member_is_forgotten_only_long_after_it_was_evicted() {
     passes(75);
 }
 
+/// A region reached the witness and not the home of its keys, and decided them without their counts.
+#[test]
+fn a_region_that_does_not_reach_the_home_of_its_keys_stays_out() {
+    passes(797);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

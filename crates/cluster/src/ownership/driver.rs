@@ -810,11 +810,7 @@ impl Driver {
         let now = self.ownership.monotonic();
         let paused = now.since(machines.ticked);
         if paused > STALL_MIN {
-            // A member that seems silent may have sent what this node did not read meanwhile. Only
-            // that time does not count: a node that stalls again and again notices a dead one too.
-            for heard in machines.heard.values_mut() {
-                *heard = heard.plus(paused).min(now);
-            }
+            skip_pause(&mut machines.heard, now, paused);
         }
         machines.ticked = now;
         let copied = self.counters.copied.load(Ordering::Relaxed);
@@ -855,6 +851,14 @@ impl Driver {
             machines.published = owned_ranges.clone();
             self.ownership.publish(leases, owned_ranges);
         }
+    }
+}
+
+/// What members sent in a pause of this node before `now` was not read, so the pause does not count
+/// as their silence. The time before it does: a node that stalls repeatedly notices a dead one too.
+pub(crate) fn skip_pause(heard: &mut BTreeMap<MemberId, Monotonic>, now: Monotonic, paused: Span) {
+    for heard in heard.values_mut() {
+        *heard = heard.plus(paused).min(now);
     }
 }
 

@@ -388,7 +388,7 @@ impl Cluster {
     }
 
     /// `node` takes a hit for each arc that it decides, and `replica` confirms it. It promises to
-    /// keep them if both know its present admission: nobody waits for the copies of a former one.
+    /// keep them if both know its present admission: no node waits for the copies of a former one.
     /// Returns whether there was a hit.
     pub(crate) fn hit(&mut self, node: usize, replica: usize) -> bool {
         let decided: Vec<usize> =
