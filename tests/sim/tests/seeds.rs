@@ -155,6 +155,13 @@ fn a_region_that_does_not_reach_the_home_of_its_keys_stays_out() {
     passes(797);
 }
 
+/// A region was cut off before the homes were agreed on. It took itself for the only home, so its
+/// nodes had all shares of a limit.
+#[test]
+fn a_region_that_knows_no_agreement_has_its_part_of_a_limit() {
+    passes(3367);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

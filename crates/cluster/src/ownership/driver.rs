@@ -18,7 +18,7 @@ use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
 use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState};
 use tidegate_ownership::grants::Grants;
-use tidegate_ownership::homes::Homes;
+use tidegate_ownership::homes::{Gained, Homes};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::region_right::RegionRight;
@@ -863,11 +863,17 @@ pub(crate) fn skip_pause(heard: &mut BTreeMap<MemberId, Monotonic>, now: Monoton
 }
 
 impl Machines {
-    /// The homes of global keys, as agreed on or as configured.
+    /// The homes of global keys, as configured or, where they may change, as agreed on. Until the
+    /// agreement is known they are those of the configuration, which decide nothing: a region that
+    /// took itself for the only one would have all shares of a limit for itself.
     fn homes(&self, region: &str, all: &[String]) -> Homes {
-        let configured = || Homes::new(region.to_owned(), self.map.homes.names.clone());
-        let agreed = |right: &RegionRight| right.homes().among(all);
-        self.region_right.as_ref().map_or_else(configured, agreed)
+        match &self.region_right {
+            None => Homes::new(region.to_owned(), self.map.homes.names.clone()),
+            Some(right) if right.map().homes.names.is_empty() => {
+                Homes::new(region.to_owned(), all.to_vec()).agreed(Gained::Unknown)
+            }
+            Some(right) => right.homes().among(all),
+        }
     }
 
     /// Removes the takeovers whose ranges this node holds now.
