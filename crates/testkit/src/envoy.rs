@@ -24,19 +24,10 @@ pub struct Proxy {
     _process: Process,
 }
 
-/// How long the filter waits for the rate limit service.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Timeout {
-    /// 100 ms: for tests of late responses. Envoy's default and the example's, 20 ms, is less than
-    /// a busy machine may pause.
-    Tenth,
-    /// A second: for tests of verdicts, on machines that do other things as well.
-    Second,
-}
-
 impl Proxy {
-    /// Starts it in front of the gRPC listeners of `cluster`.
-    pub async fn start(cluster: &Cluster, timeout: Timeout) -> Self {
+    /// Starts it in front of the gRPC listeners of `cluster`. The filter waits for a second instead
+    /// of the example's 20 ms, which is less than a busy machine may pause.
+    pub async fn start(cluster: &Cluster) -> Self {
         let upstream = Upstream::start().await;
         let (addr, admin) = (ports::free(), ports::free());
         let dir = cluster.dir.path().join("envoy");
@@ -52,10 +43,7 @@ impl Proxy {
             (8182, second.grpc),
             (8183, third.grpc),
         ]);
-        let config = match timeout {
-            Timeout::Tenth => with_timeout(&config, "0.1s"),
-            Timeout::Second => with_timeout(&config, "1s"),
-        };
+        let config = with_timeout(&config, "1s");
         let file = dir.join("envoy.yaml");
         fs::write(&file, config).unwrap();
 

@@ -1,6 +1,6 @@
 //! Responses to a client behind Envoy: status, `X-RateLimit-*`, and whether the request passed.
 
-use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::envoy::Proxy;
 use tidegate_testkit::http_client::Reply;
 use tidegate_testkit::process::Cluster;
 
@@ -29,7 +29,7 @@ descriptors:
 async fn clients_get_envoys_headers_with_our_numbers() {
     day::far_from_its_end().await;
     let cluster = Cluster::three(TIDEGATE, RULES).await;
-    let proxy = Proxy::start(&cluster, Timeout::Second).await;
+    let proxy = Proxy::start(&cluster).await;
 
     a_limit_is_used_up(&proxy).await;
     the_name_of_a_limit_is_in_the_headers(&proxy).await;

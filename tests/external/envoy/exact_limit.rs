@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::envoy::Proxy;
 use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 use tokio::task::JoinSet;
 
@@ -35,7 +35,7 @@ async fn of_five_times_the_limit_exactly_the_limit_passes() {
         },
     )
     .await;
-    let proxy = Arc::new(Proxy::start(&cluster, Timeout::Second).await);
+    let proxy = Arc::new(Proxy::start(&cluster).await);
     let (sent, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {

@@ -1,7 +1,7 @@
 //! `Retry-After` and the reference's three headers reach the client: Envoy adds
 //! `response_headers_to_add` of our answer to the response.
 
-use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::envoy::Proxy;
 use tidegate_testkit::process::{Cluster, ClusterOptions, THREE};
 
 use super::day;
@@ -22,7 +22,7 @@ async fn a_refusal_has_a_retry_after() {
     let options =
         ClusterOptions { nodes: THREE, rules: RULES, config, ..ClusterOptions::default() };
     let cluster = Cluster::start(TIDEGATE, options).await;
-    let proxy = Proxy::start(&cluster, Timeout::Second).await;
+    let proxy = Proxy::start(&cluster).await;
 
     for left in ["1", "0"] {
         let reply = proxy.get("/", &[("x-user", "alice")]).await;

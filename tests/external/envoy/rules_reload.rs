@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_testkit::envoy::{Proxy, Timeout};
+use tidegate_testkit::envoy::Proxy;
 use tidegate_testkit::process::Cluster;
 use tidegate_testkit::wait::until;
 
@@ -24,7 +24,7 @@ fn rules(limit: u32) -> String {
 async fn changed_rules_apply_behind_envoy_within_two_seconds_and_keep_counts() {
     day::far_from_its_end().await;
     let cluster = Cluster::three(TIDEGATE, &rules(1_000_000)).await;
-    let proxy = Proxy::start(&cluster, Timeout::Second).await;
+    let proxy = Proxy::start(&cluster).await;
     have_limit(&proxy, "1000000, 1000000;w=86400").await.unwrap();
 
     for node in &cluster.nodes {
