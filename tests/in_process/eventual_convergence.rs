@@ -286,6 +286,41 @@ async fn the_hits_of_a_dead_owner_stay_counted() {
     }
 }
 
+/// An owner that dies takes no count with it either when no other node used the key: the next owner
+/// has a copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hits_that_a_dead_owner_alone_counted_stay_counted() {
+    let nodes_of = [("a", "eu"), ("b", "eu"), ("c", "eu")];
+    let mut nodes = cluster(&nodes_of, RULES, |_| {}).await;
+    are_connected(&nodes).await;
+    let quota = sliced();
+    let values: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
+    let of_c = values.iter().filter(|value| {
+        let key = key(&nodes[0], "sliced", value, &quota);
+        owner(&nodes[0], key) == "c"
+    });
+    let (mut keys, mut copies) = (Vec::new(), Vec::new());
+    for value in of_c {
+        nodes[2].check_hits("sliced", value, 10).await;
+        keys.push(key(&nodes[0], "sliced", value, &quota));
+    }
+    assert!(!keys.is_empty());
+    eventually("one copy of each", TIMEOUT, || {
+        copies = keys.iter().map(|key| nodes[..2].iter().map(|it| count(it, *key)).sum()).collect();
+        copies.iter().all(|count: &u64| *count == 10)
+    })
+    .await;
+    drop(nodes.pop().unwrap());
+    for node in &nodes {
+        node.wait_for_view("two nodes", |view| view.owners().count() == 2).await;
+    }
+    for (index, name) in ["a", "b"].iter().enumerate() {
+        let owned: Vec<KeyHash> =
+            keys.iter().copied().filter(|key| owner(&nodes[0], *key) == *name).collect();
+        all_count(&nodes[index..=index], &owned, 10).await;
+    }
+}
+
 /// A node whose generation is bumped while it runs counts under another actor from then on; its
 /// peers receive both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -276,13 +276,20 @@ impl Synchroniser {
         drain(&mut |key: KeyHash, actor_counters: &ActorCounters| {
             match topology.region_owner(&topology.region, key.token) {
                 Some(owner) if *owner == topology.me => {
+                    let mut is_copied = false;
                     for actor in actor_counters.actors() {
                         let Some(node) = nodes.get(&actor) else { continue };
+                        is_copied = true;
                         // A node is the only writer of its own counter.
                         let others = actor_counters.delta_of(|it| it != actor);
                         if !others.is_empty() {
                             batches.add(node, SyncRole::Owner, key, others);
                         }
+                    }
+                    // No other node of the region counts it: the next owner has a copy.
+                    if !is_copied && let Some(next) = next_owner(topology, key) {
+                        let all = actor_counters.delta_of(|_| true);
+                        batches.add(next, SyncRole::Owner, key, all);
                     }
                     if has_other_regions && !self.region_queue.lock().add(key) {
                         postponed.push(key);
@@ -397,6 +404,11 @@ impl Synchroniser {
             }
         }
     }
+}
+
+/// The node that follows this one as the owner of a key in this region.
+fn next_owner(topology: &Topology, key: KeyHash) -> Option<&NodeId> {
+    topology.ring()?.replicas(key.token, 1).into_iter().find(|node| **node != topology.me)
 }
 
 fn members(topology: &Topology) -> Members {
