@@ -127,17 +127,32 @@ fn a_region_is_a_home_again_only_when_it_has_the_counts() {
         })
         .await;
         cluster.nodes[1].kill();
-        until("eu decides keys again", TIMEOUT, async || {
-            for key in keys("back") {
-                if cluster.nodes[WITNESS].owner("quota", "user", &key).await.starts_with('n') {
-                    return Ok(());
-                }
-            }
-            Err("all are decided in us".to_owned())
-        })
-        .await;
+        is_a_home(&cluster, 'n').await;
         every_key_is_decided(&cluster, &[0, 2]).await;
         assert_eq!(admitted(&cluster, &[0, 2, 3], &used, LIMIT + 5).await, [0; KEYS]);
+    });
+}
+
+/// The other region is lost as soon as one is a home again: the one that returned has the counts of
+/// all keys by then, not only of those that it decides.
+#[test]
+fn a_region_that_has_just_returned_has_the_counts_of_the_other() {
+    network::run(|network| async move {
+        let mut cluster = Cluster::start(TIDEGATE, REGIONS).await;
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
+        network.split(&[&meshes[..3], &meshes[3..]]);
+        every_key_is_decided(&cluster, &US).await;
+        let used = keys("used");
+        assert_eq!(admitted(&cluster, &US, &used, LIMIT + 5).await, [LIMIT; KEYS]);
+
+        network.heal();
+        is_a_home(&cluster, 'n').await;
+        for index in US {
+            cluster.nodes[index].kill();
+        }
+        every_key_is_decided(&cluster, &EU).await;
+        assert_eq!(admitted(&cluster, &EU, &used, LIMIT + 5).await, [0; KEYS]);
     });
 }
 
@@ -228,6 +243,19 @@ async fn admitted(
     }
     println!("{keys:?} at {indexes:?}: {admitted:?}");
     admitted
+}
+
+/// Waits until a node whose name begins with `initial` decides a key.
+async fn is_a_home(cluster: &Cluster, initial: char) {
+    until("the region decides keys", TIMEOUT, async || {
+        for key in keys("back") {
+            if cluster.nodes[WITNESS].owner("quota", "user", &key).await.starts_with(initial) {
+                return Ok(());
+            }
+        }
+        Err("all are decided elsewhere".to_owned())
+    })
+    .await;
 }
 
 /// Waits until each of these nodes gets an exact answer for keys of all homes.

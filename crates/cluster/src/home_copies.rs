@@ -1,11 +1,12 @@
 //! What has been copied of global keys to regions that become their homes.
 //!
 //! While a region that is no home has nodes in sight, every node of a home sends it the counts of
-//! the keys that would be at home there: all of them once, to each node those that it would own,
-//! and from then on each change ([`Homes::claimants`]). Only when every node of every home has done
+//! the keys of which it would be the first or the second home: all of them once, to each node those
+//! that it would own, and from then on each change ([`Homes::heirs`]). Only when every node of every home has done
 //! so the region becomes a home
 //! ([`Autopilot::regions_copied`](tidegate_ownership::autopilot::Autopilot::regions_copied)). So
 //! counts move first, however many there are, and the keys are decided where they were meanwhile.
+//! The keys that stay have their copies in the new home too: the old one may be lost at once.
 //!
 //! A node has all counts until the nodes of either region change, one of them restarts, or what was
 //! sent to it may be lost: then it gets them again. That goes on for a while after the region has
@@ -39,7 +40,8 @@ pub(crate) struct HomeCopies {
 
 #[derive(Debug)]
 struct Region {
-    /// The keys that were at home here by the first and are not by the second.
+    /// The keys that were at home here by the first, and have this region as their home or their
+    /// second one by the second.
     was: Homes,
     now: Homes,
     /// `None` while it is no home.
@@ -166,13 +168,14 @@ impl HomeCopies {
 }
 
 impl Due {
-    /// Whether the key moves to the node.
+    /// Whether the key moves to the node, or its second copy does.
     pub(crate) fn includes(&self, key: KeyHash) -> bool {
         let (token, now) = (key.token, &self.now);
+        let next = if now.is_here(token) { now.second_home(token) } else { Some(now.home(token)) };
         key.scope() == Scope::Global
             && self.was.is_here(token)
-            && !now.is_here(token)
-            && self.topology.region_owner(now.home(token), token) == Some(&self.to)
+            && next == Some(&self.region)
+            && self.topology.region_owner(&self.region, token) == Some(&self.to)
     }
 }
 
@@ -295,8 +298,8 @@ mod tests {
         let due = copies.due(START, &other, |_| Some(0));
         assert_eq!(names(&due), ["n2"], "it has taken over");
         let global = |n: u64| KeyHash { token: n << 57, tag: 0b10 };
-        let moved = |key: &KeyHash| homes(both).home(key.token) == "eu";
-        assert!((0..128).map(global).all(|key| due[0].includes(key) == moved(&key)));
+        assert!((0..128).map(global).all(|key| due[0].includes(key)), "eu is a home of each");
+        assert!(!due[0].includes(KeyHash { token: 0, tag: 0 }), "no global key");
         let later = START.plus(COPY_FOR);
         assert!(
             copies.due(later, &topology(&[("m1", 1), ("n3", 1)], both), |_| Some(0)).is_empty()

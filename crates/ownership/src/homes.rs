@@ -96,6 +96,14 @@ impl Homes {
         self.absent.iter().filter(claims).map(String::as_str)
     }
 
+    /// The regions that are no homes and of which each would be the home of the key, or its second
+    /// one, if it were one.
+    pub fn heirs(&self, token: u64) -> impl Iterator<Item = &str> {
+        let second = self.second_home(token).map(|region| weight(region, token));
+        let inherits = move |region: &&String| second < Some(weight(region, token));
+        self.absent.iter().filter(inherits).map(String::as_str)
+    }
+
     /// The home of a key that was at home here before the last change, while those that gained it
     /// may not decide it yet.
     pub fn moved_to(&self, token: u64) -> Option<&str> {
@@ -136,6 +144,15 @@ impl Homes {
     /// Regions that are no homes and may become some, sorted.
     pub fn absent(&self) -> &[String] {
         &self.absent
+    }
+
+    /// The number of all regions that are homes or may become some, and which of them, sorted, this
+    /// node's region is.
+    pub fn rank(&self) -> (usize, Option<usize>) {
+        let all = || self.regions.iter().chain(&self.absent);
+        let is_one = all().any(|region| *region == self.own);
+        let before = all().filter(|region| **region < self.own).count();
+        (all().count(), is_one.then_some(before))
     }
 
     /// The region of this node.
@@ -212,6 +229,16 @@ mod tests {
         assert!(!two.decides(away));
     }
 
+    /// So a limit is divided in the same way whichever regions are homes.
+    #[test]
+    fn a_region_has_the_same_rank_while_others_are_no_homes() {
+        let all = ["ap", "eu", "us"].map(str::to_owned);
+        for present in [&["ap", "eu", "us"][..], &["eu", "us"], &["us"], &["ap", "us"]] {
+            assert_eq!(homes(present).among(&all).rank(), (3, Some(1)), "{present:?}");
+        }
+        assert_eq!(homes(&["ap", "us"]).rank(), (2, None), "a witness");
+    }
+
     /// Placement is part of the protocol: nodes of two versions in one cluster must agree.
     #[test]
     fn placement_is_pinned() {
@@ -231,6 +258,8 @@ mod tests {
         for token in (0..300).map(|n: u64| n << 55) {
             let claims = returned.home(token) == "us";
             assert_eq!(present.claimants(token).next(), claims.then_some("us"));
+            let is_second = returned.second_home(token) == Some("us");
+            assert_eq!(present.heirs(token).next(), (claims || is_second).then_some("us"));
             assert!(claims || returned.home(token) == present.home(token));
             claimed += usize::from(claims);
             let gained = Gained::NotYet(present.regions().to_vec());

@@ -194,14 +194,14 @@ impl Topology {
 
     /// This node's integer share of `limit`. The shares of all members of a region sum to `limit`
     /// exactly; the lowest ids get the remainder. A limit of `scope: global` is divided among the
-    /// regions first.
+    /// regions first, those that are no homes at the moment included.
     ///
     /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together.
     pub fn share_of(&self, scope: Scope, limit: u32) -> u32 {
-        let regions = self.homes.regions();
+        let (regions, rank) = self.homes.rank();
         let limit = match scope {
             Scope::Region => limit,
-            Scope::Global => part(limit, regions.len(), regions.binary_search(&self.region).ok()),
+            Scope::Global => part(limit, regions, rank),
         };
         part(limit, self.sharing.len(), self.sharing.binary_search(&self.me).ok())
     }

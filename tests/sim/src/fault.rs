@@ -77,6 +77,8 @@ pub(crate) enum Awaited {
     /// In each region, one map is in force on all nodes, and has all of them; each token is decided
     /// by exactly one.
     Settled,
+    /// All regions that may be homes are.
+    AllHomes,
     /// One global map is in force on all nodes, all regions that may be are homes, and each global
     /// token is decided by exactly one node of all regions.
     GlobalSettled,

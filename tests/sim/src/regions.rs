@@ -43,6 +43,8 @@ enum Episode {
     /// It is cut off, and then reaches all other regions but one for a while. A node of it dies
     /// when it reaches that one as well.
     HalfReturned,
+    /// It is cut off and returns, and another one is cut off at once.
+    OneAfterTheOther,
 }
 
 const EPISODES: [Episode; 8] = [
@@ -55,9 +57,10 @@ const EPISODES: [Episode; 8] = [
     Episode::VoterKilled,
     Episode::BadLinks,
 ];
-/// Of this many such seeds one begins with [`Episode::HalfReturned`]. It is not drawn otherwise, so
-/// that the other seeds keep their scenarios.
-const HALF_RETURNED_EVERY: usize = 16;
+/// Of each 16 such seeds these begin with other episodes. They are not drawn otherwise, so that the
+/// other seeds keep their scenarios.
+const RARE: [(usize, Episode); 2] = [(4, Episode::OneAfterTheOther), (15, Episode::HalfReturned)];
+const RARE_EVERY: usize = 16;
 
 /// A scenario under construction.
 struct Draft {
@@ -105,9 +108,8 @@ pub(crate) fn draw(seed: u64) -> Scenario {
     let initial_nodes = layout.of_nodes.len();
     let mut draft = Draft { dice, at_ms: 2_000, layout, lease_ms, incidents: Vec::new() };
     let number = usize::try_from(seed / 10).unwrap_or(0);
-    let is_half_returned = number % HALF_RETURNED_EVERY == HALF_RETURNED_EVERY - 1;
-    let first = EPISODES[number % EPISODES.len()];
-    draft.play(if is_half_returned { Episode::HalfReturned } else { first });
+    let rare = RARE.iter().find(|(at, _)| number % RARE_EVERY == *at);
+    draft.play(rare.map_or(EPISODES[number % EPISODES.len()], |(_, episode)| *episode));
     while draft.expected_ms() < EXPECTED_MIN_MS {
         draft.pause();
         let episode = draft.dice.pick(&EPISODES);
@@ -177,6 +179,7 @@ impl Draft {
             }
             Episode::BadLinks => self.bad_links(),
             Episode::HalfReturned => self.half_returned(),
+            Episode::OneAfterTheOther => self.one_after_the_other(),
         }
     }
 
@@ -214,14 +217,10 @@ impl Draft {
     }
 
     fn half_returned(&mut self) {
-        let homes = self.layout.homes;
-        let region = self.dice.index(homes);
-        let other = (region + 1 + self.dice.index(homes - 1)) % homes;
+        let (region, other) = self.two_homes();
         let [ours, theirs]: [Vec<usize>; 2] =
             [region, other].map(|region| self.layout.nodes(region).collect());
-        self.add(Fault::Partition { side: ours.clone() });
-        self.add(Fault::RegionLost { region });
-        self.later(15_000, 25_000);
+        self.lose(region);
         self.add(Fault::Heal);
         self.add(Fault::OneWayCut { from: ours.clone(), to: theirs.clone() });
         self.add(Fault::OneWayCut { from: theirs, to: ours });
@@ -233,6 +232,31 @@ impl Draft {
         self.later(3_000, 8_000);
         self.add(Fault::Start { node });
         self.heal();
+    }
+
+    fn one_after_the_other(&mut self) {
+        let (region, other) = self.two_homes();
+        self.lose(region);
+        self.add(Fault::Heal);
+        self.add(Fault::Await(Awaited::AllHomes));
+        self.later(0, 200);
+        self.lose(other);
+        self.heal();
+    }
+
+    /// Two regions that are homes.
+    fn two_homes(&mut self) -> (usize, usize) {
+        let homes = self.layout.homes;
+        let region = self.dice.index(homes);
+        (region, (region + 1 + self.dice.index(homes - 1)) % homes)
+    }
+
+    /// Cuts the region off until its keys have moved, and have been used up elsewhere.
+    fn lose(&mut self, region: usize) {
+        let side = self.layout.nodes(region).collect();
+        self.add(Fault::Partition { side });
+        self.add(Fault::RegionLost { region });
+        self.later(15_000, 25_000);
     }
 
     fn lost(&mut self) {

@@ -111,7 +111,10 @@ fn run_scenario(
 /// `global.down_after` and a hold; then it is added again, which takes a hold.
 fn settled_max_ms(scenario: &Scenario, awaited: Awaited) -> u64 {
     match (awaited, scenario.family) {
-        (Awaited::GlobalSettled, Family::Regions { lease_ms, down_after_ms }) => {
+        (
+            Awaited::AllHomes | Awaited::GlobalSettled,
+            Family::Regions { lease_ms, down_after_ms },
+        ) => {
             let hold_ms = lease_ms * HOLD_QUARTERS / 4;
             STATE_MAX_MS + down_after_ms + 2 * hold_ms
         }

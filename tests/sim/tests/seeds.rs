@@ -162,6 +162,13 @@ fn a_region_that_knows_no_agreement_has_its_part_of_a_limit() {
     passes(3367);
 }
 
+/// A region returned, and the other one was cut off at once: it had the counts of the keys that moved,
+/// and not of those that had stayed.
+#[test]
+fn a_region_that_returns_has_the_counts_of_all_keys() {
+    passes(47);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

@@ -69,7 +69,7 @@ impl Targets {
 
     /// The nodes to which this node copies a key that it decides: the replicas, and of a global key
     /// its owners in the region that is its home if this one is lost, in those that may return and
-    /// would be its home, and in the one to which it has just moved.
+    /// would be its first or second home, and in the one to which it has just moved.
     pub(super) fn copies(&self, key: KeyHash) -> Arc<[NodeId]> {
         let replicas = self.replicas(key);
         let homes = self.topology.homes();
@@ -78,7 +78,7 @@ impl Targets {
         }
         let token = key.token;
         let is_here = homes.is_here(token);
-        let next = homes.claimants(token).filter(|_| is_here).chain(homes.moved_to(token));
+        let next = homes.heirs(token).filter(|_| is_here).chain(homes.moved_to(token));
         let next = next.filter_map(|region| self.topology.region_owner(region, token));
         let mut others = self
             .second_owner(key)

@@ -113,12 +113,12 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
 }
 
 /// Number of changes that create new shares: of the members, and where there are several regions
-/// also of the homes, among which a global limit is divided, and restarts of any kind.
+/// restarts of any kind.
 fn membership_changes(case: &Case<'_, '_>) -> u64 {
     if case.scenario.layout.has_global_keys() {
         let starts: u64 = case.world.nodes.iter().map(|node| u64::from(node.starts)).sum();
         let first = case.scenario.initial_nodes as u64;
-        return starts.saturating_sub(first) + case.world.home_changes();
+        return starts.saturating_sub(first);
     }
     let changes = |fault: &Fault| {
         matches!(fault, Fault::Start { .. } | Fault::Leave { .. } | Fault::Crash { .. })

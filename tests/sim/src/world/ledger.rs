@@ -150,25 +150,22 @@ impl World<'_> {
     /// Why a key moved to another region.
     fn far_cause(&self, before: Owner, owner: Owner) -> Cause {
         let [from, to] = [before.node, owner.node].map(|node| self.layout.of_nodes[node]);
-        let last = self.troubles.last(from);
+        let home_since_ms = self.home_since_ms(to).unwrap_or(0);
+        let last = self.troubles.last(from, home_since_ms);
         let crashed_since = |region: usize, at_ms: u64| {
             let of_region = |node: usize| self.layout.of_nodes[node] == region;
             self.crashes.iter().any(|crash| of_region(crash.node) && crash.at_ms >= at_ms)
         };
         let is_struck_off = !self.newest_global_map().homes.contains(self.layout.names[from]);
         if is_struck_off && let Some(trouble) = last {
-            // Counts are sent to the second home of a key, and a region that is none has no copies.
-            let copied_ms = trouble.from_ms.saturating_sub(COPIED_MS);
-            let was_home = self.home_since_ms(to).is_none_or(|since_ms| since_ms < copied_ms);
-            let is_only_fault = was_home && !crashed_since(to, copied_ms);
+            // Counts are sent to the second home of a key, and a region becomes a home with all.
+            let is_only_fault = !crashed_since(to, trouble.from_ms.saturating_sub(COPIED_MS));
             return Cause::Failover { from_ms: trouble.from_ms, is_only_fault };
         }
         // It became a home because it had all counts, and got each change since.
         let at_ms = self.time.millis();
         let since_ms = at_ms.saturating_sub(self.returning_ms());
-        let is_in_trouble = |region: usize| {
-            self.troubles.last(region).is_some_and(|trouble| trouble.to_ms >= since_ms)
-        };
+        let is_in_trouble = |region: usize| self.troubles.last(region, since_ms).is_some();
         if [from, to].into_iter().any(|it| crashed_since(it, since_ms.saturating_sub(COPIED_MS))) {
             Cause::Isolation
         } else if is_in_trouble(from) || is_in_trouble(to) {

@@ -19,8 +19,6 @@ pub(super) struct Standing {
     /// The region that the operator says is lost.
     pub(super) order: Option<usize>,
     homes: Vec<String>,
-    /// How often they changed.
-    changes: u64,
     /// When each region became a home for the last time.
     home_since_ms: BTreeMap<String, u64>,
     voters: BTreeSet<Identity>,
@@ -40,7 +38,6 @@ impl World<'_> {
         let map = self.newest_global_map();
         let (before, after) = (self.standing.homes.clone(), map.homes.names.clone());
         if !before.is_empty() && before != after {
-            self.standing.changes += 1;
             self.log.event(format_args!("homes are {after:?}, were {before:?}"));
             if before.iter().any(|region| !after.contains(region)) {
                 self.report.reached.insert(match self.layout.failover {
@@ -71,11 +68,6 @@ impl World<'_> {
         if self.is_time(ORDER_INTERVAL_MS) {
             self.give_order();
         }
-    }
-
-    /// How often the homes of global keys changed.
-    pub(crate) fn home_changes(&self) -> u64 {
-        self.standing.changes
     }
 
     /// When `region` became a home for the last time.

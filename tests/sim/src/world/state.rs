@@ -22,6 +22,7 @@ impl World<'_> {
                 .find_map(|region| self.missing_members(region))
                 .or_else(|| self.unsettled())
                 .or_else(|| self.missing_owners()),
+            Awaited::AllHomes => self.missing_homes(),
             Awaited::GlobalSettled => {
                 self.missing(Awaited::Settled).or_else(|| self.missing_global())
             }
@@ -112,14 +113,10 @@ impl World<'_> {
     }
 
     fn missing_global(&self) -> Option<String> {
-        let map = self.newest_global_map();
-        if self.layout.failover.is_some() {
-            let homes = &self.layout.names[..self.layout.homes];
-            let is_complete = homes.iter().all(|&region| map.homes.contains(region));
-            if !is_complete {
-                return Some(format!("of {homes:?}, only {:?} are homes", map.homes.names));
-            }
+        if let Some(homes) = self.missing_homes() {
+            return Some(homes);
         }
+        let map = self.newest_global_map();
         for node in &self.nodes {
             let Some(process) = &node.process else { continue };
             let own = process.global_map();
@@ -135,6 +132,14 @@ impl World<'_> {
             let owners = deciding.iter().filter(|own| own.has(Scope::Global, token)).count();
             (owners != 1).then(|| format!("global token {token:x} has {owners} owners"))
         })
+    }
+
+    fn missing_homes(&self) -> Option<String> {
+        let map = self.newest_global_map();
+        let homes = &self.layout.names[..self.layout.homes];
+        let is_complete = homes.iter().all(|&region| map.homes.contains(region));
+        (self.layout.failover.is_some() && !is_complete)
+            .then(|| format!("of {homes:?}, only {:?} are homes", map.homes.names))
     }
 
     /// The map of the highest epoch that is in force on a running node of `region`.
