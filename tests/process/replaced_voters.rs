@@ -63,6 +63,27 @@ async fn nodes_that_are_killed_one_by_one_are_replaced_as_voters() {
     assert_eq!(counts, vec![LIMIT; lasting.len()]);
 }
 
+/// A node leaves in order, and another one is killed as soon as its process has ended: the copies
+/// that the first one held have been made again elsewhere by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_copies_that_a_node_took_along_are_made_again_at_once() {
+    let nodes = &["n1", "n2", "n3", "n4"];
+    let sets = &["cluster.deadline=1s"];
+    let mut cluster = Cluster::start(TIDEGATE, ClusterOptions { nodes, sets, ..QUOTA }).await;
+    let keys = cluster.owned("quota", "user", "user", "n1", 40).await;
+    for key in &keys {
+        assert_eq!(cluster.admitted(&[0], "quota", "user", key, LIMIT).await, LIMIT);
+    }
+    cluster.nodes[3].terminate();
+    assert_eq!(cluster.nodes[3].exit_code(Duration::from_secs(20)).await, Some(0));
+    cluster.nodes[0].kill();
+    decided_again(&cluster, &[1, 2], &keys).await;
+    for key in &keys {
+        let admitted = cluster.admitted(&[1, 2], "quota", "user", key, LIMIT).await;
+        assert_eq!(admitted, 0, "{key} after the death of its owner");
+    }
+}
+
 /// Reads all keys at each of the nodes until owners answer: the fallback refuses. Returns how long
 /// it took.
 async fn decided_again(cluster: &Cluster, indexes: &[usize], keys: &[String]) -> Duration {

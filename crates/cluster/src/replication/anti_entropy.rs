@@ -2,10 +2,14 @@
 //! regions fail over, the owner of a global key in its second home is one of them: a region that
 //! was lost and returns has no copies of the keys at home elsewhere, and some keys change seldom.
 //!
+//! **New replicas.** A node that becomes a replica, because another one has left, has died or is out
+//! of reach, has no copies, which takes no digest to know: an owner sends it all of its keys at once,
+//! and compares digests only then. Until it has them, one more crash would lose counts.
+//!
 //! A round takes a digest snapshot, exchanges digests with each replica, and scans the store for
 //! this node's keys in the differing segments, which it puts into the replication queue. From there
 //! they are sent like every change, within the same bounds. A round begins every few seconds, and
-//! at once when the topology or the set of reachable peers changes.
+//! after new replicas were sent their keys.
 //!
 //! A segment with a key that changes all the time always differs. **Bound:** a round sends at most
 //! [`REPAIR_KEYS_MAX`] keys. The next one resumes the scan after the last of them, so that busy
@@ -28,8 +32,10 @@ use crate::mesh::wire::{Call, DIGESTS_MAX, Digest, Reply};
 
 /// The pause after a round that sent every key that differed.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Most keys that one round sends again.
+/// Most keys that one round sends again, or that new replicas are sent before a pause.
 const REPAIR_KEYS_MAX: usize = 65_536;
+/// So that present changes are not sent after a long queue of old ones.
+const PAUSE: Duration = Duration::from_millis(500);
 /// How long a peer may take for its reply: it may have to scan its store.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a snapshot is reused, so that the digests of all peers cost one scan. A peer can cause
@@ -48,6 +54,33 @@ impl Replicator {
         Reply::Differing(held.differing(&digests))
     }
 
+    /// Sends new replicas the keys of this node whenever there are some. Never returns.
+    pub(super) async fn run_new_replicas(&self) {
+        let mut before = self.targets();
+        loop {
+            self.targets_changed.notified().await;
+            let targets = self.targets();
+            let (mut queued, mut from) = (0, Some(Cursor::default()));
+            while let Some(cursor) = from {
+                let mut keys = Vec::new();
+                let is_new = |key: KeyHash| key.is_owned() && targets.has_new_replica(&before, key);
+                let now = self.clock.now();
+                from = self.store.visit(cursor, now, is_new, |key, _, _| keys.push(key));
+                queued += keys.len();
+                for key in keys {
+                    self.store.enqueue_replication(key);
+                }
+                if queued >= REPAIR_KEYS_MAX {
+                    queued = 0;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                tokio::task::yield_now().await;
+            }
+            before = targets;
+            self.digests_due.notify_one();
+        }
+    }
+
     /// Runs rounds, one at a time. Never returns.
     pub(super) async fn run_anti_entropy(&self) {
         let mut resume = Cursor::default();
@@ -57,8 +90,7 @@ impl Replicator {
             let is_complete = self.repair(&mut resume).await;
             tokio::time::sleep(SNAPSHOT_MAX_AGE).await;
             if is_complete {
-                let changed = self.targets_changed.notified();
-                let _ = tokio::time::timeout(INTERVAL, changed).await;
+                let _ = tokio::time::timeout(INTERVAL, self.digests_due.notified()).await;
             }
         }
     }

@@ -61,6 +61,8 @@ pub struct Replicator {
     pub(super) acked: Notify,
     /// Notified when the topology or the set of reachable peers changed: copies may be missing.
     pub(super) targets_changed: Notify,
+    /// Notified after that: a replica may have missed changes.
+    pub(super) digests_due: Notify,
     /// The latest digest snapshot. Locked while one is taken, so that concurrent callers share it.
     pub(super) digest_snapshot: tokio::sync::Mutex<Option<Arc<DigestSnapshot>>>,
 }
@@ -131,6 +133,7 @@ impl Replicator {
             wake: Notify::new(),
             acked: Notify::new(),
             targets_changed: Notify::new(),
+            digests_due: Notify::new(),
             digest_snapshot: tokio::sync::Mutex::default(),
         })
     }
@@ -140,11 +143,13 @@ impl Replicator {
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let mut rounds = self.mesh.ticks.every(self.options.interval);
         let mut messages = JoinSet::new();
-        // Dropping the set at the end aborts the task.
+        // Dropping the set at the end aborts the tasks.
         let mut anti_entropy = JoinSet::new();
         if self.options.replicas > 0 {
             let this = self.clone();
             anti_entropy.spawn(async move { this.run_anti_entropy().await });
+            let this = self.clone();
+            anti_entropy.spawn(async move { this.run_new_replicas().await });
         }
         let mut looks = self.mesh.ticks.every(LOOK_INTERVAL);
         let mut is_idle = false;

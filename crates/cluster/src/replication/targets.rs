@@ -136,6 +136,21 @@ impl Targets {
         })
     }
 
+    /// Whether this node owns the key and a replica of it was none by the targets of `before`, or
+    /// has restarted since. One that was only out of reach has copies.
+    pub(super) fn has_new_replica(&self, before: &Self, key: KeyHash) -> bool {
+        if self.by_ring(key).first() != Some(&self.topology.me) {
+            return false;
+        }
+        let (by_ring, replicas) = (before.by_ring(key), before.replicas(key));
+        let start =
+            |targets: &Self, id: &NodeId| targets.topology.view.get(id).map(|it| it.generation);
+        let had_copies = |id: &NodeId| {
+            (by_ring.contains(id) || replicas.contains(id)) && start(self, id) == start(before, id)
+        };
+        !self.replicas(key).iter().all(had_copies)
+    }
+
     /// Whether the key's ring has any node beside this one.
     pub(super) fn has_others(&self) -> bool {
         self.topology.ring().is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))
@@ -289,6 +304,34 @@ mod tests {
                 None => assert_eq!(*targets.copies(global), [id("b")]),
             }
         }
+    }
+
+    #[test]
+    fn a_node_is_a_new_replica_when_another_one_is_gone_or_it_restarts() {
+        let all = [("a", "eu", "1"), ("b", "eu", "1"), ("c", "eu", "1"), ("d", "eu", "1")];
+        let without_b: Vec<_> = all.iter().copied().filter(|(id, ..)| *id != "b").collect();
+        let before = targets("a", &all, &[], 1);
+        let gone = targets("a", &without_b, &[], 1);
+        let far = targets("a", &all, &["b"], 1);
+        let mut restarted = targets("a", &all, &[], 1);
+        let started = |member: &Member| Member {
+            generation: Generation(member.generation.0 + u64::from(member.id == id("b"))),
+            ..member.clone()
+        };
+        let view = View::new(before.topology.view.members().iter().map(started));
+        restarted.topology = Arc::new(Topology::new(id("a"), "eu".into(), view, 64));
+        let mut own = 0;
+        for key in keys() {
+            let is_own = *before.by_ring(key).first().expect("an owner") == id("a");
+            let has_lost = is_own && before.replicas(key).contains(&id("b"));
+            assert!(!before.has_new_replica(&before, key));
+            assert_eq!(far.has_new_replica(&before, key), has_lost);
+            assert!(!before.has_new_replica(&far, key), "it has copies");
+            assert!(!is_own || gone.has_new_replica(&before, key) == has_lost);
+            assert_eq!(restarted.has_new_replica(&before, key), has_lost);
+            own += usize::from(has_lost);
+        }
+        assert!(own > 0);
     }
 
     /// Both sides of a digest sum the same keys.
