@@ -2,8 +2,8 @@
 //!
 //! While a region that is no home has nodes in sight, every node of a home sends it the counts of
 //! the keys of which it would be the first or the second home: all of them once, to each node those
-//! that it would own, and from then on each change ([`Homes::heirs`]). Only when every node of every
-//! home has done so the region becomes a home
+//! that it would own, and from then on each change ([`Homes::heirs`]). Only when every node of
+//! every home has done so the region becomes a home
 //! ([`Autopilot::regions_copied`](tidegate_ownership::autopilot::Autopilot::regions_copied)). So
 //! counts move first, however many there are, and the keys are decided where they were meanwhile.
 //! The keys that stay have their copies in the new home too: the old one may be lost at once.
