@@ -2,9 +2,11 @@
 //! regions fail over, the owner of a global key in its second home is one of them: a region that
 //! was lost and returns has no copies of the keys at home elsewhere, and some keys change seldom.
 //!
-//! **New replicas.** A node that becomes a replica, because another one has left, has died or is
-//! out of reach, has no copies, which takes no digest to know: an owner sends it all of its keys at
-//! once, and compares digests only then. Until it has them, one more crash would lose counts.
+//! **New replicas.** A node that becomes a replica, because another one has left or was evicted,
+//! has no copies, which takes no digest to know: an owner sends it all of its keys at once, and
+//! compares digests only then. Until it has them, one more crash would lose counts. A node that
+//! stands in for a replica out of reach gets only the changes: otherwise each short pause of a node
+//! would leave one more copy of all of its keys.
 //!
 //! A round takes a digest snapshot, exchanges digests with each replica, and scans the store for
 //! this node's keys in the differing segments, which it puts into the replication queue. From there
