@@ -159,7 +159,10 @@ impl World<'_> {
         let is_struck_off = !self.newest_global_map().homes.contains(self.layout.names[from]);
         if is_struck_off && let Some(trouble) = last {
             // Counts are sent to the second home of a key, and a region becomes a home with all.
-            let is_only_fault = !crashed_since(to, trouble.from_ms.saturating_sub(COPIED_MS));
+            let copied_ms = trouble.from_ms.saturating_sub(COPIED_MS);
+            // Keys whose second home was lost get another one by digests.
+            let has_moved = self.struck_off_ms().is_some_and(|at_ms| at_ms >= copied_ms);
+            let is_only_fault = !has_moved && !crashed_since(to, copied_ms);
             return Cause::Failover { from_ms: trouble.from_ms, is_only_fault };
         }
         // It became a home because it had all counts, and got each change since.

@@ -21,6 +21,8 @@ pub(super) struct Standing {
     homes: Vec<String>,
     /// When each region became a home for the last time.
     home_since_ms: BTreeMap<String, u64>,
+    /// When a region was struck off last while several others were homes.
+    struck_off_ms: Option<u64>,
     voters: BTreeSet<Identity>,
 }
 
@@ -53,6 +55,9 @@ impl World<'_> {
         for region in after.iter().filter(|region| !before.contains(region)) {
             self.standing.home_since_ms.insert(region.clone(), now);
         }
+        if before.iter().any(|region| !after.contains(region)) && after.len() > 1 {
+            self.standing.struck_off_ms = Some(now);
+        }
         self.standing.homes = after;
         let voters: BTreeSet<Identity> = map.voters.current.iter().cloned().collect();
         if !self.standing.voters.is_empty() && !voters.is_subset(&self.standing.voters) {
@@ -68,6 +73,11 @@ impl World<'_> {
         if self.is_time(ORDER_INTERVAL_MS) {
             self.give_order();
         }
+    }
+
+    /// When a region was struck off last while several others were homes.
+    pub(super) fn struck_off_ms(&self) -> Option<u64> {
+        self.standing.struck_off_ms
     }
 
     /// When `region` became a home for the last time.
