@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use tidegate_testkit::network;
+use tidegate_testkit::network::{self, Network};
 use tidegate_testkit::process::{Cluster, ClusterOptions};
 use tidegate_testkit::wait::until;
 
@@ -97,14 +97,10 @@ fn a_region_is_a_home_again_only_when_it_has_the_counts() {
             Err(format!("{leader:?} led"))
         })
         .await;
-        every_key_is_decided(&cluster, &[0, 3]).await;
-        let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
-        network.split(&[&meshes[..3], &meshes[3..]]);
-        every_key_is_decided(&cluster, &US).await;
-        let used = keys("used");
-        assert_eq!(admitted(&cluster, &US, &used, LIMIT + 5).await, [LIMIT; KEYS]);
+        let used = used_up_while_eu_is_away(&cluster, &network).await;
 
         // Only the link between the two regions is cut now.
+        let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
         network.split(&[&meshes[..3], &meshes[3..5]]);
         until("eu is a member of the global map again", TIMEOUT, async || {
             let stands = cluster.nodes[WITNESS].global_members().await?;
@@ -139,12 +135,7 @@ fn a_region_is_a_home_again_only_when_it_has_the_counts() {
 fn a_region_that_has_just_returned_has_the_counts_of_the_other() {
     network::run(|network| async move {
         let mut cluster = Cluster::start(TIDEGATE, REGIONS).await;
-        every_key_is_decided(&cluster, &[0, 3]).await;
-        let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
-        network.split(&[&meshes[..3], &meshes[3..]]);
-        every_key_is_decided(&cluster, &US).await;
-        let used = keys("used");
-        assert_eq!(admitted(&cluster, &US, &used, LIMIT + 5).await, [LIMIT; KEYS]);
+        let used = used_up_while_eu_is_away(&cluster, &network).await;
 
         network.heal();
         is_a_home(&cluster, 'n').await;
@@ -243,6 +234,17 @@ async fn admitted(
     }
     println!("{keys:?} at {indexes:?}: {admitted:?}");
     admitted
+}
+
+/// Cuts `eu` off and uses keys up in `us`, which decides all of them then.
+async fn used_up_while_eu_is_away(cluster: &Cluster, network: &Network) -> Vec<String> {
+    every_key_is_decided(cluster, &[0, 3]).await;
+    let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
+    network.split(&[&meshes[..3], &meshes[3..]]);
+    every_key_is_decided(cluster, &US).await;
+    let used = keys("used");
+    assert_eq!(admitted(cluster, &US, &used, LIMIT + 5).await, [LIMIT; KEYS]);
+    used
 }
 
 /// Waits until a node whose name begins with `initial` decides a key.

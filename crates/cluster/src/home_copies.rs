@@ -306,6 +306,36 @@ mod tests {
         );
     }
 
+    /// Of three regions: a key that stays and has its second copy elsewhere is not for `eu`.
+    #[test]
+    fn a_region_gets_the_keys_of_which_it_is_a_home() {
+        let of = |regions: &[&str]| {
+            let regions = regions.iter().map(|&region| region.to_owned()).collect();
+            Homes::new("us".into(), regions)
+        };
+        let (was, now) = (of(&["ap", "us"]), of(&["ap", "eu", "us"]));
+        let due = Due {
+            to: id("n1"),
+            region: "eu".into(),
+            round: 0,
+            stalls: 0,
+            was: was.clone(),
+            now: now.clone(),
+            topology: topology(&[("m1", 1), ("n1", 1)], &["us"]),
+        };
+        let (mut moved, mut second, mut others) = (0, 0, 0);
+        for key in (0..128).map(|n: u64| KeyHash { token: n << 57, tag: 0b10 }) {
+            let moves = now.home(key.token) == "eu";
+            let is_second = now.is_here(key.token) && now.second_home(key.token) == Some("eu");
+            let is_due = was.is_here(key.token) && (moves || is_second);
+            assert_eq!(due.includes(key), is_due, "{key:?}");
+            moved += u32::from(is_due && moves);
+            second += u32::from(is_due && is_second);
+            others += u32::from(!is_due);
+        }
+        assert!(moved > 0 && second > 0 && others > 0, "{moved} {second} {others}");
+    }
+
     #[test]
     fn a_region_that_was_struck_off_sends_what_it_admitted_last() {
         let mut copies = HomeCopies::default();

@@ -68,6 +68,12 @@ impl Ring {
         self.walk(token).next().map(|node| &node.id)
     }
 
+    /// The node that owns `token` when its owner is gone.
+    pub fn next_owner(&self, token: u64) -> Option<&NodeId> {
+        let owner = self.owner(token)?;
+        self.walk(token).map(|node| &node.id).find(|id| *id != owner)
+    }
+
     /// The owner, then up to `count` other nodes that follow it on the ring. Nodes of zones not yet
     /// chosen come first, so that losing a zone loses one copy.
     pub fn replicas(&self, token: u64, count: usize) -> Vec<&NodeId> {
@@ -212,6 +218,18 @@ mod tests {
     fn an_empty_ring_has_no_owner() {
         assert_eq!(Ring::default().owner(7), None);
         assert!(Ring::default().replicas(7, 2).is_empty());
+    }
+
+    #[test]
+    fn the_next_owner_owns_the_token_once_the_owner_is_gone() {
+        let all = ["a", "b", "c"];
+        let three = ring(&all);
+        for token in tokens().take(200) {
+            let owner = three.owner(token).expect("an owner");
+            let others: Vec<&str> = all.into_iter().filter(|id| *id != owner.as_str()).collect();
+            assert_eq!(three.next_owner(token), ring(&others).owner(token));
+        }
+        assert_eq!(ring(&["a"]).next_owner(7), None);
     }
 
     #[test]

@@ -198,10 +198,12 @@ impl Topology {
     ///
     /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together.
     pub fn share_of(&self, scope: Scope, limit: u32) -> u32 {
-        let (regions, rank) = self.homes.rank();
         let limit = match scope {
             Scope::Region => limit,
-            Scope::Global => part(limit, regions, rank),
+            Scope::Global => {
+                let (regions, rank) = self.homes.rank();
+                part(limit, regions, rank)
+            }
         };
         part(limit, self.sharing.len(), self.sharing.binary_search(&self.me).ok())
     }

@@ -2,7 +2,7 @@
 //!
 //! The load is an open loop: one request each 5 ms, whatever becomes of those before. A request
 //! sent to the process that is being killed waits until the kernel has closed its sockets: some
-//! 20 ms, and a quarter of a second on a busy machine. So Envoy waits for longer here than its
+//! 20 ms, and more than 100 on a busy machine. So Envoy waits for longer here than its
 //! default of 20 ms, and the time before the end of the process does not count. A request for a key
 //! of the dead owner waits for the deadline. How many requests take longer than they did before the
 //! kill is bounded as a share.

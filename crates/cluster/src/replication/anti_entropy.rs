@@ -62,14 +62,16 @@ impl Replicator {
         loop {
             self.targets_changed.notified().await;
             let targets = self.targets();
-            let (mut queued, mut from) = (0, Some(Cursor::default()));
+            // Without a change of the ring a peer is only out of reach, or no longer.
+            let has_moved = !Arc::ptr_eq(&before.topology, &targets.topology);
+            let (mut queued, mut from) = (0, has_moved.then(Cursor::default));
+            let mut keys = Vec::new();
             while let Some(cursor) = from {
-                let mut keys = Vec::new();
                 let is_new = |key: KeyHash| key.is_owned() && targets.has_new_replica(&before, key);
                 let now = self.clock.now();
                 from = self.store.visit(cursor, now, is_new, |key, _, _| keys.push(key));
                 queued += keys.len();
-                for key in keys {
+                for key in keys.drain(..) {
                     self.store.enqueue_replication(key);
                 }
                 if queued >= REPAIR_KEYS_MAX {

@@ -287,7 +287,8 @@ impl Synchroniser {
                         }
                     }
                     // No other node of the region counts it: the next owner has a copy.
-                    if !is_copied && let Some(next) = next_owner(topology, key) {
+                    let next = || topology.ring()?.next_owner(key.token);
+                    if !is_copied && let Some(next) = next() {
                         let all = actor_counters.delta_of(|_| true);
                         batches.add(next, SyncRole::Owner, key, all);
                     }
@@ -404,11 +405,6 @@ impl Synchroniser {
             }
         }
     }
-}
-
-/// The node that follows this one as the owner of a key in this region.
-fn next_owner(topology: &Topology, key: KeyHash) -> Option<&NodeId> {
-    topology.ring()?.replicas(key.token, 1).into_iter().find(|node| **node != topology.me)
 }
 
 fn members(topology: &Topology) -> Members {
