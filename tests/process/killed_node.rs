@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidegate_testkit::http_client::check_body;
-use tidegate_testkit::process::{Cluster, Load, Results};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Load, Results, THREE};
 use tidegate_testkit::wait::until;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +33,8 @@ const KEYS: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
-    let mut cluster = Cluster::three(TIDEGATE, RULES).await;
+    let options = ClusterOptions { nodes: THREE, rules: RULES, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_victim) = (CancellationToken::new(), CancellationToken::new());
     let (before, late_before) = steady(&cluster, &listeners).await;

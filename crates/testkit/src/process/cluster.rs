@@ -74,9 +74,12 @@ impl Cluster {
         cluster
     }
 
-    /// Three nodes with `rules`.
+    /// Three nodes with `rules`, whose owners have a second to answer: on a busy machine a process
+    /// may stand still for longer than the ten milliseconds of the default, and a test of what an
+    /// owner answers would see what `on_unavailable` does instead.
     pub async fn three(program: &'static str, rules: &str) -> Self {
-        Self::start(program, ClusterOptions { nodes: THREE, rules, ..ClusterOptions::default() })
+        let sets = &["cluster.deadline=1s"];
+        Self::start(program, ClusterOptions { nodes: THREE, rules, sets, ..Default::default() })
             .await
     }
 
