@@ -1,28 +1,42 @@
 //! Keeps the decision clock at the members' median ([`Skew`]).
 //!
-//! While a node joins, a clock beyond the bound is stepped at once, also backwards: no decision has
-//! used it. That ends when the listeners open, or a second after the first peer was measured. From
-//! then on the clock is only slewed and never goes back.
+//! Until a node is a member, a clock beyond the bound is stepped at once, also backwards: no
+//! decision has used it. From then on the clock is only slewed and never goes back.
+//!
+//! A node that joins follows the decision clocks of the members, where there are any, and not their
+//! system clocks: those may have been set while the members ran, which a running node follows
+//! slowly or not at all ([`Discipline`](super::clock::Discipline)). What it is sent would otherwise
+//! be of the past or the future.
+//!
+//! Example: the clocks of all machines are set two hours ahead, by mistake. The members go on as
+//! before; one that restarts measures decision clocks at −2 h, and steps there before it joins.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
-use tidegate_cluster::mesh::Mesh;
 use tidegate_limiter::units::Span;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::skew::Skew;
+use super::join::Joined;
+use super::skew::{self, Skew};
 
 /// Interval of comparisons with the peers' clocks: the ping interval, so that joining does not wait
 /// for it.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Comparisons with measured peers during which a joining node may still step its clock: by then it
-/// is connected to the members that its seeds know.
-const JOINING_COMPARISONS: u32 = 10;
+
+/// The clocks of the peers that were heard lately, theirs minus our system clock, nanoseconds.
+#[derive(Debug, Default)]
+struct Offsets {
+    system: Vec<i64>,
+    /// Decision clocks of those that may have decided.
+    in_use: Vec<i64>,
+    /// No peer's clock is missing.
+    is_all: bool,
+}
 
 /// Keeps the decision clock at the members' median.
 #[derive(Debug)]
@@ -30,17 +44,16 @@ pub(super) struct ClockSync {
     clock: Arc<dyn Clock>,
     max: Span,
     skew: Mutex<Skew>,
-    /// Comparisons that included every peer, up to
-    /// [`JOINING_COMPARISONS`].
-    comparisons: AtomicU32,
+    /// It was compared with every peer.
+    has_compared: AtomicBool,
     /// A decision may have used this clock.
     in_use: AtomicBool,
 }
 
 impl ClockSync {
     pub(super) fn new(clock: Arc<dyn Clock>, max: Span) -> Self {
-        let (comparisons, in_use) = (AtomicU32::new(0), AtomicBool::new(false));
-        Self { clock, max, skew: Mutex::default(), comparisons, in_use }
+        let (has_compared, in_use) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { clock, max, skew: Mutex::default(), has_compared, in_use }
     }
 
     /// The current offset from the other members.
@@ -50,16 +63,25 @@ impl ClockSync {
 
     /// Whether the clock was compared with the peers'.
     pub(super) fn has_compared(&self) -> bool {
-        self.comparisons.load(Ordering::Acquire) > 0
+        self.has_compared.load(Ordering::Acquire)
     }
 
-    /// The listeners open: from now on the clock is only slewed.
+    /// A decision may use the clock: from now on it is only slewed.
     pub(super) fn put_in_use(&self) {
         self.in_use.store(true, Ordering::Release);
     }
 
+    /// How far the decision clock is ahead of the system clock, nanoseconds; `None` until a
+    /// decision may have used it.
+    pub(super) fn decision_ahead(&self) -> Option<i64> {
+        let (now, system) = (self.clock.now(), self.clock.system());
+        let ahead = i128::from(now.as_nanos()) - i128::from(system.as_nanos());
+        let is_in_use = self.in_use.load(Ordering::Acquire);
+        i64::try_from(ahead).ok().filter(|_| is_in_use)
+    }
+
     /// Compares until `stop`.
-    pub(super) async fn run(self: Arc<Self>, mesh: Arc<Mesh>, stop: CancellationToken) {
+    pub(super) async fn run(self: Arc<Self>, joined: Joined, stop: CancellationToken) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -67,24 +89,35 @@ impl ClockSync {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let peers = mesh.peers();
+            let peers = joined.mesh.peers();
             let heard: Vec<_> = peers.iter().filter(|peer| !peer.is_unreachable()).collect();
-            let measured = heard.iter().filter(|peer| peer.rtt_ns() > 0);
-            let offsets: Vec<i64> = measured.map(|peer| peer.offset_ns()).collect();
-            self.compare(&offsets, offsets.len() == heard.len());
+            let measured: Vec<_> = heard.iter().filter(|peer| peer.rtt_ns() > 0).collect();
+            let offsets = Offsets {
+                system: measured.iter().map(|peer| peer.offset_ns()).collect(),
+                in_use: measured.iter().filter_map(|peer| peer.decision_offset_ns()).collect(),
+                is_all: measured.len() == heard.len(),
+            };
+            // Ownership, and with it the first decision, is at least a round trip away.
+            if joined.membership.is_member() {
+                self.put_in_use();
+            }
+            self.compare(&offsets);
         }
     }
 
-    /// Applies the peers' offsets; `is_all` when no peer's offset is missing.
-    fn compare(&self, offsets: &[i64], is_all: bool) {
-        let comparisons = self.comparisons.load(Ordering::Acquire);
-        let is_joining = comparisons < JOINING_COMPARISONS && !self.in_use.load(Ordering::Acquire);
+    fn compare(&self, offsets: &Offsets) {
+        let Offsets { system, in_use, is_all } = offsets;
+        let is_joining = !self.in_use.load(Ordering::Acquire);
         let followed = self.skew().correction_ns();
-        let skew = Skew::of(offsets, self.max, (!is_joining).then_some(followed));
-        if is_joining && is_all && skew.is_beyond {
-            self.clock.step(skew.correction_ns());
+        let skew = Skew::of(system, self.max, (!is_joining).then_some(followed));
+        let correction = match skew::lower_median(in_use) {
+            Some(offset) if is_joining => skew::beyond(offset, self.max),
+            _ => skew.correction_ns(),
+        };
+        if is_joining && *is_all && !system.is_empty() {
+            self.clock.step(correction);
         } else {
-            self.clock.slew(skew.correction_ns());
+            self.clock.slew(correction);
         }
         let before = std::mem::replace(&mut *self.skew.lock(), skew);
         if (before.is_beyond, before.is_split) != (skew.is_beyond, skew.is_split) {
@@ -92,8 +125,8 @@ impl ClockSync {
         }
         // The node may join after the first comparison, so it counts only now that the clock is
         // right.
-        if is_all && !offsets.is_empty() && comparisons < JOINING_COMPARISONS {
-            self.comparisons.store(comparisons + 1, Ordering::Release);
+        if *is_all && !system.is_empty() {
+            self.has_compared.store(true, Ordering::Release);
         }
     }
 }
@@ -151,6 +184,7 @@ mod tests {
         }
 
         fn step(&self, correction_ns: i64) {
+            self.steered.store(correction_ns, Ordering::Relaxed);
             self.set.store(correction_ns, Ordering::Relaxed);
         }
     }
@@ -164,36 +198,51 @@ mod tests {
         (told.set.load(Ordering::Relaxed), told.steered.load(Ordering::Relaxed))
     }
 
-    #[test]
-    fn a_joining_node_sets_its_clock_as_it_meets_more_peers() {
-        let (clock, clock_sync) = clock_sync();
-        clock_sync.compare(&[], true);
-        clock_sync.compare(&[-30 * S], false);
-        let outcome = (recorded(&clock), clock_sync.has_compared());
-        assert_eq!(outcome, ((0, -30 * S), false), "a step waits for all peers");
-        clock_sync.compare(&[-30 * S], true);
-        assert_eq!((recorded(&clock), clock_sync.has_compared()), ((-30 * S, -30 * S), true));
-        clock_sync.compare(&[-30 * S, -31 * S], true);
-        assert_eq!(recorded(&clock).0, -30 * S);
-        clock_sync.compare(&[1, 1], true);
-        assert_eq!((recorded(&clock).1, clock_sync.skew().is_beyond), (0, false));
+    fn offsets(system: &[i64], is_all: bool) -> Offsets {
+        Offsets { system: system.to_vec(), in_use: Vec::new(), is_all }
     }
 
     #[test]
-    fn a_node_that_was_connected_for_a_second_only_steers() {
+    fn a_joining_node_sets_its_clock_as_it_meets_more_peers() {
         let (clock, clock_sync) = clock_sync();
-        for _ in 0..JOINING_COMPARISONS {
-            clock_sync.compare(&[1, 1], true);
-        }
-        clock_sync.compare(&[-31 * S, -31 * S], true);
-        assert_eq!(recorded(&clock), (0, -31 * S));
+        clock_sync.compare(&offsets(&[], true));
+        clock_sync.compare(&offsets(&[-30 * S], false));
+        let outcome = (recorded(&clock), clock_sync.has_compared());
+        assert_eq!(outcome, ((0, -30 * S), false), "a step waits for all peers");
+        clock_sync.compare(&offsets(&[-30 * S], true));
+        assert_eq!((recorded(&clock), clock_sync.has_compared()), ((-30 * S, -30 * S), true));
+        clock_sync.compare(&offsets(&[-30 * S, -31 * S], true));
+        assert_eq!(recorded(&clock).0, -30 * S);
+        clock_sync.compare(&offsets(&[1, 1], true));
+        assert_eq!((recorded(&clock).0, clock_sync.skew().is_beyond), (0, false));
+    }
+
+    /// All machines were set ahead by two hours while the peers ran; one of those was not, and one
+    /// has just started as well.
+    #[test]
+    fn a_joining_node_follows_the_clocks_that_decide() {
+        let (clock, clock_sync) = clock_sync();
+        let joining = |in_use: &[i64]| Offsets {
+            system: vec![0, 0, 0],
+            in_use: in_use.to_vec(),
+            is_all: true,
+        };
+        clock_sync.compare(&joining(&[-7_200 * S, -7_201 * S]));
+        assert_eq!(recorded(&clock).0, -7_201 * S);
+        clock_sync.compare(&joining(&[-7_200 * S, S / 4, -7_201 * S]));
+        assert_eq!(recorded(&clock).0, -7_200 * S, "one wrong clock of three has no influence");
+        clock_sync.compare(&joining(&[S / 4, S / 4]));
+        assert_eq!(recorded(&clock).0, 0, "within the bound");
     }
 
     #[test]
     fn a_clock_in_use_is_never_set() {
         let (clock, clock_sync) = clock_sync();
+        assert_eq!(clock_sync.decision_ahead(), None);
         clock_sync.put_in_use();
-        clock_sync.compare(&[-30 * S, -30 * S], true);
+        assert_eq!(clock_sync.decision_ahead(), Some(0));
+        let in_use = vec![-7_200 * S, -7_200 * S];
+        clock_sync.compare(&Offsets { in_use, ..offsets(&[-30 * S, -30 * S], true) });
         assert_eq!(recorded(&clock), (0, -30 * S));
     }
 }

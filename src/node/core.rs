@@ -318,8 +318,12 @@ impl Core {
         stop: &CancellationToken,
         running: &mut JoinSet<()>,
     ) {
-        let (decider, clock) = (self.decider.clone(), self.clock.clone());
-        let service = Arc::new(PeerService { decider, clock, joined: joined.clone() });
+        let service = Arc::new(PeerService {
+            decider: self.decider.clone(),
+            joined: joined.clone(),
+            clock: self.clock.clone(),
+            clock_sync: self.time.clone(),
+        });
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
         running.spawn(follow_map(joined.clone(), stop.clone()));
         running.spawn(joined.membership.clone().run(stop.clone()));
@@ -328,7 +332,7 @@ impl Core {
             running.spawn(global.clone().run(stop.clone()));
         }
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
-        running.spawn(self.time.clone().run(joined.mesh.clone(), stop.clone()));
+        running.spawn(self.time.clone().run(joined.clone(), stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();
@@ -569,10 +573,10 @@ fn random(environment: &Environment) -> Result<u128, UserError> {
 async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
     let joins = async {
         until_joined(&joined, &time).await;
-        // Must precede the first decision.
-        time.put_in_use();
         joined.membership.seek();
-        if until_member(&joined).await {
+        let is_member = until_member(&joined).await;
+        time.put_in_use();
+        if is_member {
             until_settled(&joined).await;
         }
         joined.is_member.cancel();

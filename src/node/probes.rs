@@ -243,6 +243,11 @@ fn ownership(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add(names::RING_OWNED_PPM, core.decided_ppm());
     let epoch = core.ownership.owned_ranges().epoch;
     readings.add(names::EPOCH_NUMBER, epoch.0);
+    let global = joined.global.as_ref().map(|global| &global.membership);
+    let maps = [Some(&joined.membership), global].into_iter().flatten();
+    if let Some(is_saved) = maps.filter_map(|map| map.is_saving()).min() {
+        readings.add(names::MAP_SAVED, is_saved);
+    }
     readings.add(names::MEMBERS_LOST, lost.len() as u64);
     readings.add(names::LEASES_LOST, read(&counters.leases_lost));
     readings.add(names::CLOCK_STANDSTILLS, read(&counters.standstills));

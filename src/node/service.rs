@@ -12,6 +12,7 @@ use tidegate_ownership::autopilot::COMPLAINTS_MAX;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::standstill::ClockReading;
 
+use super::clock_sync::ClockSync;
 use super::join::Joined;
 use crate::decide::Decider;
 
@@ -20,6 +21,7 @@ pub(super) struct PeerService {
     pub(super) decider: Decider,
     pub(super) joined: Joined,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) clock_sync: Arc<ClockSync>,
 }
 
 impl Service for PeerService {
@@ -88,7 +90,8 @@ impl PeerService {
         if let Some(member) = member {
             membership.complained(member, status.complaints);
         }
-        Reply::Pong { clock: self.clock.system(), status: pong }
+        let (clock, decision_ahead) = (self.clock.system(), self.clock_sync.decision_ahead());
+        Reply::Pong { clock, decision_ahead, status: pong }
     }
 
     /// Decides a check; with durability `replicated` the verdicts wait for a replica.

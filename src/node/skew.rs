@@ -58,6 +58,19 @@ impl Skew {
     }
 }
 
+/// The lower middle one of `offsets`: the median of clocks that this node's own is not counted
+/// with.
+pub(super) fn lower_median(offsets: &[i64]) -> Option<i64> {
+    let mut all = offsets.to_vec();
+    all.sort_unstable();
+    all.get(all.len().saturating_sub(1) / 2).copied()
+}
+
+/// What is corrected of `offset`: all of it beyond `max`, nothing within.
+pub(super) fn beyond(offset: i64, max: Span) -> i64 {
+    if offset.unsigned_abs() > max.as_nanos() { offset } else { 0 }
+}
+
 /// The middle of the peers' offsets and our own, which is 0: the two middle values of an even
 /// number, twice the same of an odd one.
 fn middle_offsets(peers: &[i64]) -> (i64, i64) {

@@ -147,6 +147,8 @@ pub const GLOBAL_COPIED: Metric =
 pub const RING_OWNED_PPM: Metric =
     gauge("ring_owned_ppm", "Share of its region's ring that this node decides, parts per million");
 pub const EPOCH_NUMBER: Metric = gauge("epoch_number", "Epoch of the cluster map in force");
+pub const MAP_SAVED: Metric =
+    gauge("map_saved", "1 while the cluster map is written to node.data_dir");
 pub const MEMBERS_LOST: Metric = gauge("members_lost", "Voters that are no members");
 pub const LEASES_LOST: Metric = counter("leases_lost", "Leases that expired");
 pub const CLOCK_STANDSTILLS: Metric = counter(

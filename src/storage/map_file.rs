@@ -2,14 +2,18 @@
 //! region, and one for the global map.
 //!
 //! A write is one transaction, and is on the disk (`fdatasync`) when it returns. A file that cannot
-//! be read stops the node: without it the node would forget what it promised as a voter.
+//! be read when the node starts stops it: without the file it would forget what it promised as a
+//! voter. A redb database that an operation of the disk has failed in refuses all others, so it is
+//! closed then, and opened again by the next read or write: a full disk is cured by making room.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
+use parking_lot::Mutex;
+use redb::{Database, DatabaseError, ReadableDatabase, StorageBackend, TableDefinition};
 use tidegate_cluster::consensus::Disk;
 
 /// The name of the file.
@@ -18,11 +22,23 @@ const MAP: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("map");
 const REGION: &str = "record 1";
 const GLOBAL: &str = "global 1";
 
-/// The open file.
+/// The file, open or to be opened again. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct MapFile {
-    db: Arc<Database>,
+    shared: Arc<Shared>,
     row: &'static str,
+}
+
+struct Shared {
+    reopen: Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>,
+    /// `None` after a failure of the disk.
+    open: Mutex<Option<Database>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("open", &self.open).finish_non_exhaustive()
+    }
 }
 
 impl MapFile {
@@ -35,24 +51,37 @@ impl MapFile {
     pub fn open(folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path: PathBuf = folder.join(FILE_NAME);
-        let db = Database::create(path).map_err(io::Error::other)?;
-        Ok(Self { db: Arc::new(db), row: REGION })
+        let first = Database::create(&path);
+        // Not created again: a folder that is empty now is not the one with the node's promises.
+        Self::open_with(first, move || Database::open(&path))
     }
 
-    /// Opens the database in `backend`, or creates one: a disk that a test has made.
+    /// Opens the database in the backend that `open` returns, or creates one: a disk that a test
+    /// has made.
     ///
     /// # Errors
     ///
     /// If it cannot be read, or is damaged.
-    pub fn in_backend(backend: impl StorageBackend) -> io::Result<Self> {
-        let db = Database::builder().create_with_backend(backend).map_err(io::Error::other)?;
-        Ok(Self { db: Arc::new(db), row: REGION })
+    pub fn in_backend<B: StorageBackend>(
+        open: impl Fn() -> B + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let open = move || Database::builder().create_with_backend(open());
+        Self::open_with(open(), open)
+    }
+
+    fn open_with(
+        first: Result<Database, DatabaseError>,
+        reopen: impl Fn() -> Result<Database, DatabaseError> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let open = Mutex::new(Some(first.map_err(io::Error::other)?));
+        let shared = Shared { reopen: Box::new(reopen), open };
+        Ok(Self { shared: Arc::new(shared), row: REGION })
     }
 
     /// The row of the global map in the same file.
     #[must_use]
     pub fn global(&self) -> Self {
-        Self { db: self.db.clone(), row: GLOBAL }
+        Self { shared: self.shared.clone(), row: GLOBAL }
     }
 
     /// The record; `None` in a new file. Blocks on the disk.
@@ -61,23 +90,42 @@ impl MapFile {
     ///
     /// If it cannot be read.
     pub fn read(&self) -> Result<Option<Vec<u8>>, redb::Error> {
-        let transaction = self.db.begin_read()?;
-        match transaction.open_table(MAP) {
-            Ok(table) => Ok(table.get(self.row)?.map(|record| record.value().to_vec())),
-            Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        self.with_open(|db| {
+            let transaction = db.begin_read()?;
+            match transaction.open_table(MAP) {
+                Ok(table) => Ok(table.get(self.row)?.map(|record| record.value().to_vec())),
+                Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        })
     }
 
     /// Replaces the record. Blocks on the disk until it is there.
     ///
     /// # Errors
     ///
-    /// If it cannot be written; the record before is still there.
+    /// If it cannot be written: then the record before is still there, or the new one.
     pub fn write(&self, record: &[u8]) -> Result<(), redb::Error> {
-        let transaction = self.db.begin_write()?;
-        transaction.open_table(MAP)?.insert(self.row, record)?;
-        Ok(transaction.commit()?)
+        self.with_open(|db| {
+            let transaction = db.begin_write()?;
+            transaction.open_table(MAP)?.insert(self.row, record)?;
+            Ok(transaction.commit()?)
+        })
+    }
+
+    /// Calls `work` with the open database, which is closed if that fails.
+    fn with_open<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, redb::Error> {
+        let mut open = self.shared.open.lock();
+        let db = match open.take() {
+            Some(db) => db,
+            None => (self.shared.reopen)()?,
+        };
+        let done = work(&db)?;
+        *open = Some(db);
+        Ok(done)
     }
 }
 
@@ -106,6 +154,8 @@ impl Disk for MapFile {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[tokio::test]
@@ -120,5 +170,66 @@ mod tests {
         drop(file);
         let again = MapFile::open(folder.path()).expect("a file");
         assert_eq!(again.load().await.expect("readable").as_deref(), Some(&b"two"[..]));
+    }
+
+    /// A disk that can be full: no write succeeds then.
+    #[derive(Clone, Debug, Default)]
+    struct FullAtTimes {
+        content: Arc<Mutex<Vec<u8>>>,
+        is_full: Arc<AtomicBool>,
+    }
+
+    impl FullAtTimes {
+        fn room(&self) -> io::Result<()> {
+            let is_full = self.is_full.load(Ordering::Relaxed);
+            if is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+
+    impl StorageBackend for FullAtTimes {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.content.lock().len() as u64)
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            out.copy_from_slice(&self.content.lock()[start..start + out.len()]);
+            Ok(())
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.room()?;
+            let len = usize::try_from(len).map_err(io::Error::other)?;
+            self.content.lock().resize(len, 0);
+            Ok(())
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.room()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.room()?;
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            self.content.lock()[start..start + data.len()].copy_from_slice(data);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_full_is_written_again() {
+        let disk = FullAtTimes::default();
+        let backend = disk.clone();
+        let file = MapFile::in_backend(move || backend.clone()).expect("a file");
+        file.write(b"one").expect("writable");
+        disk.is_full.store(true, Ordering::Relaxed);
+        for _ in 0..3 {
+            file.write(b"lost").expect_err("the disk is full");
+            file.global().write(b"lost").expect_err("the disk is full");
+        }
+        disk.is_full.store(false, Ordering::Relaxed);
+        file.write(b"two").expect("writable again");
+        assert_eq!(file.read().expect("readable").as_deref(), Some(&b"two"[..]));
+        assert_eq!(file.global().read().expect("readable"), None);
     }
 }

@@ -53,6 +53,32 @@ impl Clock for Ahead {
     }
 }
 
+/// The clock of a node in use whose machine was set ahead: the decision clock goes on as before.
+#[derive(Debug)]
+struct SetWhileInUse(Arc<dyn Clock>);
+
+impl Clock for SetWhileInUse {
+    fn monotonic(&self) -> Monotonic {
+        self.0.monotonic()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn system(&self) -> Timestamp {
+        self.0.system().plus(OFF)
+    }
+
+    fn slew(&self, correction_ns: i64) {
+        self.0.slew(correction_ns);
+    }
+
+    fn step(&self, correction_ns: i64) {
+        self.0.step(correction_ns);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_others() {
     let authority = authority();
@@ -100,6 +126,47 @@ async fn a_pair_of_unequal_clocks_hands_over_every_count() {
         node.wait_for_view("both", |view| view.owners().count() == 2).await;
     }
     settled(&[&first, &second]).await;
+
+    let users: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
+    for user in &users {
+        assert!(second.check_hits("user", user, 20).await.allowed, "{user}");
+    }
+    second.stop().await;
+    for user in &users {
+        let answer = first.check("user", user).await;
+        assert!(!answer.allowed, "{user} is counted anew: {answer:?}");
+        assert_eq!(answer.statuses[0].source, VerdictSource::Local);
+    }
+}
+
+/// The machines' clocks are set ahead while a node decides, which it ignores. A node that starts
+/// then has to count in the windows of that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide() {
+    let authority = authority();
+    let options = |id, seeds| options(&authority, id, seeds);
+    let (outside, right) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(right.clone().run(stop.clone()));
+    let clock: Arc<dyn Clock> = Arc::new(SetWhileInUse(outside.clock.clone()));
+    let first = Node::start_in(options("n1", &[]), Environment { clock, ..outside }, stop).await;
+
+    let (outside, late) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(late.run(stop.clone()));
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone()));
+    let environment = Environment { clock: clock.clone(), ..outside };
+    let seeds = [first.addr()];
+    let second = Node::start_in(options("n2", &seeds), environment, stop).await;
+    for node in [&first, &second] {
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
+    }
+    settled(&[&first, &second]).await;
+    let (here, there) = (clock.now(), right.now());
+    assert!(here.since(there) < ALIKE && there.since(here) < ALIKE, "{here:?}, {there:?}");
+    for node in [&first, &second] {
+        assert!(!node.core.skew().is_reported(), "the machines agree");
+    }
 
     let users: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
     for user in &users {

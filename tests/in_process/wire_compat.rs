@@ -442,6 +442,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
             "pong",
             Reply::Pong {
                 clock: NOW,
+                decision_ahead: Some(-70_000),
                 status: PongStatus {
                     cluster: CLUSTER,
                     epoch: EPOCH,

@@ -15,6 +15,7 @@ mod demo;
 mod drained_node;
 mod envoy_ratelimit_command;
 mod flooded_store;
+mod full_disk;
 mod killed_node;
 mod long_windows;
 mod lost_region;

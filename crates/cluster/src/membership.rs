@@ -62,6 +62,8 @@ pub struct Membership {
     map: watch::Sender<Arc<ClusterMap>>,
     /// The newest map that is on the disk.
     saved: watch::Sender<(ClusterId, Epoch)>,
+    /// The last attempt to save failed.
+    has_failed_to_save: AtomicBool,
     wake: Notify,
     /// Whether this node led at the last tick.
     was_leader: AtomicBool,
@@ -220,6 +222,7 @@ impl Membership {
             state,
             map,
             saved,
+            has_failed_to_save: AtomicBool::new(false),
             wake,
             was_leader,
         })
@@ -450,6 +453,13 @@ impl Membership {
         self.saved.subscribe()
     }
 
+    /// Whether the last attempt to save the map succeeded: until one does this node cannot vote.
+    /// `None` without a disk.
+    pub fn is_saving(&self) -> Option<bool> {
+        let has_failed = self.has_failed_to_save.load(Ordering::Relaxed);
+        self.disk.is_durable().then_some(!has_failed)
+    }
+
     /// This node, as it votes.
     pub fn identity(&self) -> &Identity {
         &self.me
@@ -557,12 +567,16 @@ impl Membership {
         }
         if let Some(saved) = &saved {
             while let Err(error) = saved.save(&*self.disk).await {
+                self.has_failed_to_save.store(true, Ordering::Relaxed);
                 tracing::error!(
                     %error,
                     "failed to save the cluster map in node.data_dir; this node cannot vote until \
                      it can be written"
                 );
                 tokio::time::sleep(SAVE_PAUSE).await;
+            }
+            if self.has_failed_to_save.swap(false, Ordering::Relaxed) {
+                tracing::info!("the cluster map in node.data_dir is saved again");
             }
         }
         for (to, message) in output {

@@ -351,9 +351,11 @@ impl PeerByHand {
                         self.copies.fetch_add(is_copy.into(), Ordering::Relaxed);
                         answer.clone()
                     }
-                    Call::Ping { .. } => {
-                        Reply::Pong { clock: Timestamp::EPOCH, status: PongStatus::default() }
-                    }
+                    Call::Ping { .. } => Reply::Pong {
+                        clock: Timestamp::EPOCH,
+                        decision_ahead: None,
+                        status: PongStatus::default(),
+                    },
                     _ => continue,
                 };
                 if send.write_all(&frame(&Numbered { id, body: reply })).await.is_err() {

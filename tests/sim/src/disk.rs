@@ -73,7 +73,8 @@ impl Disk for SimDisk {
         }
         // Closed before it is opened again.
         *file = None;
-        let opened = MapFile::in_backend(platter.open())?;
+        let platter = platter.clone();
+        let opened = MapFile::in_backend(move || platter.open())?;
         let record = opened.read().map_err(io::Error::other)?;
         *file = Some(opened);
         Ok(record)

@@ -205,7 +205,8 @@ mod tests {
             let (platter, mut dice) = (Platter::default(), Dice::new(seed, "platter"));
             let (mut synced, mut written) = (0_u8, 0);
             for _ in 0..10 {
-                let file = MapFile::in_backend(platter.open()).expect("opened after any loss");
+                let opened = platter.clone();
+                let file = MapFile::in_backend(move || opened.open()).expect("opened");
                 let found = file.read().expect("readable").map_or(0, |record| record[0]);
                 assert!((synced..=written).contains(&found), "seed {seed}: {found}");
                 (synced, written) = (found, found);

@@ -47,6 +47,9 @@ pub struct Peer {
     pub(super) last_seen: LastSeen,
     rtt_ns: AtomicU64,
     offset_ns: AtomicI64,
+    /// How far its decision clock is ahead of its system clock, nanoseconds; [`UNKNOWN`] until
+    /// decisions may have used it.
+    decision_ahead_ns: AtomicI64,
     /// How much longer it has run than this node, nanoseconds; [`UNKNOWN`] before the first ping.
     running_offset_ns: AtomicI64,
     /// When that was measured, by this node's clock.
@@ -92,6 +95,7 @@ impl Peer {
             last_seen: LastSeen::now(),
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
+            decision_ahead_ns: AtomicI64::new(UNKNOWN),
             running_offset_ns: AtomicI64::new(UNKNOWN),
             running_offset_at_ns: AtomicU64::new(0),
             is_used: AtomicBool::new(false),
@@ -138,6 +142,13 @@ impl Peer {
         self.offset_ns.load(Ordering::Relaxed)
     }
 
+    /// Its decision clock minus our system clock, nanoseconds, as of the last exchange; `None` until
+    /// decisions may have used it.
+    pub fn decision_offset_ns(&self) -> Option<i64> {
+        let ahead = self.decision_ahead_ns.load(Ordering::Relaxed);
+        (ahead != UNKNOWN).then(|| self.offset_ns().saturating_add(ahead))
+    }
+
     pub(super) fn stream(&self, class: StreamClass) -> &RpcStream {
         &self.streams[class as usize]
     }
@@ -162,6 +173,10 @@ impl Peer {
         let offset = i128::from(answered.as_nanos()) - i128::from(halfway);
         let bounded = offset.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
         self.offset_ns.store(i64::try_from(bounded).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(super) fn record_decision_clock(&self, ahead_ns: Option<i64>) {
+        self.decision_ahead_ns.store(ahead_ns.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
     /// Records how long it has run, like [`Peer::record_clock_offset`] but by clocks that are never

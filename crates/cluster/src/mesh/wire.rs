@@ -223,6 +223,9 @@ pub enum Reply {
     Pong {
         /// The receiver's system clock.
         clock: Timestamp,
+        /// How far the receiver's decision clock is ahead of it, nanoseconds; `None` until
+        /// decisions may have used that clock.
+        decision_ahead: Option<i64>,
         status: PongStatus,
     },
     /// One verdict per counter.

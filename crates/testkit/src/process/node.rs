@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use rustix::process::{Pid, Resource, Rlimit};
 use tidegate::admin::report::{MapMemberState, MapReport, RegionsReport};
 use tidegate::admin::{MembersReport, OwnerReport, StatusReport};
 
@@ -114,7 +115,9 @@ impl Node {
 
     pub fn start(&mut self) {
         assert!(self.process.is_none(), "{} runs already", self.id);
-        let mut command = Command::new(self.program);
+        // A write beyond `limit_files` is to fail, and not to end the process.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(self.program);
         // The environment of the tests must not matter.
         command.env_clear().arg("serve").arg("--config").arg(self.dir.join("cluster.toml"));
         for set in &self.sets {
@@ -266,6 +269,14 @@ impl Node {
     /// SIGCONT.
     pub fn resume(&self) {
         self.process.as_ref().expect("it runs").resume();
+    }
+
+    /// A write that would make a file longer than `bytes` fails from now on, as on a full disk; with
+    /// `None` all succeed again.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let limits = Rlimit { current: bytes, maximum: None };
+        rustix::process::prlimit(pid, Resource::Fsize, limits).unwrap();
     }
 
     /// Resident memory in bytes.
