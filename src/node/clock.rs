@@ -81,7 +81,8 @@ impl Discipline {
     }
 }
 
-fn signed_difference(a: Timestamp, b: Timestamp) -> i64 {
+/// `a − b` in nanoseconds.
+pub(super) fn signed_difference(a: Timestamp, b: Timestamp) -> i64 {
     let difference = i128::from(a.as_nanos()) - i128::from(b.as_nanos());
     i64::try_from(difference.clamp(i128::from(i64::MIN), i128::from(i64::MAX))).unwrap_or(0)
 }

@@ -1,7 +1,9 @@
 //! Keeps the decision clock at the members' median ([`Skew`]).
 //!
 //! Until a node is a member, a clock beyond the bound is stepped at once, also backwards: no
-//! decision has used it. From then on the clock is only slewed and never goes back.
+//! decision has used it. From then on the clock never goes back. What a node that cannot become a
+//! member answers by `on_unavailable` may use it before; a window of the future then refuses more,
+//! and admits none.
 //!
 //! A node that joins follows the decision clocks of the members, where there are any, and not their
 //! system clocks: those may have been set while the members ran, which a running node follows
@@ -10,6 +12,12 @@
 //!
 //! Example: the clocks of all machines are set two hours ahead, by mistake. The members go on as
 //! before; one that restarts measures decision clocks at −2 h, and steps there before it joins.
+//!
+//! Members that decide by different times refuse each other's counts. They get there when a node
+//! starts where it reaches no other: as no clock in use may go back, those that are behind step
+//! forward, to the time of their own machine if another one decides by that, or to the median of
+//! all that decide. In the example, a region that was cut off when it restarted takes the others
+//! two hours ahead when it is back, which is what their machines show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +25,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
-use tidegate_limiter::units::Span;
+use tidegate_limiter::units::{Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::clock::signed_difference;
 use super::join::Joined;
 use super::skew::{self, Skew};
 
@@ -71,13 +80,9 @@ impl ClockSync {
         self.in_use.store(true, Ordering::Release);
     }
 
-    /// How far the decision clock is ahead of the system clock, nanoseconds; `None` until a
-    /// decision may have used it.
-    pub(super) fn decision_ahead(&self) -> Option<i64> {
-        let (now, system) = (self.clock.now(), self.clock.system());
-        let ahead = i128::from(now.as_nanos()) - i128::from(system.as_nanos());
-        let is_in_use = self.in_use.load(Ordering::Acquire);
-        i64::try_from(ahead).ok().filter(|_| is_in_use)
+    /// The decision clock; `None` until a decision may have used it.
+    pub(super) fn decision_clock(&self) -> Option<Timestamp> {
+        self.in_use.load(Ordering::Acquire).then(|| self.clock.now())
     }
 
     /// Compares until `stop`.
@@ -92,9 +97,11 @@ impl ClockSync {
             let peers = joined.mesh.peers();
             let heard: Vec<_> = peers.iter().filter(|peer| !peer.is_unreachable()).collect();
             let measured: Vec<_> = heard.iter().filter(|peer| peer.rtt_ns() > 0).collect();
+            let (now, ours) = (self.clock.monotonic(), self.clock.system());
+            let decided_by = measured.iter().filter_map(|peer| peer.decision_clock(now));
             let offsets = Offsets {
                 system: measured.iter().map(|peer| peer.offset_ns()).collect(),
-                in_use: measured.iter().filter_map(|peer| peer.decision_offset_ns()).collect(),
+                in_use: decided_by.map(|theirs| signed_difference(theirs, ours)).collect(),
                 is_all: measured.len() == heard.len(),
             };
             // Ownership, and with it the first decision, is at least a round trip away.
@@ -107,17 +114,24 @@ impl ClockSync {
 
     fn compare(&self, offsets: &Offsets) {
         let Offsets { system, in_use, is_all } = offsets;
-        let is_joining = !self.in_use.load(Ordering::Acquire);
+        let own = self.decision_clock().map(|own| signed_difference(own, self.clock.system()));
         let followed = self.skew().correction_ns();
-        let skew = Skew::of(system, self.max, (!is_joining).then_some(followed));
-        let correction = match skew::lower_median(in_use) {
-            Some(offset) if is_joining => skew::beyond(offset, self.max),
-            _ => skew.correction_ns(),
-        };
-        if is_joining && *is_all && !system.is_empty() {
-            self.clock.step(correction);
-        } else {
-            self.clock.slew(correction);
+        let skew = Skew::of(system, self.max, own.map(|_| followed));
+        let followed = skew.correction_ns();
+        match own {
+            None => {
+                let members = skew::lower_median(in_use);
+                let correction = members.map_or(followed, |offset| skew::beyond(offset, self.max));
+                if *is_all && !system.is_empty() {
+                    self.step(correction);
+                } else {
+                    self.clock.slew(correction);
+                }
+            }
+            Some(own) => match self.common_time(own, followed, in_use) {
+                Some(common) => self.step(common),
+                None => self.clock.slew(followed),
+            },
         }
         let before = std::mem::replace(&mut *self.skew.lock(), skew);
         if (before.is_beyond, before.is_split) != (skew.is_beyond, skew.is_split) {
@@ -128,6 +142,29 @@ impl ClockSync {
         if *is_all && !system.is_empty() {
             self.has_compared.store(true, Ordering::Release);
         }
+    }
+
+    fn step(&self, correction: i64) {
+        let ahead = signed_difference(self.clock.now(), self.clock.system());
+        let by = correction.saturating_sub(ahead);
+        if by.unsigned_abs() > self.max.as_nanos() {
+            let by_ms = by / 1_000_000;
+            tracing::warn!(by_ms, "the clock of windows is stepped to the members' time");
+        }
+        self.clock.step(correction);
+    }
+
+    /// Where a clock in use that is `own` ahead of the system clock is stepped to, forward: the
+    /// time that it follows, if a peer decides by that already, or the median of all clocks in use.
+    fn common_time(&self, own: i64, followed: i64, in_use: &[i64]) -> Option<i64> {
+        let is_ahead = |time: i64| time > own && time.abs_diff(own) > self.max.as_nanos();
+        let decides_by =
+            |time: i64| in_use.iter().any(|peer| peer.abs_diff(time) <= self.max.as_nanos());
+        if is_ahead(followed) && decides_by(followed) {
+            return Some(followed);
+        }
+        let all: Vec<i64> = in_use.iter().copied().chain([own]).collect();
+        skew::lower_median(&all).filter(|median| is_ahead(*median))
     }
 }
 
@@ -153,7 +190,7 @@ fn log_change(skew: Skew, max: Span) {
 mod tests {
     use std::sync::atomic::AtomicI64;
 
-    use tidegate_limiter::units::{Monotonic, Timestamp};
+    use tidegate_limiter::units::Monotonic;
 
     use super::*;
 
@@ -236,13 +273,38 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_in_use_is_never_set() {
+    fn a_clock_in_use_is_not_set_back() {
         let (clock, clock_sync) = clock_sync();
-        assert_eq!(clock_sync.decision_ahead(), None);
+        assert_eq!(clock_sync.decision_clock(), None);
         clock_sync.put_in_use();
-        assert_eq!(clock_sync.decision_ahead(), Some(0));
+        assert_eq!(clock_sync.decision_clock(), Some(Timestamp::EPOCH));
         let in_use = vec![-7_200 * S, -7_200 * S];
         clock_sync.compare(&Offsets { in_use, ..offsets(&[-30 * S, -30 * S], true) });
         assert_eq!(recorded(&clock), (0, -30 * S));
+    }
+
+    /// The decision clock of the recorder is at its system clock.
+    #[test]
+    fn a_clock_in_use_is_set_forward_to_the_median_of_those_that_decide() {
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        let of = |in_use: &[i64]| Offsets { in_use: in_use.to_vec(), ..offsets(&[0, 0], true) };
+        clock_sync.compare(&of(&[7_200 * S]));
+        assert_eq!(recorded(&clock), (0, 0), "of two none is the median");
+        clock_sync.compare(&of(&[7_200 * S, -9 * S]));
+        assert_eq!(recorded(&clock), (0, 0));
+        clock_sync.compare(&of(&[7_200 * S, 7_201 * S]));
+        assert_eq!(recorded(&clock), (7_200 * S, 7_200 * S));
+    }
+
+    #[test]
+    fn a_clock_in_use_is_set_forward_to_what_it_follows_once_a_peer_decides_by_that() {
+        let (_, clock_sync) = clock_sync();
+        let behind = -7_200 * S;
+        let common = |in_use: &[i64]| clock_sync.common_time(behind, 0, in_use);
+        assert_eq!(common(&[behind, behind]), None);
+        assert_eq!(common(&[behind, S, behind]), None, "beyond the bound");
+        assert_eq!(common(&[behind, S / 4, behind]), Some(0));
+        assert_eq!(clock_sync.common_time(S, 0, &[S / 4]), None, "never back");
     }
 }

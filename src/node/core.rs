@@ -574,9 +574,8 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
     let joins = async {
         until_joined(&joined, &time).await;
         joined.membership.seek();
-        let is_member = until_member(&joined).await;
-        time.put_in_use();
-        if is_member {
+        if until_member(&joined).await {
+            time.put_in_use();
             until_settled(&joined).await;
         }
         joined.is_member.cancel();

@@ -26,9 +26,9 @@ impl Measured {
 
 impl Decide for Measured {
     async fn decide(&self, request: CheckRequest<'_>) -> CheckResponse {
-        let start = self.clock.now();
+        let start = self.clock.monotonic();
         let answer = self.decider.decide(request).await;
-        self.listener.latency.record(self.clock.now().since(start));
+        self.listener.latency.record(self.clock.monotonic().since(start));
         let counter = if answer.allowed { &self.listener.allowed } else { &self.listener.denied };
         counter.inc();
         answer
@@ -51,9 +51,9 @@ impl Throttle for Measured {
     /// Two looks at the clock and one addition to each counter for all requests together.
     async fn throttle(&self, requests: &[ThrottleRequest<'_>], verdicts: &mut Vec<Verdict>) {
         let begun = verdicts.len();
-        let start = self.clock.now();
+        let start = self.clock.monotonic();
         self.decider.throttle(requests, verdicts).await;
-        let took = self.clock.now().since(start);
+        let took = self.clock.monotonic().since(start);
         let decided = verdicts.get(begun..).unwrap_or_default();
         let all = decided.len() as u64;
         let allowed = decided.iter().filter(|verdict| verdict.allowed).count() as u64;

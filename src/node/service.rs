@@ -90,8 +90,8 @@ impl PeerService {
         if let Some(member) = member {
             membership.complained(member, status.complaints);
         }
-        let (clock, decision_ahead) = (self.clock.system(), self.clock_sync.decision_ahead());
-        Reply::Pong { clock, decision_ahead, status: pong }
+        let decision_clock = self.clock_sync.decision_clock();
+        Reply::Pong { clock: self.clock.system(), decision_clock, status: pong }
     }
 
     /// Decides a check; with durability `replicated` the verdicts wait for a replica.

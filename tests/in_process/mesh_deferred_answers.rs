@@ -31,7 +31,7 @@ impl Service for Waiting {
     fn handle_call(&self, _: &Peer, call: Call) -> ServiceReply {
         if let Call::Ping { .. } = call {
             let (clock, status) = (Timestamp::EPOCH, PongStatus::default());
-            return ServiceReply::Ready(Reply::Pong { clock, decision_ahead: None, status });
+            return ServiceReply::Ready(Reply::Pong { clock, decision_clock: None, status });
         }
         let go = self.go.clone();
         ServiceReply::Deferred(Box::pin(async move {

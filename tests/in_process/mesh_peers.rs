@@ -410,7 +410,7 @@ impl Side {
 impl Counting {
     #[allow(clippy::unused_self, reason = "reads as a method of the service")]
     fn pong(&self) -> Reply {
-        Reply::Pong { clock: Timestamp::EPOCH, decision_ahead: None, status: PongStatus::default() }
+        Reply::Pong { clock: Timestamp::EPOCH, decision_clock: None, status: PongStatus::default() }
     }
 }
 

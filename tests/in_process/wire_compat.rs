@@ -442,7 +442,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
             "pong",
             Reply::Pong {
                 clock: NOW,
-                decision_ahead: Some(-70_000),
+                decision_clock: Some(NOW.minus(Span::from_secs(7))),
                 status: PongStatus {
                     cluster: CLUSTER,
                     epoch: EPOCH,

@@ -353,7 +353,7 @@ impl PeerByHand {
                     }
                     Call::Ping { .. } => Reply::Pong {
                         clock: Timestamp::EPOCH,
-                        decision_ahead: None,
+                        decision_clock: None,
                         status: PongStatus::default(),
                     },
                     _ => continue,

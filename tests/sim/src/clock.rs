@@ -14,7 +14,8 @@ pub(crate) struct Time(Arc<AtomicU64>);
 ///
 /// The system clock starts with a drawn offset and is stepped by faults. The decision clock follows
 /// it as the product's does: it slews at up to 10 % and never goes backwards or jumps, except that
-/// a stopped virtual machine finds all of its clocks behind. The monotonic clock has a speed of its
+/// a stopped virtual machine finds all of its clocks behind. It ignores a difference of more than
+/// an hour, until the process starts again. The monotonic clock has a speed of its
 /// own.
 #[derive(Debug)]
 pub(crate) struct NodeClock {
@@ -37,6 +38,8 @@ pub(crate) struct NodeClock {
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 /// Largest change of the decision clock's offset per millisecond.
 const SLEW_NANOS: i64 = 100_000;
+/// A larger difference is not followed.
+const PLAUSIBLE_NANOS: i64 = 3_600 * 1_000 * NANOS_PER_MILLI;
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
 impl Time {
@@ -74,12 +77,20 @@ impl NodeClock {
         self.system_offset.fetch_add(by_ms.saturating_mul(NANOS_PER_MILLI), Ordering::Relaxed);
     }
 
+    /// A process starts, with the time of the system clock.
+    pub(crate) fn start(&self) {
+        Clock::step(self, 0);
+    }
+
     /// Slews the decision clock over this number of milliseconds.
     pub(crate) fn tick(&self, for_ms: u64) {
         let decision = self.decision_offset.load(Ordering::Relaxed);
         let target =
             self.system_offset.load(Ordering::Relaxed) + self.correction.load(Ordering::Relaxed);
         let behind = target - decision;
+        if behind.abs() > PLAUSIBLE_NANOS {
+            return;
+        }
         let most = SLEW_NANOS.saturating_mul(i64::try_from(for_ms).unwrap_or(i64::MAX));
         let next = decision + behind.clamp(-most, most);
         self.decision_offset.store(next, Ordering::Relaxed);

@@ -28,6 +28,10 @@ pub(crate) enum Situation {
     StoppedMachine,
     /// A system clock jumped.
     ClockStep,
+    /// The system clocks of all machines jumped alike.
+    ClocksSet,
+    /// A write to a disk failed.
+    FailedWrite,
     /// A node left gracefully and exited.
     Left,
     /// A node joined for the first time.
@@ -83,7 +87,7 @@ pub(crate) enum Situation {
 }
 
 /// Every situation and its display name, in table order.
-pub(crate) const SITUATIONS: [(Situation, &str); 38] = [
+pub(crate) const SITUATIONS: [(Situation, &str); 40] = [
     (Situation::NoFaults, "no faults"),
     (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
@@ -96,6 +100,8 @@ pub(crate) const SITUATIONS: [(Situation, &str); 38] = [
     (Situation::LongPause, "pause longer than a lease"),
     (Situation::StoppedMachine, "stopped machine"),
     (Situation::ClockStep, "clock step"),
+    (Situation::ClocksSet, "all clocks set"),
+    (Situation::FailedWrite, "failed write"),
     (Situation::Left, "graceful leave"),
     (Situation::Joined, "new node joined"),
     (Situation::Reloaded, "rules reloaded"),

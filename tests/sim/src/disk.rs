@@ -24,8 +24,14 @@ pub(crate) struct SimDisk {
 struct Inner {
     platter: Platter,
     dice: Dice,
-    /// Whether some writes take long.
-    is_slow: bool,
+    /// Whether some writes take long, or fail until there is room again.
+    is_bad: bool,
+    /// How many more writes fail.
+    failures: u64,
+    /// Whether one has.
+    has_failed: bool,
+    /// Whether the last one did.
+    is_full: bool,
     /// As the running process has opened it.
     file: Option<MapFile>,
 }
@@ -35,19 +41,32 @@ const SYNC_MS: u64 = 2;
 /// The longest, on a slow disk, and how many of a million take up to that.
 const SYNC_MAX_MS: u64 = 2_000;
 const SLOW_PPM: u32 = 50_000;
+/// How many of a million writes find the disk full, and how many fail then at most: for a
+/// second, with the pause after each.
+const FULL_PPM: u32 = 10_000;
+const FAILURES_MAX: u64 = 4;
 
 impl SimDisk {
-    pub(crate) fn new(dice: Dice, is_slow: bool) -> Self {
-        let (platter, file) = (Platter::default(), None);
-        let inner = Arc::new(Mutex::new(Inner { platter, dice, is_slow, file }));
+    pub(crate) fn new(dice: Dice, is_bad: bool) -> Self {
+        let inner = Arc::new(Mutex::new(Inner {
+            platter: Platter::default(),
+            dice,
+            is_bad,
+            failures: 0,
+            has_failed: false,
+            is_full: false,
+            file: None,
+        }));
         Self { inner, is_global: false }
     }
 
     /// The process ended, or the power of the node was lost.
     pub(crate) fn lose_power(&self) {
-        let Inner { platter, dice, file, .. } = &mut *self.lock();
+        let Inner { platter, dice, file, failures, .. } = &mut *self.lock();
         platter.lose_power(dice);
-        *file = None;
+        // A node that finds the disk full ends, and is started until there is room.
+        platter.set_full(false);
+        (*file, *failures) = (None, 0);
     }
 
     /// Replaces the disk by an empty one.
@@ -55,6 +74,16 @@ impl SimDisk {
         let Inner { platter, file, .. } = &mut *self.lock();
         platter.wipe();
         *file = None;
+    }
+
+    /// Whether the last write failed for want of room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().is_full
+    }
+
+    /// Whether a write has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.lock().has_failed
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -73,8 +102,8 @@ impl Disk for SimDisk {
         }
         // Closed before it is opened again.
         *file = None;
-        let platter = platter.clone();
-        let opened = MapFile::in_backend(move || platter.open())?;
+        let backend = platter.open();
+        let opened = MapFile::in_backend(move || backend.clone())?;
         let record = opened.read().map_err(io::Error::other)?;
         *file = Some(opened);
         Ok(record)
@@ -82,11 +111,19 @@ impl Disk for SimDisk {
 
     async fn save(&self, record: Vec<u8>) -> io::Result<()> {
         let takes_ms = {
-            let Inner { file, dice, is_slow, .. } = &mut *self.lock();
+            let Inner { file, dice, platter, is_bad, failures, has_failed, is_full } =
+                &mut *self.lock();
             let Some(file) = file else { return Err(io::Error::other("not open")) };
             let row = if self.is_global { file.global() } else { file.clone() };
+            *is_full = *failures > 0 || *is_bad && dice.chance(FULL_PPM);
+            *failures = match *failures {
+                0 if *is_full => dice.below(FAILURES_MAX),
+                left => left.saturating_sub(1),
+            };
+            *has_failed |= *is_full;
+            platter.set_full(*is_full);
             row.write(&record).map_err(io::Error::other)?;
-            let is_late = *is_slow && dice.chance(SLOW_PPM);
+            let is_late = *is_bad && dice.chance(SLOW_PPM);
             if is_late { dice.between(SYNC_MS, SYNC_MAX_MS) } else { SYNC_MS }
         };
         tokio::time::sleep(Duration::from_millis(takes_ms)).await;

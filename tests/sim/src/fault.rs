@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     Stop { node: usize, for_ms: u64 },
     /// The system clock of a node is stepped.
     ClockStep { node: usize, by_ms: i64 },
+    /// Steps the system clocks of all machines.
+    ClocksSet { by_ms: i64 },
     /// A node leaves gracefully.
     Leave { node: usize },
     /// Every node reloads its rules.
@@ -117,6 +119,7 @@ impl Fault {
             Self::Pause { for_ms, .. } | Self::Stop { for_ms, .. } => for_ms > TOLERATED_PAUSE_MS,
             Self::Heal
             | Self::ClockStep { .. }
+            | Self::ClocksSet { .. }
             | Self::Reload
             | Self::HotKey(_)
             | Self::Flood(_)

@@ -120,6 +120,8 @@ impl Kind {
     const fn algorithm(self) -> Algorithm {
         match self {
             Self::Bucket => Algorithm::Gcra,
+            // Its states hold times: a copy from a clock far ahead is refused.
+            Self::Durable => Algorithm::SlidingWindowLog,
             _ => Algorithm::FixedWindow,
         }
     }
@@ -212,7 +214,7 @@ descriptors:
   - key: durable
     durability: replicated
     on_unavailable: deny
-    rate_limit: {unit: day, requests_per_unit: 60}
+    rate_limit: {unit: day, requests_per_unit: 60, algorithm: sliding_window_log}
   - key: shared
     on_unavailable: local
     rate_limit: {unit: day, requests_per_unit: 60}

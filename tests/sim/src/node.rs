@@ -112,6 +112,11 @@ impl Node {
         }
     }
 
+    /// Whether a write to its disk has failed.
+    pub(crate) fn has_failed_write(&self) -> bool {
+        self.disk.has_failed()
+    }
+
     pub(crate) fn start(
         &mut self,
         mut config: Config,
@@ -124,6 +129,7 @@ impl Node {
         let node = NodeId::new(&self.id).map_err(|error| error.to_string())?;
         let identity = Some(self.identity.clone());
         let setup = Setup { config, node, identity, book: book.clone(), http: None };
+        self.clock.start();
         let environment = Environment {
             clock: self.clock.clone() as Arc<dyn Clock>,
             entropy: Arc::new(entropy),
@@ -180,7 +186,13 @@ impl Node {
             };
             let cluster = saved.map.as_ref().map(|map| map.cluster.to_string());
             saved.recover(&cluster.unwrap_or_default()).map_err(|error| error.to_string())?;
-            saved.save(&self.disk).await.map_err(|error| error.to_string())
+            // On a full disk the operator makes room, and repeats it.
+            while let Err(error) = saved.save(&self.disk).await {
+                if !self.disk.is_full() {
+                    return Err(error.to_string());
+                }
+            }
+            Ok(())
         })
     }
 

@@ -22,7 +22,7 @@ use crate::dice::Dice;
 pub(crate) struct Platter(Arc<Mutex<Content>>);
 
 /// The file as one process has opened it. After a loss of power it can do nothing any more.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OpenFile {
     platter: Platter,
     opened: u64,
@@ -38,6 +38,8 @@ struct Content {
     pending: Vec<Write>,
     /// Number of losses of power.
     losses: u64,
+    /// Writes fail.
+    is_full: bool,
 }
 
 #[derive(Debug)]
@@ -63,6 +65,11 @@ impl Platter {
         for write in content.pending.drain(..synced.map_or(0, |last| last + 1)) {
             write.apply(&mut content.durable);
         }
+    }
+
+    /// Whether writes fail from now on.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.lock().is_full = is_full;
     }
 
     /// The power is lost at an instant since the last [`Platter::complete`].
@@ -134,6 +141,9 @@ impl OpenFile {
 
     fn write(&self, write: Write) -> io::Result<()> {
         let content = &mut *self.content()?;
+        if content.is_full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         match &write {
             Write::Bytes { offset, bytes } => {
                 let again = Write::Bytes { offset: *offset, bytes: bytes.clone() };
@@ -205,8 +215,9 @@ mod tests {
             let (platter, mut dice) = (Platter::default(), Dice::new(seed, "platter"));
             let (mut synced, mut written) = (0_u8, 0);
             for _ in 0..10 {
-                let opened = platter.clone();
-                let file = MapFile::in_backend(move || opened.open()).expect("opened");
+                let backend = platter.open();
+                let opened = MapFile::in_backend(move || backend.clone());
+                let file = opened.expect("opened after any loss");
                 let found = file.read().expect("readable").map_or(0, |record| record[0]);
                 assert!((synced..=written).contains(&found), "seed {seed}: {found}");
                 (synced, written) = (found, found);

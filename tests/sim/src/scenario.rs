@@ -77,6 +77,10 @@ const NODES_MIN: usize = 3;
 const HALF_PPM: u32 = 500_000;
 /// A clock that is disciplined may run a tenth faster or slower than time.
 const DRIFT_PPM_MAX: i64 = 100_000;
+/// How many of a million runs with faults set all clocks, and by how much: more than an hour, and
+/// the day goes on.
+const ALL_CLOCKS_PPM: u32 = 250_000;
+const SET_MS: i64 = 70 * 60 * 1_000;
 /// Largest number of faults drawn for a run.
 const FAULTS_MAX: u64 = 4;
 /// Every this many seeds a run has no faults; such runs must be exact.
@@ -137,11 +141,27 @@ impl Scenario {
 
     /// Draws the scenario of `seed`.
     pub(crate) fn draw(seed: u64) -> Self {
-        match seed % 10 {
+        let mut scenario = match seed % 10 {
             MEMBERSHIP_DIGIT => membership::draw(seed),
             REGIONS_DIGIT => regions::draw(seed),
             _ => Self::draw_requests(seed),
+        };
+        scenario.set_all_clocks();
+        scenario
+    }
+
+    /// In some runs with faults the system clocks of all machines are set at once, by the same. All
+    /// running nodes ignore that.
+    fn set_all_clocks(&mut self) {
+        // Dice of its own, so that a seed keeps its other faults.
+        let mut dice = Dice::new(self.seed, "all clocks");
+        if self.incidents.is_empty() || !dice.chance(ALL_CLOCKS_PPM) {
+            return;
         }
+        let at_ms = dice.between(0, self.load_ms / 2);
+        let by_ms = dice.pick(&[-SET_MS, SET_MS]);
+        self.incidents.push(Incident { at_ms, fault: Fault::ClocksSet { by_ms } });
+        self.incidents.sort_by_key(|incident| incident.at_ms);
     }
 
     fn draw_requests(seed: u64) -> Self {

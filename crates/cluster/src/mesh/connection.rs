@@ -137,12 +137,12 @@ async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
     peer.last_seen.pinged();
     let call = Call::Ping { clock: clock_sent, status: service.ping_status(peer) };
     let reply = peer.stream(StreamClass::Control).call(call, UNREACHABLE_AFTER).await;
-    if let Ok(Reply::Pong { clock: clock_answered, decision_ahead, status }) = reply {
+    if let Ok(Reply::Pong { clock: clock_answered, decision_clock, status }) = reply {
         let (received, answered) = (clock.monotonic(), status.running);
         peer.record_round_trip(received.since(sent).to_std());
         peer.record_clock_offset(clock_sent, clock_answered, clock.system());
-        peer.record_decision_clock(decision_ahead);
         let reading = ClockReading { sent, received, answered };
+        peer.record_decision_clock(decision_clock, &reading);
         peer.record_running(reading);
         service.pong_received(peer, reading, status);
     }

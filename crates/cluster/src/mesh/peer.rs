@@ -47,9 +47,9 @@ pub struct Peer {
     pub(super) last_seen: LastSeen,
     rtt_ns: AtomicU64,
     offset_ns: AtomicI64,
-    /// How far its decision clock is ahead of its system clock, nanoseconds; [`UNKNOWN`] until
+    /// Its decision clock minus the time that this node has run, nanoseconds; [`UNKNOWN`] until
     /// decisions may have used it.
-    decision_ahead_ns: AtomicI64,
+    decision_clock_ns: AtomicI64,
     /// How much longer it has run than this node, nanoseconds; [`UNKNOWN`] before the first ping.
     running_offset_ns: AtomicI64,
     /// When that was measured, by this node's clock.
@@ -65,8 +65,10 @@ pub fn running(now: Monotonic) -> Span {
     now.since(Monotonic::START)
 }
 
-fn half(span: Span) -> Span {
-    Span::from_nanos(span.as_nanos() / 2)
+/// When the peer is assumed to have answered.
+fn halfway(reading: &ClockReading) -> Monotonic {
+    let round_trip = reading.received.since(reading.sent);
+    reading.sent.plus(Span::from_nanos(round_trip.as_nanos() / 2))
 }
 
 impl Peer {
@@ -95,7 +97,7 @@ impl Peer {
             last_seen: LastSeen::now(),
             rtt_ns: AtomicU64::new(0),
             offset_ns: AtomicI64::new(0),
-            decision_ahead_ns: AtomicI64::new(UNKNOWN),
+            decision_clock_ns: AtomicI64::new(UNKNOWN),
             running_offset_ns: AtomicI64::new(UNKNOWN),
             running_offset_at_ns: AtomicU64::new(0),
             is_used: AtomicBool::new(false),
@@ -142,11 +144,13 @@ impl Peer {
         self.offset_ns.load(Ordering::Relaxed)
     }
 
-    /// Its decision clock minus our system clock, nanoseconds, as of the last exchange; `None` until
-    /// decisions may have used it.
-    pub fn decision_offset_ns(&self) -> Option<i64> {
-        let ahead = self.decision_ahead_ns.load(Ordering::Relaxed);
-        (ahead != UNKNOWN).then(|| self.offset_ns().saturating_add(ahead))
+    /// What its decision clock shows at `now` by this node's clock; `None` until decisions may have
+    /// used it. Measured as [`Peer::offset_ns`], but no change of this node's system clock since
+    /// then matters.
+    pub fn decision_clock(&self, now: Monotonic) -> Option<Timestamp> {
+        let offset = self.decision_clock_ns.load(Ordering::Relaxed);
+        let time = running(now).as_nanos().checked_add_signed(offset);
+        time.filter(|_| offset != UNKNOWN).map(Timestamp::from_nanos)
     }
 
     pub(super) fn stream(&self, class: StreamClass) -> &RpcStream {
@@ -175,15 +179,22 @@ impl Peer {
         self.offset_ns.store(i64::try_from(bounded).unwrap_or(0), Ordering::Relaxed);
     }
 
-    pub(super) fn record_decision_clock(&self, ahead_ns: Option<i64>) {
-        self.decision_ahead_ns.store(ahead_ns.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    /// Records what its decision clock showed when it answered.
+    pub(super) fn record_decision_clock(
+        &self,
+        answered: Option<Timestamp>,
+        reading: &ClockReading,
+    ) {
+        let ran = running(halfway(reading)).as_nanos();
+        let offset = answered.map(|time| i128::from(time.as_nanos()) - i128::from(ran));
+        let offset = offset.and_then(|offset| i64::try_from(offset).ok()).unwrap_or(UNKNOWN);
+        self.decision_clock_ns.store(offset, Ordering::Relaxed);
     }
 
     /// Records how long it has run, like [`Peer::record_clock_offset`] but by clocks that are never
     /// set.
     pub(super) fn record_running(&self, reading: ClockReading) {
-        let halfway = reading.sent.plus(half(reading.received.since(reading.sent)));
-        let (theirs, ours) = (reading.answered.as_nanos(), running(halfway).as_nanos());
+        let (theirs, ours) = (reading.answered.as_nanos(), running(halfway(&reading)).as_nanos());
         let offset = i128::from(theirs) - i128::from(ours);
         self.running_offset_ns.store(i64::try_from(offset).unwrap_or(UNKNOWN), Ordering::Relaxed);
         let at = running(reading.received).as_nanos();

@@ -223,9 +223,8 @@ pub enum Reply {
     Pong {
         /// The receiver's system clock.
         clock: Timestamp,
-        /// How far the receiver's decision clock is ahead of it, nanoseconds; `None` until
-        /// decisions may have used that clock.
-        decision_ahead: Option<i64>,
+        /// The receiver's decision clock; `None` until decisions may have used it.
+        decision_clock: Option<Timestamp>,
         status: PongStatus,
     },
     /// One verdict per counter.

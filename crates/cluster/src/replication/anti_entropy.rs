@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limiter::store::{Cursor, KeyHash};
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::identity::NodeId;
 
 use super::digest::{DigestSnapshot, are_valid_digests, fingerprint, segment};
@@ -51,7 +51,7 @@ impl Replicator {
         if !are_valid_digests(&digests) {
             return Reply::Malformed;
         }
-        let snapshot = self.digest_snapshot(Timestamp::EPOCH).await;
+        let snapshot = self.digest_snapshot(Monotonic::START).await;
         let held = snapshot.held.get(from).cloned().unwrap_or_default();
         Reply::Differing(held.differing(&digests))
     }
@@ -105,7 +105,7 @@ impl Replicator {
         if targets.reachable.is_empty() {
             return true;
         }
-        let snapshot = self.digest_snapshot(self.clock.now()).await;
+        let snapshot = self.digest_snapshot(self.clock.monotonic()).await;
         let mut is_complete = true;
         let mut differing: BTreeSet<(NodeId, u16)> = BTreeSet::new();
         for (replica, sums) in
@@ -164,25 +164,24 @@ impl Replicator {
     }
 
     /// A snapshot that is at most [`SNAPSHOT_MAX_AGE`] old and not older than `since`.
-    async fn digest_snapshot(&self, since: Timestamp) -> Arc<DigestSnapshot> {
+    async fn digest_snapshot(&self, since: Monotonic) -> Arc<DigestSnapshot> {
         let mut latest = self.digest_snapshot.lock().await;
-        let now = self.clock.now();
+        let now = self.clock.monotonic();
         let is_current = |snapshot: &&Arc<DigestSnapshot>| {
             snapshot.taken >= since && now.since(snapshot.taken) < Span::from(SNAPSHOT_MAX_AGE)
         };
         if let Some(snapshot) = latest.as_ref().filter(is_current) {
             return snapshot.clone();
         }
-        let snapshot = Arc::new(self.take_digest_snapshot(now).await);
+        let snapshot = Arc::new(self.take_digest_snapshot().await);
         *latest = Some(snapshot.clone());
         snapshot
     }
 
-    async fn take_digest_snapshot(&self, now: Timestamp) -> DigestSnapshot {
-        let store = &self.store;
+    async fn take_digest_snapshot(&self) -> DigestSnapshot {
+        let (store, now, taken) = (&self.store, self.clock.now(), self.clock.monotonic());
         let targets = self.targets();
-        let mut snapshot =
-            DigestSnapshot { taken: now, owned: BTreeMap::new(), held: BTreeMap::new() };
+        let mut snapshot = DigestSnapshot { taken, owned: BTreeMap::new(), held: BTreeMap::new() };
         let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
         while let Some(cursor) = from {
             from = store.visit(cursor, now, KeyHash::is_owned, |key, state, expires| {

@@ -18,7 +18,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 use tidegate_limiter::engine::State;
 use tidegate_limiter::store::KeyHash;
-use tidegate_limiter::units::Timestamp;
+use tidegate_limiter::units::{Monotonic, Timestamp};
 use tidegate_ownership::identity::NodeId;
 
 use super::targets::Targets;
@@ -39,7 +39,7 @@ pub fn are_valid_digests(digests: &[Digest]) -> bool {
 #[derive(Debug)]
 pub(super) struct DigestSnapshot {
     /// When the scan began.
-    pub(super) taken: Timestamp,
+    pub(super) taken: Monotonic,
     /// By replica: the copies that it should hold of this node's keys.
     pub(super) owned: BTreeMap<NodeId, Sums>,
     /// By owner: the copies that this node holds of its keys.

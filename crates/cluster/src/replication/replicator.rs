@@ -215,7 +215,7 @@ impl Replicator {
     pub fn lag(&self) -> Span {
         let send_queues = self.send_queues.lock();
         let oldest = send_queues.values().filter_map(SendQueue::oldest).min();
-        oldest.map_or(Span::ZERO, |since| self.clock.now().since(since))
+        oldest.map_or(Span::ZERO, |since| self.clock.monotonic().since(since))
     }
 
     /// The targets for the current topology and the peers that are reachable now.

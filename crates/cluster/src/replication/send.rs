@@ -164,7 +164,7 @@ impl Replicator {
     /// Moves keys to the send queue of `to` while it has room for copies. Returns the sequence
     /// number up to which it is to be acknowledged.
     fn add_copies(&self, to: &NodeId, keys: &mut Vec<KeyHash>) -> u64 {
-        let now = self.clock.now();
+        let now = self.clock.monotonic();
         let mut send_queues = self.send_queues.lock();
         let queue = send_queues.entry(to.clone()).or_default();
         while queue.has_room(COPY_KEYS_MAX)
@@ -230,7 +230,7 @@ impl Replicator {
         if changed.is_empty() {
             return Collected::default();
         }
-        let now = self.clock.now();
+        let now = self.clock.monotonic();
         let mut full = BTreeSet::new();
         let mut postponed = Vec::new();
         {
@@ -267,7 +267,7 @@ impl Replicator {
     /// node on the ring; those it subscribes to stay in its queue.
     pub(super) fn send(self: &Arc<Self>, messages: &mut JoinSet<()>) {
         let targets = self.targets();
-        let now = self.clock.now();
+        let now = self.clock.monotonic();
         let mut returned = Vec::new();
         {
             let subscribers = self.subscribers.lock();
@@ -307,10 +307,10 @@ impl Replicator {
                 let Some(queue) = send_queues.get_mut(&to) else { return };
                 match result {
                     Ok(()) => {
-                        queue.ack(id, self.clock.now());
+                        queue.ack(id, self.clock.monotonic());
                         next = self.next_message(queue);
                     }
-                    Err(error) => queue.fail(id, error, self.clock.now()),
+                    Err(error) => queue.fail(id, error, self.clock.monotonic()),
                 }
             }
             self.acked.notify_waiters();
@@ -321,7 +321,7 @@ impl Replicator {
     fn next_message(&self, queue: &mut SendQueue) -> Option<(MessageId, Batch)> {
         let now = self.clock.now();
         let mut batch = Batch::default();
-        let id = queue.begin(now, |key| {
+        let id = queue.begin(self.clock.monotonic(), |key| {
             if batch.is_full() {
                 return None;
             }

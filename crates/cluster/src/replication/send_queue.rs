@@ -34,7 +34,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_limiter::store::KeyHash;
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Monotonic, Span};
 
 use crate::mesh::CallError;
 use crate::mesh::tls::STREAM_WINDOW_BYTES;
@@ -67,7 +67,7 @@ pub(super) struct SendQueue {
     /// Sequence number of the last entry added.
     pub(super) added: u64,
     /// No message begins before.
-    backoff_until: Timestamp,
+    backoff_until: Monotonic,
     /// Number of failures, and the error of the last one.
     pub(super) failures: (u64, Option<CallError>),
     /// How often even a window of one message failed, or the peer could not be reached.
@@ -80,7 +80,7 @@ pub(super) struct MessageId(u64);
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: KeyHash,
-    since: Timestamp,
+    since: Monotonic,
 }
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ struct Message {
     /// With their sequence numbers, in order.
     entries: Vec<(u64, Entry)>,
     bytes: usize,
-    begun: Timestamp,
+    begun: Monotonic,
 }
 
 /// How many messages may be in flight.
@@ -110,7 +110,7 @@ impl Default for Window {
 
 impl SendQueue {
     /// Adds a key, unless it is pending already. False if the queue is full.
-    pub(super) fn add(&mut self, key: KeyHash, now: Timestamp) -> bool {
+    pub(super) fn add(&mut self, key: KeyHash, now: Monotonic) -> bool {
         if self.pending.contains(&key) {
             return true;
         }
@@ -127,7 +127,7 @@ impl SendQueue {
     /// of a key's state. `None` if no key is pending or no further message may be in flight.
     pub(super) fn begin(
         &mut self,
-        now: Timestamp,
+        now: Monotonic,
         mut take: impl FnMut(KeyHash) -> Option<usize>,
     ) -> Option<MessageId> {
         let bytes_in_flight: usize = self.in_flight.values().map(|message| message.bytes).sum();
@@ -156,14 +156,14 @@ impl SendQueue {
     }
 
     /// A message in flight was acknowledged.
-    pub(super) fn ack(&mut self, id: MessageId, now: Timestamp) {
+    pub(super) fn ack(&mut self, id: MessageId, now: Monotonic) {
         let Some(message) = self.in_flight.remove(&id) else { return };
         self.window.acked(id, now.since(message.begun), self.begun);
     }
 
     /// A message in flight failed: its entries return to the queue, and the next message waits for
     /// [`BACKOFF`].
-    pub(super) fn fail(&mut self, id: MessageId, error: CallError, now: Timestamp) {
+    pub(super) fn fail(&mut self, id: MessageId, error: CallError, now: Monotonic) {
         for (sequence, entry) in self.in_flight.remove(&id).into_iter().flat_map(|m| m.entries) {
             self.pending.insert(entry.key);
             self.queue.insert(sequence, entry);
@@ -174,13 +174,13 @@ impl SendQueue {
     }
 
     /// The peer cannot be reached: no message begins before [`BACKOFF`].
-    pub(super) fn peer_unreachable(&mut self, now: Timestamp) {
+    pub(super) fn peer_unreachable(&mut self, now: Monotonic) {
         self.window = Window { shrank_at: self.begun, ..Window::default() };
         self.stalls += 1;
         self.back_off(CallError::NotConnected, now);
     }
 
-    fn back_off(&mut self, error: CallError, now: Timestamp) {
+    fn back_off(&mut self, error: CallError, now: Monotonic) {
         self.backoff_until = now.plus(BACKOFF);
         self.failures = (self.failures.0 + 1, Some(error));
     }
@@ -206,7 +206,7 @@ impl SendQueue {
         self.queue.len() < keys_max
     }
 
-    pub(super) fn is_backing_off(&self, now: Timestamp) -> bool {
+    pub(super) fn is_backing_off(&self, now: Monotonic) -> bool {
         now < self.backoff_until
     }
 
@@ -216,7 +216,7 @@ impl SendQueue {
     }
 
     /// When the oldest entry that is not acknowledged was added.
-    pub(super) fn oldest(&self) -> Option<Timestamp> {
+    pub(super) fn oldest(&self) -> Option<Monotonic> {
         let messages = self.in_flight.values().filter_map(|message| message.entries.first());
         let in_flight = messages.map(|(_, entry)| entry);
         in_flight.chain(self.queue.values().next()).map(|entry| entry.since).min()
@@ -255,13 +255,13 @@ mod tests {
     }
 
     fn add(queue: &mut SendQueue, tag: u64) -> bool {
-        queue.add(key(tag), Timestamp::EPOCH)
+        queue.add(key(tag), Monotonic::START)
     }
 
     /// The next message, of at most `max` keys, and these keys.
     fn begin(queue: &mut SendQueue, max: usize) -> Option<(MessageId, Vec<u64>)> {
         let mut taken = Vec::new();
-        let id = queue.begin(Timestamp::EPOCH, |key| {
+        let id = queue.begin(Monotonic::START, |key| {
             (taken.len() < max).then(|| {
                 taken.push(key.tag);
                 1
@@ -276,11 +276,11 @@ mod tests {
     }
 
     fn ack(queue: &mut SendQueue, id: MessageId) {
-        queue.ack(id, Timestamp::EPOCH);
+        queue.ack(id, Monotonic::START);
     }
 
     fn fail(queue: &mut SendQueue, id: MessageId) {
-        queue.fail(id, CallError::Timeout, Timestamp::EPOCH);
+        queue.fail(id, CallError::Timeout, Monotonic::START);
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
         }
         let mut large = || {
             let mut is_taken = false;
-            queue.begin(Timestamp::EPOCH, |_| {
+            queue.begin(Monotonic::START, |_| {
                 (!std::mem::replace(&mut is_taken, true)).then_some(700 * 1024)
             })
         };

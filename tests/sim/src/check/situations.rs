@@ -25,6 +25,9 @@ pub(super) fn record(case: &mut Case<'_, '_>) {
         }
         (records.len() as u64, fallbacks, reached)
     });
+    if case.world.has_failed_write() {
+        case.world.report.reached.insert(Situation::FailedWrite);
+    }
     let report = &mut case.world.report;
     (report.requests, report.fallbacks) = (requests, fallbacks);
     report.reached.extend(reached);

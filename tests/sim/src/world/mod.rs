@@ -417,6 +417,12 @@ impl World<'_> {
                 self.nodes[node].clock.step(by_ms);
                 self.report.reached.insert(Situation::ClockStep);
             }
+            Fault::ClocksSet { by_ms } => {
+                for node in &self.nodes {
+                    node.clock.step(by_ms);
+                }
+                self.report.reached.insert(Situation::ClocksSet);
+            }
             Fault::Leave { node } => {
                 self.record_handoff();
                 self.nodes[node].leave();

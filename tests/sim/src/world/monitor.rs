@@ -7,7 +7,7 @@ use tidegate_cluster::mesh::IN_FLIGHT_MAX;
 use super::{Crash, Stall, World};
 use crate::coverage::Situation;
 use crate::keys::{self, Key};
-use crate::node::Deciding;
+use crate::node::{Deciding, Node};
 
 /// A longer pause outlasts a lease.
 const LONG_PAUSE_MS: u64 = 600;
@@ -83,6 +83,11 @@ impl World<'_> {
         let recent =
             |crash: &&mut Crash| of_nodes[crash.node] == region && now - crash.at_ms < QUIET_MS;
         self.crashes.iter_mut().filter(recent).for_each(|crash| crash.is_only_fault = false);
+    }
+
+    /// Whether a write to a disk has failed.
+    pub(crate) fn has_failed_write(&self) -> bool {
+        self.nodes.iter().any(Node::has_failed_write)
     }
 
     /// The strict keys that node `index` decides.
