@@ -65,8 +65,6 @@ pub struct Membership {
     /// The last attempt to save failed.
     has_failed_to_save: AtomicBool,
     wake: Notify,
-    /// Whether this node led at the last tick.
-    was_leader: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -74,6 +72,8 @@ struct State {
     founders: Founders,
     engine: Option<Engine>,
     autopilot: Autopilot,
+    /// The term in which this node leads, and `autopilot` was told what it knows.
+    leads_in: Option<u64>,
     /// The first map of the cluster that this node takes part in founding.
     founding: Option<ClusterMap>,
     /// A committed map that is not in force yet.
@@ -193,6 +193,7 @@ impl Membership {
             founders: options.founders.clone(),
             engine,
             autopilot: Autopilot::new(options.autopilot.clone()),
+            leads_in: None,
             founding,
             incoming: None,
             is_unsaved: true,
@@ -211,7 +212,7 @@ impl Membership {
         let saved = watch::channel((map.cluster, map.epoch)).0;
         let map = watch::channel(Arc::new(map)).0;
         let (start, wake) = (Instant::now(), Notify::new());
-        let (state, was_leader) = (Mutex::new(state), AtomicBool::new(false));
+        let state = Mutex::new(state);
         Arc::new(Self {
             options,
             me,
@@ -224,7 +225,6 @@ impl Membership {
             saved,
             has_failed_to_save: AtomicBool::new(false),
             wake,
-            was_leader,
         })
     }
 
@@ -637,15 +637,7 @@ impl Membership {
 
     /// Proposes the next map, if this node leads.
     fn lead(&self, state: &mut State) {
-        let leads = state.engine.as_ref().is_some_and(Engine::is_leader);
-        if leads != self.was_leader.swap(leads, Ordering::Relaxed) {
-            let group = self.options.group;
-            tracing::info!(?group, leads, "leader of the cluster map changed");
-            // When it leads again, nodes that asked to join may have ended since.
-            if !leads {
-                state.autopilot = Autopilot::new(self.options.autopilot.clone());
-            }
-        }
+        self.leads(state);
         let State { engine: Some(engine), autopilot, founding, reports, incoming, .. } = state
         else {
             return;
@@ -668,6 +660,22 @@ impl Membership {
         {
             engine.propose(&next);
         }
+    }
+
+    /// Whether this node leads. What it was told when it led before is forgotten: nodes that asked
+    /// to join may have ended since, and it may have led and stopped between two ticks.
+    fn leads(&self, state: &mut State) -> bool {
+        let leads_in = state.engine.as_ref().and_then(Engine::leads_in);
+        let before = std::mem::replace(&mut state.leads_in, leads_in);
+        if before.is_some() && before != leads_in {
+            state.autopilot = Autopilot::new(self.options.autopilot.clone());
+        }
+        let leads = leads_in.is_some();
+        if leads != before.is_some() {
+            let group = self.options.group;
+            tracing::info!(?group, leads, "leader of the cluster map changed");
+        }
+        leads
     }
 
     fn send(&self, to: u64, message: Message) {
@@ -745,7 +753,7 @@ impl Membership {
             zone: self.options.zone.clone(),
             versions: self.mesh.versions,
         };
-        if state.engine.as_ref().is_some_and(Engine::is_leader) {
+        if self.leads(state) {
             state.autopilot.join_requested(request);
             return Vec::new();
         }
@@ -760,7 +768,7 @@ impl Membership {
         if member.state == MapState::Draining && !is_empty {
             return Vec::new();
         }
-        if state.engine.as_ref().is_some_and(Engine::is_leader) {
+        if self.leads(state) {
             if is_empty {
                 state.autopilot.has_left(member.id);
             }
@@ -893,7 +901,7 @@ impl Membership {
 
     fn as_leader(&self, act: impl FnOnce(&mut State)) -> Reply {
         let state = &mut *self.state.lock();
-        if state.engine.as_ref().is_some_and(Engine::is_leader) {
+        if self.leads(state) {
             act(state);
             self.wake.notify_one();
             return Reply::Done;

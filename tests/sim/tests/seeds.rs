@@ -169,6 +169,13 @@ fn a_region_that_returns_has_the_counts_of_all_keys() {
     passes(47);
 }
 
+/// While its disk was full, a node led for less than the time between two ticks, and was asked to
+/// join by a run that ended later. When it led again it admitted that run in place of the living one.
+#[test]
+fn a_leader_forgets_who_wanted_to_join_in_an_earlier_term() {
+    passes(175);
+}
+
 /// All clocks were set, and a region restarted. Its second node stepped its clock back to that of the
 /// members while a message to the first had failed: the pause before the next one was measured by
 /// that clock, and lasted 70 minutes.

@@ -310,6 +310,11 @@ impl Engine {
         self.node.raft.state == StateRole::Leader
     }
 
+    /// The term in which it leads.
+    pub fn leads_in(&self) -> Option<u64> {
+        self.is_leader().then_some(self.node.raft.term)
+    }
+
     /// Whether what this engine proposes is committed without another one.
     pub fn is_alone(&self) -> bool {
         let conf_state = self.conf_state();
