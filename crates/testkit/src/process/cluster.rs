@@ -1,13 +1,13 @@
 //! Nodes with certificates of one authority, in a folder that is removed with them.
 
 use tempfile::TempDir;
-use tokio::sync::MutexGuard;
 
 use super::Node;
+use crate::exclusive::Exclusive;
 use crate::http_client::{Http, Reply, check_body};
 use crate::{certificates, exclusive};
 
-/// Running nodes. One cluster runs at a time.
+/// Running nodes. Few clusters run at a time ([`exclusive`]).
 pub struct Cluster {
     pub nodes: Vec<Node>,
     pub http: Http,
@@ -16,7 +16,7 @@ pub struct Cluster {
     program: &'static str,
     /// Ids of the nodes that it was started with.
     founders: Vec<String>,
-    _exclusive: MutexGuard<'static, ()>,
+    _exclusive: Exclusive,
 }
 
 /// How the nodes of a cluster are configured.
