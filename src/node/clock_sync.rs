@@ -75,7 +75,7 @@ impl ClockSync {
         self.has_compared.load(Ordering::Acquire)
     }
 
-    /// A decision may use the clock: from now on it is only slewed.
+    /// A decision may use the clock: from now on it never goes back.
     pub(super) fn put_in_use(&self) {
         self.in_use.store(true, Ordering::Release);
     }
