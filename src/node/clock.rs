@@ -39,7 +39,7 @@ const CORRECTION_MAX: i64 = 100_000_000;
 /// Above this, slewing would take longer than ten seconds, so a step is considered.
 const STEP_MIN: i64 = 1_000_000_000;
 /// Above an hour the system clock is more likely wrong than right.
-const STEP_MAX: i64 = 3_600 * 1_000_000_000;
+pub(super) const STEP_MAX: i64 = 3_600 * 1_000_000_000;
 /// A step requires this many comparisons in a row.
 const STEP_COMPARISONS: u32 = 10;
 

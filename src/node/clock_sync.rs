@@ -10,6 +10,9 @@
 //! slowly or not at all ([`Discipline`](super::clock::Discipline)). What it is sent would otherwise
 //! be of the past or the future.
 //!
+//! If its machine's clock was set back since the counts on its disk were written, it goes on from
+//! the time of those, which would be of the future.
+//!
 //! Example: the clocks of all machines are set two hours ahead, by mistake. The members go on as
 //! before; one that restarts measures decision clocks at −2 h, and steps there before it joins.
 //!
@@ -25,11 +28,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::clock::signed_difference;
+use super::clock::{STEP_MAX, signed_difference};
 use super::join::Joined;
 use super::skew::{self, Skew};
 
@@ -52,6 +55,9 @@ struct Offsets {
 pub(super) struct ClockSync {
     clock: Arc<dyn Clock>,
     max: Span,
+    /// What the decision clock went on from when the node started, later than the machine's, and
+    /// when that was.
+    went_on_from: Option<(Timestamp, Monotonic)>,
     skew: Mutex<Skew>,
     /// It was compared with every peer.
     has_compared: AtomicBool,
@@ -60,9 +66,11 @@ pub(super) struct ClockSync {
 }
 
 impl ClockSync {
-    pub(super) fn new(clock: Arc<dyn Clock>, max: Span) -> Self {
+    /// `went_on_from` is the time on the disk to which the clock was stepped, if it was.
+    pub(super) fn new(clock: Arc<dyn Clock>, max: Span, went_on_from: Option<Timestamp>) -> Self {
         let (has_compared, in_use) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { clock, max, skew: Mutex::default(), has_compared, in_use }
+        let went_on_from = went_on_from.map(|time| (time, clock.monotonic()));
+        Self { clock, max, went_on_from, skew: Mutex::default(), has_compared, in_use }
     }
 
     /// The current offset from the other members.
@@ -121,7 +129,8 @@ impl ClockSync {
         match own {
             None => {
                 let members = skew::lower_median(in_use);
-                let correction = members.map_or(followed, |offset| skew::beyond(offset, self.max));
+                let common = members.map_or(followed, |offset| skew::beyond(offset, self.max));
+                let correction = self.not_before(common, members.is_some());
                 if *is_all && !system.is_empty() {
                     self.step(correction);
                 } else {
@@ -142,6 +151,16 @@ impl ClockSync {
         if *is_all && !system.is_empty() {
             self.has_compared.store(true, Ordering::Release);
         }
+    }
+
+    /// `common`, or the time on the disk as it went on since if that is later. Where others decide,
+    /// not if it is later by more than they would ever follow.
+    fn not_before(&self, common: i64, others_decide: bool) -> i64 {
+        let Some((time, at)) = self.went_on_from else { return common };
+        let time = time.plus(self.clock.monotonic().since(at));
+        let earliest = signed_difference(time, self.clock.system());
+        let is_followed = earliest.saturating_sub(common) <= STEP_MAX;
+        if is_followed || !others_decide { common.max(earliest) } else { common }
     }
 
     fn step(&self, correction: i64) {
@@ -190,8 +209,6 @@ fn log_change(skew: Skew, max: Span) {
 mod tests {
     use std::sync::atomic::AtomicI64;
 
-    use tidegate_limiter::units::Monotonic;
-
     use super::*;
 
     const S: i64 = 1_000_000_000;
@@ -228,7 +245,7 @@ mod tests {
 
     fn clock_sync() -> (Arc<Recorder>, ClockSync) {
         let told = Arc::new(Recorder::default());
-        (told.clone(), ClockSync::new(told, Span::from_millis(500)))
+        (told.clone(), ClockSync::new(told, Span::from_millis(500), None))
     }
 
     fn recorded(told: &Recorder) -> (i64, i64) {
@@ -270,6 +287,25 @@ mod tests {
         assert_eq!(recorded(&clock).0, -7_200 * S, "one wrong clock of three has no influence");
         clock_sync.compare(&joining(&[S / 4, S / 4]));
         assert_eq!(recorded(&clock).0, 0, "within the bound");
+    }
+
+    /// The recorder's clock shows the epoch, 30 s before the counts on the disk.
+    #[test]
+    fn a_clock_goes_on_from_the_disk_where_nobody_decides() {
+        let (clock, max) = (Arc::<Recorder>::default(), Span::from_millis(500));
+        let went_on_from = Some(Timestamp::from_secs(30));
+        let clock_sync = ClockSync::new(clock.clone(), max, went_on_from);
+        clock_sync.compare(&offsets(&[0, 0], true));
+        assert_eq!(recorded(&clock).0, 30 * S);
+        clock_sync.compare(&offsets(&[40 * S, 40 * S], true));
+        assert_eq!(recorded(&clock).0, 40 * S, "the other machines show a later time");
+        let decided = |by: i64| Offsets { in_use: vec![by, by], ..offsets(&[0, 0], true) };
+        clock_sync.compare(&decided(60 * S));
+        assert_eq!(recorded(&clock).0, 60 * S);
+        clock_sync.compare(&decided(10 * S));
+        assert_eq!(recorded(&clock).0, 30 * S, "its counts are later");
+        clock_sync.compare(&decided(-7_200 * S));
+        assert_eq!(recorded(&clock).0, -7_200 * S, "others would never get there");
     }
 
     #[test]

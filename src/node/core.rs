@@ -126,7 +126,7 @@ impl Core {
             Some(identity) => Ok(identity.secret),
             None => fresh_secret(&environment),
         };
-        let (snapshot_task, secret) =
+        let durable::Started { snapshot_task, secret, went_on_from } =
             durable::start(&config, secret?, identity.is_some(), &store, &clock).await;
         let own = own_member(&incarnation, &config);
         let view = View::new([own.clone()]);
@@ -202,7 +202,7 @@ impl Core {
             topology: local.topology.clone(),
             joined,
             snapshot_task,
-            time: Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew)),
+            time: Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew, went_on_from)),
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
             decider: Decider::new(options, local, rules, peers),
@@ -546,7 +546,7 @@ async fn saved_global(
 }
 
 fn unreadable(error: &consensus::disk::Error) -> UserError {
-    let fix = "restore the folder, or empty it: the node is then another voter";
+    let fix = "empty the folder: the node is then another voter, and gets its counts from the others";
     UserError::new(format!("node.data_dir: {error}"), fix)
 }
 

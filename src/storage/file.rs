@@ -3,6 +3,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `about` | `format`, `cluster`, `node`, `secret` | see [`Origin`] |
+//! | `about` | `clock` | the decision clock at the last write, nanoseconds, 8 bytes |
 //! | `counts` | 16 bytes, token and tag | see [`record`] |
 //!
 //! **Durable.** One write is one transaction, and is on the disk (`fdatasync`) when [`File::write`]
@@ -35,6 +36,8 @@ const FORMAT: &[u8] = b"tidegate counts 1";
 const CACHE_BYTES: usize = 16 * 1024 * 1024;
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+/// An entry of `about`.
+const CLOCK: &str = "clock";
 const COUNTS: TableDefinition<'_, [u8; KEY_BYTES], &[u8]> = TableDefinition::new("counts");
 
 /// An open file.
@@ -49,6 +52,8 @@ pub(super) struct Opened {
     pub(super) secret: Secret,
     /// Whether the file was created.
     pub(super) is_new: bool,
+    /// The decision clock when it was written last: no counter in it is of a later time.
+    pub(super) written_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +91,8 @@ impl File {
                 create(&db, origin)?;
             }
             let secret = found.unwrap_or_else(|| origin.secret.after_create());
-            Ok(Opened { file: Self { db }, secret, is_new: found.is_none() })
+            let written_at = read_clock(&db)?;
+            Ok(Opened { file: Self { db }, secret, is_new: found.is_none(), written_at })
         })
     }
 
@@ -109,7 +115,7 @@ impl File {
         })
     }
 
-    /// Removes `expired`, then writes `changes`, in one transaction. A counter larger than any that
+    /// Removes `expired`, then writes `changes`, counted until `now`, in one transaction. A counter larger than any that
     /// a node keeps is skipped, so that one key does not block the others.
     ///
     /// # Errors
@@ -120,6 +126,7 @@ impl File {
         &self,
         expired: &[KeyHash],
         changes: impl Iterator<Item = StoredCounter>,
+        now: Timestamp,
     ) -> Result<Written, Error> {
         guarded(|| -> Result<Written, redb::Error> {
             let transaction = self.db.begin_write()?;
@@ -136,6 +143,8 @@ impl File {
                     }
                 }
                 written.keys = table.len()?;
+                let clock = now.as_nanos().to_le_bytes();
+                transaction.open_table(ABOUT)?.insert(CLOCK, &clock[..])?;
             }
             transaction.commit()?;
             Ok(written)
@@ -213,6 +222,14 @@ fn read_about(db: &Database) -> Result<Option<[Vec<u8>; 3]>, redb::Error> {
         Ok(table.get(name)?.map(|bytes| bytes.value().to_vec()).unwrap_or_default())
     };
     Ok(Some([entry("format")?, entry("cluster")?, entry("secret")?]))
+}
+
+/// `None` if nothing was written yet.
+fn read_clock(db: &Database) -> Result<Option<Timestamp>, redb::Error> {
+    let table = db.begin_read()?.open_table(ABOUT)?;
+    let clock = table.get(CLOCK)?;
+    let bytes = clock.as_ref().and_then(|bytes| <[u8; 8]>::try_from(bytes.value()).ok());
+    Ok(bytes.map(|bytes| Timestamp::from_nanos(u64::from_le_bytes(bytes))))
 }
 
 /// Creates the tables of a new file.

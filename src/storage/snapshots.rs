@@ -120,6 +120,7 @@ impl Status {
 pub struct Snapshots {
     disk: Box<dyn Disk>,
     origin: Origin,
+    written_at: Option<Timestamp>,
     progress: Mutex<Progress>,
     status: Mutex<Status>,
 }
@@ -156,9 +157,10 @@ impl Snapshots {
     pub fn open(disk: Box<dyn Disk>, mut origin: Origin, now: Timestamp) -> (Self, Secret) {
         let mut status = Status { path: disk.path().display().to_string(), ..Status::default() };
         let mut progress = Progress::default();
+        let mut written_at = None;
         match open_or_create(&*disk, &origin, now) {
-            Ok(Opened { file, secret, .. }) => {
-                origin.secret = secret;
+            Ok(Opened { file, secret, written_at: clock, .. }) => {
+                (origin.secret, written_at) = (secret, clock);
                 progress.access = Access::Open(file);
             }
             Err(error) => {
@@ -172,7 +174,13 @@ impl Snapshots {
             }
         }
         let (secret, progress, status) = (origin.secret, progress.into(), status.into());
-        (Self { disk, origin, progress, status }, secret)
+        (Self { disk, origin, written_at, progress, status }, secret)
+    }
+
+    /// The decision clock at the last write before this start; `None` if there was none. A clock
+    /// that shows an earlier time was set back since: counters of the future would be skipped.
+    pub fn written_at(&self) -> Option<Timestamp> {
+        self.written_at
     }
 
     /// Merges the file's counters into `store`, which from then on queues changed keys for the
@@ -275,7 +283,7 @@ impl Snapshots {
         };
         let mut changes = round.by_ref().peekable();
         let is_idle = expired.is_empty() && changes.peek().is_none();
-        let written = if is_idle { Ok(None) } else { file.write(&expired, changes).map(Some) };
+        let written = if is_idle { Ok(None) } else { file.write(&expired, changes, now).map(Some) };
         let Round { taken, next, .. } = round;
         if written.is_err() {
             for key in taken {

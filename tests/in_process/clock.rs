@@ -1,9 +1,11 @@
 //! A node whose clock is off counts in the windows of the others, and reports its skew.
 
+use std::fs;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
 use tidegate::node;
@@ -178,6 +180,30 @@ async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide(
         assert!(!answer.allowed, "{user} is counted anew: {answer:?}");
         assert_eq!(answer.statuses[0].source, VerdictSource::Local);
     }
+}
+
+/// The clock of the machine is set back while the node is stopped: what it has counted is of the
+/// future then, and counts all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_goes_on_from_the_time_of_its_counts() {
+    let authority = authority();
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let change: fn(&mut Config) = |config| config.node.data_dir = Some(FOLDER.path().to_owned());
+    let options = || NodeOptions { change, ..options(&authority, "n1", &[]) };
+    let (outside, right) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(right.run(stop.clone()));
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone()));
+    let before = Node::start_in(options(), Environment { clock, ..outside }, stop).await;
+    before.wait_for_view("itself", |view| view.owners().count() == 1).await;
+    assert!(before.check_hits("user", "alice", 20).await.allowed);
+    before.stop().await;
+
+    let after = Node::start(options()).await;
+    after.wait_for_view("itself", |view| view.owners().count() == 1).await;
+    let answer = after.check("user", "alice").await;
+    assert!(!answer.allowed, "it is counted anew: {answer:?}");
+    fs::remove_dir_all(FOLDER.path()).expect("removed");
 }
 
 fn options<'a>(authority: &Authority, id: &'a str, seeds: &'a [SocketAddr]) -> NodeOptions<'a> {

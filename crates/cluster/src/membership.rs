@@ -111,7 +111,7 @@ struct PeerMap {
     at: Monotonic,
 }
 
-/// Why an evicted member was not forgotten.
+/// Why an order of an operator was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForgetError {
@@ -122,6 +122,11 @@ pub enum ForgetError {
          the voters (`tidegate members`)"
     )]
     Present(NodeId),
+    #[error(
+        "{0} is the only home of global keys: there is no other region to which they could move \
+         (`tidegate regions`)"
+    )]
+    NoOtherHome(String),
     #[error("this node does not lead; ask node {0}, which does")]
     NotLeader(NodeId),
     #[error(
@@ -409,9 +414,12 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// This node does not lead.
+    /// The region is the only home, or this node does not lead.
     pub fn region_lost(&self, region: &str) -> Result<(), ForgetError> {
         let now = self.now();
+        if self.map.borrow().homes.names.len() == 1 {
+            return Err(ForgetError::NoOtherHome(region.to_owned()));
+        }
         led(self.as_leader(|state| state.autopilot.region_lost(now, region.to_owned())))
     }
 
