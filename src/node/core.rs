@@ -546,7 +546,8 @@ async fn saved_global(
 }
 
 fn unreadable(error: &consensus::disk::Error) -> UserError {
-    let fix = "empty the folder: the node is then another voter, and gets its counts from the others";
+    let fix =
+        "empty the folder: the node is then another voter, and gets its counts from the others";
     UserError::new(format!("node.data_dir: {error}"), fix)
 }
 
