@@ -18,8 +18,8 @@
 //!
 //! Members that decide by different times refuse each other's counts. They get there when a node
 //! starts where it reaches no other: as no clock in use may go back, those that are behind step
-//! forward, to the time of their own machine if another one decides by that, or to the median of
-//! all that decide. In the example, a region that was cut off when it restarted takes the others
+//! forward, to the time of their own machine if another one decides by that, or, up to an hour, if
+//! most machines show it; otherwise to the median of all that decide. In the example, a region that was cut off when it restarted takes the others
 //! two hours ahead when it is back, which is what their machines show.
 
 use std::sync::Arc;
@@ -55,9 +55,8 @@ struct Offsets {
 pub(super) struct ClockSync {
     clock: Arc<dyn Clock>,
     max: Span,
-    /// What the decision clock went on from when the node started, later than the machine's, and
-    /// when that was.
-    went_on_from: Option<(Timestamp, Monotonic)>,
+    /// The time of the counts on the disk, and when the node started.
+    counted_until: Option<(Timestamp, Monotonic)>,
     skew: Mutex<Skew>,
     /// It was compared with every peer.
     has_compared: AtomicBool,
@@ -66,11 +65,11 @@ pub(super) struct ClockSync {
 }
 
 impl ClockSync {
-    /// `went_on_from` is the time on the disk to which the clock was stepped, if it was.
-    pub(super) fn new(clock: Arc<dyn Clock>, max: Span, went_on_from: Option<Timestamp>) -> Self {
+    /// `counted_until` is the time of the counts on the disk.
+    pub(super) fn new(clock: Arc<dyn Clock>, max: Span, counted_until: Option<Timestamp>) -> Self {
         let (has_compared, in_use) = (AtomicBool::new(false), AtomicBool::new(false));
-        let went_on_from = went_on_from.map(|time| (time, clock.monotonic()));
-        Self { clock, max, went_on_from, skew: Mutex::default(), has_compared, in_use }
+        let counted_until = counted_until.map(|time| (time, clock.monotonic()));
+        Self { clock, max, counted_until, skew: Mutex::default(), has_compared, in_use }
     }
 
     /// The current offset from the other members.
@@ -137,7 +136,7 @@ impl ClockSync {
                     self.clock.slew(correction);
                 }
             }
-            Some(own) => match self.common_time(own, followed, in_use) {
+            Some(own) => match self.common_time(own, followed, offsets) {
                 Some(common) => self.step(common),
                 None => self.clock.slew(followed),
             },
@@ -156,7 +155,7 @@ impl ClockSync {
     /// `common`, or the time on the disk as it went on since if that is later. Where others decide,
     /// not if it is later by more than they would ever follow.
     fn not_before(&self, common: i64, others_decide: bool) -> i64 {
-        let Some((time, at)) = self.went_on_from else { return common };
+        let Some((time, at)) = self.counted_until else { return common };
         let time = time.plus(self.clock.monotonic().since(at));
         let earliest = signed_difference(time, self.clock.system());
         let is_followed = earliest.saturating_sub(common) <= STEP_MAX;
@@ -173,13 +172,20 @@ impl ClockSync {
         self.clock.step(correction);
     }
 
-    /// Where a clock in use that is `own` ahead of the system clock is stepped to, forward: the
-    /// time that it follows, if a peer decides by that already, or the median of all clocks in use.
-    fn common_time(&self, own: i64, followed: i64, in_use: &[i64]) -> Option<i64> {
+    /// Where a clock in use that is `own` ahead of the system clock is stepped to, forward. To the
+    /// time that it follows: if a peer decides by that already, or if it is at most an hour ahead
+    /// and most machines show it, for then nothing else comes of waiting. Or to the median of all
+    /// clocks in use.
+    fn common_time(&self, own: i64, followed: i64, offsets: &Offsets) -> Option<i64> {
+        let Offsets { system, in_use, .. } = offsets;
         let is_ahead = |time: i64| time > own && time.abs_diff(own) > self.max.as_nanos();
-        let decides_by =
-            |time: i64| in_use.iter().any(|peer| peer.abs_diff(time) <= self.max.as_nanos());
-        if is_ahead(followed) && decides_by(followed) {
+        let is_followed = |clock: &&i64| clock.abs_diff(followed) <= self.max.as_nanos();
+        let is_shown = || {
+            let machines = 1 + system.len();
+            let showing = system.iter().chain([&0]).filter(is_followed).count();
+            machines > 1 && 2 * showing > machines && followed.saturating_sub(own) <= STEP_MAX
+        };
+        if is_ahead(followed) && (in_use.iter().any(|clock| is_followed(&clock)) || is_shown()) {
             return Some(followed);
         }
         let all: Vec<i64> = in_use.iter().copied().chain([own]).collect();
@@ -293,8 +299,8 @@ mod tests {
     #[test]
     fn a_clock_goes_on_from_the_disk_where_nobody_decides() {
         let (clock, max) = (Arc::<Recorder>::default(), Span::from_millis(500));
-        let went_on_from = Some(Timestamp::from_secs(30));
-        let clock_sync = ClockSync::new(clock.clone(), max, went_on_from);
+        let counted_until = Some(Timestamp::from_secs(30));
+        let clock_sync = ClockSync::new(clock.clone(), max, counted_until);
         clock_sync.compare(&offsets(&[0, 0], true));
         assert_eq!(recorded(&clock).0, 30 * S);
         clock_sync.compare(&offsets(&[40 * S, 40 * S], true));
@@ -337,10 +343,22 @@ mod tests {
     fn a_clock_in_use_is_set_forward_to_what_it_follows_once_a_peer_decides_by_that() {
         let (_, clock_sync) = clock_sync();
         let behind = -7_200 * S;
-        let common = |in_use: &[i64]| clock_sync.common_time(behind, 0, in_use);
+        let of = |in_use: &[i64]| Offsets { in_use: in_use.to_vec(), ..offsets(&[0, 0], true) };
+        let common = |in_use: &[i64]| clock_sync.common_time(behind, 0, &of(in_use));
         assert_eq!(common(&[behind, behind]), None);
         assert_eq!(common(&[behind, S, behind]), None, "beyond the bound");
         assert_eq!(common(&[behind, S / 4, behind]), Some(0));
-        assert_eq!(clock_sync.common_time(S, 0, &[S / 4]), None, "never back");
+        assert_eq!(clock_sync.common_time(S, 0, &of(&[S / 4])), None, "never back");
+    }
+
+    #[test]
+    fn a_clock_in_use_is_set_forward_to_what_most_machines_show() {
+        let (_, clock_sync) = clock_sync();
+        let common = |own, system: &[i64]| clock_sync.common_time(own, 0, &offsets(system, true));
+        assert_eq!(common(-30 * S, &[0, -30 * S]), Some(0), "two of three");
+        assert_eq!(common(-30 * S, &[-30 * S]), None, "one of two");
+        assert_eq!(common(-30 * S, &[]), None, "alone it waits whether its clock goes back");
+        assert_eq!(common(-7_200 * S, &[0, 0]), None, "more than an hour");
+        assert_eq!(common(30 * S, &[0, 0]), None, "never back");
     }
 }

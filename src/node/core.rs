@@ -126,7 +126,7 @@ impl Core {
             Some(identity) => Ok(identity.secret),
             None => fresh_secret(&environment),
         };
-        let durable::Started { snapshot_task, secret, went_on_from } =
+        let durable::Started { snapshot_task, secret, counted_until } =
             durable::start(&config, secret?, identity.is_some(), &store, &clock).await;
         let own = own_member(&incarnation, &config);
         let view = View::new([own.clone()]);
@@ -202,7 +202,7 @@ impl Core {
             topology: local.topology.clone(),
             joined,
             snapshot_task,
-            time: Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew, went_on_from)),
+            time: Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew, counted_until)),
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
             decider: Decider::new(options, local, rules, peers),
@@ -222,9 +222,11 @@ impl Core {
         stop: CancellationToken,
     ) -> Result<(), Failed> {
         let mut running = JoinSet::new();
-        running.spawn(expire(self.store.clone(), self.clock.clone(), stop.clone()));
+        let expires = expire(self.store.clone(), self.clock.clone(), stop.clone());
+        running.spawn(once_in_use(self.joined.clone(), stop.clone(), expires));
         if let Some(snapshot_task) = self.snapshot_task.clone() {
-            running.spawn(snapshot_task.run(stop.clone()));
+            let writes = snapshot_task.run(stop.clone());
+            running.spawn(once_in_use(self.joined.clone(), stop.clone(), writes));
         }
         if let (Some(joined), Some(tasks)) = (&self.joined, tasks) {
             self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
@@ -615,6 +617,22 @@ async fn until_others_vote(joined: &Joined) {
              decide no strict key until enough of their voters are back"
         );
     }
+}
+
+/// Runs `task` from the time on when the listeners open: until then the clock may be stepped, and
+/// counts of the disk that it takes for expired may not be.
+async fn once_in_use(
+    joined: Option<Joined>,
+    stop: CancellationToken,
+    task: impl Future<Output = ()>,
+) {
+    if let Some(joined) = joined {
+        tokio::select! {
+            () = joined.is_member.cancelled() => {}
+            () = stop.cancelled() => return,
+        }
+    }
+    task.await;
 }
 
 /// Returns the memory of expired counters.

@@ -23,8 +23,8 @@ pub(super) struct Started {
     pub(super) snapshot_task: Option<SnapshotTask>,
     /// Of the key hashes.
     pub(super) secret: [u8; 16],
-    /// The time of the counts, if the clock of the machine was before it.
-    pub(super) went_on_from: Option<Timestamp>,
+    /// The time of the counts on the disk.
+    pub(super) counted_until: Option<Timestamp>,
 }
 
 /// Loads the counts in `node.data_dir` into `store`, if it is set. The node starts whatever is
@@ -42,7 +42,7 @@ pub(super) async fn start(
     store: &Arc<Store>,
     clock: &Arc<dyn Clock>,
 ) -> Started {
-    let none = Started { snapshot_task: None, secret, went_on_from: None };
+    let none = Started { snapshot_task: None, secret, counted_until: None };
     let Some(folder) = config.node.data_dir.clone() else { return none };
     let origin = Origin {
         cluster: config.cluster.name.clone(),
@@ -61,20 +61,22 @@ pub(super) async fn start(
         let disk = Box::new(PathOnDisk::new(path));
         let (snapshots, secret) = Snapshots::open(disk, origin, its_clock.now());
         let now = its_clock.now();
-        let is_gone_on_from = |at: &Timestamp| *at > now && at.since(now) <= BEHIND_MAX;
-        let went_on_from = snapshots.written_at().filter(is_gone_on_from);
-        if let Some(time) = went_on_from {
+        let is_credible = |at: &Timestamp| at.since(now) <= BEHIND_MAX;
+        let counted_until = snapshots.written_at().filter(is_credible);
+        if let Some(time) = counted_until.filter(|at| *at > now) {
             go_on_from(time, &*its_clock);
         }
-        snapshots.load(&into, its_clock.now());
-        (Arc::new(snapshots), secret, went_on_from)
+        // By their own time: that of the machine may be ahead of the time by which the members
+        // decide, which is not known yet.
+        snapshots.load(&into, counted_until.unwrap_or(now));
+        (Arc::new(snapshots), secret, counted_until)
     });
     match read.await {
-        Ok((snapshots, found, went_on_from)) => {
+        Ok((snapshots, found, counted_until)) => {
             let (store, clock, interval) = (store.clone(), clock.clone(), config.storage.interval);
             let secret = if let Secret::Own(own) = found { own } else { secret };
             let task = SnapshotTask { snapshots, store, clock, interval };
-            Started { snapshot_task: Some(task), secret, went_on_from }
+            Started { snapshot_task: Some(task), secret, counted_until }
         }
         Err(error) => {
             tracing::error!("node.data_dir: {error}; this node runs without storage");

@@ -68,7 +68,10 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     if let (Some(folder), Some(_)) = (&config.node.data_dir, config.cluster.listen) {
         let file = MapFile::open(folder).map_err(|error| {
             let problem = format!("node.data_dir {}: {error}", folder.display());
-            UserError::new(problem, "give every node a folder of its own that it may write")
+            UserError::new(
+                problem,
+                "give every node a folder of its own, on a disk with room that works",
+            )
         })?;
         environment.disk = Arc::new(file);
     }

@@ -575,12 +575,13 @@ impl Membership {
         }
         if let Some(saved) = &saved {
             while let Err(error) = saved.save(&*self.disk).await {
-                self.has_failed_to_save.store(true, Ordering::Relaxed);
-                tracing::error!(
-                    %error,
-                    "failed to save the cluster map in node.data_dir; this node cannot vote until \
-                     it can be written"
-                );
+                if !self.has_failed_to_save.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        %error,
+                        "failed to save the cluster map in node.data_dir; this node cannot vote \
+                         until it can be written, which is tried again all the time"
+                    );
+                }
                 tokio::time::sleep(SAVE_PAUSE).await;
             }
             if self.has_failed_to_save.swap(false, Ordering::Relaxed) {
