@@ -60,14 +60,14 @@ pub(super) struct ClockSync {
     skew: Mutex<Skew>,
     /// It was compared with every peer.
     has_compared: AtomicBool,
-    /// A decision may have used this clock.
-    in_use: AtomicBool,
+    /// Cancelled once a decision may have used this clock.
+    in_use: CancellationToken,
 }
 
 impl ClockSync {
     /// `counted_until` is the time of the counts on the disk.
     pub(super) fn new(clock: Arc<dyn Clock>, max: Span, counted_until: Option<Timestamp>) -> Self {
-        let (has_compared, in_use) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (has_compared, in_use) = (AtomicBool::new(false), CancellationToken::new());
         let counted_until = counted_until.map(|time| (time, clock.monotonic()));
         Self { clock, max, counted_until, skew: Mutex::default(), has_compared, in_use }
     }
@@ -84,12 +84,17 @@ impl ClockSync {
 
     /// A decision may use the clock: from now on it never goes back.
     pub(super) fn put_in_use(&self) {
-        self.in_use.store(true, Ordering::Release);
+        self.in_use.cancel();
+    }
+
+    /// Completes when a decision may use the clock. Cancel-safe.
+    pub(super) async fn until_in_use(&self) {
+        self.in_use.cancelled().await;
     }
 
     /// The decision clock; `None` until a decision may have used it.
     pub(super) fn decision_clock(&self) -> Option<Timestamp> {
-        self.in_use.load(Ordering::Acquire).then(|| self.clock.now())
+        self.in_use.is_cancelled().then(|| self.clock.now())
     }
 
     /// Compares until `stop`.

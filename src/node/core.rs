@@ -223,10 +223,10 @@ impl Core {
     ) -> Result<(), Failed> {
         let mut running = JoinSet::new();
         let expires = expire(self.store.clone(), self.clock.clone(), stop.clone());
-        running.spawn(once_in_use(self.joined.clone(), stop.clone(), expires));
+        running.spawn(self.once_in_use(stop.clone(), expires));
         if let Some(snapshot_task) = self.snapshot_task.clone() {
             let writes = snapshot_task.run(stop.clone());
-            running.spawn(once_in_use(self.joined.clone(), stop.clone(), writes));
+            running.spawn(self.once_in_use(stop.clone(), writes));
         }
         if let (Some(joined), Some(tasks)) = (&self.joined, tasks) {
             self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
@@ -310,6 +310,27 @@ impl Core {
     pub(super) fn decided_ppm(&self) -> u32 {
         let owned_ranges = self.ownership.owned_ranges();
         if self.ownership.has_lease() { owned_ranges.decides.share_ppm() } else { 0 }
+    }
+
+    /// `task`, begun once the node may decide, or its listeners are open: until then the clock may
+    /// be stepped, and counts of the disk that it takes for expired may not be.
+    fn once_in_use(
+        &self,
+        stop: CancellationToken,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (joined, time) = (self.joined.clone(), self.time.clone());
+        async move {
+            if let Some(joined) = joined {
+                tokio::select! {
+                    biased;
+                    () = time.until_in_use() => {}
+                    () = joined.is_member.cancelled() => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+            task.await;
+        }
     }
 
     /// Each loop is a task of its own, so that the end of any one is noticed.
@@ -617,22 +638,6 @@ async fn until_others_vote(joined: &Joined) {
              decide no strict key until enough of their voters are back"
         );
     }
-}
-
-/// Runs `task` from the time on when the listeners open: until then the clock may be stepped, and
-/// counts of the disk that it takes for expired may not be.
-async fn once_in_use(
-    joined: Option<Joined>,
-    stop: CancellationToken,
-    task: impl Future<Output = ()>,
-) {
-    if let Some(joined) = joined {
-        tokio::select! {
-            () = joined.is_member.cancelled() => {}
-            () = stop.cancelled() => return,
-        }
-    }
-    task.await;
 }
 
 /// Returns the memory of expired counters.

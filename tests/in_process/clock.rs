@@ -23,15 +23,20 @@ descriptors:
   - key: user
     on_unavailable: deny
     rate_limit: {unit: day, requests_per_unit: 20, algorithm: sliding_window_log}
+  - key: hourly
+    on_unavailable: deny
+    rate_limit: {unit: hour, requests_per_unit: 20, algorithm: sliding_window_log}
 ";
 const OFF: Span = Span::from_secs(30);
+/// More than a clock in use follows.
+const TWO_HOURS: Span = Span::from_secs(7_200);
 /// Two clocks that agree may differ by this much on a busy machine.
 const ALIKE: Span = Span::from_secs(5);
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// A clock that is ahead of the one inside, which gets its corrections.
 #[derive(Debug)]
-struct Ahead(Arc<dyn Clock>);
+struct Ahead(Arc<dyn Clock>, Span);
 
 impl Clock for Ahead {
     fn monotonic(&self) -> Monotonic {
@@ -39,11 +44,11 @@ impl Clock for Ahead {
     }
 
     fn now(&self) -> Timestamp {
-        self.0.now().plus(OFF)
+        self.0.now().plus(self.1)
     }
 
     fn system(&self) -> Timestamp {
-        self.0.system().plus(OFF)
+        self.0.system().plus(self.1)
     }
 
     fn slew(&self, correction_ns: i64) {
@@ -57,7 +62,7 @@ impl Clock for Ahead {
 
 /// The clock of a node in use whose machine was set ahead: the decision clock goes on as before.
 #[derive(Debug)]
-struct SetWhileInUse(Arc<dyn Clock>);
+struct SetWhileInUse(Arc<dyn Clock>, Span);
 
 impl Clock for SetWhileInUse {
     fn monotonic(&self) -> Monotonic {
@@ -69,7 +74,7 @@ impl Clock for SetWhileInUse {
     }
 
     fn system(&self) -> Timestamp {
-        self.0.system().plus(OFF)
+        self.0.system().plus(self.1)
     }
 
     fn slew(&self, correction_ns: i64) {
@@ -91,7 +96,7 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     connected(&second, 1).await;
 
     let (outside, right) = node::system_environment();
-    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock, OFF));
     let environment = Environment { clock: clock.clone(), ..outside };
     let stop = CancellationToken::new();
     tokio::spawn(right.clone().run(stop.clone()));
@@ -118,7 +123,7 @@ async fn a_pair_of_unequal_clocks_hands_over_every_count() {
     let options = |id, seeds| options(&authority, id, seeds);
     let first = Node::start(options("n1", &[])).await;
     let (outside, right) = node::system_environment();
-    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock));
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock, OFF));
     let stop = CancellationToken::new();
     tokio::spawn(right.run(stop.clone()));
     let environment = Environment { clock, ..outside };
@@ -150,13 +155,13 @@ async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide(
     let (outside, right) = node::system_environment();
     let stop = CancellationToken::new();
     tokio::spawn(right.clone().run(stop.clone()));
-    let clock: Arc<dyn Clock> = Arc::new(SetWhileInUse(outside.clock.clone()));
+    let clock: Arc<dyn Clock> = Arc::new(SetWhileInUse(outside.clock.clone(), TWO_HOURS));
     let first = Node::start_in(options("n1", &[]), Environment { clock, ..outside }, stop).await;
 
     let (outside, late) = node::system_environment();
     let stop = CancellationToken::new();
     tokio::spawn(late.run(stop.clone()));
-    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone()));
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), TWO_HOURS));
     let environment = Environment { clock: clock.clone(), ..outside };
     let seeds = [first.addr()];
     let second = Node::start_in(options("n2", &seeds), environment, stop).await;
@@ -193,15 +198,46 @@ async fn a_node_goes_on_from_the_time_of_its_counts() {
     let (outside, right) = node::system_environment();
     let stop = CancellationToken::new();
     tokio::spawn(right.run(stop.clone()));
-    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone()));
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), OFF));
     let before = Node::start_in(options(), Environment { clock, ..outside }, stop).await;
-    before.wait_for_view("itself", |view| view.owners().count() == 1).await;
+    settled(&[&before]).await;
     assert!(before.check_hits("user", "alice", 20).await.allowed);
     before.stop().await;
 
     let after = Node::start(options()).await;
-    after.wait_for_view("itself", |view| view.owners().count() == 1).await;
+    settled(&[&after]).await;
     let answer = after.check("user", "alice").await;
+    assert!(!answer.allowed, "it is counted anew: {answer:?}");
+    fs::remove_dir_all(FOLDER.path()).expect("removed");
+}
+
+/// A node that is alone in its region starts two hours ahead of those that decide elsewhere. By its
+/// own clock what it has counted on its disk is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_on_the_disk_are_judged_by_the_time_of_the_members() {
+    let authority = authority();
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let identity = identity(&authority, &authority, "n2", "us");
+    let other = NodeOptions { region: "us", identity, ..options(&authority, "n2", &[]) };
+    let other = Node::start(other).await;
+    other.wait_for_view("itself", |view| view.owners().count() == 1).await;
+    let seeds = [other.addr()];
+    let change: fn(&mut Config) = |config| config.node.data_dir = Some(FOLDER.path().to_owned());
+    let options = || NodeOptions { change, ..options(&authority, "n1", &seeds) };
+    let before = Node::start(options()).await;
+    connected(&before, 1).await;
+    settled(&[&before]).await;
+    assert!(before.check_hits("hourly", "alice", 20).await.allowed);
+    before.stop().await;
+
+    let (outside, clock) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(clock.run(stop.clone()));
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), TWO_HOURS));
+    let after = Node::start_in(options(), Environment { clock, ..outside }, stop).await;
+    connected(&after, 1).await;
+    settled(&[&after]).await;
+    let answer = after.check("hourly", "alice").await;
     assert!(!answer.allowed, "it is counted anew: {answer:?}");
     fs::remove_dir_all(FOLDER.path()).expect("removed");
 }
