@@ -191,8 +191,8 @@ async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide(
 /// future then, and counts all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_goes_on_from_the_time_of_its_counts() {
-    let authority = authority();
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let authority = authority();
     let change: fn(&mut Config) = |config| config.node.data_dir = Some(FOLDER.path().to_owned());
     let options = || NodeOptions { change, ..options(&authority, "n1", &[]) };
     let (outside, right) = node::system_environment();
@@ -215,8 +215,8 @@ async fn a_node_goes_on_from_the_time_of_its_counts() {
 /// own clock what it has counted on its disk is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_on_the_disk_are_judged_by_the_time_of_the_members() {
-    let authority = authority();
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let authority = authority();
     let identity = identity(&authority, &authority, "n2", "us");
     let other = NodeOptions { region: "us", identity, ..options(&authority, "n2", &[]) };
     let other = Node::start(other).await;
