@@ -112,7 +112,7 @@ impl ClockSync {
             let (now, ours) = (self.clock.monotonic(), self.clock.system());
             let decided_by = measured.iter().filter_map(|peer| peer.decision_clock(now));
             let offsets = Offsets {
-                system: measured.iter().map(|peer| peer.offset_ns()).collect(),
+                system: measured.iter().map(|peer| peer.offset_ns(&*self.clock)).collect(),
                 in_use: decided_by.map(|theirs| signed_difference(theirs, ours)).collect(),
                 is_all: measured.len() == heard.len(),
             };

@@ -61,7 +61,8 @@ impl Inspect for View {
                 .map(|member| {
                     let peer = peers.iter().find(|peer| peer.id == member.id);
                     let is_silent = silent.contains(&member.id);
-                    let report = report(member, peer.map(|peer| &**peer), &topology, fingerprint);
+                    let peer = peer.map(|peer| (&**peer, peer.offset_ns(&*self.core.clock)));
+                    let report = report(member, peer, &topology, fingerprint);
                     if is_silent {
                         MemberReport { state: MemberState::Down, ..report }
                     } else {
@@ -161,7 +162,7 @@ impl View {
 
 fn report(
     member: &Member,
-    peer: Option<&Peer>,
+    peer: Option<(&Peer, i64)>,
     topology: &Topology,
     own_book: u64,
 ) -> MemberReport {
@@ -183,12 +184,12 @@ fn report(
         state,
         rule_book: Some(hex(if is_me { own_book } else { member.rule_book })),
         clock_offset_ms: match peer {
-            Some(peer) => Some(peer.offset_ns() / 1_000_000),
+            Some((_, offset_ns)) => Some(offset_ns / 1_000_000),
             None if is_me => Some(0),
             None => None,
         },
         ring_share: f64::from(share) / 1_000_000.0,
-        rtt_us: peer.map(|peer| peer.rtt_ns() / 1_000).filter(|rtt| *rtt > 0),
+        rtt_us: peer.map(|(peer, _)| peer.rtt_ns() / 1_000).filter(|rtt| *rtt > 0),
     }
 }
 

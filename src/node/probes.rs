@@ -166,7 +166,8 @@ fn storage(status: &Status, readings: &mut Readings) {
 fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     let members = core.topology.load().view.members().len();
     let peers = joined.mesh.peers();
-    let offset = peers.iter().map(|peer| peer.offset_ns().unsigned_abs()).max().unwrap_or(0);
+    let offset =
+        peers.iter().map(|peer| peer.offset_ns(&*core.clock).unsigned_abs()).max().unwrap_or(0);
     let mesh = &joined.mesh.counters;
     let sync = &joined.synchroniser.counters;
 

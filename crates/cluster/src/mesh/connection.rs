@@ -18,7 +18,7 @@ use tidegate_ownership::standstill::ClockReading;
 use tokio::task::JoinSet;
 
 use super::codec;
-use super::peer::{Peer, UNREACHABLE_AFTER};
+use super::peer::{Peer, UNREACHABLE_AFTER, halfway};
 use super::rpc_stream::{CallQueue, READ_BYTES_MAX, StreamClass};
 use super::silence::PING_INTERVAL;
 use super::traffic::{Kind, Traffic};
@@ -140,9 +140,8 @@ async fn ping(peer: &Peer, clock: &dyn Clock, service: &dyn Service) {
     if let Ok(Reply::Pong { clock: clock_answered, decision_clock, status }) = reply {
         let (received, answered) = (clock.monotonic(), status.running);
         peer.record_round_trip(received.since(sent).to_std());
-        peer.record_clock_offset(clock_sent, clock_answered, clock.system());
         let reading = ClockReading { sent, received, answered };
-        peer.record_decision_clock(decision_clock, &reading);
+        peer.record_clocks(clock_answered, decision_clock, halfway(&reading));
         peer.record_running(reading);
         service.pong_received(peer, reading, status);
     }

@@ -444,8 +444,7 @@ impl Mesh {
         }
         let Began { dialer, generation, credentials } = began;
         let (peer, queues) = Peer::new(connection, &hello, self.versions, dialer, credentials);
-        let now = self.clock.system();
-        peer.record_clock_offset(now, hello.clock, now);
+        peer.record_clocks(hello.clock, None, self.clock.monotonic());
         let peer = Arc::new(peer);
         match self.registry.admit(peer.clone()) {
             Admission::Surplus => {

@@ -16,6 +16,7 @@ use super::codec;
 use super::rpc_stream::{CallQueue, RpcStream, StreamClass};
 use super::silence::LastSeen;
 use super::wire::Hello;
+use crate::environment::Clock;
 
 /// A peer that is pinged and sends nothing for so long gets no calls: a check fails over at once
 /// instead of waiting for its deadline. Up to three pings may be lost before that.
@@ -46,7 +47,9 @@ pub struct Peer {
     pub(super) streams: [RpcStream; StreamClass::COUNT],
     pub(super) last_seen: LastSeen,
     rtt_ns: AtomicU64,
-    offset_ns: AtomicI64,
+    /// Its system clock minus the time that this node has run, nanoseconds. Not minus this node's
+    /// system clock, which may be set.
+    system_clock_ns: AtomicI64,
     /// Its decision clock minus the time that this node has run, nanoseconds; [`UNKNOWN`] until
     /// decisions may have used it.
     decision_clock_ns: AtomicI64,
@@ -65,8 +68,15 @@ pub fn running(now: Monotonic) -> Span {
     now.since(Monotonic::START)
 }
 
+/// A clock of the peer at `now`: it goes on as ours. `None` if `minus_run` is [`UNKNOWN`].
+fn goes_on(minus_run: &AtomicI64, now: Monotonic) -> Option<Timestamp> {
+    let minus_run = minus_run.load(Ordering::Relaxed);
+    let time = running(now).as_nanos().checked_add_signed(minus_run);
+    time.filter(|_| minus_run != UNKNOWN).map(Timestamp::from_nanos)
+}
+
 /// When the peer is assumed to have answered.
-fn halfway(reading: &ClockReading) -> Monotonic {
+pub(super) fn halfway(reading: &ClockReading) -> Monotonic {
     let round_trip = reading.received.since(reading.sent);
     reading.sent.plus(Span::from_nanos(round_trip.as_nanos() / 2))
 }
@@ -96,7 +106,7 @@ impl Peer {
             streams: [control, checks, bulk],
             last_seen: LastSeen::now(),
             rtt_ns: AtomicU64::new(0),
-            offset_ns: AtomicI64::new(0),
+            system_clock_ns: AtomicI64::new(UNKNOWN),
             decision_clock_ns: AtomicI64::new(UNKNOWN),
             running_offset_ns: AtomicI64::new(UNKNOWN),
             running_offset_at_ns: AtomicU64::new(0),
@@ -139,18 +149,22 @@ impl Peer {
         self.rtt_ns.load(Ordering::Relaxed)
     }
 
-    /// Its system clock minus ours, nanoseconds, as of the last exchange.
-    pub fn offset_ns(&self) -> i64 {
-        self.offset_ns.load(Ordering::Relaxed)
+    /// Its system clock minus ours, nanoseconds; 0 before the first exchange.
+    ///
+    /// As in NTP the peer is assumed to have read its clock halfway between ping and pong. The error
+    /// is at most half the round trip, and what either clock was set by since then is not seen: of
+    /// ours by no more than that exchange.
+    pub fn offset_ns(&self, clock: &dyn Clock) -> i64 {
+        let (now, ours) = (clock.monotonic(), clock.system());
+        let offset = goes_on(&self.system_clock_ns, now)
+            .map(|theirs| i128::from(theirs.as_nanos()) - i128::from(ours.as_nanos()));
+        offset.and_then(|offset| i64::try_from(offset).ok()).unwrap_or(0)
     }
 
     /// What its decision clock shows at `now` by this node's clock; `None` until decisions may have
-    /// used it. Measured as [`Peer::offset_ns`], but no change of this node's system clock since
-    /// then matters.
+    /// used it. Measured like [`Peer::offset_ns`].
     pub fn decision_clock(&self, now: Monotonic) -> Option<Timestamp> {
-        let offset = self.decision_clock_ns.load(Ordering::Relaxed);
-        let time = running(now).as_nanos().checked_add_signed(offset);
-        time.filter(|_| offset != UNKNOWN).map(Timestamp::from_nanos)
+        goes_on(&self.decision_clock_ns, now)
     }
 
     pub(super) fn stream(&self, class: StreamClass) -> &RpcStream {
@@ -162,37 +176,22 @@ impl Peer {
         self.rtt_ns.store(rtt, Ordering::Relaxed);
     }
 
-    /// Computes the offset from one exchange: sent and received by our clock, answered by the
-    /// peer's.
-    ///
-    /// As in NTP the peer is assumed to have read its clock halfway: `offset = answered − (sent +
-    /// received) / 2`. The error is at most half the round trip.
-    pub(super) fn record_clock_offset(
+    /// Records what its clocks showed when it answered.
+    pub(super) fn record_clocks(
         &self,
-        sent: Timestamp,
-        answered: Timestamp,
-        received: Timestamp,
+        system: Timestamp,
+        decision: Option<Timestamp>,
+        answered_at: Monotonic,
     ) {
-        let halfway = sent.as_nanos() / 2 + received.as_nanos() / 2;
-        let offset = i128::from(answered.as_nanos()) - i128::from(halfway);
-        let bounded = offset.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-        self.offset_ns.store(i64::try_from(bounded).unwrap_or(0), Ordering::Relaxed);
+        let minus_run = |time: Timestamp| {
+            let ran = i128::from(running(answered_at).as_nanos());
+            i64::try_from(i128::from(time.as_nanos()) - ran).unwrap_or(UNKNOWN)
+        };
+        self.system_clock_ns.store(minus_run(system), Ordering::Relaxed);
+        self.decision_clock_ns.store(decision.map_or(UNKNOWN, minus_run), Ordering::Relaxed);
     }
 
-    /// Records what its decision clock showed when it answered.
-    pub(super) fn record_decision_clock(
-        &self,
-        answered: Option<Timestamp>,
-        reading: &ClockReading,
-    ) {
-        let ran = running(halfway(reading)).as_nanos();
-        let offset = answered.map(|time| i128::from(time.as_nanos()) - i128::from(ran));
-        let offset = offset.and_then(|offset| i64::try_from(offset).ok()).unwrap_or(UNKNOWN);
-        self.decision_clock_ns.store(offset, Ordering::Relaxed);
-    }
-
-    /// Records how long it has run, like [`Peer::record_clock_offset`] but by clocks that are never
-    /// set.
+    /// Records how long it has run, by clocks that are never set.
     pub(super) fn record_running(&self, reading: ClockReading) {
         let (theirs, ours) = (reading.answered.as_nanos(), running(halfway(&reading)).as_nanos());
         let offset = i128::from(theirs) - i128::from(ours);
