@@ -19,8 +19,9 @@
 //! Members that decide by different times refuse each other's counts. They get there when a node
 //! starts where it reaches no other: as no clock in use may go back, those that are behind step
 //! forward, to the time of their own machine if another one decides by that, or, up to an hour, if
-//! most machines show it; otherwise to the median of all that decide. In the example, a region that was cut off when it restarted takes the others
-//! two hours ahead when it is back, which is what their machines show.
+//! most machines show it; otherwise to the median of all that decide. In the example, a region that
+//! was cut off when it restarted takes the others two hours ahead when it is back, which is what
+//! their machines show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,12 +29,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
+use tidegate_cluster::membership::Membership;
+use tidegate_cluster::mesh::Mesh;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::{STEP_MAX, signed_difference};
-use super::join::Joined;
 use super::skew::{self, Skew};
 
 /// Interval of comparisons with the peers' clocks: the ping interval, so that joining does not wait
@@ -98,7 +100,12 @@ impl ClockSync {
     }
 
     /// Compares until `stop`.
-    pub(super) async fn run(self: Arc<Self>, joined: Joined, stop: CancellationToken) {
+    pub(super) async fn run(
+        self: Arc<Self>,
+        mesh: Arc<Mesh>,
+        membership: Arc<Membership>,
+        stop: CancellationToken,
+    ) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -106,7 +113,7 @@ impl ClockSync {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let peers = joined.mesh.peers();
+            let peers = mesh.peers();
             let heard: Vec<_> = peers.iter().filter(|peer| !peer.is_unreachable()).collect();
             let measured: Vec<_> = heard.iter().filter(|peer| peer.rtt_ns() > 0).collect();
             let (now, ours) = (self.clock.monotonic(), self.clock.system());
@@ -117,7 +124,7 @@ impl ClockSync {
                 is_all: measured.len() == heard.len(),
             };
             // Ownership, and with it the first decision, is at least a round trip away.
-            if joined.membership.is_member() {
+            if membership.is_member() {
                 self.put_in_use();
             }
             self.compare(&offsets);

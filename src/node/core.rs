@@ -355,7 +355,8 @@ impl Core {
             running.spawn(global.clone().run(stop.clone()));
         }
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
-        running.spawn(self.time.clone().run(joined.clone(), stop.clone()));
+        let (mesh, membership) = (joined.mesh.clone(), joined.membership.clone());
+        running.spawn(self.time.clone().run(mesh, membership, stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();

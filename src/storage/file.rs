@@ -115,8 +115,8 @@ impl File {
         })
     }
 
-    /// Removes `expired`, then writes `changes`, counted until `now`, in one transaction. A counter larger than any that
-    /// a node keeps is skipped, so that one key does not block the others.
+    /// Removes `expired`, then writes `changes`, counted until `now`, in one transaction. A counter
+    /// larger than any that a node keeps is skipped, so that one key does not block the others.
     ///
     /// # Errors
     ///

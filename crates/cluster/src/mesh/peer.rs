@@ -151,9 +151,9 @@ impl Peer {
 
     /// Its system clock minus ours, nanoseconds; 0 before the first exchange.
     ///
-    /// As in NTP the peer is assumed to have read its clock halfway between ping and pong. The error
-    /// is at most half the round trip, and what either clock was set by since then is not seen: of
-    /// ours by no more than that exchange.
+    /// As in NTP the peer is assumed to have read its clock halfway between ping and pong, so the
+    /// error is at most half the round trip. What the peer's clock was set by since then is not
+    /// seen; what ours was is.
     pub fn offset_ns(&self, clock: &dyn Clock) -> i64 {
         let (now, ours) = (clock.monotonic(), clock.system());
         let offset = goes_on(&self.system_clock_ns, now)

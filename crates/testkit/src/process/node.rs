@@ -271,8 +271,8 @@ impl Node {
         self.process.as_ref().expect("it runs").resume();
     }
 
-    /// A write that would make a file longer than `bytes` fails from now on, as on a full disk; with
-    /// `None` all succeed again.
+    /// A write that would make a file longer than `bytes` fails from now on, as on a full disk;
+    /// with `None` all succeed again.
     pub fn limit_files(&self, bytes: Option<u64>) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         let limits = Rlimit { current: bytes, maximum: None };
