@@ -129,21 +129,9 @@ async fn a_pair_of_unequal_clocks_hands_over_every_count() {
     let environment = Environment { clock, ..outside };
     let seeds = [first.addr()];
     let second = Node::start_in(options("n2", &seeds), environment, stop).await;
-    for node in [&first, &second] {
-        node.wait_for_view("both", |view| view.owners().count() == 2).await;
-    }
-    settled(&[&first, &second]).await;
+    are_a_pair(&first, &second).await;
 
-    let users: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
-    for user in &users {
-        assert!(second.check_hits("user", user, 20).await.allowed, "{user}");
-    }
-    second.stop().await;
-    for user in &users {
-        let answer = first.check("user", user).await;
-        assert!(!answer.allowed, "{user} is counted anew: {answer:?}");
-        assert_eq!(answer.statuses[0].source, VerdictSource::Local);
-    }
+    hands_over_every_count(second, &first).await;
 }
 
 /// The machines' clocks are set ahead while a node decides, which it ignores. A node that starts
@@ -165,30 +153,18 @@ async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide(
     let environment = Environment { clock: clock.clone(), ..outside };
     let seeds = [first.addr()];
     let second = Node::start_in(options("n2", &seeds), environment, stop).await;
-    for node in [&first, &second] {
-        node.wait_for_view("both", |view| view.owners().count() == 2).await;
-    }
-    settled(&[&first, &second]).await;
+    are_a_pair(&first, &second).await;
     let (here, there) = (clock.now(), right.now());
     assert!(here.since(there) < ALIKE && there.since(here) < ALIKE, "{here:?}, {there:?}");
     for node in [&first, &second] {
         assert!(!node.core.skew().is_reported(), "the machines agree");
     }
 
-    let users: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
-    for user in &users {
-        assert!(second.check_hits("user", user, 20).await.allowed, "{user}");
-    }
-    second.stop().await;
-    for user in &users {
-        let answer = first.check("user", user).await;
-        assert!(!answer.allowed, "{user} is counted anew: {answer:?}");
-        assert_eq!(answer.statuses[0].source, VerdictSource::Local);
-    }
+    hands_over_every_count(second, &first).await;
 }
 
-/// The clock of the machine is set back while the node is stopped: what it has counted is of the
-/// future then, and counts all the same.
+/// The clock of the machine is set back while the node is stopped. The hits on its disk are of the
+/// future then, and still use up their limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_goes_on_from_the_time_of_its_counts() {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
@@ -240,6 +216,27 @@ async fn counts_on_the_disk_are_judged_by_the_time_of_the_members() {
     let answer = after.check("hourly", "alice").await;
     assert!(!answer.allowed, "it is counted anew: {answer:?}");
     fs::remove_dir_all(FOLDER.path()).expect("removed");
+}
+
+async fn are_a_pair(first: &Node, second: &Node) {
+    for node in [first, second] {
+        node.wait_for_view("both", |view| view.owners().count() == 2).await;
+    }
+    settled(&[first, second]).await;
+}
+
+/// Limits that were used up at `from` are used up at `to` once `from` has left.
+async fn hands_over_every_count(from: Node, to: &Node) {
+    let users: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
+    for user in &users {
+        assert!(from.check_hits("user", user, 20).await.allowed, "{user}");
+    }
+    from.stop().await;
+    for user in &users {
+        let answer = to.check("user", user).await;
+        assert!(!answer.allowed, "{user} is counted anew: {answer:?}");
+        assert_eq!(answer.statuses[0].source, VerdictSource::Local);
+    }
 }
 
 fn options<'a>(authority: &Authority, id: &'a str, seeds: &'a [SocketAddr]) -> NodeOptions<'a> {
