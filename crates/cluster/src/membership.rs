@@ -646,12 +646,14 @@ impl Membership {
 
     /// Proposes the next map, if this node leads.
     fn lead(&self, state: &mut State) {
-        self.leads(state);
+        if !self.leads(state) {
+            return;
+        }
         let State { engine: Some(engine), autopilot, founding, reports, incoming, .. } = state
         else {
             return;
         };
-        if !engine.is_leader() || incoming.is_some() {
+        if incoming.is_some() {
             return;
         }
         let in_force = self.map.borrow().clone();

@@ -30,8 +30,6 @@ struct Inner {
     failures: u64,
     /// Whether one has.
     has_failed: bool,
-    /// Whether the last one did.
-    is_full: bool,
     /// As the running process has opened it.
     file: Option<MapFile>,
 }
@@ -54,7 +52,6 @@ impl SimDisk {
             is_bad,
             failures: 0,
             has_failed: false,
-            is_full: false,
             file: None,
         }));
         Self { inner, is_global: false }
@@ -78,7 +75,7 @@ impl SimDisk {
 
     /// Whether the last write failed for want of room.
     pub(crate) fn is_full(&self) -> bool {
-        self.lock().is_full
+        self.lock().platter.is_full()
     }
 
     /// Whether a write has failed.
@@ -111,17 +108,16 @@ impl Disk for SimDisk {
 
     async fn save(&self, record: Vec<u8>) -> io::Result<()> {
         let takes_ms = {
-            let Inner { file, dice, platter, is_bad, failures, has_failed, is_full } =
-                &mut *self.lock();
+            let Inner { file, dice, platter, is_bad, failures, has_failed } = &mut *self.lock();
             let Some(file) = file else { return Err(io::Error::other("not open")) };
             let row = if self.is_global { file.global() } else { file.clone() };
-            *is_full = *failures > 0 || *is_bad && dice.chance(FULL_PPM);
+            let is_full = *failures > 0 || *is_bad && dice.chance(FULL_PPM);
             *failures = match *failures {
-                0 if *is_full => dice.below(FAILURES_MAX),
+                0 if is_full => dice.below(FAILURES_MAX),
                 left => left.saturating_sub(1),
             };
-            *has_failed |= *is_full;
-            platter.set_full(*is_full);
+            *has_failed |= is_full;
+            platter.set_full(is_full);
             row.write(&record).map_err(io::Error::other)?;
             let is_late = *is_bad && dice.chance(SLOW_PPM);
             if is_late { dice.between(SYNC_MS, SYNC_MAX_MS) } else { SYNC_MS }

@@ -67,6 +67,11 @@ impl Platter {
         }
     }
 
+    /// Whether writes fail.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().is_full
+    }
+
     /// Whether writes fail from now on.
     pub(crate) fn set_full(&self, is_full: bool) {
         self.lock().is_full = is_full;
