@@ -81,8 +81,9 @@ impl Clock for SetWhileInUse {
         self.0.slew(correction_ns);
     }
 
+    /// To the machine's time.
     fn step(&self, correction_ns: i64) {
-        self.0.step(correction_ns);
+        self.0.step(correction_ns.saturating_add_unsigned(self.1.as_nanos()));
     }
 }
 
@@ -145,6 +146,7 @@ async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide(
     tokio::spawn(right.clone().run(stop.clone()));
     let clock: Arc<dyn Clock> = Arc::new(SetWhileInUse(outside.clock.clone(), TWO_HOURS));
     let first = Node::start_in(options("n1", &[]), Environment { clock, ..outside }, stop).await;
+    settled(&[&first]).await;
 
     let (outside, late) = node::system_environment();
     let stop = CancellationToken::new();
@@ -156,6 +158,7 @@ async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide(
     are_a_pair(&first, &second).await;
     let (here, there) = (clock.now(), right.now());
     assert!(here.since(there) < ALIKE && there.since(here) < ALIKE, "{here:?}, {there:?}");
+    assert!(there.since(right.system()) < ALIKE, "the first one was set ahead");
     for node in [&first, &second] {
         assert!(!node.core.skew().is_reported(), "the machines agree");
     }
