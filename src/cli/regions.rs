@@ -42,7 +42,8 @@ pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<bool
         args.listener.order(&format!("/regions/lost?region={name}"))?;
         writeln!(
             out,
-            "moving the global keys of {region}; `tidegate regions` shows when it is done"
+            "the global keys of {region} move once none of its nodes stands for it; `tidegate \
+             regions` shows when they have"
         )?;
         return Ok(true);
     }

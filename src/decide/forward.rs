@@ -16,9 +16,11 @@ use backon::BackoffBuilder;
 use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::wire::{Call, Check, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::Verdicts;
 use tidegate_limiter::units::Hits;
 use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::route::Topology;
 use tokio::time::Instant;
 
 use super::check::VerdictSource;
@@ -77,7 +79,7 @@ impl Decider {
         attempts.not_owned_here(&node.topology.load(), handed_to());
         loop {
             let topology = node.topology.load_full();
-            let target = match attempts.next(&topology, node.ownership.has_lease()) {
+            let target = match attempts.next(&topology, self.has_leases(scope, token, &topology)) {
                 Next::Try(target) => target,
                 Next::Wait(pause) => {
                     wait(pause, deadline).await?;
@@ -117,6 +119,15 @@ impl Decider {
                 Attempt::Failed(reason) => return Err(reason),
             }
         }
+    }
+
+    /// Whether this node has every lease that it needs to decide the key at `token`, or to learn who
+    /// does: its own, and that of its region for a global key at home in it.
+    fn has_leases(&self, scope: Scope, token: u64, topology: &Topology) -> bool {
+        let ownership = &self.shared.node.ownership;
+        let is_of_region =
+            scope == Scope::Global && topology.deciding_region(scope, token) == topology.region;
+        ownership.has_lease() && (!is_of_region || ownership.has_region_lease())
     }
 
     /// Sends a check again to the incarnation that `broken` was connected to, as often as the

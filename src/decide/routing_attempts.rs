@@ -16,7 +16,8 @@
 //!
 //! It gives up when the owner by the ring is connected but unresponsive or overloaded (no wait
 //! within a deadline helps), when no node that was tried is connected, when this node has no lease
-//! (a range in transfer would not be announced to it), and after [`ATTEMPTS_MAX`] attempts.
+//! (a range in transfer would not be announced to it), or its region has none for a global key at
+//! home in it, and after [`ATTEMPTS_MAX`] attempts.
 
 use std::time::Duration;
 
@@ -81,9 +82,9 @@ impl RoutingAttempts {
         }
     }
 
-    /// The next step by the current rings. `has_lease` is whether this node has its ownership
-    /// lease.
-    pub(super) fn next(&mut self, topology: &Topology, has_lease: bool) -> Next {
+    /// The next step by the current rings. `has_leases` is whether this node has its ownership
+    /// lease, and that of its region if the key is decided there and global.
+    pub(super) fn next(&mut self, topology: &Topology, has_leases: bool) -> Next {
         if self.count >= ATTEMPTS_MAX {
             return Next::GiveUp;
         }
@@ -101,7 +102,7 @@ impl RoutingAttempts {
             return self.attempt(node);
         }
         let is_overloaded = owner.is_some_and(|owner| self.overloaded.contains(owner));
-        if is_overloaded || !self.was_refused || !has_lease {
+        if is_overloaded || !self.was_refused || !has_leases {
             return Next::GiveUp;
         }
         self.tried.clear();

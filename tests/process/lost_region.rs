@@ -8,6 +8,7 @@ use std::time::Duration;
 use tidegate_testkit::network::{self, Network};
 use tidegate_testkit::process::{Cluster, ClusterOptions};
 use tidegate_testkit::wait::until;
+use tokio::time::Instant;
 
 use crate::TIDEGATE;
 use crate::agreed_membership::{LIMIT, QUOTA};
@@ -36,6 +37,7 @@ descriptors:
     regions: &[("eu", &["n1", "n2", "n3"]), ("us", &["m1", "m2"]), ("w", &["w1"])],
     ..QUOTA
 };
+const GLOBAL_DEADLINE: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
@@ -52,9 +54,20 @@ fn the_keys_of_a_region_that_is_cut_off_are_decided_by_the_other() {
         every_key_is_decided(&cluster, &US).await;
         let fresh = keys("cut");
         assert_eq!(admitted(&cluster, &US, &fresh, LIMIT + 5).await, [LIMIT; KEYS]);
+        let begun = Instant::now();
         assert_eq!(admitted(&cluster, &EU, &fresh, EU.len()).await, [0; KEYS], "no lease");
+        let elapsed = begun.elapsed();
+        assert!(
+            elapsed < 6 * GLOBAL_DEADLINE,
+            "{elapsed:?}: 24 checks that have nothing to wait for"
+        );
         assert_eq!(admitted(&cluster, &US, &used, LIMIT + 5).await, [0; KEYS], "it has copies");
         assert_eq!(admitted(&cluster, &US, &half, LIMIT + 5).await, [LIMIT / 2; KEYS]);
+
+        for (region, reason) in [("us", "us is the only home"), ("eu", "eu is no home")] {
+            let told = said_to_be_lost(&cluster, region);
+            assert!(told.contains(reason), "{told}");
+        }
 
         network.heal();
         // An owner is named once the nodes of its region are known again.
@@ -234,6 +247,15 @@ async fn admitted(
     }
     println!("{keys:?} at {indexes:?}: {admitted:?}");
     admitted
+}
+
+/// The answer to an operator at `us` who says that `region` is lost.
+fn said_to_be_lost(cluster: &Cluster, region: &str) -> String {
+    let url = format!("http://{}", cluster.nodes[US[0]].admin);
+    let mut order = Command::new(TIDEGATE);
+    let told = order.args(["regions", "--lost", region, "--url", &url]).output().unwrap();
+    assert!(!told.status.success(), "{told:?}");
+    String::from_utf8_lossy(&told.stderr).into_owned()
 }
 
 /// Cuts `eu` off and uses keys up in `us`, which decides all of them then.

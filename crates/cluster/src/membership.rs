@@ -127,6 +127,8 @@ pub enum ForgetError {
          (`tidegate regions`)"
     )]
     NoOtherHome(String),
+    #[error("{0} is no home of global keys; `tidegate regions` lists those that are")]
+    NoHome(String),
     #[error("this node does not lead; ask node {0}, which does")]
     NotLeader(NodeId),
     #[error(
@@ -414,11 +416,16 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// The region is the only home, or this node does not lead.
+    /// The region is the only home or none, or this node does not lead.
     pub fn region_lost(&self, region: &str) -> Result<(), ForgetError> {
         let now = self.now();
-        if self.map.borrow().homes.names.len() == 1 {
-            return Err(ForgetError::NoOtherHome(region.to_owned()));
+        match &self.map.borrow().homes.names[..] {
+            [] => {}
+            homes if homes.iter().all(|home| home != region) => {
+                return Err(ForgetError::NoHome(region.to_owned()));
+            }
+            [_] => return Err(ForgetError::NoOtherHome(region.to_owned())),
+            _ => {}
         }
         led(self.as_leader(|state| state.autopilot.region_lost(now, region.to_owned())))
     }

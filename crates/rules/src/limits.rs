@@ -14,6 +14,8 @@ use super::yaml::{Kind, Node};
 
 /// Most limits of one rule. They are decided together under one lock.
 pub(super) const LIMITS_MAX: usize = 8;
+/// What holds for all limits of a rule alike.
+const POLICY: [&str; 4] = ["mode", "scope", "on_unavailable", "durability"];
 
 /// Reads the `rate_limit` of a descriptor into the rule `id`; `None` when it has none.
 pub(super) fn read<'a>(
@@ -39,6 +41,7 @@ pub(super) fn read<'a>(
 
     let sources: Vec<&Fields<'a>> = std::iter::once(descriptor).chain(&limits).collect();
     let mut rule = policy(id, &sources, defaults)?;
+    warn_of_shared_policy(descriptor, &limits, warnings);
 
     let mut replaces = Vec::new();
     for limit in &limits {
@@ -62,16 +65,8 @@ pub(super) fn read<'a>(
 
 /// Policy is not inherited: what a descriptor sets applies to its own limit only.
 fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
-    for key in [
-        "mode",
-        "scope",
-        "on_unavailable",
-        "durability",
-        "shadow_mode",
-        "quota_mode",
-        "detailed_metric",
-        "metadata",
-    ] {
+    let others = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
+    for key in POLICY.into_iter().chain(others) {
         if descriptor.node(key).is_some() {
             let text = "has no effect: this descriptor has no rate_limit of its own";
             warnings.add(descriptor.warning(key, text));
@@ -79,6 +74,19 @@ fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
     }
     if descriptor.is_given("rate_limit") {
         warnings.add(descriptor.warning("rate_limit", "is empty: nothing is limited here"));
+    }
+}
+
+/// A limit that is meant to have a policy of its own needs a descriptor of its own.
+fn warn_of_shared_policy(descriptor: &Fields<'_>, limits: &[Fields<'_>], warnings: &mut Warnings) {
+    for key in POLICY.into_iter().filter(|key| descriptor.node(key).is_none()) {
+        let mut giving = limits.iter().filter(|limit| limit.node(key).is_some());
+        if let Some(first) = giving.next()
+            && giving.count() + 1 < limits.len()
+        {
+            let text = "applies to all limits of this descriptor; write it there";
+            warnings.add(first.warning(key, text));
+        }
     }
 }
 

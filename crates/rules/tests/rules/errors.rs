@@ -1,6 +1,6 @@
 //! Errors in a rule file: file, line, column, key, fact, advice.
 
-use tidegate_limiter::policy::Mode;
+use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_rules::Defaults;
 use tidegate_rules::load::{Options, Source, parse};
 
@@ -363,6 +363,26 @@ descriptors:
         ]
     );
     assert!(book.rules().all(|rule| rule.mode == Mode::Strict && !rule.shadow));
+}
+
+#[test]
+fn a_policy_of_one_limit_that_applies_to_the_others_as_well_is_accepted_with_a_warning() {
+    let text = "
+domain: d
+descriptors:
+  - key: a
+    rate_limit:
+      - {unit: second, requests_per_unit: 1, on_unavailable: deny}
+      - {unit: day, requests_per_unit: 9, on_unavailable: deny, scope: global}
+  - key: b
+    scope: global
+    rate_limit: [{unit: second, requests_per_unit: 1}, {unit: day, requests_per_unit: 9}]
+";
+    let book = parse(&sources(&[("f.yaml", text)]), &Options::default()).expect("a book");
+    let shown: Vec<_> = book.warnings().iter().map(ToString::to_string).collect();
+    let warning = "scope: applies to all limits of this descriptor; write it there";
+    assert_eq!(shown, [format!("f.yaml:7:72: {warning}")]);
+    assert!(book.rules().all(|rule| rule.scope == Scope::Global));
 }
 
 fn refusal(files: &[(&str, &str)], options: &Options) -> String {
