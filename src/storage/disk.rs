@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::fmt::Debug;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use redb::{Builder, Database, DatabaseError};
 use tidegate_limiter::units::Timestamp;
 
@@ -29,6 +30,10 @@ pub trait Disk: Debug + Send + Sync {
     /// If the file cannot be renamed, or an older one cannot be deleted.
     fn set_aside(&self, now: Timestamp) -> io::Result<PathBuf>;
 
+    /// Whether the path still leads to the file that was opened last. Writes to one that was deleted
+    /// or replaced succeed, and nobody reads them.
+    fn is_in_place(&self) -> bool;
+
     /// For logs and status.
     fn path(&self) -> &Path;
 }
@@ -37,11 +42,34 @@ pub trait Disk: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct PathOnDisk {
     path: PathBuf,
+    opened: Mutex<Option<Inode>>,
+}
+
+/// Identifies a file whatever its path, as long as it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Inode {
+    device: u64,
+    number: u64,
+}
+
+impl Inode {
+    /// That of the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(|metadata| Self::of(&metadata))
+    }
+
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self { device: metadata.dev(), number: metadata.ino() }
+    }
 }
 
 impl PathOnDisk {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), opened: Mutex::new(None) }
     }
 
     /// The prefix of the names of files that were set aside.
@@ -74,9 +102,11 @@ impl Disk for PathOnDisk {
         // The file of a standalone node contains its secret.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&self.path)?;
-        if !file.metadata()?.is_file() {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Err(io::Error::other("not a regular file").into());
         }
+        *self.opened.lock() = Some(Inode::of(&metadata));
         builder.create_file(file)
     }
 
@@ -92,6 +122,11 @@ impl Disk for PathOnDisk {
         let aside = folder.join(name);
         fs::rename(&self.path, &aside)?;
         Ok(aside)
+    }
+
+    fn is_in_place(&self) -> bool {
+        let opened = *self.opened.lock();
+        Inode::at(&self.path).ok() == opened
     }
 
     fn path(&self) -> &Path {

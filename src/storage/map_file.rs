@@ -4,7 +4,9 @@
 //! A write is one transaction, and is on the disk (`fdatasync`) when it returns. A file that cannot
 //! be read when the node starts stops it: without the file it would forget what it promised as a
 //! voter. A redb database that an operation of the disk has failed in refuses all others, so it is
-//! closed then, and opened again by the next read or write: a full disk is cured by making room.
+//! closed then, and opened again by the next read or write: a full disk is cured by making room. A
+//! file that was deleted or replaced under a running node is not written any more: the node cannot
+//! vote until it restarts, with the file back in its place or as a new voter.
 
 use std::fmt;
 use std::io;
@@ -15,6 +17,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use redb::{Database, DatabaseError, ReadableDatabase, StorageBackend, TableDefinition};
 use tidegate_cluster::consensus::Disk;
+
+use super::disk::Inode;
 
 /// The name of the file.
 pub const FILE_NAME: &str = "cluster-map.redb";
@@ -31,6 +35,8 @@ pub struct MapFile {
 
 struct Shared {
     reopen: Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>,
+    /// Where the file is, and which one; `None` in memory.
+    place: Option<(PathBuf, Inode)>,
     /// `None` after a failure of the disk.
     open: Mutex<Option<Database>>,
 }
@@ -52,8 +58,8 @@ impl MapFile {
         std::fs::create_dir_all(folder)?;
         let path: PathBuf = folder.join(FILE_NAME);
         let first = Database::create(&path);
-        // Not created again: a folder that is empty now is not the one with the node's promises.
-        Self::open_with(first, move || Database::open(&path))
+        let place = Inode::at(&path).ok().map(|inode| (path.clone(), inode));
+        Self::open_with(first, place, move || Database::open(&path))
     }
 
     /// Opens the database in the backend that `open` returns, or creates one: a disk that a test
@@ -66,15 +72,16 @@ impl MapFile {
         open: impl Fn() -> B + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let open = move || Database::builder().create_with_backend(open());
-        Self::open_with(open(), open)
+        Self::open_with(open(), None, open)
     }
 
     fn open_with(
         first: Result<Database, DatabaseError>,
+        place: Option<(PathBuf, Inode)>,
         reopen: impl Fn() -> Result<Database, DatabaseError> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let open = Mutex::new(Some(first.map_err(io::Error::other)?));
-        let shared = Shared { reopen: Box::new(reopen), open };
+        let shared = Shared { reopen: Box::new(reopen), place, open };
         Ok(Self { shared: Arc::new(shared), row: REGION })
     }
 
@@ -104,8 +111,15 @@ impl MapFile {
     ///
     /// # Errors
     ///
-    /// If it cannot be written: then the record before is still there, or the new one.
+    /// If it cannot be written: then the record before is still there, or the new one. If the file was
+    /// deleted or replaced: a voter must not promise what it would not know after a restart.
     pub fn write(&self, record: &[u8]) -> Result<(), redb::Error> {
+        if let Some((path, inode)) = &self.shared.place
+            && Inode::at(path).ok() != Some(*inode)
+        {
+            let text = "the file was deleted or replaced while the node ran; restart the node";
+            return Err(io::Error::other(text).into());
+        }
         self.with_open(|db| {
             let transaction = db.begin_write()?;
             transaction.open_table(MAP)?.insert(self.row, record)?;
@@ -170,6 +184,21 @@ mod tests {
         drop(file);
         let again = MapFile::open(folder.path()).expect("a file");
         assert_eq!(again.load().await.expect("readable").as_deref(), Some(&b"two"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_deleted_or_replaced_is_not_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = MapFile::open(folder.path()).expect("a file");
+        file.save(b"one".to_vec()).await.expect("writable");
+        let (path, away) = (folder.path().join(FILE_NAME), folder.path().join("away"));
+        std::fs::rename(&path, &away).expect("moved");
+        let refused = async || file.save(b"two".to_vec()).await.unwrap_err().to_string();
+        assert!(refused().await.contains("deleted or replaced"));
+        std::fs::copy(&away, &path).expect("a copy");
+        assert!(refused().await.contains("deleted or replaced"));
+        std::fs::rename(&away, &path).expect("moved back");
+        file.save(b"two".to_vec()).await.expect("writable");
     }
 
     /// A disk that can be full: no write succeeds then.

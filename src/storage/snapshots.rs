@@ -9,6 +9,7 @@
 //! | file damaged, or of another cluster | set aside, and a new file is created |
 //! | at start-up: in use, no folder, no permission | the node runs without storage |
 //! | later: disk full, I/O error | changed keys stay queued, and every round tries again |
+//! | later: file deleted | the next round creates it again, with all counters, if the folder is there |
 //! | one counter is damaged or implausible | it is skipped and counted |
 //!
 //! None of them stops the node: it decides correctly without the file, and only loses its counters
@@ -262,8 +263,9 @@ impl Snapshots {
     ) -> Result<(Option<Written>, bool), Error> {
         // Taken out: a file whose write failed, or panicked, is not used again.
         let file = match mem::replace(&mut progress.access, Access::Lost) {
-            Access::Open(file) => file,
-            Access::Never | Access::Lost => {
+            Access::Open(file) if self.disk.is_in_place() => file,
+            Access::Never | Access::Lost | Access::Open(_) => {
+                // The one that was open is no longer at its path: deleted, or replaced.
                 let Opened { file, is_new, .. } = open_or_create(&*self.disk, &self.origin, now)?;
                 if is_new {
                     (progress.all, progress.from, progress.swept) = (true, Cursor::default(), None);

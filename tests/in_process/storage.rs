@@ -318,6 +318,29 @@ fn a_full_disk_loses_nothing_once_there_is_room() {
 }
 
 #[test]
+fn a_file_that_is_deleted_while_the_node_runs_is_written_anew_once_its_folder_is_there() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("data");
+    fs::create_dir(&folder).unwrap();
+    let path = folder.join("counts.redb");
+    let (snapshots, store) = start(&path);
+    for name in 0..500 {
+        store.check(&[day(name)], Hits::ONE, NOW);
+    }
+    snapshots.round(&store, NOW);
+    assert_eq!(snapshots.status().problem, None);
+
+    fs::remove_dir_all(&folder).unwrap();
+    snapshots.round(&store, NOW);
+    assert!(snapshots.status().problem.unwrap().contains("No such file"));
+    fs::create_dir(&folder).unwrap();
+    while snapshots.round(&store, NOW) {}
+    assert_eq!((snapshots.status().keys, snapshots.status().problem), (500, None));
+    drop(snapshots);
+    assert_eq!(held(&start(&path).1), held(&store));
+}
+
+#[test]
 fn a_file_that_is_torn_while_the_node_runs_is_written_anew_from_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("counts.redb");
@@ -377,6 +400,10 @@ impl Disk for FullDisk {
     fn set_aside(&self, _: Timestamp) -> io::Result<PathBuf> {
         *self.bytes.0.write() = Arc::default();
         Ok(self.path.clone())
+    }
+
+    fn is_in_place(&self) -> bool {
+        true
     }
 
     fn path(&self) -> &Path {

@@ -287,6 +287,10 @@ mod tests {
             panic!("the file is not readable");
         }
 
+        fn is_in_place(&self) -> bool {
+            true
+        }
+
         fn path(&self) -> &Path {
             Path::new("platter")
         }
