@@ -48,6 +48,7 @@ fn the_keys_of_a_region_that_is_cut_off_are_decided_by_the_other() {
         let (used, half) = (keys("used"), keys("half"));
         assert_eq!(admitted(&cluster, &[0, 3], &used, LIMIT + 5).await, [LIMIT; KEYS]);
         assert_eq!(admitted(&cluster, &[1, 4], &half, LIMIT / 2).await, [LIMIT / 2; KEYS]);
+        counts_are_copied(&cluster).await;
 
         let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
         network.split(&[&meshes[..3], &meshes[3..]]);
@@ -267,6 +268,19 @@ async fn used_up_while_eu_is_away(cluster: &Cluster, network: &Network) -> Vec<S
     let used = keys("used");
     assert_eq!(admitted(cluster, &US, &used, LIMIT + 5).await, [LIMIT; KEYS]);
     used
+}
+
+/// Waits until the other region has all counts: confirmed hits are at a replica of the same one.
+async fn counts_are_copied(cluster: &Cluster) {
+    // Changes enter the queues every `cluster.replication_interval`, 5 ms.
+    tokio::time::sleep(Duration::from_millis(25)).await;
+    for node in &cluster.nodes {
+        until("it has sent all changes", TIMEOUT, async || {
+            let lag = node.metric("tidegate_replication_lag_ms").await;
+            (lag == 0).then_some(()).ok_or_else(|| format!("{} lags {lag} ms", node.id))
+        })
+        .await;
+    }
 }
 
 /// Waits until a node whose name begins with `initial` decides a key.
