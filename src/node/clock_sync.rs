@@ -5,10 +5,12 @@
 //! member answers by `on_unavailable` may use it before; a window of the future then refuses more,
 //! and admits none.
 //!
-//! A node that joins follows the decision clocks of the members, where there are any, and not their
-//! system clocks: those may have been set while the members ran, which a running node follows
-//! slowly or not at all ([`Discipline`](super::clock::Discipline)). What it is sent would otherwise
-//! be of the past or the future.
+//! A node that joins follows the decision clocks of the members of its region, where there are any,
+//! and not their system clocks: those may have been set while the members ran, which a running node
+//! follows slowly or not at all ([`Discipline`](super::clock::Discipline)). What it is sent would
+//! otherwise be of the past or the future. Where none of its region decides it follows those of
+//! other regions. But not a single one against two machines or more: that may be one wrong clock,
+//! which started first.
 //!
 //! If its machine's clock was set back since the counts on its disk were written, it goes on from
 //! the time of those, which would be of the future.
@@ -17,11 +19,19 @@
 //! before; one that restarts measures decision clocks at −2 h, and steps there before it joins.
 //!
 //! Members that decide by different times refuse each other's counts. They get there when a node
-//! starts where it reaches no other: as no clock in use may go back, those that are behind step
-//! forward, to the time of their own machine if another one decides by that, or, up to an hour, if
-//! most machines show it; otherwise to the median of all that decide. In the example, a region that
-//! was cut off when it restarted takes the others two hours ahead when it is back, which is what
-//! their machines show.
+//! starts where it reaches no other, or with counts that are later than those of the others. As no
+//! clock in use may go back, those that are behind step forward:
+//!
+//! - up to an hour, to the latest clock that decides in the region, or to what most machines show;
+//! - further, to the time of their own machine if another one decides by that, or to the median of
+//!   all that decide.
+//!
+//! In the example, a region that was cut off when it restarted takes the others two hours ahead when
+//! it is back, which is what their machines show. A region whose clocks are ahead of the others' for
+//! no such reason is no home of global keys until they agree
+//! ([`Replicator::accepts_times_of`](tidegate_cluster::replication::Replicator::accepts_times_of)).
+//!
+//! A node that loses all peers goes on with the last correction: its own clock may be the wrong one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +40,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::membership::Membership;
-use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -48,8 +58,25 @@ struct Offsets {
     system: Vec<i64>,
     /// Decision clocks of those that may have decided.
     in_use: Vec<i64>,
+    /// Those of this node's region.
+    in_region: Vec<i64>,
+    /// What these show at least: half a round trip less.
+    in_region_least: Vec<i64>,
     /// No peer's clock is missing.
     is_all: bool,
+}
+
+impl Offsets {
+    /// The time by which the members decide that a node which joins has to agree with.
+    fn decided_by(&self) -> Option<i64> {
+        let Self { system, in_use, in_region, .. } = self;
+        let machines = 1 + system.len() - in_use.len().min(system.len());
+        match (&in_region[..], &in_use[..]) {
+            ([], [_]) if machines > 1 => None,
+            ([], elsewhere) => skew::lower_median(elsewhere),
+            (here, _) => skew::lower_median(here),
+        }
+    }
 }
 
 /// Keeps the decision clock at the members' median.
@@ -104,6 +131,7 @@ impl ClockSync {
         self: Arc<Self>,
         mesh: Arc<Mesh>,
         membership: Arc<Membership>,
+        region: String,
         stop: CancellationToken,
     ) {
         let mut ticks = interval(INTERVAL);
@@ -115,14 +143,23 @@ impl ClockSync {
             }
             let peers = mesh.peers();
             let heard: Vec<_> = peers.iter().filter(|peer| !peer.is_unreachable()).collect();
-            let measured: Vec<_> = heard.iter().filter(|peer| peer.rtt_ns() > 0).collect();
+            let measured: Vec<&Arc<Peer>> =
+                heard.iter().copied().filter(|peer| peer.rtt_ns() > 0).collect();
             let (now, ours) = (self.clock.monotonic(), self.clock.system());
-            let decided_by = measured.iter().filter_map(|peer| peer.decision_clock(now));
-            let offsets = Offsets {
+            let mut offsets = Offsets {
                 system: measured.iter().map(|peer| peer.offset_ns(&*self.clock)).collect(),
-                in_use: decided_by.map(|theirs| signed_difference(theirs, ours)).collect(),
                 is_all: measured.len() == heard.len(),
+                ..Offsets::default()
             };
+            for peer in measured {
+                let Some(theirs) = peer.decision_clock(now) else { continue };
+                let theirs = signed_difference(theirs, ours);
+                offsets.in_use.push(theirs);
+                if peer.region == region {
+                    offsets.in_region.push(theirs);
+                    offsets.in_region_least.push(theirs.saturating_sub_unsigned(peer.rtt_ns() / 2));
+                }
+            }
             // Ownership, and with it the first decision, is at least a round trip away.
             if membership.is_member() {
                 self.put_in_use();
@@ -132,14 +169,18 @@ impl ClockSync {
     }
 
     fn compare(&self, offsets: &Offsets) {
-        let Offsets { system, in_use, is_all } = offsets;
+        let Offsets { system, is_all, .. } = offsets;
         let own = self.decision_clock().map(|own| signed_difference(own, self.clock.system()));
-        let followed = self.skew().correction_ns();
-        let skew = Skew::of(system, self.max, own.map(|_| followed));
+        let before = self.skew();
+        let skew = if own.is_some() && system.is_empty() {
+            before
+        } else {
+            Skew::of(system, self.max, own.map(|_| before.correction_ns()))
+        };
         let followed = skew.correction_ns();
         match own {
             None => {
-                let members = skew::lower_median(in_use);
+                let members = offsets.decided_by();
                 let common = members.map_or(followed, |offset| skew::beyond(offset, self.max));
                 let correction = self.not_before(common, members.is_some());
                 if *is_all && !system.is_empty() {
@@ -153,7 +194,7 @@ impl ClockSync {
                 None => self.clock.slew(followed),
             },
         }
-        let before = std::mem::replace(&mut *self.skew.lock(), skew);
+        *self.skew.lock() = skew;
         if (before.is_beyond, before.is_split) != (skew.is_beyond, skew.is_split) {
             log_change(skew, self.max);
         }
@@ -185,23 +226,25 @@ impl ClockSync {
     }
 
     /// Where a clock in use that is `own` ahead of the system clock is stepped to, forward. To the
-    /// time that it follows: if a peer decides by that already, or if it is at most an hour ahead
-    /// and most machines show it, for then nothing else comes of waiting. Or to the median of all
-    /// clocks in use.
+    /// time that it follows, if a peer decides by that already. Up to an hour: to the latest clock
+    /// in use in the region, or to the time that it follows if most machines show it, for then nothing else comes
+    /// of waiting. Or to the median of all clocks in use.
     fn common_time(&self, own: i64, followed: i64, offsets: &Offsets) -> Option<i64> {
-        let Offsets { system, in_use, .. } = offsets;
+        let Offsets { system, in_use, in_region_least, .. } = offsets;
         let is_ahead = |time: i64| time > own && time.abs_diff(own) > self.max.as_nanos();
+        let is_near = |time: i64| time.saturating_sub(own) <= STEP_MAX;
         let is_followed = |clock: &&i64| clock.abs_diff(followed) <= self.max.as_nanos();
         let is_shown = || {
             let machines = 1 + system.len();
             let showing = system.iter().chain([&0]).filter(is_followed).count();
-            machines > 1 && 2 * showing > machines && followed.saturating_sub(own) <= STEP_MAX
+            machines > 1 && 2 * showing > machines && is_near(followed)
         };
         if is_ahead(followed) && (in_use.iter().any(|clock| is_followed(&clock)) || is_shown()) {
             return Some(followed);
         }
+        let latest = in_region_least.iter().copied().filter(|time| is_near(*time)).max();
         let all: Vec<i64> = in_use.iter().copied().chain([own]).collect();
-        skew::lower_median(&all).filter(|median| is_ahead(*median))
+        latest.max(skew::lower_median(&all)).filter(|time| is_ahead(*time))
     }
 }
 
@@ -271,7 +314,7 @@ mod tests {
     }
 
     fn offsets(system: &[i64], is_all: bool) -> Offsets {
-        Offsets { system: system.to_vec(), in_use: Vec::new(), is_all }
+        Offsets { system: system.to_vec(), is_all, ..Offsets::default() }
     }
 
     #[test]
@@ -294,10 +337,10 @@ mod tests {
     #[test]
     fn a_joining_node_follows_the_clocks_that_decide() {
         let (clock, clock_sync) = clock_sync();
-        let joining = |in_use: &[i64]| Offsets {
-            system: vec![0, 0, 0],
-            in_use: in_use.to_vec(),
-            is_all: true,
+        let joining = |in_region: &[i64]| Offsets {
+            in_use: in_region.to_vec(),
+            in_region: in_region.to_vec(),
+            ..offsets(&[0, 0, 0], true)
         };
         clock_sync.compare(&joining(&[-7_200 * S, -7_201 * S]));
         assert_eq!(recorded(&clock).0, -7_201 * S);
@@ -305,6 +348,31 @@ mod tests {
         assert_eq!(recorded(&clock).0, -7_200 * S, "one wrong clock of three has no influence");
         clock_sync.compare(&joining(&[S / 4, S / 4]));
         assert_eq!(recorded(&clock).0, 0, "within the bound");
+    }
+
+    #[test]
+    fn a_joining_node_follows_a_single_clock_elsewhere_only_in_a_pair() {
+        let decided_by = |machines: &[i64], in_use: &[i64], in_region: &[i64]| {
+            let (in_use, in_region) = (in_use.to_vec(), in_region.to_vec());
+            Offsets { in_use, in_region, ..offsets(machines, true) }.decided_by()
+        };
+        let behind = -3_700 * S;
+        assert_eq!(decided_by(&[behind, 0], &[behind], &[]), None, "a witness that started first");
+        assert_eq!(decided_by(&[0], &[behind], &[]), Some(behind), "the other region");
+        assert_eq!(decided_by(&[0, 0, 0], &[behind, behind], &[]), Some(behind));
+        assert_eq!(decided_by(&[0, 0, 0], &[behind, 0, 0], &[behind]), Some(behind), "its own");
+        assert_eq!(decided_by(&[0, 0], &[], &[]), None);
+    }
+
+    #[test]
+    fn a_clock_in_use_that_loses_all_peers_goes_on_as_before() {
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        clock_sync.compare(&offsets(&[-30 * S, -30 * S], true));
+        clock_sync.compare(&offsets(&[], true));
+        assert_eq!(recorded(&clock).1, -30 * S);
+        clock_sync.compare(&offsets(&[0, 0], true));
+        assert_eq!(recorded(&clock).1, 0, "the clock of the machine was corrected meanwhile");
     }
 
     /// The recorder's clock shows the epoch, 30 s before the counts on the disk.
@@ -361,6 +429,19 @@ mod tests {
         assert_eq!(common(&[behind, S, behind]), None, "beyond the bound");
         assert_eq!(common(&[behind, S / 4, behind]), Some(0));
         assert_eq!(clock_sync.common_time(S, 0, &of(&[S / 4])), None, "never back");
+    }
+
+    #[test]
+    fn a_clock_in_use_is_set_forward_by_up_to_an_hour_to_the_latest_of_the_region() {
+        let (_, clock_sync) = clock_sync();
+        let common = |own: i64, least: &[i64]| {
+            let in_region_least = least.to_vec();
+            let offsets = Offsets { in_region_least, ..Offsets::default() };
+            clock_sync.common_time(own, -9_000 * S, &offsets)
+        };
+        assert_eq!(common(0, &[1_800 * S, 0, 3_500 * S]), Some(3_500 * S));
+        assert_eq!(common(0, &[1_800 * S, 3_700 * S]), Some(1_800 * S), "no more than an hour");
+        assert_eq!(common(0, &[S / 4, -S]), None, "within the bound, never back");
     }
 
     #[test]

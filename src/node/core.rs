@@ -223,10 +223,12 @@ impl Core {
     ) -> Result<(), Failed> {
         let mut running = JoinSet::new();
         let expires = expire(self.store.clone(), self.clock.clone(), stop.clone());
-        running.spawn(self.once_in_use(stop.clone(), expires));
+        running.spawn(self.once_in_use(true, stop.clone(), expires));
         if let Some(snapshot_task) = self.snapshot_task.clone() {
             let writes = snapshot_task.run(stop.clone());
-            running.spawn(self.once_in_use(stop.clone(), writes));
+            // What a node that is no member counts may be of the future: a later start would go on
+            // from there.
+            running.spawn(self.once_in_use(false, stop.clone(), writes));
         }
         if let (Some(joined), Some(tasks)) = (&self.joined, tasks) {
             self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
@@ -312,10 +314,11 @@ impl Core {
         if self.ownership.has_lease() { owned_ranges.decides.share_ppm() } else { 0 }
     }
 
-    /// `task`, begun once the node may decide, or its listeners are open: until then the clock may
-    /// be stepped, and counts of the disk that it takes for expired may not be.
+    /// `task`, begun once the node may decide, or, `if_stranded`, its listeners are open: until then
+    /// the clock may be stepped, and counts of the disk that it takes for expired may not be.
     fn once_in_use(
         &self,
+        if_stranded: bool,
         stop: CancellationToken,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
@@ -325,7 +328,7 @@ impl Core {
                 tokio::select! {
                     biased;
                     () = time.until_in_use() => {}
-                    () = joined.is_member.cancelled() => {}
+                    () = joined.is_member.cancelled(), if if_stranded => {}
                     () = stop.cancelled() => return,
                 }
             }
@@ -356,7 +359,8 @@ impl Core {
         }
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
         let (mesh, membership) = (joined.mesh.clone(), joined.membership.clone());
-        running.spawn(self.time.clone().run(mesh, membership, stop.clone()));
+        let region = self.topology.load().region.clone();
+        running.spawn(self.time.clone().run(mesh, membership, region, stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();
@@ -548,7 +552,8 @@ fn global_options(config: &Config, start: u64, random: u128) -> membership::Opti
                 absent_max: *down_after,
             }),
         },
-        random,
+        // Not the id of the region's cluster: `tidegate recover --cluster` tells them apart.
+        random: !random,
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) async fn start(
 
 /// Steps the clock of a node that has decided nothing to `time`, which is later.
 fn go_on_from(time: Timestamp, clock: &dyn Clock) {
-    let behind = time.since(clock.now());
+    let behind = Span::from_millis(time.since(clock.now()).as_millis_ceil());
     tracing::warn!(
         "the clock of this machine is {behind} behind the counts in node.data_dir; windows go on \
          from there. Correct the clock; if the counts are of the future, stop the node and remove \

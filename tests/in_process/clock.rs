@@ -28,6 +28,8 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 20, algorithm: sliding_window_log}
 ";
 const OFF: Span = Span::from_secs(30);
+/// A clock in use follows this at once.
+const HALF_AN_HOUR: Span = Span::from_secs(1_800);
 /// More than a clock in use follows.
 const TWO_HOURS: Span = Span::from_secs(7_200);
 /// Two clocks that agree may differ by this much on a busy machine.
@@ -219,6 +221,30 @@ async fn counts_on_the_disk_are_judged_by_the_time_of_the_members() {
     let answer = after.check("hourly", "alice").await;
     assert!(!answer.allowed, "it is counted anew: {answer:?}");
     fs::remove_dir_all(FOLDER.path()).expect("removed");
+}
+
+/// Two members decide by different times, as when one of them went on from later counts on its disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_follows_one_of_its_region_that_decides_by_a_later_time() {
+    let authority = authority();
+    let options = |id, seeds| options(&authority, id, seeds);
+    let (outside, right) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(right.clone().run(stop.clone()));
+    let first = Node::start_in(options("n1", &[]), outside, stop).await;
+    let (outside, late) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(late.clone().run(stop.clone()));
+    let seeds = [first.addr()];
+    let second = Node::start_in(options("n2", &seeds), outside, stop).await;
+    are_a_pair(&first, &second).await;
+
+    late.step(HALF_AN_HOUR.as_nanos().try_into().expect("it fits"));
+    let differ_by = || right.now().since(late.now()).max(late.now().since(right.now()));
+    eventually("they decide by one time", WITHIN, || differ_by() < ALIKE).await;
+    assert!(right.now().plus(ALIKE).since(right.system()) > HALF_AN_HOUR, "the later one");
+
+    hands_over_every_count(second, &first).await;
 }
 
 async fn are_a_pair(first: &Node, second: &Node) {

@@ -224,8 +224,8 @@ impl Global {
     fn due_copies(&self) -> Vec<Due> {
         let (now, topology) = (self.ownership.monotonic(), self.driver.topology());
         self.state.lock().copies.due(now, &topology, |to| {
-            let peer = self.mesh.peer(to).filter(|peer| !peer.is_unreachable());
-            peer.map(|_| self.replicator.stalls(to))
+            let peer = self.mesh.peer(to).filter(|peer| !peer.is_unreachable())?;
+            self.replicator.accepts_times_of(&peer).then(|| self.replicator.stalls(to))
         })
     }
 

@@ -8,6 +8,9 @@
 //! counts move first, however many there are, and the keys are decided where they were meanwhile.
 //! The keys that stay have their copies in the new home too: the old one may be lost at once.
 //!
+//! Nor may the clocks differ by more than either accepts of the other's counts: a region whose clocks
+//! are wrong is no home before they agree.
+//!
 //! A node has all counts until the nodes of either region change, one of them restarts, or what was
 //! sent to it may be lost: then it gets them again. That goes on for a while after the region has
 //! become a home, for its nodes that take over from another one, and in a region that was struck
@@ -36,6 +39,8 @@ const COPY_FOR: Span = Span::from_secs(60);
 pub(crate) struct HomeCopies {
     regions: BTreeMap<String, Region>,
     rounds: u64,
+    /// The homes before this region was struck off.
+    left: Option<Homes>,
 }
 
 #[derive(Debug)]
@@ -71,17 +76,29 @@ impl HomeCopies {
     /// The homes have changed at `at`, as seen from this region.
     pub(crate) fn homes_changed(&mut self, at: Monotonic, before: &Homes, after: &Homes) {
         self.regions.retain(|region, _| after.regions().contains(region));
+        if after.has_own() {
+            self.left = None;
+        } else if before.has_own() {
+            self.left = Some(before.clone());
+        }
+        // The next homes may be lost in turn before they have what this one admitted.
+        let was = self.left.clone();
+        let was = was.as_ref().unwrap_or(before);
         let is_struck_off = !after.has_own();
         let others = after.regions().iter().filter(|region| *region != after.own());
         for region in others.filter(|it| is_struck_off || !before.regions().contains(it)) {
             let until = Some(at.plus(COPY_FOR));
-            let entry = self.entry(region, before, after);
+            let entry = self.entry(region, was, after);
+            if entry.now.regions() != after.regions() {
+                // More keys may move there; the next round begins with the nodes as they are.
+                entry.nodes = Default::default();
+            }
             (entry.now, entry.until) = (after.clone(), until);
         }
     }
 
     /// The nodes that are to get counts now. `stalls` is the number of stalls of the send queue to
-    /// a node that is reachable. Each of them is [`HomeCopies::finished`] once.
+    /// a node that is reachable and accepts this one's counts. Each of them is [`HomeCopies::finished`] once.
     pub(crate) fn due(
         &mut self,
         at: Monotonic,
@@ -272,6 +289,22 @@ mod tests {
         assert_eq!(copied(&[("m1", 1), ("n1", 2)], Some(1)), ("n1".into(), 1));
         let more = [("m1", 1), ("m2", 1), ("n1", 2)];
         assert_eq!(copied(&more, Some(1)), ("n1".into(), 1), "this node may own more");
+    }
+
+    /// `us` is struck off for `eu` and `ap`, and `eu` is lost before it has anything.
+    #[test]
+    fn what_was_admitted_last_goes_to_the_homes_that_follow() {
+        let of = |regions: &[&str]| {
+            let regions = regions.iter().map(|&region| region.to_owned()).collect();
+            Homes::new("us".into(), regions)
+        };
+        let mut copies = HomeCopies::default();
+        let (all, two, one) = (of(&["ap", "eu", "us"]), of(&["ap", "eu"]), of(&["ap"]));
+        copies.homes_changed(START, &all, &two);
+        copies.homes_changed(START, &two, &one);
+        let entry = &copies.regions["ap"];
+        assert_eq!((&entry.was, &entry.now), (&all, &one));
+        assert!(!copies.regions.contains_key("eu"));
     }
 
     #[test]

@@ -21,6 +21,9 @@ const REST_AFTER_MS: u64 = 4_000;
 const FINAL_READ_MS: u64 = 500;
 /// Longest time from the last fault until the cluster is in an awaited state.
 const STATE_MAX_MS: u64 = 30_000;
+/// Of the voters: each time that a disk takes longer for a write of the leader than an election, the
+/// next one begins to wait for `cluster.replace_after`.
+const LIVE_VOTERS_MAX_MS: u64 = STATE_MAX_MS + 3 * 10_000;
 /// Of ranges of a node that crashed, where nothing else keeps a majority from agreeing. It takes a
 /// second to be noticed, and a disk may take two for a write.
 const TAKEOVER_MAX_MS: u64 = 6_000;
@@ -80,6 +83,7 @@ fn run_scenario(
         world.step()?;
     }
     if scenario.family != Family::Requests {
+        world.upgrade_left_behind()?;
         let waited = wait_until(world, Awaited::Settled, STATE_MAX_MS)?;
         if scenario.layout.has_global_keys() {
             let most_ms = settled_max_ms(scenario, Awaited::GlobalSettled) - waited;
@@ -119,6 +123,7 @@ fn settled_max_ms(scenario: &Scenario, awaited: Awaited) -> u64 {
             STATE_MAX_MS + down_after_ms + 2 * hold_ms
         }
         (Awaited::TakenOver, _) => TAKEOVER_MAX_MS,
+        (Awaited::LiveVoters, _) => LIVE_VOTERS_MAX_MS,
         _ => STATE_MAX_MS,
     }
 }

@@ -22,7 +22,7 @@ use super::digest::DigestSnapshot;
 use super::send_queue::SendQueue;
 use super::targets::{Subscribers, Targets};
 use crate::environment::Clock;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, Peer};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -209,6 +209,14 @@ impl Replicator {
     /// `None` if nothing has arrived.
     pub fn received_from(&self, peer: &NodeId) -> Option<ReceivedFrom> {
         self.received_from.lock().get(peer).copied()
+    }
+
+    /// Whether this node and `peer` accept each other's states: by its last pong its decision clock
+    /// is at most [`Options::ahead_max`] ahead or behind.
+    pub fn accepts_times_of(&self, peer: &Peer) -> bool {
+        let Some(theirs) = peer.decision_clock(self.clock.monotonic()) else { return false };
+        let ours = self.clock.now();
+        theirs.since(ours).max(ours.since(theirs)) <= self.options.ahead_max
     }
 
     /// How long the oldest change has waited for its copy.

@@ -254,6 +254,25 @@ impl World<'_> {
         started
     }
 
+    /// The operator upgrades nodes that were away when the others were: these refuse them.
+    pub(crate) fn upgrade_left_behind(&mut self) -> Result<(), String> {
+        for region in 0..self.layout.names.len() {
+            if !Releases::is_newer(self.newest_map(region).version) {
+                continue;
+            }
+            for index in self.layout.nodes(region).collect::<Vec<_>>() {
+                let process = self.nodes[index].process.as_ref();
+                let joined = process.and_then(|process| process.core.joined.as_ref());
+                let highest = joined.map(|joined| joined.mesh.versions.highest);
+                if highest.is_some_and(|highest| !Releases::is_newer(highest)) {
+                    self.crash(index);
+                    self.start(index)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the time is one of those that are `interval_ms` apart, about.
     fn is_time(&self, interval_ms: u64) -> bool {
         self.time.millis() % interval_ms < self.step_ms
@@ -292,6 +311,8 @@ impl World<'_> {
     /// Injects `fault`.
     pub(crate) fn inject(&mut self, fault: &Fault) -> Result<(), String> {
         self.log.event(format_args!("FAULT {fault:?}"));
+        let regions = 0..self.layout.names.len();
+        let had_faults: Vec<bool> = regions.map(|region| self.has_link_faults(region)).collect();
         match *fault {
             Fault::PacketFaults { loss_ppm, duplicate_ppm, delay_ppm, delay_ms } => {
                 self.change_links(
@@ -449,9 +470,9 @@ impl World<'_> {
             }
             Fault::Await(_) => {}
         }
-        for region in 0..self.layout.names.len() {
+        for (region, had_faults) in had_faults.into_iter().enumerate() {
             let moves_keys = fault.moves_keys() && self.touches(fault, region);
-            if moves_keys || self.has_link_faults(region) {
+            if moves_keys || had_faults || self.has_link_faults(region) {
                 self.last_disruption_ms[region] = self.time.millis();
             }
             if fault.cuts() && self.touches(fault, region) {

@@ -52,8 +52,13 @@ impl World<'_> {
             }
         }
         let now = self.time.millis();
+        // Where all homes were lost at once, the next one may not have their counts.
+        let have_counts = before.is_empty() || after.iter().any(|region| before.contains(region));
         for region in after.iter().filter(|region| !before.contains(region)) {
-            self.standing.home_since_ms.insert(region.clone(), now);
+            self.standing.home_since_ms.remove(region);
+            if have_counts {
+                self.standing.home_since_ms.insert(region.clone(), now);
+            }
         }
         if before.iter().any(|region| !after.contains(region)) && after.len() > 1 {
             self.standing.struck_off_ms = Some(now);

@@ -143,7 +143,7 @@ impl World<'_> {
     }
 
     /// The map of the highest epoch that is in force on a running node of `region`.
-    fn newest_map(&self, region: usize) -> Arc<ClusterMap> {
+    pub(super) fn newest_map(&self, region: usize) -> Arc<ClusterMap> {
         let maps = self.processes_of(region).map(Process::map);
         maps.max_by_key(|map| map.epoch).unwrap_or_default()
     }
