@@ -121,8 +121,8 @@ impl Decider {
         }
     }
 
-    /// Whether this node has every lease that it needs to decide the key at `token`, or to learn who
-    /// does: its own, and that of its region for a global key at home in it.
+    /// Whether this node has every lease that it needs to decide the key at `token`, or to learn
+    /// who does: its own, and that of its region for a global key at home in it.
     fn has_leases(&self, scope: Scope, token: u64, topology: &Topology) -> bool {
         let ownership = &self.shared.node.ownership;
         let is_of_region =

@@ -26,12 +26,13 @@
 //! - further, to the time of their own machine if another one decides by that, or to the median of
 //!   all that decide.
 //!
-//! In the example, a region that was cut off when it restarted takes the others two hours ahead when
-//! it is back, which is what their machines show. A region whose clocks are ahead of the others' for
-//! no such reason is no home of global keys until they agree
+//! In the example, a region that was cut off when it restarted takes the others two hours ahead
+//! when it is back, which is what their machines show. A region whose clocks are ahead of the
+//! others' for no such reason is no home of global keys until they agree
 //! ([`Replicator::accepts_times_of`](tidegate_cluster::replication::Replicator::accepts_times_of)).
 //!
-//! A node that loses all peers goes on with the last correction: its own clock may be the wrong one.
+//! A node that loses all peers goes on with the last correction: its own clock may be the wrong
+//! one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -227,8 +228,8 @@ impl ClockSync {
 
     /// Where a clock in use that is `own` ahead of the system clock is stepped to, forward. To the
     /// time that it follows, if a peer decides by that already. Up to an hour: to the latest clock
-    /// in use in the region, or to the time that it follows if most machines show it, for then nothing else comes
-    /// of waiting. Or to the median of all clocks in use.
+    /// in use in the region, or to the time that it follows if most machines show it, for then
+    /// nothing else comes of waiting. Or to the median of all clocks in use.
     fn common_time(&self, own: i64, followed: i64, offsets: &Offsets) -> Option<i64> {
         let Offsets { system, in_use, in_region_least, .. } = offsets;
         let is_ahead = |time: i64| time > own && time.abs_diff(own) > self.max.as_nanos();

@@ -184,6 +184,13 @@ fn a_clock_that_is_stepped_back_delays_no_message() {
     passes(197);
 }
 
+/// A region was struck off at the start, and the one that took its keys over was lost before it had
+/// their counts, as was the next: the first had counts only for the homes it left to.
+#[test]
+fn a_region_that_was_struck_off_sends_its_last_counts_to_later_homes() {
+    passes(5057);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();
