@@ -314,8 +314,8 @@ impl Core {
         if self.ownership.has_lease() { owned_ranges.decides.share_ppm() } else { 0 }
     }
 
-    /// `task`, begun once the node may decide, or, `if_stranded`, its listeners are open: until then
-    /// the clock may be stepped, and counts of the disk that it takes for expired may not be.
+    /// `task`, begun once the node may decide, or, `if_stranded`, its listeners are open: until
+    /// then the clock may be stepped, and counts of the disk that it takes for expired may not be.
     fn once_in_use(
         &self,
         if_stranded: bool,

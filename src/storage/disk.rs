@@ -30,8 +30,8 @@ pub trait Disk: Debug + Send + Sync {
     /// If the file cannot be renamed, or an older one cannot be deleted.
     fn set_aside(&self, now: Timestamp) -> io::Result<PathBuf>;
 
-    /// Whether the path still leads to the file that was opened last. Writes to one that was deleted
-    /// or replaced succeed, and nobody reads them.
+    /// Whether the path still leads to the file that was opened last. Writes to one that was
+    /// deleted or replaced succeed, and nobody reads them.
     fn is_in_place(&self) -> bool;
 
     /// For logs and status.

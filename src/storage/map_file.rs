@@ -111,8 +111,8 @@ impl MapFile {
     ///
     /// # Errors
     ///
-    /// If it cannot be written: then the record before is still there, or the new one. If the file was
-    /// deleted or replaced: a voter must not promise what it would not know after a restart.
+    /// If it cannot be written: then the record before is still there, or the new one. If the file
+    /// was deleted or replaced: a voter must not promise what it would not know after a restart.
     pub fn write(&self, record: &[u8]) -> Result<(), redb::Error> {
         if let Some((path, inode)) = &self.shared.place
             && Inode::at(path).ok() != Some(*inode)

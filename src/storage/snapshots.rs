@@ -9,7 +9,7 @@
 //! | file damaged, or of another cluster | set aside, and a new file is created |
 //! | at start-up: in use, no folder, no permission | the node runs without storage |
 //! | later: disk full, I/O error | changed keys stay queued, and every round tries again |
-//! | later: file deleted | the next round creates it again, with all counters, if the folder is there |
+//! | later: file deleted | the next round creates it again, with all counters, in its folder |
 //! | one counter is damaged or implausible | it is skipped and counted |
 //!
 //! None of them stops the node: it decides correctly without the file, and only loses its counters

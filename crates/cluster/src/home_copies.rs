@@ -8,8 +8,8 @@
 //! counts move first, however many there are, and the keys are decided where they were meanwhile.
 //! The keys that stay have their copies in the new home too: the old one may be lost at once.
 //!
-//! Nor may the clocks differ by more than either accepts of the other's counts: a region whose clocks
-//! are wrong is no home before they agree.
+//! Nor may the clocks differ by more than either accepts of the other's counts: a region whose
+//! clocks are wrong is no home before they agree.
 //!
 //! A node has all counts until the nodes of either region change, one of them restarts, or what was
 //! sent to it may be lost: then it gets them again. That goes on for a while after the region has
@@ -98,7 +98,8 @@ impl HomeCopies {
     }
 
     /// The nodes that are to get counts now. `stalls` is the number of stalls of the send queue to
-    /// a node that is reachable and accepts this one's counts. Each of them is [`HomeCopies::finished`] once.
+    /// a node that is reachable and accepts this one's counts. Each of them is
+    /// [`HomeCopies::finished`] once.
     pub(crate) fn due(
         &mut self,
         at: Monotonic,
