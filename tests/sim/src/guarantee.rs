@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::history::Record;
 use crate::keys::{Key, Kind};
 use crate::scenario::Scenario;
-use crate::world::{Cause, Change};
+use crate::world::{Cause, Change, UNAWARE_MS};
 
 /// The bounds on the strict keys of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +58,11 @@ impl Guarantee {
                 Cause::Isolation
                 | Cause::Crash { is_only_fault: false, .. }
                 | Cause::Failover { is_only_fault: false, .. } => change.lost,
-                Cause::Handover if self.may_fill_stores => change.lost,
+                Cause::Handover | Cause::WentOn { .. } if self.may_fill_stores => change.lost,
                 // Its windows begin anew.
-                Cause::Crash { .. } if key.kind == Kind::Brief => change.lost,
+                Cause::Crash { .. } | Cause::WentOn { .. } if key.kind == Kind::Brief => {
+                    change.lost
+                }
                 // docs/guarantees.md, "a region is lost or cut off": what it had not sent.
                 Cause::Failover { from_ms, .. } => {
                     let sent_ms = from_ms.saturating_sub(REPLICATION_LAG_MS + self.longest_ms);
@@ -69,6 +71,10 @@ impl Guarantee {
                 Cause::Crash { at_ms, .. } if !key.kind.is_durable() => {
                     let from_ms = at_ms.saturating_sub(REPLICATION_LAG_MS);
                     admitted_within(key, records, from_ms, change.at_ms)
+                }
+                // docs/guarantees.md, "Limits of the protocol".
+                Cause::WentOn { at_ms } => {
+                    in_flight + admitted_within(key, records, at_ms, at_ms + UNAWARE_MS)
                 }
                 Cause::Crash { .. } | Cause::Handover => in_flight,
             };

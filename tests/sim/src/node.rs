@@ -184,8 +184,13 @@ impl Node {
             let Some(mut saved) = loaded.map_err(|error| error.to_string())? else {
                 return Err("nothing to recover".to_owned());
             };
-            let cluster = saved.map.as_ref().map(|map| map.cluster.to_string());
-            saved.recover(&cluster.unwrap_or_default()).map_err(|error| error.to_string())?;
+            // A map that was not on the disk of this one yet was only on those that are lost. The
+            // operator is told so, and the founders found again.
+            let Some(cluster) = saved.map.as_ref().map(|map| map.cluster.to_string()) else {
+                self.disk.wipe();
+                return Ok(());
+            };
+            saved.recover(&cluster).map_err(|error| error.to_string())?;
             // On a full disk the operator makes room, and repeats it.
             while let Err(error) = saved.save(&self.disk).await {
                 if !self.disk.is_full() {

@@ -49,6 +49,9 @@ pub(crate) enum Cause {
     /// Other nodes did not reach the owner, or it did not run, shortly before. Between regions, the
     /// links between them failed, or nodes of one of them, while the key moved.
     Isolation,
+    /// The new owner's machine was stopped, and went on at this time: it decided for a moment what
+    /// others had taken over. Its count and theirs are not added.
+    WentOn { at_ms: u64 },
     /// The region of the owner is no home any more. What it had not sent to the other since its
     /// trouble began is lost; more if nodes of the other region crashed, or it was no home yet.
     Failover { from_ms: u64, is_only_fault: bool },
@@ -144,7 +147,14 @@ impl World<'_> {
         }
         let isolated_ms = self.nodes[before.node].isolated_ms;
         let is_isolated = isolated_ms.is_some_and(|at_ms| at_ms + ISOLATION_MS >= before.at_ms);
-        if is_isolated { Cause::Isolation } else { Cause::Handover }
+        let went_on = |(node, at_ms): &&(usize, u64)| {
+            *node == owner.node && at_ms + ISOLATION_MS >= owner.at_ms
+        };
+        match self.stops.iter().rev().find(went_on) {
+            _ if is_isolated => Cause::Isolation,
+            Some((_, at_ms)) => Cause::WentOn { at_ms: *at_ms },
+            None => Cause::Handover,
+        }
     }
 
     /// Why a key moved to another region.

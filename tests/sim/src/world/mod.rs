@@ -40,6 +40,7 @@ use crate::scenario::{Family, Scenario};
 
 use ledger::Ledger;
 pub(crate) use ledger::{Cause, Change};
+pub(crate) use monitor::UNAWARE_MS;
 use overlap::Overlaps;
 use standing::Standing;
 use trouble::Troubles;

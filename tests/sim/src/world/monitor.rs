@@ -21,7 +21,7 @@ const RECENT: usize = 500;
 /// `cluster.lease`, and time for a ping in flight.
 const LEASE_MS: u64 = 700;
 /// A ping interval and a round trip: a node whose machine was stopped may not know it before.
-const UNAWARE_MS: u64 = 120;
+pub(crate) const UNAWARE_MS: u64 = 120;
 
 impl World<'_> {
     /// Schedules a crash for the next moment in which another node waits for a verdict.
