@@ -97,7 +97,8 @@ fn a_region_is_a_home_again_only_when_it_has_the_counts() {
         let mut cluster = Cluster::start(TIDEGATE, REGIONS).await;
         every_key_is_decided(&cluster, &[0, 3]).await;
         // Otherwise the region that returns would not reach the node that could make it a home.
-        until("the witness leads", TIMEOUT, async || {
+        // Each attempt is a draw of two.
+        until("the witness leads", 4 * TIMEOUT, async || {
             let leader = cluster.nodes[WITNESS].global_map().await?.leader;
             if leader.as_deref() == Some("w1") {
                 return Ok(());
