@@ -79,7 +79,8 @@ impl Decider {
         attempts.not_owned_here(&node.topology.load(), handed_to());
         loop {
             let topology = node.topology.load_full();
-            let target = match attempts.next(&topology, self.has_leases(scope, token, &topology)) {
+            let has_leases = || self.has_leases(scope, token, &topology);
+            let target = match attempts.next(&topology, has_leases) {
                 Next::Try(target) => target,
                 Next::Wait(pause) => {
                     wait(pause, deadline).await?;
@@ -125,8 +126,7 @@ impl Decider {
     /// who does: its own, and that of its region for a global key at home in it.
     fn has_leases(&self, scope: Scope, token: u64, topology: &Topology) -> bool {
         let ownership = &self.shared.node.ownership;
-        let is_of_region =
-            scope == Scope::Global && topology.deciding_region(scope, token) == topology.region;
+        let is_of_region = scope == Scope::Global && topology.homes().is_here(token);
         ownership.has_lease() && (!is_of_region || ownership.has_region_lease())
     }
 

@@ -82,9 +82,9 @@ impl RoutingAttempts {
         }
     }
 
-    /// The next step by the current rings. `has_leases` is whether this node has its ownership
+    /// The next step by the current rings. `has_leases` tells whether this node has its ownership
     /// lease, and that of its region if the key is decided there and global.
-    pub(super) fn next(&mut self, topology: &Topology, has_leases: bool) -> Next {
+    pub(super) fn next(&mut self, topology: &Topology, has_leases: impl FnOnce() -> bool) -> Next {
         if self.count >= ATTEMPTS_MAX {
             return Next::GiveUp;
         }
@@ -102,7 +102,7 @@ impl RoutingAttempts {
             return self.attempt(node);
         }
         let is_overloaded = owner.is_some_and(|owner| self.overloaded.contains(owner));
-        if is_overloaded || !self.was_refused || !has_leases {
+        if is_overloaded || !self.was_refused || !has_leases() {
             return Next::GiveUp;
         }
         self.tried.clear();
@@ -195,36 +195,36 @@ mod tests {
 
     #[test]
     fn the_owner_by_the_ring_is_tried_first() {
-        assert_eq!(routing_attempts().next(&moved("c"), true), attempt("b"));
+        assert_eq!(routing_attempts().next(&moved("c"), || true), attempt("b"));
     }
 
     #[test]
     fn a_referral_is_tried_next() {
         let mut attempts = routing_attempts();
-        attempts.next(&moved("c"), true);
+        attempts.next(&moved("c"), || true);
         attempts.not_owner(Some(id("x")));
-        assert_eq!(attempts.next(&moved("c"), true), attempt("x"));
+        assert_eq!(attempts.next(&moved("c"), || true), attempt("x"));
     }
 
     /// The worked example of the module.
     #[test]
     fn a_range_that_is_handed_over_meanwhile_is_found_without_a_wait() {
         let (mut attempts, topology) = (routing_attempts(), moved("c"));
-        assert_eq!(attempts.next(&topology, true), attempt("b"));
+        assert_eq!(attempts.next(&topology, || true), attempt("b"));
         attempts.not_owner(None);
-        assert_eq!(attempts.next(&topology, true), attempt("a"));
+        assert_eq!(attempts.next(&topology, || true), attempt("a"));
         attempts.not_owner(Some(id("b")));
-        assert_eq!(attempts.next(&topology, true), attempt("b"));
+        assert_eq!(attempts.next(&topology, || true), attempt("b"));
         assert_eq!(attempts.count, 3);
     }
 
     #[test]
     fn a_newer_ring_applies_to_the_next_attempt() {
         let (mut attempts, topology) = (routing_attempts(), moved("x"));
-        assert_eq!(attempts.next(&topology, true), attempt("b"));
+        assert_eq!(attempts.next(&topology, || true), attempt("b"));
         attempts.not_owner(None);
         let newer = self::topology("x", &["a", "b", "c"]).after(&topology);
-        assert_eq!(attempts.next(&newer, true), attempt("c"));
+        assert_eq!(attempts.next(&newer, || true), attempt("c"));
     }
 
     #[test]
@@ -232,10 +232,12 @@ mod tests {
         let (mut attempts, topology) = (routing_attempts(), moved("c"));
         for millis in [1, 2, 4, 8, 16, 32, 64, 64] {
             for name in ["b", "a"] {
-                assert_eq!(attempts.next(&topology, true), attempt(name));
+                assert_eq!(attempts.next(&topology, || true), attempt(name));
                 attempts.not_owner(None);
             }
-            let Next::Wait(pause) = attempts.next(&topology, true) else { panic!("both refused") };
+            let Next::Wait(pause) = attempts.next(&topology, || true) else {
+                panic!("both refused")
+            };
             assert_eq!(pause.as_millis(), millis);
         }
     }
@@ -244,42 +246,46 @@ mod tests {
     fn this_node_is_tried_like_others() {
         let (mut attempts, topology) = (routing_attempts(), moved("b"));
         attempts.not_owned_here(&topology, None);
-        assert_eq!(attempts.next(&topology, true), attempt("a"), "this node was tried first");
+        assert_eq!(attempts.next(&topology, || true), attempt("a"), "this node was tried first");
         attempts.not_owner(Some(id("b")));
-        assert_eq!(attempts.next(&topology, true), attempt("b"), "the range arrived meanwhile");
+        assert_eq!(attempts.next(&topology, || true), attempt("b"), "the range arrived meanwhile");
         let mut attempts = routing_attempts();
         attempts.not_owned_here(&topology, Some(id("c")));
-        assert_eq!(attempts.next(&topology, true), attempt("c"), "this node handed it over");
+        assert_eq!(attempts.next(&topology, || true), attempt("c"), "this node handed it over");
     }
 
     #[test]
     fn an_overloaded_owner_is_not_waited_for() {
         let (mut attempts, topology) = (routing_attempts(), moved("c"));
-        attempts.next(&topology, true);
+        attempts.next(&topology, || true);
         attempts.overloaded();
-        assert_eq!(attempts.next(&topology, true), attempt("a"), "it may not have handed over yet");
+        assert_eq!(
+            attempts.next(&topology, || true),
+            attempt("a"),
+            "it may not have handed over yet"
+        );
         attempts.not_owner(Some(id("b")));
-        attempts.next(&topology, true);
+        attempts.next(&topology, || true);
         attempts.overloaded();
-        assert_eq!(attempts.next(&topology, true), Next::GiveUp);
+        assert_eq!(attempts.next(&topology, || true), Next::GiveUp);
     }
 
     #[test]
     fn without_a_connected_node_it_gives_up() {
         let (mut attempts, topology) = (routing_attempts(), moved("c"));
-        assert_eq!(attempts.next(&topology, true), attempt("b"));
-        assert_eq!(attempts.next(&topology, true), attempt("a"));
-        assert_eq!(attempts.next(&topology, true), Next::GiveUp);
-        assert_eq!(routing_attempts().next(&self::topology("a", &[]), true), Next::GiveUp);
+        assert_eq!(attempts.next(&topology, || true), attempt("b"));
+        assert_eq!(attempts.next(&topology, || true), attempt("a"));
+        assert_eq!(attempts.next(&topology, || true), Next::GiveUp);
+        assert_eq!(routing_attempts().next(&self::topology("a", &[]), || true), Next::GiveUp);
     }
 
     #[test]
     fn without_a_lease_it_gives_up() {
         let (mut attempts, topology) = (routing_attempts(), moved("b"));
         attempts.not_owned_here(&topology, None);
-        assert_eq!(attempts.next(&topology, false), attempt("a"));
+        assert_eq!(attempts.next(&topology, || false), attempt("a"));
         attempts.not_owner(None);
-        assert_eq!(attempts.next(&topology, false), Next::GiveUp);
+        assert_eq!(attempts.next(&topology, || false), Next::GiveUp);
     }
 
     #[test]
@@ -287,7 +293,7 @@ mod tests {
         let (mut attempts, topology) = (routing_attempts(), moved("c"));
         let mut referrals = 0;
         loop {
-            match attempts.next(&topology, true) {
+            match attempts.next(&topology, || true) {
                 Next::Try(node) => {
                     attempts.not_owner(Some(if node == id("a") { id("b") } else { id("a") }));
                     referrals += 1;

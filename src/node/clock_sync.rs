@@ -71,7 +71,8 @@ impl Offsets {
     /// The time by which the members decide that a node which joins has to agree with.
     fn decided_by(&self) -> Option<i64> {
         let Self { system, in_use, in_region, .. } = self;
-        let machines = 1 + system.len() - in_use.len().min(system.len());
+        // Those that decide nothing yet, this one among them.
+        let machines = 1 + system.len().saturating_sub(in_use.len());
         match (&in_region[..], &in_use[..]) {
             ([], [_]) if machines > 1 => None,
             ([], elsewhere) => skew::lower_median(elsewhere),

@@ -30,8 +30,8 @@ pub trait Disk: Debug + Send + Sync {
     /// If the file cannot be renamed, or an older one cannot be deleted.
     fn set_aside(&self, now: Timestamp) -> io::Result<PathBuf>;
 
-    /// Whether the path still leads to the file that was opened last. Writes to one that was
-    /// deleted or replaced succeed, and nobody reads them.
+    /// Whether the path still leads to the file that was opened last. A file that was deleted or
+    /// replaced can still be written, but no later start reads it.
     fn is_in_place(&self) -> bool;
 
     /// For logs and status.
@@ -45,7 +45,8 @@ pub struct PathOnDisk {
     opened: Mutex<Option<Inode>>,
 }
 
-/// Identifies a file whatever its path, as long as it is open.
+/// Identifies a file whatever its path, as long as it is open. Read without opening the path: a
+/// node that is out of file descriptors has not lost its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inode {
     device: u64,

@@ -57,9 +57,10 @@ impl MapFile {
     pub fn open(folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path: PathBuf = folder.join(FILE_NAME);
-        let first = Database::create(&path);
-        let place = Inode::at(&path).ok().map(|inode| (path.clone(), inode));
-        Self::open_with(first, place, move || Database::open(&path))
+        let first = Database::create(&path).map_err(io::Error::other)?;
+        let place = (path.clone(), Inode::at(&path)?);
+        // Not created again: a folder that is empty now is not the one with the node's promises.
+        Ok(Self::new(first, Some(place), move || Database::open(&path)))
     }
 
     /// Opens the database in the backend that `open` returns, or creates one: a disk that a test
@@ -72,17 +73,17 @@ impl MapFile {
         open: impl Fn() -> B + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let open = move || Database::builder().create_with_backend(open());
-        Self::open_with(open(), None, open)
+        Ok(Self::new(open().map_err(io::Error::other)?, None, open))
     }
 
-    fn open_with(
-        first: Result<Database, DatabaseError>,
+    fn new(
+        first: Database,
         place: Option<(PathBuf, Inode)>,
         reopen: impl Fn() -> Result<Database, DatabaseError> + Send + Sync + 'static,
-    ) -> io::Result<Self> {
-        let open = Mutex::new(Some(first.map_err(io::Error::other)?));
+    ) -> Self {
+        let open = Mutex::new(Some(first));
         let shared = Shared { reopen: Box::new(reopen), place, open };
-        Ok(Self { shared: Arc::new(shared), row: REGION })
+        Self { shared: Arc::new(shared), row: REGION }
     }
 
     /// The row of the global map in the same file.

@@ -98,11 +98,9 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     let second = Node::start(options("n2", &seeds)).await;
     connected(&second, 1).await;
 
-    let (outside, right) = node::system_environment();
+    let (outside, right, stop) = synchronised();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock, OFF));
     let environment = Environment { clock: clock.clone(), ..outside };
-    let stop = CancellationToken::new();
-    tokio::spawn(right.clone().run(stop.clone()));
     assert!(clock.now().since(right.system()) > ALIKE, "it is ahead before it joins");
     let both = [seeds[0], second.joined().mesh.advertise];
     let late = Node::start_in(options("n3", &both), environment, stop).await;
@@ -125,10 +123,8 @@ async fn a_pair_of_unequal_clocks_hands_over_every_count() {
     let authority = authority();
     let options = |id, seeds| options(&authority, id, seeds);
     let first = Node::start(options("n1", &[])).await;
-    let (outside, right) = node::system_environment();
+    let (outside, _, stop) = synchronised();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock, OFF));
-    let stop = CancellationToken::new();
-    tokio::spawn(right.run(stop.clone()));
     let environment = Environment { clock, ..outside };
     let seeds = [first.addr()];
     let second = Node::start_in(options("n2", &seeds), environment, stop).await;
@@ -143,16 +139,12 @@ async fn a_pair_of_unequal_clocks_hands_over_every_count() {
 async fn a_node_that_starts_after_all_clocks_were_set_follows_those_that_decide() {
     let authority = authority();
     let options = |id, seeds| options(&authority, id, seeds);
-    let (outside, right) = node::system_environment();
-    let stop = CancellationToken::new();
-    tokio::spawn(right.clone().run(stop.clone()));
+    let (outside, right, stop) = synchronised();
     let clock: Arc<dyn Clock> = Arc::new(SetWhileInUse(outside.clock.clone(), TWO_HOURS));
     let first = Node::start_in(options("n1", &[]), Environment { clock, ..outside }, stop).await;
     settled(&[&first]).await;
 
-    let (outside, late) = node::system_environment();
-    let stop = CancellationToken::new();
-    tokio::spawn(late.run(stop.clone()));
+    let (outside, _, stop) = synchronised();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), TWO_HOURS));
     let environment = Environment { clock: clock.clone(), ..outside };
     let seeds = [first.addr()];
@@ -176,9 +168,7 @@ async fn a_node_goes_on_from_the_time_of_its_counts() {
     let authority = authority();
     let change: fn(&mut Config) = |config| config.node.data_dir = Some(FOLDER.path().to_owned());
     let options = || NodeOptions { change, ..options(&authority, "n1", &[]) };
-    let (outside, right) = node::system_environment();
-    let stop = CancellationToken::new();
-    tokio::spawn(right.run(stop.clone()));
+    let (outside, _, stop) = synchronised();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), OFF));
     let before = Node::start_in(options(), Environment { clock, ..outside }, stop).await;
     settled(&[&before]).await;
@@ -211,9 +201,7 @@ async fn counts_on_the_disk_are_judged_by_the_time_of_the_members() {
     assert!(before.check_hits("hourly", "alice", 20).await.allowed);
     before.stop().await;
 
-    let (outside, clock) = node::system_environment();
-    let stop = CancellationToken::new();
-    tokio::spawn(clock.run(stop.clone()));
+    let (outside, _, stop) = synchronised();
     let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), TWO_HOURS));
     let after = Node::start_in(options(), Environment { clock, ..outside }, stop).await;
     connected(&after, 1).await;
@@ -228,13 +216,9 @@ async fn counts_on_the_disk_are_judged_by_the_time_of_the_members() {
 async fn a_member_follows_one_of_its_region_that_decides_by_a_later_time() {
     let authority = authority();
     let options = |id, seeds| options(&authority, id, seeds);
-    let (outside, right) = node::system_environment();
-    let stop = CancellationToken::new();
-    tokio::spawn(right.clone().run(stop.clone()));
+    let (outside, right, stop) = synchronised();
     let first = Node::start_in(options("n1", &[]), outside, stop).await;
-    let (outside, late) = node::system_environment();
-    let stop = CancellationToken::new();
-    tokio::spawn(late.clone().run(stop.clone()));
+    let (outside, late, stop) = synchronised();
     let seeds = [first.addr()];
     let second = Node::start_in(options("n2", &seeds), outside, stop).await;
     are_a_pair(&first, &second).await;
@@ -245,6 +229,16 @@ async fn a_member_follows_one_of_its_region_that_decides_by_a_later_time() {
     assert!(right.now().plus(ALIKE).since(right.system()) > HALF_AN_HOUR, "the later one");
 
     hands_over_every_count(second, &first).await;
+}
+
+/// The environment of a real node, and its clock, which follows the machine's until the token is
+/// cancelled.
+fn synchronised() -> (Environment, Arc<dyn Clock>, CancellationToken) {
+    let (environment, clock) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(clock.run(stop.clone()));
+    let clock = environment.clock.clone();
+    (environment, clock, stop)
 }
 
 async fn are_a_pair(first: &Node, second: &Node) {

@@ -76,15 +76,14 @@ impl HomeCopies {
     /// The homes have changed at `at`, as seen from this region.
     pub(crate) fn homes_changed(&mut self, at: Monotonic, before: &Homes, after: &Homes) {
         self.regions.retain(|region, _| after.regions().contains(region));
-        if after.has_own() {
+        let is_struck_off = !after.has_own();
+        if !is_struck_off {
             self.left = None;
         } else if before.has_own() {
             self.left = Some(before.clone());
         }
         // The next homes may be lost in turn before they have what this one admitted.
-        let was = self.left.clone();
-        let was = was.as_ref().unwrap_or(before);
-        let is_struck_off = !after.has_own();
+        let was = &self.left.clone().unwrap_or_else(|| before.clone());
         let others = after.regions().iter().filter(|region| *region != after.own());
         for region in others.filter(|it| is_struck_off || !before.regions().contains(it)) {
             let until = Some(at.plus(COPY_FOR));
@@ -292,7 +291,7 @@ mod tests {
         assert_eq!(copied(&more, Some(1)), ("n1".into(), 1), "this node may own more");
     }
 
-    /// `us` is struck off for `eu` and `ap`, and `eu` is lost before it has anything.
+    /// `us` is struck off for `ap` and `eu`, and `ap` is lost before it has anything.
     #[test]
     fn what_was_admitted_last_goes_to_the_homes_that_follow() {
         let of = |regions: &[&str]| {
@@ -300,12 +299,18 @@ mod tests {
             Homes::new("us".into(), regions)
         };
         let mut copies = HomeCopies::default();
-        let (all, two, one) = (of(&["ap", "eu", "us"]), of(&["ap", "eu"]), of(&["ap"]));
+        let (all, two, one) = (of(&["ap", "eu", "us"]), of(&["ap", "eu"]), of(&["eu"]));
         copies.homes_changed(START, &all, &two);
+        let nodes = topology(&[("m1", 1), ("n1", 1)], &["eu"]);
+        let due = copies.due(START, &nodes, |_| Some(0));
+        copies.finished(&due[0], true);
+        assert!(copies.due(START, &nodes, |_| Some(0)).is_empty(), "it has what moved to eu");
         copies.homes_changed(START, &two, &one);
-        let entry = &copies.regions["ap"];
+        let entry = &copies.regions["eu"];
         assert_eq!((&entry.was, &entry.now), (&all, &one));
-        assert!(!copies.regions.contains_key("eu"));
+        assert!(!copies.regions.contains_key("ap"));
+        let due = copies.due(START, &nodes, |_| Some(0));
+        assert_eq!(names(&due), ["n1"], "what moved to ap moves there as well");
     }
 
     #[test]
