@@ -160,8 +160,8 @@ impl World<'_> {
     /// Why a key moved to another region.
     fn far_cause(&self, before: Owner, owner: Owner) -> Cause {
         let [from, to] = [before.node, owner.node].map(|node| self.layout.of_nodes[node]);
-        let home_since_ms = self.home_since_ms(to).unwrap_or(0);
-        let last = self.troubles.last(from, home_since_ms);
+        let home_since_ms = self.home_since_ms(to);
+        let last = self.troubles.last(from, home_since_ms.unwrap_or(0));
         let crashed_since = |region: usize, at_ms: u64| {
             let of_region = |node: usize| self.layout.of_nodes[node] == region;
             self.crashes.iter().any(|crash| of_region(crash.node) && crash.at_ms >= at_ms)
@@ -172,7 +172,9 @@ impl World<'_> {
             let copied_ms = trouble.from_ms.saturating_sub(COPIED_MS);
             // Keys whose second home was lost get another one by digests.
             let has_moved = self.struck_off_ms().is_some_and(|at_ms| at_ms >= copied_ms);
-            let is_only_fault = !has_moved && !crashed_since(to, copied_ms);
+            // Where all homes were lost at once, the next one need not have any.
+            let is_only_fault =
+                home_since_ms.is_some() && !has_moved && !crashed_since(to, copied_ms);
             return Cause::Failover { from_ms: trouble.from_ms, is_only_fault };
         }
         // It became a home because it had all counts, and got each change since.
