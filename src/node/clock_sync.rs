@@ -2,8 +2,8 @@
 //!
 //! Until a node is a member, a clock beyond the bound is stepped at once, also backwards: no
 //! decision has used it. From then on the clock never goes back. What a node that cannot become a
-//! member answers by `on_unavailable` may use it before; a window of the future then refuses more,
-//! and admits none.
+//! member answers by `on_unavailable` may use it before, so the store forgets the later time when
+//! the clock goes back ([`Store::clock_went_back`]), and until then keeps what it loaded.
 //!
 //! A node that joins follows the decision clocks of the members of its region, where there are any,
 //! and not their system clocks: those may have been set while the members ran, which a running node
@@ -31,8 +31,9 @@
 //! others' for no such reason is no home of global keys until they agree
 //! ([`Replicator::accepts_times_of`](tidegate_cluster::replication::Replicator::accepts_times_of)).
 //!
-//! A node that loses all peers goes on with the last correction: its own clock may be the wrong
-//! one.
+//! A node that loses all other members goes on as if its machine's clock had not been touched: that
+//! may be the wrong one, and would take the others along when they are back. Of two clocks in use
+//! neither follows one that is set, for the same reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +43,7 @@ use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::membership::Membership;
 use tidegate_cluster::mesh::{Mesh, Peer};
+use tidegate_limiter::store::Store;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -65,6 +67,8 @@ struct Offsets {
     in_region_least: Vec<i64>,
     /// No peer's clock is missing.
     is_all: bool,
+    /// There are other members, whether they were heard or not.
+    has_members: bool,
 }
 
 impl Offsets {
@@ -88,6 +92,7 @@ pub(super) struct ClockSync {
     max: Span,
     /// The time of the counts on the disk, and when the node started.
     counted_until: Option<(Timestamp, Monotonic)>,
+    store: Arc<Store>,
     skew: Mutex<Skew>,
     /// It was compared with every peer.
     has_compared: AtomicBool,
@@ -97,10 +102,15 @@ pub(super) struct ClockSync {
 
 impl ClockSync {
     /// `counted_until` is the time of the counts on the disk.
-    pub(super) fn new(clock: Arc<dyn Clock>, max: Span, counted_until: Option<Timestamp>) -> Self {
+    pub(super) fn new(
+        clock: Arc<dyn Clock>,
+        max: Span,
+        counted_until: Option<Timestamp>,
+        store: Arc<Store>,
+    ) -> Self {
         let (has_compared, in_use) = (AtomicBool::new(false), CancellationToken::new());
         let counted_until = counted_until.map(|time| (time, clock.monotonic()));
-        Self { clock, max, counted_until, skew: Mutex::default(), has_compared, in_use }
+        Self { clock, max, counted_until, store, skew: Mutex::default(), has_compared, in_use }
     }
 
     /// The current offset from the other members.
@@ -115,7 +125,10 @@ impl ClockSync {
 
     /// A decision may use the clock: from now on it never goes back.
     pub(super) fn put_in_use(&self) {
-        self.in_use.cancel();
+        if !self.in_use.is_cancelled() {
+            self.in_use.cancel();
+            self.store.clock_is_settled();
+        }
     }
 
     /// Completes when a decision may use the clock. Cancel-safe.
@@ -151,6 +164,7 @@ impl ClockSync {
             let mut offsets = Offsets {
                 system: measured.iter().map(|peer| peer.offset_ns(&*self.clock)).collect(),
                 is_all: measured.len() == heard.len(),
+                has_members: membership.maps().borrow().members.len() > 1,
                 ..Offsets::default()
             };
             for peer in measured {
@@ -171,33 +185,43 @@ impl ClockSync {
     }
 
     fn compare(&self, offsets: &Offsets) {
-        let Offsets { system, is_all, .. } = offsets;
+        let Offsets { system, is_all, has_members, .. } = offsets;
         let own = self.decision_clock().map(|own| signed_difference(own, self.clock.system()));
         let before = self.skew();
-        let skew = if own.is_some() && system.is_empty() {
-            before
-        } else {
-            Skew::of(system, self.max, own.map(|_| before.correction_ns()))
+        let (mut skew, followed) = match own {
+            Some(own) if system.is_empty() && *has_members => (before, own),
+            own => {
+                let skew = Skew::of(system, self.max, own);
+                (skew, skew.correction_ns())
+            }
         };
-        let followed = skew.correction_ns();
+        let of_members = skew::lower_median(&offsets.in_region);
+        skew.is_apart = own
+            .zip(of_members)
+            .is_some_and(|(own, theirs)| theirs.abs_diff(own) > STEP_MAX.unsigned_abs());
         match own {
             None => {
                 let members = offsets.decided_by();
                 let common = members.map_or(followed, |offset| skew::beyond(offset, self.max));
-                let correction = self.not_before(common, members.is_some());
+                let disk = self.time_on_disk();
+                // Later by more than the others would ever follow.
+                let is_skipped = members.is_some()
+                    && disk.is_some_and(|disk| disk.saturating_sub(common) > STEP_MAX);
+                let correction = disk.filter(|_| !is_skipped).map_or(common, |it| it.max(common));
                 if *is_all && !system.is_empty() {
-                    self.step(correction);
+                    self.step(correction, !is_skipped);
                 } else {
                     self.clock.slew(correction);
                 }
             }
             Some(own) => match self.common_time(own, followed, offsets) {
-                Some(common) => self.step(common),
+                Some(common) => self.step(common, true),
                 None => self.clock.slew(followed),
             },
         }
         *self.skew.lock() = skew;
-        if (before.is_beyond, before.is_split) != (skew.is_beyond, skew.is_split) {
+        let flags = |skew: Skew| (skew.is_beyond, skew.is_split, skew.is_apart);
+        if flags(before) != flags(skew) {
             log_change(skew, self.max);
         }
         // The node may join after the first comparison, so it counts only now that the clock is
@@ -207,17 +231,14 @@ impl ClockSync {
         }
     }
 
-    /// `common`, or the time on the disk as it went on since if that is later. Where others decide,
-    /// not if it is later by more than they would ever follow.
-    fn not_before(&self, common: i64, others_decide: bool) -> i64 {
-        let Some((time, at)) = self.counted_until else { return common };
+    /// The time of the counts on the disk, as it went on since, minus the system clock.
+    fn time_on_disk(&self) -> Option<i64> {
+        let (time, at) = self.counted_until?;
         let time = time.plus(self.clock.monotonic().since(at));
-        let earliest = signed_difference(time, self.clock.system());
-        let is_followed = earliest.saturating_sub(common) <= STEP_MAX;
-        if is_followed || !others_decide { common.max(earliest) } else { common }
+        Some(signed_difference(time, self.clock.system()))
     }
 
-    fn step(&self, correction: i64) {
+    fn step(&self, correction: i64, keeps_loaded: bool) {
         let ahead = signed_difference(self.clock.now(), self.clock.system());
         let by = correction.saturating_sub(ahead);
         if by.unsigned_abs() > self.max.as_nanos() {
@@ -225,6 +246,15 @@ impl ClockSync {
             tracing::warn!(by_ms, "the clock of windows is stepped to the members' time");
         }
         self.clock.step(correction);
+        if by < 0 && by.unsigned_abs() > self.max.as_nanos() {
+            let dropped = self.store.clock_went_back(self.clock.now(), keeps_loaded);
+            if dropped > 0 {
+                tracing::warn!(
+                    dropped,
+                    "counters of the future, by the members' time, are dropped"
+                );
+            }
+        }
     }
 
     /// Where a clock in use that is `own` ahead of the system clock is stepped to, forward. To the
@@ -251,6 +281,12 @@ impl ClockSync {
 }
 
 fn log_change(skew: Skew, max: Span) {
+    if skew.is_apart {
+        tracing::warn!(
+            "the other members of this region decide by a time that is more than an hour from that \
+             of this node, and neither follows: they refuse each other's counts. Restart this node"
+        );
+    }
     if skew.is_split {
         tracing::warn!(
             "half of the members' clocks differ from the others by more than cluster.max_skew \
@@ -263,7 +299,7 @@ fn log_change(skew: Skew, max: Span) {
              ({max}); windows follow the median. Correct the clock of this machine",
             -(skew.median_ns / 1_000_000)
         );
-    } else if !skew.is_split {
+    } else if !skew.is_reported() {
         tracing::info!("this node's clock is within cluster.max_skew of the members' median again");
     }
 }
@@ -272,15 +308,25 @@ fn log_change(skew: Skew, max: Span) {
 mod tests {
     use std::sync::atomic::AtomicI64;
 
+    use tidegate_limiter::store::{OnFull, Options};
+
     use super::*;
 
     const S: i64 = 1_000_000_000;
+    const START: Timestamp = Timestamp::from_secs(100_000);
+
+    fn store() -> Arc<Store> {
+        let options = Options { keys_max: 100, on_full: OnFull::Refuse, shards: Some(1) };
+        Arc::new(Store::new(options))
+    }
 
     /// Records the last correction.
     #[derive(Debug, Default)]
     struct Recorder {
         steered: AtomicI64,
         set: AtomicI64,
+        /// The machine's clock is so far ahead of the decision clock, which is at [`START`].
+        ahead_s: AtomicI64,
     }
 
     impl Clock for Recorder {
@@ -289,11 +335,12 @@ mod tests {
         }
 
         fn now(&self) -> Timestamp {
-            Timestamp::EPOCH
+            START
         }
 
         fn system(&self) -> Timestamp {
-            Timestamp::EPOCH
+            let ahead_ns = self.ahead_s.load(Ordering::Relaxed) * S;
+            Timestamp::from_nanos(START.as_nanos().saturating_add_signed(ahead_ns))
         }
 
         fn slew(&self, correction_ns: i64) {
@@ -308,7 +355,7 @@ mod tests {
 
     fn clock_sync() -> (Arc<Recorder>, ClockSync) {
         let told = Arc::new(Recorder::default());
-        (told.clone(), ClockSync::new(told, Span::from_millis(500), None))
+        (told.clone(), ClockSync::new(told, Span::from_millis(500), None, store()))
     }
 
     fn recorded(told: &Recorder) -> (i64, i64) {
@@ -366,23 +413,43 @@ mod tests {
         assert_eq!(decided_by(&[0, 0], &[], &[]), None);
     }
 
+    /// The decision clock is half a minute behind the machine's; then that is set, which changes
+    /// the difference.
     #[test]
-    fn a_clock_in_use_that_loses_all_peers_goes_on_as_before() {
+    fn a_clock_in_use_that_loses_all_members_follows_no_clock() {
         let (clock, clock_sync) = clock_sync();
         clock_sync.put_in_use();
         clock_sync.compare(&offsets(&[-30 * S, -30 * S], true));
+        for ahead in [30, 1_800, -90] {
+            clock.ahead_s.store(ahead, Ordering::Relaxed);
+            clock_sync.compare(&Offsets { has_members: true, ..offsets(&[], true) });
+            assert_eq!(recorded(&clock).1, -ahead * S);
+        }
         clock_sync.compare(&offsets(&[], true));
-        assert_eq!(recorded(&clock).1, -30 * S);
-        clock_sync.compare(&offsets(&[0, 0], true));
+        assert_eq!(recorded(&clock).1, 0, "the only member follows its machine");
+        clock_sync.compare(&Offsets { has_members: true, ..offsets(&[0, 0], true) });
         assert_eq!(recorded(&clock).1, 0, "the clock of the machine was corrected meanwhile");
     }
 
-    /// The recorder's clock shows the epoch, 30 s before the counts on the disk.
+    /// The clock of one machine of two is set half an hour ahead.
+    #[test]
+    fn of_two_clocks_in_use_neither_follows_one_that_is_set() {
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        clock.ahead_s.store(1_800, Ordering::Relaxed);
+        clock_sync.compare(&offsets(&[-1_800 * S], true));
+        assert_eq!(recorded(&clock).1, -1_800 * S);
+        clock.ahead_s.store(0, Ordering::Relaxed);
+        clock_sync.compare(&offsets(&[1_800 * S], true));
+        assert_eq!(recorded(&clock).1, 0, "the other one");
+    }
+
+    /// The recorder's clock is 30 s before the counts on the disk.
     #[test]
     fn a_clock_goes_on_from_the_disk_where_nobody_decides() {
         let (clock, max) = (Arc::<Recorder>::default(), Span::from_millis(500));
-        let counted_until = Some(Timestamp::from_secs(30));
-        let clock_sync = ClockSync::new(clock.clone(), max, counted_until);
+        let counted_until = Some(START.plus(Span::from_secs(30)));
+        let clock_sync = ClockSync::new(clock.clone(), max, counted_until, store());
         clock_sync.compare(&offsets(&[0, 0], true));
         assert_eq!(recorded(&clock).0, 30 * S);
         clock_sync.compare(&offsets(&[40 * S, 40 * S], true));
@@ -397,11 +464,25 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_is_too_far_from_those_of_the_region_is_reported() {
+        let (_, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        let of = |in_region: &[i64]| {
+            clock_sync
+                .compare(&Offsets { in_region: in_region.to_vec(), ..offsets(&[0, 0], true) });
+            clock_sync.skew().is_reported()
+        };
+        assert!(!of(&[3_500 * S, -3_500 * S]), "they follow");
+        assert!(!of(&[0, 6_000 * S]), "the other one");
+        assert!(of(&[-6_000 * S, -6_000 * S]));
+    }
+
+    #[test]
     fn a_clock_in_use_is_not_set_back() {
         let (clock, clock_sync) = clock_sync();
         assert_eq!(clock_sync.decision_clock(), None);
         clock_sync.put_in_use();
-        assert_eq!(clock_sync.decision_clock(), Some(Timestamp::EPOCH));
+        assert_eq!(clock_sync.decision_clock(), Some(START));
         let in_use = vec![-7_200 * S, -7_200 * S];
         clock_sync.compare(&Offsets { in_use, ..offsets(&[-30 * S, -30 * S], true) });
         assert_eq!(recorded(&clock), (0, -30 * S));

@@ -192,7 +192,12 @@ impl Core {
         };
         let tallies = Arc::<Tallies>::default();
         let rules = decide::Rules { book: book.clone(), tallies: tallies.clone() };
+        if joined.is_some() {
+            store.keep_owned();
+        }
+        let max_skew = config.cluster.max_skew;
         let core = Self {
+            time: Arc::new(ClockSync::new(clock.clone(), max_skew, counted_until, store.clone())),
             incarnation,
             hasher: local.hasher.clone(),
             store,
@@ -202,7 +207,6 @@ impl Core {
             topology: local.topology.clone(),
             joined,
             snapshot_task,
-            time: Arc::new(ClockSync::new(clock.clone(), config.cluster.max_skew, counted_until)),
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
             decider: Decider::new(options, local, rules, peers),

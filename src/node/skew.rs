@@ -31,6 +31,9 @@ pub struct Skew {
     pub is_beyond: bool,
     /// Whether one half of the clocks differs from the other by more than `cluster.max_skew`.
     pub is_split: bool,
+    /// Whether the members of the region decide by a time so far from that of this node that
+    /// neither follows: they refuse each other's counts.
+    pub is_apart: bool,
 }
 
 impl Skew {
@@ -44,12 +47,14 @@ impl Skew {
             median_ns,
             is_beyond: median_ns.unsigned_abs() > max.as_nanos(),
             is_split: above.abs_diff(below) > max.as_nanos(),
+            is_apart: false,
         }
     }
 
-    /// Whether an operator has to correct a clock: this one, or one of a half that differs.
+    /// Whether an operator has to correct a clock, this one or one of a half that differs, or to
+    /// restart this node.
     pub fn is_reported(self) -> bool {
-        self.is_beyond || self.is_split
+        self.is_beyond || self.is_split || self.is_apart
     }
 
     /// What the decision clock adds to the system's.
@@ -120,7 +125,7 @@ mod tests {
     fn no_newcomer_moves_a_clock_in_use() {
         for offset in [-60 * S, 60 * S] {
             let in_use = Skew::of(&[offset], MAX, Some(0));
-            assert_eq!(in_use, Skew { median_ns: 0, is_beyond: false, is_split: true });
+            assert_eq!(in_use, Skew { is_split: true, ..Skew::default() });
         }
         // One that joined 60 s ahead followed the other, and goes on to.
         let joined = Skew::of(&[-60 * S], MAX, None).correction_ns();

@@ -261,13 +261,14 @@ impl Snapshots {
         store: &Store,
         now: Timestamp,
     ) -> Result<(Option<Written>, bool), Error> {
+        let is_in_place = self.disk.is_in_place();
         // Taken out: a file whose write failed, or panicked, is not used again.
         let file = match mem::replace(&mut progress.access, Access::Lost) {
-            Access::Open(file) if self.disk.is_in_place() => file,
+            Access::Open(file) if is_in_place => file,
             Access::Never | Access::Lost | Access::Open(_) => {
-                // The one that was open is no longer at its path: deleted, or replaced.
                 let Opened { file, is_new, .. } = open_or_create(&*self.disk, &self.origin, now)?;
-                if is_new {
+                // The one that was open may have been replaced by an earlier copy of itself.
+                if is_new || !is_in_place {
                     (progress.all, progress.from, progress.swept) = (true, Cursor::default(), None);
                 }
                 file

@@ -32,6 +32,7 @@ const OFF: Span = Span::from_secs(30);
 const HALF_AN_HOUR: Span = Span::from_secs(1_800);
 /// More than a clock in use follows.
 const TWO_HOURS: Span = Span::from_secs(7_200);
+const FIVE_HOURS: Span = Span::from_secs(5 * 3_600);
 /// Two clocks that agree may differ by this much on a busy machine.
 const ALIKE: Span = Span::from_secs(5);
 const WITHIN: Duration = Duration::from_secs(30);
@@ -208,6 +209,35 @@ async fn counts_on_the_disk_are_judged_by_the_time_of_the_members() {
     settled(&[&after]).await;
     let answer = after.check("hourly", "alice").await;
     assert!(!answer.allowed, "it is counted anew: {answer:?}");
+    fs::remove_dir_all(FOLDER.path()).expect("removed");
+}
+
+/// A node has counted by a clock that was five hours ahead, and is corrected while it is stopped.
+/// Those who decide never get there: its counts would refuse hits for hours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_of_a_future_that_nobody_follows_are_dropped() {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let authority = authority();
+    let change: fn(&mut Config) = |config| config.node.data_dir = Some(FOLDER.path().to_owned());
+    let (outside, _, stop) = synchronised();
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), FIVE_HOURS));
+    let before = NodeOptions { change, ..options(&authority, "n1", &[]) };
+    let before = Node::start_in(before, Environment { clock, ..outside }, stop).await;
+    settled(&[&before]).await;
+    assert!(before.check_hits("hourly", "alice", 20).await.allowed);
+    before.stop().await;
+
+    let identity = identity(&authority, &authority, "n2", "us");
+    let other = NodeOptions { region: "us", identity, ..options(&authority, "n2", &[]) };
+    let other = Node::start(other).await;
+    settled(&[&other]).await;
+    let seeds = [other.addr()];
+    let after = NodeOptions { change, ..options(&authority, "n1", &seeds) };
+    let after = Node::start(after).await;
+    connected(&after, 1).await;
+    settled(&[&after]).await;
+    let answer = after.check_hits("hourly", "alice", 20).await;
+    assert!(answer.allowed, "it is refused for five hours: {answer:?}");
     fs::remove_dir_all(FOLDER.path()).expect("removed");
 }
 

@@ -341,6 +341,26 @@ fn a_file_that_is_deleted_while_the_node_runs_is_written_anew_once_its_folder_is
 }
 
 #[test]
+fn a_file_that_is_replaced_by_an_earlier_copy_of_itself_is_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("counts.redb"), folder.path().join("copy"));
+    let (snapshots, store) = start(&path);
+    store.check(&[day(0)], Hits::ONE, NOW);
+    while snapshots.round(&store, NOW) {}
+    fs::copy(&path, &copy).unwrap();
+    for name in 0..500 {
+        store.check(&[day(name)], Hits::ONE, NOW);
+    }
+    while snapshots.round(&store, NOW) {}
+
+    fs::rename(&copy, &path).unwrap();
+    while snapshots.round(&store, NOW) {}
+    assert_eq!((snapshots.status().keys, snapshots.status().problem), (500, None));
+    drop(snapshots);
+    assert_eq!(held(&start(&path).1), held(&store));
+}
+
+#[test]
 fn a_file_that_is_torn_while_the_node_runs_is_written_anew_from_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("counts.redb");

@@ -225,7 +225,7 @@ impl Global {
         let (now, topology) = (self.ownership.monotonic(), self.driver.topology());
         self.state.lock().copies.due(now, &topology, |to| {
             let peer = self.mesh.peer(to).filter(|peer| !peer.is_unreachable())?;
-            self.replicator.accepts_times_of(&peer).then(|| self.replicator.stalls(to))
+            self.replicator.accepts_times_of(&peer).then(|| self.replicator.missed(to))
         })
     }
 
@@ -371,7 +371,16 @@ impl Global {
         let result = self.replicator.copy(&due.to, |key| due.includes(key), &copied).await;
         let copied = copied.into_inner();
         self.copied.fetch_add(copied, Ordering::Relaxed);
+        let is_done = result.is_ok() && self.replicator.missed(&due.to) == due.missed;
         match result {
+            Ok(()) if !is_done => {
+                tracing::warn!(
+                    peer = %due.to,
+                    "the next home of global keys does not take all of their counts; trying again. \
+                     Look whether its store is full (tidegate_store_keys) or its clock is off"
+                );
+                tokio::time::sleep(COPY_PAUSE).await;
+            }
             Ok(()) if copied > 0 => {
                 tracing::info!(peer = %due.to, copied, "copied counts of global keys to their next home");
             }
@@ -385,6 +394,6 @@ impl Global {
                 tokio::time::sleep(COPY_PAUSE).await;
             }
         }
-        self.state.lock().copies.finished(&due, result.is_ok());
+        self.state.lock().copies.finished(&due, is_done);
     }
 }

@@ -12,7 +12,7 @@
 //! clocks are wrong is no home before they agree.
 //!
 //! A node has all counts until the nodes of either region change, one of them restarts, or what was
-//! sent to it may be lost: then it gets them again. That goes on for a while after the region has
+//! sent to it may be lost, or was not merged because its store is full: then it gets them again. That goes on for a while after the region has
 //! become a home, for its nodes that take over from another one, and in a region that was struck
 //! off, for what it admitted last.
 //!
@@ -56,7 +56,7 @@ struct Region {
     /// Another one once what was copied does not count any more.
     round: u64,
     running: BTreeSet<NodeId>,
-    /// Nodes that have all counts, with the number of stalls of their send queue before.
+    /// Nodes that have all counts, with how often they had missed counts before.
     done: BTreeMap<NodeId, u64>,
 }
 
@@ -66,7 +66,8 @@ pub(crate) struct Due {
     pub(crate) to: NodeId,
     region: String,
     round: u64,
-    stalls: u64,
+    /// How often the node had missed counts before this copy.
+    pub(crate) missed: u64,
     was: Homes,
     now: Homes,
     topology: Arc<Topology>,
@@ -96,14 +97,14 @@ impl HomeCopies {
         }
     }
 
-    /// The nodes that are to get counts now. `stalls` is the number of stalls of the send queue to
-    /// a node that is reachable and accepts this one's counts. Each of them is
+    /// The nodes that are to get counts now. `missed` is how often a node that is reachable and
+    /// accepts this one's counts has missed some until now. Each of them is
     /// [`HomeCopies::finished`] once.
     pub(crate) fn due(
         &mut self,
         at: Monotonic,
         topology: &Arc<Topology>,
-        stalls: impl Fn(&NodeId) -> Option<u64>,
+        missed: impl Fn(&NodeId) -> Option<u64>,
     ) -> Vec<Due> {
         let homes = topology.homes();
         let is_absent = |region: &String| homes.has_own() && homes.absent().contains(region);
@@ -126,17 +127,17 @@ impl HomeCopies {
                 entry.done.clear();
             }
             for (node, _) in &entry.nodes[1] {
-                let stalls = stalls(node);
-                if entry.done.get(node).copied() != stalls {
+                let missed = missed(node);
+                if entry.done.get(node).copied() != missed {
                     entry.done.remove(node);
                 }
-                let Some(stalls) = stalls else { continue };
+                let Some(missed) = missed else { continue };
                 if !entry.done.contains_key(node) && entry.running.insert(node.clone()) {
                     due.push(Due {
                         to: node.clone(),
                         region: region.clone(),
                         round: entry.round,
-                        stalls,
+                        missed,
                         was: entry.was.clone(),
                         now: entry.now.clone(),
                         topology: topology.clone(),
@@ -151,7 +152,7 @@ impl HomeCopies {
     pub(crate) fn finished(&mut self, due: &Due, is_done: bool) {
         let Some(entry) = self.regions.get_mut(&due.region) else { return };
         if entry.round == due.round && entry.running.remove(&due.to) && is_done {
-            entry.done.insert(due.to.clone(), due.stalls);
+            entry.done.insert(due.to.clone(), due.missed);
         }
     }
 
@@ -271,8 +272,8 @@ mod tests {
     #[test]
     fn what_may_be_missing_is_copied_again() {
         let mut copies = HomeCopies::default();
-        let mut copied = |nodes: &[(&str, u64)], stalls: Option<u64>| {
-            let due = copies.due(START, &topology(nodes, &["us"]), |_| stalls);
+        let mut copied = |nodes: &[(&str, u64)], missed: Option<u64>| {
+            let due = copies.due(START, &topology(nodes, &["us"]), |_| missed);
             for due in &due {
                 copies.finished(due, true);
             }
@@ -357,7 +358,7 @@ mod tests {
             to: id("n1"),
             region: "eu".into(),
             round: 0,
-            stalls: 0,
+            missed: 0,
             was: was.clone(),
             now: now.clone(),
             topology: topology(&[("m1", 1), ("n1", 1)], &["us"]),

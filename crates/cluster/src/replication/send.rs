@@ -157,8 +157,14 @@ impl Replicator {
 
     /// How often nothing got through to `to`: keys that were to be sent may have gone to others
     /// instead. 0 before anything is sent.
-    pub fn stalls(&self, to: &NodeId) -> u64 {
+    fn stalls(&self, to: &NodeId) -> u64 {
         self.send_queues.lock().get(to).map_or(0, |queue| queue.stalls)
+    }
+
+    /// How often `to` may have missed counts: nothing got through, or it did not merge all, because
+    /// its store is full or the clocks are too far apart. 0 before anything is sent.
+    pub fn missed(&self, to: &NodeId) -> u64 {
+        self.send_queues.lock().get(to).map_or(0, |queue| queue.stalls + queue.refused)
     }
 
     /// Moves keys to the send queue of `to` while it has room for copies. Returns the sequence
@@ -335,9 +341,9 @@ impl Replicator {
     }
 
     /// Sends one message of states. A reply that some of them were not merged is a success too: the
-    /// peer would not merge them the second time either. Its subscriptions remember it before the
-    /// message counts as acknowledged, so that [`Replicator::has_refused`] covers what a flush
-    /// waited for.
+    /// peer would not merge them the second time either. Its subscriptions and its queue remember it
+    /// before the message counts as acknowledged, so that [`Replicator::has_refused`] and
+    /// [`Replicator::missed`] cover what a flush or a copy waited for.
     async fn send_states(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
         count(&self.counters.sent, entries.len() as u64);
         let keys: Vec<KeyHash> = if self.subscribers.lock().has(to) {
@@ -351,6 +357,9 @@ impl Replicator {
             Reply::Done => Ok(()),
             Reply::Unconfirmed => {
                 self.subscribers.lock().refused(to, &keys);
+                if let Some(queue) = self.send_queues.lock().get_mut(to) {
+                    queue.refused += 1;
+                }
                 Ok(())
             }
             // This node is not yet in the peer's view.

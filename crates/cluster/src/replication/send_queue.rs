@@ -72,6 +72,8 @@ pub(super) struct SendQueue {
     pub(super) failures: (u64, Option<CallError>),
     /// How often even a window of one message failed, or the peer could not be reached.
     pub(super) stalls: u64,
+    /// Messages of which the peer did not merge everything.
+    pub(super) refused: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -33,6 +33,7 @@ mod sharded;
 mod slot;
 mod sync;
 mod table;
+mod unsettled_clock;
 
 pub use check::{SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};

@@ -56,6 +56,8 @@ pub(super) struct Shard {
     /// [`Table::moves`] at the start of the pass.
     pass_moves: usize,
     keys_max: usize,
+    /// Counters that an owner decides are not removed: the clock is not settled yet.
+    pub(super) keeps_owned: bool,
 }
 
 // The lock takes the other eight bytes of the cache line.
@@ -83,6 +85,7 @@ impl Shard {
             quiet_until: Timestamp::EPOCH,
             sweep_due: 0,
             keys_max,
+            keeps_owned: false,
         }
     }
 
@@ -151,9 +154,10 @@ impl Shard {
             let end = self.table.slots_len().min(self.cursor + left);
             left -= end - self.cursor;
             let (floor, earliest) = (&mut self.floor, &mut self.pass_earliest);
+            let keeps_owned = self.keeps_owned;
             self.cursor = self.table.remove_where(self.cursor..end, |slot| {
                 let expires = slot.meta.expires();
-                let is_expired = expires <= now;
+                let is_expired = expires <= now && !(keeps_owned && slot.key.is_owned());
                 let seen = if is_expired { &mut *floor } else { &mut *earliest };
                 *seen = if is_expired { expires.max(*seen) } else { expires.min(*seen) };
                 is_expired
@@ -161,6 +165,24 @@ impl Shard {
         }
         let removed = before - self.table.len();
         self.counts.expired += removed as u64;
+        self.table.shrink();
+        removed
+    }
+
+    /// Forgets what was done at later instants than `now`, and removes shares and the counters that
+    /// were counted then, or all; returns how many.
+    pub(super) fn went_back(&mut self, now: Timestamp, keeps_loaded: bool) -> usize {
+        let before = self.table.len();
+        let is_removed = |slot: &mut Slot| {
+            let is_share = !slot.key.is_owned() && !slot.key.is_eventual();
+            // Of a bucket it cannot be told when it was counted.
+            !keeps_loaded || is_share || !slot.state.is_plausible(slot.meta.expires(), now)
+        };
+        self.table.remove_where(0..self.table.slots_len(), is_removed);
+        (self.floor, self.quiet_until) = (Timestamp::EPOCH, Timestamp::EPOCH);
+        (self.pass_earliest, self.pass_moves) = (Timestamp::NEVER, self.table.moves);
+        self.cursor = 0;
+        let removed = before - self.table.len();
         self.table.shrink();
         removed
     }

@@ -10,3 +10,4 @@ mod store_lazy_sync;
 mod store_model;
 mod store_sync;
 mod store_threads;
+mod store_unsettled_clock;
