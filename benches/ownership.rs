@@ -142,6 +142,7 @@ fn ring_members(map: &Arc<ClusterMap>) -> RingMembers {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            has_lease: true,
         })
         .collect();
     let ring = Ring::new(&members, VNODES);

@@ -167,6 +167,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            has_lease: true,
         };
         Topology::new(id(me), "eu".into(), View::new(owners.iter().map(member)), 64)
     }

@@ -100,6 +100,10 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a draining node goes on without handing a range over or copying a count. After that it
 /// stops anyway, and its keys continue with the replicated counts.
 const HANDOVER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a node looks whether it has its lease, and how often in a row it has none before it
+/// says so: a second.
+const LEASE_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const LOOKS_WITHOUT_LEASE: u32 = 10;
 /// Interval of background expiry, and the number of intervals in which every shard is visited. All
 /// memory of expired counters is returned within ten seconds.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
@@ -356,6 +360,7 @@ impl Core {
         });
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
         running.spawn(follow_map(joined.clone(), stop.clone()));
+        running.spawn(publish_lease(joined.clone(), self.ownership.clone(), stop.clone()));
         running.spawn(joined.membership.clone().run(stop.clone()));
         if let Some(global) = &joined.global {
             running.spawn(global.membership.clone().run(stop.clone()));
@@ -662,6 +667,24 @@ async fn expire(store: Arc<Store>, clock: Arc<dyn Clock>, stop: CancellationToke
     }
 }
 
+/// Tells other regions whether this node has a lease. A lease that is lost for a moment is no news.
+async fn publish_lease(joined: Joined, ownership: Ownership, stop: CancellationToken) {
+    let mut looks = joined.mesh.ticks.every(LEASE_LOOK_INTERVAL);
+    let (mut published, mut looks_without) = (false, 0);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = looks.tick() => {}
+        }
+        looks_without = if ownership.has_lease() { 0 } else { looks_without + 1 };
+        let has_lease = looks_without == 0 || published && looks_without < LOOKS_WITHOUT_LEASE;
+        if has_lease != published {
+            published = has_lease;
+            joined.gossip.publish(|own| own.has_lease = has_lease);
+        }
+    }
+}
+
 /// Passes views from gossip to ownership.
 async fn follow_gossip(joined: Joined, stop: CancellationToken) {
     let mut views = joined.gossip.views();
@@ -724,6 +747,7 @@ fn own_member(incarnation: &Incarnation, config: &Config) -> Member {
         state: MemberState::Up,
         rule_book: 0,
         http: None,
+        has_lease: false,
     }
 }
 

@@ -233,6 +233,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            has_lease: true,
         };
         let view = View::new(nodes.iter().map(member));
         let topology = Topology::new(id("m1"), "us".into(), view, 64);

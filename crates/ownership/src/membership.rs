@@ -30,6 +30,9 @@ pub struct Member {
     pub rule_book: u64,
     /// Its HTTP listener, for operators.
     pub http: Option<SocketAddr>,
+    /// Whether it has a lease, or has lost it within the last second. Other regions learn by this
+    /// that a node decides nothing, though they reach it: those of its region may have evicted it.
+    pub has_lease: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +117,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
+            has_lease: true,
         }
     }
 

@@ -202,6 +202,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            has_lease: true,
         }
     }
 

@@ -65,6 +65,12 @@ impl Topology {
         for member in view.owners() {
             by_region.entry(member.region.clone()).or_default().push(member);
         }
+        // The own members are agreed. Without any lease elsewhere eventual counts still have owners.
+        for (_, members) in by_region.iter_mut().filter(|(other, _)| **other != region) {
+            if members.iter().any(|member| member.has_lease) {
+                members.retain(|member| member.has_lease);
+            }
+        }
         let regions = by_region
             .into_iter()
             .map(|(region, members)| (region, Ring::new(members, vnodes)))
@@ -236,6 +242,7 @@ mod tests {
             state,
             rule_book: 0,
             http: None,
+            has_lease: true,
         }
     }
 
@@ -280,6 +287,26 @@ mod tests {
         assert_eq!(a.owner(Scope::Region, 7), Some(&b));
         let alone = topology("a", "eu", vec![member("a", "eu", MemberState::Draining)]);
         assert_eq!(alone.owner(Scope::Region, 7), None);
+    }
+
+    /// Its region has evicted it, and cannot tell it so.
+    #[test]
+    fn a_node_elsewhere_that_has_lost_its_lease_owns_nothing_while_another_has_one() {
+        let with_leases = |b: bool, c: bool| {
+            let elsewhere = [("b", b), ("c", c)]
+                .map(|(id, has_lease)| Member { has_lease, ..member(id, "us", MemberState::Up) });
+            let own = Member { has_lease: false, ..member("a", "eu", MemberState::Up) };
+            topology("a", "eu", elsewhere.into_iter().chain([own]).collect())
+        };
+        let owners = |topology: &Topology, region: &str| -> BTreeSet<NodeId> {
+            let tokens = (0..1_000_u64).map(|n| n << 54);
+            tokens.filter_map(|token| topology.region_owner(region, token).cloned()).collect()
+        };
+        let ids = |ids: &[&str]| ids.iter().map(|id| NodeId::new(id).expect("an id")).collect();
+        assert_eq!(owners(&with_leases(true, true), "us"), ids(&["b", "c"]));
+        assert_eq!(owners(&with_leases(false, true), "us"), ids(&["c"]));
+        assert_eq!(owners(&with_leases(false, false), "us"), ids(&["b", "c"]), "eventual counts");
+        assert_eq!(owners(&with_leases(true, true), "eu"), ids(&["a"]), "the map says who owns");
     }
 
     #[test]

@@ -9,6 +9,9 @@ const KEY_ZONE: &str = "zone";
 const KEY_STATE: &str = "state";
 const KEY_RULE_BOOK: &str = "rule_book";
 const KEY_HTTP: &str = "http";
+/// A release that does not publish it is believed to have one.
+const KEY_LEASE: &str = "lease";
+const NO_LEASE: &str = "no";
 const STATE_UP: &str = "up";
 const STATE_DRAINING: &str = "draining";
 
@@ -24,6 +27,7 @@ pub(super) fn key_values(own: &Member) -> Vec<(String, String)> {
         (KEY_ZONE, own.zone.clone()),
         (KEY_RULE_BOOK, format!("{:016x}", own.rule_book)),
         (KEY_HTTP, http),
+        (KEY_LEASE, if own.has_lease { String::new() } else { NO_LEASE.to_owned() }),
         // Last: a member whose state has arrived is complete.
         (KEY_STATE, state.to_owned()),
     ]
@@ -47,5 +51,6 @@ pub(super) fn member(id: &ChitchatId, pairs: &NodeState) -> Option<Member> {
         state,
         rule_book: u64::from_str_radix(pairs.get(KEY_RULE_BOOK)?, 16).ok()?,
         http: pairs.get(KEY_HTTP).and_then(|addr| addr.parse().ok()),
+        has_lease: pairs.get(KEY_LEASE) != Some(NO_LEASE),
     })
 }

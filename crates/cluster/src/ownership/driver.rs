@@ -802,6 +802,7 @@ impl Driver {
             },
             rule_book: known.map_or(0, |known| known.rule_book),
             http: known.and_then(|known| known.http),
+            has_lease: known.is_some_and(|known| known.has_lease),
         }
     }
 

@@ -232,6 +232,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            has_lease: true,
         };
         let view = View::new(nodes.iter().map(member));
         let region = view.get(&id(me)).expect("a member").region.clone();

@@ -126,6 +126,7 @@ mod tests {
             state: MemberState::Up,
             rule_book: 0,
             http: None,
+            has_lease: true,
         };
         let members = [member("a", "eu"), member("b", "eu"), member("c", "eu"), member("x", "us")];
         Topology::new(id("a"), "eu".into(), View::new(members), 64)
