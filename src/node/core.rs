@@ -39,7 +39,7 @@ use super::clock_sync::ClockSync;
 use super::durable;
 use super::error::Failed;
 use super::handover::{self, GivenUp, Limits};
-use super::join::{Joined, until_joined, until_member, until_settled};
+use super::join::{Joined, until_agreed, until_joined, until_member, until_settled};
 use super::service::PeerService;
 use super::skew::Skew;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};
@@ -369,6 +369,7 @@ impl Core {
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
         let (mesh, membership) = (joined.mesh.clone(), joined.membership.clone());
         let region = self.topology.load().region.clone();
+        running.spawn(agree(joined.clone(), region.clone(), stop.clone()));
         running.spawn(self.time.clone().run(mesh, membership, region, stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
@@ -491,6 +492,7 @@ fn connect(
         ownership_driver,
         replicator,
         is_member: CancellationToken::new(),
+        is_agreed: CancellationToken::new(),
         malformed: Arc::default(),
     })
 }
@@ -623,6 +625,20 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
     tokio::select! {
         () = joins => {}
         // A node that finds no cluster ends as well.
+        () = stop.cancelled() => {}
+    }
+}
+
+/// Finds out when nothing in the agreement of the regions speaks against the restart of a node.
+async fn agree(joined: Joined, region: String, stop: CancellationToken) {
+    let agrees = async {
+        joined.is_member.cancelled().await;
+        until_agreed(&joined, &region).await;
+        joined.is_agreed.cancel();
+        stop.cancelled().await;
+    };
+    tokio::select! {
+        () = agrees => {}
         () = stop.cancelled() => {}
     }
 }

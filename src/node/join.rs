@@ -17,6 +17,8 @@ use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Driver;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
+use tidegate_ownership::Epoch;
+use tidegate_ownership::cluster_map::{ClusterMap, MapMember, MapState};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +37,9 @@ pub struct Joined {
     pub replicator: Arc<Replicator>,
     /// Cancelled when this node has joined and may own keys.
     pub is_member: CancellationToken,
+    /// Cancelled when nothing in the agreement of the regions speaks against the restart of the next
+    /// node.
+    pub is_agreed: CancellationToken,
     /// Malformed frames of peers, and calls out of bounds.
     pub(super) malformed: Arc<AtomicU64>,
 }
@@ -50,6 +55,11 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a member waits for its ranges, and for its vote, before it opens its listeners without
 /// them.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node waits for the agreement of the regions: whether there is one, and until its
+/// change of voters is complete.
+const FIND_AGREEMENT_TIMEOUT: Duration = Duration::from_secs(2);
+const AGREE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Waits until the node has compared its clock with its peers. Cancel-safe.
 pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
     let start = Instant::now();
@@ -104,4 +114,33 @@ pub(super) async fn until_settled(joined: &Joined) {
         }
     };
     let _ = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
+}
+
+/// Waits until the agreement of the regions has replaced the voters that restarted. Nodes are
+/// restarted one after the other as they become ready, and without disks each is another voter. Two
+/// changes at once may leave no majority that can come back. A change takes some
+/// [`global.lease`](crate::config::Global). At most for half a minute: where voters stay away, no
+/// restart makes it worse. Cancel-safe.
+pub(super) async fn until_agreed(joined: &Joined, region: &str) {
+    let Some(global) = &joined.global else { return };
+    if global.membership.is_saving().is_some() {
+        return;
+    }
+    let mut maps = global.membership.maps();
+    let wanted = global.membership.voters_wanted();
+    let is_agreed = |map: &ClusterMap| {
+        let is_up = |member: &&MapMember| member.state == MapState::Up;
+        let up = || map.present().filter(is_up);
+        let voters = &map.voters.current;
+        // Their number is odd.
+        let voters_min = (up().count().min(wanted).saturating_sub(1) / 2) * 2 + 1;
+        !map.voters.are_joint()
+            && voters.len() >= voters_min
+            && voters.iter().all(|voter| up().any(|member| member.identity == *voter))
+            && up().any(|member| member.zone == region)
+    };
+    let is_found = maps.wait_for(|map| map.epoch > Epoch(0));
+    if matches!(tokio::time::timeout(FIND_AGREEMENT_TIMEOUT, is_found).await, Ok(Ok(_))) {
+        let _ = tokio::time::timeout(AGREE_TIMEOUT, maps.wait_for(|map| is_agreed(map))).await;
+    }
 }

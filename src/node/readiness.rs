@@ -17,6 +17,8 @@ pub(super) const GOSSIP: &str = "gossip";
 pub(super) const JOIN: &str = "join";
 /// The node has a lease from a majority, so that it may own keys.
 const QUORUM: &str = "quorum";
+/// The agreement of the regions is not changing its voters since this node started.
+const REGIONS: &str = "regions";
 /// Rules are loaded.
 const RULES: &str = "rules";
 /// The node is not draining.
@@ -70,6 +72,11 @@ impl Readiness {
         let has_quorum = core.ownership.has_lease() || !has_joined;
         let reason = "no majority of the voters grants this node a lease";
         health.set(QUORUM, (!has_quorum).then_some(reason));
+        let is_agreed = cluster
+            .is_none_or(|cluster| cluster.global.is_none() || cluster.is_agreed.is_cancelled());
+        let reason = "the regions agree on voters in place of those that restarted; wait until \
+                      then before the next restart";
+        health.set(REGIONS, (has_joined && !is_agreed).then_some(reason));
         let reason = "this node is no member of a cluster yet";
         if health.set(JOIN, (!has_joined).then_some(reason)) && has_joined {
             tracing::info!("listening on {}", self.opens);

@@ -12,7 +12,8 @@
 //! clocks are wrong is no home before they agree.
 //!
 //! A node has all counts until the nodes of either region change, one of them restarts, or what was
-//! sent to it may be lost, or was not merged because its store is full: then it gets them again. That goes on for a while after the region has
+//! sent to it may be lost, or was not merged because its store is full: then it gets them again.
+//! That goes on for a while after the region has
 //! become a home, for its nodes that take over from another one, and in a region that was struck
 //! off, for what it admitted last.
 //!

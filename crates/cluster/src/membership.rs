@@ -475,6 +475,11 @@ impl Membership {
         self.disk.is_durable().then_some(!has_failed)
     }
 
+    /// The most voters that the map is to have.
+    pub fn voters_wanted(&self) -> usize {
+        self.options.autopilot.voters
+    }
+
     /// This node, as it votes.
     pub fn identity(&self) -> &Identity {
         &self.me

@@ -65,7 +65,7 @@ impl Topology {
         for member in view.owners() {
             by_region.entry(member.region.clone()).or_default().push(member);
         }
-        // The own members are agreed. Without any lease elsewhere eventual counts still have owners.
+        // Own members are agreed. Where nobody has a lease, eventual counts still have owners.
         for (_, members) in by_region.iter_mut().filter(|(other, _)| **other != region) {
             if members.iter().any(|member| member.has_lease) {
                 members.retain(|member| member.has_lease);

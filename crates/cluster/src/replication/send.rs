@@ -341,7 +341,7 @@ impl Replicator {
     }
 
     /// Sends one message of states. A reply that some of them were not merged is a success too: the
-    /// peer would not merge them the second time either. Its subscriptions and its queue remember it
+    /// peer would not merge them the second time either. Its subscriptions and queue remember it
     /// before the message counts as acknowledged, so that [`Replicator::has_refused`] and
     /// [`Replicator::missed`] cover what a flush or a copy waited for.
     async fn send_states(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
