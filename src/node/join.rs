@@ -18,7 +18,7 @@ use tidegate_cluster::ownership::Driver;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_ownership::Epoch;
-use tidegate_ownership::cluster_map::{ClusterMap, MapMember, MapState};
+use tidegate_ownership::cluster_map::{ClusterMap, Identity, MapMember, MapState};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -127,16 +127,20 @@ pub(super) async fn until_agreed(joined: &Joined, region: &str) {
         return;
     }
     let mut maps = global.membership.maps();
-    let wanted = global.membership.voters_wanted();
+    let (me, wanted) = (global.membership.identity(), global.membership.voters_wanted());
     let is_agreed = |map: &ClusterMap| {
         let is_up = |member: &&MapMember| member.state == MapState::Up;
         let up = || map.present().filter(is_up);
         let voters = &map.voters.current;
         // Their number is odd.
         let voters_min = (up().count().min(wanted).saturating_sub(1) / 2) * 2 + 1;
+        // The map may not know yet that an earlier run of this node has ended.
+        let is_earlier = |other: &Identity| other.node == me.node && other != me;
+        let is_up_to_date =
+            |voter: &Identity| up().any(|member| member.identity == *voter && !is_earlier(voter));
         !map.voters.are_joint()
             && voters.len() >= voters_min
-            && voters.iter().all(|voter| up().any(|member| member.identity == *voter))
+            && voters.iter().all(is_up_to_date)
             && up().any(|member| member.zone == region)
     };
     let is_found = maps.wait_for(|map| map.epoch > Epoch(0));
