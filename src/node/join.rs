@@ -37,8 +37,7 @@ pub struct Joined {
     pub replicator: Arc<Replicator>,
     /// Cancelled when this node has joined and may own keys.
     pub is_member: CancellationToken,
-    /// Cancelled when nothing in the agreement of the regions speaks against the restart of the next
-    /// node.
+    /// Cancelled when the agreement of the regions allows the restart of the next node.
     pub is_agreed: CancellationToken,
     /// Malformed frames of peers, and calls out of bounds.
     pub(super) malformed: Arc<AtomicU64>,

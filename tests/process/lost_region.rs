@@ -89,6 +89,32 @@ fn the_keys_of_a_region_that_is_cut_off_are_decided_by_the_other() {
     });
 }
 
+/// Without a disk each node that restarts is another voter, which takes the regions some leases to
+/// agree on: it is ready only then.
+#[test]
+fn nodes_without_disks_that_restart_as_they_become_ready_leave_the_regions_a_majority() {
+    network::run(|_network| async move {
+        let options = ClusterOptions { has_disks: false, ..REGIONS };
+        let mut cluster = Cluster::start(TIDEGATE, options).await;
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        let used = keys("used");
+        assert_eq!(admitted(&cluster, &[0, 3], &used, LIMIT + 5).await, [LIMIT; KEYS]);
+        counts_are_copied(&cluster).await;
+        for index in [0, 3, WITNESS, 1] {
+            let node = &mut cluster.nodes[index];
+            node.terminate();
+            assert_eq!(node.exit_code(TIMEOUT).await, Some(0));
+            node.start();
+            let node = &cluster.nodes[index];
+            let is_ready =
+                async || node.is_ready().await?.then_some(()).ok_or_else(|| "not yet".to_owned());
+            until("it is ready", 2 * TIMEOUT, is_ready).await;
+        }
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        assert_eq!(admitted(&cluster, &[0, 3], &used, LIMIT + 5).await, [0; KEYS]);
+    });
+}
+
 /// The region that returns reaches the witness, but not the one that decides its keys: it is no home
 /// before it has the counts. Nor does it matter that one of its nodes dies as they arrive.
 #[test]
