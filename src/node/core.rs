@@ -686,13 +686,14 @@ async fn expire(store: Arc<Store>, clock: Arc<dyn Clock>, stop: CancellationToke
 /// Tells other regions whether this node has a lease. A lease that is lost for a moment is no news.
 async fn publish_lease(joined: Joined, ownership: Ownership, stop: CancellationToken) {
     let mut looks = joined.mesh.ticks.every(LEASE_LOOK_INTERVAL);
-    let (mut published, mut looks_without) = (false, 0);
+    let (mut published, mut looks_without) = (true, 0);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = looks.tick() => {}
         }
         looks_without = if ownership.has_lease() { 0 } else { looks_without + 1 };
+        // It is believed to have one when it starts, so that none is left out that has just joined.
         let has_lease = looks_without == 0 || published && looks_without < LOOKS_WITHOUT_LEASE;
         if has_lease != published {
             published = has_lease;
@@ -763,7 +764,7 @@ fn own_member(incarnation: &Incarnation, config: &Config) -> Member {
         state: MemberState::Up,
         rule_book: 0,
         http: None,
-        has_lease: false,
+        has_lease: true,
     }
 }
 

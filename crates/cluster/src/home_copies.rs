@@ -8,6 +8,9 @@
 //! counts move first, however many there are, and the keys are decided where they were meanwhile.
 //! The keys that stay have their copies in the new home too: the old one may be lost at once.
 //!
+//! The nodes of a region are those that gossip shows with a lease, so it is complete only when they
+//! have been the same for [`SEEN_FOR`].
+//!
 //! Nor may the clocks differ by more than either accepts of the other's counts: a region whose
 //! clocks are wrong is no home before they agree.
 //!
@@ -35,6 +38,11 @@ use tidegate_ownership::route::Topology;
 /// How long after a change of the homes nodes that come into sight, or own more keys, get counts.
 const COPY_FOR: Span = Span::from_secs(60);
 
+/// How long the nodes of a region that returns, as seen from here, have to be the same before it is
+/// complete. Its nodes get their leases one after the other, and gossip tells of each some rounds
+/// later: one that is not seen yet has no counts.
+const SEEN_FOR: Span = Span::from_secs(2);
+
 /// One node's part. **Bound:** one entry per region.
 #[derive(Debug, Default)]
 pub(crate) struct HomeCopies {
@@ -54,6 +62,9 @@ struct Region {
     until: Option<Monotonic>,
     /// Of this region and of that one.
     nodes: [Vec<(NodeId, Generation)>; 2],
+    /// When they changed last, and whether that is long ago.
+    changed: Monotonic,
+    is_seen: bool,
     /// Another one once what was copied does not count any more.
     round: u64,
     running: BTreeSet<NodeId>,
@@ -123,10 +134,11 @@ impl HomeCopies {
             let nodes = [homes.own(), region].map(|region| nodes(topology, region));
             if entry.nodes != nodes {
                 self.rounds += 1;
-                (entry.nodes, entry.round) = (nodes, self.rounds);
+                (entry.nodes, entry.round, entry.changed) = (nodes, self.rounds, at);
                 entry.running.clear();
                 entry.done.clear();
             }
+            entry.is_seen = at >= entry.changed.plus(SEEN_FOR);
             for (node, _) in &entry.nodes[1] {
                 let missed = missed(node);
                 if entry.done.get(node).copied() != missed {
@@ -161,7 +173,9 @@ impl HomeCopies {
     pub(crate) fn complete(&self) -> impl Iterator<Item = &str> {
         let has_all = |entry: &Region| {
             let nodes = &entry.nodes[1];
-            !nodes.is_empty() && nodes.iter().all(|(node, _)| entry.done.contains_key(node))
+            entry.is_seen
+                && !nodes.is_empty()
+                && nodes.iter().all(|(node, _)| entry.done.contains_key(node))
         };
         let absent = self.regions.iter().filter(|(_, entry)| entry.until.is_none());
         absent.filter(move |(_, entry)| has_all(entry)).map(|(region, _)| region.as_str())
@@ -179,6 +193,8 @@ impl HomeCopies {
             until: None,
             // A round begins when the nodes are known.
             nodes: Default::default(),
+            changed: Monotonic::START,
+            is_seen: false,
             round: 0,
             running: BTreeSet::new(),
             done: BTreeMap::new(),
@@ -266,7 +282,15 @@ mod tests {
         assert_eq!(names(&again), ["n2"], "it failed");
         copies.finished(&again[0], true);
         assert!(copies.due(START, &two, |_| Some(0)).is_empty());
+        assert!(complete(&copies).is_empty(), "another node may be about to come into sight");
+        assert!(copies.due(START.plus(SEEN_FOR), &two, |_| Some(0)).is_empty());
         assert_eq!(complete(&copies), ["eu"]);
+
+        let three = topology(&[("m1", 1), ("n1", 1), ("n2", 1), ("n3", 1)], &["us"]);
+        for due in copies.due(START.plus(SEEN_FOR), &three, |_| Some(0)) {
+            copies.finished(&due, true);
+        }
+        assert!(complete(&copies).is_empty());
     }
 
     /// What may be missing is copied again: after a restart, when a node owns more, when messages
@@ -274,11 +298,15 @@ mod tests {
     #[test]
     fn what_may_be_missing_is_copied_again() {
         let mut copies = HomeCopies::default();
+        let mut at = START;
         let mut copied = |nodes: &[(&str, u64)], missed: Option<u64>| {
-            let due = copies.due(START, &topology(nodes, &["us"]), |_| missed);
+            let nodes = topology(nodes, &["us"]);
+            let due = copies.due(at, &nodes, |_| missed);
             for due in &due {
                 copies.finished(due, true);
             }
+            at = at.plus(SEEN_FOR);
+            assert!(copies.due(at, &nodes, |_| missed).is_empty());
             let names: Vec<String> = due.iter().map(|due| due.to.to_string()).collect();
             (names.join(" "), complete(&copies).len())
         };
