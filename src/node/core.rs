@@ -693,7 +693,7 @@ async fn publish_lease(joined: Joined, ownership: Ownership, stop: CancellationT
             _ = looks.tick() => {}
         }
         looks_without = if ownership.has_lease() { 0 } else { looks_without + 1 };
-        // It is believed to have one when it starts, so that none is left out that has just joined.
+        // Starts as true, so that other regions do not leave out a node that has just joined.
         let has_lease = looks_without == 0 || published && looks_without < LOOKS_WITHOUT_LEASE;
         if has_lease != published {
             published = has_lease;

@@ -241,7 +241,7 @@ impl Global {
                 && now < report.at.plus(age_max)
                 && report.homes_changed_at == changed_at
         });
-        let own: Vec<&str> = state.copies.complete().collect();
+        let own: Vec<&str> = state.copies.complete(now).collect();
         let has_copied = |node: &NodeId, to: &String| {
             if *node == topology.me {
                 return own.contains(&to.as_str());
@@ -351,7 +351,7 @@ impl Global {
                 epoch: state.map.epoch,
                 member: self.own_id(&state.map),
                 complaints: self.complaints(state, now),
-                copied: state.copies.complete().map(str::to_owned).collect(),
+                copied: state.copies.complete(now).map(str::to_owned).collect(),
                 homes_changed_at: state.map.homes.changed_at,
             }
         };

@@ -16,9 +16,8 @@
 //!
 //! A node has all counts until the nodes of either region change, one of them restarts, or what was
 //! sent to it may be lost, or was not merged because its store is full: then it gets them again.
-//! That goes on for a while after the region has
-//! become a home, for its nodes that take over from another one, and in a region that was struck
-//! off, for what it admitted last.
+//! That goes on for a while after the region has become a home, for its nodes that take over from
+//! another one, and in a region that was struck off, for what it admitted last.
 //!
 //! **Example.** `us` decides all keys when `eu` returns with n1 and n2. Each node of `us` copies to
 //! both; n2 dies, so n1 owns more keys, and each copies to n1 again. Then all of them say so to the
@@ -62,9 +61,8 @@ struct Region {
     until: Option<Monotonic>,
     /// Of this region and of that one.
     nodes: [Vec<(NodeId, Generation)>; 2],
-    /// When they changed last, and whether that is long ago.
+    /// When they changed last.
     changed: Monotonic,
-    is_seen: bool,
     /// Another one once what was copied does not count any more.
     round: u64,
     running: BTreeSet<NodeId>,
@@ -138,7 +136,6 @@ impl HomeCopies {
                 entry.running.clear();
                 entry.done.clear();
             }
-            entry.is_seen = at >= entry.changed.plus(SEEN_FOR);
             for (node, _) in &entry.nodes[1] {
                 let missed = missed(node);
                 if entry.done.get(node).copied() != missed {
@@ -170,10 +167,10 @@ impl HomeCopies {
     }
 
     /// The regions, no homes, of which every node has all counts of this one.
-    pub(crate) fn complete(&self) -> impl Iterator<Item = &str> {
-        let has_all = |entry: &Region| {
+    pub(crate) fn complete(&self, at: Monotonic) -> impl Iterator<Item = &str> {
+        let has_all = move |entry: &Region| {
             let nodes = &entry.nodes[1];
-            entry.is_seen
+            at >= entry.changed.plus(SEEN_FOR)
                 && !nodes.is_empty()
                 && nodes.iter().all(|(node, _)| entry.done.contains_key(node))
         };
@@ -194,7 +191,6 @@ impl HomeCopies {
             // A round begins when the nodes are known.
             nodes: Default::default(),
             changed: Monotonic::START,
-            is_seen: false,
             round: 0,
             running: BTreeSet::new(),
             done: BTreeMap::new(),
@@ -261,15 +257,15 @@ mod tests {
         due.iter().map(|due| due.to.as_str()).collect()
     }
 
-    fn complete(copies: &HomeCopies) -> Vec<&str> {
-        copies.complete().collect()
+    fn complete(copies: &HomeCopies, at: Monotonic) -> Vec<&str> {
+        copies.complete(at).collect()
     }
 
     #[test]
     fn a_region_is_complete_when_all_of_its_nodes_have_all_counts() {
         let mut copies = HomeCopies::default();
         assert!(copies.due(START, &topology(&[("m1", 1)], &["us"]), |_| Some(0)).is_empty());
-        assert!(complete(&copies).is_empty(), "no node of eu is in sight");
+        assert!(complete(&copies, START.plus(SEEN_FOR)).is_empty(), "no node of eu is in sight");
 
         let two = topology(&[("m1", 1), ("n1", 1), ("n2", 1)], &["us"]);
         let due = copies.due(START, &two, |_| Some(0));
@@ -277,20 +273,23 @@ mod tests {
         assert!(copies.due(START, &two, |_| Some(0)).is_empty(), "both run");
         copies.finished(&due[0], true);
         copies.finished(&due[1], false);
-        assert!(complete(&copies).is_empty());
+        assert!(complete(&copies, START.plus(SEEN_FOR)).is_empty());
         let again = copies.due(START, &two, |_| Some(0));
         assert_eq!(names(&again), ["n2"], "it failed");
         copies.finished(&again[0], true);
         assert!(copies.due(START, &two, |_| Some(0)).is_empty());
-        assert!(complete(&copies).is_empty(), "another node may be about to come into sight");
+        assert!(
+            complete(&copies, START).is_empty(),
+            "another node may be about to come into sight"
+        );
         assert!(copies.due(START.plus(SEEN_FOR), &two, |_| Some(0)).is_empty());
-        assert_eq!(complete(&copies), ["eu"]);
+        assert_eq!(complete(&copies, START.plus(SEEN_FOR)), ["eu"]);
 
         let three = topology(&[("m1", 1), ("n1", 1), ("n2", 1), ("n3", 1)], &["us"]);
         for due in copies.due(START.plus(SEEN_FOR), &three, |_| Some(0)) {
             copies.finished(&due, true);
         }
-        assert!(complete(&copies).is_empty());
+        assert!(complete(&copies, START.plus(SEEN_FOR)).is_empty());
     }
 
     /// What may be missing is copied again: after a restart, when a node owns more, when messages
@@ -308,7 +307,7 @@ mod tests {
             at = at.plus(SEEN_FOR);
             assert!(copies.due(at, &nodes, |_| missed).is_empty());
             let names: Vec<String> = due.iter().map(|due| due.to.to_string()).collect();
-            (names.join(" "), complete(&copies).len())
+            (names.join(" "), complete(&copies, at).len())
         };
         let two = [("m1", 1), ("n1", 1), ("n2", 1)];
         assert_eq!(copied(&two, Some(0)), ("n1 n2".into(), 1));
@@ -351,7 +350,7 @@ mod tests {
         let restarted = topology(&[("m1", 1), ("n1", 2)], &["us"]);
         assert_eq!(names(&copies.due(START, &restarted, |_| Some(0))), ["n1"]);
         copies.finished(&due[0], true);
-        assert!(complete(&copies).is_empty());
+        assert!(complete(&copies, START.plus(SEEN_FOR)).is_empty());
     }
 
     #[test]
@@ -363,7 +362,7 @@ mod tests {
         copies.homes_changed(START, &homes(&["us"]), &homes(&["eu", "us"]));
         let both = &["eu", "us"];
         assert!(copies.due(START, &topology(&one, both), |_| Some(0)).is_empty(), "it has all");
-        assert!(complete(&copies).is_empty(), "it is a home");
+        assert!(complete(&copies, START.plus(SEEN_FOR)).is_empty(), "it is a home");
         let other = topology(&[("m1", 1), ("n2", 1)], both);
         let due = copies.due(START, &other, |_| Some(0));
         assert_eq!(names(&due), ["n2"], "it has taken over");

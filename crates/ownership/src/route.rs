@@ -65,7 +65,8 @@ impl Topology {
         for member in view.owners() {
             by_region.entry(member.region.clone()).or_default().push(member);
         }
-        // Own members are agreed. Where nobody has a lease, eventual counts still have owners.
+        // The map of the own region says who its members are. A region without any lease keeps all
+        // of its nodes in its ring, because eventual counts need owners.
         for (_, members) in by_region.iter_mut().filter(|(other, _)| **other != region) {
             if members.iter().any(|member| member.has_lease) {
                 members.retain(|member| member.has_lease);

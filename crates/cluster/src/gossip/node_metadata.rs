@@ -9,7 +9,7 @@ const KEY_ZONE: &str = "zone";
 const KEY_STATE: &str = "state";
 const KEY_RULE_BOOK: &str = "rule_book";
 const KEY_HTTP: &str = "http";
-/// A release that does not publish it is believed to have one.
+/// Absent where an older release runs: such a node counts as one with a lease.
 const KEY_LEASE: &str = "lease";
 const NO_LEASE: &str = "no";
 const STATE_UP: &str = "up";
