@@ -369,7 +369,6 @@ impl Core {
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
         let (mesh, membership) = (joined.mesh.clone(), joined.membership.clone());
         let region = self.topology.load().region.clone();
-        running.spawn(agree(joined.clone(), region.clone(), stop.clone()));
         running.spawn(self.time.clone().run(mesh, membership, region, stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
@@ -620,25 +619,13 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
             until_settled(&joined).await;
         }
         joined.is_member.cancel();
+        until_agreed(&joined).await;
+        joined.is_agreed.cancel();
         stop.cancelled().await;
     };
     tokio::select! {
         () = joins => {}
         // A node that finds no cluster ends as well.
-        () = stop.cancelled() => {}
-    }
-}
-
-/// Finds out when nothing in the agreement of the regions speaks against the restart of a node.
-async fn agree(joined: Joined, region: String, stop: CancellationToken) {
-    let agrees = async {
-        joined.is_member.cancelled().await;
-        until_agreed(&joined, &region).await;
-        joined.is_agreed.cancel();
-        stop.cancelled().await;
-    };
-    tokio::select! {
-        () = agrees => {}
         () = stop.cancelled() => {}
     }
 }

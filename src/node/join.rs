@@ -120,11 +120,12 @@ pub(super) async fn until_settled(joined: &Joined) {
 /// changes at once may leave no majority that can come back. A change takes some
 /// [`global.lease`](crate::config::Global). At most for half a minute: where voters stay away, no
 /// restart makes it worse. Cancel-safe.
-pub(super) async fn until_agreed(joined: &Joined, region: &str) {
+pub(super) async fn until_agreed(joined: &Joined) {
     let Some(global) = &joined.global else { return };
     if global.membership.is_saving().is_some() {
         return;
     }
+    let region = joined.ownership_driver.topology().region.clone();
     let mut maps = global.membership.maps();
     let (me, wanted) = (global.membership.identity(), global.membership.voters_wanted());
     let is_agreed = |map: &ClusterMap| {

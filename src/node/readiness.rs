@@ -72,8 +72,7 @@ impl Readiness {
         let has_quorum = core.ownership.has_lease() || !has_joined;
         let reason = "no majority of the voters grants this node a lease";
         health.set(QUORUM, (!has_quorum).then_some(reason));
-        let is_agreed = cluster
-            .is_none_or(|cluster| cluster.global.is_none() || cluster.is_agreed.is_cancelled());
+        let is_agreed = cluster.is_none_or(|cluster| cluster.is_agreed.is_cancelled());
         let reason = "the regions agree on voters in place of those that restarted; wait until \
                       then before the next restart";
         health.set(REGIONS, (has_joined && !is_agreed).then_some(reason));
