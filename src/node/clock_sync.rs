@@ -29,7 +29,7 @@
 //! In the example, a region that was cut off when it restarted takes the others two hours ahead
 //! when it is back, which is what their machines show. A region whose clocks are ahead of the
 //! others' for no such reason is no home of global keys until they agree
-//! ([`Replicator::accepts_times_of`](tidegate_cluster::replication::Replicator::accepts_times_of)).
+//! ([`Replicator::ahead_max`](tidegate_cluster::replication::Replicator::ahead_max)).
 //!
 //! A node that loses all other members goes on as if its machine's clock had not been touched: that
 //! may be the wrong one, and would take the others along when they are back. Of two clocks in use

@@ -70,6 +70,8 @@ struct State {
     heard: BTreeMap<MemberId, Monotonic>,
     ticked: Monotonic,
     copies: HomeCopies,
+    /// Why a node lacks counts, where that was logged. **Bound:** one entry per node in sight.
+    obstacles: BTreeMap<NodeId, Obstacle>,
     /// What each node said last about its own. **Bound:** one entry per node in sight.
     reports: BTreeMap<NodeId, CopiesReport>,
     /// Counts the rounds, so that each asks another peer for a map.
@@ -82,6 +84,18 @@ struct CopiesReport {
     at: Monotonic,
     homes_changed_at: Epoch,
     regions: Vec<String>,
+}
+
+/// Why a node of a region that returns does not have all counts of this one. Logged once, as it
+/// lasts until somebody does something about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// Its clock is further from this one's than either accepts.
+    Clock,
+    /// It does not merge all of them.
+    Refused,
+    /// It does not answer.
+    Failed,
 }
 
 /// How often the reports are computed.
@@ -110,6 +124,7 @@ impl Global {
             heard: BTreeMap::new(),
             ticked: now,
             copies: HomeCopies::default(),
+            obstacles: BTreeMap::new(),
             reports: BTreeMap::new(),
             round: 0,
         };
@@ -223,9 +238,25 @@ impl Global {
     /// The nodes of other regions that are to get counts of keys that move there.
     fn due_copies(&self) -> Vec<Due> {
         let (now, topology) = (self.ownership.monotonic(), self.driver.topology());
-        self.state.lock().copies.due(now, &topology, |to| {
+        let State { copies, obstacles, .. } = &mut *self.state.lock();
+        obstacles.retain(|node, _| topology.view.get(node).is_some());
+        copies.due(now, &topology, |to| {
             let peer = self.mesh.peer(to).filter(|peer| !peer.is_unreachable())?;
-            self.replicator.accepts_times_of(&peer).then(|| self.replicator.missed(to))
+            let distance = self.replicator.clock_distance(&peer)?;
+            if distance <= self.replicator.ahead_max() {
+                return Some(self.replicator.missed(to));
+            }
+            if obstacles.insert(to.clone(), Obstacle::Clock) != Some(Obstacle::Clock) {
+                tracing::warn!(
+                    peer = %to,
+                    region = %peer.region,
+                    distance_ms = distance.as_millis_ceil(),
+                    "the clocks of a region are too far from those of this one for the counts of \
+                     global keys: it is no home of them until they agree. Look at the time of the \
+                     machines of both"
+                );
+            }
+            None
         })
     }
 
@@ -374,26 +405,41 @@ impl Global {
         let is_done = result.is_ok() && self.replicator.missed(&due.to) == due.missed;
         match result {
             Ok(()) if !is_done => {
-                tracing::warn!(
-                    peer = %due.to,
-                    "the next home of global keys does not take all of their counts; trying again. \
-                     Look whether its store is full (tidegate_store_keys) or its clock is off"
-                );
-                tokio::time::sleep(COPY_PAUSE).await;
+                if self.is_news(&due.to, Obstacle::Refused) {
+                    tracing::warn!(
+                        peer = %due.to,
+                        "the next home of global keys does not take all of their counts; trying \
+                         again. Look whether its store is full (tidegate_store_keys) or its clock \
+                         is off"
+                    );
+                }
             }
             Ok(()) if copied > 0 => {
                 tracing::info!(peer = %due.to, copied, "copied counts of global keys to their next home");
             }
             Ok(()) => {}
             Err(error) => {
-                tracing::warn!(
-                    peer = %due.to,
-                    %error,
-                    "failed to copy counts of global keys to their next home; trying again"
-                );
-                tokio::time::sleep(COPY_PAUSE).await;
+                if self.is_news(&due.to, Obstacle::Failed) {
+                    tracing::warn!(
+                        peer = %due.to,
+                        %error,
+                        "failed to copy counts of global keys to their next home; trying again"
+                    );
+                }
             }
         }
-        self.state.lock().copies.finished(&due, is_done);
+        if !is_done {
+            tokio::time::sleep(COPY_PAUSE).await;
+        }
+        let state = &mut *self.state.lock();
+        if is_done {
+            state.obstacles.remove(&due.to);
+        }
+        state.copies.finished(&due, is_done);
+    }
+
+    /// Whether another obstacle, or none, was logged of this node before.
+    fn is_news(&self, to: &NodeId, obstacle: Obstacle) -> bool {
+        self.state.lock().obstacles.insert(to.clone(), obstacle) != Some(obstacle)
     }
 }

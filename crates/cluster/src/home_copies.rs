@@ -114,7 +114,7 @@ impl HomeCopies {
         &mut self,
         at: Monotonic,
         topology: &Arc<Topology>,
-        missed: impl Fn(&NodeId) -> Option<u64>,
+        mut missed: impl FnMut(&NodeId) -> Option<u64>,
     ) -> Vec<Due> {
         let homes = topology.homes();
         let is_absent = |region: &String| homes.has_own() && homes.absent().contains(region);

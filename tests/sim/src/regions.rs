@@ -270,7 +270,8 @@ impl Draft {
         self.at_ms += down_ms;
         // A disk that was not used yet is empty.
         let nodes: Vec<usize> = self.layout.nodes(region).collect();
-        if self.dice.chance(THIRD_PPM) {
+        let is_wiped = self.dice.chance(THIRD_PPM);
+        if is_wiped {
             for node in &nodes {
                 self.add(Fault::Wipe { node: *node });
             }
@@ -280,6 +281,11 @@ impl Draft {
             self.add(Fault::Start { node });
         }
         self.heal();
+        // Its vote has to be replaced before another region loses its disks too: after that only an
+        // operator could make a majority of the global voters (`tidegate recover --global`).
+        if is_wiped {
+            self.add(Fault::Await(Awaited::GlobalSettled));
+        }
     }
 
     fn one_way(&mut self) {

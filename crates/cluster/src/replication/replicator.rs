@@ -211,12 +211,17 @@ impl Replicator {
         self.received_from.lock().get(peer).copied()
     }
 
-    /// Whether this node and `peer` accept each other's states: by its last pong its decision clock
-    /// is at most [`Options::ahead_max`] ahead or behind.
-    pub fn accepts_times_of(&self, peer: &Peer) -> bool {
-        let Some(theirs) = peer.decision_clock(self.clock.monotonic()) else { return false };
+    /// How far the decision clock of `peer` is from this node's, by its last pong: beyond
+    /// [`Options::ahead_max`] they do not accept all of each other's states.
+    pub fn clock_distance(&self, peer: &Peer) -> Option<Span> {
+        let theirs = peer.decision_clock(self.clock.monotonic())?;
         let ours = self.clock.now();
-        theirs.since(ours).max(ours.since(theirs)) <= self.options.ahead_max
+        Some(theirs.since(ours).max(ours.since(theirs)))
+    }
+
+    /// See [`Options::ahead_max`].
+    pub fn ahead_max(&self) -> Span {
+        self.options.ahead_max
     }
 
     /// How long the oldest change has waited for its copy.
