@@ -2,7 +2,7 @@
 //! peers; what a handoff needs of it; and `durability: replicated`, where a verdict waits for one
 //! copy of its counters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -119,8 +119,8 @@ impl Replicator {
     }
 
     /// Sends to `to` every strict state in the store whose key passes `filter`, through its send
-    /// queue, and waits until all of them are acknowledged. Adds their number to `copied` as it
-    /// goes, up to some messages ahead of the acknowledgements.
+    /// queue, and waits until all of them are acknowledged. Adds the number of those that are to
+    /// `copied` as it goes: while that grows, counts arrive.
     ///
     /// Messages that fail are sent again. A key that changes after the scan has passed it is not:
     /// call [`Replicator::subscribe`] first.
@@ -137,22 +137,36 @@ impl Replicator {
         let stalls = self.stalls(to);
         let has_stalled = |queue: &SendQueue| queue.stalls != stalls;
         let (mut keys, mut from) = (Vec::new(), Some(Cursor::default()));
-        let mut last = None;
+        // Keys that are added and not acknowledged, with the sequence number of the last.
+        let mut waiting: VecDeque<(u64, u64)> = VecDeque::new();
         while let Some(cursor) = from {
             let filter = |key: KeyHash| key.is_owned() && filter(key);
             let now = self.clock.now();
             from = self.store.visit(cursor, now, filter, |key, _, _| keys.push(key));
             while !keys.is_empty() {
                 let before = keys.len();
-                last = Some(self.add_copies(to, &mut keys));
-                count(copied, (before - keys.len()) as u64);
+                let last = self.add_copies(to, &mut keys);
+                waiting.push_back((last, (before - keys.len()) as u64));
                 let has_room = |queue: &SendQueue| queue.has_room(COPY_KEYS_MAX);
                 self.wait_for_replies(to, has_stalled, has_room).await?;
+                while let Some((last, keys)) = waiting.front().copied()
+                    && self.is_acked(to, last)
+                {
+                    count(copied, keys);
+                    waiting.pop_front();
+                }
             }
             tokio::task::yield_now().await;
         }
-        let Some(last) = last else { return Ok(()) };
-        self.wait_for_replies(to, has_stalled, |queue| queue.is_acked(last)).await
+        for (last, keys) in waiting {
+            self.wait_for_replies(to, has_stalled, |queue| queue.is_acked(last)).await?;
+            count(copied, keys);
+        }
+        Ok(())
+    }
+
+    fn is_acked(&self, to: &NodeId, sequence: u64) -> bool {
+        self.send_queues.lock().get(to).is_some_and(|queue| queue.is_acked(sequence))
     }
 
     /// How often nothing got through to `to`: keys that were to be sent may have gone to others
