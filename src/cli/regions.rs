@@ -30,7 +30,7 @@ scope: global (global.founders).
 
 --lost is for global.failover = \"manual\". It takes effect once no node of the region is a member of
 that agreement any more, which takes global.down_after, and only at the node that leads. The order
-expires after global.down_after and a minute.
+expires after global.down_after and a minute, or when that node stops.
 
 Examples:
   tidegate regions

@@ -1,9 +1,10 @@
 //! Keeps the decision clock at the members' median ([`Skew`]).
 //!
-//! Until a node is a member, a clock beyond the bound is stepped at once, also backwards: no
-//! decision has used it. From then on the clock never goes back. What a node that cannot become a
-//! member answers by `on_unavailable` may use it before, so the store forgets the later time when
-//! the clock goes back ([`Store::clock_went_back`]), and until then keeps what it loaded.
+//! Until a node has its first lease, a clock beyond the bound is stepped at once, also backwards:
+//! no decision has used it. Then it is compared once more, is *in use*, and never goes back. What a
+//! node without a lease answers by `on_unavailable` may use it before, so the store forgets the
+//! later time when the clock goes back ([`Store::clock_went_back`]), and until then keeps what it
+//! loaded.
 //!
 //! A node that joins follows the decision clocks of the members of its region, where there are any,
 //! and not their system clocks: those may have been set while the members ran, which a running node
@@ -31,10 +32,14 @@
 //! others' for no such reason is no home of global keys until they agree
 //! ([`Replicator::ahead_max`](tidegate_cluster::replication::Replicator::ahead_max)).
 //!
-//! A node that loses all other members goes on as if its machine's clock had not been touched: that
-//! may be the wrong one, and would take the others along when they are back. Of two clocks in use
-//! neither follows one that is set, for the same reason.
+//! A clock in use follows those of members only, and those that it does not hear count as if they
+//! showed the time that it has: nodes that are cut off from most members go on as if no machine's
+//! clock had been touched, and so do those that are left when most clocks were right of the ones
+//! that are cut off. Theirs may be the wrong ones, and would take the others along when they are
+//! back. Of two clocks in use neither follows one that is set, for the same reason, and the last
+//! member keeps the correction of its machine's clock by those that have left.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,8 +48,10 @@ use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::membership::Membership;
 use tidegate_cluster::mesh::{Mesh, Peer};
+use tidegate_cluster::ownership::Driver;
 use tidegate_limiter::store::Store;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
+use tidegate_ownership::cluster_map::{ClusterMap, Identity};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -65,10 +72,10 @@ struct Offsets {
     in_region: Vec<i64>,
     /// What these show at least: half a round trip less.
     in_region_least: Vec<i64>,
-    /// No peer's clock is missing.
+    /// No clock of a peer that is heard is missing.
     is_all: bool,
-    /// There are other members, whether they were heard or not.
-    has_members: bool,
+    /// Members of this node's region whose clocks are not known, with those that were evicted.
+    unheard: usize,
 }
 
 impl Offsets {
@@ -141,11 +148,12 @@ impl ClockSync {
         self.in_use.is_cancelled().then(|| self.clock.now())
     }
 
-    /// Compares until `stop`.
+    /// Compares until `stop`, and allows decisions once the clock is right.
     pub(super) async fn run(
         self: Arc<Self>,
         mesh: Arc<Mesh>,
         membership: Arc<Membership>,
+        driver: Arc<Driver>,
         region: String,
         stop: CancellationToken,
     ) {
@@ -156,45 +164,74 @@ impl ClockSync {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let peers = mesh.peers();
-            let heard: Vec<_> = peers.iter().filter(|peer| !peer.is_unreachable()).collect();
-            let measured: Vec<&Arc<Peer>> =
-                heard.iter().copied().filter(|peer| peer.rtt_ns() > 0).collect();
-            let (now, ours) = (self.clock.monotonic(), self.clock.system());
-            let mut offsets = Offsets {
-                system: measured.iter().map(|peer| peer.offset_ns(&*self.clock)).collect(),
-                is_all: measured.len() == heard.len(),
-                has_members: membership.maps().borrow().members.len() > 1,
-                ..Offsets::default()
-            };
-            for peer in measured {
-                let Some(theirs) = peer.decision_clock(now) else { continue };
-                let theirs = signed_difference(theirs, ours);
-                offsets.in_use.push(theirs);
-                if peer.region == region {
-                    offsets.in_region.push(theirs);
-                    offsets.in_region_least.push(theirs.saturating_sub_unsigned(peer.rtt_ns() / 2));
-                }
-            }
-            // Ownership, and with it the first decision, is at least a round trip away.
-            if membership.is_member() {
-                self.put_in_use();
-            }
+            // A node that joins compares its clock with those of all, the last time as a member.
+            let map = membership.is_member() || self.in_use.is_cancelled();
+            let map = map.then(|| membership.maps().borrow().clone());
+            let holds_lease = driver.holds_lease();
+            let offsets =
+                self.measure(&mesh.peers(), map.as_deref(), membership.identity(), &region);
             self.compare(&offsets);
+            if holds_lease && offsets.is_all {
+                self.put_in_use();
+                driver.clock_is_right();
+            }
         }
     }
 
+    /// The clocks of `peers`; with `map` only those of members.
+    fn measure(
+        &self,
+        peers: &[Arc<Peer>],
+        map: Option<&ClusterMap>,
+        me: &Identity,
+        region: &str,
+    ) -> Offsets {
+        let now = self.clock.monotonic();
+        let counts = |peer: &Peer| match map {
+            Some(map) if peer.region == region => {
+                map.present().any(|member| member.identity == peer.identity)
+            }
+            // Those of other regions that decide are members there.
+            Some(_) => peer.decision_clock(now).is_some(),
+            None => true,
+        };
+        let heard = peers.iter().filter(|peer| !peer.is_unreachable());
+        let heard: Vec<_> = heard.filter(|peer| counts(peer)).collect();
+        let measured: Vec<_> = heard.iter().copied().filter(|peer| peer.rtt_ns() > 0).collect();
+        let is_heard = |member: &Identity| measured.iter().any(|peer| peer.identity == *member);
+        let others = map.iter().flat_map(|map| &map.members).map(|member| &member.identity);
+        let unheard = others.filter(|other| **other != *me && !is_heard(other)).count();
+        let mut offsets = Offsets {
+            system: measured.iter().map(|peer| peer.offset_ns(&*self.clock)).collect(),
+            is_all: measured.len() == heard.len(),
+            unheard,
+            ..Offsets::default()
+        };
+        let ours = self.clock.system();
+        for peer in measured {
+            let Some(theirs) = peer.decision_clock(now) else { continue };
+            let theirs = signed_difference(theirs, ours);
+            offsets.in_use.push(theirs);
+            if peer.region == region {
+                offsets.in_region.push(theirs);
+                offsets.in_region_least.push(theirs.saturating_sub_unsigned(peer.rtt_ns() / 2));
+            }
+        }
+        offsets
+    }
+
     fn compare(&self, offsets: &Offsets) {
-        let Offsets { system, is_all, has_members, .. } = offsets;
+        let Offsets { system, is_all, unheard, .. } = offsets;
         let own = self.decision_clock().map(|own| signed_difference(own, self.clock.system()));
         let before = self.skew();
-        let (mut skew, followed) = match own {
-            Some(own) if system.is_empty() && *has_members => (before, own),
-            own => {
-                let skew = Skew::of(system, self.max, own);
-                (skew, skew.correction_ns())
-            }
+        let mut machines = system.clone();
+        machines.extend(own.iter().flat_map(|own| iter::repeat_n(*own, *unheard)));
+        let mut skew = match own {
+            // The others have left: what they said of this machine's clock still holds.
+            Some(own) if machines.is_empty() && own.unsigned_abs() > self.max.as_nanos() => before,
+            own => Skew::of(&machines, self.max, own),
         };
+        let followed = skew.correction_ns();
         let of_members = skew::lower_median(&offsets.in_region);
         skew.is_apart = own
             .zip(of_members)
@@ -262,12 +299,12 @@ impl ClockSync {
     /// in use in the region, or to the time that it follows if most machines show it, for then
     /// nothing else comes of waiting. Or to the median of all clocks in use.
     fn common_time(&self, own: i64, followed: i64, offsets: &Offsets) -> Option<i64> {
-        let Offsets { system, in_use, in_region_least, .. } = offsets;
+        let Offsets { system, in_use, in_region_least, unheard, .. } = offsets;
         let is_ahead = |time: i64| time > own && time.abs_diff(own) > self.max.as_nanos();
         let is_near = |time: i64| time.saturating_sub(own) <= STEP_MAX;
         let is_followed = |clock: &&i64| clock.abs_diff(followed) <= self.max.as_nanos();
         let is_shown = || {
-            let machines = 1 + system.len();
+            let machines = 1 + system.len() + unheard;
             let showing = system.iter().chain([&0]).filter(is_followed).count();
             machines > 1 && 2 * showing > machines && is_near(followed)
         };
@@ -275,7 +312,8 @@ impl ClockSync {
             return Some(followed);
         }
         let latest = in_region_least.iter().copied().filter(|time| is_near(*time)).max();
-        let all: Vec<i64> = in_use.iter().copied().chain([own]).collect();
+        let all: Vec<i64> =
+            in_use.iter().copied().chain(iter::repeat_n(own, 1 + unheard)).collect();
         latest.max(skew::lower_median(&all)).filter(|time| is_ahead(*time))
     }
 }
@@ -416,19 +454,50 @@ mod tests {
     /// The decision clock is half a minute behind the machine's; then that is set, which changes
     /// the difference.
     #[test]
-    fn a_clock_in_use_that_loses_all_members_follows_no_clock() {
+    fn a_clock_in_use_that_is_cut_off_follows_no_clock() {
         let (clock, clock_sync) = clock_sync();
         clock_sync.put_in_use();
         clock_sync.compare(&offsets(&[-30 * S, -30 * S], true));
-        for ahead in [30, 1_800, -90] {
-            clock.ahead_s.store(ahead, Ordering::Relaxed);
-            clock_sync.compare(&Offsets { has_members: true, ..offsets(&[], true) });
-            assert_eq!(recorded(&clock).1, -ahead * S);
+        // Alone, and together with another one, whose machine's clock is half an hour ahead.
+        for (heard, unheard) in [(&[][..], 2), (&[1_800 * S][..], 3)] {
+            for ahead in [30, 1_800, -90] {
+                clock.ahead_s.store(ahead, Ordering::Relaxed);
+                clock_sync.compare(&Offsets { unheard, ..offsets(heard, true) });
+                assert_eq!(recorded(&clock).1, -ahead * S);
+            }
         }
-        clock_sync.compare(&offsets(&[], true));
-        assert_eq!(recorded(&clock).1, 0, "the only member follows its machine");
-        clock_sync.compare(&Offsets { has_members: true, ..offsets(&[0, 0], true) });
+        clock_sync.compare(&offsets(&[0, 0], true));
         assert_eq!(recorded(&clock).1, 0, "the clock of the machine was corrected meanwhile");
+    }
+
+    /// Of three machines one has a wrong clock, and the others drain.
+    #[test]
+    fn the_last_member_keeps_the_correction_of_its_machines_clock() {
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        clock_sync.compare(&offsets(&[], true));
+        assert_eq!(recorded(&clock).1, 0, "the only one follows its machine");
+        clock.ahead_s.store(1_800, Ordering::Relaxed);
+        clock_sync.compare(&offsets(&[-1_800 * S, -1_800 * S], true));
+        for _ in 0..2 {
+            clock_sync.compare(&offsets(&[], true));
+            assert_eq!(recorded(&clock).1, -1_800 * S);
+        }
+        clock.ahead_s.store(0, Ordering::Relaxed);
+        clock_sync.compare(&offsets(&[], true));
+        assert_eq!(recorded(&clock).1, 0, "it was corrected");
+    }
+
+    /// Two of five have a clock that is wrong, and two of the others are cut off and evicted.
+    #[test]
+    fn members_that_are_not_heard_count_as_showing_the_time_in_use() {
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        let wrong = [1_800 * S, 1_800 * S];
+        clock_sync.compare(&Offsets { unheard: 2, ..offsets(&wrong, true) });
+        assert_eq!(recorded(&clock), (0, 0));
+        clock_sync.compare(&offsets(&wrong, true));
+        assert_eq!(recorded(&clock).0, 1_800 * S, "of three members most");
     }
 
     /// The clock of one machine of two is set half an hour ahead.

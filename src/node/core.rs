@@ -368,8 +368,9 @@ impl Core {
         }
         running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
         let (mesh, membership) = (joined.mesh.clone(), joined.membership.clone());
-        let region = self.topology.load().region.clone();
-        running.spawn(self.time.clone().run(mesh, membership, region, stop.clone()));
+        let (driver, region) =
+            (joined.ownership_driver.clone(), self.topology.load().region.clone());
+        running.spawn(self.time.clone().run(mesh, membership, driver, region, stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
         let copies = replicator.clone();
@@ -615,7 +616,6 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
         until_joined(&joined, &time).await;
         joined.membership.seek();
         if until_member(&joined).await {
-            time.put_in_use();
             until_settled(&joined).await;
         }
         joined.is_member.cancel();

@@ -12,8 +12,10 @@ use tidegate::node;
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
+use tidegate_ownership::identity::NodeId;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, settled};
+use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
 use tokio_util::sync::CancellationToken;
 
@@ -259,6 +261,50 @@ async fn a_member_follows_one_of_its_region_that_decides_by_a_later_time() {
     assert!(right.now().plus(ALIKE).since(right.system()) > HALF_AN_HOUR, "the later one");
 
     hands_over_every_count(second, &first).await;
+}
+
+/// A node of another cluster, which it founded itself, is half an hour ahead, and a peer by mistake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_follows_no_clock_of_another_cluster() {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let authority = authority();
+    let options = |id, seeds| options(&authority, id, seeds);
+    let (outside, right, stop) = synchronised();
+    let first = Node::start_in(options("n1", &[]), outside, stop).await;
+    settled(&[&first]).await;
+
+    // Else it would join.
+    let relay = Relay::start(first.addr(), Link::long(Duration::ZERO)).await;
+    relay.link.cut(true);
+    let seeds = [relay.front];
+    let change: fn(&mut Config) = |config| {
+        config.node.data_dir = Some(FOLDER.path().to_owned());
+        config.cluster.bootstrap_expect = 0;
+        config.cluster.founders = [NodeId::new("f1").expect("a valid id")].into();
+    };
+    let (outside, wrong, stop) = synchronised();
+    let foreign = NodeOptions { change, ..options("f1", &seeds) };
+    let foreign = Node::start_in(foreign, outside, stop).await;
+    settled(&[&foreign]).await;
+    relay.link.cut(false);
+    wrong.step(HALF_AN_HOUR.as_nanos().try_into().expect("it fits"));
+    let is_told = || {
+        let peers = first.joined().mesh.peers();
+        let times = peers.iter().filter_map(|peer| peer.decision_clock(right.monotonic()));
+        times.max().is_some_and(|time| time.since(right.system()) > ALIKE)
+    };
+    eventually("it is told by what time the other decides", WITHIN, is_told).await;
+
+    // Founding a cluster takes some comparisons of the clocks.
+    let seeds = [first.addr()];
+    let identity = identity(&authority, &authority, "n2", "us");
+    let second = Node::start(NodeOptions { region: "us", identity, ..options("n2", &seeds) }).await;
+    settled(&[&second]).await;
+    assert!(is_told());
+    assert!(right.now().since(right.system()) < ALIKE, "it has followed the other cluster");
+    settled(&[&first]).await;
+    foreign.stop().await;
+    fs::remove_dir_all(FOLDER.path()).expect("removed");
 }
 
 /// The environment of a real node, and its clock, which follows the machine's until the token is

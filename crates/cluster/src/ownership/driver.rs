@@ -106,6 +106,8 @@ struct Machines {
     published: OwnedRanges,
     /// As it was logged last.
     has_lease: bool,
+    /// See [`Driver::clock_is_right`].
+    clock_is_right: bool,
     /// What [`Counters::copied`] was when it grew last, and when.
     copied: u64,
     copied_at: Monotonic,
@@ -199,6 +201,7 @@ impl Driver {
             has_lease: false,
             copied: 0,
             copied_at: Monotonic::START,
+            clock_is_right: false,
         };
         Arc::new(Self {
             options,
@@ -439,8 +442,24 @@ impl Driver {
 
     /// Whether this node holds all ranges it owns and every transfer is complete.
     pub fn is_settled(&self) -> bool {
-        let machines = self.machines.lock();
-        machines.ring.own_id().is_some() && machines.ring.is_settled()
+        let Machines { ring, clock_is_right, .. } = &*self.machines.lock();
+        *clock_is_right && ring.own_id().is_some() && ring.is_settled()
+    }
+
+    /// Whether a majority of the voters grants this node a lease. It decides by it only once its
+    /// clock is right.
+    pub fn holds_lease(&self) -> bool {
+        self.ownership.monotonic() < self.machines.lock().ring.lease_until()
+    }
+
+    /// The clock of this node was compared with those of others: from now on it decides what it
+    /// owns while it has a lease.
+    pub fn clock_is_right(&self) {
+        let machines = &mut *self.machines.lock();
+        if !machines.clock_is_right {
+            machines.clock_is_right = true;
+            self.publish(machines);
+        }
     }
 
     /// Whether a change of the voters is in progress.
@@ -845,7 +864,8 @@ impl Driver {
         };
         let region = machines.region_right.as_ref().map(RegionRight::lease_until);
         let region = region.unwrap_or(Monotonic::NEVER);
-        let leases = Leases { own: ring.lease_until(), region };
+        let own = if machines.clock_is_right { ring.lease_until() } else { Monotonic::START };
+        let leases = Leases { own, region };
         if machines.published == owned_ranges {
             self.ownership.renew(leases);
         } else {
