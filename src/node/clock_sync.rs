@@ -32,13 +32,15 @@
 //! others' for no such reason is no home of global keys until they agree
 //! ([`Replicator::ahead_max`](tidegate_cluster::replication::Replicator::ahead_max)).
 //!
-//! A clock in use follows those of members only, and those that it does not hear count as if they
-//! showed the time that it has: nodes that are cut off from most members go on as if no machine's
-//! clock had been touched, and so do those that are left when most clocks were right of the ones
-//! that are cut off. Theirs may be the wrong ones, and would take the others along when they are
-//! back. Of two clocks in use neither follows one that is set, for the same reason, and the last
-//! member keeps the correction of its machine's clock by those that have left.
+//! A clock in use follows those of members only. Nodes that it does not hear, of the map, or that
+//! left or were lost less than `cluster.forget_after` ago, count as if they showed the time that it
+//! has: nodes that are cut off from most others go on as if no machine's clock had been touched,
+//! and so do those that are left. Theirs may be the wrong ones, and would take the others along
+//! when they are back. Of two clocks in use neither follows one that is set, for the same reason.
+//! For a clock that is not in use yet they count as if they showed the earliest time that is shown:
+//! by a later one the windows on the disks may be over.
 
+use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +53,8 @@ use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_cluster::ownership::Driver;
 use tidegate_limiter::store::Store;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
-use tidegate_ownership::cluster_map::{ClusterMap, Identity};
+use tidegate_ownership::cluster_map::{ClusterMap, MAP_MEMBERS_MAX};
+use tidegate_ownership::identity::NodeId;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -61,6 +64,8 @@ use super::skew::{self, Skew};
 /// Interval of comparisons with the peers' clocks: the ping interval, so that joining does not wait
 /// for it.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Most nodes that are remembered; further ones count only while they are heard.
+const KNOWN_MAX: usize = 2 * MAP_MEMBERS_MAX;
 
 /// The clocks of the peers that were heard lately, theirs minus our system clock, nanoseconds.
 #[derive(Debug, Default)]
@@ -74,7 +79,7 @@ struct Offsets {
     in_region_least: Vec<i64>,
     /// No clock of a peer that is heard is missing.
     is_all: bool,
-    /// Members of this node's region whose clocks are not known, with those that were evicted.
+    /// Nodes that are members, or were until a while ago, whose clocks are not known.
     unheard: usize,
 }
 
@@ -101,6 +106,10 @@ pub(super) struct ClockSync {
     counted_until: Option<(Timestamp, Monotonic)>,
     store: Arc<Store>,
     skew: Mutex<Skew>,
+    /// How long a node counts that is not heard any more.
+    remember_for: Span,
+    /// When each member was heard last, of all regions. **Bound:** [`KNOWN_MAX`].
+    known: Mutex<BTreeMap<NodeId, Monotonic>>,
     /// It was compared with every peer.
     has_compared: AtomicBool,
     /// Cancelled once a decision may have used this clock.
@@ -108,16 +117,28 @@ pub(super) struct ClockSync {
 }
 
 impl ClockSync {
-    /// `counted_until` is the time of the counts on the disk.
+    /// A node counts for `remember_for` after it was heard last; `counted_until` is the time of the
+    /// counts on the disk.
     pub(super) fn new(
         clock: Arc<dyn Clock>,
         max: Span,
+        remember_for: Span,
         counted_until: Option<Timestamp>,
         store: Arc<Store>,
     ) -> Self {
         let (has_compared, in_use) = (AtomicBool::new(false), CancellationToken::new());
         let counted_until = counted_until.map(|time| (time, clock.monotonic()));
-        Self { clock, max, counted_until, store, skew: Mutex::default(), has_compared, in_use }
+        Self {
+            clock,
+            max,
+            counted_until,
+            store,
+            skew: Mutex::default(),
+            remember_for,
+            known: Mutex::default(),
+            has_compared,
+            in_use,
+        }
     }
 
     /// The current offset from the other members.
@@ -169,7 +190,7 @@ impl ClockSync {
             let map = map.then(|| membership.maps().borrow().clone());
             let holds_lease = driver.holds_lease();
             let offsets =
-                self.measure(&mesh.peers(), map.as_deref(), membership.identity(), &region);
+                self.measure(&mesh.peers(), map.as_deref(), &membership.identity().node, &region);
             self.compare(&offsets);
             if holds_lease && offsets.is_all {
                 self.put_in_use();
@@ -183,7 +204,7 @@ impl ClockSync {
         &self,
         peers: &[Arc<Peer>],
         map: Option<&ClusterMap>,
-        me: &Identity,
+        me: &NodeId,
         region: &str,
     ) -> Offsets {
         let now = self.clock.monotonic();
@@ -198,9 +219,7 @@ impl ClockSync {
         let heard = peers.iter().filter(|peer| !peer.is_unreachable());
         let heard: Vec<_> = heard.filter(|peer| counts(peer)).collect();
         let measured: Vec<_> = heard.iter().copied().filter(|peer| peer.rtt_ns() > 0).collect();
-        let is_heard = |member: &Identity| measured.iter().any(|peer| peer.identity == *member);
-        let others = map.iter().flat_map(|map| &map.members).map(|member| &member.identity);
-        let unheard = others.filter(|other| **other != *me && !is_heard(other)).count();
+        let unheard = map.map_or(0, |map| self.unheard(&measured, map, me, now));
         let mut offsets = Offsets {
             system: measured.iter().map(|peer| peer.offset_ns(&*self.clock)).collect(),
             is_all: measured.len() == heard.len(),
@@ -220,17 +239,35 @@ impl ClockSync {
         offsets
     }
 
+    /// Notes who is `heard` now. How many others are in the map, or were heard a while ago.
+    fn unheard(
+        &self,
+        heard: &[&Arc<Peer>],
+        map: &ClusterMap,
+        me: &NodeId,
+        now: Monotonic,
+    ) -> usize {
+        let mut known = self.known.lock();
+        for peer in heard {
+            if known.len() < KNOWN_MAX || known.contains_key(&peer.id) {
+                known.insert(peer.id.clone(), now);
+            }
+        }
+        known.retain(|_, at| now < at.plus(self.remember_for));
+        let is_unheard = |node: &&NodeId| known.get(*node) != Some(&now) && *node != me;
+        let members = map.members.iter().map(|member| &member.identity.node);
+        let unknown = members.filter(|node| !known.contains_key(*node));
+        known.keys().chain(unknown).filter(is_unheard).count()
+    }
+
     fn compare(&self, offsets: &Offsets) {
         let Offsets { system, is_all, unheard, .. } = offsets;
         let own = self.decision_clock().map(|own| signed_difference(own, self.clock.system()));
         let before = self.skew();
-        let mut machines = system.clone();
-        machines.extend(own.iter().flat_map(|own| iter::repeat_n(*own, *unheard)));
-        let mut skew = match own {
-            // The others have left: what they said of this machine's clock still holds.
-            Some(own) if machines.is_empty() && own.unsigned_abs() > self.max.as_nanos() => before,
-            own => Skew::of(&machines, self.max, own),
-        };
+        let earliest = system.iter().copied().min().unwrap_or(0).min(0);
+        let shown = iter::repeat_n(own.unwrap_or(earliest), *unheard);
+        let machines: Vec<i64> = system.iter().copied().chain(shown).collect();
+        let mut skew = Skew::of(&machines, self.max, own);
         let followed = skew.correction_ns();
         let of_members = skew::lower_median(&offsets.in_region);
         skew.is_apart = own
@@ -393,7 +430,10 @@ mod tests {
 
     fn clock_sync() -> (Arc<Recorder>, ClockSync) {
         let told = Arc::new(Recorder::default());
-        (told.clone(), ClockSync::new(told, Span::from_millis(500), None, store()))
+        (
+            told.clone(),
+            ClockSync::new(told, Span::from_millis(500), Span::from_secs(60), None, store()),
+        )
     }
 
     fn recorded(told: &Recorder) -> (i64, i64) {
@@ -417,6 +457,22 @@ mod tests {
         assert_eq!(recorded(&clock).0, -30 * S);
         clock_sync.compare(&offsets(&[1, 1], true));
         assert_eq!((recorded(&clock).0, clock_sync.skew().is_beyond), (0, false));
+    }
+
+    /// All nodes were stopped, and the clocks of two of five machines are half an hour ahead.
+    #[test]
+    fn members_that_are_missing_at_the_start_count_as_showing_the_earliest_time() {
+        let (clock, clock_sync) = clock_sync();
+        let ahead = 1_800 * S;
+        let started = |system: &[i64], unheard: usize| {
+            clock_sync.compare(&Offsets { unheard, ..offsets(system, true) });
+            recorded(&clock).0
+        };
+        assert_eq!(started(&[ahead, ahead], 2), 0, "by the right machine");
+        assert_eq!(started(&[-ahead, 0], 2), -ahead, "by a wrong one");
+        assert_eq!(started(&[0, ahead, ahead], 1), 0);
+        assert_eq!(started(&[ahead, ahead, ahead], 1), ahead, "four of five");
+        assert_eq!(started(&[0, 0, ahead, ahead], 0), 0, "all are there");
     }
 
     /// All machines were set ahead by two hours while the peers ran; one of those was not, and one
@@ -470,24 +526,6 @@ mod tests {
         assert_eq!(recorded(&clock).1, 0, "the clock of the machine was corrected meanwhile");
     }
 
-    /// Of three machines one has a wrong clock, and the others drain.
-    #[test]
-    fn the_last_member_keeps_the_correction_of_its_machines_clock() {
-        let (clock, clock_sync) = clock_sync();
-        clock_sync.put_in_use();
-        clock_sync.compare(&offsets(&[], true));
-        assert_eq!(recorded(&clock).1, 0, "the only one follows its machine");
-        clock.ahead_s.store(1_800, Ordering::Relaxed);
-        clock_sync.compare(&offsets(&[-1_800 * S, -1_800 * S], true));
-        for _ in 0..2 {
-            clock_sync.compare(&offsets(&[], true));
-            assert_eq!(recorded(&clock).1, -1_800 * S);
-        }
-        clock.ahead_s.store(0, Ordering::Relaxed);
-        clock_sync.compare(&offsets(&[], true));
-        assert_eq!(recorded(&clock).1, 0, "it was corrected");
-    }
-
     /// Two of five have a clock that is wrong, and two of the others are cut off and evicted.
     #[test]
     fn members_that_are_not_heard_count_as_showing_the_time_in_use() {
@@ -518,7 +556,7 @@ mod tests {
     fn a_clock_goes_on_from_the_disk_where_nobody_decides() {
         let (clock, max) = (Arc::<Recorder>::default(), Span::from_millis(500));
         let counted_until = Some(START.plus(Span::from_secs(30)));
-        let clock_sync = ClockSync::new(clock.clone(), max, counted_until, store());
+        let clock_sync = ClockSync::new(clock.clone(), max, Span::ZERO, counted_until, store());
         clock_sync.compare(&offsets(&[0, 0], true));
         assert_eq!(recorded(&clock).0, 30 * S);
         clock_sync.compare(&offsets(&[40 * S, 40 * S], true));

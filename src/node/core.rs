@@ -199,9 +199,11 @@ impl Core {
         if joined.is_some() {
             store.keep_owned();
         }
-        let max_skew = config.cluster.max_skew;
+        let config::Cluster { max_skew, forget_after, .. } = config.cluster;
+        let time =
+            ClockSync::new(clock.clone(), max_skew, forget_after, counted_until, store.clone());
         let core = Self {
-            time: Arc::new(ClockSync::new(clock.clone(), max_skew, counted_until, store.clone())),
+            time: Arc::new(time),
             incarnation,
             hasher: local.hasher.clone(),
             store,

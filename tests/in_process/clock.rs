@@ -263,6 +263,32 @@ async fn a_member_follows_one_of_its_region_that_decides_by_a_later_time() {
     hands_over_every_count(second, &first).await;
 }
 
+/// The machine of one node of three is half an hour ahead, and the others are stopped in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_member_keeps_the_correction_of_its_machines_clock() {
+    let authority = authority();
+    let options = |id, seeds| options(&authority, id, seeds);
+    let first = Node::start(options("n1", &[])).await;
+    let seeds = [first.addr()];
+    let second = Node::start(options("n2", &seeds)).await;
+    are_a_pair(&first, &second).await;
+    let (outside, right, stop) = synchronised();
+    let clock: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), HALF_AN_HOUR));
+    let environment = Environment { clock: clock.clone(), ..outside };
+    let last = Node::start_in(options("n3", &seeds), environment, stop).await;
+    settled(&[&first, &second, &last]).await;
+    first.stop().await;
+    second.stop().await;
+    settled(&[&last]).await;
+
+    // Founding a cluster takes some comparisons of the clocks.
+    let seeds = [last.addr()];
+    let identity = identity(&authority, &authority, "w1", "us");
+    let other = Node::start(NodeOptions { region: "us", identity, ..options("w1", &seeds) }).await;
+    settled(&[&other]).await;
+    assert!(clock.now().since(right.system()) < ALIKE, "it follows its machine");
+}
+
 /// A node of another cluster, which it founded itself, is half an hour ahead, and a peer by mistake.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_follows_no_clock_of_another_cluster() {
