@@ -37,8 +37,9 @@
 //! has: nodes that are cut off from most others go on as if no machine's clock had been touched,
 //! and so do those that are left. Theirs may be the wrong ones, and would take the others along
 //! when they are back. Of two clocks in use neither follows one that is set, for the same reason.
-//! For a clock that is not in use yet they count as if they showed the earliest time that is shown:
-//! by a later one the windows on the disks may be over.
+//! Back, which ends no window, a clock follows two others that it hears. For a clock that is not in
+//! use yet they count as if they showed the earliest time that is shown: by a later one the windows
+//! on the disks may be over.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -267,7 +268,10 @@ impl ClockSync {
         let earliest = system.iter().copied().min().unwrap_or(0).min(0);
         let shown = iter::repeat_n(own.unwrap_or(earliest), *unheard);
         let machines: Vec<i64> = system.iter().copied().chain(shown).collect();
-        let mut skew = Skew::of(&machines, self.max, own);
+        let (all, heard) = (Skew::of(&machines, self.max, own), Skew::of(system, self.max, own));
+        // An earlier time ends no window, so for that those that are heard suffice.
+        let is_earlier = heard.correction_ns() < all.correction_ns();
+        let mut skew = if own.is_some() && system.len() > 1 && is_earlier { heard } else { all };
         let followed = skew.correction_ns();
         let of_members = skew::lower_median(&offsets.in_region);
         skew.is_apart = own
@@ -536,6 +540,17 @@ mod tests {
         assert_eq!(recorded(&clock), (0, 0));
         clock_sync.compare(&offsets(&wrong, true));
         assert_eq!(recorded(&clock).0, 1_800 * S, "of three members most");
+    }
+
+    /// The clock of this machine runs fast, and two of five are lost: those would agree with it.
+    #[test]
+    fn a_clock_that_is_ahead_of_those_that_are_heard_follows_them_back() {
+        let (clock, clock_sync) = clock_sync();
+        clock_sync.put_in_use();
+        clock_sync.compare(&Offsets { unheard: 2, ..offsets(&[-S, -S], true) });
+        assert_eq!(recorded(&clock), (0, -S));
+        clock_sync.compare(&Offsets { unheard: 2, ..offsets(&[S, S], true) });
+        assert_eq!(recorded(&clock), (0, 0), "ahead only with most of all");
     }
 
     /// The clock of one machine of two is set half an hour ahead.
