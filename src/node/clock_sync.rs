@@ -54,7 +54,7 @@ use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_cluster::ownership::Driver;
 use tidegate_limiter::store::Store;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
-use tidegate_ownership::cluster_map::{ClusterMap, MAP_MEMBERS_MAX};
+use tidegate_ownership::cluster_map::{ClusterMap, MAP_MEMBERS_MAX, MapState};
 use tidegate_ownership::identity::NodeId;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -211,7 +211,8 @@ impl ClockSync {
         let now = self.clock.monotonic();
         let counts = |peer: &Peer| match map {
             Some(map) if peer.region == region => {
-                map.present().any(|member| member.identity == peer.identity)
+                let member = map.get(&peer.id);
+                member.is_some_and(|it| it.identity == peer.identity && it.state != MapState::Down)
             }
             // Those of other regions that decide are members there.
             Some(_) => peer.decision_clock(now).is_some(),
@@ -250,7 +251,9 @@ impl ClockSync {
     ) -> usize {
         let mut known = self.known.lock();
         for peer in heard {
-            if known.len() < KNOWN_MAX || known.contains_key(&peer.id) {
+            if let Some(at) = known.get_mut(&peer.id) {
+                *at = now;
+            } else if known.len() < KNOWN_MAX {
                 known.insert(peer.id.clone(), now);
             }
         }
