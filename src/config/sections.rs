@@ -267,8 +267,8 @@ pub struct Global {
     /// How long the node that stands for a region may be silent before the region counts as lost,
     /// 2s to 10min, at least `lease`.
     ///
-    /// Default 10s. Longer than another node of the region takes to replace it, about three
-    /// seconds: else the region is lost with one node.
+    /// Default 10s. Longer than another node of the region takes to replace it: else the region is
+    /// lost with one node.
     #[serde(deserialize_with = "duration")]
     pub down_after: Span,
 }

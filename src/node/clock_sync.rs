@@ -153,11 +153,9 @@ impl ClockSync {
     }
 
     /// A decision may use the clock: from now on it never goes back.
-    pub(super) fn put_in_use(&self) {
-        if !self.in_use.is_cancelled() {
-            self.in_use.cancel();
-            self.store.clock_is_settled();
-        }
+    fn put_in_use(&self) {
+        self.in_use.cancel();
+        self.store.clock_is_settled();
     }
 
     /// Completes when a decision may use the clock. Cancel-safe.
@@ -189,11 +187,12 @@ impl ClockSync {
             // A node that joins compares its clock with those of all, the last time as a member.
             let map = membership.is_member() || self.in_use.is_cancelled();
             let map = map.then(|| membership.maps().borrow().clone());
-            let holds_lease = driver.holds_lease();
+            // Asked before the peers are measured, so that those that grant it are among them.
+            let is_first_lease = self.decision_clock().is_none() && driver.holds_lease();
             let offsets =
                 self.measure(&mesh.peers(), map.as_deref(), &membership.identity().node, &region);
             self.compare(&offsets);
-            if holds_lease && offsets.is_all {
+            if is_first_lease && offsets.is_all {
                 self.put_in_use();
                 driver.clock_is_right();
             }

@@ -281,12 +281,16 @@ async fn the_last_member_keeps_the_correction_of_its_machines_clock() {
     second.stop().await;
     settled(&[&last]).await;
 
-    // Founding a cluster takes some comparisons of the clocks.
+    // Founding a cluster takes some comparisons of the clocks. Its machine shows the wrong time too.
     let seeds = [last.addr()];
     let identity = identity(&authority, &authority, "w1", "us");
-    let other = Node::start(NodeOptions { region: "us", identity, ..options("w1", &seeds) }).await;
+    let (outside, _, stop) = synchronised();
+    let wrong: Arc<dyn Clock> = Arc::new(Ahead(outside.clock.clone(), HALF_AN_HOUR));
+    let other = NodeOptions { region: "us", identity, ..options("w1", &seeds) };
+    let other = Node::start_in(other, Environment { clock: wrong, ..outside }, stop).await;
     settled(&[&other]).await;
     assert!(clock.now().since(right.system()) < ALIKE, "it follows its machine");
+    assert!(last.core.skew().is_beyond, "it has forgotten what the others showed");
 }
 
 /// A node of another cluster, which it founded itself, is half an hour ahead, and a peer by mistake.

@@ -86,8 +86,8 @@ struct CopiesReport {
     regions: Vec<String>,
 }
 
-/// Why a node of a region that returns does not have all counts of this one. Logged once, as it
-/// lasts until somebody does something about it.
+/// Why a node of a region that returns does not have all counts of this one. It may last until an
+/// operator acts, so it is logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obstacle {
     /// Its clock is further from this one's than either accepts.

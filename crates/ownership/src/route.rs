@@ -159,6 +159,13 @@ impl Topology {
         self.view.get(&self.me).is_some_and(|me| me.state == MemberState::Draining)
     }
 
+    /// Whether this node would own the global key at `token` if its home were lost.
+    pub fn is_second_owner(&self, token: u64) -> bool {
+        self.homes.fail_over()
+            && self.homes.second_home(token) == Some(self.region.as_str())
+            && self.region_owner(&self.region, token) == Some(&self.me)
+    }
+
     /// The owner in `region` of the key at `token`.
     pub fn region_owner(&self, region: &str, token: u64) -> Option<&NodeId> {
         self.region_ring(region)?.owner(token)

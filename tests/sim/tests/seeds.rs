@@ -192,7 +192,7 @@ fn a_region_that_was_struck_off_sends_its_last_counts_to_later_homes() {
 }
 
 /// Two nodes lost the large datagrams between them. Each attempt of one to copy counts to the other
-/// passed for progress, so nobody evicted either, and keys of a crashed node had no owner.
+/// was taken for progress. So neither was evicted, and keys of a crashed node had no owner.
 #[test]
 fn a_copy_that_never_arrives_is_no_progress() {
     passes(1_725);

@@ -453,13 +453,11 @@ impl Driver {
     }
 
     /// The clock of this node was compared with those of others: from now on it decides what it
-    /// owns while it has a lease.
+    /// owns while it has a lease. Called once.
     pub fn clock_is_right(&self) {
         let machines = &mut *self.machines.lock();
-        if !machines.clock_is_right {
-            machines.clock_is_right = true;
-            self.publish(machines);
-        }
+        machines.clock_is_right = true;
+        self.publish(machines);
     }
 
     /// Whether a change of the voters is in progress.

@@ -103,12 +103,9 @@ impl Targets {
 
     /// The owner of a global key in its home, if this node would own it in its second one.
     pub(super) fn first_owner(&self, key: KeyHash) -> Option<&NodeId> {
-        let (topology, homes) = (&self.topology, self.topology.homes());
-        let moves = key.scope() == Scope::Global && homes.fail_over();
-        let second = homes.second_home(key.token).filter(|_| moves)?;
-        let is_here = second == topology.region
-            && topology.region_owner(second, key.token) == Some(&topology.me);
-        is_here.then(|| topology.region_owner(homes.home(key.token), key.token)).flatten()
+        let topology = &self.topology;
+        let is_second = key.scope() == Scope::Global && topology.is_second_owner(key.token);
+        is_second.then(|| topology.owner(Scope::Global, key.token)).flatten()
     }
 
     /// The first reachable others on the ring, whether this node is the owner or about to hand the
@@ -210,6 +207,7 @@ mod tests {
     use tidegate_ownership::membership::{Member, MemberState, View};
     use tidegate_ownership::ranges::Range;
 
+    use super::super::receive::will_own;
     use super::*;
 
     fn id(id: &str) -> NodeId {
@@ -301,6 +299,31 @@ mod tests {
                 None => assert_eq!(*targets.copies(global), [id("b")]),
             }
         }
+    }
+
+    /// With one copy in a second home, a node that dies there just before the home is lost would
+    /// take it along.
+    #[test]
+    fn a_second_home_keeps_replicas_of_global_keys_where_regions_fail_over() {
+        use tidegate_ownership::homes::Gained;
+        let nodes = [("a", "eu", "1"), ("b", "us", "1"), ("c", "us", "1"), ("d", "ap", "1")];
+        let b = Topology::clone(&targets("b", &nodes, &[], 1).topology);
+        let fixed = Homes::new("us".into(), ["ap", "eu", "us"].map(str::to_owned).to_vec());
+        let homes = fixed.clone().agreed(Gained::All);
+        let (fixed, b) = (b.clone().with_homes(fixed), b.with_homes(homes.clone()));
+        let mut replicated = 0;
+        for token in (0..300_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
+            let (region, global) =
+                (KeyHash { token, tag: 16 }, KeyHash { token, tag: 16 | GLOBAL });
+            let is_owner = b.region_owner("us", token) == Some(&b.me);
+            let is_home = homes.home(token) == "us";
+            let is_second = homes.second_home(token) == Some("us");
+            assert_eq!(will_own(region, &b), is_owner);
+            assert_eq!(will_own(global, &b), is_owner && (is_home || is_second));
+            assert_eq!(will_own(global, &fixed), is_owner && is_home);
+            replicated += usize::from(is_owner && is_second);
+        }
+        assert!(replicated > 30, "{replicated}");
     }
 
     #[test]
