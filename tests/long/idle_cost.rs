@@ -57,7 +57,7 @@ async fn idle_nodes_cost_little_and_learn_of_changes_soon() {
     let (mut cpu, mut known) = (0.0_f64, Duration::ZERO);
     let mut membership = Vec::new();
     for size in sizes {
-        let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+        let mut cluster = Cluster::start_alone(TIDEGATE, OPTIONS).await;
         for number in THREE.len() + 1..=size {
             let id = format!("n{number}");
             cluster.add(&id, &id, OPTIONS).start();

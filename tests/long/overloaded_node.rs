@@ -77,7 +77,7 @@ async fn overload(indexes: &[usize]) {
             return;
         }
     };
-    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let cluster = Cluster::start_alone(TIDEGATE, OPTIONS).await;
     for (group, index) in groups.iter().zip(indexes) {
         group.add(cluster.nodes[*index].pid());
     }

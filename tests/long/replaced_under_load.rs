@@ -76,7 +76,7 @@ async fn ten_pinned_voters_are_born_again_under_load() {
 /// clients use all nodes.
 async fn replace_under_load(options: ClusterOptions<'_>, successor: Successor) {
     let replacements = variable::number("TIDEGATE_REPLACEMENTS", REPLACEMENTS);
-    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let mut cluster = Cluster::start_alone(TIDEGATE, options).await;
     settled(&cluster).await;
     let load = Load::start(&cluster);
     let (start, mut slowest) = (Instant::now(), Duration::ZERO);

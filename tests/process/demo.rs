@@ -17,7 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[test]
 fn the_whole_demo_holds_and_leaves_nothing_behind() {
-    let _exclusive = exclusive::blocking_lock();
+    let _exclusive = exclusive::blocking_share();
     let home = tempfile::tempdir().unwrap();
     let output = demo(&home, &["--once"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -48,7 +48,7 @@ fn the_whole_demo_holds_and_leaves_nothing_behind() {
 
 #[test]
 fn it_stays_up_until_a_signal_ends_it() {
-    let _exclusive = exclusive::blocking_lock();
+    let _exclusive = exclusive::blocking_share();
     let home = tempfile::tempdir().unwrap();
     let mut demo = Running::start(&home);
     let text = demo.read_until("Ctrl-C ends the demo");
@@ -74,7 +74,7 @@ fn it_stays_up_until_a_signal_ends_it() {
 
 #[test]
 fn a_signal_in_the_middle_of_its_start_leaves_nothing_behind() {
-    let _exclusive = exclusive::blocking_lock();
+    let _exclusive = exclusive::blocking_share();
     let home = tempfile::tempdir().unwrap();
     let mut demo = Running::start(&home);
     // Certificates are made, the first node is being started.
@@ -86,7 +86,7 @@ fn a_signal_in_the_middle_of_its_start_leaves_nothing_behind() {
 
 #[test]
 fn nodes_do_not_outlive_a_demo_that_is_killed() {
-    let _exclusive = exclusive::blocking_lock();
+    let _exclusive = exclusive::blocking_share();
     let home = tempfile::tempdir().unwrap();
     let mut demo = Running::start(&home);
     demo.read_until("started; waiting");

@@ -30,7 +30,7 @@ const GROWTH_MAX: u64 = KEYS_MAX * 100 + 64 * 1024 * 1024;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_key_stays_blocked_through_a_million_others() {
     let sets = &["limits.keys_max=50000", "cluster.deadline=1000ms"];
-    let cluster = Cluster::start(
+    let cluster = Cluster::start_alone(
         TIDEGATE,
         ClusterOptions {
             nodes: THREE,

@@ -34,7 +34,7 @@ const KEYS: usize = 100;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_costs_no_client_of_a_living_one_an_error() {
     let options = ClusterOptions { nodes: THREE, rules: RULES, ..ClusterOptions::default() };
-    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let mut cluster = Cluster::start_alone(TIDEGATE, options).await;
     let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     let (stop, stop_victim) = (CancellationToken::new(), CancellationToken::new());
     let (before, late_before) = steady(&cluster, &listeners).await;

@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
-    let _exclusive = exclusive::lock().await;
+    let _exclusive = exclusive::share().await;
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path().join("pki");
     certificates::write(TIDEGATE, &pki, [("n1", None), ("n2", None)]);
@@ -93,7 +93,7 @@ async fn a_cluster_is_founded_watched_and_recovered_by_hand() {
 /// The others would found a second cluster without it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_founder_that_waits_for_others_founds_nothing_by_hand() {
-    let _exclusive = exclusive::lock().await;
+    let _exclusive = exclusive::share().await;
     let dir = tempfile::tempdir().unwrap();
     certificates::write(TIDEGATE, &dir.path().join("pki"), [("n1", None)]);
     let founders = "founders = [\"n1\", \"n2\", \"n3\"]";

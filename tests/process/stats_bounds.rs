@@ -44,7 +44,7 @@ descriptors:
 
 #[test]
 fn tallies_are_bounded_for_any_number_of_names() {
-    let _exclusive = exclusive::blocking_lock();
+    let _exclusive = exclusive::blocking_alone();
     let before = resident();
     let tallies = Tallies::default();
     let mut sent = Sent::default();
@@ -72,7 +72,7 @@ fn tallies_are_bounded_for_any_number_of_names() {
 /// own, each a million times another.
 #[tokio::test]
 async fn requests_cannot_grow_the_statistics() {
-    let _exclusive = exclusive::lock().await;
+    let _exclusive = exclusive::alone().await;
     let mut config = Config::standalone();
     // The counters have a bound of their own, which is not what is measured.
     config.limits.keys_max = 10_000;

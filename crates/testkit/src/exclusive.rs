@@ -1,33 +1,48 @@
-//! One test at a time: two cores carry one cluster of processes, and a test that measures must not
-//! run beside another. Tests in a network namespace of their own wait for leases and partitions
-//! most of the time: two of these run beside one of the others.
+//! How many tests of one binary run real processes at once. Most of them wait most of the time, for
+//! a lease, a timeout or the end of a partition, so two cores carry a few; a test that measures, or
+//! that keeps both cores busy, is the only one outside of network namespaces.
 
 use std::fs;
 
-use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
+use tokio::runtime;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-static HOST: Mutex<()> = Mutex::const_new(());
-static NAMESPACES: Semaphore = Semaphore::const_new(2);
+/// Tests whose processes share the loopback of the host.
+const HOST_MAX: u32 = 3;
+/// Tests in network namespaces of their own.
+const NAMESPACES_MAX: u32 = 2;
 
-/// The right to use the machine, as long as it is held.
+static HOST: Semaphore = Semaphore::const_new(HOST_MAX as usize);
+static NAMESPACES: Semaphore = Semaphore::const_new(NAMESPACES_MAX as usize);
+
+/// The right to use the machine, or a part of it, as long as it is held.
 #[derive(Debug)]
-pub enum Exclusive {
-    Host(MutexGuard<'static, ()>),
-    Namespace(SemaphorePermit<'static>),
+pub struct Exclusive(#[expect(dead_code, reason = "held, not read")] SemaphorePermit<'static>);
+
+/// Waits for a part of the machine.
+pub async fn share() -> Exclusive {
+    let permits = if is_in_namespace() { &NAMESPACES } else { &HOST };
+    Exclusive(permits.acquire().await.expect("never closed"))
 }
 
-/// Waits until no other test of this binary holds the machine, or its part of it.
-pub async fn lock() -> Exclusive {
-    if is_in_namespace() {
-        Exclusive::Namespace(NAMESPACES.acquire().await.expect("never closed"))
-    } else {
-        Exclusive::Host(HOST.lock().await)
-    }
+/// Waits until no other test of this binary uses the machine, outside of namespaces.
+pub async fn alone() -> Exclusive {
+    Exclusive(HOST.acquire_many(HOST_MAX).await.expect("never closed"))
 }
 
-/// The same outside of a runtime, and of a namespace.
-pub fn blocking_lock() -> Exclusive {
-    Exclusive::Host(HOST.blocking_lock())
+/// [`share`], outside of a runtime.
+pub fn blocking_share() -> Exclusive {
+    blocking(share())
+}
+
+/// [`alone`], outside of a runtime.
+pub fn blocking_alone() -> Exclusive {
+    blocking(alone())
+}
+
+fn blocking(lock: impl Future<Output = Exclusive>) -> Exclusive {
+    let runtime = runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime without drivers").block_on(lock)
 }
 
 /// Whether this thread is in another network namespace than the process.

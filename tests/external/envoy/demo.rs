@@ -24,7 +24,7 @@ fn demo(home: &TempDir, args: &[&str]) -> Command {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_is_exact_behind_envoy_and_nothing_is_left() {
     day::far_from_its_end().await;
-    let _exclusive = exclusive::lock().await;
+    let _exclusive = exclusive::share().await;
     let home = tempfile::tempdir().unwrap();
     let output = demo(&home, &["--once"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -43,7 +43,7 @@ async fn a_limit_is_exact_behind_envoy_and_nothing_is_left() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_does_not_outlive_a_demo_that_is_killed() {
     day::far_from_its_end().await;
-    let _exclusive = exclusive::lock().await;
+    let _exclusive = exclusive::share().await;
     let home = tempfile::tempdir().unwrap();
     let mut demo = demo(&home, &[]).spawn().unwrap();
     let mut text = String::new();

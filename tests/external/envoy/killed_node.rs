@@ -57,7 +57,7 @@ async fn a_node_killed_under_load_costs_no_request() {
         sets: &[DEADLINE],
         ..ClusterOptions::default()
     };
-    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let mut cluster = Cluster::start_alone(TIDEGATE, options).await;
     let proxy = Arc::new(Proxy::start(&cluster).await);
     let before = steady(proxy.clone(), 0, BEFORE).await;
     assert_eq!(failures(&before), 0, "with all nodes up: {:?}", statuses(&before));

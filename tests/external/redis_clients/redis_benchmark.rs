@@ -10,7 +10,7 @@ const REQUESTS: u64 = 100_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_answered_to_the_last_request() {
     let options = ClusterOptions { nodes: &["n1"], rules: RULES, ..ClusterOptions::default() };
-    let cluster = Cluster::start(TIDEGATE, options).await;
+    let cluster = Cluster::start_alone(TIDEGATE, options).await;
     let port = &cluster.nodes[0].resp.port().to_string();
     for pipeline in ["1", "16"] {
         let count = REQUESTS.to_string();

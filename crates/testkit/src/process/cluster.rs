@@ -51,7 +51,19 @@ pub const THREE: &[&str] = &["n1", "n2", "n3"];
 impl Cluster {
     /// Starts the nodes of `program` and waits until each is ready and has all others in its view.
     pub async fn start(program: &'static str, options: ClusterOptions<'_>) -> Self {
-        let exclusive = exclusive::lock().await;
+        Self::start_with(program, options, exclusive::share().await).await
+    }
+
+    /// The same for a test that measures, or keeps the machine busy: see [`exclusive::alone`].
+    pub async fn start_alone(program: &'static str, options: ClusterOptions<'_>) -> Self {
+        Self::start_with(program, options, exclusive::alone().await).await
+    }
+
+    async fn start_with(
+        program: &'static str,
+        options: ClusterOptions<'_>,
+        exclusive: Exclusive,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let http = Http::new();
         let node = |id: &&str| Node::new(program, dir.path().join(id), id, &options, &http);
