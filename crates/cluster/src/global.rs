@@ -24,7 +24,7 @@ use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
 use tidegate_ownership::cluster_map::{ClusterId, MapState, REGIONS_MAX};
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::region_right::RegionGrants;
+use tidegate_ownership::region_right::{self, RegionGrants};
 use tidegate_ownership::{ClusterMap, Epoch, MemberId};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -74,6 +74,8 @@ struct State {
     obstacles: BTreeMap<NodeId, Obstacle>,
     /// What each node said last about its own. **Bound:** one entry per node in sight.
     reports: BTreeMap<NodeId, CopiesReport>,
+    /// Homes whose clocks are not accepted, as the log says. **Bound:** one entry per home.
+    refused: BTreeSet<String>,
     /// Counts the rounds, so that each asks another peer for a map.
     round: usize,
 }
@@ -126,6 +128,7 @@ impl Global {
             copies: HomeCopies::default(),
             obstacles: BTreeMap::new(),
             reports: BTreeMap::new(),
+            refused: BTreeSet::new(),
             round: 0,
         };
         let (state, copied) = (Mutex::new(state), AtomicU64::new(0));
@@ -156,13 +159,16 @@ impl Global {
         self.membership.peer_seen(peer, ping.cluster, ping.epoch, None);
         let now = self.ownership.monotonic();
         let state = &mut *self.state.lock();
-        let State { grants, map, heard, reports, .. } = state;
+        let State { grants, map, heard, reports, refused, .. } = state;
         let is_same = ping.cluster == map.cluster;
+        let accepts_clock = !map.homes.contains(&peer.region) || self.accepts_clock(peer, map);
         let is_own = |id: &MemberId| {
             map.get(&peer.id).is_some_and(|one| one.id == *id && one.identity == peer.identity)
         };
         if let Some(member) = ping.member.filter(|id| is_same && is_own(id)) {
-            heard.insert(member, now);
+            if accepts_clock {
+                heard.insert(member, now);
+            }
             self.membership.complained(member, ping.complaints);
         }
         let (homes_changed_at, regions) = (ping.homes_changed_at, ping.copied);
@@ -173,8 +179,31 @@ impl Global {
             reports.remove(&peer.id);
         }
         let report = grants.report(now, self.saved(map.cluster));
-        let granted = if is_same { grants.grant(now, &peer.region) } else { None };
+        let is_granted = is_same && accepts_clock;
+        let granted = if is_granted { grants.grant(now, &peer.region) } else { None };
+        if accepts_clock {
+            refused.remove(&peer.region);
+        } else if peer.rtt_ns() > 0 && refused.insert(peer.region.clone()) {
+            log_refused_clock(peer, self.replicator.clock_distance(peer));
+        }
         Reply::GlobalPong(GlobalPong { cluster: map.cluster, epoch: map.epoch, report, granted })
+    }
+
+    /// Whether this node, as a global voter, accepts the clock of a node of a home
+    /// ([`region_right::accepts_clock`]). It may not be measured yet; while it is not in use it
+    /// decides nothing, and will follow others. Where an operator moves the keys, they stay.
+    fn accepts_clock(&self, peer: &Peer, map: &ClusterMap) -> bool {
+        if !self.options.fails_over || !self.driver.is_clock_right() {
+            return true;
+        }
+        let now = self.ownership.monotonic();
+        let Some(theirs) = peer.decision_clock(now) else { return peer.rtt_ns() > 0 };
+        let (own, peers) = (self.replicator.decision_clock(), self.mesh.peers());
+        let is_home = |region: &str| map.homes.contains(region) && region != peer.region;
+        let homes = peers.iter().filter(|it| is_home(&it.region) && !it.is_unreachable());
+        let others = homes.filter_map(|home| home.decision_clock(now));
+        let others = others.chain(is_home(&self.driver.topology().region).then_some(own));
+        region_right::accepts_clock(own, theirs, others, self.replicator.ahead_max())
     }
 
     /// Runs until `stop`.
@@ -224,6 +253,7 @@ impl Global {
         state.grants.follow(now, map);
         state.map = map.clone();
         state.heard.retain(|id, _| map.has(*id));
+        state.refused.retain(|region| map.homes.contains(region));
         for member in map.present() {
             state.heard.entry(member.id).or_insert(now);
             self.mesh.request_dial(member.addr);
@@ -442,4 +472,15 @@ impl Global {
     fn is_news(&self, to: &NodeId, obstacle: Obstacle) -> bool {
         self.state.lock().obstacles.insert(to.clone(), obstacle) != Some(obstacle)
     }
+}
+
+fn log_refused_clock(peer: &Peer, distance: Option<Span>) {
+    tracing::warn!(
+        peer = %peer.id,
+        region = %peer.region,
+        distance_ms = distance.unwrap_or_default().as_millis_ceil(),
+        "the clocks of a home of global keys are too far from those of another home: this node \
+         grants it no lease, and if most do not, its keys move. Look at the time of the machines \
+         of both, and restart the nodes whose time was wrong"
+    );
 }

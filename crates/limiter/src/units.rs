@@ -63,6 +63,11 @@ impl Timestamp {
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
+
+    /// The time between the two, whichever is earlier.
+    pub const fn distance(self, other: Self) -> Span {
+        Span(self.0.abs_diff(other.0))
+    }
 }
 
 /// An instant on a monotonic clock: nanoseconds since an arbitrary start within the process.

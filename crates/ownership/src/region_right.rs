@@ -26,6 +26,11 @@
 //! ones name e. So `v` waited for its end before it reported. If `v` is `p` itself, `p` follows e
 //! before it reports.
 //!
+//! **Clocks.** Regions refuse counts of each other that are of the future, so a home whose clocks
+//! are far from those of the others gets no grant: a voter [`accepts_clock`] of the home that is
+//! nearest to its own. It takes a region that restarts with other clocks while it is cut off. Nor
+//! does the voter hear it any more, so it is struck off when most voters do not.
+//!
 //! **Example**, a span of 5 s, homes `eu` and `us`, a witness `w`. `eu` is cut off at 0. Its nodes
 //! decide global keys until 5 s at the latest. At 10 s `us` and `w` agree on a map with `us` alone;
 //! both gave `eu` its last grant 10 s ago, so they report it at once, and `us` decides all global
@@ -34,7 +39,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_limiter::units::{Monotonic, Span};
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 
 use crate::cluster_map::{ClusterMap, Epoch, HomeRegions, Identity, MemberId};
 use crate::grants::hold;
@@ -212,6 +217,20 @@ impl RegionGrants {
     }
 }
 
+/// Whether a voter whose decision clock shows `own` grants a lease to a home whose nodes decide by
+/// `theirs`, where the `others` that it knows are those of other homes: not if one of them is
+/// nearer to its own, and further than `apart` from `theirs`. So of two homes that refuse each
+/// other's counts every voter takes a side, that of a home its own.
+pub fn accepts_clock(
+    own: Timestamp,
+    theirs: Timestamp,
+    mut others: impl Iterator<Item = Timestamp>,
+    apart: Span,
+) -> bool {
+    !others
+        .any(|other| other.distance(theirs) > apart && other.distance(own) < theirs.distance(own))
+}
+
 /// Whether keys of `region` are at home elsewhere after the change: it was struck off, or others
 /// were added.
 fn loses_keys(region: &str, before: &HomeRegions, after: &HomeRegions) -> bool {
@@ -282,6 +301,20 @@ mod tests {
         grants.follow(secs(31), &map(5, &["ap", "eu", "us"], 5, 4));
         assert_eq!(report(&mut grants, 36), Epoch(4));
         assert_eq!(report(&mut grants, 37), Epoch(5));
+    }
+
+    #[test]
+    fn of_homes_that_are_apart_a_voter_accepts_the_nearest() {
+        let [own, near, far] = [100, 104, 110].map(Timestamp::from_secs);
+        let accepts = |theirs, others: &[Timestamp]| {
+            accepts_clock(own, theirs, others.iter().copied(), Span::from_secs(5))
+        };
+        assert!(accepts(far, &[]), "the only home");
+        assert!(accepts(far, &[Timestamp::from_secs(105)]), "they accept each other's counts");
+        assert!(!accepts(far, &[near]) && accepts(near, &[far]));
+        assert!(!accepts(far, &[own]), "a voter of a home");
+        let behind = Timestamp::from_secs(95);
+        assert!(accepts(near, &[behind, far]) && !accepts(behind, &[near]));
     }
 
     #[test]

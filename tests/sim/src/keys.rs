@@ -121,7 +121,7 @@ impl Kind {
         match self {
             Self::Bucket => Algorithm::Gcra,
             // Its states hold times: a copy from a clock far ahead is refused.
-            Self::Durable => Algorithm::SlidingWindowLog,
+            Self::Durable | Self::GlobalDurable => Algorithm::SlidingWindowLog,
             _ => Algorithm::FixedWindow,
         }
     }
@@ -245,7 +245,7 @@ const GLOBAL_RULES: &str = "  - key: global
     scope: global
     durability: replicated
     on_unavailable: deny
-    rate_limit: {unit: day, requests_per_unit: 5000}
+    rate_limit: {unit: day, requests_per_unit: 5000, algorithm: sliding_window_log}
   - key: global-shared
     scope: global
     on_unavailable: local

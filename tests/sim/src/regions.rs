@@ -45,6 +45,9 @@ enum Episode {
     HalfReturned,
     /// It is cut off and returns, and another one is cut off at once.
     OneAfterTheOther,
+    /// It is cut off for about as long as it takes to strike it off, and restarts there with other
+    /// clocks. A while after it has returned it is killed.
+    OtherClocks,
 }
 
 const EPISODES: [Episode; 8] = [
@@ -59,7 +62,8 @@ const EPISODES: [Episode; 8] = [
 ];
 /// Of each 16 such seeds these begin with other episodes. They are not drawn otherwise, so that the
 /// other seeds keep their scenarios.
-const RARE: [(usize, Episode); 2] = [(4, Episode::OneAfterTheOther), (15, Episode::HalfReturned)];
+const RARE: [(usize, Episode); 3] =
+    [(4, Episode::OneAfterTheOther), (9, Episode::OtherClocks), (15, Episode::HalfReturned)];
 const RARE_EVERY: usize = 16;
 
 /// A scenario under construction.
@@ -69,6 +73,7 @@ struct Draft {
     at_ms: u64,
     layout: Layout,
     lease_ms: u64,
+    down_after_ms: u64,
     incidents: Vec<Incident>,
 }
 
@@ -106,7 +111,8 @@ pub(crate) fn draw(seed: u64) -> Scenario {
     let layout = draw_layout(&mut dice);
     let (lease_ms, down_after_ms) = dice.pick(&LEASES_MS);
     let initial_nodes = layout.of_nodes.len();
-    let mut draft = Draft { dice, at_ms: 2_000, layout, lease_ms, incidents: Vec::new() };
+    let incidents = Vec::new();
+    let mut draft = Draft { dice, at_ms: 2_000, layout, lease_ms, down_after_ms, incidents };
     let number = usize::try_from(seed / 10).unwrap_or(0);
     let rare = RARE.iter().find(|(at, _)| number % RARE_EVERY == *at);
     draft.play(rare.map_or(EPISODES[number % EPISODES.len()], |(_, episode)| *episode));
@@ -180,6 +186,7 @@ impl Draft {
             Episode::BadLinks => self.bad_links(),
             Episode::HalfReturned => self.half_returned(),
             Episode::OneAfterTheOther => self.one_after_the_other(),
+            Episode::OtherClocks => self.other_clocks(),
         }
     }
 
@@ -242,6 +249,31 @@ impl Draft {
         self.later(0, 200);
         self.lose(other);
         self.heal();
+    }
+
+    fn other_clocks(&mut self) {
+        let region = self.dice.index(self.layout.homes);
+        let nodes: Vec<usize> = self.layout.nodes(region).collect();
+        let by_ms = self.dice.pick(&[-20_000, 8_000, 20_000, 40_000]);
+        let end = self.at_ms + self.dice.between(self.down_after_ms / 2, self.down_after_ms);
+        self.add(Fault::Partition { side: nodes.clone() });
+        self.add(Fault::Blackout { region });
+        self.restart_with(&nodes, by_ms);
+        self.at_ms = self.at_ms.max(end);
+        self.add(Fault::Heal);
+        self.later(12_000, 25_000);
+        self.add(Fault::Blackout { region });
+        self.later(10_000, 15_000);
+        self.restart_with(&nodes, -by_ms);
+        self.heal();
+    }
+
+    fn restart_with(&mut self, nodes: &[usize], by_ms: i64) {
+        for node in nodes {
+            self.add(Fault::ClockStep { node: *node, by_ms });
+            self.later(0, 300);
+            self.add(Fault::Start { node: *node });
+        }
     }
 
     /// Two regions that are homes.

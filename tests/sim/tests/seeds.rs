@@ -198,6 +198,13 @@ fn a_copy_that_never_arrives_is_no_progress() {
     passes(1_725);
 }
 
+/// A home restarted with other clocks while it was cut off, for less than it takes to strike it off.
+/// The other refused its counts, so they were lost with it.
+#[test]
+fn a_home_of_other_clocks_loses_its_keys_before_it_decides_them() {
+    passes(577);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

@@ -452,6 +452,11 @@ impl Driver {
         self.ownership.monotonic() < self.machines.lock().ring.lease_until()
     }
 
+    /// Whether [`Driver::clock_is_right`] was called.
+    pub fn is_clock_right(&self) -> bool {
+        self.machines.lock().clock_is_right
+    }
+
     /// The clock of this node was compared with those of others: from now on it decides what it
     /// owns while it has a lease. Called once.
     pub fn clock_is_right(&self) {

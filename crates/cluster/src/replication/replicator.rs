@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_limiter::store::{Cursor, KeyHash, Store};
-use tidegate_limiter::units::{Monotonic, Span};
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Topology;
@@ -215,8 +215,12 @@ impl Replicator {
     /// [`Options::ahead_max`] they do not accept all of each other's states.
     pub fn clock_distance(&self, peer: &Peer) -> Option<Span> {
         let theirs = peer.decision_clock(self.clock.monotonic())?;
-        let ours = self.clock.now();
-        Some(theirs.since(ours).max(ours.since(theirs)))
+        Some(theirs.distance(self.clock.now()))
+    }
+
+    /// What the decision clock of this node shows.
+    pub fn decision_clock(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// See [`Options::ahead_max`].
