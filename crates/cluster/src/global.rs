@@ -161,12 +161,13 @@ impl Global {
         let state = &mut *self.state.lock();
         let State { grants, map, heard, reports, refused, .. } = state;
         let is_same = ping.cluster == map.cluster;
-        let accepts_clock = !map.homes.contains(&peer.region) || self.accepts_clock(peer, map);
+        let is_home = map.homes.contains(&peer.region);
+        let clock = if is_home { self.accepts_clock(peer, map) } else { Some(true) };
         let is_own = |id: &MemberId| {
             map.get(&peer.id).is_some_and(|one| one.id == *id && one.identity == peer.identity)
         };
         if let Some(member) = ping.member.filter(|id| is_same && is_own(id)) {
-            if accepts_clock {
+            if clock != Some(false) {
                 heard.insert(member, now);
             }
             self.membership.complained(member, ping.complaints);
@@ -179,31 +180,35 @@ impl Global {
             reports.remove(&peer.id);
         }
         let report = grants.report(now, self.saved(map.cluster));
-        let is_granted = is_same && accepts_clock;
+        let is_granted = is_same && clock == Some(true);
         let granted = if is_granted { grants.grant(now, &peer.region) } else { None };
-        if accepts_clock {
+        if clock == Some(true) {
             refused.remove(&peer.region);
-        } else if peer.rtt_ns() > 0 && refused.insert(peer.region.clone()) {
+        } else if clock == Some(false) && refused.insert(peer.region.clone()) {
             log_refused_clock(peer, self.replicator.clock_distance(peer));
         }
         Reply::GlobalPong(GlobalPong { cluster: map.cluster, epoch: map.epoch, report, granted })
     }
 
     /// Whether this node, as a global voter, accepts the clock of a node of a home
-    /// ([`region_right::accepts_clock`]). It may not be measured yet; while it is not in use it
-    /// decides nothing, and will follow others. Where an operator moves the keys, they stay.
-    fn accepts_clock(&self, peer: &Peer, map: &ClusterMap) -> bool {
-        if !self.options.fails_over || !self.driver.is_clock_right() {
-            return true;
+    /// ([`region_right::accepts_clock`]). `None` before its own clock is in use, and before it has
+    /// measured the other: nothing is granted then. A node whose clock is not in use decides nothing,
+    /// and will follow others. Where an operator moves the keys, they stay.
+    fn accepts_clock(&self, peer: &Peer, map: &ClusterMap) -> Option<bool> {
+        if !self.options.fails_over {
+            return Some(true);
+        }
+        if !self.driver.is_clock_right() || peer.rtt_ns() == 0 {
+            return None;
         }
         let now = self.ownership.monotonic();
-        let Some(theirs) = peer.decision_clock(now) else { return peer.rtt_ns() > 0 };
+        let Some(theirs) = peer.decision_clock(now) else { return Some(true) };
         let (own, peers) = (self.replicator.decision_clock(), self.mesh.peers());
         let is_home = |region: &str| map.homes.contains(region) && region != peer.region;
         let homes = peers.iter().filter(|it| is_home(&it.region) && !it.is_unreachable());
         let others = homes.filter_map(|home| home.decision_clock(now));
         let others = others.chain(is_home(&self.driver.topology().region).then_some(own));
-        region_right::accepts_clock(own, theirs, others, self.replicator.ahead_max())
+        Some(region_right::accepts_clock(own, theirs, others, self.replicator.ahead_max()))
     }
 
     /// Runs until `stop`.

@@ -16,9 +16,9 @@
 //! A grant names the [`MemberId`] it is for: a node that was evicted and admitted again does not
 //! continue its old lease. It also names the epoch since which the voters are those that the voter
 //! knows. A grant of voters that this node has not heard of is kept and does not count yet: only
-//! with that map does this node know of whom a majority is needed. Every other change leaves the
-//! lease as it is, however late a node learns it: a member that takes ranges over waits for all
-//! others to follow its map.
+//! with that map does this node know of whom a majority is needed. Until it does, the grant before
+//! counts to its end. Every other change leaves the lease as it is, however late a node learns it:
+//! a member that takes ranges over waits for all others to follow its map.
 
 use std::collections::BTreeMap;
 
@@ -61,20 +61,34 @@ pub struct Lease {
     /// Grants in answer to earlier pings do not count.
     since: Monotonic,
     /// The latest grant of each voter, and when its ping was sent.
-    grants: BTreeMap<Identity, (Monotonic, VoteGrant)>,
+    grants: SentGrants,
+    /// The latest that names voters which were not known when it arrived.
+    ahead: SentGrants,
 }
+
+type SentGrants = BTreeMap<Identity, (Monotonic, VoteGrant)>;
 
 impl Lease {
     /// A lease of `me` without any grant; each grant is valid for `span`.
     pub fn new(me: Identity, span: Span, rule: QuorumRule) -> Self {
-        Self { me, span, rule, since: Monotonic::START, grants: BTreeMap::new() }
+        let (grants, ahead) = (BTreeMap::new(), BTreeMap::new());
+        Self { me, span, rule, since: Monotonic::START, grants, ahead }
     }
 
-    /// `voter` answered the ping that was sent at `ping_sent` with a grant.
-    pub fn grant_received(&mut self, voter: &Identity, ping_sent: Monotonic, grant: VoteGrant) {
-        let is_older = self.grants.get(voter).is_some_and(|(sent, _)| *sent > ping_sent);
+    /// `voter` answered the ping that was sent at `ping_sent` with a grant. `known` is the epoch of
+    /// the newest map that this node knows.
+    pub fn grant_received(
+        &mut self,
+        voter: &Identity,
+        ping_sent: Monotonic,
+        grant: VoteGrant,
+        known: Epoch,
+    ) {
+        let is_ahead = grant.voters_since > known;
+        let grants = if is_ahead { &mut self.ahead } else { &mut self.grants };
+        let is_older = grants.get(voter).is_some_and(|(sent, _)| *sent > ping_sent);
         if !is_older && ping_sent >= self.since {
-            self.grants.insert(voter.clone(), (ping_sent, grant));
+            grants.insert(voter.clone(), (ping_sent, grant));
         }
     }
 
@@ -84,12 +98,17 @@ impl Lease {
         if self.rule == QuorumRule::None {
             return Monotonic::NEVER;
         }
-        let until = |voter: &Identity| match self.grants.get(voter) {
-            _ if *voter == self.me => Monotonic::NEVER,
+        let until_by = |grants: &SentGrants, voter: &Identity| match grants.get(voter) {
             Some((sent, grant)) if grant.member == member && grant.voters_since <= map.epoch => {
                 sent.plus(self.span)
             }
             _ => Monotonic::START,
+        };
+        let until = |voter: &Identity| {
+            if *voter == self.me {
+                return Monotonic::NEVER;
+            }
+            until_by(&self.grants, voter).max(until_by(&self.ahead, voter))
         };
         map.voters.majority_value(until).unwrap_or(Monotonic::START)
     }
@@ -98,12 +117,14 @@ impl Lease {
     /// it than the voters think. `now` is after it went on.
     pub fn begin_anew(&mut self, now: Monotonic) {
         self.grants.clear();
+        self.ahead.clear();
         self.since = now;
     }
 
     /// Drops the grants of nodes that do not vote in `map`.
     pub fn forget_others(&mut self, map: &ClusterMap) {
-        self.grants.retain(|voter, (_, grant)| {
+        self.grants.retain(|voter, _| map.voters.contains(voter));
+        self.ahead.retain(|voter, (_, grant)| {
             map.voters.contains(voter) || grant.voters_since > map.epoch
         });
     }
@@ -139,7 +160,7 @@ mod tests {
 
     fn granted(lease: &mut Lease, by: &str, sent: u64, voters_since: u64) {
         let grant = VoteGrant { member: ME, voters_since: Epoch(voters_since) };
-        lease.grant_received(&voter(by), ms(sent), grant);
+        lease.grant_received(&voter(by), ms(sent), grant, Epoch(1));
     }
 
     #[test]
@@ -182,6 +203,19 @@ mod tests {
         assert_eq!(lease.end(&map(2, &voters, &[]), ME), ms(600));
     }
 
+    /// The voters know the next map, and `p` will in a moment.
+    #[test]
+    fn a_grant_of_voters_that_are_not_known_yet_ends_no_earlier_one() {
+        let mut lease = Lease::new(voter("p"), SPAN, QuorumRule::Majority);
+        for (sent, voters_since) in [(0, 1), (100, 2), (200, 2)] {
+            granted(&mut lease, "a", sent, voters_since);
+            granted(&mut lease, "b", sent, voters_since);
+        }
+        let voters = ["a", "b", "c"];
+        assert_eq!(lease.end(&map(1, &voters, &[]), ME), ms(600));
+        assert_eq!(lease.end(&map(2, &voters, &[]), ME), ms(800));
+    }
+
     /// `p` saves maps late: the voters have admitted others since.
     #[test]
     fn a_lease_goes_on_while_its_holder_is_behind() {
@@ -201,7 +235,7 @@ mod tests {
         });
         for by in ["a", "b"] {
             let grant = Grants::new(ms(0), SPAN).grant(ms(1), ME, &newer).expect("a member");
-            lease.grant_received(&voter(by), ms(0), grant);
+            lease.grant_received(&voter(by), ms(0), grant, Epoch(5));
         }
         assert_eq!(lease.end(&map(5, &voters, &[]), ME), ms(600));
     }

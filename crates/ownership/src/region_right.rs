@@ -107,7 +107,7 @@ impl RegionRight {
             // Not the epoch of the voters as in a region: a region that does not follow a
             // change of the homes keeps keys that are at home elsewhere by then.
             let grant = VoteGrant { member: ANY_ADMISSION, voters_since: epoch };
-            self.lease.grant_received(voter, ping_sent, grant);
+            self.lease.grant_received(voter, ping_sent, grant, self.map.epoch);
         }
         self.report_received(voter, report);
     }

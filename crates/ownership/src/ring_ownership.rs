@@ -222,7 +222,7 @@ impl RingOwnership {
     ) -> bool {
         let is_news = self.report_received(voter, report);
         if let Some(grant) = grant {
-            self.lease.grant_received(voter, ping_sent, grant);
+            self.lease.grant_received(voter, ping_sent, grant, self.epoch());
         }
         is_news || self.lease_until <= ping_sent
     }

@@ -228,7 +228,7 @@ fn a_joint_phase_that_ends_too_early_would_give_two_leases() {
     let mut grants = |name: &str, map: &ClusterMap| {
         let mut voter_grants = Grants::new(ms(0), LEASE);
         let grant = voter_grants.grant(now, member("p"), map).expect("a member");
-        p.grant_received(&voter(name), now, grant);
+        p.grant_received(&voter(name), now, grant, before.epoch);
         p.end(&before, member("p"))
     };
     grants("b", &before);
@@ -247,7 +247,7 @@ fn a_joint_phase_that_ends_too_early_would_give_two_leases() {
     let mut informed = Lease::new(voter("p"), LEASE, QuorumRule::Majority);
     for (name, map) in [("b", &joint), ("c", &before)] {
         let grant = Grants::new(ms(0), LEASE).grant(now, member("p"), map).expect("a member");
-        informed.grant_received(&voter(name), now, grant);
+        informed.grant_received(&voter(name), now, grant, before.epoch);
     }
     assert_eq!(informed.end(&before, member("p")), Monotonic::START);
     assert_eq!(informed.end(&joint, member("p")), Monotonic::START, "no majority of a b d");

@@ -46,7 +46,7 @@ enum Episode {
     /// It is cut off and returns, and another one is cut off at once.
     OneAfterTheOther,
     /// It is cut off for about as long as it takes to strike it off, and restarts there with other
-    /// clocks. A while after it has returned it is killed.
+    /// clocks. Soon after it has returned a voter restarts, and a while later it is killed.
     OtherClocks,
 }
 
@@ -261,6 +261,14 @@ impl Draft {
         self.restart_with(&nodes, by_ms);
         self.at_ms = self.at_ms.max(end);
         self.add(Fault::Heal);
+        if self.dice.chance(HALF_PPM) {
+            self.later(100, 1_500);
+            self.add(Fault::CrashStanding { region: self.layout.homes });
+            self.later(100, 1_000);
+            for node in self.layout.nodes(self.layout.homes).collect::<Vec<_>>() {
+                self.add(Fault::Start { node });
+            }
+        }
         self.later(12_000, 25_000);
         self.add(Fault::Blackout { region });
         self.later(10_000, 15_000);

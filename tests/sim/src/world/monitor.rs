@@ -168,7 +168,10 @@ impl World<'_> {
         self.follow_owners(&deciding);
         let now = self.time.millis();
         let unaware = self.stops.iter().filter(|(node, end)| {
-            let has_faults = self.has_link_faults(self.layout.of_nodes[*node]);
+            let region = self.layout.of_nodes[*node];
+            // Also for a moment after the links have healed.
+            let had_faults = now <= self.last_disruption_ms[region] + UNAWARE_MS;
+            let has_faults = self.has_link_faults(region) || had_faults;
             let unaware_ms = if has_faults { LEASE_MS } else { UNAWARE_MS };
             (*end..=end + unaware_ms).contains(&now)
         });
