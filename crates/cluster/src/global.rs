@@ -192,8 +192,8 @@ impl Global {
 
     /// Whether this node, as a global voter, accepts the clock of a node of a home
     /// ([`region_right::accepts_clock`]). `None` before its own clock is in use, and before it has
-    /// measured the other: nothing is granted then. A node whose clock is not in use decides nothing,
-    /// and will follow others. Where an operator moves the keys, they stay.
+    /// measured the other: nothing is granted then. A node whose clock is not in use decides
+    /// nothing, and will follow others. Where an operator moves the keys, they stay.
     fn accepts_clock(&self, peer: &Peer, map: &ClusterMap) -> Option<bool> {
         if !self.options.fails_over {
             return Some(true);
