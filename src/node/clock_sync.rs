@@ -105,6 +105,8 @@ pub(super) struct ClockSync {
     max: Span,
     /// The time of the counts on the disk, and when the node started.
     counted_until: Option<(Timestamp, Monotonic)>,
+    /// Those counts were dropped as of the future.
+    counts_dropped: AtomicBool,
     store: Arc<Store>,
     skew: Mutex<Skew>,
     /// How long a node counts that is not heard any more.
@@ -133,6 +135,7 @@ impl ClockSync {
             clock,
             max,
             counted_until,
+            counts_dropped: AtomicBool::new(false),
             store,
             skew: Mutex::default(),
             remember_for,
@@ -311,9 +314,11 @@ impl ClockSync {
         }
     }
 
-    /// The time of the counts on the disk, as it went on since, minus the system clock.
+    /// The time of the counts on the disk, as it went on since, minus the system clock. `None` once
+    /// they were dropped as those of the future.
     fn time_on_disk(&self) -> Option<i64> {
-        let (time, at) = self.counted_until?;
+        let (time, at) =
+            self.counted_until.filter(|_| !self.counts_dropped.load(Ordering::Relaxed))?;
         let time = time.plus(self.clock.monotonic().since(at));
         Some(signed_difference(time, self.clock.system()))
     }
@@ -328,6 +333,7 @@ impl ClockSync {
         self.clock.step(correction);
         if by < 0 && by.unsigned_abs() > self.max.as_nanos() {
             let dropped = self.store.clock_went_back(self.clock.now(), keeps_loaded);
+            self.counts_dropped.fetch_or(!keeps_loaded, Ordering::Relaxed);
             if dropped > 0 {
                 tracing::warn!(
                     dropped,
@@ -585,6 +591,8 @@ mod tests {
         assert_eq!(recorded(&clock).0, 30 * S, "its counts are later");
         clock_sync.compare(&decided(-7_200 * S));
         assert_eq!(recorded(&clock).0, -7_200 * S, "others would never get there");
+        clock_sync.compare(&offsets(&[-7_200 * S, -7_200 * S], true));
+        assert_eq!(recorded(&clock).0, -7_200 * S, "its counts are dropped, and their time");
     }
 
     #[test]

@@ -204,10 +204,17 @@ impl Global {
         let now = self.ownership.monotonic();
         let Some(theirs) = peer.decision_clock(now) else { return Some(true) };
         let (own, peers) = (self.replicator.decision_clock(), self.mesh.peers());
-        let is_home = |region: &str| map.homes.contains(region) && region != peer.region;
-        let homes = peers.iter().filter(|it| is_home(&it.region) && !it.is_unreachable());
-        let others = homes.filter_map(|home| home.decision_clock(now));
-        let others = others.chain(is_home(&self.driver.topology().region).then_some(own));
+        let clocks_of = |home: &String| {
+            let heard = peers.iter().filter(|it| it.region == *home && !it.is_unreachable());
+            let mut clocks: Vec<_> = heard.filter_map(|it| it.decision_clock(now)).collect();
+            // One that is not heard, or is this node's region, has the time of this node.
+            if clocks.is_empty() || *home == self.driver.topology().region {
+                clocks.push(own);
+            }
+            clocks
+        };
+        let others = map.homes.names.iter().filter(|home| **home != peer.region);
+        let others = others.flat_map(clocks_of);
         Some(region_right::accepts_clock(own, theirs, others, self.replicator.ahead_max()))
     }
 
@@ -486,6 +493,6 @@ fn log_refused_clock(peer: &Peer, distance: Option<Span>) {
         distance_ms = distance.unwrap_or_default().as_millis_ceil(),
         "the clocks of a home of global keys are too far from those of another home: this node \
          grants it no lease, and if most do not, its keys move. Look at the time of the machines \
-         of both, and restart the nodes whose time was wrong"
+         of both; docs/operations.md says how a home returns"
     );
 }

@@ -542,7 +542,8 @@ impl Autopilot {
         // would find a majority of more, one of which cannot answer.
         let kept = odd(able.len() + gone.len()).min(current.len());
         let least = current.len().min(3);
-        let size = odd(able.len()).max(kept).max(least).min(wanted);
+        // A node whose setting is lower, and that leads for a while, removes none below that.
+        let size = odd(able.len()).max(kept).max(least).min(wanted.max(least));
         let mut chosen: BTreeSet<Identity> = gone.into_iter().take(size).cloned().collect();
         while chosen.len() < size
             && let Some(at) = best(&able, &chosen, map)
@@ -933,6 +934,20 @@ mod tests {
         pair.join("b", 1);
         pair.run(60 * SECOND);
         assert_eq!((pair.present(), pair.voters()), ("a b".into(), "a1".into()));
+    }
+
+    /// A node was started with another number, and leads.
+    #[test]
+    fn a_leader_that_wants_fewer_leaves_three_voters() {
+        let mut cluster = Fixture::founded(settings(5, &[]), &["a", "b", "c"]);
+        for name in ["a", "b", "c", "d", "e"] {
+            cluster.join(name, 1);
+        }
+        cluster.run(60 * SECOND);
+        assert_eq!(cluster.voters(), "a1 b1 c1 d1 e1");
+        cluster.autopilot = Autopilot::new(settings(1, &[]));
+        cluster.run(60 * SECOND);
+        assert_eq!(cluster.voters(), "a1 b1 c1");
     }
 
     #[test]

@@ -218,8 +218,8 @@ impl RegionGrants {
 }
 
 /// Whether a voter whose decision clock shows `own` grants a lease to a home whose nodes decide by
-/// `theirs`, where the `others` that it knows are those of other homes: not if one of them is
-/// nearer to its own, and further than `apart` from `theirs`. So of two homes that refuse each
+/// `theirs`, where `others` are those of other homes (`own` for one that is not heard): not if one
+/// is nearer to its own, and further than `apart` from `theirs`. So of two homes that refuse each
 /// other's counts every voter takes a side, that of a home its own.
 pub fn accepts_clock(
     own: Timestamp,
