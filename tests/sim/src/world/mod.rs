@@ -82,6 +82,8 @@ pub(crate) struct World<'a> {
     bursting: Option<(usize, u64)>,
     /// Time of the last start or end of a fault that may move keys inside of a region, by region.
     last_disruption_ms: Vec<u64>,
+    /// When the links inside of each region had their last fault.
+    last_link_fault_ms: Vec<Option<u64>>,
     overlaps: Overlaps,
     troubles: Troubles,
     standing: Standing,
@@ -205,6 +207,7 @@ impl World<'_> {
             pending_crashes: Vec::new(),
             bursting: None,
             last_disruption_ms: vec![0; regions],
+            last_link_fault_ms: vec![None; regions],
             overlaps: Overlaps::default(),
             troubles: Troubles::new(regions),
             standing: Standing::default(),
@@ -472,6 +475,9 @@ impl World<'_> {
             Fault::Await(_) => {}
         }
         for (region, had_faults) in had_faults.into_iter().enumerate() {
+            if had_faults {
+                self.last_link_fault_ms[region] = Some(self.time.millis());
+            }
             let moves_keys = fault.moves_keys() && self.touches(fault, region);
             if moves_keys || had_faults || self.has_link_faults(region) {
                 self.last_disruption_ms[region] = self.time.millis();

@@ -170,7 +170,8 @@ impl World<'_> {
         let unaware = self.stops.iter().filter(|(node, end)| {
             let region = self.layout.of_nodes[*node];
             // Also for a moment after the links have healed.
-            let had_faults = now <= self.last_disruption_ms[region] + UNAWARE_MS;
+            let last = self.last_link_fault_ms[region];
+            let had_faults = last.is_some_and(|last_ms| now <= last_ms + UNAWARE_MS);
             let has_faults = self.has_link_faults(region) || had_faults;
             let unaware_ms = if has_faults { LEASE_MS } else { UNAWARE_MS };
             (*end..=end + unaware_ms).contains(&now)
