@@ -440,7 +440,13 @@ impl Autopilot {
                 |from: &&String| self.copied.contains(&((*from).clone(), region.clone()));
             staying.is_empty() || is_complete && staying.iter().all(has_copied)
         };
-        let is_home = |region: &&String| stays(region) || is_there(region) && has_all(region);
+        // One that was heard a while ago may be dead, or have no lease: then nobody would decide the
+        // keys that move there.
+        let is_heard = |region: &String| {
+            let mut members = next.present().filter(|member| member.zone == *region);
+            members.any(|member| self.complaints.contains_key(&member.id))
+        };
+        let is_home = |region: &&String| stays(region) || is_heard(region) && has_all(region);
         let names: Vec<String> = rules.regions.iter().filter(is_home).cloned().collect();
         if !names.is_empty() && names != map.homes.names {
             next.homes = map.homes.followed_by(names, map.epoch.next());
@@ -643,6 +649,8 @@ mod tests {
         map: ClusterMap,
         /// Nodes that no voter hears.
         dead: BTreeSet<NodeId>,
+        /// Nodes that the leader does not hear, and nobody complains about yet.
+        quiet: BTreeSet<NodeId>,
         /// Of nodes that join.
         versions: Versions,
         /// The members push their copies at once.
@@ -665,9 +673,16 @@ mod tests {
                 voters: Voters::of(voters),
                 ..ClusterMap::default()
             };
-            let (autopilot, dead) = (Autopilot::new(settings), BTreeSet::new());
             let versions = Versions { lowest: 4, highest: 4 };
-            let mut fixture = Self { autopilot, map, dead, now: 1_000, versions, push: false };
+            let mut fixture = Self {
+                autopilot: Autopilot::new(settings),
+                map,
+                dead: BTreeSet::new(),
+                quiet: BTreeSet::new(),
+                now: 1_000,
+                versions,
+                push: false,
+            };
             for name in founders {
                 fixture.join(name, 1);
             }
@@ -728,7 +743,8 @@ mod tests {
         fn complain(&mut self) {
             let is_dead = |member: &&MapMember| self.dead.contains(&member.identity.node);
             let silent: Vec<_> = self.map.present().filter(is_dead).map(|one| one.id).collect();
-            let alive = self.map.present().filter(|member| !is_dead(member));
+            let is_quiet = |member: &&MapMember| self.quiet.contains(&member.identity.node);
+            let alive = self.map.present().filter(|member| !is_dead(member) && !is_quiet(member));
             for member in alive.map(|member| member.id).collect::<Vec<_>>() {
                 let pushed = if self.push { self.map.collection.members_at } else { Epoch(0) };
                 let silent = silent.clone();
@@ -1159,6 +1175,25 @@ mod tests {
         global.run(SECOND);
         assert_eq!(global.homes(), "us", "of other regions");
         global.copied(&[("us", "eu")]);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "eu us");
+    }
+
+    /// It crashed and is not evicted yet: nobody would decide the keys that move there (found by
+    /// the simulator, seed 5117).
+    #[test]
+    fn a_region_of_which_no_member_is_heard_does_not_return() {
+        let mut global = global(true);
+        global.die("eu-1");
+        global.run(SECOND);
+        global.join("eu-2", 1);
+        global.run(SECOND);
+        global.quiet.insert(node("eu-2"));
+        global.run(SECOND);
+        global.copied(&[("us", "eu")]);
+        global.run(SECOND);
+        assert_eq!(global.homes(), "us");
+        global.quiet.clear();
         global.run(SECOND);
         assert_eq!(global.homes(), "eu us");
     }

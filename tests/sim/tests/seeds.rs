@@ -205,6 +205,13 @@ fn a_home_of_other_clocks_loses_its_keys_before_it_decides_them() {
     passes(577);
 }
 
+/// A region returned, and its only node that stands for it crashed before the homes had copied
+/// their counts. It became a home that decides nothing, until it was struck off again.
+#[test]
+fn a_region_that_has_just_died_is_no_home() {
+    passes(5_117);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();
