@@ -440,8 +440,8 @@ impl Autopilot {
                 |from: &&String| self.copied.contains(&((*from).clone(), region.clone()));
             staying.is_empty() || is_complete && staying.iter().all(has_copied)
         };
-        // One that was heard a while ago may be dead, or have no lease: then nobody would decide the
-        // keys that move there.
+        // One that was heard a while ago may be dead: then nobody would decide the keys that move
+        // there.
         let is_heard = |region: &String| {
             let mut members = next.present().filter(|member| member.zone == *region);
             members.any(|member| self.complaints.contains_key(&member.id))
