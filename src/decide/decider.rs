@@ -23,6 +23,7 @@ use tidegate_rules::rule::RuleStats;
 use tidegate_rules::tally::Tallies;
 
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
+use super::combiner::Combiner;
 use super::dedup_cache::DedupCache;
 use super::fallback;
 use super::negative_cache::NegativeCache;
@@ -91,7 +92,9 @@ pub(super) struct Shared {
     pub(super) negative_cache: NegativeCache,
     /// Verdicts given to peers.
     pub(super) dedup_cache: DedupCache,
-    /// Id of the next check that is forwarded.
+    /// Checks that leave for their owner together.
+    pub(super) combiner: Combiner,
+    /// Id of the next call with checks that are forwarded.
     pub(super) next_check_id: AtomicU64,
     /// Applies to requests that do not come from Envoy.
     without_envoy: Envoy,
@@ -114,6 +117,8 @@ pub struct Counters {
     pub expired: AtomicU64,
     /// Checks of peers for keys that this node does not own.
     pub not_owner: AtomicU64,
+    /// Checks for clients of this node that left for their owner together with others.
+    pub combined: AtomicU64,
     /// Attempts after the first for one verdict, at another node or the same one.
     pub retried: AtomicU64,
     /// Counted, but confirmed by no replica in time.
@@ -153,6 +158,7 @@ impl Decider {
             counters: Counters::default(),
             negative_cache: NegativeCache::default(),
             dedup_cache: DedupCache::default(),
+            combiner: Combiner::default(),
             next_check_id: AtomicU64::new(1),
             without_envoy: Envoy { overrides: false, ..Envoy::default() },
         };

@@ -10,6 +10,8 @@
 //! **Bound.** At [`ENTRIES_MAX`] the oldest entries are evicted; age alone evicts nothing. At 5,000
 //! forwarded checks a second that is 13 s, longer than the longest deadline (10 s). At higher
 //! rates, a repetition that arrives after [`ENTRIES_MAX`] other checks is counted a second time.
+//! Checks that came as one call are one entry. Of those with many verdicts a set keeps fewer, but
+//! always its latest: no less than [`WAYS`] checks in all.
 
 use std::collections::VecDeque;
 
@@ -21,6 +23,8 @@ use tidegate_limiter::store::Verdicts;
 const ENTRIES_MAX: usize = 65_536;
 const SETS: usize = ENTRIES_MAX / WAYS;
 const WAYS: usize = 8;
+/// The verdicts that a set keeps besides those of its latest entry.
+const VERDICTS_MAX: usize = 8 * WAYS;
 
 #[derive(Debug)]
 pub(super) struct DedupCache {
@@ -64,9 +68,7 @@ impl DedupCache {
             return Some(Once::Again(entry.verdicts.clone()));
         }
         let verdicts = decide()?;
-        if set.len() == WAYS {
-            set.pop_front();
-        }
+        make_room(&mut set);
         set.push_back(Entry { sender, id, verdicts: verdicts.clone() });
         Some(Once::First(verdicts))
     }
@@ -75,6 +77,15 @@ impl DedupCache {
         let sets = self.sets.len() as u64;
         let at = id.wrapping_add(sender.writer() ^ sender.start()) % sets;
         &self.sets[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
+/// Evicts what one more entry leaves no room for.
+fn make_room(set: &mut Set) {
+    let mut verdicts: usize = set.iter().map(|entry| entry.verdicts.len()).sum();
+    while set.len() >= WAYS || verdicts > VERDICTS_MAX {
+        let Some(oldest) = set.pop_front() else { return };
+        verdicts -= oldest.verdicts.len();
     }
 }
 
@@ -143,5 +154,20 @@ mod tests {
             assert!(matches!(again, Some(Once::Again(_))), "{id} is among the last {ENTRIES_MAX}");
         }
         assert!((0..10).all(|id| cache.once(SENDER, id, || None).is_none()));
+    }
+
+    #[test]
+    fn the_verdicts_of_a_set_are_bounded_and_its_latest_are_kept() {
+        let cache = DedupCache::default();
+        let call = |verdict: Verdicts| std::iter::repeat_n(verdict[0], 200).collect::<Verdicts>();
+        // All of one set.
+        let ids = (0..20).map(|n| n * SETS as u64);
+        for id in ids.clone() {
+            let first = cache.once(SENDER, id, || Some(call(verdicts(1))));
+            assert!(matches!(first, Some(Once::First(_))));
+            assert!(matches!(cache.once(SENDER, id, || None), Some(Once::Again(_))));
+        }
+        let kept = ids.filter(|&id| cache.once(SENDER, id, || None).is_some()).count();
+        assert_eq!(kept, 1, "the latest has more than {VERDICTS_MAX}");
     }
 }

@@ -8,29 +8,58 @@
 //!   sent again under the same id to the same incarnation of the same node, which recognises it
 //!   (`dedup_cache.rs`), and to no other node.
 //! - *Too late*: the rule's `on_unavailable` decides. The owner may still count the check, once.
+//!
+//! Several checks of one key may travel as one call (`combiner.rs`). All of the above holds for the
+//! call: the owner decides each of its checks by itself, and all of them once.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use backon::BackoffBuilder;
+use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tidegate_cluster::backoff::exponential;
-use tidegate_cluster::mesh::wire::{Call, Check, Reply};
+use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
+use tidegate_cluster::mesh::wire::{Call, Check, CombinedCheck, CombinedVerdicts, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
+use tidegate_cluster::replication;
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::Verdicts;
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::store::{KeyHash, Verdicts};
+use tidegate_limiter::units::{Hits, Span};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::route::Topology;
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::check::VerdictSource;
-use super::decider::{Decided, Decider, NoVerdict, Shared};
+use super::combiner::{Joined, Leaving, Limits, WAIT_DIVISOR, Waiting};
+use super::decider::{Decided, Decider, NoVerdict, Peers, Shared};
 use super::plan::PlannedCheck;
 use super::routing_attempts::{ATTEMPTS_MAX, Next, RoutingAttempts};
 
+/// What became of a call with one or more checks.
+pub(super) struct OwnerVerdicts {
+    /// Those of each check in turn, one per counter.
+    verdicts: Verdicts,
+    source: VerdictSource,
+    /// Whether a replica has what was counted, or none needs to.
+    is_confirmed: bool,
+}
+
+/// Why a call has no verdicts.
+enum NoVerdicts {
+    /// For any of its checks.
+    None(NoVerdict),
+    /// Nothing was counted: the owner speaks a version without combined checks.
+    Separate,
+}
+
 /// The result of one attempt at one peer.
 enum Attempt {
-    Verdicts(Verdicts),
+    Verdicts {
+        verdicts: Verdicts,
+        is_confirmed: bool,
+    },
     /// The peer does not own the key; it handed the key to this node if it ever did.
     NotOwner(Option<NodeId>),
     /// Not sent: the connection is gone.
@@ -39,8 +68,21 @@ enum Attempt {
     Overloaded,
     /// Sent, and the connection broke before the reply.
     Lost,
+    /// Not sent: the peer knows no combined checks.
+    Separate,
     /// No further attempt helps.
-    Failed(NoVerdict),
+    Failed,
+}
+
+/// The checks of one call.
+struct Batch<'a> {
+    id: u64,
+    limits: &'a Limits,
+    /// Of each check; at least one.
+    hits: &'a [Hits],
+    deadline: Instant,
+    /// The same by the clock that the owner compares.
+    expires: Span,
 }
 
 /// The first pause before a broken connection is tried again, doubled up to [`RECONNECT_MAX`].
@@ -49,30 +91,104 @@ const RECONNECT_MAX: Duration = Duration::from_millis(32);
 
 impl Decider {
     /// Has `check` decided by the owner of its key, after this node found that it is not the owner.
-    /// It may become the owner meanwhile and then decides itself. Cancel-safe, though the owner may
-    /// still count a check whose caller has gone.
+    /// It leaves together with other checks of the key if one is on its way (`combiner.rs`).
+    /// Cancel-safe, though the owner may still count a check whose caller has gone.
     pub(super) async fn forward(
         &self,
         check: &PlannedCheck,
         hits: Hits,
     ) -> Result<Decided, NoVerdict> {
-        let Shared { node, peers, counters, next_check_id, .. } = &*self.shared;
-        let mesh = &peers.as_ref().ok_or(NoVerdict::Unavailable)?.mesh;
-        let token = check.key().ok_or(NoVerdict::Unavailable)?.token;
-        let PlannedCheck { rule, counters: limits, .. } = check;
-        let scope = rule.scope;
-        let id = next_check_id.fetch_add(1, Ordering::Relaxed);
+        let PlannedCheck { rule, counters, .. } = check;
+        let (scope, durability) = (rule.scope, rule.durability);
+        let limits = Limits { scope, durability, counters: counters.clone() };
+        let key = limits.key().ok_or(NoVerdict::Unavailable)?;
         let patience = self.deadline(scope);
-        let expires = running(node.clock.monotonic().plus(patience.into()));
-        let message = || Check {
-            id,
-            scope,
-            counters: limits.clone(),
-            hits,
-            durability: rule.durability,
-            deadline: expires,
-        };
         let deadline = Instant::now() + patience;
+        let mut reply = match self.shared.combiner.join(&limits, hits, deadline) {
+            Joined::First => {
+                let _ends = CallEnds { decider: self, key };
+                return self.send_one(&limits, hits, deadline).await;
+            }
+            Joined::Apart => return self.send_one(&limits, hits, deadline).await,
+            Joined::Waits(reply) => reply,
+            Joined::Full(reply, leaving) => {
+                self.leave(key, leaving);
+                reply
+            }
+        };
+        if let Ok(decided) = timeout(patience / WAIT_DIVISOR, &mut reply).await {
+            return decided.map_err(|_| NoVerdict::Unavailable)?;
+        }
+        if let Some(leaving) = self.shared.combiner.hurry(key) {
+            self.leave(key, leaving);
+        }
+        let decided = timeout_at(deadline, reply).await.map_err(|_| NoVerdict::Unavailable)?;
+        decided.map_err(|_| NoVerdict::Unavailable)?
+    }
+
+    /// Sends checks that have waited, in a task of their own: none of their callers may end it.
+    fn leave(&self, key: KeyHash, leaving: Leaving) {
+        // There is none while the process ends; then the callers are told that there is no owner.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let decider = self.clone();
+        runtime.spawn(async move {
+            let _ends = CallEnds { decider: &decider, key };
+            decider.send_waiting(leaving).await;
+        });
+    }
+
+    async fn send_waiting(&self, Leaving { limits, mut checks }: Leaving) {
+        checks.retain(|check| !check.reply.is_closed());
+        let Some(deadline) = checks.iter().map(|check| check.deadline).min() else { return };
+        let hits: SmallVec<[Hits; 16]> = checks.iter().map(|check| check.hits).collect();
+        if hits.len() > 1 {
+            self.shared.counters.combined.fetch_add(hits.len() as u64, Ordering::Relaxed);
+        }
+        let sent = self.send(&limits, &hits, deadline).await;
+        if let Err(NoVerdicts::Separate) = sent {
+            let one_by_one = checks.into_iter().map(|Waiting { hits, deadline, reply }| {
+                let limits = &limits;
+                async move { reply.send(self.send_one(limits, hits, deadline).await) }
+            });
+            join_all(one_by_one).await;
+            return;
+        }
+        for (at, check) in checks.into_iter().enumerate() {
+            // It fails when the caller has gone.
+            let _ = check.reply.send(of_check(&limits, check.hits, at, &sent));
+        }
+    }
+
+    async fn send_one(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        deadline: Instant,
+    ) -> Result<Decided, NoVerdict> {
+        of_check(limits, hits, 0, &self.send(limits, &[hits], deadline).await)
+    }
+
+    /// Has a check for each of `hits` decided by the owner. This node may become the owner
+    /// meanwhile and then decides itself.
+    async fn send(
+        &self,
+        limits: &Limits,
+        hits: &[Hits],
+        deadline: Instant,
+    ) -> Result<OwnerVerdicts, NoVerdicts> {
+        let unavailable = NoVerdicts::None(NoVerdict::Unavailable);
+        let Shared { node, peers, counters, next_check_id, .. } = &*self.shared;
+        let Some(Peers { mesh, .. }) = peers else { return Err(unavailable) };
+        let Some(KeyHash { token, .. }) = limits.key() else { return Err(unavailable) };
+        let scope = limits.scope;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let batch = Batch {
+            id: next_check_id.fetch_add(1, Ordering::Relaxed),
+            limits,
+            hits,
+            deadline,
+            expires: running(node.clock.monotonic().plus(left.into())),
+        };
         let handed_to = || node.ownership.transferred_to(token);
 
         let mut attempts = RoutingAttempts::new(scope, token);
@@ -83,41 +199,46 @@ impl Decider {
             let target = match attempts.next(&topology, has_leases) {
                 Next::Try(target) => target,
                 Next::Wait(pause) => {
-                    wait(pause, deadline).await?;
+                    wait(pause, deadline).await.map_err(NoVerdicts::None)?;
                     continue;
                 }
-                Next::GiveUp => return Err(NoVerdict::Unavailable),
+                Next::GiveUp => return Err(unavailable),
             };
             if attempts.count > 1 {
                 counters.retried.fetch_add(1, Ordering::Relaxed);
             }
             if target == topology.me {
-                let decided = self.decide_if_owned(scope, limits, hits, node.clock.now());
-                let Some(verdicts) = decided else {
+                let now = node.clock.now();
+                let Some(verdicts) = self.decide_each_if_owned(limits, hits, now) else {
                     attempts.not_owner(handed_to());
                     continue;
                 };
-                self.announce_refund(scope, limits, hits);
-                let left = deadline.saturating_duration_since(Instant::now());
-                let needs_replica = self.needs_replica(rule.durability, hits, &verdicts);
-                if needs_replica && !self.is_confirmed(limits, hits, left).await {
-                    return Err(NoVerdict::Unconfirmed);
-                }
-                return Ok((verdicts, VerdictSource::Local));
+                let is_confirmed = match self.awaiting_replica(limits, hits, &verdicts) {
+                    Some(hits) => {
+                        let left = deadline.saturating_duration_since(Instant::now());
+                        self.is_confirmed(&limits.counters, hits, left).await
+                    }
+                    None => true,
+                };
+                return Ok(OwnerVerdicts { verdicts, source: VerdictSource::Local, is_confirmed });
             }
             let Some(peer) = mesh.peer(&target) else { continue };
-            match send(mesh, &peer, message(), deadline).await {
-                Attempt::Verdicts(verdicts) => return Ok((verdicts, VerdictSource::Owner)),
+            let source = VerdictSource::Owner;
+            match batch.send(mesh, &peer).await {
+                Attempt::Verdicts { verdicts, is_confirmed } => {
+                    return Ok(OwnerVerdicts { verdicts, source, is_confirmed });
+                }
                 Attempt::NotOwner(holder) => attempts.not_owner(holder),
                 Attempt::NotConnected => {}
                 Attempt::Overloaded => attempts.overloaded(),
                 Attempt::Lost => {
                     // Boxed: its state is large, and connections rarely break.
-                    let resent = Box::pin(self.resend(mesh, &peer, message, deadline));
-                    let verdicts = resent.await?;
-                    return Ok((verdicts, VerdictSource::Owner));
+                    let resent = Box::pin(self.resend(mesh, &peer, &batch)).await;
+                    let (verdicts, is_confirmed) = resent.map_err(NoVerdicts::None)?;
+                    return Ok(OwnerVerdicts { verdicts, source, is_confirmed });
                 }
-                Attempt::Failed(reason) => return Err(reason),
+                Attempt::Separate => return Err(NoVerdicts::Separate),
+                Attempt::Failed => return Err(unavailable),
             }
         }
     }
@@ -130,18 +251,17 @@ impl Decider {
         ownership.has_lease() && (!is_of_region || ownership.has_region_lease())
     }
 
-    /// Sends a check again to the incarnation that `broken` was connected to, as often as the
+    /// Sends a call again to the incarnation that `broken` was connected to, as often as the
     /// connection comes back in time.
     async fn resend(
         &self,
         mesh: &Mesh,
         broken: &Peer,
-        message: impl Fn() -> Check,
-        deadline: Instant,
-    ) -> Result<Verdicts, NoVerdict> {
+        batch: &Batch<'_>,
+    ) -> Result<(Verdicts, bool), NoVerdict> {
         let pauses = exponential(RECONNECT_MIN, RECONNECT_MAX).build();
         for pause in pauses.take(ATTEMPTS_MAX as usize) {
-            wait(pause, deadline).await?;
+            wait(pause, batch.deadline).await?;
             let Some(peer) = mesh.peer(&broken.id) else { continue };
             if peer.generation != broken.generation {
                 // The count of the old incarnation is lost, or survives at its replicas: another
@@ -149,40 +269,105 @@ impl Decider {
                 return Err(NoVerdict::Unavailable);
             }
             self.shared.counters.retried.fetch_add(1, Ordering::Relaxed);
-            match send(mesh, &peer, message(), deadline).await {
-                Attempt::Verdicts(verdicts) => return Ok(verdicts),
+            match batch.send(mesh, &peer).await {
+                Attempt::Verdicts { verdicts, is_confirmed } => {
+                    return Ok((verdicts, is_confirmed));
+                }
                 Attempt::NotConnected | Attempt::Overloaded | Attempt::Lost => {}
-                Attempt::Failed(reason) => return Err(reason),
-                // It did not decide this time; the first time it may have.
-                Attempt::NotOwner(_) => return Err(NoVerdict::Unavailable),
+                // It did not decide this time; the first time it may have. One incarnation speaks
+                // one version.
+                Attempt::Failed | Attempt::NotOwner(_) | Attempt::Separate => {
+                    return Err(NoVerdict::Unavailable);
+                }
             }
         }
         Err(NoVerdict::Unavailable)
     }
 }
 
-/// One attempt over one connection, within the time that is left.
-async fn send(mesh: &Mesh, peer: &Peer, check: Check, deadline: Instant) -> Attempt {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let limits = check.counters.len();
-    match mesh.call_peer(peer, StreamClass::Checks, Call::Check(check), left).await {
-        Ok(Reply::Verdicts(verdicts)) if verdicts.len() == limits => Attempt::Verdicts(verdicts),
-        Ok(Reply::NotOwner { holder, .. }) => Attempt::NotOwner(holder),
-        Ok(Reply::Unconfirmed) => Attempt::Failed(NoVerdict::Unconfirmed),
-        Ok(Reply::Expired) | Err(CallError::Timeout | CallError::Declined) => {
-            Attempt::Failed(NoVerdict::Unavailable)
+impl Batch<'_> {
+    /// One attempt over one connection, within the time that is left.
+    async fn send(&self, mesh: &Mesh, peer: &Peer) -> Attempt {
+        let Some((&hits, further)) = self.hits.split_first() else { return Attempt::Failed };
+        let first = Check {
+            id: self.id,
+            scope: self.limits.scope,
+            counters: self.limits.counters.clone(),
+            hits,
+            durability: self.limits.durability,
+            deadline: self.expires,
+        };
+        let call = if further.is_empty() {
+            Call::Check(first)
+        } else if peer.version >= COMBINED_CHECKS {
+            Call::CombinedCheck(CombinedCheck { first, further: further.into() })
+        } else {
+            return Attempt::Separate;
+        };
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let expected = self.hits.len() * self.limits.counters.len();
+        match mesh.call_peer(peer, StreamClass::Checks, call, left).await {
+            Ok(Reply::Verdicts(verdicts)) if verdicts.len() == expected => {
+                Attempt::Verdicts { verdicts, is_confirmed: true }
+            }
+            Ok(Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed }))
+                if verdicts.len() == expected =>
+            {
+                Attempt::Verdicts { verdicts, is_confirmed }
+            }
+            // The owner of a single check keeps its verdicts when no replica confirms them.
+            Ok(Reply::Unconfirmed) => {
+                Attempt::Verdicts { verdicts: Verdicts::new(), is_confirmed: false }
+            }
+            Ok(Reply::NotOwner { holder, .. }) => Attempt::NotOwner(holder),
+            Ok(Reply::Expired) | Err(CallError::Timeout | CallError::Declined) => Attempt::Failed,
+            Ok(reply) => {
+                tracing::warn!(
+                    owner = %peer.id,
+                    ?reply,
+                    "unexpected reply to a forwarded check; on_unavailable decides"
+                );
+                Attempt::Failed
+            }
+            Err(CallError::NotConnected) => Attempt::NotConnected,
+            Err(CallError::Unreachable | CallError::Busy) => Attempt::Overloaded,
+            Err(CallError::Closed) => Attempt::Lost,
         }
-        Ok(reply) => {
-            tracing::warn!(
-                owner = %peer.id,
-                ?reply,
-                "unexpected reply to a forwarded check; on_unavailable decides"
-            );
-            Attempt::Failed(NoVerdict::Unavailable)
+    }
+}
+
+/// What a call decided of the check `at` this position in it.
+fn of_check(
+    limits: &Limits,
+    hits: Hits,
+    at: usize,
+    sent: &Result<OwnerVerdicts, NoVerdicts>,
+) -> Result<Decided, NoVerdict> {
+    let OwnerVerdicts { verdicts, source, is_confirmed } = match sent {
+        Ok(sent) => sent,
+        Err(NoVerdicts::None(reason)) => return Err(*reason),
+        Err(NoVerdicts::Separate) => return Err(NoVerdict::Unavailable),
+    };
+    let Some(verdicts) = verdicts.chunks_exact(limits.counters.len().max(1)).nth(at) else {
+        return Err(NoVerdict::Unconfirmed);
+    };
+    if !is_confirmed && replication::awaits_confirm(limits.durability, hits, verdicts) {
+        return Err(NoVerdict::Unconfirmed);
+    }
+    Ok((verdicts.into(), *source))
+}
+
+/// A call of the key; it has ended when this is dropped, whether or not it had a reply.
+struct CallEnds<'a> {
+    decider: &'a Decider,
+    key: KeyHash,
+}
+
+impl Drop for CallEnds<'_> {
+    fn drop(&mut self) {
+        if let Some(leaving) = self.decider.shared.combiner.ended(self.key) {
+            self.decider.leave(self.key, leaving);
         }
-        Err(CallError::NotConnected) => Attempt::NotConnected,
-        Err(CallError::Unreachable | CallError::Busy) => Attempt::Overloaded,
-        Err(CallError::Closed) => Attempt::Lost,
     }
 }
 

@@ -30,6 +30,7 @@
 
 mod all_or_nothing;
 mod check;
+mod combiner;
 mod decider;
 mod dedup_cache;
 mod fallback;

@@ -9,65 +9,84 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_cluster::mesh::StreamClass;
-use tidegate_cluster::mesh::wire::{Call, Check, Reply};
+use tidegate_cluster::mesh::wire::{COMBINED_VERDICTS_MAX, Call, Check, CombinedVerdicts, Reply};
 use tidegate_cluster::replication;
+use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
+use super::combiner::Limits;
 use super::decider::Decider;
 use super::dedup_cache::Once;
 
 // === impl Decider: for peers ===
 
 impl Decider {
-    /// Decides a check that `from` forwarded because this node owns its key.
-    pub fn decide_for_peer(&self, from: (&NodeId, Generation), check: &Check) -> Reply {
-        let Check { id, scope, ref counters, hits, .. } = *check;
-        let Some(first) = counters.first() else { return Reply::Malformed };
-        let token = first.key.token;
-        if counters.iter().any(|counter| counter.key.token != token) {
+    /// Decides the check that `from` forwarded because this node owns its key, and `further` ones
+    /// of the same counters.
+    pub fn decide_for_peer(
+        &self,
+        from: (&NodeId, Generation),
+        check: &Check,
+        further: &[Hits],
+    ) -> Reply {
+        let Some(token) = token(&check.counters) else { return Reply::Malformed };
+        let hits = all_hits(check, further);
+        if hits.len() * check.counters.len() > COMBINED_VERDICTS_MAX {
             return Reply::Malformed;
         }
         let shared = &*self.shared;
         let stats = &shared.counters;
         let now = shared.node.clock.now();
         let sender = node_actor(from.0, from.1);
-        let decide = || self.decide_if_owned(scope, counters, hits, now);
-        match shared.dedup_cache.once(sender, id, decide) {
-            Some(Once::First(verdicts)) => {
-                stats.served.fetch_add(1, Ordering::Relaxed);
-                self.announce_refund(scope, counters, hits);
-                Reply::Verdicts(verdicts)
-            }
-            Some(Once::Again(verdicts)) => {
-                stats.deduplicated.fetch_add(1, Ordering::Relaxed);
-                Reply::Verdicts(verdicts)
-            }
+        let limits = limits(check);
+        let decide = || self.decide_each_if_owned(&limits, &hits, now);
+        let (verdicts, counter) = match shared.dedup_cache.once(sender, check.id, decide) {
+            Some(Once::First(verdicts)) => (verdicts, &stats.served),
+            Some(Once::Again(verdicts)) => (verdicts, &stats.deduplicated),
             None => {
                 stats.not_owner.fetch_add(1, Ordering::Relaxed);
                 let ownership = &shared.node.ownership;
                 let epoch = ownership.owned_ranges().epoch;
-                Reply::NotOwner { epoch, holder: ownership.transferred_to(token) }
+                return Reply::NotOwner { epoch, holder: ownership.transferred_to(token) };
             }
+        };
+        counter.fetch_add(hits.len() as u64, Ordering::Relaxed);
+        if further.is_empty() {
+            Reply::Verdicts(verdicts)
+        } else {
+            Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: true })
         }
     }
 
-    /// The reply to a check that was decided for a peer, once a replica has confirmed the count;
+    /// The reply to checks that were decided for a peer, once a replica has confirmed the counts;
     /// `None` when no replica needs to.
     pub fn confirmation(
         &self,
         check: &Check,
-        verdicts: &Verdicts,
+        further: &[Hits],
+        reply: &Reply,
     ) -> Option<impl Future<Output = Reply> + Send + use<>> {
-        self.needs_replica(check.durability, check.hits, verdicts).then(|| {
-            let (decider, counters) = (self.clone(), check.counters.clone());
-            let (deadline, verdicts) = (self.deadline(check.scope), verdicts.clone());
-            let hits = check.hits;
-            async move {
-                let is_confirmed = decider.is_confirmed(&counters, hits, deadline).await;
-                if is_confirmed { Reply::Verdicts(verdicts) } else { Reply::Unconfirmed }
+        let (Reply::Verdicts(verdicts)
+        | Reply::CombinedVerdicts(CombinedVerdicts { verdicts, .. })) = reply
+        else {
+            return None;
+        };
+        let limits = limits(check);
+        let awaiting = self.awaiting_replica(&limits, &all_hits(check, further), verdicts)?;
+        let (decider, reply) = (self.clone(), reply.clone());
+        let deadline = self.deadline(check.scope);
+        Some(async move {
+            if decider.is_confirmed(&limits.counters, awaiting, deadline).await {
+                return reply;
+            }
+            match reply {
+                Reply::CombinedVerdicts(CombinedVerdicts { verdicts, .. }) => {
+                    Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: false })
+                }
+                _ => Reply::Unconfirmed,
             }
         })
     }
@@ -94,12 +113,45 @@ impl Decider {
         node.store.check_if(counters, hits, now, || node.ownership.decides(scope, token))
     }
 
+    /// Decides a strict check for each of `hits`, one after the other, if this node owns their key;
+    /// counts nothing otherwise.
+    pub(super) fn decide_each_if_owned(
+        &self,
+        limits: &Limits,
+        hits: &[Hits],
+        now: Timestamp,
+    ) -> Option<Verdicts> {
+        let Limits { scope, counters, .. } = limits;
+        let node = &self.shared.node;
+        let token = token(counters)?;
+        let owns = || node.ownership.decides(*scope, token);
+        let verdicts = node.store.check_each_if(counters, hits, now, owns)?;
+        if let Some(&refund) = hits.iter().find(|hits| hits.refund() > 0) {
+            self.announce_refund(*scope, counters, refund);
+        }
+        Some(verdicts)
+    }
+
+    /// The hits of checks with these verdicts that have to wait for [`Decider::is_confirmed`]: the
+    /// most that one of them has.
+    pub(super) fn awaiting_replica(
+        &self,
+        limits: &Limits,
+        hits: &[Hits],
+        verdicts: &Verdicts,
+    ) -> Option<Hits> {
+        let of_each = hits.iter().zip(verdicts.chunks_exact(limits.counters.len().max(1)));
+        let awaiting = of_each
+            .filter(|(hits, verdicts)| self.needs_replica(limits.durability, **hits, verdicts));
+        awaiting.map(|(hits, _)| *hits).max()
+    }
+
     /// Whether the verdicts have to wait for [`Decider::is_confirmed`].
     pub(super) fn needs_replica(
         &self,
         durability: Durability,
         hits: Hits,
-        verdicts: &Verdicts,
+        verdicts: &[Verdict],
     ) -> bool {
         self.shared.peers.is_some() && replication::awaits_confirm(durability, hits, verdicts)
     }
@@ -134,4 +186,19 @@ impl Decider {
             }
         }
     }
+}
+
+/// The token of these counters; `None` if there are none, or they differ in it.
+fn token(counters: &[Counter]) -> Option<u64> {
+    let token = counters.first()?.key.token;
+    counters.iter().all(|counter| counter.key.token == token).then_some(token)
+}
+
+fn limits(check: &Check) -> Limits {
+    let Check { scope, durability, .. } = *check;
+    Limits { scope, durability, counters: check.counters.clone() }
+}
+
+fn all_hits(check: &Check, further: &[Hits]) -> SmallVec<[Hits; 16]> {
+    std::iter::once(check.hits).chain(further.iter().copied()).collect()
 }

@@ -140,6 +140,7 @@ fn decisions(core: &Core, readings: &mut Readings) {
     readings.add_each(names::VERDICTS, "source", sources);
     readings.add(names::NOT_OWNER, read(&counters.not_owner));
     readings.add(names::FORWARD_RETRIES, read(&counters.retried));
+    readings.add(names::FORWARD_COMBINED, read(&counters.combined));
     readings.add(names::FORWARD_DUPLICATES, read(&counters.deduplicated));
     readings.add(names::FORWARD_EXPIRED, read(&counters.expired));
     readings.add(names::UNCONFIRMED, read(&counters.unconfirmed));

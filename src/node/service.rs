@@ -5,9 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_cluster::environment::Clock;
-use tidegate_cluster::mesh::wire::{Call, Check, Digest, Group, PingStatus, PongStatus, Reply};
+use tidegate_cluster::mesh::wire::{
+    Call, Check, CombinedCheck, Digest, Group, PingStatus, PongStatus, Reply,
+};
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::replication;
+use tidegate_limiter::units::Hits;
 use tidegate_ownership::autopilot::COMPLAINTS_MAX;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::standstill::ClockReading;
@@ -35,7 +38,10 @@ impl Service for PeerService {
                 self.decider.refunded(token);
                 Reply::Done
             }
-            Call::Check(check) => return self.check(from, &check),
+            Call::Check(check) => return self.check(from, &check, &[]),
+            Call::CombinedCheck(CombinedCheck { first, further }) => {
+                return self.check(from, &first, &further);
+            }
             Call::Sync(sync) => self.joined.synchroniser.receive(from, sync),
             Call::States(entries) => self.joined.replicator.receive(&from.id, entries),
             Call::Gossip(bytes) => {
@@ -94,17 +100,17 @@ impl PeerService {
         Reply::Pong { clock: self.clock.system(), decision_clock, status: pong }
     }
 
-    /// Decides a check; with durability `replicated` the verdicts wait for a replica.
-    fn check(&self, from: &Peer, check: &Check) -> ServiceReply {
+    /// Decides checks; with durability `replicated` the verdicts wait for a replica.
+    fn check(&self, from: &Peer, check: &Check, further: &[Hits]) -> ServiceReply {
         // The sender has answered by fallback: what is counted for it now takes from others.
         if from.has_run_for(check.deadline, self.clock.monotonic()) {
-            self.decider.counters().expired.fetch_add(1, Ordering::Relaxed);
+            let checks = 1 + further.len() as u64;
+            self.decider.counters().expired.fetch_add(checks, Ordering::Relaxed);
             return ServiceReply::Ready(Reply::Expired);
         }
         let sender = (&from.id, from.generation);
-        let reply = self.noted(from, self.decider.decide_for_peer(sender, check));
-        let Reply::Verdicts(verdicts) = &reply else { return ServiceReply::Ready(reply) };
-        match self.decider.confirmation(check, verdicts) {
+        let reply = self.noted(from, self.decider.decide_for_peer(sender, check, further));
+        match self.decider.confirmation(check, further, &reply) {
             Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
             None => ServiceReply::Ready(reply),
         }

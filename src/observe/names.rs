@@ -39,6 +39,8 @@ pub const NOT_OWNER: Metric =
     counter("not_owner", "Forwarded checks received for keys that this node does not own");
 pub const FORWARD_RETRIES: Metric =
     counter("forward_retries", "Forwarding attempts after the first for one verdict");
+pub const FORWARD_COMBINED: Metric =
+    counter("forward_combined", "Checks that left for their owner in one call with others");
 pub const FORWARD_DUPLICATES: Metric =
     counter("forward_duplicates", "Duplicate forwarded checks, not counted again");
 pub const FORWARD_EXPIRED: Metric =

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use quinn::{Connection, ReadError, ReadToEndError};
 use tidegate::node::system_environment;
 use tidegate_cluster::incarnation::Incarnation;
-use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, VERSION};
+use tidegate_cluster::mesh::codec::{FRAME_BYTES_MAX, HELLO_VERSION, VERSION};
 use tidegate_cluster::mesh::wire::{
     Call, Hello, HelloReply, Numbered, PingStatus, PongStatus, Refusal, Reply, SharedSettings,
 };
@@ -22,7 +22,7 @@ use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::standstill::ClockReading;
 use tidegate_testkit::certificates::{authority, identity};
-use tidegate_testkit::mesh_peer::{RawPeer, exchange, frame, send_hello, unframe};
+use tidegate_testkit::mesh_peer::{RawPeer, exchange, frame, frame_of, send_hello, unframe};
 use tidegate_testkit::wait::eventually;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -239,7 +239,7 @@ async fn malformed_bytes_are_no_hello() {
     let authority = authority();
     let a = Side::start(&authority, "a", 1).await;
     let peer = RawPeer::with(&identity(&authority, &authority, "mute", "eu"));
-    let hello = frame(&peer.hello("test", "mute", SECRET));
+    let hello = frame_of(HELLO_VERSION, &peer.hello("test", "mute", SECRET));
     let mut attempts = malformed();
     attempts.push(("half a hello", hello[..hello.len() / 2].to_vec()));
     attempts.push(("two hellos", [hello.clone(), hello].concat()));

@@ -14,11 +14,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::smallvec;
 use tidegate_cluster::consensus::engine::Engine;
-use tidegate_cluster::mesh::codec::{self, FRAME_BYTES_MAX, VERSION};
+use tidegate_cluster::mesh::codec::{self, COMBINED_CHECKS, FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{
-    Call, Check, Digest, GlobalPing, GlobalPong, Group, Handoff, HandoffStep, Hello, HelloReply,
-    MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply, SharedSettings, StateEntry, Sync,
-    SyncEntry, SyncRole,
+    Call, Check, CombinedCheck, CombinedVerdicts, Digest, GlobalPing, GlobalPong, Group, Handoff,
+    HandoffStep, Hello, HelloReply, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
+    SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
 };
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -61,7 +61,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 17] = [
+    let heads: [&[u8]; 19] = [
         &[0, 1, 7, 0],                               // Check, Region: counters
         &[0, 2, 0, 0],                               // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],                // … one entry: buckets
@@ -78,6 +78,8 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 6],                                     // Digests
         &[0, 8],                                     // Reply: Differing
         &[0, 1, 1],                                  // Reply: Verdicts
+        &[0, 10, 7, 0, 0, 2, 0, 0],                  // CombinedCheck: further
+        &[0, 13],                                    // Reply: CombinedVerdicts
         &[],                                         // Hello: cluster
     ];
     let before = peak_virtual_kib();
@@ -345,7 +347,17 @@ fn calls() -> Vec<(&'static str, Call)> {
     };
     let entry = |state| StateEntry { key: KEY, state, expires: NOW };
     let one = smallvec![Counter { key: KEY, quota: quota(Algorithm::Gcra, 1) }];
+    let first = Check {
+        id: 70_001,
+        scope: Scope::Region,
+        counters: smallvec![Counter { key: KEY, quota: quota(Algorithm::FixedWindow, 1) }],
+        hits: Hits::ONE,
+        durability: Durability::Async,
+        deadline: Span::from_millis(61_020),
+    };
+    let further = smallvec![Hits::new(3), Hits::PEEK, Hits::new(-2)];
     vec![
+        ("combined_check", Call::CombinedCheck(CombinedCheck { first, further })),
         (
             "ping",
             Call::Ping {
@@ -437,7 +449,12 @@ fn replies() -> Vec<(&'static str, Reply)> {
         delay: Span::from_millis(250),
         excess: if allowed { 0 } else { 300 },
     };
+    let two = smallvec![verdict(true, Retry::Now), verdict(false, Retry::Never)];
     vec![
+        (
+            "combined_verdicts",
+            Reply::CombinedVerdicts(CombinedVerdicts { verdicts: two, is_confirmed: true }),
+        ),
         (
             "pong",
             Reply::Pong {
@@ -506,8 +523,9 @@ impl Golden {
         name: &str,
         message: &T,
     ) {
+        let version = released_with(name);
         let mut bytes = BytesMut::new();
-        codec::encode(message, VERSION, &mut bytes).expect("fits a frame");
+        codec::encode(message, version, &mut bytes).expect("fits a frame");
         let file = format!("{name}.hex");
         let released = fs::read_to_string(folder().join(&file)).unwrap_or_default();
         self.names.push(file.clone());
@@ -519,7 +537,7 @@ impl Golden {
         let mut buffer = BytesMut::from(&unhex(released.trim())[..]);
         let frame = codec::split(&mut buffer).expect("valid").expect("whole");
         assert!(buffer.is_empty() && frame.len() < FRAME_BYTES_MAX, "{file}");
-        assert_eq!(codec::decode::<T>(&frame, VERSION).expect("decodes"), *message, "{file}");
+        assert_eq!(codec::decode::<T>(&frame, version).expect("decodes"), *message, "{file}");
     }
 
     /// No file is left without its message.
@@ -532,6 +550,11 @@ impl Golden {
         }
         assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
     }
+}
+
+/// The version of the protocol in which a message came. Later ones write it in the same way.
+fn released_with(name: &str) -> u8 {
+    if name.contains("combined") { COMBINED_CHECKS } else { 4 }
 }
 
 fn folder() -> PathBuf {

@@ -91,18 +91,29 @@ pub async fn exchange(connection: &Connection, bytes: &[u8]) -> Option<Vec<u8>> 
 
 /// Sends `hello` and returns the reply, if there is one.
 pub async fn send_hello(connection: &Connection, hello: &Hello) -> Option<HelloReply> {
-    let reply = exchange(connection, &frame(hello)).await?;
-    Some(unframe(&reply))
+    let reply = exchange(connection, &frame_of(codec::HELLO_VERSION, hello)).await?;
+    Some(unframe_of(codec::HELLO_VERSION, &reply))
 }
 
+/// `message` as a frame of the newest version.
 pub fn frame<T: Serialize>(message: &T) -> Vec<u8> {
+    frame_of(codec::VERSION, message)
+}
+
+/// `message` as a frame of this version.
+pub fn frame_of<T: Serialize>(version: u8, message: &T) -> Vec<u8> {
     let mut bytes = BytesMut::new();
-    codec::encode(message, codec::VERSION, &mut bytes).expect("fits a frame");
+    codec::encode(message, version, &mut bytes).expect("fits a frame");
     bytes.to_vec()
 }
 
+/// The message in a frame of the newest version.
 pub fn unframe<T: DeserializeOwned>(bytes: &[u8]) -> T {
+    unframe_of(codec::VERSION, bytes)
+}
+
+fn unframe_of<T: DeserializeOwned>(version: u8, bytes: &[u8]) -> T {
     let mut buffer = BytesMut::from(bytes);
     let frame = codec::split(&mut buffer).expect("a frame").expect("a whole frame");
-    codec::decode(&frame, codec::VERSION).expect("a message")
+    codec::decode(&frame, version).expect("a message")
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate::config::Config;
 use tidegate::decide::{CheckResponse, Counters, VerdictSource};
 use tidegate_cluster::mesh::wire::Check;
 use tidegate_cluster::ownership::OwnedRanges;
@@ -33,6 +34,11 @@ descriptors:
     durability: replicated
     rate_limit: {window: 1d, requests_per_unit: 20, algorithm: gcra}
 ";
+
+/// Owners have more time than a busy machine takes.
+pub(crate) fn patient(config: &mut Config) {
+    config.cluster.deadline = Span::from_secs(1);
+}
 
 pub(crate) fn id(name: &str) -> NodeId {
     NodeId::new(name).unwrap()

@@ -1,5 +1,6 @@
 //! Checks that are retried, late, or unconfirmed: counted once, or not at all.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,24 +11,27 @@ use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
 use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
-use tidegate_cluster::mesh::wire::{Call, Check, Hello, HelloReply, Numbered, PongStatus, Reply};
+use tidegate_cluster::mesh::wire::{
+    Call, Check, CombinedCheck, CombinedVerdicts, Hello, HelloReply, Numbered, PongStatus, Reply,
+};
 use tidegate_cluster::mesh::{StreamClass, codec, running};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_ownership::Epoch;
 use tidegate_ownership::identity::Generation;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::route::Topology;
+use tidegate_ownership::{Epoch, Versions};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under, settled};
-use tidegate_testkit::mesh_peer::{RawPeer, frame, send_hello};
+use tidegate_testkit::mesh_peer::{RawPeer, frame_of, send_hello};
 use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
 
 use super::bench::{
-    RULES, TIMEOUT, VNODES, check, count, holds, id, remaining, source, value, value_of,
+    RULES, TIMEOUT, VNODES, check, count, holds, id, patient, remaining, source, value, value_of,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -243,12 +247,63 @@ async fn a_check_is_retried_until_the_deadline_at_an_owner_without_the_key() {
     assert!((2..=64).contains(&checks), "{checks} checks for one verdict");
 }
 
+/// Checks that would leave together leave one by one for a node of the release before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_knows_no_combined_checks_gets_single_ones() {
+    let authority = authority();
+    let (a, _y) = beside_a_peer_by_hand(&authority, patient).await;
+    let key = value_of(&a, "bucket", "z");
+    let before = codec::COMBINED_CHECKS - 1;
+    a.joined().mesh.require_version(before);
+    let owner = PeerByHand { version: before, ..PeerByHand::new(&authority) };
+    let connection = owner.joins(&a, 5).await;
+    let reply = Reply::Verdicts([verdict()].into_iter().collect());
+    let answers = tokio::select! {
+        answers = join_all((0..5).map(|_| a.check("bucket", &key))) => answers,
+        () = owner.serve(&connection, Some(reply)) => unreachable!("it stays"),
+    };
+    assert!(answers.iter().all(|answer| source(answer) == VerdictSource::Owner));
+    let received = owner.received.lock();
+    let ids: BTreeSet<u64> = received.iter().map(|check| check.id).collect();
+    assert_eq!((received.len(), ids.len()), (5, 5), "{received:?}");
+}
+
+/// Of checks that came together, counted by the owner and confirmed by no replica, those have
+/// their verdict that need no replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_needs_no_replica() {
+    let authority = authority();
+    let (a, _y) = beside_a_peer_by_hand(&authority, patient).await;
+    let topology = a.core.topology.load_full();
+    let key = value(&a, "kept", |token| {
+        let is_owned_here = a.core.ownership.decides(Scope::Region, token);
+        !is_owned_here && topology.owner(Scope::Region, token) == Some(&id("z"))
+    });
+    let owner = PeerByHand::new(&authority);
+    let connection = owner.joins(&a, 5).await;
+    let retry = Retry::After(Span::from_secs(9));
+    let refused = Verdict { allowed: false, retry, ..verdict() };
+    let verdicts = [verdict(), refused].into_iter().collect();
+    let reply = Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: false });
+    let answers = tokio::select! {
+        answers = join_all((0..3).map(|_| a.check("kept", &key))) => answers,
+        () = owner.serve(&connection, Some(reply)) => unreachable!("it stays"),
+    };
+    // To the first, which was sent alone, this is no reply.
+    let sources: Vec<_> = answers.iter().map(source).collect();
+    use VerdictSource::{Fallback, Owner};
+    assert_eq!(sources, [Fallback, Fallback, Owner]);
+    assert_eq!(count(&a, |counters| &counters.unconfirmed), 1);
+}
+
 // === a peer that is driven by hand ===
 
 /// A peer `z` that replies as scripted, or breaks its connection.
 struct PeerByHand {
     peer: RawPeer,
-    /// Every check that came.
+    /// The newest of the protocol that it speaks.
+    version: u8,
+    /// Every check that came; of those that came together the first.
     received: Mutex<Vec<Check>>,
     /// Copies that it confirmed.
     copies: AtomicU64,
@@ -292,7 +347,8 @@ fn verdict() -> Verdict {
 impl PeerByHand {
     fn new(authority: &Authority) -> Self {
         let peer = RawPeer::with(&identity(authority, authority, "z", "eu"));
-        Self { peer, received: Mutex::default(), copies: AtomicU64::new(0) }
+        let version = codec::VERSION;
+        Self { peer, version, received: Mutex::default(), copies: AtomicU64::new(0) }
     }
 
     /// Connects to `a` as the start `generation` of z.
@@ -302,7 +358,8 @@ impl PeerByHand {
         let connection = self.peer.dial(a.addr()).await.unwrap();
         let secret = a.core.hasher.fingerprint();
         let generation = Generation(generation);
-        let hello = Hello { generation, ..self.peer.hello("tidegate", "z", secret) };
+        let versions = Versions { highest: self.version, ..codec::VERSIONS };
+        let hello = Hello { generation, versions, ..self.peer.hello("tidegate", "z", secret) };
         let answer = send_hello(&connection, &hello).await;
         assert!(matches!(answer, Some(HelloReply::Welcome(_))), "{answer:?}");
         eventually("it is admitted", TIMEOUT, || mesh.peer(&id("z")).is_some()).await;
@@ -337,12 +394,14 @@ impl PeerByHand {
             buffer.extend_from_slice(&chunk.bytes);
             while let Some(whole) = codec::split(&mut buffer).unwrap() {
                 let Numbered { id, body } =
-                    codec::decode::<Numbered<Call>>(&whole, codec::VERSION).unwrap();
+                    codec::decode::<Numbered<Call>>(&whole, self.version).unwrap();
                 let reply = match body {
-                    Call::Check(_) | Call::States(_) => {
+                    Call::Check(_) | Call::CombinedCheck(_) | Call::States(_) => {
                         let is_copy = matches!(body, Call::States(_));
-                        if let Call::Check(check) = body {
-                            self.received.lock().push(check);
+                        if let Call::Check(first)
+                        | Call::CombinedCheck(CombinedCheck { first, .. }) = body
+                        {
+                            self.received.lock().push(first);
                         }
                         let Some(answer) = answer else {
                             connection.close(9_u32.into(), b"broken");
@@ -358,7 +417,11 @@ impl PeerByHand {
                     },
                     _ => continue,
                 };
-                if send.write_all(&frame(&Numbered { id, body: reply })).await.is_err() {
+                if send
+                    .write_all(&frame_of(self.version, &Numbered { id, body: reply }))
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }

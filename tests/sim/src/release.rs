@@ -3,10 +3,9 @@
 //! In some seeds the nodes of some regions start with the older one, and with the newer one whenever
 //! they start again: an upgrade in the order of the faults. New nodes are of the newer release. The
 //! newer version is in force in a region once the last of its nodes has been upgraded; a node of the
-//! older release could not join any more. Frames of both versions have one layout, so what is tested
-//! is the agreement.
+//! older release could not join any more. A node of the older release knows no combined checks.
 
-use tidegate_cluster::mesh::codec::{VERSION, VERSIONS};
+use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, VERSION, VERSIONS};
 use tidegate_ownership::Versions;
 
 use crate::dice::Dice;
@@ -18,8 +17,9 @@ pub(crate) struct Releases {
     older: Vec<usize>,
 }
 
-/// What the newer release speaks.
-const NEWER: Versions = Versions { highest: VERSION + 1, ..VERSIONS };
+/// What the older release speaks.
+const OLDER: Versions = Versions { highest: COMBINED_CHECKS - 1, ..VERSIONS };
+const _: () = assert!(VERSION == COMBINED_CHECKS, "the older release is the one before");
 /// Seeds with both releases.
 const UPGRADES_PPM: u32 = 250_000;
 /// Regions of those that begin with the older one; the first does.
@@ -41,12 +41,12 @@ impl Releases {
 
     /// What a process of `node` speaks, after so many earlier ones.
     pub(crate) fn versions(&self, node: usize, starts: u32) -> Versions {
-        let is_older = self.older.is_empty() || (starts == 0 && self.older.contains(&node));
-        if is_older { VERSIONS } else { NEWER }
+        let is_older = starts == 0 && self.older.contains(&node);
+        if is_older { OLDER } else { VERSIONS }
     }
 
     /// Whether `version` came with the newer release.
     pub(crate) fn is_newer(version: u8) -> bool {
-        version > VERSIONS.highest
+        version > OLDER.highest
     }
 }

@@ -1,7 +1,8 @@
 //! Short lists on the wire, stored inline in memory.
 //!
 //! The deserializer of `SmallVec` reserves the length that the sender claims, so a frame of ten
-//! bytes could claim all memory; this one reads item by item and stops at [`BOUNDED_VEC_MAX`].
+//! bytes could claim all memory; this one reads item by item and stops at the bound of the list:
+//! [`BOUNDED_VEC_MAX`], or that of [`combined`].
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,20 +27,45 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    struct BoundedVec<T>(PhantomData<T>);
+    at_most::<BOUNDED_VEC_MAX, T, D>(from)
+}
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for BoundedVec<T> {
+/// Lists of at most [`COMBINED_VERDICTS_MAX`](super::wire::COMBINED_VERDICTS_MAX) items.
+pub(super) mod combined {
+    use serde::{Deserialize, Deserializer};
+    use smallvec::SmallVec;
+
+    pub(in super::super) use super::serialize;
+    use crate::mesh::wire::COMBINED_VERDICTS_MAX;
+
+    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<SmallVec<[T; 1]>, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        super::at_most::<COMBINED_VERDICTS_MAX, T, D>(from)
+    }
+}
+
+fn at_most<'de, const MAX: usize, T, D>(from: D) -> Result<SmallVec<[T; 1]>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    struct BoundedVec<T, const MAX: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for BoundedVec<T, MAX> {
         type Value = SmallVec<[T; 1]>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {BOUNDED_VEC_MAX} items")
+            write!(f, "at most {MAX} items")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
             let mut items = SmallVec::new();
             while let Some(item) = seq.next_element()? {
-                if items.len() == BOUNDED_VEC_MAX {
-                    return Err(A::Error::invalid_length(BOUNDED_VEC_MAX + 1, &self));
+                if items.len() == MAX {
+                    return Err(A::Error::invalid_length(MAX + 1, &self));
                 }
                 items.push(item);
             }
@@ -47,7 +73,7 @@ where
         }
     }
 
-    from.deserialize_seq(BoundedVec(PhantomData))
+    from.deserialize_seq(BoundedVec::<T, MAX>(PhantomData))
 }
 
 #[cfg(test)]

@@ -19,11 +19,14 @@ use crate::encoding;
 
 /// The newest version that this node speaks. `tidegate_next_wire` is set for the test of upgrades
 /// only: a release that is one version ahead.
-pub const VERSION: u8 = if cfg!(tidegate_next_wire) { 5 } else { 4 };
+pub const VERSION: u8 = if cfg!(tidegate_next_wire) { 6 } else { 5 };
 
-/// The versions that this node speaks: its own and the one before. Version 4 is the first that
-/// others can follow, because its hello contains a range.
-pub const VERSIONS: Versions = Versions { lowest: 4, highest: VERSION };
+/// The versions that this node speaks: its own and the one before.
+pub const VERSIONS: Versions = Versions { lowest: VERSION - 1, highest: VERSION };
+
+/// The first version with [`Call::CombinedCheck`](super::wire::Call::CombinedCheck). What came
+/// before has the same layout in all versions from 4 on.
+pub const COMBINED_CHECKS: u8 = 5;
 
 /// The version of the frames of every hello and its answer, whatever follows them: their layout
 /// never changes, so that nodes of all versions can tell each other what they speak.

@@ -21,6 +21,8 @@ use crate::consensus;
 
 /// The most entries in one [`Sync`]. The sender splits; a receiver refuses more.
 pub const SYNC_ENTRIES_MAX: usize = 256;
+/// The most verdicts of one [`CombinedCheck`].
+pub const COMBINED_VERDICTS_MAX: usize = 256;
 /// The most entries in one [`Call::States`].
 pub const STATE_ENTRIES_MAX: usize = 1_024;
 /// The most entries in one [`Call::Digests`].
@@ -188,6 +190,9 @@ pub enum Call {
     Map(Group, MapCall),
     /// Requests a lease for the region of the sender.
     GlobalPing(GlobalPing),
+    /// Decide several checks of the same strict counters, which the receiver owns. Only to nodes
+    /// that speak [`COMBINED_CHECKS`](super::codec::COMBINED_CHECKS).
+    CombinedCheck(CombinedCheck),
 }
 
 /// Which map a call is about.
@@ -261,6 +266,8 @@ pub enum Reply {
     Expired,
     /// To [`Call::GlobalPing`].
     GlobalPong(GlobalPong),
+    /// To [`Call::CombinedCheck`].
+    CombinedVerdicts(CombinedVerdicts),
 }
 
 /// What a node says about itself to the voters of the global map.
@@ -337,6 +344,29 @@ pub struct Check {
     pub durability: Durability,
     /// When the sender stops waiting, by how long it has run then ([`PongStatus::running`]).
     pub deadline: Span,
+}
+
+/// Checks of the same counters, which waited together for their owner. It decides them one after
+/// the other, each for itself; the call as a whole is applied once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CombinedCheck {
+    /// The first check, and what it has in common with the others. Its deadline is the earliest.
+    pub first: Check,
+    /// The hits of each further check. With `n` counters at most
+    /// [`COMBINED_VERDICTS_MAX`]` / n - 1`.
+    #[serde(with = "bounded_vec::combined")]
+    pub further: SmallVec<[Hits; 1]>,
+}
+
+/// What an owner decided of a [`CombinedCheck`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CombinedVerdicts {
+    /// One verdict per counter of the first check, then those of the second, and so on.
+    #[serde(with = "bounded_vec::combined")]
+    pub verdicts: SmallVec<[Verdict; 1]>,
+    /// Whether a replica has stored what was counted, or none needs to. Otherwise those checks that
+    /// wait for one count as [`Reply::Unconfirmed`].
+    pub is_confirmed: bool,
 }
 
 /// A step of a range transfer; see `docs/adr/0001-who-owns-a-key.md`.

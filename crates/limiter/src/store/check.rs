@@ -75,6 +75,29 @@ impl Store {
         owns().then(|| shard.check(counters, params, &self.overflow))
     }
 
+    /// Decides a check for each of `hits`, one after the other as [`Store::check_if`] would, and
+    /// returns all verdicts: those of the first check, then those of the second. `owns` is called
+    /// once, for all of them.
+    pub fn check_each_if(
+        &self,
+        counters: &[Counter],
+        hits: &[Hits],
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<Verdicts> {
+        let Some(first) = counters.first() else { return Some(Verdicts::new()) };
+        let mut shard = self.lock_for(first.key);
+        if !owns() {
+            return None;
+        }
+        let mut verdicts = Verdicts::with_capacity(hits.len() * counters.len());
+        for &hits in hits {
+            let params = CheckParams { hits, now, me: None };
+            verdicts.extend(shard.check(counters, params, &self.overflow));
+        }
+        Some(verdicts)
+    }
+
     /// Like [`Store::check`] for eventual limits: counts for `me`, and queues the keys for
     /// [`Store::drain_sync_queue`] or leaves them to [`Store::drain_lazy`].
     pub fn check_eventual(

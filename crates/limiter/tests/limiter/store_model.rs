@@ -17,11 +17,27 @@ const ME: ActorId = ActorId::new(1);
 
 #[derive(Clone, Debug)]
 enum Op {
-    Check { token: u64, hits: i64 },
-    CheckBoth { token: u64, hits: i64 },
-    Flood { first: u64, keys: u64 },
+    Check {
+        token: u64,
+        hits: i64,
+    },
+    CheckBoth {
+        token: u64,
+        hits: i64,
+    },
+    /// Checks of both counters, one after the other.
+    CheckEach {
+        token: u64,
+        hits: Vec<i64>,
+    },
+    Flood {
+        first: u64,
+        keys: u64,
+    },
     Wait(u64),
-    Remove { token: u64 },
+    Remove {
+        token: u64,
+    },
     Expire,
     Drain(usize),
 }
@@ -31,6 +47,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (token.clone(), -2..8_i64).prop_map(|(token, hits)| Op::Check { token, hits }),
         6 => (token.clone(), -2..8_i64).prop_map(|(token, hits)| Op::CheckBoth { token, hits }),
+        2 => (token.clone(), prop::collection::vec(-2..8_i64, 0..5))
+            .prop_map(|(token, hits)| Op::CheckEach { token, hits }),
         1 => (100..10_000_u64, 1..200_u64).prop_map(|(first, keys)| Op::Flood { first, keys }),
         3 => prop_oneof![0..2_000_000_000_u64, 0..40_000_000_000_u64].prop_map(Op::Wait),
         1 => token.prop_map(|token| Op::Remove { token }),
@@ -191,6 +209,18 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
             Op::Check { token, hits } => check(&mut model, &[counter(token, 0)], hits, now),
             Op::CheckBoth { token, hits } => {
                 check(&mut model, &[counter(token, 0), counter(token, 1)], hits, now);
+            }
+            Op::CheckEach { token, hits } => {
+                let counters = [counter(token, 0), counter(token, 1)];
+                if eventual {
+                    hits.iter().for_each(|&hits| check(&mut model, &counters, hits, now));
+                    continue;
+                }
+                let hits: Vec<_> = hits.into_iter().map(Hits::new).collect();
+                let verdicts = store.check_each_if(&counters, &hits, now, || true);
+                let one = |&hits| check_model(&mut model, &counters, hits, now, false);
+                let expected: Vec<_> = hits.iter().flat_map(one).collect();
+                assert_eq!(verdicts.map(|it| it.to_vec()), Some(expected));
             }
             Op::Flood { first, keys } => {
                 for token in first..first + keys {

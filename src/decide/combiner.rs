@@ -1,0 +1,255 @@
+//! Checks of one key that leave for its owner together.
+//!
+//! Of the checks of one key the first is sent at once. While its call is on its way the others
+//! wait, and when the reply comes, all that wait leave as the next call; their owner decides them
+//! one after the other, as if each had come alone. So a key costs a node one call per round trip
+//! whatever its rate, and a check that is alone waits for nothing.
+//!
+//! **Worked example.** The owner is 1 ms away and a key is checked 32,000 times a second. The first
+//! check leaves at 0 ms, and 32 others arrive before its reply does, at 1 ms. They leave then, and
+//! their replies come at 2 ms: a check takes 1.5 ms on average where it took 1 ms, and there are
+//! 1,000 calls a second where there were 32,000.
+//!
+//! **Bounds.** A check waits at most a [`WAIT_DIVISOR`]th of its deadline for the call before it:
+//! then what waits leaves, although that call has no reply. A call holds as many checks as have
+//! [`COMBINED_VERDICTS_MAX`] verdicts: when so many wait, they leave at once. A key has an entry
+//! here only while a call is on its way, so there are no more of them than checks in progress.
+//!
+//! Source: the idea is *flat combining* (Hendler, Incze, Shavit, Tzafrir, 2010), over a network;
+//! `docs/adr/0049-request-combining.md` has what was weighed.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_cluster::mesh::wire::COMBINED_VERDICTS_MAX;
+use tidegate_limiter::policy::{Durability, Scope};
+use tidegate_limiter::store::{Counter, KeyHash};
+use tidegate_limiter::units::Hits;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::decider::{Decided, NoVerdict};
+
+/// The part of its deadline that a check waits for the call before it.
+pub(super) const WAIT_DIVISOR: u32 = 4;
+
+const SHARDS: usize = 64;
+
+/// The limits of one descriptor, with what their owner has to know: what checks have in common that
+/// leave together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) scope: Scope,
+    pub(super) durability: Durability,
+    /// All with the same token.
+    pub(super) counters: SmallVec<[Counter; 1]>,
+}
+
+/// A check that waits for the call before it.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) hits: Hits,
+    /// When its caller stops waiting.
+    pub(super) deadline: Instant,
+    pub(super) reply: oneshot::Sender<Result<Decided, NoVerdict>>,
+}
+
+pub(super) type Reply = oneshot::Receiver<Result<Decided, NoVerdict>>;
+
+/// Checks that leave as one call.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) limits: Limits,
+    /// At least one.
+    pub(super) checks: Vec<Waiting>,
+}
+
+/// What a check that has to be sent does.
+#[derive(Debug)]
+pub(super) enum Joined {
+    /// No call is on its way: send it alone, and call [`Combiner::ended`] afterwards.
+    First,
+    /// It waits with others.
+    Waits(Reply),
+    /// It waits, and as many wait now as one call holds. Send them, and call [`Combiner::ended`]
+    /// afterwards.
+    Full(Reply, Leaving),
+    /// What is on its way has other limits for the same key, as after a reload of the rules: send
+    /// it alone, and call nothing.
+    Apart,
+}
+
+/// The keys with calls on their way to their owners.
+#[derive(Debug)]
+pub(super) struct Combiner {
+    shards: Box<[Mutex<HashMap<KeyHash, InFlight>>]>,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    limits: Limits,
+    /// Calls without a reply; one, unless one was slow or the next ones full.
+    calls: usize,
+    waiting: Vec<Waiting>,
+}
+
+impl Combiner {
+    /// A check of these limits is to be sent.
+    pub(super) fn join(&self, limits: &Limits, hits: Hits, deadline: Instant) -> Joined {
+        let Some(key) = limits.key() else { return Joined::Apart };
+        let mut shard = self.shard(key).lock();
+        let in_flight = match shard.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(InFlight { limits: limits.clone(), calls: 1, waiting: Vec::new() });
+                return Joined::First;
+            }
+        };
+        if in_flight.limits != *limits {
+            return Joined::Apart;
+        }
+        let (reply, receiver) = oneshot::channel();
+        in_flight.waiting.push(Waiting { hits, deadline, reply });
+        if in_flight.waiting.len() < limits.checks_max() {
+            return Joined::Waits(receiver);
+        }
+        in_flight.calls += 1;
+        Joined::Full(receiver, in_flight.leave())
+    }
+
+    /// A check has waited for long enough: what waits leaves, if anything does. Call
+    /// [`Combiner::ended`] after it.
+    pub(super) fn hurry(&self, key: KeyHash) -> Option<Leaving> {
+        let mut shard = self.shard(key).lock();
+        let in_flight = shard.get_mut(&key).filter(|it| !it.waiting.is_empty())?;
+        in_flight.calls += 1;
+        Some(in_flight.leave())
+    }
+
+    /// A call has ended. What waits is the next one, for which to call this again.
+    pub(super) fn ended(&self, key: KeyHash) -> Option<Leaving> {
+        let mut shard = self.shard(key).lock();
+        let in_flight = shard.get_mut(&key)?;
+        if !in_flight.waiting.is_empty() {
+            return Some(in_flight.leave());
+        }
+        in_flight.calls -= 1;
+        if in_flight.calls == 0 {
+            shard.remove(&key);
+        }
+        None
+    }
+
+    fn shard(&self, key: KeyHash) -> &Mutex<HashMap<KeyHash, InFlight>> {
+        let at = key.token % self.shards.len() as u64;
+        &self.shards[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
+impl Default for Combiner {
+    fn default() -> Self {
+        Self { shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect() }
+    }
+}
+
+impl Limits {
+    pub(super) fn key(&self) -> Option<KeyHash> {
+        self.counters.first().map(|counter| counter.key)
+    }
+
+    fn checks_max(&self) -> usize {
+        COMBINED_VERDICTS_MAX / self.counters.len().max(1)
+    }
+}
+
+impl InFlight {
+    fn leave(&mut self) -> Leaving {
+        Leaving { limits: self.limits.clone(), checks: std::mem::take(&mut self.waiting) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limiter::quota::{Algorithm, Quota};
+    use tidegate_limiter::units::Span;
+
+    use super::*;
+
+    fn limits(token: u64, limit: u32, counters: u64) -> Limits {
+        let quota = Quota::simple(Algorithm::Gcra, limit, Span::from_secs(1)).expect("valid");
+        let counter = |tag| Counter { key: KeyHash { token, tag }, quota };
+        let counters = (0..counters).map(counter).collect();
+        Limits { scope: Scope::Region, durability: Durability::Async, counters }
+    }
+
+    fn join(combiner: &Combiner, limits: &Limits, hits: u32) -> Joined {
+        combiner.join(limits, Hits::new(i64::from(hits)), Instant::now())
+    }
+
+    fn hits(leaving: Option<Leaving>) -> Vec<i64> {
+        let checks = leaving.map(|it| it.checks).unwrap_or_default();
+        checks.iter().map(|check| check.hits.get()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_arrives_during_a_call_leaves_after_it_in_order() {
+        let (combiner, limits) = (Combiner::default(), limits(7, 10, 1));
+        let key = limits.key().expect("one counter");
+        assert!(matches!(join(&combiner, &limits, 1), Joined::First));
+        let waits: Vec<_> = [2, 3].map(|hits| join(&combiner, &limits, hits)).into();
+        assert!(waits.iter().all(|joined| matches!(joined, Joined::Waits(_))));
+        assert_eq!(hits(combiner.ended(key)), [2, 3]);
+        let fourth = join(&combiner, &limits, 4);
+        assert!(matches!(fourth, Joined::Waits(_)), "the second call is on its way");
+        assert_eq!(hits(combiner.ended(key)), [4]);
+        assert!(hits(combiner.ended(key)).is_empty());
+        assert!(matches!(join(&combiner, &limits, 5), Joined::First), "nothing is on its way");
+    }
+
+    #[tokio::test]
+    async fn another_key_and_other_limits_wait_for_nothing() {
+        let combiner = Combiner::default();
+        assert!(matches!(join(&combiner, &limits(7, 10, 1), 1), Joined::First));
+        assert!(matches!(join(&combiner, &limits(8, 10, 1), 1), Joined::First));
+        assert!(matches!(join(&combiner, &limits(7, 11, 1), 1), Joined::Apart));
+        assert!(matches!(join(&combiner, &limits(7, 10, 2), 1), Joined::Apart));
+    }
+
+    #[tokio::test]
+    async fn a_slow_call_holds_up_the_next_one_no_longer_than_they_say() {
+        let (combiner, limits) = (Combiner::default(), limits(7, 10, 1));
+        let key = limits.key().expect("one counter");
+        assert!(matches!(join(&combiner, &limits, 1), Joined::First));
+        assert!(hits(combiner.hurry(key)).is_empty(), "nothing waits");
+        let _second = join(&combiner, &limits, 2);
+        assert_eq!(hits(combiner.hurry(key)), [2]);
+        let _third = join(&combiner, &limits, 3);
+        assert_eq!(hits(combiner.ended(key)), [3], "after the first of two calls");
+        assert!(hits(combiner.ended(key)).is_empty());
+        let _fourth = join(&combiner, &limits, 4);
+        assert_eq!(hits(combiner.ended(key)), [4], "one call was still on its way");
+        assert!(hits(combiner.ended(key)).is_empty());
+        assert!(matches!(join(&combiner, &limits, 5), Joined::First));
+    }
+
+    #[tokio::test]
+    async fn a_full_call_leaves_at_once() {
+        for counters in [1, 3] {
+            let (combiner, limits) = (Combiner::default(), limits(7, 10, counters));
+            let key = limits.key().expect("one counter");
+            let fits = COMBINED_VERDICTS_MAX / usize::try_from(counters).expect("small");
+            assert!(matches!(join(&combiner, &limits, 1), Joined::First));
+            for _ in 1..fits {
+                assert!(matches!(join(&combiner, &limits, 1), Joined::Waits(_)));
+            }
+            let Joined::Full(_, leaving) = join(&combiner, &limits, 1) else {
+                panic!("{fits} checks fill a call")
+            };
+            assert_eq!(leaving.checks.len(), fits);
+            assert!(hits(combiner.ended(key)).is_empty());
+            assert!(matches!(join(&combiner, &limits, 1), Joined::Waits(_)), "one is on its way");
+        }
+    }
+}
