@@ -32,7 +32,8 @@ use smallvec::SmallVec;
 use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::check::VerdictSource;
-use super::decider::{Decided, Decider};
+use super::decider::Decider;
+use super::outcome::Decided;
 use super::plan::PlannedCheck;
 use super::status::is_within;
 use crate::config::Envoy;

@@ -111,6 +111,8 @@ pub enum VerdictSource {
     Owner,
     /// The rule's `on_unavailable`, because no owner answered in time.
     Fallback,
+    /// Hits that the owner of the key granted to this node, of a leased rule.
+    Grant,
     /// A refusal that was received or decided before and still holds.
     NegativeCache,
 }

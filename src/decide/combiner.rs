@@ -22,30 +22,19 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tidegate_cluster::mesh::wire::COMBINED_VERDICTS_MAX;
-use tidegate_limiter::policy::{Durability, Scope};
-use tidegate_limiter::store::{Counter, KeyHash};
+use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::Hits;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::decider::{Decided, NoVerdict};
+use super::limits::Limits;
+use super::outcome::{Forwarded, NoVerdict};
 
 /// The part of its deadline that a check waits for the call before it.
 pub(super) const WAIT_DIVISOR: u32 = 4;
 
 const SHARDS: usize = 64;
-
-/// The limits of one descriptor, with what their owner has to know: what checks have in common that
-/// leave together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
-    pub(super) scope: Scope,
-    pub(super) durability: Durability,
-    /// All with the same token.
-    pub(super) counters: SmallVec<[Counter; 1]>,
-}
 
 /// A check that waits for the call before it.
 #[derive(Debug)]
@@ -53,10 +42,10 @@ pub(super) struct Waiting {
     pub(super) hits: Hits,
     /// When its caller stops waiting.
     pub(super) deadline: Instant,
-    pub(super) reply: oneshot::Sender<Result<Decided, NoVerdict>>,
+    pub(super) reply: oneshot::Sender<Result<Forwarded, NoVerdict>>,
 }
 
-pub(super) type Reply = oneshot::Receiver<Result<Decided, NoVerdict>>;
+pub(super) type Reply = oneshot::Receiver<Result<Forwarded, NoVerdict>>;
 
 /// Checks that leave as one call.
 #[derive(Debug)]
@@ -112,7 +101,7 @@ impl Combiner {
         }
         let (reply, receiver) = oneshot::channel();
         in_flight.waiting.push(Waiting { hits, deadline, reply });
-        if in_flight.waiting.len() < limits.checks_max() {
+        if in_flight.waiting.len() < checks_max(limits) {
             return Joined::Waits(receiver);
         }
         in_flight.calls += 1;
@@ -154,14 +143,9 @@ impl Default for Combiner {
     }
 }
 
-impl Limits {
-    pub(super) fn key(&self) -> Option<KeyHash> {
-        self.counters.first().map(|counter| counter.key)
-    }
-
-    fn checks_max(&self) -> usize {
-        COMBINED_VERDICTS_MAX / self.counters.len().max(1)
-    }
+/// The most checks of one call.
+fn checks_max(limits: &Limits) -> usize {
+    COMBINED_VERDICTS_MAX / limits.counters.len().max(1)
 }
 
 impl InFlight {
@@ -172,7 +156,9 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_limiter::policy::{Durability, Scope};
     use tidegate_limiter::quota::{Algorithm, Quota};
+    use tidegate_limiter::store::Counter;
     use tidegate_limiter::units::Span;
 
     use super::*;
@@ -181,7 +167,8 @@ mod tests {
         let quota = Quota::simple(Algorithm::Gcra, limit, Span::from_secs(1)).expect("valid");
         let counter = |tag| Counter { key: KeyHash { token, tag }, quota };
         let counters = (0..counters).map(counter).collect();
-        Limits { scope: Scope::Region, durability: Durability::Async, counters }
+        let (scope, durability) = (Scope::Region, Durability::Async);
+        Limits { scope, durability, is_leased: false, counters }
     }
 
     fn join(combiner: &Combiner, limits: &Limits, hits: u32) -> Joined {

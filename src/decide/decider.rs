@@ -21,12 +21,16 @@ use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::rule::RuleStats;
 use tidegate_rules::tally::Tallies;
+use tokio::sync::Notify;
 
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
 use super::dedup_cache::DedupCache;
 use super::fallback;
+use super::grant_ledger::GrantLedger;
+use super::held_grants::HeldGrants;
 use super::negative_cache::NegativeCache;
+use super::outcome::{Decided, NoVerdict};
 use super::plan::{PlannedCheck, Planner};
 use crate::config::Envoy;
 
@@ -92,6 +96,12 @@ pub(super) struct Shared {
     pub(super) negative_cache: NegativeCache,
     /// Verdicts given to peers.
     pub(super) dedup_cache: DedupCache,
+    /// What this node has granted as an owner.
+    pub(super) grant_ledger: GrantLedger,
+    /// What was granted to this node.
+    pub(super) held_grants: HeldGrants,
+    /// It is asked for, or holds, something.
+    pub(super) grants_held: Notify,
     /// Checks that leave for their owner together.
     pub(super) combiner: Combiner,
     /// Id of the next call with checks that are forwarded.
@@ -125,18 +135,12 @@ pub struct Counters {
     pub unconfirmed: AtomicU64,
     /// Decided by `on_unavailable`.
     pub fallback: AtomicU64,
-}
-
-/// The verdicts of one check, one per counter, and where they come from.
-pub(super) type Decided = (Verdicts, VerdictSource);
-
-/// Why there is no verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoVerdict {
-    /// No node that could be reached in time owns the key.
-    Unavailable,
-    /// The check was decided and counted, but no replica confirmed the count in time.
-    Unconfirmed,
+    /// Decided from granted hits.
+    pub granted: AtomicU64,
+    /// Hits that this node granted to others as an owner.
+    pub hits_granted: AtomicU64,
+    /// Of those, hits that were given back and are there again.
+    pub taken_back: AtomicU64,
 }
 
 /// The state of a check after everything that this node can do alone.
@@ -159,6 +163,9 @@ impl Decider {
             negative_cache: NegativeCache::default(),
             dedup_cache: DedupCache::default(),
             combiner: Combiner::default(),
+            grant_ledger: GrantLedger::default(),
+            held_grants: HeldGrants::default(),
+            grants_held: Notify::new(),
             next_check_id: AtomicU64::new(1),
             without_envoy: Envoy { overrides: false, ..Envoy::default() },
         };
@@ -241,7 +248,16 @@ impl Decider {
             let verdicts = self.decide_eventual(check, hits, now);
             return Step::Done(self.counted(verdicts, VerdictSource::Local));
         }
-        if let Some(verdicts) = self.decide_if_owned(rule.scope, counters, hits, now) {
+        let owned = if rule.mode == Mode::Leased && self.shared.peers.is_some() {
+            let limits = check.limits();
+            if let Some((verdicts, source)) = self.decide_if_granted(&limits, hits, now) {
+                return Step::Done(self.counted(verdicts, source));
+            }
+            self.decide_leased_if_owned(&limits, hits, now)
+        } else {
+            self.decide_if_owned(rule.scope, counters, hits, now)
+        };
+        if let Some(verdicts) = owned {
             self.announce_refund(rule.scope, counters, hits);
             if self.needs_replica(rule.durability, hits, &verdicts) {
                 return Step::Confirm(verdicts);
@@ -296,12 +312,16 @@ impl Decider {
         let cache = &self.shared.negative_cache;
         let token = check.key().ok_or(NoVerdict::Unavailable)?.token;
         let ticket = cache.ticket(token);
-        let decided = self.forward(check, hits).await;
+        let forwarded = self.forward(&check.limits(), hits).await;
+        let may_end_early = forwarded.as_ref().is_ok_and(|it| it.may_end_early);
+        let decided = forwarded.map(|forwarded| forwarded.decided);
         if hits.refund() > 0 {
             // Forgotten now: the owner's notice may come after its reply, and the client expects
             // its refund to count. Without a reply it is unknown whether the owner applied it.
             cache.forget(token);
-        } else if let Ok((verdicts, VerdictSource::Owner)) = &decided {
+        } else if let Ok((verdicts, VerdictSource::Owner)) = &decided
+            && !may_end_early
+        {
             cache.insert(ticket, &check.counters, hits, verdicts, now);
         }
         decided
@@ -328,6 +348,7 @@ impl Decider {
             VerdictSource::Owner => &counters.forwarded,
             VerdictSource::Fallback => &counters.fallback,
             VerdictSource::NegativeCache => &counters.cached,
+            VerdictSource::Grant => &counters.granted,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         (verdicts, source)

@@ -12,6 +12,7 @@
 //! Several checks of one key may travel as one call (`combiner.rs`). All of the above holds for the
 //! call: the owner decides each of its checks by itself, and all of them once.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
-use tidegate_cluster::mesh::wire::{Call, Check, CombinedCheck, CombinedVerdicts, Reply};
+use tidegate_cluster::mesh::wire::{Call, Check, CombinedCheck, CombinedVerdicts, Grant, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
 use tidegate_cluster::replication;
 use tidegate_limiter::policy::Scope;
@@ -29,12 +30,17 @@ use tidegate_limiter::units::{Hits, Span};
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::route::Topology;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::check::VerdictSource;
-use super::combiner::{Joined, Leaving, Limits, WAIT_DIVISOR, Waiting};
-use super::decider::{Decided, Decider, NoVerdict, Peers, Shared};
-use super::plan::PlannedCheck;
+use super::combiner::{Joined, Leaving, WAIT_DIVISOR, Waiting};
+use super::decider::{Decider, Peers, Shared};
+use super::grant_ledger::Holder;
+use super::held_grants::Unspent;
+use super::leased::{ask_of, granted_by};
+use super::limits::Limits;
+use super::outcome::{Forwarded, NoVerdict};
 use super::routing_attempts::{ATTEMPTS_MAX, Next, RoutingAttempts};
 
 /// What became of a call with one or more checks.
@@ -44,6 +50,9 @@ pub(super) struct OwnerVerdicts {
     source: VerdictSource,
     /// Whether a replica has what was counted, or none needs to.
     is_confirmed: bool,
+    /// A grant, by whom, and under which number.
+    grant: Option<(Arc<Peer>, u64, Grant)>,
+    may_end_early: bool,
 }
 
 /// Why a call has no verdicts.
@@ -56,10 +65,7 @@ enum NoVerdicts {
 
 /// The result of one attempt at one peer.
 enum Attempt {
-    Verdicts {
-        verdicts: Verdicts,
-        is_confirmed: bool,
-    },
+    Verdicts(CombinedVerdicts),
     /// The peer does not own the key; it handed the key to this node if it ever did.
     NotOwner(Option<NodeId>),
     /// Not sent: the connection is gone.
@@ -80,6 +86,8 @@ struct Batch<'a> {
     limits: &'a Limits,
     /// Of each check; at least one.
     hits: &'a [Hits],
+    /// Of a leased rule: the hits that are wanted and held.
+    ask: Option<(u32, u32)>,
     deadline: Instant,
     /// The same by the clock that the owner compares.
     expires: Span,
@@ -90,26 +98,30 @@ const RECONNECT_MIN: Duration = Duration::from_millis(1);
 const RECONNECT_MAX: Duration = Duration::from_millis(32);
 
 impl Decider {
-    /// Has `check` decided by the owner of its key, after this node found that it is not the owner.
+    /// Has a check decided by the owner of its key, after this node found that it is not the owner.
     /// It leaves together with other checks of the key if one is on its way (`combiner.rs`).
     /// Cancel-safe, though the owner may still count a check whose caller has gone.
     pub(super) async fn forward(
         &self,
-        check: &PlannedCheck,
+        limits: &Limits,
         hits: Hits,
-    ) -> Result<Decided, NoVerdict> {
-        let PlannedCheck { rule, counters, .. } = check;
-        let (scope, durability) = (rule.scope, rule.durability);
-        let limits = Limits { scope, durability, counters: counters.clone() };
+    ) -> Result<Forwarded, NoVerdict> {
         let key = limits.key().ok_or(NoVerdict::Unavailable)?;
-        let patience = self.deadline(scope);
+        let patience = self.deadline(limits.scope);
         let deadline = Instant::now() + patience;
-        let mut reply = match self.shared.combiner.join(&limits, hits, deadline) {
+        let mut reply = match self.shared.combiner.join(limits, hits, deadline) {
+            // What it brings must not be lost with the caller.
+            Joined::First if limits.is_leased => {
+                let (reply, receiver) = oneshot::channel();
+                let checks = vec![Waiting { hits, deadline, reply }];
+                self.leave(key, Leaving { limits: limits.clone(), checks });
+                receiver
+            }
             Joined::First => {
                 let _ends = CallEnds { decider: self, key };
-                return self.send_one(&limits, hits, deadline).await;
+                return self.send_one(limits, hits, deadline).await;
             }
-            Joined::Apart => return self.send_one(&limits, hits, deadline).await,
+            Joined::Apart => return self.send_one(limits, hits, deadline).await,
             Joined::Waits(reply) => reply,
             Joined::Full(reply, leaving) => {
                 self.leave(key, leaving);
@@ -124,6 +136,13 @@ impl Decider {
         }
         let decided = timeout_at(deadline, reply).await.map_err(|_| NoVerdict::Unavailable)?;
         decided.map_err(|_| NoVerdict::Unavailable)?
+    }
+
+    /// Asks the owner for more hits, in the background.
+    pub(super) fn ask_for_more(&self, limits: Limits) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let decider = self.clone();
+        runtime.spawn(async move { decider.forward(&limits, Hits::PEEK).await });
     }
 
     /// Sends checks that have waited, in a task of their own: none of their callers may end it.
@@ -144,7 +163,7 @@ impl Decider {
         if hits.len() > 1 {
             self.shared.counters.combined.fetch_add(hits.len() as u64, Ordering::Relaxed);
         }
-        let sent = self.send(&limits, &hits, deadline).await;
+        let sent = self.send(&limits, &hits, deadline, limits.is_leased).await;
         if let Err(NoVerdicts::Separate) = sent {
             let one_by_one = checks.into_iter().map(|Waiting { hits, deadline, reply }| {
                 let limits = &limits;
@@ -164,17 +183,39 @@ impl Decider {
         limits: &Limits,
         hits: Hits,
         deadline: Instant,
-    ) -> Result<Decided, NoVerdict> {
-        of_check(limits, hits, 0, &self.send(limits, &[hits], deadline).await)
+    ) -> Result<Forwarded, NoVerdict> {
+        of_check(limits, hits, 0, &self.send(limits, &[hits], deadline, false).await)
     }
 
-    /// Has a check for each of `hits` decided by the owner. This node may become the owner
-    /// meanwhile and then decides itself.
+    /// Has a check for each of `hits` decided by the owner, and asks it for more if `asks`. This
+    /// node may become the owner meanwhile and then decides itself.
     async fn send(
         &self,
         limits: &Limits,
         hits: &[Hits],
         deadline: Instant,
+        asks: bool,
+    ) -> Result<OwnerVerdicts, NoVerdicts> {
+        let asked = self.shared.node.clock.monotonic();
+        let ask = if asks { self.ask(limits, hits, asked) } else { None };
+        let sent = self.route(limits, hits, deadline, ask).await;
+        if ask.is_some() {
+            let reply = sent.as_ref().ok();
+            let counters = limits.counters.len().max(1);
+            let last = reply.and_then(|reply| reply.verdicts.chunks_exact(counters).last());
+            let grant = reply.and_then(|reply| reply.grant.as_ref());
+            let grant = grant.map(|(peer, id, grant)| granted_by(peer, *id, *grant, asked));
+            self.asked(limits, last, grant);
+        }
+        sent
+    }
+
+    async fn route(
+        &self,
+        limits: &Limits,
+        hits: &[Hits],
+        deadline: Instant,
+        ask: Option<(u32, u32)>,
     ) -> Result<OwnerVerdicts, NoVerdicts> {
         let unavailable = NoVerdicts::None(NoVerdict::Unavailable);
         let Shared { node, peers, counters, next_check_id, .. } = &*self.shared;
@@ -186,6 +227,7 @@ impl Decider {
             id: next_check_id.fetch_add(1, Ordering::Relaxed),
             limits,
             hits,
+            ask,
             deadline,
             expires: running(node.clock.monotonic().plus(left.into())),
         };
@@ -220,13 +262,15 @@ impl Decider {
                     }
                     None => true,
                 };
-                return Ok(OwnerVerdicts { verdicts, source: VerdictSource::Local, is_confirmed });
+                let (grant, may_end_early) = (None, false);
+                let reply = CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early };
+                return Ok(OwnerVerdicts::new(reply, VerdictSource::Local, None));
             }
             let Some(peer) = mesh.peer(&target) else { continue };
             let source = VerdictSource::Owner;
             match batch.send(mesh, &peer).await {
-                Attempt::Verdicts { verdicts, is_confirmed } => {
-                    return Ok(OwnerVerdicts { verdicts, source, is_confirmed });
+                Attempt::Verdicts(reply) => {
+                    return Ok(OwnerVerdicts::new(reply, source, Some((&peer, batch.id))));
                 }
                 Attempt::NotOwner(holder) => attempts.not_owner(holder),
                 Attempt::NotConnected => {}
@@ -234,12 +278,25 @@ impl Decider {
                 Attempt::Lost => {
                     // Boxed: its state is large, and connections rarely break.
                     let resent = Box::pin(self.resend(mesh, &peer, &batch)).await;
-                    let (verdicts, is_confirmed) = resent.map_err(NoVerdicts::None)?;
-                    return Ok(OwnerVerdicts { verdicts, source, is_confirmed });
+                    self.give_lost_back(&batch, &peer);
+                    let reply = resent.map_err(NoVerdicts::None)?;
+                    return Ok(OwnerVerdicts::new(reply, source, None));
                 }
                 Attempt::Separate => return Err(NoVerdicts::Separate),
-                Attempt::Failed => return Err(unavailable),
+                Attempt::Failed => {
+                    self.give_lost_back(&batch, &peer);
+                    return Err(unavailable);
+                }
             }
+        }
+    }
+
+    /// What a call without a reply may have brought is not known here, and not spent.
+    fn give_lost_back(&self, batch: &Batch<'_>, peer: &Peer) {
+        if batch.ask.is_some() && peer.version >= COMBINED_CHECKS {
+            let owner = Holder { node: peer.id.clone(), generation: peer.generation };
+            let (limits, id) = (batch.limits.clone(), batch.id);
+            self.give_back(Unspent { limits, owner, id, hits: u32::MAX });
         }
     }
 
@@ -258,7 +315,7 @@ impl Decider {
         mesh: &Mesh,
         broken: &Peer,
         batch: &Batch<'_>,
-    ) -> Result<(Verdicts, bool), NoVerdict> {
+    ) -> Result<CombinedVerdicts, NoVerdict> {
         let pauses = exponential(RECONNECT_MIN, RECONNECT_MAX).build();
         for pause in pauses.take(ATTEMPTS_MAX as usize) {
             wait(pause, batch.deadline).await?;
@@ -270,9 +327,7 @@ impl Decider {
             }
             self.shared.counters.retried.fetch_add(1, Ordering::Relaxed);
             match batch.send(mesh, &peer).await {
-                Attempt::Verdicts { verdicts, is_confirmed } => {
-                    return Ok((verdicts, is_confirmed));
-                }
+                Attempt::Verdicts(reply) => return Ok(reply),
                 Attempt::NotConnected | Attempt::Overloaded | Attempt::Lost => {}
                 // It did not decide this time; the first time it may have. One incarnation speaks
                 // one version.
@@ -282,6 +337,19 @@ impl Decider {
             }
         }
         Err(NoVerdict::Unavailable)
+    }
+}
+
+impl OwnerVerdicts {
+    /// `from` is who may have granted something in its reply, and under which number.
+    fn new(
+        reply: CombinedVerdicts,
+        source: VerdictSource,
+        from: Option<(&Arc<Peer>, u64)>,
+    ) -> Self {
+        let CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early } = reply;
+        let grant = from.zip(grant).map(|((peer, id), grant)| (peer.clone(), id, grant));
+        Self { verdicts, source, is_confirmed, grant, may_end_early }
     }
 }
 
@@ -297,28 +365,28 @@ impl Batch<'_> {
             durability: self.limits.durability,
             deadline: self.expires,
         };
-        let call = if further.is_empty() {
+        let is_combined = peer.version >= COMBINED_CHECKS;
+        let ask = self.ask.filter(|_| is_combined).map(|ask| ask_of(peer, ask));
+        let call = if further.is_empty() && ask.is_none() {
             Call::Check(first)
-        } else if peer.version >= COMBINED_CHECKS {
-            Call::CombinedCheck(CombinedCheck { first, further: further.into() })
+        } else if is_combined {
+            Call::CombinedCheck(CombinedCheck { first, further: further.into(), ask })
         } else {
             return Attempt::Separate;
+        };
+        let single = |verdicts, is_confirmed| {
+            let (grant, may_end_early) = (None, false);
+            Attempt::Verdicts(CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early })
         };
         let left = self.deadline.saturating_duration_since(Instant::now());
         let expected = self.hits.len() * self.limits.counters.len();
         match mesh.call_peer(peer, StreamClass::Checks, call, left).await {
-            Ok(Reply::Verdicts(verdicts)) if verdicts.len() == expected => {
-                Attempt::Verdicts { verdicts, is_confirmed: true }
-            }
-            Ok(Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed }))
-                if verdicts.len() == expected =>
-            {
-                Attempt::Verdicts { verdicts, is_confirmed }
+            Ok(Reply::Verdicts(verdicts)) if verdicts.len() == expected => single(verdicts, true),
+            Ok(Reply::CombinedVerdicts(reply)) if reply.verdicts.len() == expected => {
+                Attempt::Verdicts(reply)
             }
             // The owner of a single check keeps its verdicts when no replica confirms them.
-            Ok(Reply::Unconfirmed) => {
-                Attempt::Verdicts { verdicts: Verdicts::new(), is_confirmed: false }
-            }
+            Ok(Reply::Unconfirmed) => single(Verdicts::new(), false),
             Ok(Reply::NotOwner { holder, .. }) => Attempt::NotOwner(holder),
             Ok(Reply::Expired) | Err(CallError::Timeout | CallError::Declined) => Attempt::Failed,
             Ok(reply) => {
@@ -342,8 +410,8 @@ fn of_check(
     hits: Hits,
     at: usize,
     sent: &Result<OwnerVerdicts, NoVerdicts>,
-) -> Result<Decided, NoVerdict> {
-    let OwnerVerdicts { verdicts, source, is_confirmed } = match sent {
+) -> Result<Forwarded, NoVerdict> {
+    let OwnerVerdicts { verdicts, source, is_confirmed, may_end_early, .. } = match sent {
         Ok(sent) => sent,
         Err(NoVerdicts::None(reason)) => return Err(*reason),
         Err(NoVerdicts::Separate) => return Err(NoVerdict::Unavailable),
@@ -354,7 +422,8 @@ fn of_check(
     if !is_confirmed && replication::awaits_confirm(limits.durability, hits, verdicts) {
         return Err(NoVerdict::Unconfirmed);
     }
-    Ok((verdicts.into(), *source))
+    let decided = (verdicts.into(), *source);
+    Ok(Forwarded { decided, may_end_early: *may_end_early })
 }
 
 /// A call of the key; it has ended when this is dropped, whether or not it had a reply.

@@ -4,8 +4,9 @@
 //!                          ┌─ eventual ─▶ store
 //! request ─▶ match rules ──┤                                ┌─ refused before ─▶ negative_cache.rs
 //!            (plan.rs)     └─ strict ─▶ owned here? ─┬─ no ─┼─ forward ─────────▶ forward.rs
-//!                                       (owner.rs)   │      └─ no owner replies ▶ fallback.rs
-//!                                                    └─ yes ─▶ store
+//!                             ▲         (owner.rs)   │      └─ no owner replies ▶ fallback.rs
+//!                 leased: nothing granted            └─ yes ─▶ store
+//!                      (leased.rs)
 //! ```
 //!
 //! # Types of one request
@@ -35,7 +36,12 @@ mod decider;
 mod dedup_cache;
 mod fallback;
 mod forward;
+mod grant_ledger;
+mod held_grants;
+mod leased;
+mod limits;
 mod negative_cache;
+mod outcome;
 mod owner;
 mod plan;
 mod routing_attempts;
@@ -47,3 +53,4 @@ pub use check::{
     VerdictSource,
 };
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
+pub use held_grants::GrantedHits;

@@ -9,17 +9,20 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_cluster::mesh::StreamClass;
-use tidegate_cluster::mesh::wire::{COMBINED_VERDICTS_MAX, Call, Check, CombinedVerdicts, Reply};
+use tidegate_cluster::mesh::wire::{
+    COMBINED_VERDICTS_MAX, Call, Check, CombinedVerdicts, Grant, GrantAsk, Reply,
+};
 use tidegate_cluster::replication;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Scope};
-use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
+use tidegate_limiter::store::{Counter, Granted, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
-use super::combiner::Limits;
 use super::decider::Decider;
 use super::dedup_cache::Once;
+use super::grant_ledger::Holder;
+use super::limits::Limits;
 
 // === impl Decider: for peers ===
 
@@ -31,6 +34,7 @@ impl Decider {
         from: (&NodeId, Generation),
         check: &Check,
         further: &[Hits],
+        ask: Option<GrantAsk>,
     ) -> Reply {
         let Some(token) = token(&check.counters) else { return Reply::Malformed };
         let hits = all_hits(check, further);
@@ -42,7 +46,19 @@ impl Decider {
         let now = shared.node.clock.now();
         let sender = node_actor(from.0, from.1);
         let limits = limits(check);
-        let decide = || self.decide_each_if_owned(&limits, &hits, now);
+        let holder = holder(from);
+        let mut grant = None;
+        let decide = || {
+            if ask.is_none() {
+                return self.decide_each_if_owned(&limits, &hits, now);
+            }
+            let id = (&holder, check.id);
+            let (verdicts, granted) =
+                self.decide_and_grant_if_owned(&limits, &hits, id, ask, now)?;
+            self.announce_refunds(&limits, &hits);
+            grant = granted.map(|Granted { hits, term, .. }| Grant { hits, term });
+            Some(verdicts)
+        };
         let (verdicts, counter) = match shared.dedup_cache.once(sender, check.id, decide) {
             Some(Once::First(verdicts)) => (verdicts, &stats.served),
             Some(Once::Again(verdicts)) => (verdicts, &stats.deduplicated),
@@ -54,38 +70,54 @@ impl Decider {
             }
         };
         counter.fetch_add(hits.len() as u64, Ordering::Relaxed);
-        if further.is_empty() {
-            Reply::Verdicts(verdicts)
-        } else {
-            Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: true })
+        if further.is_empty() && ask.is_none() {
+            return Reply::Verdicts(verdicts);
         }
+        let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
+        let may_end_early = ask.is_some()
+            && is_refused
+            && limits.key().is_some_and(|key| self.recall(key, Some(&holder), now));
+        let is_confirmed = true;
+        Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early })
     }
 
     /// The reply to checks that were decided for a peer, once a replica has confirmed the counts;
-    /// `None` when no replica needs to.
+    /// `None` when no replica needs to. A grant is in it only when a replica has its charge.
     pub fn confirmation(
         &self,
+        from: (&NodeId, Generation),
         check: &Check,
         further: &[Hits],
         reply: &Reply,
     ) -> Option<impl Future<Output = Reply> + Send + use<>> {
-        let (Reply::Verdicts(verdicts)
-        | Reply::CombinedVerdicts(CombinedVerdicts { verdicts, .. })) = reply
-        else {
-            return None;
+        let (verdicts, grant) = match reply {
+            Reply::Verdicts(verdicts) => (verdicts, None),
+            Reply::CombinedVerdicts(CombinedVerdicts { verdicts, grant, .. }) => (verdicts, *grant),
+            _ => return None,
         };
         let limits = limits(check);
-        let awaiting = self.awaiting_replica(&limits, &all_hits(check, further), verdicts)?;
-        let (decider, reply) = (self.clone(), reply.clone());
-        let deadline = self.deadline(check.scope);
+        let granted = grant.map(|grant| Hits::new(i64::from(grant.hits)));
+        let checked = self.awaiting_replica(&limits, &all_hits(check, further), verdicts);
+        let awaiting = checked.max(granted)?;
+        let (decider, check, reply) = (self.clone(), check.clone(), reply.clone());
+        let (holder, deadline) = (holder(from), self.deadline(check.scope));
         Some(async move {
             if decider.is_confirmed(&limits.counters, awaiting, deadline).await {
+                if let Some(Grant { hits, .. }) = grant {
+                    let granted = &decider.shared.counters.hits_granted;
+                    granted.fetch_add(u64::from(hits), Ordering::Relaxed);
+                }
                 return reply;
             }
+            if grant.is_some() {
+                decider.revoke(&check, &holder);
+            }
             match reply {
-                Reply::CombinedVerdicts(CombinedVerdicts { verdicts, .. }) => {
-                    Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: false })
-                }
+                Reply::CombinedVerdicts(reply) => Reply::CombinedVerdicts(CombinedVerdicts {
+                    is_confirmed: false,
+                    grant: None,
+                    ..reply
+                }),
                 _ => Reply::Unconfirmed,
             }
         })
@@ -125,11 +157,19 @@ impl Decider {
         let node = &self.shared.node;
         let token = token(counters)?;
         let owns = || node.ownership.decides(*scope, token);
-        let verdicts = node.store.check_each_if(counters, hits, now, owns)?;
-        if let Some(&refund) = hits.iter().find(|hits| hits.refund() > 0) {
-            self.announce_refund(*scope, counters, refund);
-        }
+        let verdicts = if limits.is_leased {
+            node.store.check_leased_if(counters, hits, None, now, owns)?.0
+        } else {
+            node.store.check_each_if(counters, hits, now, owns)?
+        };
+        self.announce_refunds(limits, hits);
         Some(verdicts)
+    }
+
+    fn announce_refunds(&self, limits: &Limits, hits: &[Hits]) {
+        if let Some(&refund) = hits.iter().find(|hits| hits.refund() > 0) {
+            self.announce_refund(limits.scope, &limits.counters, refund);
+        }
     }
 
     /// The hits of checks with these verdicts that have to wait for [`Decider::is_confirmed`]: the
@@ -196,7 +236,11 @@ fn token(counters: &[Counter]) -> Option<u64> {
 
 fn limits(check: &Check) -> Limits {
     let Check { scope, durability, .. } = *check;
-    Limits { scope, durability, counters: check.counters.clone() }
+    Limits { scope, durability, is_leased: false, counters: check.counters.clone() }
+}
+
+fn holder((node, generation): (&NodeId, Generation)) -> Holder {
+    Holder { node: node.clone(), generation }
 }
 
 fn all_hits(check: &Check, further: &[Hits]) -> SmallVec<[Hits; 16]> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::policy::Mode;
 use tidegate_limiter::store::{Counter, KeyHash, KeyHasher};
 use tidegate_limiter::units::Hits;
 use tidegate_rules::Found;
@@ -13,6 +14,7 @@ use tidegate_rules::metadata::Metadata;
 use tidegate_rules::tally::Tallies;
 
 use super::check::CheckRequest;
+use super::limits::Limits;
 use crate::config::Envoy;
 
 /// A rule that applies to one descriptor, with the counters that it charges.
@@ -99,6 +101,13 @@ impl PlannedCheck {
     /// Whether there is anything to decide: a rule without limits always passes.
     pub(super) fn has_limits(&self) -> bool {
         !self.counters.is_empty()
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        let Self { rule, counters, .. } = self;
+        let is_leased = rule.mode == Mode::Leased;
+        let (scope, durability) = (rule.scope, rule.durability);
+        Limits { scope, durability, is_leased, counters: counters.clone() }
     }
 
     /// The key of its first counter. Equal descriptors have equal keys.

@@ -11,7 +11,8 @@ use tidegate_rules::rule::RuleStats;
 use tidegate_rules::tally::Outcome;
 
 use super::check::{Status, VerdictSource};
-use super::decider::{Decided, Decider, Shared};
+use super::decider::{Decider, Shared};
+use super::outcome::Decided;
 use super::plan::PlannedCheck;
 
 impl Decider {

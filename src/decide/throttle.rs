@@ -116,7 +116,7 @@ impl Decider {
             (Mode::Eventual, None) => {
                 node.store.check_batch_if(checks, now, |_| true, |it| decided.push(it));
             }
-            (Mode::Strict, _) => {
+            (Mode::Strict | Mode::Leased, _) => {
                 let decides = |token| node.ownership.decides(rule.scope, token);
                 node.store.check_batch_if(checks, now, decides, |it| decided.push(it));
             }

@@ -274,6 +274,7 @@ impl Core {
     /// Why not everything was handed over.
     pub async fn leave_with(&self, patience: Duration) -> Result<(), GivenUp> {
         let Some(joined) = &self.joined else { return Ok(()) };
+        self.decider.give_all_back();
         let decided = self.ownership.owned_ranges().decides.clone();
         joined.gossip.publish(|own| own.state = MemberState::Draining);
         joined.membership.leave(false);
@@ -360,6 +361,7 @@ impl Core {
             clock: self.clock.clone(),
             clock_sync: self.time.clone(),
         });
+        running.spawn(self.decider.clone().give_ended_back(stop.clone()));
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
         running.spawn(follow_map(joined.clone(), stop.clone()));
         running.spawn(publish_lease(joined.clone(), self.ownership.clone(), stop.clone()));

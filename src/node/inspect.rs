@@ -116,8 +116,8 @@ impl Inspect for View {
         let counted_as = shared.as_deref().unwrap_or(&entries);
         let token = self.core.hasher.descriptor(domain, counted_as).token();
         let rule = found.as_ref().map(|found| found.rule);
-        let is_strict = rule.is_some_and(|rule| rule.mode == Mode::Strict);
-        let scope = rule.filter(|_| is_strict).map(|rule| rule.scope);
+        let has_owner = rule.is_some_and(|rule| rule.mode != Mode::Eventual);
+        let scope = rule.filter(|_| has_owner).map(|rule| rule.scope);
         let owner_of = |region: &str, node: Option<&NodeId>| {
             Some(OwnerOf { region: region.to_owned(), node: node?.to_string() })
         };
@@ -131,9 +131,7 @@ impl Inspect for View {
         OwnerReport {
             token: hex(token),
             rule: rule.map(|rule| rule.id.to_string()),
-            mode: rule.map(|rule| {
-                if rule.mode == Mode::Strict { "strict" } else { "eventual" }.to_owned()
-            }),
+            mode: rule.map(|rule| rule.mode.name().to_owned()),
             scope: scope
                 .map(|scope| if scope == Scope::Global { "global" } else { "region" }.to_owned()),
             owners,

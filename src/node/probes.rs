@@ -133,6 +133,7 @@ fn decisions(core: &Core, readings: &mut Readings) {
     let sources = [
         ("local", read(&counters.local)),
         ("owner", read(&counters.forwarded)),
+        ("grant", read(&counters.granted)),
         ("remembered", read(&counters.cached)),
         ("policy", read(&counters.fallback)),
         ("peer", read(&counters.served)),
@@ -144,6 +145,18 @@ fn decisions(core: &Core, readings: &mut Readings) {
     readings.add(names::FORWARD_DUPLICATES, read(&counters.deduplicated));
     readings.add(names::FORWARD_EXPIRED, read(&counters.expired));
     readings.add(names::UNCONFIRMED, read(&counters.unconfirmed));
+    let (hits, held) = core.decider.granted_hits();
+    let fates = [
+        ("received", read(&hits.received)),
+        ("spent", read(&hits.spent)),
+        ("given_back", read(&hits.given_back)),
+        ("late", read(&hits.late)),
+    ];
+    readings.add_each(names::GRANTS_HELD_HITS, "fate", fates);
+    readings.add(names::GRANTS_HELD, held);
+    let fates =
+        [("granted", read(&counters.hits_granted)), ("taken_back", read(&counters.taken_back))];
+    readings.add_each(names::GRANTS_MADE_HITS, "fate", fates);
 }
 
 fn store(core: &Core, readings: &mut Readings) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::wire::{
-    Call, Check, CombinedCheck, Digest, Group, PingStatus, PongStatus, Reply,
+    Call, Check, CombinedCheck, Digest, GrantAsk, Group, PingStatus, PongStatus, Reply,
 };
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::replication;
@@ -38,9 +38,17 @@ impl Service for PeerService {
                 self.decider.refunded(token);
                 Reply::Done
             }
-            Call::Check(check) => return self.check(from, &check, &[]),
-            Call::CombinedCheck(CombinedCheck { first, further }) => {
-                return self.check(from, &first, &further);
+            Call::Check(check) => return self.check(from, &check, &[], None),
+            Call::CombinedCheck(CombinedCheck { first, further, ask }) => {
+                return self.check(from, &first, &further, ask);
+            }
+            Call::GiveBack(unspent) => {
+                self.decider.given_back((&from.id, from.generation), &unspent);
+                Reply::Done
+            }
+            Call::Recall(key) => {
+                self.decider.recalled(key);
+                Reply::Done
             }
             Call::Sync(sync) => self.joined.synchroniser.receive(from, sync),
             Call::States(entries) => self.joined.replicator.receive(&from.id, entries),
@@ -101,7 +109,13 @@ impl PeerService {
     }
 
     /// Decides checks; with durability `replicated` the verdicts wait for a replica.
-    fn check(&self, from: &Peer, check: &Check, further: &[Hits]) -> ServiceReply {
+    fn check(
+        &self,
+        from: &Peer,
+        check: &Check,
+        further: &[Hits],
+        ask: Option<GrantAsk>,
+    ) -> ServiceReply {
         // The sender has answered by fallback: what is counted for it now takes from others.
         if from.has_run_for(check.deadline, self.clock.monotonic()) {
             let checks = 1 + further.len() as u64;
@@ -109,8 +123,8 @@ impl PeerService {
             return ServiceReply::Ready(Reply::Expired);
         }
         let sender = (&from.id, from.generation);
-        let reply = self.noted(from, self.decider.decide_for_peer(sender, check, further));
-        match self.decider.confirmation(check, further, &reply) {
+        let reply = self.noted(from, self.decider.decide_for_peer(sender, check, further, ask));
+        match self.decider.confirmation(sender, check, further, &reply) {
             Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
             None => ServiceReply::Ready(reply),
         }

@@ -32,8 +32,8 @@ pub const DECISION_SECONDS: Metric = Metric {
 };
 pub const VERDICTS: Metric = counter(
     "verdicts",
-    "Descriptors decided: locally, by another owner, from the negative cache, by \
-     on_unavailable, for a peer",
+    "Descriptors decided: locally, by another owner, from granted hits, from the negative cache, \
+     by on_unavailable, for a peer",
 );
 pub const NOT_OWNER: Metric =
     counter("not_owner", "Forwarded checks received for keys that this node does not own");
@@ -47,6 +47,17 @@ pub const FORWARD_EXPIRED: Metric =
     counter("forward_expired", "Forwarded checks that were read after their deadline, not counted");
 pub const UNCONFIRMED: Metric =
     counter("unconfirmed", "Hits counted but not confirmed by a replica in time");
+pub const GRANTS_HELD_HITS: Metric = counter(
+    "grant_hits",
+    "Hits that owners granted to this node, by fate: those received were spent, given back, came \
+     too late, or are held",
+);
+pub const GRANTS_HELD: Metric =
+    gauge("grant_hits_held", "Hits that owners granted to this node and it may still spend");
+pub const GRANTS_MADE_HITS: Metric = counter(
+    "grants_made_hits",
+    "Hits that this node granted to others, and those of them that it took back unspent",
+);
 
 pub const CONNECTIONS: Metric = gauge("connections", "Open connections, by listener");
 pub const CONNECTIONS_ACCEPTED: Metric =

@@ -15,6 +15,7 @@ mod eventual_convergence;
 mod forwarding;
 mod front;
 mod golden_support;
+mod leased;
 mod mesh_deferred_answers;
 mod mesh_gossip;
 mod mesh_intruders;

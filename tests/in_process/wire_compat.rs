@@ -12,13 +12,13 @@ use crdts::VClock;
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_cluster::consensus::engine::Engine;
 use tidegate_cluster::mesh::codec::{self, COMBINED_CHECKS, FRAME_BYTES_MAX, VERSION};
 use tidegate_cluster::mesh::wire::{
-    Call, Check, CombinedCheck, CombinedVerdicts, Digest, GlobalPing, GlobalPong, Group, Handoff,
-    HandoffStep, Hello, HelloReply, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
-    SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
+    Call, Check, CombinedCheck, CombinedVerdicts, Digest, GiveBack, GlobalPing, GlobalPong, Grant,
+    GrantAsk, Group, Handoff, HandoffStep, Hello, HelloReply, MapCall, Numbered, PingStatus,
+    PongStatus, Refusal, Reply, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
 };
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -357,7 +357,28 @@ fn calls() -> Vec<(&'static str, Call)> {
     };
     let further = smallvec![Hits::new(3), Hits::PEEK, Hits::new(-2)];
     vec![
-        ("combined_check", Call::CombinedCheck(CombinedCheck { first, further })),
+        (
+            "combined_check",
+            Call::CombinedCheck(CombinedCheck { first: first.clone(), further, ask: None }),
+        ),
+        (
+            "combined_check_that_asks",
+            Call::CombinedCheck(CombinedCheck {
+                first: first.clone(),
+                further: smallvec![],
+                ask: Some(GrantAsk { wanted: 300, held: 7, shortest: Span::from_millis(4) }),
+            }),
+        ),
+        (
+            "combined_give_back",
+            Call::GiveBack(GiveBack {
+                scope: Scope::Region,
+                counters: first.counters,
+                grant: 70_001,
+                unspent: 12,
+            }),
+        ),
+        ("combined_recall", Call::Recall(KEY)),
         (
             "ping",
             Call::Ping {
@@ -449,11 +470,26 @@ fn replies() -> Vec<(&'static str, Reply)> {
         delay: Span::from_millis(250),
         excess: if allowed { 0 } else { 300 },
     };
-    let two = smallvec![verdict(true, Retry::Now), verdict(false, Retry::Never)];
+    let two: SmallVec<[Verdict; 1]> =
+        smallvec![verdict(true, Retry::Now), verdict(false, Retry::Never)];
     vec![
         (
             "combined_verdicts",
-            Reply::CombinedVerdicts(CombinedVerdicts { verdicts: two, is_confirmed: true }),
+            Reply::CombinedVerdicts(CombinedVerdicts {
+                verdicts: two.clone(),
+                is_confirmed: true,
+                grant: None,
+                may_end_early: true,
+            }),
+        ),
+        (
+            "combined_verdicts_with_grant",
+            Reply::CombinedVerdicts(CombinedVerdicts {
+                verdicts: two,
+                is_confirmed: true,
+                grant: Some(Grant { hits: 16, term: Span::from_secs(1) }),
+                may_end_early: false,
+            }),
         ),
         (
             "pong",

@@ -91,6 +91,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
             "crates/cluster/src/mesh/",
             "crates/cluster/src/ticks.rs",
             // How long a forwarded request may still take; the verdict has its own `now`.
+            "src/decide/combiner.rs",
             "src/decide/forward.rs",
             // The demo is a client of real nodes and measures how long their answers take.
             "crates/demo/src/",

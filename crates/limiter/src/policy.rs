@@ -11,9 +11,23 @@ pub enum Mode {
     Strict,
     /// By the node that receives the request; per-actor counters are synchronised later.
     Eventual,
+    /// By the node that receives the request, from hits that the key's owner has granted it; near
+    /// the limit by the owner. Never over the limit.
+    Leased,
 }
 
-/// Which nodes share a strict limit. Rings are arrays in the order of the variants.
+impl Mode {
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Eventual => "eventual",
+            Self::Leased => "leased",
+        }
+    }
+}
+
+/// Which nodes share a strict or a leased limit. Rings are arrays in the order of the variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {

@@ -93,7 +93,8 @@ fn warn_of_shared_policy(descriptor: &Fields<'_>, limits: &[Fields<'_>], warning
 /// The rule `id` with the policy that the descriptor or any of its limits sets; they must not
 /// differ. Eventual limits are counted everywhere and have no owner that could wait for a replica.
 fn policy(id: &str, sources: &[&Fields<'_>], defaults: &Defaults) -> Result<Rule, Error> {
-    const MODES: [(&str, Mode); 2] = [("strict", Mode::Strict), ("eventual", Mode::Eventual)];
+    const MODES: [(&str, Mode); 3] =
+        [("strict", Mode::Strict), ("leased", Mode::Leased), ("eventual", Mode::Eventual)];
     const SCOPES: [(&str, Scope); 2] = [("region", Scope::Region), ("global", Scope::Global)];
     const FALLBACKS: [(&str, OnUnavailable); 3] = [
         ("allow", OnUnavailable::Allow),
@@ -189,7 +190,7 @@ fn read_algorithm(limit: &Fields<'_>, mode: Mode) -> Result<Algorithm, Error> {
     let choices = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
     let named = limit.choice("algorithm", &choices)?;
     match (mode, named) {
-        (Mode::Strict, named) => Ok(named.unwrap_or(Algorithm::FixedWindow)),
+        (Mode::Strict | Mode::Leased, named) => Ok(named.unwrap_or(Algorithm::FixedWindow)),
         (Mode::Eventual, None) => Ok(Algorithm::SlidingWindowCounter),
         (_, Some(known @ (Algorithm::FixedWindow | Algorithm::SlidingWindowCounter))) => Ok(known),
         (_, Some(other)) => Err(limit.error("algorithm", Reason::NotEventual(other))),

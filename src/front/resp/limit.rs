@@ -94,7 +94,9 @@ impl ThrottleLimit {
             queue: None,
         };
         let parts = match mode {
-            Mode::Strict => parts(Algorithm::Gcra, count, Span::from_secs(period), burst),
+            Mode::Strict | Mode::Leased => {
+                parts(Algorithm::Gcra, count, Span::from_secs(period), burst)
+            }
             Mode::Eventual => {
                 let millis = u128::from(burst) * u128::from(period) * 1_000;
                 let millis = millis.div_ceil(u128::from(count));

@@ -45,13 +45,14 @@ async fn each_check_of_a_call_is_admitted_or_refused_by_itself_and_once() {
     let [a, b] = &nodes[..] else { unreachable!("two nodes") };
     let key = value_of(a, "bucket", "b");
     let first = check(a, 1 << 40, "bucket", &key, 15);
-    let call = CombinedCheck { first, further: further([10, 5, 0, 1, -3, 2]) };
+    let call = CombinedCheck { first, further: further([10, 5, 0, 1, -3, 2]), ask: None };
     let send = async |call: &CombinedCheck| {
         let call = Call::CombinedCheck(call.clone());
         a.joined().mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap()
     };
     let reply = send(&call).await;
-    let Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: true }) = &reply else {
+    let Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: true, .. }) = &reply
+    else {
         panic!("{reply:?}")
     };
     let decided: Vec<_> = verdicts.iter().map(|it| (it.allowed, it.remaining)).collect();
@@ -81,7 +82,7 @@ async fn a_call_with_more_checks_than_its_bound_is_malformed() {
     let key = value_of(a, "bucket", "b");
     let first = check(a, 1 << 40, "bucket", &key, 0);
     let full = further(std::iter::repeat_n(0, COMBINED_VERDICTS_MAX));
-    let call = Call::CombinedCheck(CombinedCheck { first, further: full });
+    let call = Call::CombinedCheck(CombinedCheck { first, further: full, ask: None });
     let mesh = &a.joined().mesh;
     let reply = mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap();
     assert_eq!(reply, Reply::Malformed);
@@ -95,10 +96,10 @@ async fn a_replica_confirms_all_checks_of_a_call_at_once() {
     let key = value_of(a, "kept", "b");
     let replicated = Durability::Replicated;
     let first = Check { durability: replicated, ..check(a, 1 << 40, "kept", &key, 15) };
-    let call = Call::CombinedCheck(CombinedCheck { first, further: further([10, 5]) });
+    let call = Call::CombinedCheck(CombinedCheck { first, further: further([10, 5]), ask: None });
     let mesh = &a.joined().mesh;
     let reply = mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap();
-    let Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed }) = reply else {
+    let Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed, .. }) = reply else {
         panic!("{reply:?}")
     };
     assert!(is_confirmed, "a stores the copies of b");

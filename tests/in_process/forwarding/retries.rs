@@ -284,15 +284,20 @@ async fn a_refusal_needs_no_replica() {
     let retry = Retry::After(Span::from_secs(9));
     let refused = Verdict { allowed: false, retry, ..verdict() };
     let verdicts = [verdict(), refused].into_iter().collect();
-    let reply = Reply::CombinedVerdicts(CombinedVerdicts { verdicts, is_confirmed: false });
+    let reply = Reply::CombinedVerdicts(CombinedVerdicts {
+        verdicts,
+        is_confirmed: false,
+        grant: None,
+        may_end_early: false,
+    });
     let answers = tokio::select! {
         answers = join_all((0..3).map(|_| a.check("kept", &key))) => answers,
         () = owner.serve(&connection, Some(reply)) => unreachable!("it stays"),
     };
     // To the first, which was sent alone, this is no reply.
     let sources: Vec<_> = answers.iter().map(source).collect();
-    use VerdictSource::{Fallback, Owner};
-    assert_eq!(sources, [Fallback, Fallback, Owner]);
+    let [fallback, owner] = [VerdictSource::Fallback, VerdictSource::Owner];
+    assert_eq!(sources, [fallback, fallback, owner]);
     assert_eq!(count(&a, |counters| &counters.unconfirmed), 1);
 }
 

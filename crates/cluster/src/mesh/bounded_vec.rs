@@ -13,6 +13,8 @@ use smallvec::SmallVec;
 
 /// The most items of a list: twice the most limits of one descriptor.
 pub const BOUNDED_VEC_MAX: usize = 16;
+/// The most verdicts of one [`CombinedCheck`](super::wire::CombinedCheck).
+pub const COMBINED_VERDICTS_MAX: usize = 256;
 
 pub(super) fn serialize<T, S>(items: &SmallVec<[T; 1]>, to: S) -> Result<S::Ok, S::Error>
 where
@@ -30,13 +32,13 @@ where
     at_most::<BOUNDED_VEC_MAX, T, D>(from)
 }
 
-/// Lists of at most [`COMBINED_VERDICTS_MAX`](super::wire::COMBINED_VERDICTS_MAX) items.
+/// Lists of at most [`COMBINED_VERDICTS_MAX`](super::COMBINED_VERDICTS_MAX) items.
 pub(super) mod combined {
     use serde::{Deserialize, Deserializer};
     use smallvec::SmallVec;
 
+    use super::COMBINED_VERDICTS_MAX;
     pub(in super::super) use super::serialize;
-    use crate::mesh::wire::COMBINED_VERDICTS_MAX;
 
     pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<SmallVec<[T; 1]>, D::Error>
     where

@@ -63,7 +63,11 @@ impl Kind {
             Call::Map(..) => Self::Map,
             Call::Handoff(_) => Self::Transfers,
             Call::Gossip(_) => Self::Gossip,
-            Call::Check(_) | Call::CombinedCheck(_) | Call::Refunded { .. } => Self::Checks,
+            Call::Check(_)
+            | Call::CombinedCheck(_)
+            | Call::GiveBack(_)
+            | Call::Recall(_)
+            | Call::Refunded { .. } => Self::Checks,
             Call::Sync(_) => Self::Sync,
             Call::States(_) | Call::Digests(_) => Self::States,
         }

@@ -17,12 +17,11 @@ use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::{Epoch, HandoffReply, MemberId, Versions, VoteGrant};
 
 use super::bounded_vec;
+pub use super::bounded_vec::COMBINED_VERDICTS_MAX;
 use crate::consensus;
 
 /// The most entries in one [`Sync`]. The sender splits; a receiver refuses more.
 pub const SYNC_ENTRIES_MAX: usize = 256;
-/// The most verdicts of one [`CombinedCheck`].
-pub const COMBINED_VERDICTS_MAX: usize = 256;
 /// The most entries in one [`Call::States`].
 pub const STATE_ENTRIES_MAX: usize = 1_024;
 /// The most entries in one [`Call::Digests`].
@@ -193,6 +192,11 @@ pub enum Call {
     /// Decide several checks of the same strict counters, which the receiver owns. Only to nodes
     /// that speak [`COMBINED_CHECKS`](super::codec::COMBINED_CHECKS).
     CombinedCheck(CombinedCheck),
+    /// The sender gives back what it will not spend.
+    GiveBack(GiveBack),
+    /// Another node was refused: give back what you hold of this key, that of the first counter.
+    /// No reply.
+    Recall(KeyHash),
 }
 
 /// Which map a call is about.
@@ -356,6 +360,41 @@ pub struct CombinedCheck {
     /// [`COMBINED_VERDICTS_MAX`]` / n - 1`.
     #[serde(with = "bounded_vec::combined")]
     pub further: SmallVec<[Hits; 1]>,
+    /// The rule is leased, and this is what the sender asks for.
+    pub ask: Option<GrantAsk>,
+}
+
+/// Hits that a node wants to admit by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantAsk {
+    /// At most so many.
+    pub wanted: u32,
+    /// What it holds already.
+    pub held: u32,
+    /// It has no use for a grant of a shorter term.
+    pub shortest: Span,
+}
+
+/// Hits that were charged, for the sender of a [`CombinedCheck`] to spend. The number of the grant
+/// is the id of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    pub hits: u32,
+    /// How long from the charge; the sender counts it from when it sent the check.
+    pub term: Span,
+}
+
+/// Hits of a grant that will not be spent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveBack {
+    pub scope: Scope,
+    /// All counters of the check. At most [`bounded_vec::BOUNDED_VEC_MAX`].
+    #[serde(with = "bounded_vec")]
+    pub counters: SmallVec<[Counter; 1]>,
+    /// The number of the grant.
+    pub grant: u64,
+    /// Those of the grant and more mean all of it.
+    pub unspent: u32,
 }
 
 /// What an owner decided of a [`CombinedCheck`].
@@ -367,6 +406,9 @@ pub struct CombinedVerdicts {
     /// Whether a replica has stored what was counted, or none needs to. Otherwise those checks that
     /// wait for one count as [`Reply::Unconfirmed`].
     pub is_confirmed: bool,
+    pub grant: Option<Grant>,
+    /// Other nodes hold grants, so a refusal may end early.
+    pub may_end_early: bool,
 }
 
 /// A step of a range transfer; see `docs/adr/0001-who-owns-a-key.md`.

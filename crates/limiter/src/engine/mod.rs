@@ -36,6 +36,7 @@ pub mod token_bucket;
 
 pub mod actor_counters;
 pub mod delta;
+pub mod grant;
 pub mod log;
 pub mod sub_windows;
 pub mod tat;

@@ -46,6 +46,11 @@ impl SubWindows {
         Timestamp::from_nanos(end.saturating_mul(self.slice_ns))
     }
 
+    /// The number of the newest slice.
+    pub(super) const fn newest(&self) -> u64 {
+        self.index
+    }
+
     /// The start of the newest slice.
     pub(super) fn newest_start(&self) -> Timestamp {
         Timestamp::from_nanos(self.index.saturating_mul(self.slice_ns))

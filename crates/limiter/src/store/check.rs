@@ -190,6 +190,19 @@ impl Shard {
         verdicts
     }
 
+    /// Like [`Shard::check`], but a single counter does not count what it refuses either.
+    pub(super) fn check_uncounted(
+        &mut self,
+        counters: &[Counter],
+        mut params: CheckParams,
+        overflow: &Overflow,
+    ) -> Verdicts {
+        params.now = self.instant(params.now);
+        let verdicts = self.check_several(counters, params, overflow);
+        self.sweep_for_check(params.now);
+        verdicts
+    }
+
     /// Decides one counter.
     #[inline]
     pub(super) fn check_single(

@@ -22,6 +22,7 @@
 mod check;
 mod copies;
 mod counting_mode;
+mod grants;
 pub mod key;
 mod options;
 mod overflow;
@@ -38,6 +39,7 @@ mod unsettled_clock;
 pub use check::{SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
 pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
+pub use grants::{Ask, Granted};
 pub use key::{Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher};
 pub use options::{OnFull, Options};
 pub use sharded::{Stats, Store};

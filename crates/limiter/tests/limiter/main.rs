@@ -4,6 +4,7 @@ mod engine_laws;
 mod engine_traps;
 mod eventual_merge;
 mod folded_starts;
+mod grants;
 mod store_bounds;
 mod store_changes;
 mod store_lazy_sync;

@@ -213,7 +213,9 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
             Op::CheckEach { token, hits } => {
                 let counters = [counter(token, 0), counter(token, 1)];
                 if eventual {
-                    hits.iter().for_each(|&hits| check(&mut model, &counters, hits, now));
+                    for hits in hits {
+                        check(&mut model, &counters, hits, now);
+                    }
                     continue;
                 }
                 let hits: Vec<_> = hits.into_iter().map(Hits::new).collect();

@@ -1,0 +1,188 @@
+//! Grants: hits that are charged in advance, and spent by another node within a *term*.
+//!
+//! # Idea
+//!
+//! The owner of a counter charges `k` hits now, and a node that asked for them admits `k` hits by
+//! itself during the term. What is not spent is given back or lost. All nodes together then admit
+//! no more than one counter that decided each hit when it passed, because a charge is valid for the
+//! whole term:
+//!
+//! - **Windows.** A hit weighs the same anywhere in its slice, and the weight of older slices only
+//!   falls. So the term ends with the slice, and the charge is a plain decision.
+//! - **Buckets.** A bucket that is idle when it is charged would refill what is not spent yet. So
+//!   the charge is made as if at the end of the term: `TAT = max(TAT, now + term) + k·T`, with the
+//!   notation of [`tat`](super::tat).
+//! - The log remembers the instant of each hit, and a queue tells each hit how long to wait: they
+//!   grant nothing.
+//!
+//! # Why nothing is over (buckets)
+//!
+//! Let `O` be the TAT of the owner and `R` that of a bucket that decides each hit when it passes.
+//! `R` is the largest of `TAT₀ + n·T`, with all `n` hits that passed, and of `s + n(s)·T` for each
+//! instant `s` at which a hit passed, with the hits `n(s)` that passed from `s` on. Those hits are
+//! of grants whose term ends at `s` or later. The first of these to be charged left `O` at no
+//! less than `s + k·T`, and each later charge added its `k·T`: so `O ≥ R`. A charge is made only
+//! when `O ≤ now + burst·T`, and hits pass after it, so `R` is within the burst when each of them
+//! passes.
+//!
+//! # What can be given back
+//!
+//! In a window, everything, as long as its slice lasts. A bucket may have been raised to the end of
+//! a later term in the meantime, and what it was raised by is not to be taken off again. So each
+//! grant has a [`Mark`], the `O` that its charge left, less what was given back since. Without `u`
+//! of its hits `O` would now be lower by `u·T` if no later charge had raised it, which holds as
+//! long as `mark − u·T ≥ now + longest term`.
+//!
+//! # Example
+//!
+//! 100 a second, burst 100, idle at 0 s. A grant of 16 with a term of 7.8 ms leaves the TAT at
+//! 7.8 + 160 = 167.8 ms, so that 83 hits are left: one for the 7.8 ms. All 16 are spent at 5 ms: a
+//! bucket of its own would be at 165 ms. None is spent and at 6 ms 16 are given back: the mark less
+//! 160 ms is 7.8 ms, and terms that begin now end at 13.8 ms, so only 15 are taken off.
+//!
+//! # Bound
+//!
+//! Unspent hits that are not given back are refused early: in a window until it ends, in a bucket
+//! until as many have drained. An idle bucket loses one term once, 1/128 of its burst.
+
+use super::state::State;
+use super::tat::{Rate, Tat};
+use super::{bucket, decide, preview};
+use crate::quota::{Algorithm, Quota};
+use crate::units::{Hits, Span, Timestamp};
+
+/// A term of a bucket is this part of the time in which it drains.
+const BUCKET_TERM_DIVISOR: u64 = 128;
+
+/// What a grant of one counter has to be given back by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The number of the slice that was charged.
+    Slice(u64),
+    /// The TAT that the charge left.
+    Tat(Tat),
+}
+
+/// What an owner can grant of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// At most so many hits.
+    pub room: u32,
+    /// How long they may be spent.
+    pub term: Span,
+}
+
+/// Whether counters of this quota are granted at all.
+pub fn can_grant(quota: &Quota) -> bool {
+    quota.algorithm() != Algorithm::SlidingWindowLog && quota.queue().is_none()
+}
+
+/// What can be granted at `now`, for at most `longest`; `None` of a log or a queue.
+pub fn offer(state: &State, quota: &Quota, longest: Span, now: Timestamp) -> Option<Offer> {
+    if !can_grant(quota) {
+        return None;
+    }
+    if is_bucket(quota) {
+        let term = bucket_term(quota, longest);
+        let room = preview(&raised(state, term, now), quota, Hits::PEEK, now).remaining;
+        return Some(Offer { room, term });
+    }
+    let room = preview(state, quota, Hits::PEEK, now).remaining;
+    // A state that was counted by a clock ahead of this one stays in its slice.
+    let slice = slice_of(state).unwrap_or(0).max(now.as_nanos() / quota.slice().as_nanos().max(1));
+    let end = slice.saturating_add(1).saturating_mul(quota.slice().as_nanos());
+    let term = Timestamp::from_nanos(end).since(now).min(longest);
+    Some(Offer { room, term })
+}
+
+/// Charges `hits` that may be spent for `term`, both within an [`offer`] of the same instant. On
+/// `None` nothing was charged.
+pub fn charge(
+    state: &mut State,
+    quota: &Quota,
+    hits: u32,
+    term: Span,
+    now: Timestamp,
+) -> Option<Mark> {
+    let hits = Hits::new(i64::from(hits));
+    let mut next = if is_bucket(quota) { raised(state, term, now) } else { state.clone() };
+    // A fixed window would count what it refuses.
+    if !preview(&next, quota, hits, now).allowed {
+        return None;
+    }
+    decide(&mut next, quota, hits, now);
+    let mark = match &next {
+        State::Tat(tat) => Mark::Tat(*tat),
+        windows => Mark::Slice(slice_of(windows)?),
+    };
+    *state = next;
+    Some(mark)
+}
+
+/// Takes off what can be given back of `hits` that were charged and will not be spent; returns how
+/// many. `longest` is that of all offers.
+pub fn give_back(
+    state: &mut State,
+    quota: &Quota,
+    mark: Mark,
+    hits: u32,
+    longest: Span,
+    now: Timestamp,
+) -> u32 {
+    let possible = match mark {
+        Mark::Slice(slice) => {
+            let present = now.as_nanos() / quota.slice().as_nanos().max(1);
+            if slice_of(state) == Some(slice) && present <= slice { hits } else { 0 }
+        }
+        Mark::Tat(tat) => {
+            let ends = now.plus(bucket_term(quota, longest));
+            let spare = |rate: Rate| rate.hits(rate.debt::<u128>(Some(tat), ends)?);
+            let spare = Rate::of(quota).and_then(spare).unwrap_or(0);
+            hits.min(u32::try_from(spare).unwrap_or(u32::MAX))
+        }
+    };
+    if possible > 0 {
+        decide(state, quota, Hits::new(-i64::from(possible)), now);
+    }
+    possible
+}
+
+impl Mark {
+    /// `hits` of another grant of the counter were given back.
+    pub fn lower(&mut self, quota: &Quota, hits: u32) {
+        if let (Self::Tat(tat), Some(rate)) = (self, Rate::of(quota)) {
+            let lowered = || {
+                let debt: u128 = rate.debt(Some(*tat), Timestamp::EPOCH)?;
+                let left = debt.saturating_sub(rate.cost(u64::from(hits))?);
+                rate.wait(left)?.tat(Timestamp::EPOCH)
+            };
+            *tat = lowered().unwrap_or(Tat::new(0, 0));
+        }
+    }
+}
+
+fn is_bucket(quota: &Quota) -> bool {
+    matches!(quota.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra)
+}
+
+fn bucket_term(quota: &Quota, longest: Span) -> Span {
+    let drained = bucket::drain_time(quota).as_nanos();
+    Span::from_nanos(drained / BUCKET_TERM_DIVISOR).min(longest)
+}
+
+/// The bucket `state`, busy until the end of a term.
+fn raised(state: &State, term: Span, now: Timestamp) -> State {
+    let ends = Tat::new(now.plus(term).as_nanos(), 0);
+    State::Tat(bucket::tat(state).map_or(ends, |tat| tat.max(ends)))
+}
+
+/// The number of the newest slice of a window.
+fn slice_of(state: &State) -> Option<u64> {
+    match state {
+        State::FixedWindow { index, .. } | State::SlidingCounter { index, .. } => {
+            Some(u64::from(*index))
+        }
+        State::SubWindows(slices) => Some(slices.newest()),
+        _ => None,
+    }
+}

@@ -1,0 +1,173 @@
+//! Grants of all limits of a descriptor, charged under the lock that decides its checks.
+//!
+//! How much is guided self-scheduling: of what is left a node holds at most one part in `divisor`,
+//! so grants shrink as the limit is used up, and near its end there are none.
+//!
+//! **Worked example.** Limit 100, three nodes, divisor 6. The first grant is at most 16, the next
+//! one `(100 − 16) / 6 = 14`, and so on; with five left nothing is granted, and every check asks
+//! the owner. A node that holds 10 of its 16 gets no more than 4 of the 14.
+//!
+//! Source: Polychronopoulos and Kuck, "Guided Self-Scheduling", IEEE Transactions on Computers
+//! C-36(12), 1987, for the sizes.
+
+use smallvec::SmallVec;
+
+use super::check::Verdicts;
+use super::counting_mode::CheckParams;
+use super::key::Counter;
+use super::shard::Shard;
+use super::sharded::Store;
+use super::slot::Slot;
+use crate::engine::State;
+use crate::engine::grant::{self, Mark, Offer};
+use crate::units::{Hits, Span, Timestamp};
+
+/// What a node asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// At most so many hits.
+    pub wanted: u32,
+    /// What it holds already.
+    pub held: u32,
+    /// It may hold one part in so many of what is left; at least 1.
+    pub divisor: u32,
+    /// A grant is for at most this long.
+    pub longest: Span,
+    /// A grant that would be for less is none.
+    pub shortest: Span,
+}
+
+/// Hits that were charged for a node to spend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    pub hits: u32,
+    /// How long, from the instant of the charge.
+    pub term: Span,
+    /// One per counter, in their order.
+    pub marks: SmallVec<[Mark; 1]>,
+}
+
+impl Store {
+    /// Decides a check of a leased rule for each of `hits` as [`Store::check_each_if`] does, and
+    /// then grants what is asked for, if anything is to be had.
+    ///
+    /// A refused check is not counted, by a fixed window either: what is given back to it would be
+    /// used up by hits that were refused.
+    pub fn check_leased_if(
+        &self,
+        counters: &[Counter],
+        hits: &[Hits],
+        ask: Option<Ask>,
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<(Verdicts, Option<Granted>)> {
+        let Some(first) = counters.first() else { return Some((Verdicts::new(), None)) };
+        let mut shard = self.lock_for(first.key);
+        if !owns() {
+            return None;
+        }
+        let mut verdicts = Verdicts::with_capacity(hits.len() * counters.len());
+        for &hits in hits {
+            let params = CheckParams { hits, now, me: None };
+            verdicts.extend(shard.check_uncounted(counters, params, &self.overflow));
+        }
+        let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
+        Some((verdicts, granted))
+    }
+
+    /// Takes off what can be given back of `hits` of a grant with these marks, which will not be
+    /// spent; returns how many. `longest` is that of all grants. Nothing if `owns` returns false
+    /// under the lock.
+    pub fn give_back_if(
+        &self,
+        counters: &[Counter],
+        marks: &[Mark],
+        hits: u32,
+        longest: Span,
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> u32 {
+        let Some(first) = counters.first() else { return 0 };
+        let mut shard = self.lock_for(first.key);
+        if !owns() {
+            return 0;
+        }
+        let now = shard.instant(now);
+        let of_each = counters.iter().zip(marks);
+        of_each
+            .map(|(counter, mark)| shard.give_back(counter, *mark, hits, longest, now))
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+impl Shard {
+    fn grant(&mut self, counters: &[Counter], ask: Ask, now: Timestamp) -> Option<Granted> {
+        let now = self.instant(now);
+        let new = counters.iter().filter(|it| self.table.find(it.key).is_none()).count();
+        // Shared counters of a full store grant nothing.
+        if ask.wanted == 0 || (new > 0 && !self.reserve(new, now)) {
+            return None;
+        }
+        let mut least = Offer { room: u32::MAX, term: ask.longest };
+        for counter in counters {
+            let state = self.state(counter.key, now).unwrap_or(&State::Absent);
+            let Offer { room, term } = grant::offer(state, &counter.quota, ask.longest, now)?;
+            least = Offer { room: least.room.min(room), term: least.term.min(term) };
+        }
+        let may_hold = least.room / ask.divisor.max(1);
+        let hits = may_hold.saturating_sub(ask.held).min(ask.wanted);
+        if hits == 0 || least.term < ask.shortest {
+            return None;
+        }
+        let mut marks = SmallVec::new();
+        for counter in counters {
+            marks.push(self.charge_grant(counter, hits, least.term, now)?);
+        }
+        Some(Granted { hits, term: least.term, marks })
+    }
+
+    fn charge_grant(
+        &mut self,
+        counter: &Counter,
+        hits: u32,
+        term: Span,
+        now: Timestamp,
+    ) -> Option<Mark> {
+        let Counter { key, quota } = counter;
+        if let Some((slot, queues)) = self.live_mut(*key, now) {
+            let mark = grant::charge(&mut slot.state, quota, hits, term, now)?;
+            slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
+            queues.enqueue_strict(slot);
+            queues.enqueue_snapshot(slot);
+            return Some(mark);
+        }
+        let mut state = State::Absent;
+        let mark = grant::charge(&mut state, quota, hits, term, now)?;
+        let expires = state.expires_at(quota);
+        let mut slot = Slot::new(*key, state, expires);
+        self.queues.enqueue_strict(&mut slot);
+        self.queues.enqueue_snapshot(&mut slot);
+        self.insert(slot);
+        Some(mark)
+    }
+
+    fn give_back(
+        &mut self,
+        counter: &Counter,
+        mark: Mark,
+        hits: u32,
+        longest: Span,
+        now: Timestamp,
+    ) -> u32 {
+        let Counter { key, quota } = counter;
+        let Some((slot, queues)) = self.live_mut(*key, now) else { return 0 };
+        let back = grant::give_back(&mut slot.state, quota, mark, hits, longest, now);
+        if back > 0 {
+            slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
+            queues.enqueue_strict(slot);
+            queues.enqueue_snapshot(slot);
+        }
+        back
+    }
+}

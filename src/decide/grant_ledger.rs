@@ -1,0 +1,252 @@
+//! What this node, as an owner, has granted: who holds it, and how it is given back.
+//!
+//! A grant is charged when it is made, so the limit holds whatever becomes of this ledger: it only
+//! serves to take unspent hits off again, and to know whom to ask for them. A new owner starts with
+//! an empty one, and what was granted before is then refused early until it ends.
+//!
+//! - *Given back*: by its holder, once; what arrives again finds no entry.
+//! - *Recalled*: once, when another node is refused while this one holds something.
+//! - *Ended*: an entry is kept for a term after the end of the grant, so that what was given back
+//!   at the last moment still counts.
+//!
+//! One lock spans the charge of a grant and its entry, and another grant that is given back and the
+//! marks of those beside it ([`Mark`]): a mark is never higher than the counter has been since.
+//!
+//! **Bound.** [`ENTRIES_MAX`] grants; at the bound none is made, and checks ask the owner.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_limiter::engine::grant::Mark;
+use tidegate_limiter::store::{Counter, Granted, KeyHash};
+use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::identity::{Generation, NodeId};
+
+/// Grants that are kept, of all keys; some 150 bytes each.
+const ENTRIES_MAX: usize = 65_536;
+const SHARDS: usize = 64;
+/// Keys that a grant looks at for entries that have ended.
+const SWEEP_KEYS: usize = 4;
+
+/// One incarnation of a node that holds grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) node: NodeId,
+    pub(super) generation: Generation,
+}
+
+#[derive(Debug)]
+pub(super) struct GrantLedger {
+    shards: Box<[Mutex<Shard>]>,
+    entries: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    keys: HashMap<KeyHash, SmallVec<[Entry; 4]>>,
+    /// Keys in the order in which they are looked at.
+    sweep: VecDeque<KeyHash>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    holder: Holder,
+    /// Unique among the grants of the holder.
+    id: u64,
+    hits: u32,
+    marks: SmallVec<[Mark; 1]>,
+    kept_until: Timestamp,
+    is_recalled: bool,
+}
+
+impl GrantLedger {
+    /// Makes a grant by `charge`, unless the ledger is full or the holder has this one already, and
+    /// enters it. `charge` returns what it made beside its other results.
+    pub(super) fn enter<T>(
+        &self,
+        key: KeyHash,
+        holder: &Holder,
+        id: u64,
+        now: Timestamp,
+        charge: impl FnOnce(bool) -> Option<(T, Option<Granted>)>,
+    ) -> Option<(T, Option<Granted>)> {
+        let mut shard = self.shard(key).lock();
+        self.sweep(&mut shard, now);
+        let has_room = self.entries.load(Ordering::Relaxed) < ENTRIES_MAX;
+        let (result, granted) = charge(has_room)?;
+        if let Some(Granted { hits, term, marks }) = &granted {
+            let entry = Entry {
+                holder: holder.clone(),
+                id,
+                hits: *hits,
+                marks: marks.clone(),
+                kept_until: now.plus(*term).plus(*term),
+                is_recalled: false,
+            };
+            let Shard { keys, sweep } = &mut *shard;
+            let entries = keys.entry(key).or_insert_with(|| {
+                sweep.push_back(key);
+                SmallVec::new()
+            });
+            entries.push(entry);
+            self.entries.fetch_add(1, Ordering::Relaxed);
+        }
+        Some((result, granted))
+    }
+
+    /// The holder gives `unspent` hits of a grant back. `settle` takes them off the counters and
+    /// returns how many it took.
+    pub(super) fn give_back(
+        &self,
+        counters: &[Counter],
+        holder: &Holder,
+        id: u64,
+        unspent: u32,
+        settle: impl FnOnce(&[Mark], u32) -> u32,
+    ) -> u32 {
+        let Some(key) = counters.first().map(|counter| counter.key) else { return 0 };
+        let mut shard = self.shard(key).lock();
+        let Some(entries) = shard.keys.get_mut(&key) else { return 0 };
+        let is_it = |entry: &Entry| entry.id == id && entry.holder == *holder;
+        let Some(at) = entries.iter().position(is_it) else { return 0 };
+        let entry = entries.remove(at);
+        self.entries.fetch_sub(1, Ordering::Relaxed);
+        let taken = settle(&entry.marks, unspent.min(entry.hits));
+        for other in entries.iter_mut() {
+            for (mark, counter) in other.marks.iter_mut().zip(counters) {
+                mark.lower(&counter.quota, taken);
+            }
+        }
+        taken
+    }
+
+    /// The holders, but for `except`, of grants of this key that have not been recalled yet; they
+    /// are from now on. The second result is whether any other node holds a grant.
+    pub(super) fn recall(
+        &self,
+        key: KeyHash,
+        except: Option<&Holder>,
+        now: Timestamp,
+    ) -> (SmallVec<[NodeId; 4]>, bool) {
+        if self.entries.load(Ordering::Relaxed) == 0 {
+            return (SmallVec::new(), false);
+        }
+        let mut shard = self.shard(key).lock();
+        let Some(entries) = shard.keys.get_mut(&key) else { return (SmallVec::new(), false) };
+        let mut nodes = SmallVec::new();
+        let mut are_held = false;
+        let others = entries.iter_mut().filter(|entry| Some(&entry.holder) != except);
+        for entry in others.filter(|entry| entry.kept_until > now) {
+            are_held = true;
+            if !std::mem::replace(&mut entry.is_recalled, true)
+                && !nodes.contains(&entry.holder.node)
+            {
+                nodes.push(entry.holder.node.clone());
+            }
+        }
+        (nodes, are_held)
+    }
+
+    /// Removes what has ended from some keys.
+    fn sweep(&self, shard: &mut Shard, now: Timestamp) {
+        for _ in 0..SWEEP_KEYS {
+            let Some(key) = shard.sweep.pop_front() else { return };
+            let Some(entries) = shard.keys.get_mut(&key) else { continue };
+            let before = entries.len();
+            entries.retain(|entry| entry.kept_until > now);
+            self.entries.fetch_sub(before - entries.len(), Ordering::Relaxed);
+            if entries.is_empty() {
+                shard.keys.remove(&key);
+            } else {
+                shard.sweep.push_back(key);
+            }
+        }
+    }
+
+    fn shard(&self, key: KeyHash) -> &Mutex<Shard> {
+        let at = key.token % self.shards.len() as u64;
+        &self.shards[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
+impl Default for GrantLedger {
+    fn default() -> Self {
+        let shards = std::iter::repeat_with(Mutex::default).take(SHARDS).collect();
+        Self { shards, entries: AtomicUsize::new(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limiter::quota::{Algorithm, Quota};
+    use tidegate_limiter::units::Span;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+    const TERM: Span = Span::from_secs(1);
+
+    fn counters() -> [Counter; 1] {
+        let quota = Quota::simple(Algorithm::FixedWindow, 100, Span::from_secs(60)).expect("valid");
+        [Counter { key: KeyHash { token: 7, tag: 8 }, quota }]
+    }
+
+    fn holder(name: &str) -> Holder {
+        Holder { node: NodeId::new(name).expect("a valid id"), generation: Generation(1) }
+    }
+
+    fn grant(ledger: &GrantLedger, name: &str, id: u64, now: Timestamp) -> bool {
+        let [counter] = counters();
+        let made = ledger.enter(counter.key, &holder(name), id, now, |has_room| {
+            let marks = [Mark::Slice(1)].into_iter().collect();
+            Some(((), has_room.then_some(Granted { hits: 10, term: TERM, marks })))
+        });
+        made.is_some_and(|((), granted)| granted.is_some())
+    }
+
+    fn give_back(ledger: &GrantLedger, name: &str, id: u64, unspent: u32) -> u32 {
+        ledger.give_back(&counters(), &holder(name), id, unspent, |_, hits| hits)
+    }
+
+    #[test]
+    fn a_grant_is_given_back_once_by_its_holder_and_no_more_than_it_was() {
+        let ledger = GrantLedger::default();
+        assert!(grant(&ledger, "a", 1, NOW));
+        assert_eq!(give_back(&ledger, "b", 1, 10), 0, "another node");
+        assert_eq!(give_back(&ledger, "a", 2, 10), 0, "another grant");
+        assert_eq!(give_back(&ledger, "a", 1, u32::MAX), 10);
+        assert_eq!(give_back(&ledger, "a", 1, 10), 0, "it came twice");
+        assert_eq!(ledger.entries.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_others_hold_is_recalled_once() {
+        let (ledger, key) = (GrantLedger::default(), counters()[0].key);
+        for (name, id) in [("a", 1), ("b", 1), ("b", 2)] {
+            assert!(grant(&ledger, name, id, NOW));
+        }
+        let nodes = |except: &str| {
+            let (nodes, are_held) = ledger.recall(key, Some(&holder(except)), NOW);
+            (nodes.iter().map(NodeId::to_string).collect::<Vec<_>>(), are_held)
+        };
+        assert_eq!(nodes("a"), (vec!["b".to_owned()], true));
+        assert_eq!(nodes("a"), (vec![], true), "it was recalled");
+        assert_eq!(nodes("b"), (vec!["a".to_owned()], true));
+        let later = NOW.plus(TERM).plus(TERM);
+        assert_eq!(ledger.recall(key, None, later), (SmallVec::new(), false), "they have ended");
+    }
+
+    #[test]
+    fn at_the_bound_nothing_is_granted_until_grants_have_ended() {
+        let ledger = GrantLedger::default();
+        let all = u64::try_from(ENTRIES_MAX).expect("small");
+        assert!((0..all).all(|id| grant(&ledger, "a", id, NOW)));
+        assert!(!grant(&ledger, "a", all, NOW));
+        let later = NOW.plus(TERM).plus(TERM);
+        assert!(!grant(&ledger, "a", all, later) || grant(&ledger, "a", all + 1, later));
+        assert!(grant(&ledger, "a", all + 2, later));
+        assert!(ledger.entries.load(Ordering::Relaxed) < 10, "they were removed");
+    }
+}

@@ -1,0 +1,505 @@
+//! The hits that owners have granted to this node: what a leased rule admits here without asking.
+//!
+//! A grant is spent by whole checks until its *end*, three quarters of its term from the moment at
+//! which it was asked for. That moment is before the charge, so the end is before the owner's by
+//! any clock, and the last quarter is there for the way back: what is not spent by then is given
+//! back.
+//!
+//! ```text
+//! asked ── charged ──────────────── end ─────── end by the owner's clock
+//!   │◀────────── ¾ term ────────────▶│  given back
+//! ```
+//!
+//! **How much is asked for.** Twice the hits that were checked since the last call, at least
+//! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives
+//! less as the limit is used up. More is asked for when less than half of the last grant is left,
+//! by one call at a time.
+//!
+//! **Verdicts.** Limit and reset are those of the owner's last reply. `remaining` is what it had
+//! left then, with what is left here: an estimate, since others spend too.
+//!
+//! **Bound.** [`KEYS_MAX`] keys; at the bound nothing is asked for, and checks of other keys ask
+//! their owners.
+
+use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::store::{KeyHash, Verdicts};
+use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
+
+use super::grant_ledger::Holder;
+use super::limits::Limits;
+
+/// Keys with grants or with a call for one; some 300 bytes each.
+const KEYS_MAX: usize = 65_536;
+const SHARDS: usize = 64;
+/// The fewest hits that are asked for.
+const WANTED_MIN: u32 = 4;
+/// A key of which nothing is held is forgotten when it was not used for so long.
+const IDLE: Span = Span::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct HeldGrants {
+    shards: Box<[Mutex<Shard>]>,
+    keys: AtomicUsize,
+    pub(super) hits: GrantedHits,
+}
+
+/// Granted hits since the start, by what became of them. Those received and in none of the others
+/// are held.
+#[derive(Debug, Default)]
+pub struct GrantedHits {
+    pub received: AtomicU64,
+    pub spent: AtomicU64,
+    /// Sent back to their owner, which takes off what it can.
+    pub given_back: AtomicU64,
+    /// Received too late to be spent.
+    pub late: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    held: BTreeMap<KeyHash, Held>,
+    /// When to look at a key; those that are not [`Held::due`] any more are skipped.
+    due: BinaryHeap<Reverse<(Monotonic, KeyHash)>>,
+}
+
+/// The grants of one key.
+#[derive(Debug)]
+struct Held {
+    limits: Limits,
+    /// The oldest first.
+    grants: SmallVec<[Grant; 2]>,
+    /// Hits checked since the last call.
+    checked: u32,
+    /// Ask for more when less is left.
+    low: u32,
+    is_asking: bool,
+    /// Since it was looked at.
+    is_used: bool,
+    /// When it is looked at.
+    due: Monotonic,
+    /// The verdicts of the owner's last reply, at which time, with what it had granted in it.
+    last: Verdicts,
+    last_at: Timestamp,
+    last_granted: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Grant {
+    /// Who granted it, and under which number.
+    owner: Holder,
+    id: u64,
+    left: u32,
+    ends: Monotonic,
+}
+
+/// A grant that arrived.
+#[derive(Debug)]
+pub(super) struct NewGrant {
+    pub(super) owner: Holder,
+    pub(super) id: u64,
+    pub(super) hits: u32,
+    pub(super) term: Span,
+    /// When the call left.
+    pub(super) asked: Monotonic,
+}
+
+/// What is to be given back.
+#[derive(Debug)]
+pub(super) struct Unspent {
+    pub(super) limits: Limits,
+    pub(super) owner: Holder,
+    pub(super) id: u64,
+    pub(super) hits: u32,
+}
+
+/// A check that granted hits admit.
+#[derive(Debug)]
+pub(super) struct Spent {
+    pub(super) verdicts: Verdicts,
+    /// Ask the owner for more; then call [`HeldGrants::asked`].
+    pub(super) asks: bool,
+}
+
+impl HeldGrants {
+    /// Admits `hits` from what is held, if it is enough.
+    pub(super) fn spend(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> Option<Spent> {
+        if self.keys.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let charge = u32::try_from(hits.charge()).ok().filter(|charge| *charge > 0)?;
+        let mut shard = self.shard(limits.key()?).lock();
+        let held = shard.held.get_mut(&limits.key()?)?;
+        held.checked = held.checked.saturating_add(charge);
+        held.is_used = true;
+        // Other limits have come with a reload of the rules.
+        if held.limits != *limits || held.left(monotonic) < charge {
+            return None;
+        }
+        let mut open = charge;
+        for grant in held.grants.iter_mut().filter(|grant| grant.ends > monotonic) {
+            let taken = open.min(grant.left);
+            grant.left -= taken;
+            open -= taken;
+        }
+        self.hits.spent.fetch_add(u64::from(charge), Ordering::Relaxed);
+        let left = held.left(monotonic);
+        let asks = left < held.low && !std::mem::replace(&mut held.is_asking, true);
+        let verdicts = held.verdicts(left, now);
+        Some(Spent { verdicts, asks })
+    }
+
+    /// A call for this key leaves: what it asks for, as (wanted, held); `None` at the bound.
+    pub(super) fn ask(
+        &self,
+        limits: &Limits,
+        waiting: u32,
+        monotonic: Monotonic,
+    ) -> Option<(u32, u32)> {
+        let key = limits.key()?;
+        let mut shard = self.shard(key).lock();
+        let Shard { held, due } = &mut *shard;
+        let held = match held.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if self.keys.load(Ordering::Relaxed) >= KEYS_MAX => return None,
+            Entry::Vacant(new) => {
+                self.keys.fetch_add(1, Ordering::Relaxed);
+                new.insert(Held::new(limits))
+            }
+        };
+        held.look_at(key, monotonic.plus(IDLE), due);
+        (held.is_asking, held.is_used) = (true, true);
+        let checked = std::mem::take(&mut held.checked).max(waiting);
+        let left = if held.limits == *limits { held.left(monotonic) } else { 0 };
+        Some((checked.saturating_mul(2).max(WANTED_MIN), left))
+    }
+
+    /// The call for this key has ended, with these verdicts of its last check and a grant, if there
+    /// was one. Returns what cannot be spent any more.
+    pub(super) fn asked(
+        &self,
+        limits: &Limits,
+        last: Option<&[Verdict]>,
+        grant: Option<NewGrant>,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> SmallVec<[Unspent; 2]> {
+        let mut unspent = SmallVec::new();
+        let Some(key) = limits.key() else { return unspent };
+        let mut shard = self.shard(key).lock();
+        let Shard { held, due } = &mut *shard;
+        // It was forgotten: a grant for it is not spent.
+        let Some(held) = held.get_mut(&key) else { return unspent };
+        held.is_asking = false;
+        if held.limits != *limits {
+            unspent.extend(held.take());
+            self.given_back(&unspent);
+            held.limits = limits.clone();
+            held.last = Verdicts::new();
+        }
+        if let Some(last) = last {
+            held.last = last.into();
+            held.last_at = now;
+            held.last_granted = grant.as_ref().map_or(0, |grant| grant.hits);
+        }
+        let Some(NewGrant { owner, id, hits, term, asked }) = grant else {
+            held.low = 0;
+            return unspent;
+        };
+        self.hits.received.fetch_add(u64::from(hits), Ordering::Relaxed);
+        let until = asked.plus(Span::from_nanos(term.as_nanos() / 4 * 3));
+        if until <= monotonic {
+            self.hits.late.fetch_add(u64::from(hits), Ordering::Relaxed);
+            return unspent;
+        }
+        held.grants.push(Grant { owner, id, left: hits, ends: until });
+        held.low = held.left(monotonic).div_ceil(2);
+        held.look_at(key, until, due);
+        unspent
+    }
+
+    /// Takes what has ended, of all keys; and forgets keys of which nothing is held.
+    pub(super) fn ended(&self, monotonic: Monotonic) -> Vec<Unspent> {
+        let mut unspent = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let Shard { held, due } = &mut *shard;
+            while let Some(&Reverse((at, key))) = due.peek()
+                && at <= monotonic
+            {
+                due.pop();
+                let Some(of_key) = held.get_mut(&key).filter(|it| it.due == at) else { continue };
+                of_key.due = Monotonic::NEVER;
+                unspent.extend(of_key.take_ended(monotonic));
+                if let Some(next) = of_key.grants.iter().map(|grant| grant.ends).min() {
+                    of_key.look_at(key, next, due);
+                } else if std::mem::take(&mut of_key.is_used) {
+                    of_key.look_at(key, monotonic.plus(IDLE), due);
+                } else {
+                    held.remove(&key);
+                    self.keys.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+        self.given_back(&unspent);
+        unspent
+    }
+
+    /// Takes all that is held of this key.
+    pub(super) fn recalled(&self, key: KeyHash) -> SmallVec<[Unspent; 2]> {
+        let mut shard = self.shard(key).lock();
+        let unspent: SmallVec<[Unspent; 2]> =
+            shard.held.get_mut(&key).map(|held| held.take().collect()).unwrap_or_default();
+        self.given_back(&unspent);
+        unspent
+    }
+
+    /// Takes all that is held, before this node leaves.
+    pub(super) fn all(&self) -> Vec<Unspent> {
+        let mut unspent = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            unspent
+                .extend(shard.held.values_mut().flat_map(|held| held.take().collect::<Vec<_>>()));
+        }
+        self.given_back(&unspent);
+        unspent
+    }
+
+    fn given_back(&self, unspent: &[Unspent]) {
+        let hits = unspent.iter().map(|it| u64::from(it.hits)).sum();
+        self.hits.given_back.fetch_add(hits, Ordering::Relaxed);
+    }
+
+    /// Whether no key has anything to be looked at.
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.load(Ordering::Relaxed) == 0
+    }
+
+    /// Hits that are held now.
+    pub(super) fn held(&self) -> u64 {
+        let of_shard = |shard: &Mutex<Shard>| -> u64 {
+            let shard = shard.lock();
+            shard.held.values().flat_map(|held| &held.grants).map(|it| u64::from(it.left)).sum()
+        };
+        self.shards.iter().map(of_shard).sum()
+    }
+
+    fn shard(&self, key: KeyHash) -> &Mutex<Shard> {
+        let at = key.token % self.shards.len() as u64;
+        &self.shards[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
+impl Default for HeldGrants {
+    fn default() -> Self {
+        let shards = std::iter::repeat_with(Mutex::default).take(SHARDS).collect();
+        Self { shards, keys: AtomicUsize::new(0), hits: GrantedHits::default() }
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            limits: limits.clone(),
+            grants: SmallVec::new(),
+            checked: 0,
+            low: 0,
+            is_asking: false,
+            is_used: false,
+            due: Monotonic::NEVER,
+            last: Verdicts::new(),
+            last_at: Timestamp::EPOCH,
+            last_granted: 0,
+        }
+    }
+
+    /// Hits that may be spent now.
+    fn left(&self, monotonic: Monotonic) -> u32 {
+        let open = self.grants.iter().filter(|grant| grant.ends > monotonic);
+        open.map(|grant| grant.left).fold(0, u32::saturating_add)
+    }
+
+    /// The verdicts of a check that was admitted, after which `left` hits are left here.
+    fn verdicts(&self, left: u32, now: Timestamp) -> Verdicts {
+        let passed = now.since(self.last_at).as_nanos();
+        let verdict = |last: &Verdict| Verdict {
+            allowed: true,
+            remaining: last.remaining.saturating_sub(self.last_granted).saturating_add(left),
+            reset: Span::from_nanos(last.reset.as_nanos().saturating_sub(passed)),
+            retry: Retry::Now,
+            delay: Span::ZERO,
+            excess: 0,
+            ..*last
+        };
+        self.last.iter().map(verdict).collect()
+    }
+
+    /// Has the key looked at then, or before.
+    fn look_at(
+        &mut self,
+        key: KeyHash,
+        at: Monotonic,
+        due: &mut BinaryHeap<Reverse<(Monotonic, KeyHash)>>,
+    ) {
+        if at < self.due {
+            self.due = at;
+            due.push(Reverse((at, key)));
+        }
+    }
+
+    /// Takes all grants.
+    fn take(&mut self) -> impl Iterator<Item = Unspent> {
+        let limits = self.limits.clone();
+        std::mem::take(&mut self.grants).into_iter().filter(|grant| grant.left > 0).map(
+            move |Grant { owner, id, left, .. }| Unspent {
+                limits: limits.clone(),
+                owner,
+                id,
+                hits: left,
+            },
+        )
+    }
+
+    fn take_ended(&mut self, monotonic: Monotonic) -> SmallVec<[Unspent; 2]> {
+        let (open, ended) = self.grants.drain(..).partition(|grant| grant.ends > monotonic);
+        self.grants = ended;
+        let unspent = self.take().collect();
+        self.grants = open;
+        unspent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limiter::policy::{Durability, Scope};
+    use tidegate_limiter::quota::{Algorithm, Quota};
+    use tidegate_limiter::store::Counter;
+    use tidegate_ownership::identity::{Generation, NodeId};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+    fn limits(limit: u32) -> Limits {
+        let quota = Quota::simple(Algorithm::FixedWindow, limit, Span::from_secs(60));
+        let key = KeyHash { token: 7, tag: 8 };
+        let counters = [Counter { key, quota: quota.expect("valid") }].into_iter().collect();
+        Limits { scope: Scope::Region, durability: Durability::Async, is_leased: true, counters }
+    }
+
+    fn at(ms: u64) -> Monotonic {
+        Monotonic::START.plus(Span::from_millis(ms))
+    }
+
+    /// The owner had 50 left, of which it granted 16 for a second, asked for at `ms`.
+    fn granted(held: &HeldGrants, id: u64, ms: u64) {
+        held.ask(&limits(100), 1, at(ms));
+        let node = NodeId::new("owner").expect("a valid id");
+        let owner = Holder { node, generation: Generation(1) };
+        let grant = NewGrant { owner, id, hits: 16, term: Span::from_secs(1), asked: at(ms) };
+        let last = Verdict {
+            allowed: true,
+            limit: 100,
+            remaining: 50,
+            reset: Span::from_secs(30),
+            retry: Retry::Now,
+            delay: Span::ZERO,
+            excess: 0,
+        };
+        assert!(held.asked(&limits(100), Some(&[last]), Some(grant), NOW, at(ms)).is_empty());
+    }
+
+    fn spend(held: &HeldGrants, hits: i64, ms: u64) -> Option<Spent> {
+        held.spend(&limits(100), Hits::new(hits), NOW.plus(Span::from_millis(ms)), at(ms))
+    }
+
+    fn hits(unspent: impl IntoIterator<Item = Unspent>) -> Vec<(u64, u32)> {
+        unspent.into_iter().map(|it| (it.id, it.hits)).collect()
+    }
+
+    #[test]
+    fn what_was_granted_is_spent_by_whole_checks_and_no_more() {
+        let held = HeldGrants::default();
+        assert!(spend(&held, 1, 0).is_none());
+        granted(&held, 1, 0);
+        let verdicts = spend(&held, 10, 500).expect("granted").verdicts;
+        assert_eq!((verdicts[0].allowed, verdicts[0].remaining), (true, 50 - 10));
+        assert_eq!(verdicts[0].reset, Span::from_millis(29_500));
+        assert!(spend(&held, 7, 500).is_none(), "six are left");
+        assert!(spend(&held, 6, 500).is_some());
+        assert!(spend(&held, 1, 500).is_none());
+    }
+
+    #[test]
+    fn more_is_asked_for_once_when_less_than_half_is_left() {
+        let held = HeldGrants::default();
+        granted(&held, 1, 0);
+        let asks = [8, 1, 1].map(|hits| spend(&held, hits, 1).expect("granted").asks);
+        assert_eq!(asks, [false, true, false]);
+        assert_eq!(held.ask(&limits(100), 0, at(2)), Some((20, 6)), "twice what was checked");
+        granted(&held, 2, 2);
+        assert!(spend(&held, 22, 3).is_some_and(|spent| spent.asks), "of both grants");
+    }
+
+    #[test]
+    fn what_is_not_spent_after_three_quarters_of_its_term_is_given_back() {
+        let held = HeldGrants::default();
+        granted(&held, 1, 0);
+        assert!(spend(&held, 3, 749).is_some());
+        assert!(spend(&held, 3, 750).is_none());
+        assert_eq!(hits(held.ended(at(749))), []);
+        assert_eq!(hits(held.ended(at(750))), [(1, 13)]);
+        assert_eq!(hits(held.ended(at(750))), []);
+        assert!(!held.is_empty(), "it was used a moment ago");
+        held.ended(at(1_750));
+        held.ended(at(2_750));
+        assert!(held.is_empty());
+    }
+
+    #[test]
+    fn what_is_recalled_is_spent_no_more() {
+        let held = HeldGrants::default();
+        granted(&held, 1, 0);
+        assert!(spend(&held, 3, 1).is_some());
+        assert_eq!(hits(held.recalled(KeyHash { token: 7, tag: 8 })), [(1, 13)]);
+        assert!(spend(&held, 1, 1).is_none());
+        assert_eq!((held.held(), held.hits.given_back.load(Ordering::Relaxed)), (0, 13));
+    }
+
+    #[test]
+    fn grants_of_another_limit_are_not_spent_and_given_back_with_the_next_reply() {
+        let held = HeldGrants::default();
+        granted(&held, 1, 0);
+        assert!(held.spend(&limits(50), Hits::ONE, NOW, at(1)).is_none());
+        assert_eq!(held.ask(&limits(50), 1, at(1)), Some((4, 0)));
+        assert_eq!(hits(held.asked(&limits(50), None, None, NOW, at(2))), [(1, 16)]);
+    }
+
+    #[test]
+    fn a_grant_that_comes_after_its_end_is_late() {
+        let held = HeldGrants::default();
+        held.ask(&limits(100), 1, at(0));
+        let node = NodeId::new("owner").expect("a valid id");
+        let owner = Holder { node, generation: Generation(1) };
+        let term = Span::from_millis(100);
+        let grant = NewGrant { owner, id: 1, hits: 16, term, asked: at(0) };
+        held.asked(&limits(100), None, Some(grant), NOW, at(75));
+        assert!(spend(&held, 1, 75).is_none());
+        assert_eq!(held.hits.late.load(Ordering::Relaxed), 16);
+    }
+}

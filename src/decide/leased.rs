@@ -1,0 +1,249 @@
+//! Leased rules: decided here from hits that the owner of the key has granted, never over its
+//! limit.
+//!
+//! ```text
+//! check ─▶ granted here? ── yes ─▶ admitted; below half: ask for more, in the background
+//!              └─ no ─▶ as a strict check: to its owner, with what is asked for
+//! ```
+//!
+//! The owner charges a grant as it charges a check ([`grant`]), so its own state is always
+//! complete: replication, handover and takeover know nothing of grants. It sends a grant after a
+//! replica has the charge, also with `durability: async`; otherwise its death could hand the same
+//! hits out twice. What a node holds when it dies, or when its owner does, is refused early until
+//! it ends.
+//!
+//! When a check is refused while others hold something, the owner recalls it once from each of them
+//! and says in its reply that the refusal may end early, so that it is not cached.
+//!
+//! A log, a queue, and a limit of which a node's part is less than one hit grant nothing: those are
+//! decided as strict, with their checks combined. So is everything by an owner of the release
+//! before.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate_cluster::mesh::wire::{Call, Check, GiveBack, Grant, GrantAsk};
+use tidegate_cluster::mesh::{Peer, StreamClass};
+use tidegate_limiter::engine::{Verdict, grant};
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Verdicts};
+use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
+use tidegate_ownership::identity::{Generation, NodeId};
+use tokio_util::sync::CancellationToken;
+
+use super::check::VerdictSource;
+use super::decider::{Decider, Peers, Shared};
+use super::grant_ledger::Holder;
+use super::held_grants::{NewGrant, Unspent};
+use super::limits::Limits;
+use super::outcome::Decided;
+
+/// The longest term of a grant: what a node that dies holds is refused for no longer in a window
+/// that goes on.
+pub(super) const TERM_MAX: Span = Span::from_secs(1);
+/// A grant for less is not worth its call.
+const TERM_MIN: Span = Span::from_millis(4);
+/// A grant is for at least so many round trips.
+const TERM_ROUND_TRIPS: u64 = 8;
+/// How often a node looks for grants that have ended, while it holds any.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+// === impl Decider: the holder ===
+
+impl Decider {
+    /// Admits a check from granted hits, if there are enough.
+    pub(super) fn decide_if_granted(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decided> {
+        let Shared { node, held_grants, .. } = &*self.shared;
+        let spent = held_grants.spend(limits, hits, now, node.clock.monotonic())?;
+        if spent.asks {
+            self.ask_for_more(limits.clone());
+        }
+        Some((spent.verdicts, VerdictSource::Grant))
+    }
+
+    /// Hits that were granted to this node, by what became of them, and how many it holds.
+    pub fn granted_hits(&self) -> (&super::held_grants::GrantedHits, u64) {
+        (&self.shared.held_grants.hits, self.shared.held_grants.held())
+    }
+
+    /// What a call of `waiting` hits asks for.
+    pub(super) fn ask(
+        &self,
+        limits: &Limits,
+        hits: &[Hits],
+        asked: Monotonic,
+    ) -> Option<(u32, u32)> {
+        if !limits.counters.iter().all(|counter| grant::can_grant(&counter.quota)) {
+            return None;
+        }
+        let waiting = hits.iter().map(|hits| hits.charge()).fold(0, u64::saturating_add);
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        self.shared.held_grants.ask(limits, waiting, asked)
+    }
+
+    /// Enters what a call brought. `last` are the verdicts of its last check.
+    pub(super) fn asked(&self, limits: &Limits, last: Option<&[Verdict]>, grant: Option<NewGrant>) {
+        let Shared { node, held_grants, .. } = &*self.shared;
+        let (now, monotonic) = (node.clock.now(), node.clock.monotonic());
+        let unspent = held_grants.asked(limits, last, grant, now, monotonic);
+        unspent.into_iter().for_each(|it| self.give_back(it));
+        self.shared.grants_held.notify_one();
+    }
+
+    /// Sends hits back that will not be spent. The message may be lost: then they are refused early
+    /// until their term ends.
+    pub(super) fn give_back(&self, unspent: Unspent) {
+        let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
+        let Unspent { limits: Limits { scope, counters, .. }, owner, id, hits } = unspent;
+        if mesh.peer(&owner.node).is_some_and(|peer| peer.generation == owner.generation) {
+            let call = GiveBack { scope, counters, grant: id, unspent: hits };
+            mesh.notify(&owner.node, StreamClass::Checks, Call::GiveBack(call));
+        }
+    }
+
+    /// An owner refused a check of another node while this one holds hits of the key.
+    pub fn recalled(&self, key: KeyHash) {
+        let unspent = self.shared.held_grants.recalled(key);
+        unspent.into_iter().for_each(|it| self.give_back(it));
+    }
+
+    /// Gives everything back, before this node leaves.
+    pub fn give_all_back(&self) {
+        self.shared.held_grants.all().into_iter().for_each(|it| self.give_back(it));
+    }
+
+    /// Gives back what was not spent in its term, until `stop`.
+    pub async fn give_ended_back(self, stop: CancellationToken) {
+        loop {
+            let look = async {
+                if self.shared.held_grants.is_empty() {
+                    self.shared.grants_held.notified().await;
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = look => {}
+            }
+            let ended = self.shared.held_grants.ended(self.shared.node.clock.monotonic());
+            for unspent in ended {
+                self.give_back(unspent);
+            }
+        }
+    }
+}
+
+/// What this node asks the owner `peer` for.
+pub(super) fn ask_of(peer: &Peer, (wanted, held): (u32, u32)) -> GrantAsk {
+    let round_trips = Span::from_nanos(peer.rtt_ns().saturating_mul(TERM_ROUND_TRIPS));
+    GrantAsk { wanted, held, shortest: TERM_MIN.max(round_trips) }
+}
+
+/// The grant of a reply from `peer` to the check `id`.
+pub(super) fn granted_by(peer: &Peer, id: u64, grant: Grant, asked: Monotonic) -> NewGrant {
+    let owner = Holder { node: peer.id.clone(), generation: peer.generation };
+    NewGrant { owner, id, hits: grant.hits, term: grant.term, asked }
+}
+
+// === impl Decider: the owner ===
+
+impl Decider {
+    /// Decides a check for each of `hits` and makes the grant that `holder` asks for with the check
+    /// `id`, if this node owns the key.
+    pub(super) fn decide_and_grant_if_owned(
+        &self,
+        limits: &Limits,
+        hits: &[Hits],
+        (holder, id): (&Holder, u64),
+        ask: Option<GrantAsk>,
+        now: Timestamp,
+    ) -> Option<(Verdicts, Option<Granted>)> {
+        let Shared { node, grant_ledger, .. } = &*self.shared;
+        let Limits { scope, counters, .. } = limits;
+        let key = limits.key()?;
+        let owns = || node.ownership.decides(*scope, key.token);
+        grant_ledger.enter(key, holder, id, now, |has_room| {
+            let ask = ask.filter(|_| has_room).map(|ask| Ask {
+                wanted: ask.wanted,
+                held: ask.held,
+                divisor: self.grant_divisor(*scope),
+                longest: TERM_MAX,
+                shortest: ask.shortest,
+            });
+            node.store.check_leased_if(counters, hits, ask, now, owns)
+        })
+    }
+
+    /// Decides a check of a client of this node, if this node owns the key.
+    pub(super) fn decide_leased_if_owned(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Verdicts> {
+        let Limits { scope, counters, .. } = limits;
+        let node = &self.shared.node;
+        let key = limits.key()?;
+        let owns = || node.ownership.decides(*scope, key.token);
+        let (verdicts, _) = node.store.check_leased_if(counters, &[hits], None, now, owns)?;
+        if verdicts.iter().any(|verdict| !verdict.allowed) {
+            self.recall(key, None, now);
+        }
+        Some(verdicts)
+    }
+
+    /// Some check was refused: recalls what others than `except` hold. Returns whether they hold
+    /// anything.
+    pub(super) fn recall(&self, key: KeyHash, except: Option<&Holder>, now: Timestamp) -> bool {
+        let Some(Peers { mesh, .. }) = &self.shared.peers else { return false };
+        let (nodes, are_held) = self.shared.grant_ledger.recall(key, except, now);
+        for node in nodes {
+            mesh.notify(&node, StreamClass::Checks, Call::Recall(key));
+        }
+        are_held
+    }
+
+    /// A peer gives back what it did not spend.
+    pub fn given_back(&self, from: (&NodeId, Generation), unspent: &GiveBack) {
+        let holder = Holder { node: from.0.clone(), generation: from.1 };
+        let limits = (unspent.scope, &unspent.counters[..]);
+        self.take_back(limits, &holder, unspent.grant, unspent.unspent);
+    }
+
+    /// The grant of a call that no replica has: its holder does not learn of it.
+    pub(super) fn revoke(&self, check: &Check, holder: &Holder) {
+        self.take_back((check.scope, &check.counters), holder, check.id, u32::MAX);
+    }
+
+    fn take_back(
+        &self,
+        (scope, counters): (Scope, &[Counter]),
+        holder: &Holder,
+        id: u64,
+        unspent: u32,
+    ) {
+        let Shared { node, grant_ledger, counters: stats, .. } = &*self.shared;
+        let Some(token) = counters.first().map(|counter| counter.key.token) else { return };
+        let now = node.clock.now();
+        let settle = |marks: &[_], hits| {
+            let owns = || node.ownership.decides(scope, token);
+            node.store.give_back_if(counters, marks, hits, TERM_MAX, now, owns)
+        };
+        let taken = grant_ledger.give_back(counters, holder, id, unspent, settle);
+        stats.taken_back.fetch_add(u64::from(taken), Ordering::Relaxed);
+    }
+
+    /// Of what is left of a limit a node holds one part in so many: twice the nodes that may hold
+    /// some.
+    fn grant_divisor(&self, scope: Scope) -> u32 {
+        let topology = self.shared.node.topology.load();
+        let shares = |region: &str| scope == Scope::Global || region == topology.region;
+        let nodes = topology.view.owners().filter(|member| shares(&member.region)).count();
+        u32::try_from(nodes).unwrap_or(u32::MAX).saturating_mul(2).max(2)
+    }
+}
