@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tidegate_cluster::mesh::codec::VERSION;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
 
@@ -24,6 +25,8 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     regions: &[],
 };
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// What the next release speaks.
+const NEXT: u8 = VERSION + 1;
 const ALL: [usize; 3] = [0, 1, 2];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,21 +43,21 @@ async fn a_cluster_is_upgraded_node_by_node() {
         // The old release still knows its way back in, as when an upgrade is rolled back.
         let programs = if index == 2 { &[next][..] } else { &[next, TIDEGATE, next] };
         for program in programs {
-            version(&cluster.nodes, 4).await;
+            version(&cluster.nodes, VERSION).await;
             restart(&mut cluster, index, program).await;
             count(&cluster, &keys, 1, &mut counts).await;
         }
     }
-    version(&cluster.nodes, 5).await;
+    version(&cluster.nodes, NEXT).await;
     count(&cluster, &keys, LIMIT, &mut counts).await;
     assert_eq!(counts, vec![LIMIT; keys.len()], "exact over all restarts");
 
     let late = cluster.add("n4", "n4", OPTIONS);
     late.start();
-    late.logged("it speaks version 5 of the mesh protocol", 1).await;
+    late.logged(&format!("it speaks version {NEXT} of the mesh protocol"), 1).await;
     late.is_ready().await.expect_err("it listens only as a member");
     restart(&mut cluster, 0, next).await;
-    version(&cluster.nodes[..3], 5).await;
+    version(&cluster.nodes[..3], NEXT).await;
 }
 
 async fn restart(cluster: &mut Cluster, index: usize, program: &'static str) {

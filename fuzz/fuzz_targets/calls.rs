@@ -4,12 +4,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_cluster::mesh::wire::{Call, Reply, Sync, SyncEntry};
+use tidegate_cluster::mesh::wire::{Call, CombinedCheck, GrantAsk, Reply, Sync, SyncEntry};
 use tidegate_fuzz::{NOW, checks, frames};
 use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::engine::delta::ACTORS_MAX;
 use tidegate_limiter::engine::delta::Bounds;
-use tidegate_limiter::store::MergeOutcome;
+use tidegate_limiter::store::{Ask, Granted, MergeOutcome};
+use tidegate_limiter::units::Span;
 use tidegate_ownership::Epoch;
 
 fuzz_target!(|bytes: &[u8]| match frames::call(bytes) {
@@ -18,6 +19,26 @@ fuzz_target!(|bytes: &[u8]| match frames::call(bytes) {
         let verdicts = store.check(&check.counters, check.hits, NOW);
         frames::assert_round_trip(&Reply::Verdicts(verdicts));
         checks::check(&store, &check.counters);
+    }
+    Some(Call::CombinedCheck(CombinedCheck { first, further, ask })) => {
+        let store = checks::small_store();
+        let ask = ask.map(|GrantAsk { wanted, held, shortest }| Ask {
+            wanted,
+            held,
+            divisor: 4,
+            longest: Span::from_secs(1),
+            shortest,
+        });
+        let (verdicts, granted) = store
+            .check_leased_if(&first.counters, &further, ask, NOW, || true)
+            .expect("it owns all keys");
+        assert_eq!(verdicts.len(), further.len() * first.counters.len());
+        if let Some(Granted { hits, marks, .. }) = granted {
+            let longest = Span::from_secs(1);
+            let back = store.give_back_if(&first.counters, &marks, hits, longest, NOW, || true);
+            assert!(back <= hits);
+        }
+        checks::check(&store, &first.counters);
     }
     Some(Call::Sync(sync)) => merge(&sync),
     _ => {}

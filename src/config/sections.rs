@@ -340,8 +340,8 @@ pub struct Resp {
     ///
     /// Default none: no authentication, on loopback only.
     pub password: Option<Secret>,
-    /// Mode of limits that clients define themselves (`CL.THROTTLE`): `strict` or `eventual`. The
-    /// same on every node.
+    /// Mode of limits that clients define themselves (`CL.THROTTLE`): `strict`, `leased` or
+    /// `eventual`. The same on every node.
     ///
     /// Default: the mode of `[defaults]`.
     pub mode: Option<Mode>,

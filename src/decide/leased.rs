@@ -9,8 +9,9 @@
 //! The owner charges a grant as it charges a check ([`grant`]), so its own state is always
 //! complete: replication, handover and takeover know nothing of grants. It sends a grant after a
 //! replica has the charge, also with `durability: async`; otherwise its death could hand the same
-//! hits out twice. What a node holds when it dies, or when its owner does, is refused early until
-//! it ends.
+//! hits out twice. A node spends grants only while it has its lease, so a machine that was stopped
+//! spends no more than it decides as an owner. What a node holds when it dies, or when its owner
+//! does, is refused early until it ends.
 //!
 //! When a check is refused while others hold something, the owner recalls it once from each of them
 //! and says in its reply that the refusal may end early, so that it is not cached.
@@ -59,6 +60,10 @@ impl Decider {
         now: Timestamp,
     ) -> Option<Decided> {
         let Shared { node, held_grants, .. } = &*self.shared;
+        // A node that is cut off, or whose clocks stood still, finds out by its lease.
+        if !node.ownership.has_lease() {
+            return None;
+        }
         let spent = held_grants.spend(limits, hits, now, node.clock.monotonic())?;
         if spent.asks {
             self.ask_for_more(limits.clone());

@@ -145,8 +145,8 @@ fn every_error_is_one_line_with_position_and_advice() {
             Some("[defaults]\nmode = \"strickt\"\n"),
             &[],
             &[],
-            "c.toml:2: defaults.mode: unknown variant `strickt`, expected `strict` or `eventual`; \
-             use one of those",
+            "c.toml:2: defaults.mode: unknown variant `strickt`, expected one of `strict`, \
+             `leased`, `eventual`; use one of those",
         ),
         (
             None,

@@ -9,11 +9,11 @@ pub enum Mode {
     /// By the key's owner, exactly.
     #[default]
     Strict,
-    /// By the node that receives the request; per-actor counters are synchronised later.
-    Eventual,
     /// By the node that receives the request, from hits that the key's owner has granted it; near
     /// the limit by the owner. Never over the limit.
     Leased,
+    /// By the node that receives the request; per-actor counters are synchronised later.
+    Eventual,
 }
 
 impl Mode {
@@ -21,8 +21,8 @@ impl Mode {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
-            Self::Eventual => "eventual",
             Self::Leased => "leased",
+            Self::Eventual => "eventual",
         }
     }
 }

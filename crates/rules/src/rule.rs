@@ -92,7 +92,7 @@ impl Rule {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Defaults {
-    /// `mode` of a rule without one: `strict` or `eventual`.
+    /// `mode` of a rule without one: `strict`, `leased` or `eventual`.
     ///
     /// Default `strict`: a limit is exact unless the rule opts out.
     pub mode: Mode,

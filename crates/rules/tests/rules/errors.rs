@@ -96,8 +96,8 @@ const LIMITS: &[(&str, &str)] = &[
         "f.yaml:4:27: unlimited: error loading config file: expected true or false, found the text 'true'; write true or false here",
     ),
     (
-        "{unit: minute, requests_per_unit: 1, mode: leased}",
-        "f.yaml:4:58: mode: 'leased' is not one of strict, eventual",
+        "{unit: minute, requests_per_unit: 1, mode: sloppy}",
+        "f.yaml:4:58: mode: 'sloppy' is not one of strict, leased, eventual",
     ),
     (
         "{unit: minute, requests_per_unit: 1, mode: eventual, algorithm: gcra}",
