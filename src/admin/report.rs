@@ -308,7 +308,7 @@ pub struct OwnerReport {
     pub token: String,
     /// Id of the matching rule; none: it is not limited.
     pub rule: Option<String>,
-    /// `strict` or `eventual`; none when no rule matches.
+    /// `strict`, `leased` or `eventual`; none when no rule matches.
     pub mode: Option<String>,
     /// `region` or `global`; none when no rule matches or it is eventual.
     pub scope: Option<String>,
