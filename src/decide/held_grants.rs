@@ -35,7 +35,7 @@ use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use super::grant_ledger::Holder;
 use super::limits::Limits;
 
-/// Keys with grants or with a call for one; some 300 bytes each.
+/// Keys with grants or with a call for one.
 const KEYS_MAX: usize = 65_536;
 const SHARDS: usize = 64;
 /// The fewest hits that are asked for.

@@ -440,8 +440,8 @@ impl Autopilot {
                 |from: &&String| self.copied.contains(&((*from).clone(), region.clone()));
             staying.is_empty() || is_complete && staying.iter().all(has_copied)
         };
-        // One that was heard a while ago may be dead: then nobody would decide the keys that move
-        // there.
+        // Without a member that the leader hears, the region may be dead: nobody would decide the
+        // keys that move there.
         let is_heard = |region: &String| {
             let mut members = next.present().filter(|member| member.zone == *region);
             members.any(|member| self.complaints.contains_key(&member.id))
@@ -649,7 +649,7 @@ mod tests {
         map: ClusterMap,
         /// Nodes that no voter hears.
         dead: BTreeSet<NodeId>,
-        /// Nodes that the leader does not hear, and nobody complains about yet.
+        /// Nodes that the leader does not hear, and that no voter reports as silent.
         quiet: BTreeSet<NodeId>,
         /// Of nodes that join.
         versions: Versions,

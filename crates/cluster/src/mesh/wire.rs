@@ -367,7 +367,7 @@ pub struct CombinedCheck {
 /// Hits that a node wants to admit by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantAsk {
-    /// At most so many.
+    /// The most hits that it takes.
     pub wanted: u32,
     /// What it holds already.
     pub held: u32,

@@ -66,7 +66,7 @@ pub enum Mark {
 /// What an owner can grant of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// At most so many hits.
+    /// The most hits that can be granted.
     pub room: u32,
     /// How long they may be spent.
     pub term: Span,

@@ -25,11 +25,11 @@ use crate::units::{Hits, Span, Timestamp};
 /// What a node asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// At most so many hits.
+    /// The most hits that it takes.
     pub wanted: u32,
     /// What it holds already.
     pub held: u32,
-    /// It may hold one part in so many of what is left; at least 1.
+    /// It may hold what is left divided by this; at least 1.
     pub divisor: u32,
     /// A grant is for at most this long.
     pub longest: Span,

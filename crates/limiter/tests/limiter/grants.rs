@@ -1,5 +1,5 @@
 //! Grants against a counter that decides each hit when it passes: that counter never refuses one,
-//! whoever spends what, whenever, and whatever is given back.
+//! whichever node spends them, at any time, and whatever is given back.
 
 use proptest::prelude::*;
 use tidegate_limiter::engine::grant::{self, Mark, Offer};
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// So many hits are admitted now.
+    /// `hits` are admitted now.
     fn passes(&mut self, hits: u32) {
         let hits = Hits::new(i64::from(hits));
         let verdict = engine::decide(&mut self.seen, &self.quota, hits, self.now);
