@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use tidegate_cluster::mesh::wire::{Call, Check, GiveBack, Grant, GrantAsk};
 use tidegate_cluster::mesh::{Peer, StreamClass};
-use tidegate_limiter::engine::{Verdict, grant};
+use tidegate_limiter::engine::{State, Verdict, grant};
 use tidegate_limiter::policy::Scope;
+use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -46,8 +47,41 @@ pub(super) const TERM_MAX: Span = Span::from_secs(1);
 const TERM_MIN: Span = Span::from_millis(4);
 /// A grant is for at least so many round trips.
 const TERM_ROUND_TRIPS: u64 = 8;
+/// Of what is left of a limit a node may hold one part in so many times the nodes.
+const PARTS_PER_NODE: u32 = 2;
 /// How often a node looks for grants that have ended, while it holds any.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Why a leased rule is decided as strict whatever the number of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoGrants {
+    #[error("a log, which has the time of each hit, grants none in advance")]
+    Log,
+    #[error("a queue, which gives each hit its time, grants none in advance")]
+    Queue,
+    #[error("a grant would end within {} ms", TERM_MIN.as_millis_ceil())]
+    Short,
+}
+
+/// The most nodes among which a leased rule with these limits is decided from granted hits. Among
+/// more a node's part is less than one hit, so the rule is decided as strict.
+///
+/// # Errors
+///
+/// It is decided as strict in any case, for this reason.
+pub fn granting_nodes_max(limits: &[Quota]) -> Result<u32, NoGrants> {
+    let mut room = u32::MAX;
+    for quota in limits {
+        let unused = grant::offer(&State::Absent, quota, TERM_MAX, Timestamp::EPOCH);
+        let no_offer = if quota.queue().is_some() { NoGrants::Queue } else { NoGrants::Log };
+        let offer = unused.ok_or(no_offer)?;
+        if offer.term < TERM_MIN {
+            return Err(NoGrants::Short);
+        }
+        room = room.min(offer.room);
+    }
+    Ok(room / PARTS_PER_NODE)
+}
 
 // === impl Decider: the holder ===
 
@@ -243,12 +277,13 @@ impl Decider {
         stats.taken_back.fetch_add(u64::from(taken), Ordering::Relaxed);
     }
 
-    /// Of what is left of a limit a node holds one part in so many: twice the nodes that may hold
-    /// some.
+    /// Of what is left of a limit a node holds one part in so many: [`PARTS_PER_NODE`] for each node
+    /// that may hold some.
     fn grant_divisor(&self, scope: Scope) -> u32 {
         let topology = self.shared.node.topology.load();
         let shares = |region: &str| scope == Scope::Global || region == topology.region;
         let nodes = topology.view.owners().filter(|member| shares(&member.region)).count();
-        u32::try_from(nodes).unwrap_or(u32::MAX).saturating_mul(2).max(2)
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+        nodes.saturating_mul(PARTS_PER_NODE)
     }
 }

@@ -54,3 +54,4 @@ pub use check::{
 };
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use held_grants::GrantedHits;
+pub use leased::{NoGrants, granting_nodes_max};
