@@ -90,12 +90,8 @@ impl Store {
         if !owns() {
             return None;
         }
-        let mut verdicts = Verdicts::with_capacity(hits.len() * counters.len());
-        for &hits in hits {
-            let params = CheckParams { hits, now, me: None };
-            verdicts.extend(shard.check(counters, params, &self.overflow));
-        }
-        Some(verdicts)
+        let check = |params| shard.check(counters, params, &self.overflow);
+        Some(one_after_the_other(hits, now, check))
     }
 
     /// Like [`Store::check`] for eventual limits: counts for `me`, and queues the keys for
@@ -171,6 +167,19 @@ impl Store {
     }
 }
 
+/// The verdicts of a strict check for each of `hits`.
+pub(super) fn one_after_the_other(
+    hits: &[Hits],
+    now: Timestamp,
+    mut check: impl FnMut(CheckParams) -> Verdicts,
+) -> Verdicts {
+    let mut verdicts = Verdicts::with_capacity(hits.len());
+    for &hits in hits {
+        verdicts.extend(check(CheckParams { hits, now, me: None }));
+    }
+    verdicts
+}
+
 // === impl Shard ===
 
 impl Shard {
@@ -178,16 +187,13 @@ impl Shard {
     pub(super) fn check(
         &mut self,
         counters: &[Counter],
-        mut params: CheckParams,
+        params: CheckParams,
         overflow: &Overflow,
     ) -> Verdicts {
         if let [counter] = counters {
             return smallvec::smallvec![self.check_single(counter, params, overflow)];
         }
-        params.now = self.instant(params.now);
-        let verdicts = self.check_several(counters, params, overflow);
-        self.sweep_for_check(params.now);
-        verdicts
+        self.check_uncounted(counters, params, overflow)
     }
 
     /// Like [`Shard::check`], but a single counter does not count what it refuses either.

@@ -12,8 +12,7 @@
 
 use smallvec::SmallVec;
 
-use super::check::Verdicts;
-use super::counting_mode::CheckParams;
+use super::check::{Verdicts, one_after_the_other};
 use super::key::Counter;
 use super::shard::Shard;
 use super::sharded::Store;
@@ -66,11 +65,8 @@ impl Store {
         if !owns() {
             return None;
         }
-        let mut verdicts = Verdicts::with_capacity(hits.len() * counters.len());
-        for &hits in hits {
-            let params = CheckParams { hits, now, me: None };
-            verdicts.extend(shard.check_uncounted(counters, params, &self.overflow));
-        }
+        let check = |params| shard.check_uncounted(counters, params, &self.overflow);
+        let verdicts = one_after_the_other(hits, now, check);
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
         Some((verdicts, granted))
     }
