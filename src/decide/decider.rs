@@ -19,7 +19,7 @@ use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts, is_urgent}
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
-use tidegate_rules::rule::RuleStats;
+use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Tallies;
 use tokio::sync::Notify;
 
@@ -31,7 +31,9 @@ use super::grant_ledger::GrantLedger;
 use super::held_grants::HeldGrants;
 use super::negative_cache::NegativeCache;
 use super::outcome::{Decided, NoVerdict};
+use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
+use super::status::is_within;
 use crate::config::Envoy;
 
 /// The settings of the decision path.
@@ -104,6 +106,8 @@ pub(super) struct Shared {
     pub(super) grants_held: Notify,
     /// Checks that leave for their owner together.
     pub(super) combiner: Combiner,
+    /// Windows of eventual rules that are used up.
+    overshoot: Overshoot,
     /// Id of the next call with checks that are forwarded.
     pub(super) next_check_id: AtomicU64,
     /// Applies to requests that do not come from Envoy.
@@ -163,6 +167,7 @@ impl Decider {
             negative_cache: NegativeCache::default(),
             dedup_cache: DedupCache::default(),
             combiner: Combiner::default(),
+            overshoot: Overshoot::default(),
             grant_ledger: GrantLedger::default(),
             held_grants: HeldGrants::default(),
             grants_held: Notify::new(),
@@ -312,9 +317,13 @@ impl Decider {
         let cache = &self.shared.negative_cache;
         let token = check.key().ok_or(NoVerdict::Unavailable)?.token;
         let ticket = cache.ticket(token);
-        let forwarded = self.forward(&check.limits(), hits).await;
+        let limits = check.limits();
+        let forwarded = self.forward(&limits, hits).await;
         let may_end_early = forwarded.as_ref().is_ok_and(|it| it.may_end_early);
         let decided = forwarded.map(|forwarded| forwarded.decided);
+        if may_end_early && decided.as_ref().is_ok_and(|(verdicts, _)| !is_within(verdicts)) {
+            limits.refused_early(hits);
+        }
         if hits.refund() > 0 {
             // Forgotten now: the owner's notice may come after its reply, and the client expects
             // its refund to count. Without a reply it is unknown whether the owner applied it.
@@ -334,6 +343,7 @@ impl Decider {
         let slack_divisor = peers.synchroniser.slack_divisor();
         let local = LocalActor { actor: node.incarnation.actor(), slack_divisor };
         let verdicts = node.store.check_eventual(&check.counters, hits, local, now);
+        self.shared.overshoot.observe(check, hits, &verdicts, now);
         if hits.charge() > 0 && verdicts.iter().any(is_urgent) {
             peers.synchroniser.hurry();
         }

@@ -31,6 +31,7 @@ use smallvec::SmallVec;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::store::{KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
+use tidegate_rules::stats::{GrantedHits, RuleStats};
 
 use super::grant_ledger::Holder;
 use super::limits::Limits;
@@ -47,19 +48,8 @@ const IDLE: Span = Span::from_secs(1);
 pub(super) struct HeldGrants {
     shards: Box<[Mutex<Shard>]>,
     keys: AtomicUsize,
+    /// Of all rules since the start, also of those that are gone.
     pub(super) hits: GrantedHits,
-}
-
-/// Granted hits since the start, by what became of them. Those received and in none of the others
-/// are held.
-#[derive(Debug, Default)]
-pub struct GrantedHits {
-    pub received: AtomicU64,
-    pub spent: AtomicU64,
-    /// Sent back to their owner, which takes off what it can.
-    pub given_back: AtomicU64,
-    /// Received too late to be spent.
-    pub late: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -154,7 +144,7 @@ impl HeldGrants {
             grant.left -= taken;
             open -= taken;
         }
-        self.hits.spent.fetch_add(u64::from(charge), Ordering::Relaxed);
+        self.count(limits, |hits| &hits.spent, charge);
         let left = held.left(monotonic);
         let asks = left < held.low && !std::mem::replace(&mut held.is_asking, true);
         let verdicts = held.verdicts(left, now);
@@ -198,30 +188,34 @@ impl HeldGrants {
     ) -> SmallVec<[Unspent; 2]> {
         let mut unspent = SmallVec::new();
         let Some(key) = limits.key() else { return unspent };
+        let granted = grant.as_ref().map_or(0, |grant| grant.hits);
+        self.count(limits, |hits| &hits.received, granted);
         let mut shard = self.shard(key).lock();
         let Shard { held, due } = &mut *shard;
-        // It was forgotten: a grant for it is not spent.
-        let Some(held) = held.get_mut(&key) else { return unspent };
+        let Some(held) = held.get_mut(&key) else {
+            // It was forgotten meanwhile.
+            self.count(limits, |hits| &hits.late, granted);
+            return unspent;
+        };
         held.is_asking = false;
         if held.limits != *limits {
             unspent.extend(held.take());
-            self.given_back(&unspent);
+            self.count_all(&unspent, |hits| &hits.given_back);
             held.limits = limits.clone();
             held.last = Verdicts::new();
         }
         if let Some(last) = last {
             held.last = last.into();
             held.last_at = now;
-            held.last_granted = grant.as_ref().map_or(0, |grant| grant.hits);
+            held.last_granted = granted;
         }
         let Some(NewGrant { owner, id, hits, term, asked }) = grant else {
             held.low = 0;
             return unspent;
         };
-        self.hits.received.fetch_add(u64::from(hits), Ordering::Relaxed);
         let until = asked.plus(Span::from_nanos(term.as_nanos() / 4 * 3));
         if until <= monotonic {
-            self.hits.late.fetch_add(u64::from(hits), Ordering::Relaxed);
+            self.count(limits, |hits| &hits.late, hits);
             return unspent;
         }
         held.grants.push(Grant { owner, id, left: hits, ends: until });
@@ -253,7 +247,7 @@ impl HeldGrants {
                 }
             }
         }
-        self.given_back(&unspent);
+        self.count_all(&unspent, |hits| &hits.given_back);
         unspent
     }
 
@@ -262,7 +256,7 @@ impl HeldGrants {
         let mut shard = self.shard(key).lock();
         let unspent: SmallVec<[Unspent; 2]> =
             shard.held.get_mut(&key).map(|held| held.take().collect()).unwrap_or_default();
-        self.given_back(&unspent);
+        self.count_all(&unspent, |hits| &hits.recalled);
         unspent
     }
 
@@ -274,13 +268,22 @@ impl HeldGrants {
             unspent
                 .extend(shard.held.values_mut().flat_map(|held| held.take().collect::<Vec<_>>()));
         }
-        self.given_back(&unspent);
+        self.count_all(&unspent, |hits| &hits.given_back);
         unspent
     }
 
-    fn given_back(&self, unspent: &[Unspent]) {
-        let hits = unspent.iter().map(|it| u64::from(it.hits)).sum();
-        self.hits.given_back.fetch_add(hits, Ordering::Relaxed);
+    /// Counts granted hits by what becomes of them, for this node and for their rule.
+    fn count(&self, limits: &Limits, fate: impl Fn(&GrantedHits) -> &AtomicU64, hits: u32) {
+        let of_rule = limits.leased.as_ref().map(|stats| &stats.grants);
+        for counts in [Some(&self.hits), of_rule].into_iter().flatten() {
+            RuleStats::add(fate(counts), u64::from(hits));
+        }
+    }
+
+    fn count_all(&self, unspent: &[Unspent], fate: impl Fn(&GrantedHits) -> &AtomicU64) {
+        for Unspent { limits, hits, .. } in unspent {
+            self.count(limits, &fate, *hits);
+        }
     }
 
     /// Whether no key has anything to be looked at.
@@ -399,7 +402,8 @@ mod tests {
         let quota = Quota::simple(Algorithm::FixedWindow, limit, Span::from_secs(60));
         let key = KeyHash { token: 7, tag: 8 };
         let counters = [Counter { key, quota: quota.expect("valid") }].into_iter().collect();
-        Limits { scope: Scope::Region, durability: Durability::Async, is_leased: true, counters }
+        let leased = None;
+        Limits { scope: Scope::Region, durability: Durability::Async, leased, counters }
     }
 
     fn at(ms: u64) -> Monotonic {
@@ -478,7 +482,7 @@ mod tests {
         assert!(spend(&held, 3, 1).is_some());
         assert_eq!(hits(held.recalled(KeyHash { token: 7, tag: 8 })), [(1, 13)]);
         assert!(spend(&held, 1, 1).is_none());
-        assert_eq!((held.held(), held.hits.given_back.load(Ordering::Relaxed)), (0, 13));
+        assert_eq!((held.held(), held.hits.recalled.load(Ordering::Relaxed)), (0, 13));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_rules::stats::GrantedHits;
 use tokio_util::sync::CancellationToken;
 
 use super::check::VerdictSource;
@@ -106,7 +107,7 @@ impl Decider {
     }
 
     /// Hits that were granted to this node, by what became of them, and how many it holds.
-    pub fn granted_hits(&self) -> (&super::held_grants::GrantedHits, u64) {
+    pub fn granted_hits(&self) -> (&GrantedHits, u64) {
         (&self.shared.held_grants.hits, self.shared.held_grants.held())
     }
 
@@ -230,8 +231,8 @@ impl Decider {
         let key = limits.key()?;
         let owns = || node.ownership.decides(*scope, key.token);
         let (verdicts, _) = node.store.check_leased_if(counters, &[hits], None, now, owns)?;
-        if verdicts.iter().any(|verdict| !verdict.allowed) {
-            self.recall(key, None, now);
+        if verdicts.iter().any(|verdict| !verdict.allowed) && self.recall(key, None, now) {
+            limits.refused_early(hits);
         }
         Some(verdicts)
     }

@@ -42,6 +42,7 @@ mod leased;
 mod limits;
 mod negative_cache;
 mod outcome;
+mod overshoot;
 mod owner;
 mod plan;
 mod routing_attempts;
@@ -53,5 +54,4 @@ pub use check::{
     VerdictSource,
 };
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
-pub use held_grants::GrantedHits;
 pub use leased::{NoGrants, granting_nodes_max};

@@ -1,6 +1,7 @@
 //! Collectors of counters that other parts of the node keep, read at each scrape.
 
 use std::fmt::{self, Write as _};
+use std::iter;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
@@ -10,26 +11,24 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use smallvec::SmallVec;
+use tidegate_rules::stats::RuleCounts;
 
 use super::names::{self, Metric};
 
 /// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
-/// series, which load the Prometheus server more than the node.
+/// series, and up to fifteen with those that begin with their first count; they load the Prometheus
+/// server more than the node.
 pub const RULE_LABELS_MAX: usize = 5_000;
 
 /// The label of the rules beyond [`RULE_LABELS_MAX`].
 pub const OTHER_RULES: &str = "(other)";
 
-/// The hits of one rule; see `tidegate_rules::rule::RuleStats`.
+/// What was counted of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSample {
     pub id: Arc<str>,
-    pub allowed: u64,
-    pub denied: u64,
-    /// Admitted by a shadow rule over its limit.
-    pub shadowed: u64,
-    /// Decided by `on_unavailable`.
-    pub unavailable: u64,
+    pub counts: RuleCounts,
 }
 
 /// The readings of one scrape. Those of one metric are adjacent.
@@ -81,25 +80,105 @@ impl Collector for Scrape<Vec<RuleSample>> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut samples = (self.0)();
         sum_up_beyond(RULE_LABELS_MAX, &mut samples);
-        let Metric { name, help, kind } = names::RULE_HITS;
-        let mut hits = encoder.encode_descriptor(name, help, None, kind)?;
-        for sample in &samples {
-            for (outcome, value) in [
-                ("allowed", sample.allowed),
-                ("denied", sample.denied),
-                ("shadowed", sample.shadowed),
-            ] {
-                labelled(&mut hits, &[("rule", &*sample.id), ("outcome", outcome)], value)?;
+        let by_rule = |encoder: &mut DescriptorEncoder<'_>, family: &RuleFamily| {
+            let Metric { name, help, kind } = family.metric;
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            for RuleSample { id, counts } in &samples {
+                for (value, read) in family.values {
+                    let number = read(counts);
+                    if number == 0 && !family.begins_at_zero {
+                        continue;
+                    }
+                    let rule = ("rule", Escaped(&**id));
+                    let label = family.label.map(|label| (label, Escaped(*value)));
+                    let labels: SmallVec<[_; 2]> = iter::once(rule).chain(label).collect();
+                    write(metric.encode_family(&labels.as_slice())?, kind, number.into())?;
+                }
             }
-        }
-        let Metric { name, help, kind } = names::RULE_UNAVAILABLE;
-        let mut unavailable = encoder.encode_descriptor(name, help, None, kind)?;
-        for sample in &samples {
-            labelled(&mut unavailable, &[("rule", &*sample.id)], sample.unavailable)?;
-        }
-        Ok(())
+            Ok(())
+        };
+        RULE_FAMILIES.iter().try_for_each(|family| by_rule(&mut encoder, family))
     }
 }
+
+/// A metric of every rule.
+struct RuleFamily {
+    metric: Metric,
+    /// The label beside that of the rule.
+    label: Option<&'static str>,
+    /// Its values, and the count of each.
+    values: &'static [(&'static str, fn(&RuleCounts) -> u64)],
+    /// Otherwise a series begins with its first count: most rules never have one.
+    begins_at_zero: bool,
+}
+
+const RULE_FAMILIES: [RuleFamily; 8] = [
+    RuleFamily {
+        metric: names::RULE_HITS,
+        label: Some("outcome"),
+        values: &[
+            ("allowed", |counts| counts.allowed),
+            ("denied", |counts| counts.denied),
+            ("shadowed", |counts| counts.shadowed),
+        ],
+        begins_at_zero: true,
+    },
+    RuleFamily {
+        metric: names::RULE_UNAVAILABLE,
+        label: None,
+        values: &[("", |counts| counts.unavailable)],
+        begins_at_zero: true,
+    },
+    RuleFamily {
+        metric: names::RULE_VERDICTS,
+        label: Some("source"),
+        values: &[
+            ("local", |counts| counts.local),
+            ("owner", |counts| counts.by_owner),
+            ("grant", |counts| counts.by_grant),
+            ("remembered", |counts| counts.remembered),
+            ("policy", |counts| counts.unavailable),
+            ("alone", |counts| counts.alone),
+        ],
+        begins_at_zero: false,
+    },
+    RuleFamily {
+        metric: names::RULE_REFUSED_EARLY,
+        label: None,
+        values: &[("", |counts| counts.refused_early)],
+        begins_at_zero: false,
+    },
+    RuleFamily {
+        metric: names::RULE_GRANT_HITS,
+        label: Some("fate"),
+        values: &[
+            ("received", |counts| counts.grants.received),
+            ("spent", |counts| counts.grants.spent),
+            ("given_back", |counts| counts.grants.given_back),
+            ("recalled", |counts| counts.grants.recalled),
+            ("late", |counts| counts.grants.late),
+        ],
+        begins_at_zero: false,
+    },
+    RuleFamily {
+        metric: names::RULE_GRANT_HITS_HELD,
+        label: None,
+        values: &[("", |counts| counts.grants.held())],
+        begins_at_zero: false,
+    },
+    RuleFamily {
+        metric: names::RULE_FULL_HITS,
+        label: None,
+        values: &[("", |counts| counts.full_hits)],
+        begins_at_zero: false,
+    },
+    RuleFamily {
+        metric: names::RULE_OVER_HITS,
+        label: None,
+        values: &[("", |counts| counts.over_hits)],
+        begins_at_zero: false,
+    },
+];
 
 impl Collector for Scrape<Readings> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -126,15 +205,6 @@ fn write(encoder: MetricEncoder<'_>, kind: MetricType, value: i128) -> fmt::Resu
     }
 }
 
-fn labelled<const N: usize>(
-    encoder: &mut MetricEncoder<'_>,
-    labels: &[(&'static str, &str); N],
-    value: u64,
-) -> fmt::Result {
-    let labels = labels.map(|(name, value)| (name, Escaped(value)));
-    ConstCounter::new(value).encode(encoder.encode_family(&labels)?)
-}
-
 /// A label value from a file or a client. prometheus-client 0.24 does not escape values, so a quote
 /// or a line break would end the value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,19 +222,15 @@ impl<S: AsRef<str>> EncodeLabelValue for Escaped<S> {
 }
 
 /// Keeps the first `max` samples and adds one with the sum of the others.
-fn sum_up_beyond(max: usize, samples: &mut Vec<RuleSample>) {
+pub fn sum_up_beyond(max: usize, samples: &mut Vec<RuleSample>) {
     if samples.len() <= max {
         return;
     }
-    let mut other =
-        RuleSample { id: OTHER_RULES.into(), allowed: 0, denied: 0, shadowed: 0, unavailable: 0 };
+    let mut counts = RuleCounts::default();
     for sample in samples.drain(max..) {
-        other.allowed = other.allowed.saturating_add(sample.allowed);
-        other.denied = other.denied.saturating_add(sample.denied);
-        other.shadowed = other.shadowed.saturating_add(sample.shadowed);
-        other.unavailable = other.unavailable.saturating_add(sample.unavailable);
+        counts.add(&sample.counts);
     }
-    samples.push(other);
+    samples.push(RuleSample { id: OTHER_RULES.into(), counts });
 }
 
 #[cfg(test)]
@@ -215,6 +281,6 @@ mod tests {
     }
 
     fn sample(id: &str, allowed: u64) -> RuleSample {
-        RuleSample { id: id.into(), allowed, denied: 0, shadowed: 0, unavailable: 0 }
+        RuleSample { id: id.into(), counts: RuleCounts { allowed, ..RuleCounts::default() } }
     }
 }

@@ -55,7 +55,7 @@ const MACHINE_MARGIN: Duration = Duration::from_millis(400);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// 3 × L checks at once over three nodes in two regions. All converge within two intervals of the
-/// sync between regions.
+/// sync between regions, and each has then measured by how much the limit was exceeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_burst_all_nodes_show_the_same_count() {
     let nodes = cluster(&NODES, RULES, |_| {}).await;
@@ -77,6 +77,11 @@ async fn after_a_burst_all_nodes_show_the_same_count() {
         );
         for node in &nodes {
             assert!(!node.check(name, "burst").await.allowed, "no node admits more");
+            let book = node.core.book.load();
+            let found = book.find("test", &[Entry { key: name, value: "burst" }]);
+            let counts = found.unwrap().rule.stats.read();
+            let over = admitted - u64::from(limit);
+            assert_eq!((counts.full_hits, counts.over_hits), (limit.into(), over), "{name}");
         }
     }
 }
