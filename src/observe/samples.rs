@@ -17,7 +17,7 @@ use tidegate_rules::stats::RuleCounts;
 use super::names::{self, Metric};
 
 /// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
-/// series, and up to fifteen with those that begin with their first count; they load the Prometheus
+/// series, ten once it was checked, and at most seventeen, if it is leased. They load the Prometheus
 /// server more than the node.
 pub const RULE_LABELS_MAX: usize = 5_000;
 
@@ -83,12 +83,10 @@ impl Collector for Scrape<Vec<RuleSample>> {
         let by_rule = |encoder: &mut DescriptorEncoder<'_>, family: &RuleFamily| {
             let Metric { name, help, kind } = family.metric;
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-            for RuleSample { id, counts } in &samples {
+            let shown = samples.iter().filter(|sample| (family.is_shown)(&sample.counts));
+            for RuleSample { id, counts } in shown {
                 for (value, read) in family.values {
                     let number = read(counts);
-                    if number == 0 && !family.begins_at_zero {
-                        continue;
-                    }
                     let rule = ("rule", Escaped(&**id));
                     let label = family.label.map(|label| (label, Escaped(*value)));
                     let labels: SmallVec<[_; 2]> = iter::once(rule).chain(label).collect();
@@ -108,9 +106,15 @@ struct RuleFamily {
     label: Option<&'static str>,
     /// Its values, and the count of each.
     values: &'static [(&'static str, fn(&RuleCounts) -> u64)],
-    /// Otherwise a series begins with its first count: most rules never have one.
-    begins_at_zero: bool,
+    /// Of which rules: most are not leased, and are never over.
+    is_shown: fn(&RuleCounts) -> bool,
 }
+
+const ALL: fn(&RuleCounts) -> bool = |_| true;
+const CHECKED: fn(&RuleCounts) -> bool = |counts| counts.checks() > 0;
+const GRANTED: fn(&RuleCounts) -> bool =
+    |counts| counts.grants.received > 0 || counts.refused_early > 0;
+const FULL: fn(&RuleCounts) -> bool = |counts| counts.full_hits > 0;
 
 const RULE_FAMILIES: [RuleFamily; 8] = [
     RuleFamily {
@@ -121,13 +125,13 @@ const RULE_FAMILIES: [RuleFamily; 8] = [
             ("denied", |counts| counts.denied),
             ("shadowed", |counts| counts.shadowed),
         ],
-        begins_at_zero: true,
+        is_shown: ALL,
     },
     RuleFamily {
         metric: names::RULE_UNAVAILABLE,
         label: None,
         values: &[("", |counts| counts.unavailable)],
-        begins_at_zero: true,
+        is_shown: ALL,
     },
     RuleFamily {
         metric: names::RULE_VERDICTS,
@@ -140,13 +144,13 @@ const RULE_FAMILIES: [RuleFamily; 8] = [
             ("policy", |counts| counts.unavailable),
             ("alone", |counts| counts.alone),
         ],
-        begins_at_zero: false,
+        is_shown: CHECKED,
     },
     RuleFamily {
         metric: names::RULE_REFUSED_EARLY,
         label: None,
         values: &[("", |counts| counts.refused_early)],
-        begins_at_zero: false,
+        is_shown: GRANTED,
     },
     RuleFamily {
         metric: names::RULE_GRANT_HITS,
@@ -158,25 +162,25 @@ const RULE_FAMILIES: [RuleFamily; 8] = [
             ("recalled", |counts| counts.grants.recalled),
             ("late", |counts| counts.grants.late),
         ],
-        begins_at_zero: false,
+        is_shown: GRANTED,
     },
     RuleFamily {
         metric: names::RULE_GRANT_HITS_HELD,
         label: None,
         values: &[("", |counts| counts.grants.held())],
-        begins_at_zero: false,
+        is_shown: GRANTED,
     },
     RuleFamily {
         metric: names::RULE_FULL_HITS,
         label: None,
         values: &[("", |counts| counts.full_hits)],
-        begins_at_zero: false,
+        is_shown: FULL,
     },
     RuleFamily {
         metric: names::RULE_OVER_HITS,
         label: None,
         values: &[("", |counts| counts.over_hits)],
-        begins_at_zero: false,
+        is_shown: FULL,
     },
 ];
 
@@ -259,6 +263,37 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn series_of_a_mode_begin_at_zero_with_the_first_count_of_a_rule() {
+        let mut metrics = Metrics::new("0");
+        metrics.watch_rules(|| {
+            let mut leased = sample("leased", 9);
+            (leased.counts.by_grant, leased.counts.grants.received) = (9, 12);
+            leased.counts.grants.spent = 9;
+            let mut eventual = sample("eventual", 9);
+            (eventual.counts.local, eventual.counts.full_hits) = (9, 9);
+            vec![sample("idle", 0), leased, eventual]
+        });
+        let text = metrics.encode();
+        let of = |rule: &str| -> Vec<String> {
+            let series = text.lines().filter(|line| line.contains(&format!("rule=\"{rule}\"")));
+            series
+                .map(|line| line.replace(&format!("rule=\"{rule}\""), "").replace("{,", "{"))
+                .collect()
+        };
+        assert_eq!((of("idle").len(), of("leased").len(), of("eventual").len()), (4, 17, 12));
+        for line in [
+            "tidegate_rule_verdicts_total{source=\"grant\"} 9",
+            "tidegate_rule_verdicts_total{source=\"policy\"} 0",
+            "tidegate_rule_grant_hits_total{fate=\"spent\"} 9",
+            "tidegate_rule_grant_hits_held{} 3",
+            "tidegate_rule_refused_early_total{} 0",
+        ] {
+            assert!(of("leased").iter().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        assert!(of("eventual").contains(&"tidegate_rule_over_hits_total{} 0".to_owned()), "{text}");
     }
 
     #[test]
