@@ -33,7 +33,6 @@ use super::negative_cache::NegativeCache;
 use super::outcome::{Decided, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
-use super::status::is_within;
 use crate::config::Envoy;
 
 /// The settings of the decision path.
@@ -321,7 +320,8 @@ impl Decider {
         let forwarded = self.forward(&limits, hits).await;
         let may_end_early = forwarded.as_ref().is_ok_and(|it| it.may_end_early);
         let decided = forwarded.map(|forwarded| forwarded.decided);
-        if may_end_early && decided.as_ref().is_ok_and(|(verdicts, _)| !is_within(verdicts)) {
+        let is_refused = |(verdicts, _): &Decided| verdicts.iter().any(|it| !it.allowed);
+        if may_end_early && decided.as_ref().is_ok_and(is_refused) {
             limits.refused_early(hits);
         }
         if hits.refund() > 0 {

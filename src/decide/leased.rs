@@ -278,8 +278,8 @@ impl Decider {
         stats.taken_back.fetch_add(u64::from(taken), Ordering::Relaxed);
     }
 
-    /// Of what is left of a limit a node holds one part in so many: [`PARTS_PER_NODE`] for each node
-    /// that may hold some.
+    /// Of what is left of a limit a node holds one part in so many: [`PARTS_PER_NODE`] for each
+    /// node that may hold some.
     fn grant_divisor(&self, scope: Scope) -> u32 {
         let topology = self.shared.node.topology.load();
         let shares = |region: &str| scope == Scope::Global || region == topology.region;

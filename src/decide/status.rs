@@ -34,6 +34,9 @@ impl Decider {
         if let Some(counter) = self.decided_by(rule, source) {
             RuleStats::add(counter, 1);
         }
+        if is_within && source == VerdictSource::Owner {
+            RuleStats::add(&rule.stats.admitted_by_owner, 1);
+        }
         let allowed = is_within || rule.shadow;
         let leading = leading(&verdicts);
         if let Some(index) = leading

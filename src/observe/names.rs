@@ -204,6 +204,10 @@ pub const RULE_VERDICTS: Metric = counter(
     "Checks by rule and by where they were decided; as tidegate_verdicts, and alone: an eventual \
      rule, decided by a node without a lease",
 );
+pub const RULE_ADMITTED_BY_OWNER: Metric = counter(
+    "rule_admitted_by_owner",
+    "Checks admitted by another node, the owner of their key, by rule: those that waited",
+);
 pub const RULE_REFUSED_EARLY: Metric = counter(
     "rule_refused_early",
     "Checks of leased rules refused while another node held granted hits, by rule; some of them \

@@ -17,8 +17,8 @@ use tidegate_rules::stats::RuleCounts;
 use super::names::{self, Metric};
 
 /// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
-/// series, ten once it was checked, and at most seventeen, if it is leased. They load the Prometheus
-/// server more than the node.
+/// series, eleven once it was checked, and at most eighteen, if it is leased. They load the
+/// Prometheus server more than the node.
 pub const RULE_LABELS_MAX: usize = 5_000;
 
 /// The label of the rules beyond [`RULE_LABELS_MAX`].
@@ -116,7 +116,7 @@ const GRANTED: fn(&RuleCounts) -> bool =
     |counts| counts.grants.received > 0 || counts.refused_early > 0;
 const FULL: fn(&RuleCounts) -> bool = |counts| counts.full_hits > 0;
 
-const RULE_FAMILIES: [RuleFamily; 8] = [
+const RULE_FAMILIES: [RuleFamily; 9] = [
     RuleFamily {
         metric: names::RULE_HITS,
         label: Some("outcome"),
@@ -144,6 +144,12 @@ const RULE_FAMILIES: [RuleFamily; 8] = [
             ("policy", |counts| counts.unavailable),
             ("alone", |counts| counts.alone),
         ],
+        is_shown: CHECKED,
+    },
+    RuleFamily {
+        metric: names::RULE_ADMITTED_BY_OWNER,
+        label: None,
+        values: &[("", |counts| counts.admitted_by_owner)],
         is_shown: CHECKED,
     },
     RuleFamily {
@@ -283,7 +289,7 @@ mod tests {
                 .map(|line| line.replace(&format!("rule=\"{rule}\""), "").replace("{,", "{"))
                 .collect()
         };
-        assert_eq!((of("idle").len(), of("leased").len(), of("eventual").len()), (4, 17, 12));
+        assert_eq!((of("idle").len(), of("leased").len(), of("eventual").len()), (4, 18, 13));
         for line in [
             "tidegate_rule_verdicts_total{source=\"grant\"} 9",
             "tidegate_rule_verdicts_total{source=\"policy\"} 0",

@@ -660,6 +660,7 @@ fn status() -> StatusReport {
                     local: 3,
                     by_grant: 870,
                     by_owner: 90,
+                    admitted_by_owner: 30,
                     remembered: 17,
                     refused_early: 4,
                     grants: GrantedCounts {

@@ -78,9 +78,7 @@ impl Node {
 /// What became of the checks of one rule.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Decided by the node that was asked.
-    pub(crate) here: u64,
-    /// Decided by the owner of the key, after a round trip.
+    /// Admitted by the owner of the key, after a round trip.
     pub(crate) waited: u64,
     /// The limits of the windows that were used up, and the hits over them.
     pub(crate) full_hits: u64,
@@ -95,10 +93,8 @@ impl Counts {
             return Self::default();
         };
         let count = |name: &str| counts[name].as_u64().unwrap_or(0);
-        let here = ["local", "by_grant", "remembered", "unavailable", "alone"];
         Self {
-            here: here.into_iter().map(count).sum(),
-            waited: count("by_owner"),
+            waited: count("admitted_by_owner"),
             full_hits: count("full_hits"),
             over_hits: count("over_hits"),
         }

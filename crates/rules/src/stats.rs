@@ -1,7 +1,7 @@
 //! What one node counts of a rule: hits, where its checks were decided, and what became of granted
 //! hits.
 //!
-//! A check adds to three counters at most, which its rule leads to without a search.
+//! A check adds to a handful of counters, which its rule leads to without a search.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -24,6 +24,8 @@ pub struct RuleStats {
     pub grants: GrantedHits,
     /// Checks that waited for the owner of their key.
     pub by_owner: AtomicU64,
+    /// Those of them that were admitted.
+    pub admitted_by_owner: AtomicU64,
     /// Checks refused from the negative cache.
     pub remembered: AtomicU64,
     /// Checks decided by `on_unavailable`.
@@ -68,6 +70,7 @@ pub struct RuleCounts {
     pub local: u64,
     pub by_grant: u64,
     pub by_owner: u64,
+    pub admitted_by_owner: u64,
     pub remembered: u64,
     pub unavailable: u64,
     pub alone: u64,
@@ -110,6 +113,7 @@ impl RuleStats {
             local: read(&self.local),
             by_grant: read(&self.by_grant),
             by_owner: read(&self.by_owner),
+            admitted_by_owner: read(&self.admitted_by_owner),
             remembered: read(&self.remembered),
             unavailable: read(&self.unavailable),
             alone: read(&self.alone),
@@ -163,6 +167,7 @@ impl RuleCounts {
             (&mut self.local, other.local),
             (&mut self.by_grant, other.by_grant),
             (&mut self.by_owner, other.by_owner),
+            (&mut self.admitted_by_owner, other.admitted_by_owner),
             (&mut self.remembered, other.remembered),
             (&mut self.unavailable, other.unavailable),
             (&mut self.alone, other.alone),
@@ -203,6 +208,7 @@ mod tests {
             &stats.local,
             &stats.by_grant,
             &stats.by_owner,
+            &stats.admitted_by_owner,
             &stats.remembered,
             &stats.unavailable,
             &stats.alone,
