@@ -15,7 +15,7 @@ use tidegate_cluster::ownership::Ownership;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::policy::{Mode, Scope};
-use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts, is_urgent};
+use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
@@ -140,9 +140,9 @@ pub struct Counters {
     pub fallback: AtomicU64,
     /// Decided from granted hits.
     pub granted: AtomicU64,
-    /// Hits that this node granted to others as an owner.
+    /// Hits that this node charged as an owner for others to spend.
     pub hits_granted: AtomicU64,
-    /// Of those, hits that were given back and are there again.
+    /// Of those, hits that were given back, or confirmed by no replica, and are there again.
     pub taken_back: AtomicU64,
 }
 
@@ -321,15 +321,18 @@ impl Decider {
         let may_end_early = forwarded.as_ref().is_ok_and(|it| it.may_end_early);
         let decided = forwarded.map(|forwarded| forwarded.decided);
         let is_refused = |(verdicts, _): &Decided| verdicts.iter().any(|it| !it.allowed);
-        if may_end_early && decided.as_ref().is_ok_and(is_refused) {
+        let is_refused = decided.as_ref().is_ok_and(is_refused);
+        if may_end_early && is_refused {
             limits.refused_early(hits);
         }
+        // What this node holds was too little for the check, and counts as used at the owner.
+        let gives_back = is_refused && limits.key().is_some_and(|key| self.recalled(key));
         if hits.refund() > 0 {
             // Forgotten now: the owner's notice may come after its reply, and the client expects
             // its refund to count. Without a reply it is unknown whether the owner applied it.
             cache.forget(token);
         } else if let Ok((verdicts, VerdictSource::Owner)) = &decided
-            && !may_end_early
+            && !gives_back
         {
             cache.insert(ticket, &check.counters, hits, verdicts, now);
         }
@@ -344,9 +347,6 @@ impl Decider {
         let local = LocalActor { actor: node.incarnation.actor(), slack_divisor };
         let verdicts = node.store.check_eventual(&check.counters, hits, local, now);
         self.shared.overshoot.observe(check, hits, &verdicts, now);
-        if hits.charge() > 0 && verdicts.iter().any(is_urgent) {
-            peers.synchroniser.hurry();
-        }
         verdicts
     }
 

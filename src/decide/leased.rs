@@ -13,8 +13,9 @@
 //! spends no more than it decides as an owner. What a node holds when it dies, or when its owner
 //! does, is refused early until it ends.
 //!
-//! When a check is refused while others hold something, the owner recalls it once from each of them
-//! and says in its reply that the refusal may end early, so that it is not cached.
+//! When a check is refused while others hold something, the owner recalls it once from each of
+//! them. The refused node caches the refusal, as a strict one, until its owner has taken hits back
+//! and says so.
 //!
 //! A log, a queue, and a limit of which a node's part is less than one hit grant nothing: those are
 //! decided as strict, with their checks combined. So is everything by an owner of the release
@@ -146,15 +147,18 @@ impl Decider {
         }
     }
 
-    /// An owner refused a check of another node while this one holds hits of the key.
-    pub fn recalled(&self, key: KeyHash) {
+    /// An owner refused a check while this node holds hits of the key: of another node, or one for
+    /// which it holds too few. Gives them back; returns whether there were any.
+    pub fn recalled(&self, key: KeyHash) -> bool {
         let unspent = self.shared.held_grants.recalled(key);
+        let holds_any = !unspent.is_empty();
         unspent.into_iter().for_each(|it| self.give_back(it));
+        holds_any
     }
 
     /// Gives everything back, before this node leaves.
     pub fn give_all_back(&self) {
-        self.shared.held_grants.all().into_iter().for_each(|it| self.give_back(it));
+        self.shared.held_grants.leave().into_iter().for_each(|it| self.give_back(it));
     }
 
     /// Gives back what was not spent in its term, until `stop`.
@@ -203,11 +207,11 @@ impl Decider {
         ask: Option<GrantAsk>,
         now: Timestamp,
     ) -> Option<(Verdicts, Option<Granted>)> {
-        let Shared { node, grant_ledger, .. } = &*self.shared;
+        let Shared { node, grant_ledger, counters: stats, .. } = &*self.shared;
         let Limits { scope, counters, .. } = limits;
         let key = limits.key()?;
         let owns = || node.ownership.decides(*scope, key.token);
-        grant_ledger.enter(key, holder, id, now, |has_room| {
+        let made = grant_ledger.enter(key, holder, id, now, |has_room| {
             let ask = ask.filter(|_| has_room).map(|ask| Ask {
                 wanted: ask.wanted,
                 held: ask.held,
@@ -215,8 +219,14 @@ impl Decider {
                 longest: TERM_MAX,
                 shortest: ask.shortest,
             });
-            node.store.check_leased_if(counters, hits, ask, now, owns)
-        })
+            let (verdicts, granted) = node.store.check_leased_if(counters, hits, ask, now, owns)?;
+            let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
+            Some((verdicts, is_refused, granted))
+        });
+        if let Some((_, Some(granted))) = &made {
+            stats.hits_granted.fetch_add(u64::from(granted.hits), Ordering::Relaxed);
+        }
+        made
     }
 
     /// Decides a check of a client of this node, if this node owns the key.
@@ -275,7 +285,10 @@ impl Decider {
             node.store.give_back_if(counters, marks, hits, TERM_MAX, now, owns)
         };
         let taken = grant_ledger.give_back(counters, holder, id, unspent, settle);
-        stats.taken_back.fetch_add(u64::from(taken), Ordering::Relaxed);
+        stats.taken_back.fetch_add(u64::from(taken.hits), Ordering::Relaxed);
+        if taken.ends_refusals {
+            self.announce_refund(scope, counters, Hits::new(-i64::from(taken.hits)));
+        }
     }
 
     /// Of what is left of a limit a node holds one part in so many: [`PARTS_PER_NODE`] for each

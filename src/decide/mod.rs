@@ -37,6 +37,8 @@ mod dedup_cache;
 mod fallback;
 mod forward;
 mod grant_ledger;
+#[cfg(test)]
+mod grant_model;
 mod held_grants;
 mod leased;
 mod limits;

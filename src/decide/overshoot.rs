@@ -24,17 +24,14 @@
 //!
 //! # What it does not see
 //!
-//! Counts that arrive after the last check of a window, and those of nodes that are cut off. A
-//! `fixed_window` counts what it refuses, so its count says nothing about what was admitted: only
-//! `sliding_window_counter` is measured, of which a window is a stretch between two multiples of
-//! its length.
+//! Counts that arrive after the last check of a window, and those of nodes that are cut off. Of a
+//! `sliding_window_counter` a window is a stretch between two multiples of its length.
 //!
 //! **Bound.** [`WINDOWS`] are remembered; the newest replaces another. One that was replaced and is
 //! refused again adds limit and excess again, so it weighs more and the error stays.
 
 use parking_lot::Mutex;
 use tidegate_limiter::engine::Verdict;
-use tidegate_limiter::quota::Algorithm;
 use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_rules::stats::RuleStats;
@@ -72,7 +69,7 @@ impl Overshoot {
         for (counter, verdict) in check.counters.iter().zip(verdicts) {
             // A full store refuses without a count.
             let is_full = !verdict.allowed && verdict.remaining == 0 && verdict.excess >= asked;
-            if is_full && counter.quota.algorithm() == Algorithm::SlidingWindowCounter {
+            if is_full {
                 self.add(counter, verdict.excess - asked, now, &check.rule.stats);
             }
         }
@@ -108,7 +105,7 @@ impl Default for Overshoot {
 #[cfg(test)]
 mod tests {
     use tidegate_limiter::engine::ActorId;
-    use tidegate_limiter::quota::Quota;
+    use tidegate_limiter::quota::{Algorithm, Quota};
     use tidegate_limiter::store::{OnFull, Options, Store};
     use tidegate_limiter::units::Span;
 

@@ -103,10 +103,6 @@ impl Decider {
         let (holder, deadline) = (holder(from), self.deadline(check.scope));
         Some(async move {
             if decider.is_confirmed(&limits.counters, awaiting, deadline).await {
-                if let Some(Grant { hits, .. }) = grant {
-                    let granted = &decider.shared.counters.hits_granted;
-                    granted.fetch_add(u64::from(hits), Ordering::Relaxed);
-                }
                 return reply;
             }
             if grant.is_some() {

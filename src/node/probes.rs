@@ -207,6 +207,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add_each(names::MESH_SENT_BYTES, "kind", bytes);
     readings.add(names::MESH_MALFORMED, read(&joined.malformed));
     readings.add(names::STATES_REJECTED, read(&joined.replicator.counters.refused));
+    readings.add(names::SYNC_ANNOUNCEMENTS, read(&sync.announcements));
     readings.add(names::SYNC_FAILED, read(&sync.failed));
     let keys = [
         ("sent", read(&sync.sent)),

@@ -127,6 +127,11 @@ pub const CLOCK_SKEWED: Metric = gauge(
 
 pub const SYNC_KEYS: Metric =
     counter("sync_keys", "Eventual keys sent to peers, received from peers, and rejected");
+pub const SYNC_ANNOUNCEMENTS: Metric = counter(
+    "sync_announcements",
+    "Messages with counts of eventual keys that were sent at once, because they were large beside \
+     what was left of a limit",
+);
 pub const SYNC_FAILED: Metric =
     counter("sync_failed", "Synchronisation messages without an answer; they are sent again");
 

@@ -99,13 +99,15 @@ impl Collector for Scrape<Vec<RuleSample>> {
     }
 }
 
+/// The value of a label, and the count that has it.
+type OfRule = (&'static str, fn(&RuleCounts) -> u64);
+
 /// A metric of every rule.
 struct RuleFamily {
     metric: Metric,
     /// The label beside that of the rule.
     label: Option<&'static str>,
-    /// Its values, and the count of each.
-    values: &'static [(&'static str, fn(&RuleCounts) -> u64)],
+    values: &'static [OfRule],
     /// Of which rules: most are not leased, and are never over.
     is_shown: fn(&RuleCounts) -> bool,
 }

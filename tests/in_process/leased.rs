@@ -5,10 +5,17 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::decide::VerdictSource;
+use tidegate::node;
+use tidegate_cluster::environment::Environment;
+use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, VERSION, VERSIONS};
+use tidegate_cluster::pki::Authority;
 use tidegate_limiter::descriptor::Entry;
+use tidegate_ownership::Versions;
 use tidegate_rules::stats::{GrantedCounts, RuleCounts};
-use tidegate_testkit::in_process::{Node, cluster};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::wait::eventually;
+use tokio_util::sync::CancellationToken;
 
 use super::forwarding::bench::{TIMEOUT, count, patient, remaining, source, value_of};
 
@@ -196,6 +203,19 @@ async fn a_node_that_leaves_gives_its_grants_back() {
     }
 }
 
+/// What a node holds is too little for a check, and counts as used at the owner: the node gives it
+/// back, so that a later check finds it there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_for_more_than_its_node_holds_is_not_refused_for_long() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    let value = value_of(&nodes[0], "fixed", "b");
+    let (mut admitted, end) = (0, tokio::time::Instant::now() + TIMEOUT);
+    while admitted < LIMIT / 70 {
+        assert!(tokio::time::Instant::now() < end, "{admitted} checks of 70 of {LIMIT} hits");
+        admitted += usize::from(nodes[0].check_hits("fixed", &value, 70).await.allowed);
+    }
+}
+
 /// A node that is cut off, or was stopped, finds out by its lease. What it still decides is counted
 /// as decided alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -216,4 +236,50 @@ async fn a_node_without_a_lease_spends_nothing_that_was_granted_to_it() {
     assert!(a[0].check("eventual", "x").await.allowed);
     let eventual = counts(&a, "eventual");
     assert_eq!((eventual.local, eventual.alone), (1, 1));
+}
+
+/// A node that speaks versions up to `highest`.
+async fn speaking(
+    highest: u8,
+    (authority, id): (&Authority, &str),
+    others: &[&Node],
+    rules: &str,
+) -> Node {
+    let (environment, clock) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(clock.run(stop.clone()));
+    let environment = Environment { versions: Versions { highest, ..VERSIONS }, ..environment };
+    let seeds: Vec<_> = others.iter().map(|other| other.addr()).collect();
+    let identity = identity(authority, authority, id, "eu");
+    let (seeds, change) = (&seeds[..], patient);
+    let options = NodeOptions { id, region: "eu", seeds, identity, rules, change };
+    Node::start_in(options, environment, stop).await
+}
+
+/// Nodes of the release before know no grants, and decide leased rules as strict.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_knows_no_grants_is_served_in_the_old_way() {
+    let authority = authority();
+    let strict = RULES.replace("mode: leased", "mode: strict");
+    let a = speaking(COMBINED_CHECKS - 1, (&authority, "a"), &[], &strict).await;
+    let b = speaking(VERSION, (&authority, "b"), &[&a], RULES).await;
+    let c = speaking(VERSION, (&authority, "c"), &[&a], RULES).await;
+    let nodes = [a, b, c];
+    for node in &nodes {
+        node.wait_for_view("all nodes", |view| view.owners().count() == nodes.len()).await;
+    }
+    settled(&nodes.iter().collect::<Vec<_>>()).await;
+    for key in ["fixed", "sliding", "layered"] {
+        let value = value_of(&nodes[1], key, "a");
+        let at_the_others = burst(&nodes[1..], key, &value, LIMIT).await;
+        assert_eq!((at_the_others.all, at_the_others.granted), (LIMIT, 0), "{key}, owned by a");
+        let value = value_of(&nodes[1], key, "b");
+        let (old, new) = tokio::join!(
+            burst(&nodes[..1], key, &value, LIMIT),
+            burst(&nodes[2..], key, &value, LIMIT)
+        );
+        assert_eq!(old.all + new.all, LIMIT, "{key}, owned by b: {old:?}, {new:?}");
+        assert_eq!((old.granted, new.granted > 0), (0, true), "{key}, owned by b: {new:?}");
+    }
+    is_accounted_for(&nodes).await;
 }

@@ -159,7 +159,7 @@ impl Tally {
     /// The time within which `percent` of the responses came.
     pub(crate) fn latency(&self, percent: usize) -> Duration {
         let at = self.latencies.len() * percent / 100;
-        self.latencies.get(at).or(self.latencies.last()).copied().unwrap_or_default()
+        self.latencies.get(at).or_else(|| self.latencies.last()).copied().unwrap_or_default()
     }
 
     fn add(&mut self, response: Option<&Response<Bytes>>) {

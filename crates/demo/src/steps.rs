@@ -224,8 +224,7 @@ impl Demo<'_, '_> {
             node.wait_until_exhausted("eventual", "burst").await?;
         }
         let Counts { full_hits, over_hits, .. } = self.counts("eventual").await?;
-        if full_hits > 0 {
-            let percent = over_hits.saturating_mul(100) / full_hits;
+        if let Some(percent) = over_hits.saturating_mul(100).checked_div(full_hits) {
             writeln!(self.out, "   the nodes' own estimate: {percent} % over (`tidegate status`)")?;
         }
         let met = passed >= MODES_LIMIT && again.is_exact(0);

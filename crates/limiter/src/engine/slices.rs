@@ -76,7 +76,7 @@ impl Slices<'_> {
     }
 
     /// The count of the window rounded up, so that `limit − used` still fits.
-    fn used_ceil(&self) -> u64 {
+    pub(super) fn used_ceil(&self) -> u64 {
         let (full, partial) = self.full_and_partial();
         let used = full + partial.div_ceil(u128::from(self.slice_ns));
         u64::try_from(used).unwrap_or(u64::MAX)

@@ -72,7 +72,8 @@ impl Store {
     }
 
     /// Takes off what can be given back of `hits` of a grant with these marks, which will not be
-    /// spent; returns how many. `longest` is that of all grants. Nothing if `owns` returns false
+    /// spent; returns how many, of the counter that gets most back: the marks of other grants have
+    /// to be lowered by no less. `longest` is that of all grants. Nothing if `owns` returns false
     /// under the lock.
     pub fn give_back_if(
         &self,
@@ -92,7 +93,7 @@ impl Store {
         let of_each = counters.iter().zip(marks);
         of_each
             .map(|(counter, mark)| shard.give_back(counter, *mark, hits, longest, now))
-            .min()
+            .max()
             .unwrap_or(0)
     }
 }

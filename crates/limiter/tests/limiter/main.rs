@@ -5,6 +5,7 @@ mod engine_traps;
 mod eventual_merge;
 mod folded_starts;
 mod grants;
+mod rests;
 mod store_bounds;
 mod store_changes;
 mod store_lazy_sync;
