@@ -296,7 +296,7 @@ fn grants_text(rule: &Rule) -> String {
     match granting_nodes_max(&rule.limits) {
         Err(reason) => format!("  decided as strict: {reason}\n"),
         Ok(nodes) if nodes as usize >= MEMBERS_MAX => String::new(),
-        // A single node asks nobody.
+        // A single node asks no other.
         Ok(nodes) => {
             let nodes = count(nodes.max(1) as usize, "node");
             format!("  decided as strict in {group} of more than {nodes}: the limit is too small\n")

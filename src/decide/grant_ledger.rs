@@ -317,11 +317,11 @@ mod tests {
         let ends = |id, unspent| take_back(&ledger, "a", id, unspent).ends_refusals;
         refuse(&ledger, "b");
         assert!((1..=4).all(|id| grant(&ledger, "a", id, NOW)));
-        assert!(!ends(1, 10), "nobody was refused while something was held");
+        assert!(!ends(1, 10), "no node was refused while something was held");
         refuse(&ledger, "b");
         assert!(!ends(2, 0), "there is nothing to be had");
         assert!(ends(3, 1));
-        assert!(!ends(4, 10), "nobody was refused since");
+        assert!(!ends(4, 10), "no node was refused since");
     }
 
     #[test]

@@ -32,8 +32,8 @@ fn the_whole_demo_holds_and_leaves_nothing_behind() {
     assert_eq!(rows(&["us", "100", "50", "50"]), 1, "{text}");
     assert_eq!(text.lines().filter(|line| line.ends_with("  50      50")).count(), 4, "{text}");
     assert_eq!(text.matches("   ok ").count(), 8, "{text}");
-    // Mode, passed, of, over, here, waited, and two times: nobody waits in eventual mode, and fewer
-    // do in leased than in strict mode.
+    // Mode, passed, of, over, here, waited, and two times: no check waits in eventual mode, and
+    // fewer do in leased than in strict mode.
     let of_mode = |mode: &str| -> Vec<String> {
         let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let row = rows.find(|row| row.first() == Some(&mode) && row.get(2) == Some(&"500"));

@@ -33,7 +33,7 @@ const ADVICE: [(&str, &str); 6] = [
     ("", "Choose it where each hit counts and a round trip does not: logins, orders."),
     ("leased", "the owner grants hits in advance; near the limit checks wait for it."),
     ("", "Choose it for busy keys, with limits of ten hits a node and more: never over."),
-    ("eventual", "nobody waits; the nodes tell each other afterwards what they admitted."),
+    ("eventual", "no check waits; the nodes exchange their counts afterwards."),
     ("", "Choose it for limits of minutes of traffic, which may be exceeded by a little."),
 ];
 

@@ -163,13 +163,18 @@ impl ActorCounters {
     /// else counted: the rest of its writer, and what that counted in earlier starts.
     pub fn rest_of(&self, actor: ActorId) -> Delta {
         self.view(|clock| {
-            let (own, others): (Vec<_>, Vec<_>) = counted(clock)
-                .filter(|(it, _)| **it != actor)
-                .partition(|(it, _)| it.writer() == actor.writer());
-            let rest = sum(others.into_iter().map(|(_, count)| count)).min(ACTOR_COUNT_MAX);
-            let rest = (rest > 0).then(|| (actor.rest(), rest));
-            let own = own.into_iter().map(|(actor, count)| (*actor, *count));
-            VClock { dots: own.chain(rest).collect() }
+            let (mut known, mut rest) = (VClock::default(), 0_u64);
+            for (it, count) in counted(clock).filter(|(it, _)| **it != actor) {
+                if it.writer() == actor.writer() {
+                    known.apply(Dot::new(*it, *count));
+                } else {
+                    rest = rest.saturating_add(*count);
+                }
+            }
+            if rest > 0 {
+                known.apply(Dot::new(actor.rest(), rest.min(ACTOR_COUNT_MAX)));
+            }
+            known
         })
     }
 

@@ -1,6 +1,6 @@
 //! What a node makes of its own counter and the rest: never more than was counted, never less than
 //! before, and all of it once every message has arrived. For any loss, duplication and order of the
-//! messages, and whoever owns the key meanwhile.
+//! messages, and whichever node owns the key meanwhile.
 
 use proptest::prelude::*;
 use tidegate_limiter::engine::{ActorCounters, ActorId, Delta};

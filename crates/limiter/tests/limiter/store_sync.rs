@@ -128,7 +128,7 @@ impl Wake for Wakes {
 }
 
 #[test]
-fn the_first_urgent_key_wakes_whoever_sends() {
+fn the_first_urgent_key_wakes_the_sender() {
     let (store, wakes) = (store(), Arc::new(Wakes::default()));
     let count = || wakes.0.load(Ordering::Relaxed);
     let charge = |n, hits| {
