@@ -34,8 +34,8 @@ fuzz_target!(|bytes: &[u8]| match frames::call(bytes) {
             .expect("it owns all keys");
         assert_eq!(verdicts.len(), further.len() * first.counters.len());
         if let Some(Granted { hits, marks, .. }) = granted {
-            let longest = Span::from_secs(1);
-            let back = store.give_back_if(&first.counters, &marks, hits, longest, NOW, || true);
+            let ends = (Span::from_secs(1), NOW);
+            let back = store.give_back_if(&first.counters, &marks, hits, ends, NOW, || true);
             assert!(back <= hits);
         }
         checks::check(&store, &first.counters);

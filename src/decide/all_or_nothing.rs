@@ -2,7 +2,8 @@
 //! `local_cache`.
 //!
 //! **Local cache.** With `local_cache` a key of a fixed window that was refused is refused until
-//! its window ends, and nothing is counted.
+//! its window ends, and nothing is counted. Not that of a leased rule, whose refusals end when hits
+//! are given back: the negative cache has those.
 //!
 //! **All or nothing.** A request that one limit refuses must charge the others nothing. No lock
 //! spans counters of several owners, so it takes two rounds, one of peeks and one of charges:
@@ -29,6 +30,7 @@
 //! Source: envoyproxy/ratelimit, `src/redis/fixed_cache_impl.go`, `DoLimit`. It does not refund.
 
 use smallvec::SmallVec;
+use tidegate_limiter::policy::Mode;
 use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::check::VerdictSource;
@@ -68,7 +70,8 @@ impl Decider {
         let decided = self.decide_rest(&checks, decided, envoy.all_or_nothing, now).await;
         for ((check, ticket), (verdicts, source)) in checks.iter().zip(tickets).zip(&decided) {
             let is_counted = matches!(source, VerdictSource::Local | VerdictSource::Owner);
-            if let (true, Some(ticket)) = (is_counted, ticket) {
+            let is_final = is_counted && check.rule.mode != Mode::Leased;
+            if let (true, Some(ticket)) = (is_final, ticket) {
                 cache.insert_window(ticket, &check.counters, check.hits, verdicts, now);
             }
         }

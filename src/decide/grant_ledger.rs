@@ -55,6 +55,8 @@ struct Shard {
 #[derive(Clone, Debug, Default)]
 struct OfKey {
     entries: SmallVec<[Entry; 4]>,
+    /// The latest end of all grants, also of those that were given back.
+    granted_until: Timestamp,
     /// A node was refused since hits of the key were last given back.
     is_refused: bool,
 }
@@ -111,6 +113,7 @@ impl GrantLedger {
                 sweep.push_back(key);
                 OfKey::default()
             });
+            of_key.granted_until = of_key.granted_until.max(now.plus(*term));
             of_key.entries.push(entry);
             self.entries.fetch_add(1, Ordering::Relaxed);
         }
@@ -118,24 +121,27 @@ impl GrantLedger {
     }
 
     /// The holder gives `unspent` hits of a grant back. `settle` takes them off the counters and
-    /// returns how many it took.
+    /// returns how many it took; it is passed the marks of the grant, the latest end of all grants
+    /// of the key, and the hits.
     pub(super) fn give_back(
         &self,
         counters: &[Counter],
         holder: &Holder,
         id: u64,
         unspent: u32,
-        settle: impl FnOnce(&[Mark], u32) -> u32,
+        settle: impl FnOnce(&[Mark], Timestamp, u32) -> u32,
     ) -> TakenBack {
         let nothing = TakenBack::default();
         let Some(key) = counters.first().map(|counter| counter.key) else { return nothing };
         let mut shard = self.shard(key).lock();
-        let Some(OfKey { entries, is_refused }) = shard.keys.get_mut(&key) else { return nothing };
+        let Some(OfKey { entries, granted_until, is_refused }) = shard.keys.get_mut(&key) else {
+            return nothing;
+        };
         let is_it = |entry: &Entry| entry.id == id && entry.holder == *holder;
         let Some(at) = entries.iter().position(is_it) else { return nothing };
         let entry = entries.remove(at);
         self.entries.fetch_sub(1, Ordering::Relaxed);
-        let taken = settle(&entry.marks, unspent.min(entry.hits));
+        let taken = settle(&entry.marks, *granted_until, unspent.min(entry.hits));
         for other in entries.iter_mut() {
             for (mark, counter) in other.marks.iter_mut().zip(counters) {
                 mark.lower(&counter.quota, taken);
@@ -274,7 +280,7 @@ mod tests {
     }
 
     fn take_back(ledger: &GrantLedger, name: &str, id: u64, unspent: u32) -> TakenBack {
-        ledger.give_back(&counters(), &holder(name), id, unspent, |_, hits| hits)
+        ledger.give_back(&counters(), &holder(name), id, unspent, |_, _, hits| hits)
     }
 
     fn refuse(ledger: &GrantLedger, name: &str) {

@@ -15,6 +15,7 @@ use tidegate_limiter::policy::{Durability, Mode};
 use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Counter, CounterKind, LocalActor, SingleCheck};
 use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_rules::stats::RuleStats;
 
 use super::check::{THROTTLE_BATCH_MAX, Throttle, ThrottleRequest};
 use super::decider::{Decider, Shared};
@@ -91,6 +92,17 @@ impl Decider {
         self.shared.counters.local.fetch_add(local, Ordering::Relaxed);
     }
 
+    /// Recalls what other nodes hold of the keys of refused checks.
+    fn recall_refused(&self, checks: &[SingleCheck], decided: &[Option<Verdict>], now: Timestamp) {
+        let stats = &self.shared.options.throttle_rule.stats;
+        for (SingleCheck { counter, hits }, verdict) in checks.iter().zip(decided) {
+            let is_refused = verdict.as_ref().is_some_and(|verdict| !verdict.allowed);
+            if is_refused && self.recall(counter.key, None, now) && hits.charge() > 0 {
+                RuleStats::add(&stats.refused_early, 1);
+            }
+        }
+    }
+
     /// One entry per check; `None` for those that need other nodes.
     #[inline]
     fn decide_batch(
@@ -117,6 +129,9 @@ impl Decider {
                 let decides = |token| node.ownership.decides(rule.scope, token);
                 node.store.check_batch_if(checks, now, decides, |it| decided.push(it));
             }
+        }
+        if rule.mode == Mode::Leased {
+            self.recall_refused(checks, &decided, now);
         }
         decided
     }

@@ -481,7 +481,7 @@ impl World {
             let same = views.iter().find(|it| it.0.node == id_of(from) && it.1 == id);
             start = same.map_or(start, |it| it.0.generation.0);
         }
-        let settle = |marks: &[Mark], hits: u32| {
+        let settle = |marks: &[Mark], granted_until, hits: u32| {
             let hits = match without {
                 Some(Rule::NoMoreThanGranted) => unspent,
                 _ => hits,
@@ -493,7 +493,8 @@ impl World {
                     mark => *mark,
                 })
                 .collect();
-            store.give_back_if(&counters, &marks, hits, longest, now, || !is_former)
+            let ends = (longest, granted_until);
+            store.give_back_if(&counters, &marks, hits, ends, now, || !is_former)
         };
         let before = at.ledger.clone();
         // A limit of zero lowers no mark.
@@ -513,7 +514,8 @@ impl World {
         if without == Some(Rule::OnlyWhatIsEntered) && taken == 0 && !is_former {
             let marks = [Mark::Slice(slice)];
             let hits = unspent.min(2);
-            taken = store.give_back_if(&counters, &marks, hits, longest, now, || true);
+            let ends = (longest, now);
+            taken = store.give_back_if(&counters, &marks, hits, ends, now, || true);
         }
         if taken > 0 {
             self.owner.counter = store.get(KEY, now);

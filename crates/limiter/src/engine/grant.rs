@@ -31,7 +31,8 @@
 //! a later term in the meantime, and what it was raised by is not to be taken off again. So each
 //! grant has a [`Mark`], the `O` that its charge left, less what was given back since. Without `u`
 //! of its hits `O` would now be lower by `u·T` if no later charge had raised it, which holds as
-//! long as `mark − u·T ≥ now + longest term`.
+//! long as `mark − u·T` is no less than `now`, one term, and the end of every later grant. Those
+//! ends are passed in: rules with different bursts share a bucket, and their terms differ.
 //!
 //! # Example
 //!
@@ -120,13 +121,14 @@ pub fn charge(
 }
 
 /// Takes off what can be given back of `hits` that were charged and will not be spent; returns how
-/// many. `longest` is that of all offers.
+/// many. No grant of the counter ends after `granted_until`, but for those of another owner: these
+/// end within a term of `quota`, for at most `longest`.
 pub fn give_back(
     state: &mut State,
     quota: &Quota,
     mark: Mark,
     hits: u32,
-    longest: Span,
+    (longest, granted_until): (Span, Timestamp),
     now: Timestamp,
 ) -> u32 {
     let possible = match mark {
@@ -135,7 +137,7 @@ pub fn give_back(
             if slice_of(state) == Some(slice) && present <= slice { hits } else { 0 }
         }
         Mark::Tat(tat) => {
-            let ends = now.plus(bucket_term(quota, longest));
+            let ends = now.plus(bucket_term(quota, longest)).max(granted_until);
             let spare = |rate: Rate| rate.hits(rate.debt::<u128>(Some(tat), ends)?);
             let spare = Rate::of(quota).and_then(spare).unwrap_or(0);
             hits.min(u32::try_from(spare).unwrap_or(u32::MAX))

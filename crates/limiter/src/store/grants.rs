@@ -73,14 +73,14 @@ impl Store {
 
     /// Takes off what can be given back of `hits` of a grant with these marks, which will not be
     /// spent; returns how many, of the counter that gets most back: the marks of other grants have
-    /// to be lowered by no less. `longest` is that of all grants. Nothing if `owns` returns false
-    /// under the lock.
+    /// to be lowered by no less. `ends` are the longest term of all grants and the latest end of
+    /// those of these counters. Nothing if `owns` returns false under the lock.
     pub fn give_back_if(
         &self,
         counters: &[Counter],
         marks: &[Mark],
         hits: u32,
-        longest: Span,
+        ends: (Span, Timestamp),
         now: Timestamp,
         owns: impl FnOnce() -> bool,
     ) -> u32 {
@@ -92,7 +92,7 @@ impl Store {
         let now = shard.instant(now);
         let of_each = counters.iter().zip(marks);
         of_each
-            .map(|(counter, mark)| shard.give_back(counter, *mark, hits, longest, now))
+            .map(|(counter, mark)| shard.give_back(counter, *mark, hits, ends, now))
             .max()
             .unwrap_or(0)
     }
@@ -154,12 +154,12 @@ impl Shard {
         counter: &Counter,
         mark: Mark,
         hits: u32,
-        longest: Span,
+        ends: (Span, Timestamp),
         now: Timestamp,
     ) -> u32 {
         let Counter { key, quota } = counter;
         let Some((slot, queues)) = self.live_mut(*key, now) else { return 0 };
-        let back = grant::give_back(&mut slot.state, quota, mark, hits, longest, now);
+        let back = grant::give_back(&mut slot.state, quota, mark, hits, ends, now);
         if back > 0 {
             slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
             queues.enqueue_strict(slot);

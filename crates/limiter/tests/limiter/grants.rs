@@ -29,8 +29,11 @@ enum Op {
     GiveBack {
         holder: usize,
     },
-    /// The owner decides a check.
-    Check(u32),
+    /// The owner decides a check by the rule of a holder.
+    Check {
+        holder: usize,
+        hits: u32,
+    },
     Wait(u64),
 }
 
@@ -40,8 +43,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (holder.clone(), 1..40_u32, 1..5_u32)
             .prop_map(|(holder, wanted, divisor)| Op::Grant { holder, wanted, divisor }),
         6 => (holder.clone(), 1..12_u32).prop_map(|(holder, hits)| Op::Spend { holder, hits }),
-        2 => holder.prop_map(|holder| Op::GiveBack { holder }),
-        2 => (1..8_u32).prop_map(Op::Check),
+        2 => holder.clone().prop_map(|holder| Op::GiveBack { holder }),
+        2 => (holder, 1..8_u32).prop_map(|(holder, hits)| Op::Check { holder, hits }),
         4 => prop_oneof![0..3_000_000_u64, 0..300_000_000_u64].prop_map(Op::Wait),
     ]
 }
@@ -77,22 +80,31 @@ struct Grant {
 
 /// The owner's state, that of a counter which sees every hit when it passes, and the grants.
 struct World {
-    quota: Quota,
+    /// Those of the holders in turn.
+    quotas: [Quota; 2],
     owner: State,
     seen: State,
     grants: Vec<Grant>,
+    /// The latest end of all grants.
+    granted_until: Timestamp,
     now: Timestamp,
 }
 
 impl World {
-    fn new(quota: Quota) -> Self {
-        Self { quota, owner: State::Absent, seen: State::Absent, grants: Vec::new(), now: START }
+    fn new(quotas: [Quota; 2]) -> Self {
+        let (owner, seen, grants) = (State::Absent, State::Absent, Vec::new());
+        Self { quotas, owner, seen, grants, granted_until: START, now: START }
+    }
+
+    fn quota(&self, holder: usize) -> Quota {
+        self.quotas[holder % self.quotas.len()]
     }
 
     fn apply(&mut self, op: Op) {
-        let Self { quota, now, .. } = *self;
+        let now = self.now;
         match op {
             Op::Grant { holder, wanted, divisor } => {
+                let quota = self.quota(holder);
                 let offer = grant::offer(&self.owner, &quota, LONGEST, now);
                 let Offer { room, term } = offer.expect("neither a log nor a queue");
                 let hits = wanted.min(room / divisor);
@@ -101,7 +113,9 @@ impl World {
                 }
                 let mark = grant::charge(&mut self.owner, &quota, hits, term, now);
                 let mark = mark.expect("what was offered can be charged");
-                self.grants.push(Grant { holder, mark, left: hits, ends: now.plus(term) });
+                let ends = now.plus(term);
+                self.granted_until = self.granted_until.max(ends);
+                self.grants.push(Grant { holder, mark, left: hits, ends });
             }
             Op::Spend { holder, hits } => {
                 let mut wanted = hits;
@@ -117,12 +131,14 @@ impl World {
                     return;
                 };
                 let Grant { mark, left, .. } = self.grants.remove(at);
-                let back = grant::give_back(&mut self.owner, &quota, mark, left, LONGEST, now);
+                let quota = self.quota(holder);
+                let ends = (LONGEST, self.granted_until);
+                let back = grant::give_back(&mut self.owner, &quota, mark, left, ends, now);
                 assert!(back <= left);
                 self.grants.iter_mut().for_each(|other| other.mark.lower(&quota, back));
             }
-            Op::Check(hits) => {
-                let asked = Hits::new(i64::from(hits));
+            Op::Check { holder, hits } => {
+                let (quota, asked) = (self.quota(holder), Hits::new(i64::from(hits)));
                 // It would count what it refuses, for a counter of its own as well.
                 if engine::preview(&self.owner, &quota, asked, now).allowed {
                     engine::decide(&mut self.owner, &quota, asked, now);
@@ -133,10 +149,12 @@ impl World {
         }
     }
 
-    /// `hits` are admitted now.
+    /// `hits` are admitted now, by the larger of the bursts.
     fn passes(&mut self, hits: u32) {
+        let [a, b] = self.quotas;
+        let quota = if a.burst() < b.burst() { b } else { a };
         let hits = Hits::new(i64::from(hits));
-        let verdict = engine::decide(&mut self.seen, &self.quota, hits, self.now);
+        let verdict = engine::decide(&mut self.seen, &quota, hits, self.now);
         assert!(verdict.allowed, "{} over: {verdict:?}", verdict.excess);
     }
 }
@@ -146,7 +164,28 @@ proptest! {
 
     #[test]
     fn nothing_is_over(quota in quota(), ops in prop::collection::vec(op(), 1..120)) {
-        let mut world = World::new(quota);
+        let mut world = World::new([quota; 2]);
+        for op in ops {
+            world.apply(op);
+        }
+    }
+
+    /// Rules of nodes that have not reloaded yet, or clients, name two bursts for one bucket.
+    #[test]
+    fn nothing_is_over_with_two_bursts(
+        quota in quota().prop_filter("a bucket", |it| it.burst() != it.limit()),
+        burst in 1..900_u32,
+        ops in prop::collection::vec(op(), 1..120),
+    ) {
+        let other = Quota::new(QuotaParts {
+            algorithm: quota.algorithm(),
+            limit: quota.limit(),
+            window: quota.window(),
+            burst,
+            sub_windows: 1,
+            queue: None,
+        });
+        let mut world = World::new([quota, other.expect("a valid quota")]);
         for op in ops {
             world.apply(op);
         }
@@ -155,12 +194,34 @@ proptest! {
     /// What is granted and given back at once leaves nothing charged but one term of a bucket.
     #[test]
     fn what_is_given_back_at_once_is_there_again(quota in quota(), wanted in 1..40_u32) {
-        let mut world = World::new(quota);
+        let mut world = World::new([quota; 2]);
         let before = grant::offer(&world.owner, &quota, LONGEST, START).expect("granted").room;
         world.apply(Op::Grant { holder: 0, wanted, divisor: 1 });
         world.apply(Op::GiveBack { holder: 0 });
         let after = grant::offer(&world.owner, &quota, LONGEST, START).expect("granted").room;
         prop_assert_eq!(before, after);
+    }
+}
+
+/// Of bursts of 8 and 1,280 at 10 a second the terms are 6 ms and [`LONGEST`].
+#[test]
+fn what_one_rule_gives_back_is_not_what_a_longer_term_needs() {
+    let bursts = [8, 1_280].map(|burst| QuotaParts {
+        algorithm: Algorithm::Gcra,
+        limit: 10,
+        window: Span::from_secs(1),
+        burst,
+        sub_windows: 1,
+        queue: None,
+    });
+    let mut world = World::new(bursts.map(|it| Quota::new(it).expect("valid")));
+    world.apply(Op::Grant { holder: 0, wanted: 3, divisor: 1 });
+    world.apply(Op::Grant { holder: 1, wanted: 10, divisor: 1 });
+    world.apply(Op::GiveBack { holder: 0 });
+    world.apply(Op::Wait(399_999_999));
+    world.apply(Op::Spend { holder: 1, hits: 10 });
+    for _ in 0..1_280 {
+        world.apply(Op::Check { holder: 1, hits: 1 });
     }
 }
 
@@ -191,7 +252,8 @@ fn of_an_idle_bucket_what_one_term_is_worth_is_not_given_back() {
     let peek = |state: &State, now| engine::preview(state, &quota, Hits::PEEK, now).remaining;
     assert_eq!(peek(&state, START), 83);
     let later = START.plus(Span::from_millis(6));
-    assert_eq!(grant::give_back(&mut state, &quota, mark, 16, LONGEST, later), 15);
+    let ends = (LONGEST, START.plus(term));
+    assert_eq!(grant::give_back(&mut state, &quota, mark, 16, ends, later), 15);
 }
 
 /// A window that is over gets nothing back, and the bucket beside it does. The marks of other
@@ -211,5 +273,5 @@ fn of_several_limits_the_most_that_was_given_back_is_returned() {
     let Granted { hits, marks, .. } = made.and_then(|made| made.1).expect("there is room");
     let later = START.plus(Span::from_millis(1_001));
     assert_eq!(hits, 10);
-    assert_eq!(store.give_back_if(&counters, &marks, hits, LONGEST, later, || true), 9);
+    assert_eq!(store.give_back_if(&counters, &marks, hits, (LONGEST, START), later, || true), 9);
 }
