@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use backon::BackoffBuilder;
 use futures_util::future::join_all;
+use scopeguard::ScopeGuard;
 use smallvec::SmallVec;
 use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
@@ -31,7 +32,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::route::Topology;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::check::VerdictSource;
 use super::combiner::{Joined, Leaving, WAIT_DIVISOR, Waiting};
@@ -109,33 +110,43 @@ impl Decider {
         let key = limits.key().ok_or(NoVerdict::Unavailable)?;
         let patience = self.deadline(limits.scope);
         let deadline = Instant::now() + patience;
-        let mut reply = match self.shared.combiner.join(limits, hits, deadline) {
-            // What it brings must not be lost with the caller.
-            Joined::First if limits.leased.is_some() => {
+        let reply = match self.shared.combiner.join(limits, hits, deadline) {
+            Joined::First { is_hot } => {
+                let ends = scopeguard::guard((), |()| self.call_ended(key));
+                let asks = self.asks_alone(limits);
+                let mut checks = Vec::new();
+                if is_hot {
+                    tokio::task::yield_now().await;
+                    checks = self.shared.combiner.others(key);
+                }
+                if checks.is_empty() && !asks {
+                    return self.send_one(limits, hits, deadline).await;
+                }
                 let (reply, receiver) = oneshot::channel();
-                let checks = vec![Waiting { hits, deadline, reply }];
+                checks.insert(0, Waiting { hits, deadline, reply });
+                ScopeGuard::into_inner(ends);
                 self.leave(key, Leaving { limits: limits.clone(), checks });
                 receiver
             }
-            Joined::First => {
-                let _ends = CallEnds { decider: self, key };
-                return self.send_one(limits, hits, deadline).await;
-            }
             Joined::Apart => return self.send_one(limits, hits, deadline).await,
-            Joined::Waits(reply) => reply,
+            Joined::Waits { mut reply, is_first: true } => {
+                // Also when the caller of this check goes away: others may wait with it.
+                let hurries = scopeguard::guard((), |()| self.hurry(key));
+                if let Ok(decided) = timeout(patience / WAIT_DIVISOR, &mut reply).await {
+                    ScopeGuard::into_inner(hurries);
+                    return decided.map_err(|_| NoVerdict::Unavailable)?;
+                }
+                drop(hurries);
+                reply
+            }
+            Joined::Waits { reply, is_first: false } => reply,
             Joined::Full(reply, leaving) => {
                 self.leave(key, leaving);
                 reply
             }
         };
-        if let Ok(decided) = timeout(patience / WAIT_DIVISOR, &mut reply).await {
-            return decided.map_err(|_| NoVerdict::Unavailable)?;
-        }
-        if let Some(leaving) = self.shared.combiner.hurry(key) {
-            self.leave(key, leaving);
-        }
-        let decided = timeout_at(deadline, reply).await.map_err(|_| NoVerdict::Unavailable)?;
-        decided.map_err(|_| NoVerdict::Unavailable)?
+        // Its call ends at the deadline of its first check.
+        reply.await.map_err(|_| NoVerdict::Unavailable)?
     }
 
     /// Asks the owner for more hits, in the background.
@@ -145,15 +156,30 @@ impl Decider {
         runtime.spawn(async move { decider.forward(&limits, Hits::PEEK).await });
     }
 
-    /// Sends checks that have waited, in a task of their own: none of their callers may end it.
+    /// Sends checks that have waited, in a task of their own: none of their callers may end it, or
+    /// lose what it brings.
     fn leave(&self, key: KeyHash, leaving: Leaving) {
         // There is none while the process ends; then the callers are told that there is no owner.
         let Ok(runtime) = Handle::try_current() else { return };
         let decider = self.clone();
         runtime.spawn(async move {
-            let _ends = CallEnds { decider: &decider, key };
+            scopeguard::defer!(decider.call_ended(key));
             decider.send_waiting(leaving).await;
         });
+    }
+
+    /// A call has ended, with or without a reply.
+    fn call_ended(&self, key: KeyHash) {
+        if let Some(leaving) = self.shared.combiner.ended(key) {
+            self.leave(key, leaving);
+        }
+    }
+
+    /// What waits leaves, although the call before it has not ended.
+    fn hurry(&self, key: KeyHash) {
+        if let Some(leaving) = self.shared.combiner.hurry(key) {
+            self.leave(key, leaving);
+        }
     }
 
     async fn send_waiting(&self, Leaving { limits, mut checks }: Leaving) {
@@ -424,20 +450,6 @@ fn of_check(
     }
     let decided = (verdicts.into(), *source);
     Ok(Forwarded { decided, may_end_early: *may_end_early })
-}
-
-/// A call of the key; it has ended when this is dropped, whether or not it had a reply.
-struct CallEnds<'a> {
-    decider: &'a Decider,
-    key: KeyHash,
-}
-
-impl Drop for CallEnds<'_> {
-    fn drop(&mut self) {
-        if let Some(leaving) = self.decider.shared.combiner.ended(self.key) {
-            self.decider.leave(self.key, leaving);
-        }
-    }
 }
 
 /// Waits for `pause`; fails at once when the deadline passes before.

@@ -10,6 +10,10 @@
 //!   │◀────────── ¾ term ────────────▶│  given back
 //! ```
 //!
+//! **When is asked.** A key that is checked once has nothing granted: most such keys are not checked
+//! again before a grant would end, which would cost a message to give it back. The second check
+//! within [`IDLE`] asks, and so do checks that wait together.
+//!
 //! **How much is asked for.** Twice the hits that were checked since the last call, at least
 //! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives
 //! less as the limit is used up. More is asked for, by one call at a time, when no more is left
@@ -163,6 +167,18 @@ impl HeldGrants {
         Some(Spent { verdicts, asks })
     }
 
+    /// Whether this key was checked a moment ago; remembers that it is now. A key that was not is
+    /// seldom checked again before a grant for it would end.
+    pub(super) fn is_in_use(&self, limits: &Limits, monotonic: Monotonic) -> bool {
+        let Some(key) = limits.key() else { return false };
+        let mut shard = self.shard(key).lock();
+        if shard.held.contains_key(&key) {
+            return true;
+        }
+        self.enter(&mut shard, key, limits, monotonic);
+        false
+    }
+
     /// A call for this key leaves: what it asks for, as (wanted, held); `None` at the bound, and
     /// when this node leaves.
     pub(super) fn ask(
@@ -173,19 +189,7 @@ impl HeldGrants {
     ) -> Option<(u32, u32)> {
         let key = limits.key()?;
         let mut shard = self.shard(key).lock();
-        if self.is_leaving.load(Ordering::Relaxed) {
-            return None;
-        }
-        let Shard { held, due } = &mut *shard;
-        let held = match held.entry(key) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(_) if self.keys.load(Ordering::Relaxed) >= KEYS_MAX => return None,
-            Entry::Vacant(new) => {
-                self.keys.fetch_add(1, Ordering::Relaxed);
-                new.insert(Held::new(limits))
-            }
-        };
-        held.look_at(key, monotonic.plus(IDLE), due);
+        let held = self.enter(&mut shard, key, limits, monotonic)?;
         (held.is_asking, held.is_used) = (true, true);
         let checked = std::mem::take(&mut held.checked).max(waiting);
         held.pace = (checked, monotonic.since(held.asked_at));
@@ -212,7 +216,10 @@ impl HeldGrants {
         let Shard { held, due } = &mut *shard;
         let Some(held) = held.get_mut(&key) else {
             // It was forgotten meanwhile.
-            self.count(limits, |hits| &hits.late, granted);
+            if let Some(NewGrant { owner, id, hits, .. }) = grant {
+                self.count(limits, |hits| &hits.late, hits);
+                unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
+            }
             return unspent;
         };
         held.is_asking = false;
@@ -234,6 +241,7 @@ impl HeldGrants {
         let until = asked.plus(Span::from_nanos(term.as_nanos() / 4 * 3));
         if until <= monotonic {
             self.count(limits, |hits| &hits.late, hits);
+            unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
             return unspent;
         }
         if self.is_leaving.load(Ordering::Relaxed) {
@@ -295,6 +303,29 @@ impl HeldGrants {
         }
         self.count_all(&unspent, |hits| &hits.given_back);
         unspent
+    }
+
+    /// The entry of this key; `None` at the bound, and when this node leaves.
+    fn enter<'a>(
+        &self,
+        Shard { held, due }: &'a mut Shard,
+        key: KeyHash,
+        limits: &Limits,
+        monotonic: Monotonic,
+    ) -> Option<&'a mut Held> {
+        if self.is_leaving.load(Ordering::Relaxed) {
+            return None;
+        }
+        let held = match held.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if self.keys.load(Ordering::Relaxed) >= KEYS_MAX => return None,
+            Entry::Vacant(new) => {
+                self.keys.fetch_add(1, Ordering::Relaxed);
+                new.insert(Held::new(limits))
+            }
+        };
+        held.look_at(key, monotonic.plus(IDLE), due);
+        Some(held)
     }
 
     /// Counts granted hits by what becomes of them, for this node and for their rule.
@@ -574,6 +605,15 @@ mod tests {
     }
 
     #[test]
+    fn only_a_key_that_was_checked_a_moment_ago_is_in_use() {
+        let held = HeldGrants::default();
+        let is_in_use = |ms| held.is_in_use(&limits(100), at(ms));
+        assert_eq!([0, 999].map(is_in_use), [false, true]);
+        assert_eq!(hits(held.ended(at(1_000))), []);
+        assert!(!is_in_use(1_000));
+    }
+
+    #[test]
     fn more_is_asked_for_once_when_less_than_half_is_left() {
         let held = HeldGrants::default();
         granted(&held, 1, 0);
@@ -635,14 +675,15 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_comes_after_its_end_is_late() {
+    fn a_grant_that_comes_after_its_end_is_given_back() {
         let held = HeldGrants::default();
         held.ask(&limits(100), 1, at(0));
         let node = NodeId::new("owner").expect("a valid id");
         let owner = Holder { node, generation: Generation(1) };
         let term = Span::from_millis(100);
         let grant = NewGrant { owner, id: 1, hits: 16, term, asked: at(0) };
-        held.asked(&limits(100), None, Some(grant), NOW, at(75));
+        let back = held.asked(&limits(100), None, Some(grant), NOW, at(75));
+        assert_eq!(hits(back), [(1, 16)]);
         assert!(spend(&held, 1, 75).is_none());
         assert_eq!(held.hits.late.load(Ordering::Relaxed), 16);
     }

@@ -112,6 +112,17 @@ impl Decider {
         (&self.shared.held_grants.hits, self.shared.held_grants.held())
     }
 
+    /// Whether a check that is sent alone asks for more.
+    pub(super) fn asks_alone(&self, limits: &Limits) -> bool {
+        let Shared { node, held_grants, grants_held, .. } = &*self.shared;
+        if limits.leased.is_none() {
+            return false;
+        }
+        let is_in_use = held_grants.is_in_use(limits, node.clock.monotonic());
+        grants_held.notify_one();
+        is_in_use
+    }
+
     /// What a call of `waiting` hits asks for.
     pub(super) fn ask(
         &self,
@@ -280,9 +291,10 @@ impl Decider {
         let Shared { node, grant_ledger, counters: stats, .. } = &*self.shared;
         let Some(token) = counters.first().map(|counter| counter.key.token) else { return };
         let now = node.clock.now();
-        let settle = |marks: &[_], hits| {
+        let settle = |marks: &[_], granted_until, hits| {
             let owns = || node.ownership.decides(scope, token);
-            node.store.give_back_if(counters, marks, hits, TERM_MAX, now, owns)
+            let ends = (TERM_MAX, granted_until);
+            node.store.give_back_if(counters, marks, hits, ends, now, owns)
         };
         let taken = grant_ledger.give_back(counters, holder, id, unspent, settle);
         stats.taken_back.fetch_add(u64::from(taken.hits), Ordering::Relaxed);
