@@ -85,7 +85,7 @@ fn start() -> io::Result<()> {
     } else {
         println!("{}", render::document(&results));
     }
-    if !arguments.is_quick {
+    if !arguments.is_quick && measure::only().is_none() {
         documents::update(results)?;
     }
     Ok(())
@@ -124,6 +124,7 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
                 single: node.clone().map(|node| vec![node]),
             };
             tables.push(cluster::measure(&plan, &nodes, resp::peer(&peers, resp::INCR)));
+            tables.push(cluster::measure_paced(&plan, &nodes));
         }
         if has("peers") {
             tables.push(resp::measure(&plan, &peers, "peers", 1));
@@ -132,7 +133,10 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
             let scripts = resp::scripts(&peers);
             let find = |name: &str| peers.iter().find(|peer| peer.name == name).cloned();
             if let (Some(cell), Some(crab)) = (find(resp::CELL), find(resp::THROTTLECRAB)) {
-                results.accuracy = accuracy::run(accuracy::all(&scripts, &cell, &crab, &node));
+                let setting = tidegate::Setting::new(folder)?.with("node.threads", 1);
+                let cluster = setting.start_cluster().map_err(text);
+                let participants = accuracy::all(&scripts, &cell, &crab, &node, &cluster);
+                results.accuracy = accuracy::run(participants);
             }
         }
     }

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use tidegate::front::rls::message::Code;
 use tidegate_testkit::loadgen::resp::{KEY, Reply, Value};
 
-use super::{ALGORITHMS, Claim, Client, Connect, Verdict, rule};
+use super::{ALGORITHMS, Claim, Client, Connect, MODES, Verdict, rule};
 use crate::clients::{Http, Redis, Rls};
 use crate::peers::redis::Script;
 use crate::peers::tidegate::Node;
@@ -47,6 +48,7 @@ const THROTTLECRAB_RETRY: RetryField = RetryField { index: 4, per_second: 1.0 };
 /// A client of an API without limits in the request: the limit is that of a rule.
 struct RuleClient<C> {
     client: C,
+    /// Or a mode.
     algorithm: &'static str,
 }
 
@@ -59,6 +61,7 @@ pub fn all(
     cell: &Peer,
     throttlecrab: &Peer,
     node: &Result<Node, String>,
+    cluster: &Result<Vec<Node>, String>,
 ) -> Vec<Participant> {
     let mut participants = Vec::new();
     for (script, name) in Script::ALL {
@@ -125,6 +128,20 @@ pub fn all(
             claim,
             connect: http,
         });
+    }
+    for (mode, algorithm, claim) in MODES {
+        let connect = cluster.as_ref().map_err(Clone::clone).map(|nodes| {
+            let addrs: Vec<_> = nodes.iter().map(|node| node.grpc).collect();
+            let next = AtomicUsize::new(0);
+            Box::new(move || {
+                // The clients are spread over the nodes.
+                let at = next.fetch_add(1, Ordering::Relaxed) % addrs.len();
+                let client = Rls::connect(addrs[at])?;
+                Ok(Box::new(RuleClient { client, algorithm: mode }) as Box<dyn Client>)
+            }) as Connect
+        });
+        let name = format!("tidegate, gRPC, 3 nodes, {mode} {algorithm}");
+        participants.push(Participant { name, claim, connect });
     }
     participants
 }

@@ -2,7 +2,9 @@
 //!
 //! A target is judged by its own claim. A *bucket* (token bucket, GCRA) admits `burst` at once
 //! and then `count` per `period`: over any span at most `burst + span × rate`. A *log* admits at
-//! most `count` in any `period`. A fixed window counter claims neither and is left out.
+//! most `count` in any `period`. A fixed window counter claims neither and is left out. An
+//! *eventual* limit claims to be close while clients of several nodes use it at once, and only runs
+//! the scenario of many clients.
 //!
 //! The results have the key `duel` in `docs/benchmarks.json`.
 
@@ -22,6 +24,7 @@ use crate::results::{AccuracyRow, ScenarioResult};
 pub enum Claim {
     Bucket,
     Log,
+    Eventual,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +48,11 @@ pub type Connect = Box<dyn Fn() -> io::Result<Box<dyn Client>> + Send + Sync>;
 pub const ALGORITHMS: [(&str, Claim); 3] =
     [("gcra", Claim::Bucket), ("token_bucket", Claim::Bucket), ("sliding_window_log", Claim::Log)];
 
-/// The name of the rule for an algorithm and a limit.
+/// The modes of the rules that clients of three nodes check, with their names and algorithms.
+pub const MODES: [(&str, &str, Claim); 2] =
+    [("leased", "gcra", Claim::Bucket), ("eventual", "fixed_window", Claim::Eventual)];
+
+/// The name of the rule for an algorithm or a mode, and a limit.
 pub fn rule(algorithm: &str, limit: Limit) -> String {
     format!("{algorithm}-{}-{}-{}", limit.burst, limit.count, limit.period)
 }
@@ -53,17 +60,19 @@ pub fn rule(algorithm: &str, limit: Limit) -> String {
 /// A rule for each algorithm and each limit of the scenarios.
 pub fn rules() -> String {
     let mut out = format!("domain: {}\ndescriptors:\n", clients::DOMAIN);
-    for (algorithm, claim) in ALGORITHMS {
+    let strict = ALGORITHMS.map(|(algorithm, claim)| (algorithm, "strict", algorithm, claim));
+    let others = MODES.map(|(mode, algorithm, claim)| (mode, mode, algorithm, claim));
+    for (name, mode, algorithm, claim) in strict.into_iter().chain(others) {
         for limit in scenarios::LIMITS {
             let burst = match claim {
                 Claim::Bucket => format!(", burst: {}", limit.burst),
-                Claim::Log => String::new(),
+                Claim::Log | Claim::Eventual => String::new(),
             };
             let _ = writeln!(
                 out,
-                "  - key: {}\n    rate_limit: {{window: {}s, requests_per_unit: {}, \
-                 algorithm: {algorithm}{burst}}}",
-                rule(algorithm, limit),
+                "  - key: {}\n    mode: {mode}\n    rate_limit: {{window: {}s, \
+                 requests_per_unit: {}, algorithm: {algorithm}{burst}}}",
+                rule(name, limit),
                 limit.period,
                 limit.count,
             );
@@ -76,8 +85,10 @@ pub fn rules() -> String {
 /// clients runs for one target after the other.
 pub fn run(participants: Vec<Participant>) -> Vec<AccuracyRow> {
     let single = |participant: &Participant| match &participant.connect {
-        Ok(connect) => scenarios::single_client(connect, participant.claim),
-        Err(_) => Vec::new(),
+        Ok(connect) if participant.claim != Claim::Eventual => {
+            scenarios::single_client(connect, participant.claim)
+        }
+        Ok(_) | Err(_) => Vec::new(),
     };
     let single: Vec<Vec<ScenarioResult>> = std::thread::scope(|scope| {
         let running: Vec<_> =
@@ -89,13 +100,14 @@ pub fn run(participants: Vec<Participant>) -> Vec<AccuracyRow> {
         .zip(single)
         .map(|(participant, mut results)| {
             if let Ok(connect) = &participant.connect {
-                results.push(scenarios::many_clients(connect));
+                results.push(scenarios::many_clients(connect, participant.claim));
             }
             AccuracyRow {
                 name: participant.name,
                 claim: match participant.claim {
                     Claim::Bucket => "burst, then rate".into(),
                     Claim::Log => "limit in any window".into(),
+                    Claim::Eventual => "close to the limit".into(),
                 },
                 absent: participant.connect.err(),
                 scenarios: results,

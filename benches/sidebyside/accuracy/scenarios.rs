@@ -16,6 +16,9 @@ const SHARED: Limit = Limit { burst: 100, count: 100, period: 3_600 };
 /// The limits of all scenarios. Each has a rule.
 pub const LIMITS: [Limit; 5] = [ONE, FIVE, QUARTER, EDGE, SHARED];
 
+/// What an eventual limit may be over by in a burst at several nodes, by its documentation.
+const OVER_PERCENT: u32 = 5;
+
 const CLIENTS: u32 = 32;
 const REQUESTS_PER_CLIENT: u32 = 20;
 /// Distance of a request from the expected moment: longer than the delays of the system.
@@ -39,7 +42,7 @@ pub fn single_client(connect: &Connect, claim: Claim) -> Vec<ScenarioResult> {
 }
 
 /// Many clients with the same key.
-pub fn many_clients(connect: &Connect) -> ScenarioResult {
+pub fn many_clients(connect: &Connect, claim: Claim) -> ScenarioResult {
     let client = || -> io::Result<u32> {
         let mut client = connect()?;
         let mut admitted = 0;
@@ -54,8 +57,11 @@ pub fn many_clients(connect: &Connect) -> ScenarioResult {
         running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).sum()
     });
     let finding = admitted.map(|admitted| {
+        let least = SHARED.burst;
+        let over = if claim == Claim::Eventual { least * OVER_PERCENT / 100 } else { 0 };
         let sent = CLIENTS * REQUESTS_PER_CLIENT;
-        (admitted == SHARED.burst, format!("{admitted} of {sent}, expected {}", SHARED.burst))
+        let (is_right, seen) = within(admitted, least, least + over);
+        (is_right, format!("{seen}, of {sent}"))
     });
     result(&format!("{CLIENTS} clients, one key"), finding)
 }
@@ -84,7 +90,7 @@ fn retry(client: &mut dyn Client, claim: Claim) -> Finding {
             send(client, "retry", QUARTER, 1)?;
             (Duration::from_millis(250), Duration::from_millis(250))
         }
-        Claim::Log => {
+        Claim::Log | Claim::Eventual => {
             send(client, "retry", QUARTER, 1)?;
             std::thread::sleep(Duration::from_millis(500));
             send(client, "retry", QUARTER, 3)?;
@@ -151,7 +157,9 @@ fn second_windows(client: &mut dyn Client, claim: Claim) -> Finding {
     let most = match claim {
         Claim::Bucket => most(claim, FIVE, last),
         // Five in each window that has begun.
-        Claim::Log => FIVE.count * (u32::try_from(last.as_secs()).unwrap_or_default() + 1),
+        Claim::Log | Claim::Eventual => {
+            FIVE.count * (u32::try_from(last.as_secs()).unwrap_or_default() + 1)
+        }
     };
     // One may be due in the last 20 ms.
     Ok(within(admitted, most - 1, most))
@@ -169,7 +177,7 @@ fn send(client: &mut dyn Client, key: &str, limit: Limit, hits: u32) -> io::Resu
 /// The most hits that may be admitted in a span that begins with the whole limit available.
 fn most(claim: Claim, limit: Limit, span: Duration) -> u32 {
     match claim {
-        Claim::Log => limit.count,
+        Claim::Log | Claim::Eventual => limit.count,
         Claim::Bucket => {
             let refilled = span.as_secs_f64() * f64::from(limit.count) / f64::from(limit.period);
             limit.burst + refilled.floor() as u32

@@ -50,6 +50,22 @@ pub fn all(results: &Results) -> Vec<Bound> {
         of(single, per_cpu),
         0.85,
     ));
+    bounds.push(at_least(
+        "three nodes, leased, 100 keys, by one node, checks a CPU second of the servers",
+        of(cluster::LEASED_64, per_cpu),
+        of(single, per_cpu),
+        0.7,
+    ));
+    let cpu = cluster::COLUMNS[4];
+    let [strict, leased, eventual, _] = cluster::PACED.map(|row| median("paced", row, cpu));
+    let [strict_100, leased_100] = cluster::PACED_100.map(|row| median("paced", row, cpu));
+    for (what, ours, theirs, most) in [
+        ("leased by strict, server CPU at 4,000/s, 10,000 keys", leased, strict, 1.0),
+        ("eventual by strict, server CPU at 4,000/s, 10,000 keys", eventual, strict, 0.8),
+        ("leased by strict, server CPU at 4,000/s, 100 keys", leased_100, strict_100, 0.6),
+    ] {
+        bounds.push(at_most(what, ours, theirs, most));
+    }
     let column = "ns or B";
     for (ours, how) in [(store::STORE, "one by one"), (store::BATCHES, "in batches of 32")] {
         for threads in [1, 2] {

@@ -1,4 +1,5 @@
-//! Three nodes over gRPC: strict checks are forwarded to the owner, eventual ones decided locally.
+//! Three nodes over gRPC: strict checks are forwarded to the owner, leased ones decided from granted
+//! hits, eventual ones locally; as fast as they can, and at a moderate pace.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,13 +12,24 @@ use super::resp::{INCR, case as redis_case};
 use super::{Case, Plan, interleave, table};
 use crate::machine;
 use crate::peers::Target;
-use crate::peers::tidegate::{DOMAIN, EVENTUAL, Node, REPLICATED, STRICT};
+use crate::peers::tidegate::{DOMAIN, EVENTUAL, LEASED, Node, REPLICATED, STRICT};
 use crate::processes::own_cpu;
 use crate::results::Table;
 
 pub const STRICT_64: &str = "3 nodes, strict, 64 connections";
 pub const EVENTUAL_64: &str = "3 nodes, eventual, 64 connections";
 pub const SINGLE_64: &str = "1 node, 64 connections";
+pub const LEASED_64: &str = "3 nodes, leased, 100 keys, 64 connections";
+pub const ONE_KEY: &str = "3 nodes, strict, one key, 4 connections of 16";
+/// At 4,000 checks a second over 10,000 keys: strict, leased, eventual, one node; and over 100 keys.
+pub const PACED: [&str; 4] = [
+    "paced, 3 nodes, strict",
+    "paced, 3 nodes, leased",
+    "paced, 3 nodes, eventual",
+    "paced, 1 node",
+];
+pub const PACED_100: [&str; 2] =
+    ["paced, 3 nodes, strict, 100 keys", "paced, 3 nodes, leased, 100 keys"];
 /// The usual columns, and the share of checks that were answered without their owner.
 pub const COLUMNS: [&str; 8] = [
     "checks/s",
@@ -44,13 +56,14 @@ struct ClusterLoad<'a> {
     nodes: &'a [Node],
     rule: &'a str,
     connections: usize,
+    keys: u64,
     pace: Pace,
 }
 
 pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
     let about = format!(
         "The load generator of this benchmark (one thread), with connections to the nodes in \
-         round-robin order, one check per call, and 100,000 random keys that already have \
+         round-robin order, one check per call, and 100,000 random keys, or those of the row, that already have \
          counters. Two thirds of the checks arrive at a node that does not own the key. Each of \
          the three nodes has one thread (`node.threads`), the single node the default of two. \
          Other settings have their defaults: one replica, which receives each count within \
@@ -67,35 +80,68 @@ pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
     if let Some(incr) = incr {
         cases.push(redis_case(plan, INCR, incr, 1));
     }
-    for (name, nodes, rule, connections, pace) in [
-        (STRICT_64, cluster, STRICT, 64, closed(1)),
-        ("3 nodes, strict, 4 connections of 16", cluster, STRICT, 4, closed(16)),
-        ("3 nodes, strict, confirmed, 64 connections", cluster, REPLICATED, 64, closed(1)),
-        (EVENTUAL_64, cluster, EVENTUAL, 64, closed(1)),
-        (SINGLE_64, single, STRICT, 64, closed(1)),
-        ("3 nodes apart, 64 connections", separate, STRICT, 64, closed(1)),
-        ("3 nodes, strict, open loop 2,000/s", cluster, STRICT, 16, open),
-        ("3 nodes, strict, confirmed, open loop 2,000/s", cluster, REPLICATED, 16, open),
-        ("3 nodes, eventual, open loop 2,000/s", cluster, EVENTUAL, 16, open),
+    for (name, nodes, rule, connections, keys, pace) in [
+        (STRICT_64, cluster, STRICT, 64, KEYS, closed(1)),
+        ("3 nodes, strict, 4 connections of 16", cluster, STRICT, 4, KEYS, closed(16)),
+        (ONE_KEY, cluster, STRICT, 4, 1, closed(16)),
+        ("3 nodes, strict, confirmed, 64 connections", cluster, REPLICATED, 64, KEYS, closed(1)),
+        (LEASED_64, cluster, LEASED, 64, 100, closed(1)),
+        (EVENTUAL_64, cluster, EVENTUAL, 64, KEYS, closed(1)),
+        (SINGLE_64, single, STRICT, 64, KEYS, closed(1)),
+        ("3 nodes apart, 64 connections", separate, STRICT, 64, KEYS, closed(1)),
+        ("3 nodes, strict, open loop 2,000/s", cluster, STRICT, 16, KEYS, open),
+        ("3 nodes, strict, confirmed, open loop 2,000/s", cluster, REPLICATED, 16, KEYS, open),
+        ("3 nodes, eventual, open loop 2,000/s", cluster, EVENTUAL, 16, KEYS, open),
     ] {
         cases.push(match nodes {
-            Ok(nodes) => {
-                let load = ClusterLoad { nodes, rule, connections, pace };
-                let mut is_warm = false;
-                Case::new(name, move || {
-                    if !std::mem::replace(&mut is_warm, true) {
-                        load.warm_up(plan)?;
-                    }
-                    let is_open = matches!(load.pace, Pace::Open { .. });
-                    let _no_idle = is_open.then(machine::disable_idle);
-                    load.measure(plan.span)
-                })
-            }
+            Ok(nodes) => case(plan, name, ClusterLoad { nodes, rule, connections, keys, pace }),
             Err(why) => Case::absent(name, why),
         });
     }
     interleave(&mut table, plan.rounds, cases);
     table
+}
+
+/// At the pace that most installations run at, most of a check is waking threads and sending
+/// packets with one message.
+pub fn measure_paced(plan: &Plan, nodes: &Nodes) -> Table {
+    let about = format!(
+        "An open loop of 4,000 checks a second over 96 connections, so that each check travels \
+         alone, with 10,000 random keys or 100. Settings and load generator are those of the table \
+         above. {}",
+        machine::idle_note()
+    );
+    let mut table = table("paced", "Three nodes, gRPC, at a moderate pace", &about, &COLUMNS);
+    let Nodes { cluster, single, .. } = nodes;
+    let pace = Pace::Open { per_second: 4_000, burst: 1 };
+    let mut cases = Vec::new();
+    for (name, nodes, rule, keys) in [
+        (PACED[0], cluster, STRICT, 10_000),
+        (PACED[1], cluster, LEASED, 10_000),
+        (PACED[2], cluster, EVENTUAL, 10_000),
+        (PACED[3], single, STRICT, 10_000),
+        (PACED_100[0], cluster, STRICT, 100),
+        (PACED_100[1], cluster, LEASED, 100),
+    ] {
+        cases.push(match nodes {
+            Ok(nodes) => case(plan, name, ClusterLoad { nodes, rule, connections: 96, keys, pace }),
+            Err(why) => Case::absent(name, why),
+        });
+    }
+    interleave(&mut table, plan.rounds, cases);
+    table
+}
+
+fn case<'a>(plan: &'a Plan, name: &str, load: ClusterLoad<'a>) -> Case<'a> {
+    let mut is_warm = false;
+    Case::new(name, move || {
+        if !std::mem::replace(&mut is_warm, true) {
+            load.warm_up(plan)?;
+        }
+        let is_open = matches!(load.pace, Pace::Open { .. });
+        let _no_idle = is_open.then(machine::disable_idle);
+        load.measure(plan.span)
+    })
 }
 
 impl ClusterLoad<'_> {
@@ -109,7 +155,7 @@ impl ClusterLoad<'_> {
                 protocol: &|| Box::new(Grpc::new(DOMAIN, self.rule)),
                 keys: Keys::From(0),
                 pace: Pace::Closed { depth: 4 },
-                end: End::AfterRequests(KEYS.min(plan.keys)),
+                end: End::AfterRequests(self.keys.min(plan.keys)),
             }
             .run()?;
         }
@@ -122,7 +168,7 @@ impl ClusterLoad<'_> {
             addrs: &addrs,
             connections: self.connections,
             protocol: &|| Box::new(Grpc::new(DOMAIN, self.rule)),
-            keys: Keys::Random(KEYS),
+            keys: Keys::Random(self.keys),
             pace: self.pace,
             end: End::After(span),
         };

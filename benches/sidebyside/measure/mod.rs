@@ -11,6 +11,7 @@ pub mod resp;
 pub mod store;
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::results::{Row, Table};
@@ -63,11 +64,19 @@ impl<'a> Case<'a> {
     }
 }
 
+/// What the name of a row has to contain to be measured; `None` measures all.
+pub fn only() -> Option<&'static str> {
+    static ONLY: OnceLock<Option<String>> = OnceLock::new();
+    ONLY.get_or_init(|| std::env::var("BENCH_ONLY").ok()).as_deref()
+}
+
 /// Measures all cases in interleaved rounds, A B C A B C, and fills the table. A case that fails is
 /// listed with the error and not measured again.
 pub fn interleave(table: &mut Table, rounds: usize, cases: Vec<Case<'_>>) {
     let columns = table.columns.len();
-    let mut all: Vec<_> = cases.into_iter().map(|case| (case, Vec::new())).collect();
+    let is_wanted = |case: &Case<'_>| only().is_none_or(|text| case.name.contains(text));
+    let wanted = cases.into_iter().filter(is_wanted);
+    let mut all: Vec<_> = wanted.map(|case| (case, Vec::new())).collect();
     for round in 1..=rounds {
         for (case, measured) in &mut all {
             let Ok(measure) = &mut case.measure else {

@@ -15,9 +15,10 @@ use crate::clients::Http;
 use crate::processes::{self, Server};
 
 pub const DOMAIN: &str = "bench";
-/// The keys of the rules: strict, strict with `durability: replicated`, and eventual.
+/// The keys of the rules: strict, strict with `durability: replicated`, leased, and eventual.
 pub const STRICT: &str = "user";
 pub const REPLICATED: &str = "account";
+pub const LEASED: &str = "tenant";
 pub const EVENTUAL: &str = "visitor";
 
 /// No key reaches these limits, so every check counts. Windows are longer than a run, so every
@@ -28,6 +29,9 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1000000000, algorithm: fixed_window}
   - key: account
     durability: replicated
+    rate_limit: {unit: day, requests_per_unit: 1000000000, algorithm: fixed_window}
+  - key: tenant
+    mode: leased
     rate_limit: {unit: day, requests_per_unit: 1000000000, algorithm: fixed_window}
   - key: visitor
     mode: eventual
@@ -123,7 +127,7 @@ impl Setting {
         if has_resp {
             settings.push(("resp.listen", resp.to_string()));
         }
-        let mut command = processes::command(env!("CARGO_BIN_EXE_tidegate"));
+        let mut command = processes::command(&binary());
         command.args(["serve", "--log", "warn"]).current_dir(&self.folder);
         for (key, value) in settings.iter().chain(own).chain(&self.extra) {
             command.arg("--set").arg(format!("{key}={value}"));
@@ -176,7 +180,12 @@ impl Node {
     }
 }
 
+/// That of `BENCH_BIN`, or the one that was built with the benchmark.
+fn binary() -> String {
+    std::env::var("BENCH_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tidegate").into())
+}
+
 fn tidegate(args: &[&str]) -> io::Result<()> {
-    let mut command = processes::command(env!("CARGO_BIN_EXE_tidegate"));
+    let mut command = processes::command(&binary());
     processes::run(command.args(args), START_TIMEOUT).map(drop)
 }
