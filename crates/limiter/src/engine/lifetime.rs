@@ -39,6 +39,7 @@ impl State {
             Self::Absent => Timestamp::EPOCH,
             Self::FixedWindow { index, .. } => fixed_window::end(*index, quota),
             Self::SlidingCounter { index, .. } => sliding_window_counter::expires_at(*index, quota),
+            Self::FineWindow(fine) => sliding_window_counter::expires_at(fine.counts().0, quota),
             Self::Tat(tat) => tat.ceil(),
             Self::SubWindows(slices) => slices.expires_at(),
             Self::Log(log) => log.expires_at(quota.window()),
@@ -60,6 +61,7 @@ impl State {
             Self::FixedWindow { index, .. } | Self::SlidingCounter { index, .. } => {
                 start(u64::from(*index), quota.window())
             }
+            Self::FineWindow(fine) => fine.two_counts().last_update(quota),
             Self::Tat(tat) => tat.ceil().minus(bucket::drain_time(quota)),
             Self::SubWindows(slices) => slices.newest_start(),
             Self::Log(log) => log.latest(),
@@ -77,6 +79,7 @@ impl State {
             Self::Absent => Some(Timestamp::EPOCH),
             Self::FixedWindow { index, .. } => start_from_expiry(*index, 1, expires),
             Self::SlidingCounter { index, .. } => start_from_expiry(*index, 2, expires),
+            Self::FineWindow(fine) => start_from_expiry(fine.counts().0, 2, expires),
             Self::Tat(tat) => (tat.ceil() <= expires).then(|| tat.ceil().minus(DRAIN_MAX)),
             Self::SubWindows(slices) => {
                 (slices.expires_at() <= expires).then(|| slices.newest_start())
@@ -101,6 +104,7 @@ impl State {
                 Self::Absent => true,
                 Self::FixedWindow { index, .. } => has_begun(*index, 1, expires, latest),
                 Self::SlidingCounter { index, .. } => has_begun(*index, 2, expires, latest),
+                Self::FineWindow(fine) => has_begun(fine.counts().0, 2, expires, latest),
                 Self::Tat(tat) => tat.ceil() <= expires,
                 Self::SubWindows(slices) => {
                     slices.expires_at() <= expires && slices.newest_start() <= latest

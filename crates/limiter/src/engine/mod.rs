@@ -27,6 +27,7 @@
 //! How to add an algorithm is described in CONTRIBUTING.md of the repository.
 
 // Public for their documentation: each algorithm holds its formula, example and bound.
+pub mod fine_window;
 pub mod fixed_window;
 pub mod gcra;
 pub mod leaky_bucket;
@@ -51,6 +52,7 @@ mod verdict;
 pub use actor_counters::{ActorCounters, MergeStats};
 pub use delta::{ActorId, Delta};
 pub use eventual::{decide_eventual, preview_eventual};
+pub use fine_window::{FineKeys, FineWindow};
 pub use lifetime::AHEAD_MAX;
 pub use log::Log;
 pub use state::State;
@@ -77,6 +79,9 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
             return bucket::store(leaky_bucket::evaluate(state, quota, hits, now), state);
         }
         Algorithm::SlidingWindowCounter => {
+            if let State::FineWindow(_) = state {
+                return fine_window::decide(state, quota, hits, now);
+            }
             sliding_window_counter::evaluate(state, quota, hits, now)
         }
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, hits, now),
@@ -94,9 +99,10 @@ pub fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verd
         Algorithm::SlidingWindowCounter if quota.sub_windows() > 1 => {
             sliding_window_counter::preview_sliced(state, quota, hits, now)
         }
-        Algorithm::SlidingWindowCounter => {
-            sliding_window_counter::evaluate(state, quota, hits, now).1
-        }
+        Algorithm::SlidingWindowCounter => match state {
+            State::FineWindow(fine) if fine.fits(quota) => fine.verdict(quota, hits, now),
+            _ => sliding_window_counter::evaluate(state, quota, hits, now).1,
+        },
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, hits, now).1,
         Algorithm::TokenBucket | Algorithm::Gcra => {
             bucket::evaluate(state, quota, quota.burst(), hits, now).1

@@ -47,9 +47,12 @@ use super::verdict::{Update, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
+/// Number of the current window, hits of the previous one, hits of the current one.
+pub(super) type Counts = (u32, u32, u32);
+
 /// Evaluates a request over one slice, the whole window.
 pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
-    let (index, prev, cur) = advance(state, fixed_window::index_at(now, quota));
+    let (index, prev, cur) = advance(state.counts(), fixed_window::index_at(now, quota));
     let before = [u64::from(cur), u64::from(prev)];
     let mut counts = before;
     if hits.refund() > 0 {
@@ -59,8 +62,16 @@ pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp)
     let verdict =
         Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
     counts[0] = counts[0].saturating_add(hits.charge());
-    let next = (verdict.allowed && counts != before).then(|| counter(index, counts));
+    let next = (verdict.allowed && counts != before).then(|| state_of(index, counts));
     (next, verdict)
+}
+
+/// The counts after hits that were allowed at `now`, or a refund.
+pub(super) fn counted(counts: Counts, quota: &Quota, hits: Hits, now: Timestamp) -> Counts {
+    let (index, prev, cur) = advance(Some(counts), fixed_window::index_at(now, quota));
+    let mut counts = [u64::from(cur), u64::from(prev)];
+    take_refund(&mut counts, hits.refund());
+    (index, narrow(counts[1]), narrow(counts[0].saturating_add(hits.charge())))
 }
 
 /// Decides a request over `sub_windows` slices and counts it.
@@ -103,9 +114,9 @@ pub(super) fn expires_at(index: u32, quota: &Quota) -> Timestamp {
     index.checked_add(1).map_or(Timestamp::NEVER, |next| fixed_window::end(next, quota))
 }
 
-/// The counter as of window `present`, or of a later one that was counted in already.
-fn advance(state: &State, present: u32) -> (u32, u32, u32) {
-    let State::SlidingCounter { index, prev, cur } = *state else { return (present, 0, 0) };
+/// The counts as of window `present`, or of a later one that was counted in already.
+pub(super) fn advance(counts: Option<Counts>, present: u32) -> Counts {
+    let Some((index, prev, cur)) = counts else { return (present, 0, 0) };
     match present.saturating_sub(index) {
         0 => (index, prev, cur),
         1 => (present, cur, 0),
@@ -113,9 +124,12 @@ fn advance(state: &State, present: u32) -> (u32, u32, u32) {
     }
 }
 
-fn counter(index: u32, [cur, prev]: [u64; 2]) -> State {
-    let narrow = |count| u32::try_from(count).unwrap_or(u32::MAX);
+fn state_of(index: u32, [cur, prev]: [u64; 2]) -> State {
     State::SlidingCounter { index, prev: narrow(prev), cur: narrow(cur) }
+}
+
+fn narrow(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

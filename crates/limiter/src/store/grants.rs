@@ -68,7 +68,7 @@ impl Store {
         }
         let mut verdicts = Verdicts::with_capacity(hits.len() * counters.len());
         for &hits in hits {
-            let params = CheckParams { hits, now, me: None };
+            let params = CheckParams::leased(hits, now);
             verdicts.extend(shard.check_uncounted(counters, params, &self.overflow));
         }
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
