@@ -6,7 +6,7 @@
 //!
 //! | kind | sources | requests |
 //! |---|---|---|
-//! | quiet | the others | 1 to 8 % of the limit per minute, always |
+//! | quiet | the others | 0.1 to 6 % of the limit per minute, 1.4 % on average, always |
 //! | busy | 1 % | 30 to 75 % of the limit, always |
 //! | spiky | 0.4 % | quiet for some half an hour, then 1.2 to 4 times the limit within seconds to a minute |
 //! | over | 0.003 % | 1.1 to 3 times the limit, always |
@@ -18,14 +18,14 @@ pub const SOURCES: u64 = 270_000;
 /// Requests for which there are so many sources; fewer requests have fewer.
 const REQUESTS: u64 = 100_000_000;
 /// Fraction of the sources of each kind but quiet.
-const BUSY: f64 = 0.01;
-const SPIKY: f64 = 0.004;
+const BUSY: f64 = 0.002_5;
+const SPIKY: f64 = 0.001;
 const OVER: f64 = 0.000_03;
 
 const SECOND: u64 = 1_000_000_000;
 /// In the year 2026, within a window.
 const START: u64 = 1_790_000_017 * SECOND;
-const LIMITS: [u32; 8] = [10, 20, 50, 50, 100, 200, 500, 1_000];
+const LIMITS: [u32; 8] = [10, 20, 50, 100, 100, 200, 500, 1_000];
 const BURST: f64 = 4.0;
 /// Mean time between two requests of a burst.
 const WITHIN_BURST: f64 = 0.05;
@@ -114,11 +114,11 @@ impl Source {
         let (kind, usual) = if kind < OVER {
             (Kind::Steady, rng.between(1.1, 3.0))
         } else if kind < OVER + SPIKY {
-            (Kind::Spiky { in_spike: false }, rng.between(0.01, 0.08))
+            (Kind::Spiky { in_spike: false }, rng.log_between(0.001, 0.05))
         } else if kind < OVER + SPIKY + BUSY {
             (Kind::Steady, rng.between(0.3, 0.75))
         } else {
-            (Kind::Steady, rng.between(0.01, 0.08))
+            (Kind::Steady, rng.log_between(0.001, 0.05))
         };
         let mut source = Self {
             rng,
@@ -209,6 +209,11 @@ impl Rng {
 
     fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
+    }
+
+    /// As often below the geometric mean of the two as above.
+    fn log_between(&mut self, low: f64, high: f64) -> f64 {
+        low * (high / low).powf(self.unit())
     }
 
     fn exponential(&mut self, mean: f64) -> f64 {

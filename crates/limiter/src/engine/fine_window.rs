@@ -65,10 +65,15 @@ const TICKS_OF_LARGE_LIMIT: u64 = 1_000;
 pub const LIMIT_MAX: u32 = 1_000_000;
 
 /// A ring begins when this part of the limit is used.
-pub const NEAR_DIVISOR: u32 = 32;
+const NEAR: u64 = 8;
+const NEAR_HITS: u64 = 1;
+pub const NEAR_DIVISOR: u32 = 8;
 /// A ring ends when this window and the one before it together have less than this part of the
 /// limit: not as soon as fewer hits count than it took to begin it.
-pub const FAR_DIVISOR: u32 = 64;
+pub const FAR_DIVISOR: u32 = 8;
+
+/// Entries for hits that are taken to have passed evenly.
+const STEPS: u64 = 16;
 
 /// Two counts and a ring.
 #[derive(Clone, Debug)]
@@ -152,14 +157,21 @@ impl FineWindow {
         let begins = Timestamp::from_nanos(u64::from(index).saturating_mul(window_ns));
         let (at, counts) = (now.max(begins), (index, prev, cur));
         let used = used(counts, quota, at);
-        let is_near = used.saturating_mul(u64::from(NEAR_DIVISOR)) >= u64::from(quota.limit());
-        if used == 0 || used > u64::from(quota.limit()) || !is_near {
+        let limit = u64::from(quota.limit());
+        let is_near = used >= limit.div_ceil(NEAR).max(limit.div_ceil(2).min(NEAR_HITS));
+        if used == 0 || used > limit || !is_near {
             return None;
         }
         let mut fine = Self { counts, ring: Ring::new(quota, at), place: keys.take()? };
-        let first = fine.ring.tick_at(begins);
-        fine.ring.push(first.saturating_sub(1), used - u64::from(cur));
-        fine.ring.push(fine.ring.tick_at(at), u64::from(cur));
+        let (first, tick) = (fine.ring.tick_at(begins), fine.ring.tick_at(at));
+        let oldest = fine.ring.tick_at(at.minus(quota.window()));
+        fine.ring.push_evenly(used - u64::from(cur), oldest, first.saturating_sub(1));
+        // As many as came in this part of the previous window; the others not before now.
+        let elapsed = u128::from(at.since(begins).as_nanos());
+        let usual = u128::from(prev) * elapsed / u128::from(window_ns.max(1));
+        let usual = u64::try_from(usual).unwrap_or(u64::MAX).min(u64::from(cur));
+        fine.ring.push_evenly(usual, first, tick);
+        fine.ring.push(tick, u64::from(cur) - usual);
         fine.place.resize(fine.ring.bytes());
         Some(fine)
     }
@@ -188,7 +200,7 @@ impl FineWindow {
         let (_, prev, cur) = self.counts;
         let hits = (u64::from(prev) + u64::from(cur)) * u64::from(FAR_DIVISOR);
         // Where both forms agree, no verdict changes with the form.
-        hits >= u64::from(quota.limit()).max(1) || used(self.counts, quota, at) != self.ring.live
+        hits >= u64::from(quota.limit()).max(1) || used(self.counts, quota, at) != u64::from(self.ring.live)
     }
 
     /// The verdict on a request. The caller counts the hits if they are allowed.
@@ -255,13 +267,12 @@ fn tick_ns(quota: &Quota) -> u64 {
 /// The hits of the last window, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ring {
-    /// No decision is made at an earlier instant: what had expired then is gone.
+    /// When it was last counted in. No decision is made at an earlier instant, and no entry is more
+    /// than a window older.
     latest: Timestamp,
     tick_ns: u64,
-    /// The number of the newest tick that was counted in. The others are at most a window older.
-    newest: u64,
     /// Hits of all entries, also of those that have expired since.
-    live: u64,
+    live: u32,
     entries: VecDeque<Entry>,
 }
 
@@ -276,7 +287,7 @@ struct Entry {
 impl Ring {
     fn new(quota: &Quota, at: Timestamp) -> Self {
         let (tick_ns, entries) = (tick_ns(quota), VecDeque::new());
-        Self { latest: at, tick_ns, newest: 0, live: 0, entries }
+        Self { latest: at, tick_ns, live: 0, entries }
     }
 
     fn bytes(&self) -> usize {
@@ -311,13 +322,14 @@ impl Ring {
 
     #[allow(clippy::cast_possible_truncation, reason = "the lower bits are meant")]
     fn tick_of(&self, entry: Entry) -> u64 {
-        self.newest.saturating_sub(u64::from((self.newest as u16).wrapping_sub(entry.tick)))
+        let newest = self.tick_at(self.latest);
+        newest.saturating_sub(u64::from((newest as u16).wrapping_sub(entry.tick)))
     }
 
     /// Hits that count at `at`.
     fn live_at(&self, at: Timestamp, window: Span) -> u64 {
         let expired = self.ticks().take_while(|(tick, _)| !self.is_live(*tick, at, window));
-        self.live.saturating_sub(expired.map(|(_, hits)| hits).sum())
+        u64::from(self.live).saturating_sub(expired.map(|(_, hits)| hits).sum())
     }
 
     /// When `hits` of the oldest live ones will have left.
@@ -345,12 +357,22 @@ impl Ring {
     }
 
     fn count(&mut self, hits: Hits, window: Span, at: Timestamp) {
-        self.latest = at;
         let expired = self.ticks().take_while(|(tick, _)| !self.is_live(*tick, at, window)).count();
-        let left: u64 = self.entries.drain(..expired).map(|entry| u64::from(entry.hits)).sum();
+        let left: u32 = self.entries.drain(..expired).map(|entry| u32::from(entry.hits)).sum();
         self.live = self.live.saturating_sub(left);
+        self.latest = at;
         self.take_back(hits.refund());
         self.push(self.tick_at(at), hits.charge());
+    }
+
+    /// Adds hits of which it is only known that they passed after tick `from` and up to tick `to`,
+    /// each a little late.
+    fn push_evenly(&mut self, hits: u64, from: u64, to: u64) {
+        let steps = hits.min(STEPS);
+        for step in 1..=steps {
+            let tick = from + to.saturating_sub(from) * step / steps;
+            self.push(tick, hits * step / steps - hits * (step - 1) / steps);
+        }
     }
 
     /// Adds hits to a tick that is not older than the newest.
@@ -359,8 +381,7 @@ impl Ring {
         if hits == 0 {
             return;
         }
-        self.live = self.live.saturating_add(hits);
-        self.newest = tick;
+        self.live = self.live.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
         let mut left = hits;
         let tick = tick as u16;
         if let Some(entry) = self.entries.back_mut().filter(|entry| entry.tick == tick) {
@@ -379,7 +400,7 @@ impl Ring {
             let taken = u16::try_from(refund).unwrap_or(u16::MAX).min(entry.hits);
             entry.hits -= taken;
             refund -= u64::from(taken);
-            self.live = self.live.saturating_sub(u64::from(taken));
+            self.live = self.live.saturating_sub(u32::from(taken));
             if entry.hits == 0 {
                 self.entries.pop_back();
             }
@@ -424,15 +445,16 @@ impl FineKeys {
 #[derive(Debug)]
 struct Place {
     keys: Arc<FineKeys>,
-    bytes: usize,
+    bytes: u32,
 }
 
 impl Place {
     #[inline]
     fn resize(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         if bytes != self.bytes {
-            self.keys.bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.keys.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.keys.bytes.fetch_add(bytes as usize, Ordering::Relaxed);
+            self.keys.bytes.fetch_sub(self.bytes as usize, Ordering::Relaxed);
             self.bytes = bytes;
         }
     }
@@ -442,7 +464,7 @@ impl Place {
 impl Clone for Place {
     fn clone(&self) -> Self {
         self.keys.keys.fetch_add(1, Ordering::Relaxed);
-        self.keys.bytes.fetch_add(self.bytes, Ordering::Relaxed);
+        self.keys.bytes.fetch_add(self.bytes as usize, Ordering::Relaxed);
         Self { keys: Arc::clone(&self.keys), bytes: self.bytes }
     }
 }
@@ -450,6 +472,7 @@ impl Clone for Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.keys.keys.fetch_sub(1, Ordering::Relaxed);
-        self.keys.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.keys.bytes.fetch_sub(self.bytes as usize, Ordering::Relaxed);
     }
 }
+const _: () = assert!(size_of::<FineWindow>() <= 80);
