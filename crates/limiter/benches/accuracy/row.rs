@@ -71,7 +71,7 @@ struct Bytes {
 
 /// The rows of the table.
 pub fn all(workload: &Workload) -> Vec<Row> {
-    let keys_max = workload.sources() * 2;
+    let keys_max = workload.sources();
     let store = || {
         Store::new(Options { keys_max, on_full: OnFull::Refuse, shards: None })
     };

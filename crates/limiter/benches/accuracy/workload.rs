@@ -20,7 +20,7 @@ const REQUESTS: u64 = 100_000_000;
 /// Fraction of the sources of each kind but quiet.
 const BUSY: f64 = 0.002_5;
 const SPIKY: f64 = 0.001;
-const OVER: f64 = 0.000_03;
+const OVER: f64 = 0.000_01;
 
 const SECOND: u64 = 1_000_000_000;
 /// In the year 2026, within a window.
@@ -114,11 +114,11 @@ impl Source {
         let (kind, usual) = if kind < OVER {
             (Kind::Steady, rng.between(1.1, 3.0))
         } else if kind < OVER + SPIKY {
-            (Kind::Spiky { in_spike: false }, rng.log_between(0.001, 0.05))
+            (Kind::Spiky { in_spike: false }, rng.log_between(0.001, 0.04))
         } else if kind < OVER + SPIKY + BUSY {
             (Kind::Steady, rng.between(0.3, 0.75))
         } else {
-            (Kind::Steady, rng.log_between(0.001, 0.05))
+            (Kind::Steady, rng.log_between(0.001, 0.04))
         };
         let mut source = Self {
             rng,

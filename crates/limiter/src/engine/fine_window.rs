@@ -65,12 +65,10 @@ const TICKS_OF_LARGE_LIMIT: u64 = 1_000;
 pub const LIMIT_MAX: u32 = 1_000_000;
 
 /// A ring begins when this part of the limit is used.
-const NEAR: u64 = 8;
-const NEAR_HITS: u64 = 1;
-pub const NEAR_DIVISOR: u32 = 8;
+pub const NEAR_DIVISOR: u32 = 6;
 /// A ring ends when this window and the one before it together have less than this part of the
 /// limit: not as soon as fewer hits count than it took to begin it.
-pub const FAR_DIVISOR: u32 = 8;
+const FAR_DIVISOR: u32 = 8;
 
 /// Entries for hits that are taken to have passed evenly.
 const STEPS: u64 = 16;
@@ -158,7 +156,8 @@ impl FineWindow {
         let (at, counts) = (now.max(begins), (index, prev, cur));
         let used = used(counts, quota, at);
         let limit = u64::from(quota.limit());
-        let is_near = used >= limit.div_ceil(NEAR).max(limit.div_ceil(2).min(NEAR_HITS));
+        // Over the limit, the counts have an answer; a ring of that many hits would have no bound.
+        let is_near = used.saturating_mul(u64::from(NEAR_DIVISOR)) >= limit;
         if used == 0 || used > limit || !is_near {
             return None;
         }
@@ -361,6 +360,10 @@ impl Ring {
         let left: u32 = self.entries.drain(..expired).map(|entry| u32::from(entry.hits)).sum();
         self.live = self.live.saturating_sub(left);
         self.latest = at;
+        // What a burst took is given back when it has left.
+        if self.entries.len() < self.entries.capacity() / 8 {
+            self.entries.shrink_to(self.entries.capacity() / 4);
+        }
         self.take_back(hits.refund());
         self.push(self.tick_at(at), hits.charge());
     }
@@ -475,4 +478,3 @@ impl Drop for Place {
         self.keys.bytes.fetch_sub(self.bytes as usize, Ordering::Relaxed);
     }
 }
-const _: () = assert!(size_of::<FineWindow>() <= 80);
