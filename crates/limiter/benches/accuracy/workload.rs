@@ -159,7 +159,8 @@ impl Source {
 
     /// Begins the next phase at `changes`.
     fn change(&mut self) {
-        let per_second = |part: f64, limit: u32| part * f64::from(limit) / WINDOW.as_secs_ceil() as f64;
+        let per_second =
+            |part: f64, limit: u32| part * f64::from(limit) / WINDOW.as_secs_ceil() as f64;
         let seconds = match &mut self.kind {
             Kind::Steady => {
                 self.rate = per_second(self.usual, self.limit);

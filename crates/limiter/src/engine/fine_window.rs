@@ -141,12 +141,7 @@ impl State {
 
 impl FineWindow {
     /// `None` where a ring is of no use, has no room, or would give another verdict than `counts`.
-    fn begin(
-        counts: Counts,
-        quota: &Quota,
-        now: Timestamp,
-        keys: &Arc<FineKeys>,
-    ) -> Option<Self> {
+    fn begin(counts: Counts, quota: &Quota, now: Timestamp, keys: &Arc<FineKeys>) -> Option<Self> {
         if !can_have_ring(quota) {
             return None;
         }
@@ -199,7 +194,8 @@ impl FineWindow {
         let (_, prev, cur) = self.counts;
         let hits = (u64::from(prev) + u64::from(cur)) * u64::from(FAR_DIVISOR);
         // Where both forms agree, no verdict changes with the form.
-        hits >= u64::from(quota.limit()).max(1) || used(self.counts, quota, at) != u64::from(self.ring.live)
+        hits >= u64::from(quota.limit()).max(1)
+            || used(self.counts, quota, at) != u64::from(self.ring.live)
     }
 
     /// The verdict on a request. The caller counts the hits if they are allowed.

@@ -152,8 +152,7 @@ impl Store {
     /// Sums the statistics of all shards. Takes every lock for a moment, so it is for a metrics
     /// scrape and not for a request.
     pub fn stats(&self) -> Stats {
-        let bytes =
-            size_of_val(&*self.shards) + self.overflow.bytes() + self.fine_keys.bytes();
+        let bytes = size_of_val(&*self.shards) + self.overflow.bytes() + self.fine_keys.bytes();
         let (shards, fine_keys) = (self.shards.len(), self.fine_keys.keys());
         let start = Stats { bytes, shards, fine_keys, ..Stats::default() };
         self.shards.iter().fold(start, |sum, shard| {

@@ -126,7 +126,12 @@ proptest! {
         let request = history.hits(request);
         let then = counter.state.expires_at(&history.quota).plus(history.fraction(on));
         let dropped = Counter { state: State::Absent, ..counter.clone() };
-        prop_assert_eq!(counter.preview(request, then), dropped.preview(request, then));
+        // A new counter has no ring yet, and its first hits are there again a window later.
+        let preview = |counter: &Counter| {
+            let verdict = counter.preview(request, then);
+            if counter.is_fine { Verdict { reset: Span::ZERO, ..verdict } } else { verdict }
+        };
+        prop_assert_eq!(preview(&counter), preview(&dropped));
     }
 
     /// Hits one by one at one instant are admitted up to `remaining`, and leave the same state as
@@ -140,7 +145,8 @@ proptest! {
         prop_assert_eq!(admitted, usize::try_from(fits).expect("a small number"));
         if fits > 0 && history.quota.algorithm() != Algorithm::FixedWindow {
             at_once.decide(Hits::new(i64::from(fits)), now);
-            prop_assert_eq!(singly.state, at_once.state);
+            // A ring that begins with the first of them takes earlier hits for other times.
+            prop_assert_eq!(singly.state.copy(), at_once.state.copy());
         }
     }
 
@@ -478,7 +484,8 @@ fn history() -> impl Strategy<Value = History> {
     let hits = prop_oneof![4 => 1..8_u64, 2 => 8..45_u64];
     let requests = prop::collection::vec((hits, wait), 0..30);
     // Two kinds of counters in four: what is neither eventual nor fine is two counts.
-    let kind = prop::sample::select(vec![(true, false), (false, true), (false, true), (false, false)]);
+    let kind =
+        prop::sample::select(vec![(true, false), (false, true), (false, true), (false, false)]);
     (quota(), kind, 0..WINDOW_MAX.as_nanos(), requests).prop_map(
         |(quota, (eventual, is_fine), offset, requests)| History {
             quota,
@@ -503,8 +510,9 @@ fn quota() -> impl Strategy<Value = Quota> {
     ];
     let burst = prop_oneof![Just(1_u32), 1..100_u32, any::<u32>()];
     let queue = prop::option::of(prop_oneof![0..20_u32, 0..=QUEUE_MAX]);
-    (algorithm, limit, millis, slices, burst, queue)
-        .prop_filter_map("a valid quota", |(algorithm, limit, millis, slices, burst, queue)| {
+    (algorithm, limit, millis, slices, burst, queue).prop_filter_map(
+        "a valid quota",
+        |(algorithm, limit, millis, slices, burst, queue)| {
             let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra);
             let is_leaky = algorithm == Algorithm::LeakyBucket;
             let is_log = algorithm == Algorithm::SlidingWindowLog;
@@ -523,7 +531,8 @@ fn quota() -> impl Strategy<Value = Quota> {
                 queue: queue.filter(|_| is_leaky),
             })
             .ok()
-        })
+        },
+    )
 }
 
 fn edge_time() -> impl Strategy<Value = Timestamp> {
