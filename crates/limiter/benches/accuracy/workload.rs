@@ -18,8 +18,8 @@ pub const SOURCES: u64 = 270_000;
 /// Requests for which there are so many sources; fewer requests have fewer.
 const REQUESTS: u64 = 100_000_000;
 /// Fraction of the sources of each kind but quiet.
-const BUSY: f64 = 0.002_5;
-const SPIKY: f64 = 0.001;
+const BUSY: f64 = 0.001_5;
+const SPIKY: f64 = 0.000_6;
 const OVER: f64 = 0.000_01;
 
 const SECOND: u64 = 1_000_000_000;
@@ -114,11 +114,11 @@ impl Source {
         let (kind, usual) = if kind < OVER {
             (Kind::Steady, rng.between(1.1, 3.0))
         } else if kind < OVER + SPIKY {
-            (Kind::Spiky { in_spike: false }, rng.log_between(0.001, 0.04))
+            (Kind::Spiky { in_spike: false }, rng.log_between(0.001, 0.03))
         } else if kind < OVER + SPIKY + BUSY {
             (Kind::Steady, rng.between(0.3, 0.75))
         } else {
-            (Kind::Steady, rng.log_between(0.001, 0.04))
+            (Kind::Steady, rng.log_between(0.001, 0.03))
         };
         let mut source = Self {
             rng,

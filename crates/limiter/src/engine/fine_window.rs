@@ -4,7 +4,7 @@
 //!
 //! Two counts err where it matters, near the limit: how many hits of the previous window still
 //! count depends on when they came. Far from the limit the error decides nothing. So a key that has
-//! used a quarter of its limit gets a *ring*: the hits of the last window by the *tick* in which
+//! used a fifth of its limit gets a *ring*: the hits of the last window by the *tick* in which
 //! they passed, oldest first, like a log whose times have 16 bits. It loses the ring when it is far
 //! from the limit again. The two counts are kept beside it, so that nothing is forgotten without
 //! it.
@@ -20,23 +20,25 @@
 //! reset     = when the newest has left
 //! ```
 //!
-//! **When a ring begins**, the earlier hits of the window are taken for hits of this tick, and what
-//! the two counts say is left of the previous window for hits of its last tick: none can have
-//! passed later. At that instant both forms give the same verdict. A ring ends at such an instant
-//! too.
+//! **When a ring begins**, what two counts say is left of the previous window is spread evenly over
+//! its part. Of the earlier hits of this window, as many as came in the same time of the previous
+//! one are spread evenly as well, and all others are taken for hits of this tick: they cannot have
+//! passed later, and a burst has just begun. At that instant both forms give the same verdict. A
+//! ring ends at such an instant too.
 //!
 //! # Example
 //!
-//! 100 a minute: a tick is 1.92 ms. 25 hits pass at 12:00:50.000, and 75 more within a second. The
-//! next is denied: retry after 12:01:50.0004, when the tick of the 25 has left. Two counts would
-//! have passed one at 12:01:00.6.
+//! 100 a minute: a tick is 1.92 ms. 25 hits pass at 12:00:50, and 75 more within a second. The next
+//! is denied: retry at 12:01:50, when the tick of the 25 has left, within two milliseconds. Two
+//! counts would have admitted one at 12:01:00.6.
 //!
 //! # Bound
 //!
 //! A hit counts for a window and at most one tick more. So of the hits that passed since the ring
-//! began, at most `limit` pass in any stretch of a window; those of the previous window that it
-//! began with count as two counts would have them. What two counts would admit too early or too
-//! late by up to a window is late by at most 1/31,250 of it, or 1/1,000 for a large limit.
+//! began, at most `limit` pass in any stretch of a window, and one is refused for at most 1/31,250
+//! of a window too long, or 1/1,000 for a large limit. Hits before the ring, less than a fifth of
+//! the limit in most cases, are placed by an estimate, as all are with two counts; a window later
+//! there are none.
 //!
 //! A ring has an entry of 4 bytes for each hit, or each tick of a large limit, and at most 1,024;
 //! [`FineKeys`] bounds how many rings there are. A ring is known to one process: copies for other
@@ -65,7 +67,7 @@ const TICKS_OF_LARGE_LIMIT: u64 = 1_000;
 pub const LIMIT_MAX: u32 = 1_000_000;
 
 /// A ring begins when this part of the limit is used.
-pub const NEAR_DIVISOR: u32 = 6;
+pub const NEAR_DIVISOR: u32 = 5;
 /// A ring ends when this window and the one before it together have less than this part of the
 /// limit: not as soon as fewer hits count than it took to begin it.
 const FAR_DIVISOR: u32 = 8;
