@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use tidegate_limiter::engine::fine_window::NEAR_DIVISOR;
 use tidegate_limiter::engine::{FineKeys, Retry, State, Verdict, decide};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
@@ -71,7 +72,7 @@ proptest! {
         let mut admitted: Vec<(Timestamp, u64)> = Vec::new();
         let mut now = START.plus(Span::from_millis(17_000));
         // What brings it near its limit is no part of the history.
-        let first = u64::from(limit.div_ceil(6));
+        let first = u64::from(limit.div_ceil(NEAR_DIVISOR));
         let mut requests = requests.into_iter();
         let hits = |part: u64| (u64::from(limit) * part / 40).max(1);
         let sum = |admitted: &[(Timestamp, u64)], now: Timestamp, span| {
@@ -99,7 +100,7 @@ proptest! {
 fn a_ring_begins_near_the_limit_and_ends_far_from_it() {
     let (store, counter) = (store(10), counter(1, 100));
     let fine_keys = || store.stats().fine_keys;
-    request(&store, counter, 16, at(0));
+    request(&store, counter, 19, at(0));
     assert_eq!(fine_keys(), 0);
     request(&store, counter, 1, at(1));
     assert_eq!(fine_keys(), 1);
