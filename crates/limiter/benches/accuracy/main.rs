@@ -31,6 +31,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark has to read a clock")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
 #![allow(clippy::cast_precision_loss, reason = "no count here comes near 2^53")]
+#![allow(clippy::cast_possible_truncation, reason = "a 64-bit machine, and small numbers")]
 
 mod judge;
 mod row;

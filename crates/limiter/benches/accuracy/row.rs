@@ -26,7 +26,7 @@ const FINE_KEYS_MAX: usize = 65_536;
 
 /// What the run must show of a row.
 #[derive(Clone, Copy)]
-pub enum Bound {
+pub(crate) enum Bound {
     None,
     /// The workload is as hard as intended.
     Workload,
@@ -35,9 +35,9 @@ pub enum Bound {
     Exact,
 }
 
-pub struct Row {
+pub(crate) struct Row {
     name: &'static str,
-    pub bound: Bound,
+    pub(crate) bound: Bound,
     algorithm: Algorithm,
     sub_windows: u8,
     nodes: Nodes,
@@ -74,7 +74,7 @@ struct Bytes {
 }
 
 /// The rows of the table.
-pub fn all(workload: &Workload) -> Vec<Row> {
+pub(crate) fn all(workload: &Workload) -> Vec<Row> {
     let keys_max = workload.sources();
     let store = || Store::new(Options { keys_max, on_full: OnFull::Refuse, shards: None });
     let fine = || store().with_fine_keys(FINE_KEYS_MAX);
@@ -129,7 +129,7 @@ pub fn all(workload: &Workload) -> Vec<Row> {
 
 impl Row {
     /// Decides the requests of a second; `exact` is what the log decided.
-    pub fn decide(&mut self, requests: &[Request], exact: &[bool]) {
+    pub(crate) fn decide(&mut self, requests: &[Request], exact: &[bool]) {
         let start = Instant::now();
         let allowed: Vec<bool> = requests.iter().map(|request| self.allows(request)).collect();
         self.time += start.elapsed();
@@ -148,16 +148,16 @@ impl Row {
         }
     }
 
-    pub fn wrong_percent(&self) -> f64 {
+    pub(crate) fn wrong_percent(&self) -> f64 {
         self.percent(self.wrongly_admitted + self.wrongly_refused)
     }
 
     /// On average over the run.
-    pub fn bytes_per_key(&self) -> f64 {
+    pub(crate) fn bytes_per_key(&self) -> f64 {
         self.bytes.sum / self.bytes.samples.max(1) as f64
     }
 
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({
             "name": self.name,
             "wrong_percent": self.wrong_percent(),

@@ -13,8 +13,8 @@
 
 use tidegate_limiter::units::Span;
 
-pub const WINDOW: Span = Span::from_secs(60);
-pub const SOURCES: u64 = 270_000;
+pub(crate) const WINDOW: Span = Span::from_secs(60);
+pub(crate) const SOURCES: u64 = 270_000;
 /// Requests for which there are so many sources; fewer requests have fewer.
 const REQUESTS: u64 = 100_000_000;
 /// Fraction of the sources of each kind but quiet.
@@ -33,15 +33,15 @@ const MEAN_QUIET: f64 = 1_800.0;
 
 /// One request for one hit.
 #[derive(Clone, Copy)]
-pub struct Request {
-    pub at: u64,
-    pub source: u32,
-    pub limit: u32,
+pub(crate) struct Request {
+    pub(crate) at: u64,
+    pub(crate) source: u32,
+    pub(crate) limit: u32,
     /// Which of three nodes it arrives at.
-    pub node: u8,
+    pub(crate) node: u8,
 }
 
-pub struct Workload {
+pub(crate) struct Workload {
     sources: Vec<Source>,
     second: u64,
 }
@@ -68,23 +68,23 @@ enum Kind {
 // === impl Workload ===
 
 impl Workload {
-    pub fn new(seed: u64, requests: u64) -> Self {
+    pub(crate) fn new(seed: u64, requests: u64) -> Self {
         let sources = (SOURCES * requests / REQUESTS).clamp(1, SOURCES);
         let source = |n| Source::new(Rng(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (n << 20)));
         Self { sources: (0..sources).map(source).collect(), second: 0 }
     }
 
-    pub fn sources(&self) -> usize {
+    pub(crate) fn sources(&self) -> usize {
         self.sources.len()
     }
 
     /// Those that have passed.
-    pub fn windows(&self) -> u64 {
+    pub(crate) fn windows(&self) -> u64 {
         self.second / WINDOW.as_secs_ceil()
     }
 
     /// The requests of the next second, in their order.
-    pub fn next_second(&mut self, requests: &mut Vec<Request>) {
+    pub(crate) fn next_second(&mut self, requests: &mut Vec<Request>) {
         self.second += 1;
         let end = START + self.second * SECOND;
         requests.clear();

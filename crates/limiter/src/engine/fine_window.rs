@@ -216,9 +216,10 @@ impl FineWindow {
         };
         let is_charged = retry == Retry::Now && hits.charge() > 0;
         let used = if retry == Retry::Now { after } else { live };
-        let newest = match is_charged {
-            true => Some(ring.leaves(ring.tick_at(at), window)),
-            false => ring.expiry_of_newest(hits.refund(), at, window),
+        let newest = if is_charged {
+            Some(ring.leaves(ring.tick_at(at), window))
+        } else {
+            ring.expiry_of_newest(hits.refund(), at, window)
         };
         let reset = newest.map_or(Span::ZERO, |end| end.since(now));
         Verdict::new(quota, hits, limit.saturating_sub(used), reset, retry)
