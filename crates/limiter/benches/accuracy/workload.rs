@@ -6,10 +6,10 @@
 //!
 //! | kind | sources | requests |
 //! |---|---|---|
-//! | quiet | the others | 0.1 to 6 % of the limit per minute, 1.4 % on average, always |
-//! | busy | 1 % | 30 to 75 % of the limit, always |
-//! | spiky | 0.4 % | quiet for some half an hour, then 1.2 to 4 times the limit within seconds to a minute |
-//! | over | 0.003 % | 1.1 to 3 times the limit, always |
+//! | quiet | the others | 0.1 to 3 % of the limit per minute, 0.9 % on average, always |
+//! | busy | 0.15 % | 30 to 75 % of the limit, always |
+//! | spiky | 0.06 % | quiet for some half an hour, then 1.2 to 4 times the limit within a minute |
+//! | over | 0.001 % | 1.1 to 3 times the limit, always |
 
 use tidegate_limiter::units::Span;
 
