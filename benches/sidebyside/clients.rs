@@ -8,10 +8,9 @@ use tidegate::front::rls::RlsClient;
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
+use tidegate_testkit::loadgen::resp::{Value, decode, encode};
 use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
-
-use crate::loadgen::resp::{Value, decode, encode};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than any response here.

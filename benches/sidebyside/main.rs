@@ -17,7 +17,6 @@
 mod accuracy;
 mod clients;
 mod documents;
-mod loadgen;
 mod machine;
 mod measure;
 mod peers;

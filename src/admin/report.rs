@@ -2,6 +2,7 @@
 //! only added.
 
 use serde::{Deserialize, Serialize};
+use tidegate_rules::stats::RuleCounts;
 
 pub use crate::storage::Status as StorageReport;
 
@@ -46,6 +47,10 @@ pub struct StatusReport {
     /// Every member, including this node, by id.
     pub members: Vec<MemberReport>,
     pub rule_book: RuleBookReport,
+    /// What the responding node counted of the rules that were checked most: at most
+    /// [`RULES_MAX`], and then one with the sum of the others.
+    #[serde(default)]
+    pub rules: Vec<RuleReport>,
     pub store: StoreReport,
     /// None for a standalone node.
     #[serde(default)]
@@ -135,6 +140,25 @@ pub struct RuleBookReport {
     pub last_error: Option<String>,
     /// Whether every member that is up holds the same rules.
     pub agrees: bool,
+}
+
+/// Most rules of a [`StatusReport`].
+pub const RULES_MAX: usize = 100;
+
+/// A rule that was checked on the responding node since its start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RuleReport {
+    /// The id of the rule; `(other)` for the sum of others.
+    pub rule: String,
+    /// `strict`, `leased` or `eventual`; none for the sum of others.
+    pub mode: Option<String>,
+    #[serde(flatten)]
+    pub counts: RuleCounts,
+    /// Granted hits that this node may still spend.
+    pub held: u64,
+    /// Of an eventual rule: how far its windows that were used up are over the limit, as a part of
+    /// it. None while none was.
+    pub error: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

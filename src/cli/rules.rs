@@ -13,8 +13,10 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::Quota;
-use tidegate_rules::book::Book;
+use tidegate_ownership::membership::MEMBERS_MAX;
+use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::load::{self, Options, Source};
 use tidegate_rules::yaml::Mark;
 use tidegate_rules::{Error, Match, Step, Via, Warning};
@@ -22,6 +24,7 @@ use tidegate_rules::{Error, Match, Step, Via, Warning};
 use super::Failure;
 use super::entry::entry;
 use crate::compat::envoy_ratelimit::rule_files;
+use crate::decide::granting_nodes_max;
 
 /// Validate and test rule files without a node.
 #[derive(Debug, Subcommand)]
@@ -64,6 +67,8 @@ Examples:
   tidegate rules validate /etc/tidegate/rules --json";
 
 const TEST_EXAMPLES: &str = "\
+Of a leased rule it says where the rule is decided as strict, if anywhere.
+
 Exit code: 0 a rule matches, 1 none does, 2 the files make no rule book.
 
 Examples:
@@ -276,10 +281,27 @@ fn test_text(
     let (mode, scope) = (word(rule.mode), word(rule.scope));
     let fallback = word(rule.on_unavailable);
     let _ = writeln!(text, "  mode {mode}, scope {scope}, on_unavailable {fallback}");
+    if rule.mode == Mode::Leased && !rule.limits.is_empty() {
+        text.push_str(&grants_text(rule));
+    }
     if rule.shadow {
         text.push_str("  shadow_mode: everything is admitted\n");
     }
     text
+}
+
+/// Where a leased rule is decided as strict; empty if nowhere.
+fn grants_text(rule: &Rule) -> String {
+    let group = if rule.scope == Scope::Global { "clusters" } else { "regions" };
+    match granting_nodes_max(&rule.limits) {
+        Err(reason) => format!("  decided as strict: {reason}\n"),
+        Ok(nodes) if nodes as usize >= MEMBERS_MAX => String::new(),
+        // A single node asks no other.
+        Ok(nodes) => {
+            let nodes = count(nodes.max(1) as usize, "node");
+            format!("  decided as strict in {group} of more than {nodes}: the limit is too small\n")
+        }
+    }
 }
 
 fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
@@ -296,6 +318,7 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
             "queue": quota.queue(),
         })
     };
+    let leased = rule.mode == Mode::Leased && !rule.limits.is_empty();
     let step =
         |step: &Step<'_>| json!({ "key": step.key, "value": step.value, "by": via(step.via) });
     json!({
@@ -306,6 +329,7 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
         "steps": steps.iter().map(step).collect::<Vec<_>>(),
         "limits": rule.limits.iter().map(limit).collect::<Vec<_>>(),
         "mode": rule.mode,
+        "granting_nodes_max": leased.then(|| granting_nodes_max(&rule.limits).unwrap_or(0)),
         "scope": rule.scope,
         "on_unavailable": rule.on_unavailable,
         "shadow_mode": rule.shadow,

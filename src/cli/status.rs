@@ -4,12 +4,13 @@ use std::io::{self, Write};
 
 use percent_encoding::utf8_percent_encode;
 use tidegate_demo::output::{Paint, aligned};
+use tidegate_rules::stats::GrantedCounts;
 
 use super::Failure;
 use super::client::{AdminDoor, RESERVED};
 use super::entry::entry;
 use crate::admin::report::{
-    CertificateReport, MemberReport, OwnershipReport, StorageReport, StoreReport,
+    CertificateReport, MemberReport, OwnershipReport, RuleReport, StorageReport, StoreReport,
 };
 use crate::admin::{OwnerReport, StatusReport};
 use crate::config::UserError;
@@ -27,6 +28,9 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// Rules in the text; there are more in JSON.
+const RULES_SHOWN: usize = 20;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,6 +96,7 @@ impl Text<'_> {
         if let Some(error) = &book.last_error {
             self.alarm(&format!("the rules folder is not in force: {error}"))?;
         }
+        self.rules(&report.rules)?;
         let StoreReport { keys, keys_max, shared, refused, .. } = store;
         write!(self.out, "store: {keys} of {keys_max} keys, {} kB", store.bytes / 1_000)?;
         if shared + refused > 0 {
@@ -153,6 +158,36 @@ impl Text<'_> {
         Ok(())
     }
 
+    fn rules(&mut self, rules: &[RuleReport]) -> io::Result<()> {
+        if rules.is_empty() {
+            return Ok(());
+        }
+        let head =
+            ["RULE", "MODE", "ALLOWED", "DENIED", "LOCAL", "WAITED", "ALONE", "EARLY", "ERROR"];
+        writeln!(self.out)?;
+        let shown = &rules[..rules.len().min(RULES_SHOWN)];
+        let rows: Vec<_> = shown.iter().map(rule_row).collect();
+        self.table(head, &rows)?;
+        if rules.len() > shown.len() {
+            writeln!(self.out, "further rules: --json")?;
+        }
+        let granted = shown.iter().filter(|rule| rule.counts.grants.received > 0);
+        let rows: Vec<_> = granted.map(grants_row).collect();
+        if !rows.is_empty() {
+            writeln!(self.out)?;
+            let head =
+                ["GRANTED HITS OF", "RECEIVED", "SPENT", "RETURNED", "RECALLED", "LATE", "HELD"];
+            self.table(head, &rows)?;
+        }
+        writeln!(self.out)
+    }
+
+    fn table<const N: usize>(&mut self, head: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
+        let (head, lines) = aligned(head, rows.iter());
+        writeln!(self.out, "{}", self.paint.bold(&head))?;
+        lines.iter().try_for_each(|line| writeln!(self.out, "{line}"))
+    }
+
     fn ownership(&mut self, ownership: &OwnershipReport) -> io::Result<()> {
         let OwnershipReport { has_lease, epoch_number, missed, .. } = ownership;
         let share = ownership.decides * 100.0;
@@ -200,6 +235,32 @@ fn row(member: &MemberReport, ours: &str) -> ([String; 9], bool) {
         member.addr.clone().unwrap_or_else(|| "-".to_owned()),
     ];
     (cells, differs)
+}
+
+/// The cells of a rule; checks but for allowed and denied, which are hits.
+fn rule_row(report: &RuleReport) -> [String; 9] {
+    let RuleReport { rule, mode, counts, error, .. } = report;
+    let unknown = || "-".to_owned();
+    let mode = mode.clone().unwrap_or_else(unknown);
+    let is_leased = mode == "leased";
+    [
+        rule.clone(),
+        mode,
+        (counts.allowed + counts.shadowed).to_string(),
+        counts.denied.to_string(),
+        (counts.local + counts.by_grant + counts.remembered).to_string(),
+        counts.by_owner.to_string(),
+        (counts.unavailable + counts.alone).to_string(),
+        if is_leased { counts.refused_early.to_string() } else { unknown() },
+        error.map_or_else(unknown, |error| format!("{:+.1}%", error * 100.0)),
+    ]
+}
+
+fn grants_row(report: &RuleReport) -> [String; 7] {
+    let GrantedCounts { received, spent, given_back, recalled, late } = report.counts.grants;
+    let numbers = [received, spent, given_back, recalled, late, report.held];
+    let [received, spent, given_back, recalled, late, held] = numbers.map(|it| it.to_string());
+    [report.rule.clone(), received, spent, given_back, recalled, late, held]
 }
 
 fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> io::Result<()> {

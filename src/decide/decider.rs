@@ -15,11 +15,11 @@ use tidegate_cluster::ownership::Ownership;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::policy::{Mode, Scope};
-use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts, is_urgent};
+use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
-use tidegate_rules::rule::RuleStats;
+use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Tallies;
 use tokio::sync::Notify;
 
@@ -31,6 +31,7 @@ use super::grant_ledger::GrantLedger;
 use super::held_grants::HeldGrants;
 use super::negative_cache::NegativeCache;
 use super::outcome::{Decided, NoVerdict};
+use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
 use crate::config::Envoy;
 
@@ -104,6 +105,8 @@ pub(super) struct Shared {
     pub(super) grants_held: Notify,
     /// Checks that leave for their owner together.
     pub(super) combiner: Combiner,
+    /// Windows of eventual rules that are used up.
+    overshoot: Overshoot,
     /// Id of the next call with checks that are forwarded.
     pub(super) next_check_id: AtomicU64,
     /// Applies to requests that do not come from Envoy.
@@ -137,9 +140,9 @@ pub struct Counters {
     pub fallback: AtomicU64,
     /// Decided from granted hits.
     pub granted: AtomicU64,
-    /// Hits that this node granted to others as an owner.
+    /// Hits that this node charged as an owner for others to spend.
     pub hits_granted: AtomicU64,
-    /// Of those, hits that were given back and are there again.
+    /// Of those, hits that were given back, or confirmed by no replica, and are there again.
     pub taken_back: AtomicU64,
 }
 
@@ -163,6 +166,7 @@ impl Decider {
             negative_cache: NegativeCache::default(),
             dedup_cache: DedupCache::default(),
             combiner: Combiner::default(),
+            overshoot: Overshoot::default(),
             grant_ledger: GrantLedger::default(),
             held_grants: HeldGrants::default(),
             grants_held: Notify::new(),
@@ -312,15 +316,23 @@ impl Decider {
         let cache = &self.shared.negative_cache;
         let token = check.key().ok_or(NoVerdict::Unavailable)?.token;
         let ticket = cache.ticket(token);
-        let forwarded = self.forward(&check.limits(), hits).await;
+        let limits = check.limits();
+        let forwarded = self.forward(&limits, hits).await;
         let may_end_early = forwarded.as_ref().is_ok_and(|it| it.may_end_early);
         let decided = forwarded.map(|forwarded| forwarded.decided);
+        let is_refused = |(verdicts, _): &Decided| verdicts.iter().any(|it| !it.allowed);
+        let is_refused = decided.as_ref().is_ok_and(is_refused);
+        if may_end_early && is_refused {
+            limits.refused_early(hits);
+        }
+        // What this node holds was too little for the check, and counts as used at the owner.
+        let gives_back = is_refused && limits.key().is_some_and(|key| self.recalled(key));
         if hits.refund() > 0 {
             // Forgotten now: the owner's notice may come after its reply, and the client expects
             // its refund to count. Without a reply it is unknown whether the owner applied it.
             cache.forget(token);
         } else if let Ok((verdicts, VerdictSource::Owner)) = &decided
-            && !may_end_early
+            && !gives_back
         {
             cache.insert(ticket, &check.counters, hits, verdicts, now);
         }
@@ -334,9 +346,7 @@ impl Decider {
         let slack_divisor = peers.synchroniser.slack_divisor();
         let local = LocalActor { actor: node.incarnation.actor(), slack_divisor };
         let verdicts = node.store.check_eventual(&check.counters, hits, local, now);
-        if hits.charge() > 0 && verdicts.iter().any(is_urgent) {
-            peers.synchroniser.hurry();
-        }
+        self.shared.overshoot.observe(check, hits, &verdicts, now);
         verdicts
     }
 

@@ -44,7 +44,7 @@ pub(super) enum Once {
 /// At most [`WAYS`], the oldest first.
 type Set = VecDeque<Entry>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     sender: ActorId,
     id: u64,
@@ -92,6 +92,24 @@ fn make_room(set: &mut Set) {
 impl Default for DedupCache {
     fn default() -> Self {
         Self { sets: std::iter::repeat_with(Mutex::default).take(SETS).collect() }
+    }
+}
+
+#[cfg(test)]
+impl DedupCache {
+    /// One for the model of grants, which copies it for each state.
+    pub(super) fn of_one_set() -> Self {
+        Self { sets: Box::new([Mutex::default()]) }
+    }
+
+    pub(super) fn copied(&self) -> Self {
+        Self { sets: self.sets.iter().map(|set| Mutex::new(set.lock().clone())).collect() }
+    }
+
+    /// Which checks it knows.
+    pub(super) fn view(&self) -> Vec<(u64, u64, u64)> {
+        let key = |it: &Entry| (it.sender.writer(), it.sender.start(), it.id);
+        self.sets.iter().flat_map(|set| set.lock().iter().map(key).collect::<Vec<_>>()).collect()
     }
 }
 

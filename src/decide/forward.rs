@@ -111,7 +111,7 @@ impl Decider {
         let deadline = Instant::now() + patience;
         let mut reply = match self.shared.combiner.join(limits, hits, deadline) {
             // What it brings must not be lost with the caller.
-            Joined::First if limits.is_leased => {
+            Joined::First if limits.leased.is_some() => {
                 let (reply, receiver) = oneshot::channel();
                 let checks = vec![Waiting { hits, deadline, reply }];
                 self.leave(key, Leaving { limits: limits.clone(), checks });
@@ -163,7 +163,7 @@ impl Decider {
         if hits.len() > 1 {
             self.shared.counters.combined.fetch_add(hits.len() as u64, Ordering::Relaxed);
         }
-        let sent = self.send(&limits, &hits, deadline, limits.is_leased).await;
+        let sent = self.send(&limits, &hits, deadline, limits.leased.is_some()).await;
         if let Err(NoVerdicts::Separate) = sent {
             let one_by_one = checks.into_iter().map(|Waiting { hits, deadline, reply }| {
                 let limits = &limits;

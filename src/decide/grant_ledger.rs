@@ -5,7 +5,9 @@
 //! an empty one, and what was granted before is then refused early until it ends.
 //!
 //! - *Given back*: by its holder, once; what arrives again finds no entry.
-//! - *Recalled*: once, when another node is refused while this one holds something.
+//! - *Recalled*: once, when another node is refused while this one holds something. A refused node
+//!   refuses by itself from then on (`negative_cache.rs`), so it is told when hits of the key are
+//!   given back.
 //! - *Ended*: an entry is kept for a term after the end of the grant, so that what was given back
 //!   at the last moment still counts.
 //!
@@ -31,7 +33,7 @@ const SHARDS: usize = 64;
 const SWEEP_KEYS: usize = 4;
 
 /// One incarnation of a node that holds grants.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Holder {
     pub(super) node: NodeId,
     pub(super) generation: Generation,
@@ -43,14 +45,21 @@ pub(super) struct GrantLedger {
     entries: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Shard {
-    keys: HashMap<KeyHash, SmallVec<[Entry; 4]>>,
+    keys: HashMap<KeyHash, OfKey>,
     /// Keys in the order in which they are looked at.
     sweep: VecDeque<KeyHash>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
+struct OfKey {
+    entries: SmallVec<[Entry; 4]>,
+    /// A node was refused since hits of the key were last given back.
+    is_refused: bool,
+}
+
+#[derive(Clone, Debug)]
 struct Entry {
     holder: Holder,
     /// Unique among the grants of the holder.
@@ -61,21 +70,34 @@ struct Entry {
     is_recalled: bool,
 }
 
+/// What was taken back of a grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TakenBack {
+    pub(super) hits: u32,
+    /// Nodes may have cached refusals that hold no more.
+    pub(super) ends_refusals: bool,
+}
+
 impl GrantLedger {
     /// Makes a grant by `charge`, unless the ledger is full or the holder has this one already, and
-    /// enters it. `charge` returns what it made beside its other results.
+    /// enters it. `charge` returns whether it refused a check, and what it granted, beside its
+    /// other results.
     pub(super) fn enter<T>(
         &self,
         key: KeyHash,
         holder: &Holder,
         id: u64,
         now: Timestamp,
-        charge: impl FnOnce(bool) -> Option<(T, Option<Granted>)>,
+        charge: impl FnOnce(bool) -> Option<(T, bool, Option<Granted>)>,
     ) -> Option<(T, Option<Granted>)> {
         let mut shard = self.shard(key).lock();
         self.sweep(&mut shard, now);
         let has_room = self.entries.load(Ordering::Relaxed) < ENTRIES_MAX;
-        let (result, granted) = charge(has_room)?;
+        let (result, is_refused, granted) = charge(has_room)?;
+        let Shard { keys, sweep } = &mut *shard;
+        if is_refused && let Some(of_key) = keys.get_mut(&key) {
+            of_key.is_refused = true;
+        }
         if let Some(Granted { hits, term, marks }) = &granted {
             let entry = Entry {
                 holder: holder.clone(),
@@ -85,12 +107,11 @@ impl GrantLedger {
                 kept_until: now.plus(*term).plus(*term),
                 is_recalled: false,
             };
-            let Shard { keys, sweep } = &mut *shard;
-            let entries = keys.entry(key).or_insert_with(|| {
+            let of_key = keys.entry(key).or_insert_with(|| {
                 sweep.push_back(key);
-                SmallVec::new()
+                OfKey::default()
             });
-            entries.push(entry);
+            of_key.entries.push(entry);
             self.entries.fetch_add(1, Ordering::Relaxed);
         }
         Some((result, granted))
@@ -105,12 +126,13 @@ impl GrantLedger {
         id: u64,
         unspent: u32,
         settle: impl FnOnce(&[Mark], u32) -> u32,
-    ) -> u32 {
-        let Some(key) = counters.first().map(|counter| counter.key) else { return 0 };
+    ) -> TakenBack {
+        let nothing = TakenBack::default();
+        let Some(key) = counters.first().map(|counter| counter.key) else { return nothing };
         let mut shard = self.shard(key).lock();
-        let Some(entries) = shard.keys.get_mut(&key) else { return 0 };
+        let Some(OfKey { entries, is_refused }) = shard.keys.get_mut(&key) else { return nothing };
         let is_it = |entry: &Entry| entry.id == id && entry.holder == *holder;
-        let Some(at) = entries.iter().position(is_it) else { return 0 };
+        let Some(at) = entries.iter().position(is_it) else { return nothing };
         let entry = entries.remove(at);
         self.entries.fetch_sub(1, Ordering::Relaxed);
         let taken = settle(&entry.marks, unspent.min(entry.hits));
@@ -119,7 +141,8 @@ impl GrantLedger {
                 mark.lower(&counter.quota, taken);
             }
         }
-        taken
+        let ends_refusals = taken > 0 && std::mem::take(is_refused);
+        TakenBack { hits: taken, ends_refusals }
     }
 
     /// The holders, but for `except`, of grants of this key that have not been recalled yet; they
@@ -130,13 +153,14 @@ impl GrantLedger {
         except: Option<&Holder>,
         now: Timestamp,
     ) -> (SmallVec<[NodeId; 4]>, bool) {
+        let (mut nodes, mut are_held) = (SmallVec::new(), false);
         if self.entries.load(Ordering::Relaxed) == 0 {
-            return (SmallVec::new(), false);
+            return (nodes, are_held);
         }
         let mut shard = self.shard(key).lock();
-        let Some(entries) = shard.keys.get_mut(&key) else { return (SmallVec::new(), false) };
-        let mut nodes = SmallVec::new();
-        let mut are_held = false;
+        let Some(OfKey { entries, .. }) = shard.keys.get_mut(&key) else {
+            return (nodes, are_held);
+        };
         let others = entries.iter_mut().filter(|entry| Some(&entry.holder) != except);
         for entry in others.filter(|entry| entry.kept_until > now) {
             are_held = true;
@@ -153,7 +177,7 @@ impl GrantLedger {
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {
         for _ in 0..SWEEP_KEYS {
             let Some(key) = shard.sweep.pop_front() else { return };
-            let Some(entries) = shard.keys.get_mut(&key) else { continue };
+            let Some(OfKey { entries, .. }) = shard.keys.get_mut(&key) else { continue };
             let before = entries.len();
             entries.retain(|entry| entry.kept_until > now);
             self.entries.fetch_sub(before - entries.len(), Ordering::Relaxed);
@@ -178,6 +202,45 @@ impl Default for GrantLedger {
     }
 }
 
+/// For the model of grants, which goes on from one state in several ways.
+#[cfg(test)]
+mod for_model {
+    use super::*;
+
+    /// An entry: its holder, id and hits, its marks, until when it is kept, and whether it is
+    /// recalled.
+    pub(in crate::decide) type EntryView = (Holder, u64, u32, Vec<Mark>, Timestamp, bool);
+
+    impl Clone for GrantLedger {
+        fn clone(&self) -> Self {
+            let shards = self.shards.iter().map(|shard| Mutex::new(shard.lock().clone()));
+            let entries = AtomicUsize::new(self.entries.load(Ordering::Relaxed));
+            Self { shards: shards.collect(), entries }
+        }
+    }
+
+    impl GrantLedger {
+        /// A small one, of which the model has one for each state.
+        pub(in crate::decide) fn of_one_shard() -> Self {
+            Self { shards: Box::new([Mutex::default()]), entries: AtomicUsize::new(0) }
+        }
+
+        pub(in crate::decide) fn view(&self, key: KeyHash) -> Vec<EntryView> {
+            let shard = self.shard(key).lock();
+            let entries = shard.keys.get(&key).into_iter().flat_map(|of_key| &of_key.entries);
+            let view = |it: &Entry| {
+                let Entry { holder, id, hits, marks, kept_until, is_recalled } = it;
+                (holder.clone(), *id, *hits, marks.to_vec(), *kept_until, *is_recalled)
+            };
+            let mut views: Vec<EntryView> = entries.map(view).collect();
+            views.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+            views
+        }
+    }
+}
+#[cfg(test)]
+pub(super) use for_model::EntryView;
+
 #[cfg(test)]
 mod tests {
     use tidegate_limiter::quota::{Algorithm, Quota};
@@ -201,13 +264,22 @@ mod tests {
         let [counter] = counters();
         let made = ledger.enter(counter.key, &holder(name), id, now, |has_room| {
             let marks = [Mark::Slice(1)].into_iter().collect();
-            Some(((), has_room.then_some(Granted { hits: 10, term: TERM, marks })))
+            Some(((), false, has_room.then_some(Granted { hits: 10, term: TERM, marks })))
         });
         made.is_some_and(|((), granted)| granted.is_some())
     }
 
     fn give_back(ledger: &GrantLedger, name: &str, id: u64, unspent: u32) -> u32 {
+        take_back(ledger, name, id, unspent).hits
+    }
+
+    fn take_back(ledger: &GrantLedger, name: &str, id: u64, unspent: u32) -> TakenBack {
         ledger.give_back(&counters(), &holder(name), id, unspent, |_, hits| hits)
+    }
+
+    fn refuse(ledger: &GrantLedger, name: &str) {
+        let refused = |_| Some(((), true, None));
+        assert!(ledger.enter(counters()[0].key, &holder(name), 9, NOW, refused).is_some());
     }
 
     #[test]
@@ -234,8 +306,22 @@ mod tests {
         assert_eq!(nodes("a"), (vec!["b".to_owned()], true));
         assert_eq!(nodes("a"), (vec![], true), "it was recalled");
         assert_eq!(nodes("b"), (vec!["a".to_owned()], true));
+        assert!(grant(&ledger, "b", 3, NOW));
         let later = NOW.plus(TERM).plus(TERM);
-        assert_eq!(ledger.recall(key, None, later), (SmallVec::new(), false), "they have ended");
+        assert_eq!(ledger.recall(key, None, later), (SmallVec::new(), false), "it has ended");
+    }
+
+    #[test]
+    fn a_refusal_ends_with_the_next_hits_that_are_given_back() {
+        let ledger = GrantLedger::default();
+        let ends = |id, unspent| take_back(&ledger, "a", id, unspent).ends_refusals;
+        refuse(&ledger, "b");
+        assert!((1..=4).all(|id| grant(&ledger, "a", id, NOW)));
+        assert!(!ends(1, 10), "no node was refused while something was held");
+        refuse(&ledger, "b");
+        assert!(!ends(2, 0), "there is nothing to be had");
+        assert!(ends(3, 1));
+        assert!(!ends(4, 10), "no node was refused since");
     }
 
     #[test]

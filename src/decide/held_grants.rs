@@ -12,8 +12,14 @@
 //!
 //! **How much is asked for.** Twice the hits that were checked since the last call, at least
 //! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives
-//! less as the limit is used up. More is asked for when less than half of the last grant is left,
-//! by one call at a time.
+//! less as the limit is used up. More is asked for, by one call at a time, when no more is left
+//! than is checked during two calls at the rate since the last one: a call that leaves earlier
+//! brings less. It leaves when a half is left at the earliest, and an eighth at the latest, because
+//! a rate may rise.
+//!
+//! **Worked example.** 60 hits were checked in the 10 ms since the last call, and this one takes
+//! 2 ms. With its grant 100 hits are left: the next call leaves when less than 24 are, after 13 ms.
+//! Of 30 hits it leaves when less than 15 are left, and comes late.
 //!
 //! **Verdicts.** Limit and reset are those of the owner's last reply. `remaining` is what it had
 //! left then, with what is left here: an estimate, since others spend too.
@@ -24,13 +30,14 @@
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::store::{KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
+use tidegate_rules::stats::{GrantedHits, RuleStats};
 
 use super::grant_ledger::Holder;
 use super::limits::Limits;
@@ -47,22 +54,13 @@ const IDLE: Span = Span::from_secs(1);
 pub(super) struct HeldGrants {
     shards: Box<[Mutex<Shard>]>,
     keys: AtomicUsize,
+    /// This node leaves: it asks for nothing, and gives back what still comes.
+    is_leaving: AtomicBool,
+    /// Of all rules since the start, also of those that are gone.
     pub(super) hits: GrantedHits,
 }
 
-/// Granted hits since the start, by what became of them. Those received and in none of the others
-/// are held.
-#[derive(Debug, Default)]
-pub struct GrantedHits {
-    pub received: AtomicU64,
-    pub spent: AtomicU64,
-    /// Sent back to their owner, which takes off what it can.
-    pub given_back: AtomicU64,
-    /// Received too late to be spent.
-    pub late: AtomicU64,
-}
-
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Shard {
     held: BTreeMap<KeyHash, Held>,
     /// When to look at a key; those that are not [`Held::due`] any more are skipped.
@@ -70,13 +68,17 @@ struct Shard {
 }
 
 /// The grants of one key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held {
     limits: Limits,
     /// The oldest first.
     grants: SmallVec<[Grant; 2]>,
     /// Hits checked since the last call.
     checked: u32,
+    /// When the last call left.
+    asked_at: Monotonic,
+    /// Hits checked between the last two calls, and the time between them.
+    pace: (u32, Span),
     /// Ask for more when less is left.
     low: u32,
     is_asking: bool,
@@ -154,14 +156,15 @@ impl HeldGrants {
             grant.left -= taken;
             open -= taken;
         }
-        self.hits.spent.fetch_add(u64::from(charge), Ordering::Relaxed);
+        self.count(limits, |hits| &hits.spent, charge);
         let left = held.left(monotonic);
         let asks = left < held.low && !std::mem::replace(&mut held.is_asking, true);
         let verdicts = held.verdicts(left, now);
         Some(Spent { verdicts, asks })
     }
 
-    /// A call for this key leaves: what it asks for, as (wanted, held); `None` at the bound.
+    /// A call for this key leaves: what it asks for, as (wanted, held); `None` at the bound, and
+    /// when this node leaves.
     pub(super) fn ask(
         &self,
         limits: &Limits,
@@ -170,6 +173,9 @@ impl HeldGrants {
     ) -> Option<(u32, u32)> {
         let key = limits.key()?;
         let mut shard = self.shard(key).lock();
+        if self.is_leaving.load(Ordering::Relaxed) {
+            return None;
+        }
         let Shard { held, due } = &mut *shard;
         let held = match held.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
@@ -182,6 +188,8 @@ impl HeldGrants {
         held.look_at(key, monotonic.plus(IDLE), due);
         (held.is_asking, held.is_used) = (true, true);
         let checked = std::mem::take(&mut held.checked).max(waiting);
+        held.pace = (checked, monotonic.since(held.asked_at));
+        held.asked_at = monotonic;
         let left = if held.limits == *limits { held.left(monotonic) } else { 0 };
         Some((checked.saturating_mul(2).max(WANTED_MIN), left))
     }
@@ -198,34 +206,43 @@ impl HeldGrants {
     ) -> SmallVec<[Unspent; 2]> {
         let mut unspent = SmallVec::new();
         let Some(key) = limits.key() else { return unspent };
+        let granted = grant.as_ref().map_or(0, |grant| grant.hits);
+        self.count(limits, |hits| &hits.received, granted);
         let mut shard = self.shard(key).lock();
         let Shard { held, due } = &mut *shard;
-        // It was forgotten: a grant for it is not spent.
-        let Some(held) = held.get_mut(&key) else { return unspent };
+        let Some(held) = held.get_mut(&key) else {
+            // It was forgotten meanwhile.
+            self.count(limits, |hits| &hits.late, granted);
+            return unspent;
+        };
         held.is_asking = false;
         if held.limits != *limits {
             unspent.extend(held.take());
-            self.given_back(&unspent);
+            self.count_all(&unspent, |hits| &hits.given_back);
             held.limits = limits.clone();
             held.last = Verdicts::new();
         }
         if let Some(last) = last {
             held.last = last.into();
             held.last_at = now;
-            held.last_granted = grant.as_ref().map_or(0, |grant| grant.hits);
+            held.last_granted = granted;
         }
         let Some(NewGrant { owner, id, hits, term, asked }) = grant else {
             held.low = 0;
             return unspent;
         };
-        self.hits.received.fetch_add(u64::from(hits), Ordering::Relaxed);
         let until = asked.plus(Span::from_nanos(term.as_nanos() / 4 * 3));
         if until <= monotonic {
-            self.hits.late.fetch_add(u64::from(hits), Ordering::Relaxed);
+            self.count(limits, |hits| &hits.late, hits);
+            return unspent;
+        }
+        if self.is_leaving.load(Ordering::Relaxed) {
+            unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
+            self.count(limits, |hits| &hits.given_back, hits);
             return unspent;
         }
         held.grants.push(Grant { owner, id, left: hits, ends: until });
-        held.low = held.left(monotonic).div_ceil(2);
+        held.low = held.low_after(monotonic.since(asked), monotonic);
         held.look_at(key, until, due);
         unspent
     }
@@ -253,7 +270,7 @@ impl HeldGrants {
                 }
             }
         }
-        self.given_back(&unspent);
+        self.count_all(&unspent, |hits| &hits.given_back);
         unspent
     }
 
@@ -262,25 +279,36 @@ impl HeldGrants {
         let mut shard = self.shard(key).lock();
         let unspent: SmallVec<[Unspent; 2]> =
             shard.held.get_mut(&key).map(|held| held.take().collect()).unwrap_or_default();
-        self.given_back(&unspent);
+        self.count_all(&unspent, |hits| &hits.recalled);
         unspent
     }
 
-    /// Takes all that is held, before this node leaves.
-    pub(super) fn all(&self) -> Vec<Unspent> {
+    /// Takes all that is held, as this node leaves.
+    pub(super) fn leave(&self) -> Vec<Unspent> {
+        // Read under the lock of a shard: what is entered before is taken below.
+        self.is_leaving.store(true, Ordering::Relaxed);
         let mut unspent = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             unspent
                 .extend(shard.held.values_mut().flat_map(|held| held.take().collect::<Vec<_>>()));
         }
-        self.given_back(&unspent);
+        self.count_all(&unspent, |hits| &hits.given_back);
         unspent
     }
 
-    fn given_back(&self, unspent: &[Unspent]) {
-        let hits = unspent.iter().map(|it| u64::from(it.hits)).sum();
-        self.hits.given_back.fetch_add(hits, Ordering::Relaxed);
+    /// Counts granted hits by what becomes of them, for this node and for their rule.
+    fn count(&self, limits: &Limits, fate: impl Fn(&GrantedHits) -> &AtomicU64, hits: u32) {
+        let of_rule = limits.leased.as_ref().map(|stats| &stats.grants);
+        for counts in [Some(&self.hits), of_rule].into_iter().flatten() {
+            RuleStats::add(fate(counts), u64::from(hits));
+        }
+    }
+
+    fn count_all(&self, unspent: &[Unspent], fate: impl Fn(&GrantedHits) -> &AtomicU64) {
+        for Unspent { limits, hits, .. } in unspent {
+            self.count(limits, &fate, *hits);
+        }
     }
 
     /// Whether no key has anything to be looked at.
@@ -306,7 +334,12 @@ impl HeldGrants {
 impl Default for HeldGrants {
     fn default() -> Self {
         let shards = std::iter::repeat_with(Mutex::default).take(SHARDS).collect();
-        Self { shards, keys: AtomicUsize::new(0), hits: GrantedHits::default() }
+        Self {
+            shards,
+            keys: AtomicUsize::new(0),
+            is_leaving: AtomicBool::new(false),
+            hits: GrantedHits::default(),
+        }
     }
 }
 
@@ -318,6 +351,8 @@ impl Held {
             limits: limits.clone(),
             grants: SmallVec::new(),
             checked: 0,
+            asked_at: Monotonic::NEVER,
+            pace: (0, Span::ZERO),
             low: 0,
             is_asking: false,
             is_used: false,
@@ -332,6 +367,17 @@ impl Held {
     fn left(&self, monotonic: Monotonic) -> u32 {
         let open = self.grants.iter().filter(|grant| grant.ends > monotonic);
         open.map(|grant| grant.left).fold(0, u32::saturating_add)
+    }
+
+    /// Ask for more when less is left, after a call that took so long.
+    fn low_after(&self, took: Span, monotonic: Monotonic) -> u32 {
+        let left = self.left(monotonic);
+        let (checked, within) = self.pace;
+        let during_two = u64::from(checked).saturating_mul(took.as_nanos().saturating_mul(2));
+        // Of the first call nothing is known.
+        let needed = during_two.checked_div(within.as_nanos()).unwrap_or(u64::MAX);
+        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+        needed.clamp(left.div_ceil(8), left.div_ceil(2))
     }
 
     /// The verdicts of a check that was admitted, after which `left` hits are left here.
@@ -384,6 +430,67 @@ impl Held {
     }
 }
 
+/// For the model of grants, which goes on from one state in several ways.
+#[cfg(test)]
+mod for_model {
+    use super::*;
+
+    /// The grants of a key and what decides when more is asked for.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+    pub(in crate::decide) struct HeldView {
+        /// Who granted it, under which number, what is left, and until when.
+        pub(in crate::decide) grants: Vec<(Holder, u64, u32, Monotonic)>,
+        checked: u32,
+        pace: (u32, Span),
+        low: u32,
+        is_asking: bool,
+        is_used: bool,
+        due: Option<Monotonic>,
+        /// The limit of its rule.
+        pub(in crate::decide) limit: u32,
+    }
+
+    impl Clone for HeldGrants {
+        fn clone(&self) -> Self {
+            let copied = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
+            let GrantedHits { received, spent, given_back, recalled, late } = &self.hits;
+            let [received, spent, given_back, recalled, late] =
+                [received, spent, given_back, recalled, late].map(copied);
+            Self {
+                shards: self.shards.iter().map(|shard| Mutex::new(shard.lock().clone())).collect(),
+                keys: AtomicUsize::new(self.keys.load(Ordering::Relaxed)),
+                is_leaving: AtomicBool::new(self.is_leaving.load(Ordering::Relaxed)),
+                hits: GrantedHits { received, spent, given_back, recalled, late },
+            }
+        }
+    }
+
+    impl HeldGrants {
+        /// A small one, of which the model has one for each state.
+        pub(in crate::decide) fn of_one_shard() -> Self {
+            Self { shards: Box::new([Mutex::default()]), ..Self::default() }
+        }
+
+        pub(in crate::decide) fn view(&self, key: KeyHash) -> HeldView {
+            let shard = self.shard(key).lock();
+            let Some(held) = shard.held.get(&key) else { return HeldView::default() };
+            let grants = held.grants.iter();
+            HeldView {
+                grants: grants.map(|it| (it.owner.clone(), it.id, it.left, it.ends)).collect(),
+                checked: held.checked,
+                pace: held.pace,
+                low: held.low,
+                is_asking: held.is_asking,
+                is_used: held.is_used,
+                due: Some(held.due),
+                limit: held.limits.counters.first().map_or(0, |counter| counter.quota.limit()),
+            }
+        }
+    }
+}
+#[cfg(test)]
+pub(super) use for_model::HeldView;
+
 #[cfg(test)]
 mod tests {
     use tidegate_limiter::policy::{Durability, Scope};
@@ -399,7 +506,8 @@ mod tests {
         let quota = Quota::simple(Algorithm::FixedWindow, limit, Span::from_secs(60));
         let key = KeyHash { token: 7, tag: 8 };
         let counters = [Counter { key, quota: quota.expect("valid") }].into_iter().collect();
-        Limits { scope: Scope::Region, durability: Durability::Async, is_leased: true, counters }
+        let leased = None;
+        Limits { scope: Scope::Region, durability: Durability::Async, leased, counters }
     }
 
     fn at(ms: u64) -> Monotonic {
@@ -408,6 +516,11 @@ mod tests {
 
     /// The owner had 50 left, of which it granted 16 for a second, asked for at `ms`.
     fn granted(held: &HeldGrants, id: u64, ms: u64) {
+        granted_after(held, id, ms, 0);
+    }
+
+    /// The same, by a call that took so many ms.
+    fn granted_after(held: &HeldGrants, id: u64, ms: u64, took: u64) {
         held.ask(&limits(100), 1, at(ms));
         let node = NodeId::new("owner").expect("a valid id");
         let owner = Holder { node, generation: Generation(1) };
@@ -421,7 +534,8 @@ mod tests {
             delay: Span::ZERO,
             excess: 0,
         };
-        assert!(held.asked(&limits(100), Some(&[last]), Some(grant), NOW, at(ms)).is_empty());
+        let now = at(ms + took);
+        assert!(held.asked(&limits(100), Some(&[last]), Some(grant), NOW, now).is_empty());
     }
 
     fn spend(held: &HeldGrants, hits: i64, ms: u64) -> Option<Spent> {
@@ -443,6 +557,20 @@ mod tests {
         assert!(spend(&held, 7, 500).is_none(), "six are left");
         assert!(spend(&held, 6, 500).is_some());
         assert!(spend(&held, 1, 500).is_none());
+    }
+
+    #[test]
+    fn more_is_asked_for_as_late_as_two_calls_allow() {
+        for (ms, took, last_without) in [(100, 10, 12), (100, 1, 13), (20, 10, 8)] {
+            let held = HeldGrants::default();
+            granted(&held, 1, 0);
+            assert!(spend(&held, 16, 1).is_some());
+            granted_after(&held, 2, ms, took);
+            let now = ms + took;
+            // 16 hits in `ms`: during two calls 3, none, and 16.
+            assert!(spend(&held, last_without, now).is_some_and(|spent| !spent.asks), "{ms}");
+            assert!(spend(&held, 2, now).is_some_and(|spent| spent.asks), "{ms}");
+        }
     }
 
     #[test]
@@ -478,7 +606,7 @@ mod tests {
         assert!(spend(&held, 3, 1).is_some());
         assert_eq!(hits(held.recalled(KeyHash { token: 7, tag: 8 })), [(1, 13)]);
         assert!(spend(&held, 1, 1).is_none());
-        assert_eq!((held.held(), held.hits.given_back.load(Ordering::Relaxed)), (0, 13));
+        assert_eq!((held.held(), held.hits.recalled.load(Ordering::Relaxed)), (0, 13));
     }
 
     #[test]
@@ -488,6 +616,22 @@ mod tests {
         assert!(held.spend(&limits(50), Hits::ONE, NOW, at(1)).is_none());
         assert_eq!(held.ask(&limits(50), 1, at(1)), Some((4, 0)));
         assert_eq!(hits(held.asked(&limits(50), None, None, NOW, at(2))), [(1, 16)]);
+    }
+
+    #[test]
+    fn a_node_that_leaves_asks_for_nothing_and_gives_back_what_still_comes() {
+        let held = HeldGrants::default();
+        granted(&held, 1, 0);
+        held.ask(&limits(100), 1, at(1));
+        assert_eq!(hits(held.leave()), [(1, 16)]);
+        assert_eq!(held.ask(&limits(100), 1, at(2)), None);
+        let node = NodeId::new("owner").expect("a valid id");
+        let owner = Holder { node, generation: Generation(1) };
+        let term = Span::from_secs(1);
+        let grant = NewGrant { owner, id: 2, hits: 14, term, asked: at(1) };
+        let back = held.asked(&limits(100), None, Some(grant), NOW, at(3));
+        assert_eq!((hits(back), held.held()), (vec![(2, 14)], 0));
+        assert_eq!(held.hits.given_back.load(Ordering::Relaxed), 30);
     }
 
     #[test]

@@ -13,8 +13,9 @@
 //! spends no more than it decides as an owner. What a node holds when it dies, or when its owner
 //! does, is refused early until it ends.
 //!
-//! When a check is refused while others hold something, the owner recalls it once from each of them
-//! and says in its reply that the refusal may end early, so that it is not cached.
+//! When a check is refused while others hold something, the owner recalls it once from each of
+//! them. The refused node caches the refusal, as a strict one, until its owner has taken hits back
+//! and says so.
 //!
 //! A log, a queue, and a limit of which a node's part is less than one hit grant nothing: those are
 //! decided as strict, with their checks combined. So is everything by an owner of the release
@@ -25,11 +26,13 @@ use std::time::Duration;
 
 use tidegate_cluster::mesh::wire::{Call, Check, GiveBack, Grant, GrantAsk};
 use tidegate_cluster::mesh::{Peer, StreamClass};
-use tidegate_limiter::engine::{Verdict, grant};
+use tidegate_limiter::engine::{State, Verdict, grant};
 use tidegate_limiter::policy::Scope;
+use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_rules::stats::GrantedHits;
 use tokio_util::sync::CancellationToken;
 
 use super::check::VerdictSource;
@@ -46,8 +49,41 @@ pub(super) const TERM_MAX: Span = Span::from_secs(1);
 const TERM_MIN: Span = Span::from_millis(4);
 /// A grant is for at least so many round trips.
 const TERM_ROUND_TRIPS: u64 = 8;
+/// Of what is left of a limit a node may hold one part in so many times the nodes.
+const PARTS_PER_NODE: u32 = 2;
 /// How often a node looks for grants that have ended, while it holds any.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Why a leased rule is decided as strict whatever the number of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoGrants {
+    #[error("a log, which has the time of each hit, grants none in advance")]
+    Log,
+    #[error("a queue, which gives each hit its time, grants none in advance")]
+    Queue,
+    #[error("a grant would end within {} ms", TERM_MIN.as_millis_ceil())]
+    Short,
+}
+
+/// The most nodes among which a leased rule with these limits is decided from granted hits. Among
+/// more a node's part is less than one hit, so the rule is decided as strict.
+///
+/// # Errors
+///
+/// It is decided as strict in any case, for this reason.
+pub fn granting_nodes_max(limits: &[Quota]) -> Result<u32, NoGrants> {
+    let mut room = u32::MAX;
+    for quota in limits {
+        let unused = grant::offer(&State::Absent, quota, TERM_MAX, Timestamp::EPOCH);
+        let no_offer = if quota.queue().is_some() { NoGrants::Queue } else { NoGrants::Log };
+        let offer = unused.ok_or(no_offer)?;
+        if offer.term < TERM_MIN {
+            return Err(NoGrants::Short);
+        }
+        room = room.min(offer.room);
+    }
+    Ok(room / PARTS_PER_NODE)
+}
 
 // === impl Decider: the holder ===
 
@@ -72,7 +108,7 @@ impl Decider {
     }
 
     /// Hits that were granted to this node, by what became of them, and how many it holds.
-    pub fn granted_hits(&self) -> (&super::held_grants::GrantedHits, u64) {
+    pub fn granted_hits(&self) -> (&GrantedHits, u64) {
         (&self.shared.held_grants.hits, self.shared.held_grants.held())
     }
 
@@ -111,15 +147,18 @@ impl Decider {
         }
     }
 
-    /// An owner refused a check of another node while this one holds hits of the key.
-    pub fn recalled(&self, key: KeyHash) {
+    /// An owner refused a check while this node holds hits of the key: of another node, or one for
+    /// which it holds too few. Gives them back; returns whether there were any.
+    pub fn recalled(&self, key: KeyHash) -> bool {
         let unspent = self.shared.held_grants.recalled(key);
+        let holds_any = !unspent.is_empty();
         unspent.into_iter().for_each(|it| self.give_back(it));
+        holds_any
     }
 
     /// Gives everything back, before this node leaves.
     pub fn give_all_back(&self) {
-        self.shared.held_grants.all().into_iter().for_each(|it| self.give_back(it));
+        self.shared.held_grants.leave().into_iter().for_each(|it| self.give_back(it));
     }
 
     /// Gives back what was not spent in its term, until `stop`.
@@ -168,11 +207,11 @@ impl Decider {
         ask: Option<GrantAsk>,
         now: Timestamp,
     ) -> Option<(Verdicts, Option<Granted>)> {
-        let Shared { node, grant_ledger, .. } = &*self.shared;
+        let Shared { node, grant_ledger, counters: stats, .. } = &*self.shared;
         let Limits { scope, counters, .. } = limits;
         let key = limits.key()?;
         let owns = || node.ownership.decides(*scope, key.token);
-        grant_ledger.enter(key, holder, id, now, |has_room| {
+        let made = grant_ledger.enter(key, holder, id, now, |has_room| {
             let ask = ask.filter(|_| has_room).map(|ask| Ask {
                 wanted: ask.wanted,
                 held: ask.held,
@@ -180,8 +219,14 @@ impl Decider {
                 longest: TERM_MAX,
                 shortest: ask.shortest,
             });
-            node.store.check_leased_if(counters, hits, ask, now, owns)
-        })
+            let (verdicts, granted) = node.store.check_leased_if(counters, hits, ask, now, owns)?;
+            let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
+            Some((verdicts, is_refused, granted))
+        });
+        if let Some((_, Some(granted))) = &made {
+            stats.hits_granted.fetch_add(u64::from(granted.hits), Ordering::Relaxed);
+        }
+        made
     }
 
     /// Decides a check of a client of this node, if this node owns the key.
@@ -196,8 +241,8 @@ impl Decider {
         let key = limits.key()?;
         let owns = || node.ownership.decides(*scope, key.token);
         let (verdicts, _) = node.store.check_leased_if(counters, &[hits], None, now, owns)?;
-        if verdicts.iter().any(|verdict| !verdict.allowed) {
-            self.recall(key, None, now);
+        if verdicts.iter().any(|verdict| !verdict.allowed) && self.recall(key, None, now) {
+            limits.refused_early(hits);
         }
         Some(verdicts)
     }
@@ -240,15 +285,19 @@ impl Decider {
             node.store.give_back_if(counters, marks, hits, TERM_MAX, now, owns)
         };
         let taken = grant_ledger.give_back(counters, holder, id, unspent, settle);
-        stats.taken_back.fetch_add(u64::from(taken), Ordering::Relaxed);
+        stats.taken_back.fetch_add(u64::from(taken.hits), Ordering::Relaxed);
+        if taken.ends_refusals {
+            self.announce_refund(scope, counters, Hits::new(-i64::from(taken.hits)));
+        }
     }
 
-    /// Of what is left of a limit a node holds one part in so many: twice the nodes that may hold
-    /// some.
+    /// Of what is left of a limit a node holds one part in so many: [`PARTS_PER_NODE`] for each
+    /// node that may hold some.
     fn grant_divisor(&self, scope: Scope) -> u32 {
         let topology = self.shared.node.topology.load();
         let shares = |region: &str| scope == Scope::Global || region == topology.region;
         let nodes = topology.view.owners().filter(|member| shares(&member.region)).count();
-        u32::try_from(nodes).unwrap_or(u32::MAX).saturating_mul(2).max(2)
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+        nodes.saturating_mul(PARTS_PER_NODE)
     }
 }

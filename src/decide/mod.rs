@@ -37,11 +37,14 @@ mod dedup_cache;
 mod fallback;
 mod forward;
 mod grant_ledger;
+#[cfg(test)]
+mod grant_model;
 mod held_grants;
 mod leased;
 mod limits;
 mod negative_cache;
 mod outcome;
+mod overshoot;
 mod owner;
 mod plan;
 mod routing_attempts;
@@ -53,4 +56,4 @@ pub use check::{
     VerdictSource,
 };
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
-pub use held_grants::GrantedHits;
+pub use leased::{NoGrants, granting_nodes_max};

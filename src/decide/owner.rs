@@ -103,10 +103,6 @@ impl Decider {
         let (holder, deadline) = (holder(from), self.deadline(check.scope));
         Some(async move {
             if decider.is_confirmed(&limits.counters, awaiting, deadline).await {
-                if let Some(Grant { hits, .. }) = grant {
-                    let granted = &decider.shared.counters.hits_granted;
-                    granted.fetch_add(u64::from(hits), Ordering::Relaxed);
-                }
                 return reply;
             }
             if grant.is_some() {
@@ -157,7 +153,7 @@ impl Decider {
         let node = &self.shared.node;
         let token = token(counters)?;
         let owns = || node.ownership.decides(*scope, token);
-        let verdicts = if limits.is_leased {
+        let verdicts = if limits.leased.is_some() {
             node.store.check_leased_if(counters, hits, None, now, owns)?.0
         } else {
             node.store.check_each_if(counters, hits, now, owns)?
@@ -236,7 +232,7 @@ fn token(counters: &[Counter]) -> Option<u64> {
 
 fn limits(check: &Check) -> Limits {
     let Check { scope, durability, .. } = *check;
-    Limits { scope, durability, is_leased: false, counters: check.counters.clone() }
+    Limits { scope, durability, leased: None, counters: check.counters.clone() }
 }
 
 fn holder((node, generation): (&NodeId, Generation)) -> Holder {

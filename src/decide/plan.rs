@@ -105,9 +105,9 @@ impl PlannedCheck {
 
     pub(super) fn limits(&self) -> Limits {
         let Self { rule, counters, .. } = self;
-        let is_leased = rule.mode == Mode::Leased;
+        let leased = (rule.mode == Mode::Leased).then(|| rule.stats.clone());
         let (scope, durability) = (rule.scope, rule.durability);
-        Limits { scope, durability, is_leased, counters: counters.clone() }
+        Limits { scope, durability, leased, counters: counters.clone() }
     }
 
     /// The key of its first counter. Equal descriptors have equal keys.

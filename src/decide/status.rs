@@ -5,9 +5,13 @@
 //! passed and `limit + excess` of one that did not; a fixed window knows both exactly. Refunds,
 //! which envoyproxy/ratelimit does not have, are not counted.
 
+use std::sync::atomic::AtomicU64;
+
 use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::policy::Mode;
 use tidegate_limiter::quota::Algorithm;
-use tidegate_rules::rule::RuleStats;
+use tidegate_rules::book::Rule;
+use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Outcome;
 
 use super::check::{Status, VerdictSource};
@@ -27,6 +31,12 @@ impl Decider {
             (false, true) => &rule.stats.shadowed,
         };
         RuleStats::add(counter, hits.charge());
+        if let Some(counter) = self.decided_by(rule, source) {
+            RuleStats::add(counter, 1);
+        }
+        if is_within && source == VerdictSource::Owner {
+            RuleStats::add(&rule.stats.admitted_by_owner, 1);
+        }
         let allowed = is_within || rule.shadow;
         let leading = leading(&verdicts);
         if let Some(index) = leading
@@ -41,6 +51,22 @@ impl Decider {
         }
         let PlannedCheck { rule, metadata, .. } = check;
         Status { rule: Some(rule), allowed, verdicts, leading, source, metadata }
+    }
+
+    /// The counter for where a check of `rule` was decided; that of `on_unavailable` is another.
+    fn decided_by<'a>(&self, rule: &'a Rule, source: VerdictSource) -> Option<&'a AtomicU64> {
+        let Shared { node, peers, .. } = &*self.shared;
+        let stats = &rule.stats;
+        let is_alone =
+            || rule.mode == Mode::Eventual && peers.is_some() && !node.ownership.has_lease();
+        match source {
+            VerdictSource::Local if is_alone() => Some(&stats.alone),
+            VerdictSource::Local => Some(&stats.local),
+            VerdictSource::Owner => Some(&stats.by_owner),
+            VerdictSource::Grant => Some(&stats.by_grant),
+            VerdictSource::NegativeCache => Some(&stats.remembered),
+            VerdictSource::Fallback | VerdictSource::Unlimited => None,
+        }
     }
 
     /// Counts as envoyproxy/ratelimit does, under the name that it uses.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Mode};
 use tidegate_limiter::quota::Quota;
-use tidegate_limiter::store::{Counter, CounterKind, LocalActor, SingleCheck, is_urgent};
+use tidegate_limiter::store::{Counter, CounterKind, LocalActor, SingleCheck};
 use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::check::{THROTTLE_BATCH_MAX, Throttle, ThrottleRequest};
@@ -109,9 +109,6 @@ impl Decider {
                 let slack_divisor = peers.synchroniser.slack_divisor();
                 let local = LocalActor { actor: node.incarnation.actor(), slack_divisor };
                 node.store.check_batch_eventual(checks, local, now, |it| decided.push(Some(it)));
-                if decided.iter().flatten().any(is_urgent) {
-                    peers.synchroniser.hurry();
-                }
             }
             (Mode::Eventual, None) => {
                 node.store.check_batch_if(checks, now, |_| true, |it| decided.push(it));

@@ -1,5 +1,6 @@
 //! The cluster as seen by this node, for `tidegate status` and `tidegate members`.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use tidegate_cluster::mesh::Peer;
@@ -10,6 +11,7 @@ use tidegate_limiter::units::NANOS_PER_SEC;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{self, Member};
 use tidegate_ownership::route::Topology;
+use tidegate_rules::book::Book;
 use tokio::time::Instant;
 
 use super::core::Core;
@@ -18,10 +20,12 @@ use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
     CertificateReport, ClockReport, MemberReport, MemberState, MembersReport, NodeReport, OwnerOf,
-    OwnerReport, OwnershipReport, RegionsReport, RuleBookReport, StatusReport, StoreReport,
+    OwnerReport, OwnershipReport, RULES_MAX, RegionsReport, RuleBookReport, RuleReport,
+    StatusReport, StoreReport,
 };
 use crate::config::Config;
 use crate::observe::Health;
+use crate::observe::samples::{RuleSample, sum_up_beyond};
 use crate::reload::certificates;
 
 /// The data behind `/status`, `/members` and `/owner`.
@@ -76,6 +80,7 @@ impl Inspect for View {
                 last_error: self.book.handle.status().error.map(|error| error.to_string()),
                 agrees: self.core.rule_books_agree(),
             },
+            rules: rules(&book),
             store: StoreReport {
                 keys: stats.keys as u64,
                 keys_max: self.config.limits.keys_max as u64,
@@ -156,6 +161,28 @@ impl View {
             has_next_secret: status.has_next_secret,
         })
     }
+}
+
+/// The rules that were checked most, those checked most first.
+fn rules(book: &Book) -> Vec<RuleReport> {
+    let mut samples: Vec<(RuleSample, Mode)> = book
+        .rules()
+        .map(|rule| (RuleSample { id: rule.id.clone(), counts: rule.stats.read() }, rule.mode))
+        .filter(|(sample, _)| sample.counts.checks() > 0)
+        .collect();
+    samples.sort_by_key(|(sample, _)| Reverse(sample.counts.checks()));
+    let modes: Vec<Mode> = samples.iter().map(|(_, mode)| *mode).take(RULES_MAX).collect();
+    let mut samples = samples.into_iter().map(|(sample, _)| sample).collect();
+    sum_up_beyond(RULES_MAX, &mut samples);
+    let modes = modes.into_iter().map(Some).chain([None]);
+    let report = |(RuleSample { id, counts }, mode): (RuleSample, Option<Mode>)| RuleReport {
+        rule: id.to_string(),
+        mode: mode.map(|mode| mode.name().to_owned()),
+        counts,
+        held: counts.grants.held(),
+        error: counts.error(),
+    };
+    samples.into_iter().zip(modes).map(report).collect()
 }
 
 fn report(

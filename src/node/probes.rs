@@ -70,10 +70,7 @@ impl NodeProbes {
         metrics.watch_rules(move || {
             let sample = |rule: &Arc<tidegate_rules::rule::Rule>| RuleSample {
                 id: rule.id.clone(),
-                allowed: read(&rule.stats.allowed),
-                denied: read(&rule.stats.denied),
-                shadowed: read(&rule.stats.shadowed),
-                unavailable: read(&rule.stats.unavailable),
+                counts: rule.stats.read(),
             };
             cell.load().rules().map(sample).collect()
         });
@@ -146,11 +143,13 @@ fn decisions(core: &Core, readings: &mut Readings) {
     readings.add(names::FORWARD_EXPIRED, read(&counters.expired));
     readings.add(names::UNCONFIRMED, read(&counters.unconfirmed));
     let (hits, held) = core.decider.granted_hits();
+    let hits = hits.read();
     let fates = [
-        ("received", read(&hits.received)),
-        ("spent", read(&hits.spent)),
-        ("given_back", read(&hits.given_back)),
-        ("late", read(&hits.late)),
+        ("received", hits.received),
+        ("spent", hits.spent),
+        ("given_back", hits.given_back),
+        ("recalled", hits.recalled),
+        ("late", hits.late),
     ];
     readings.add_each(names::GRANTS_HELD_HITS, "fate", fates);
     readings.add(names::GRANTS_HELD, held);
@@ -209,6 +208,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add_each(names::MESH_SENT_BYTES, "kind", bytes);
     readings.add(names::MESH_MALFORMED, read(&joined.malformed));
     readings.add(names::STATES_REJECTED, read(&joined.replicator.counters.refused));
+    readings.add(names::SYNC_ANNOUNCEMENTS, read(&sync.announcements));
     readings.add(names::SYNC_FAILED, read(&sync.failed));
     let keys = [
         ("sent", read(&sync.sent)),

@@ -1,5 +1,5 @@
-//! Metrics, readiness and log of a node. It uses only `tidegate_limiter::units`, so that every
-//! other module may use it.
+//! Metrics, readiness and log of a node. It uses no other module, so that every other one may
+//! use it.
 
 pub mod health;
 pub mod latency;

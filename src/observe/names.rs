@@ -49,8 +49,8 @@ pub const UNCONFIRMED: Metric =
     counter("unconfirmed", "Hits counted but not confirmed by a replica in time");
 pub const GRANTS_HELD_HITS: Metric = counter(
     "grant_hits",
-    "Hits that owners granted to this node, by fate: those received were spent, given back, came \
-     too late, or are held",
+    "Hits that owners granted to this node, by fate: those received were spent, given back, \
+     recalled, came too late, or are held",
 );
 pub const GRANTS_HELD: Metric =
     gauge("grant_hits_held", "Hits that owners granted to this node and it may still spend");
@@ -127,6 +127,11 @@ pub const CLOCK_SKEWED: Metric = gauge(
 
 pub const SYNC_KEYS: Metric =
     counter("sync_keys", "Eventual keys sent to peers, received from peers, and rejected");
+pub const SYNC_ANNOUNCEMENTS: Metric = counter(
+    "sync_announcements",
+    "Messages with counts of eventual keys that were sent at once, because they were large beside \
+     what was left of a limit",
+);
 pub const SYNC_FAILED: Metric =
     counter("sync_failed", "Synchronisation messages without an answer; they are sent again");
 
@@ -199,6 +204,30 @@ pub const RULE_LOADS: Metric =
 pub const RULE_HITS: Metric = counter("rule_hits", "Hits by rule and outcome");
 pub const RULE_UNAVAILABLE: Metric =
     counter("rule_unavailable", "Checks decided by on_unavailable, by rule");
+pub const RULE_VERDICTS: Metric = counter(
+    "rule_verdicts",
+    "Checks by rule and by where they were decided; as tidegate_verdicts, and alone: an eventual \
+     rule, decided by a node without a lease",
+);
+pub const RULE_ADMITTED_BY_OWNER: Metric = counter(
+    "rule_admitted_by_owner",
+    "Checks admitted by another node, the owner of their key, by rule: those that waited",
+);
+pub const RULE_REFUSED_EARLY: Metric = counter(
+    "rule_refused_early",
+    "Checks of leased rules refused while another node held granted hits, by rule; some of them \
+     too early",
+);
+pub const RULE_GRANT_HITS: Metric =
+    counter("rule_grant_hits", "Hits that owners granted to this node, by rule and fate");
+pub const RULE_GRANT_HITS_HELD: Metric =
+    gauge("rule_grant_hits_held", "Hits granted to this node that it may still spend, by rule");
+pub const RULE_FULL_HITS: Metric = counter(
+    "rule_full_hits",
+    "Limits of windows of eventual rules that this node has seen used up, summed by rule",
+);
+pub const RULE_OVER_HITS: Metric =
+    counter("rule_over_hits", "Hits over the limit in windows of tidegate_rule_full_hits, by rule");
 
 pub const STORE_KEYS: Metric = gauge("store_keys", "Counters in the store");
 pub const STORE_BYTES: Metric = gauge("store_bytes", "Bytes used by the store");

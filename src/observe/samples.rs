@@ -1,6 +1,7 @@
 //! Collectors of counters that other parts of the node keep, read at each scrape.
 
 use std::fmt::{self, Write as _};
+use std::iter;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
@@ -10,26 +11,24 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use smallvec::SmallVec;
+use tidegate_rules::stats::RuleCounts;
 
 use super::names::{self, Metric};
 
 /// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
-/// series, which load the Prometheus server more than the node.
+/// series, eleven once it was checked, and at most eighteen, if it is leased. They load the
+/// Prometheus server more than the node.
 pub const RULE_LABELS_MAX: usize = 5_000;
 
 /// The label of the rules beyond [`RULE_LABELS_MAX`].
 pub const OTHER_RULES: &str = "(other)";
 
-/// The hits of one rule; see `tidegate_rules::rule::RuleStats`.
+/// What was counted of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSample {
     pub id: Arc<str>,
-    pub allowed: u64,
-    pub denied: u64,
-    /// Admitted by a shadow rule over its limit.
-    pub shadowed: u64,
-    /// Decided by `on_unavailable`.
-    pub unavailable: u64,
+    pub counts: RuleCounts,
 }
 
 /// The readings of one scrape. Those of one metric are adjacent.
@@ -81,25 +80,117 @@ impl Collector for Scrape<Vec<RuleSample>> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut samples = (self.0)();
         sum_up_beyond(RULE_LABELS_MAX, &mut samples);
-        let Metric { name, help, kind } = names::RULE_HITS;
-        let mut hits = encoder.encode_descriptor(name, help, None, kind)?;
-        for sample in &samples {
-            for (outcome, value) in [
-                ("allowed", sample.allowed),
-                ("denied", sample.denied),
-                ("shadowed", sample.shadowed),
-            ] {
-                labelled(&mut hits, &[("rule", &*sample.id), ("outcome", outcome)], value)?;
+        let by_rule = |encoder: &mut DescriptorEncoder<'_>, family: &RuleFamily| {
+            let Metric { name, help, kind } = family.metric;
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            let shown = samples.iter().filter(|sample| (family.is_shown)(&sample.counts));
+            for RuleSample { id, counts } in shown {
+                for (value, read) in family.values {
+                    let number = read(counts);
+                    let rule = ("rule", Escaped(&**id));
+                    let label = family.label.map(|label| (label, Escaped(*value)));
+                    let labels: SmallVec<[_; 2]> = iter::once(rule).chain(label).collect();
+                    write(metric.encode_family(&labels.as_slice())?, kind, number.into())?;
+                }
             }
-        }
-        let Metric { name, help, kind } = names::RULE_UNAVAILABLE;
-        let mut unavailable = encoder.encode_descriptor(name, help, None, kind)?;
-        for sample in &samples {
-            labelled(&mut unavailable, &[("rule", &*sample.id)], sample.unavailable)?;
-        }
-        Ok(())
+            Ok(())
+        };
+        RULE_FAMILIES.iter().try_for_each(|family| by_rule(&mut encoder, family))
     }
 }
+
+/// The value of a label, and the count that has it.
+type OfRule = (&'static str, fn(&RuleCounts) -> u64);
+
+/// A metric of every rule.
+struct RuleFamily {
+    metric: Metric,
+    /// The label beside that of the rule.
+    label: Option<&'static str>,
+    values: &'static [OfRule],
+    /// Of which rules: most are not leased, and are never over.
+    is_shown: fn(&RuleCounts) -> bool,
+}
+
+const ALL: fn(&RuleCounts) -> bool = |_| true;
+const CHECKED: fn(&RuleCounts) -> bool = |counts| counts.checks() > 0;
+const GRANTED: fn(&RuleCounts) -> bool =
+    |counts| counts.grants.received > 0 || counts.refused_early > 0;
+const FULL: fn(&RuleCounts) -> bool = |counts| counts.full_hits > 0;
+
+const RULE_FAMILIES: [RuleFamily; 9] = [
+    RuleFamily {
+        metric: names::RULE_HITS,
+        label: Some("outcome"),
+        values: &[
+            ("allowed", |counts| counts.allowed),
+            ("denied", |counts| counts.denied),
+            ("shadowed", |counts| counts.shadowed),
+        ],
+        is_shown: ALL,
+    },
+    RuleFamily {
+        metric: names::RULE_UNAVAILABLE,
+        label: None,
+        values: &[("", |counts| counts.unavailable)],
+        is_shown: ALL,
+    },
+    RuleFamily {
+        metric: names::RULE_VERDICTS,
+        label: Some("source"),
+        values: &[
+            ("local", |counts| counts.local),
+            ("owner", |counts| counts.by_owner),
+            ("grant", |counts| counts.by_grant),
+            ("remembered", |counts| counts.remembered),
+            ("policy", |counts| counts.unavailable),
+            ("alone", |counts| counts.alone),
+        ],
+        is_shown: CHECKED,
+    },
+    RuleFamily {
+        metric: names::RULE_ADMITTED_BY_OWNER,
+        label: None,
+        values: &[("", |counts| counts.admitted_by_owner)],
+        is_shown: CHECKED,
+    },
+    RuleFamily {
+        metric: names::RULE_REFUSED_EARLY,
+        label: None,
+        values: &[("", |counts| counts.refused_early)],
+        is_shown: GRANTED,
+    },
+    RuleFamily {
+        metric: names::RULE_GRANT_HITS,
+        label: Some("fate"),
+        values: &[
+            ("received", |counts| counts.grants.received),
+            ("spent", |counts| counts.grants.spent),
+            ("given_back", |counts| counts.grants.given_back),
+            ("recalled", |counts| counts.grants.recalled),
+            ("late", |counts| counts.grants.late),
+        ],
+        is_shown: GRANTED,
+    },
+    RuleFamily {
+        metric: names::RULE_GRANT_HITS_HELD,
+        label: None,
+        values: &[("", |counts| counts.grants.held())],
+        is_shown: GRANTED,
+    },
+    RuleFamily {
+        metric: names::RULE_FULL_HITS,
+        label: None,
+        values: &[("", |counts| counts.full_hits)],
+        is_shown: FULL,
+    },
+    RuleFamily {
+        metric: names::RULE_OVER_HITS,
+        label: None,
+        values: &[("", |counts| counts.over_hits)],
+        is_shown: FULL,
+    },
+];
 
 impl Collector for Scrape<Readings> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -126,15 +217,6 @@ fn write(encoder: MetricEncoder<'_>, kind: MetricType, value: i128) -> fmt::Resu
     }
 }
 
-fn labelled<const N: usize>(
-    encoder: &mut MetricEncoder<'_>,
-    labels: &[(&'static str, &str); N],
-    value: u64,
-) -> fmt::Result {
-    let labels = labels.map(|(name, value)| (name, Escaped(value)));
-    ConstCounter::new(value).encode(encoder.encode_family(&labels)?)
-}
-
 /// A label value from a file or a client. prometheus-client 0.24 does not escape values, so a quote
 /// or a line break would end the value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,19 +234,15 @@ impl<S: AsRef<str>> EncodeLabelValue for Escaped<S> {
 }
 
 /// Keeps the first `max` samples and adds one with the sum of the others.
-fn sum_up_beyond(max: usize, samples: &mut Vec<RuleSample>) {
+pub fn sum_up_beyond(max: usize, samples: &mut Vec<RuleSample>) {
     if samples.len() <= max {
         return;
     }
-    let mut other =
-        RuleSample { id: OTHER_RULES.into(), allowed: 0, denied: 0, shadowed: 0, unavailable: 0 };
+    let mut counts = RuleCounts::default();
     for sample in samples.drain(max..) {
-        other.allowed = other.allowed.saturating_add(sample.allowed);
-        other.denied = other.denied.saturating_add(sample.denied);
-        other.shadowed = other.shadowed.saturating_add(sample.shadowed);
-        other.unavailable = other.unavailable.saturating_add(sample.unavailable);
+        counts.add(&sample.counts);
     }
-    samples.push(other);
+    samples.push(RuleSample { id: OTHER_RULES.into(), counts });
 }
 
 #[cfg(test)]
@@ -196,6 +274,37 @@ mod tests {
     }
 
     #[test]
+    fn series_of_a_mode_begin_at_zero_with_the_first_count_of_a_rule() {
+        let mut metrics = Metrics::new("0");
+        metrics.watch_rules(|| {
+            let mut leased = sample("leased", 9);
+            (leased.counts.by_grant, leased.counts.grants.received) = (9, 12);
+            leased.counts.grants.spent = 9;
+            let mut eventual = sample("eventual", 9);
+            (eventual.counts.local, eventual.counts.full_hits) = (9, 9);
+            vec![sample("idle", 0), leased, eventual]
+        });
+        let text = metrics.encode();
+        let of = |rule: &str| -> Vec<String> {
+            let series = text.lines().filter(|line| line.contains(&format!("rule=\"{rule}\"")));
+            series
+                .map(|line| line.replace(&format!("rule=\"{rule}\""), "").replace("{,", "{"))
+                .collect()
+        };
+        assert_eq!((of("idle").len(), of("leased").len(), of("eventual").len()), (4, 18, 13));
+        for line in [
+            "tidegate_rule_verdicts_total{source=\"grant\"} 9",
+            "tidegate_rule_verdicts_total{source=\"policy\"} 0",
+            "tidegate_rule_grant_hits_total{fate=\"spent\"} 9",
+            "tidegate_rule_grant_hits_held{} 3",
+            "tidegate_rule_refused_early_total{} 0",
+        ] {
+            assert!(of("leased").iter().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        assert!(of("eventual").contains(&"tidegate_rule_over_hits_total{} 0".to_owned()), "{text}");
+    }
+
+    #[test]
     fn rules_beyond_the_bound_are_summed() {
         let mut samples = vec![sample("a", 1), sample("b", 2), sample("c", 3)];
         sum_up_beyond(3, &mut samples);
@@ -215,6 +324,6 @@ mod tests {
     }
 
     fn sample(id: &str, allowed: u64) -> RuleSample {
-        RuleSample { id: id.into(), allowed, denied: 0, shadowed: 0, unavailable: 0 }
+        RuleSample { id: id.into(), counts: RuleCounts { allowed, ..RuleCounts::default() } }
     }
 }

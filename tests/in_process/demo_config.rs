@@ -17,6 +17,6 @@ fn a_nodes_configuration_is_accepted() {
     std::fs::write(&file, text).unwrap();
     let config = config::load(Some(&file), &[]).unwrap();
     assert_eq!(config.node.region, "eu");
-    assert_eq!(config.auth.descriptors.len(), 5);
+    assert_eq!(config.auth.descriptors.len(), 7);
     assert_eq!(config.tls.key, Some(folder.path().join("pki/eu-1.key")));
 }

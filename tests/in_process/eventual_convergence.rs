@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::Span;
-use tidegate_ownership::identity::{is_node, node_actor, region_actor};
+use tidegate_ownership::identity::{node_actor, region_actor};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under};
 use tidegate_testkit::relay::{Link, Relay};
@@ -55,7 +56,7 @@ const MACHINE_MARGIN: Duration = Duration::from_millis(400);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// 3 × L checks at once over three nodes in two regions. All converge within two intervals of the
-/// sync between regions.
+/// sync between regions, and each has then measured by how much the limit was exceeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_burst_all_nodes_show_the_same_count() {
     let nodes = cluster(&NODES, RULES, |_| {}).await;
@@ -77,6 +78,11 @@ async fn after_a_burst_all_nodes_show_the_same_count() {
         );
         for node in &nodes {
             assert!(!node.check(name, "burst").await.allowed, "no node admits more");
+            let book = node.core.book.load();
+            let found = book.find("test", &[Entry { key: name, value: "burst" }]);
+            let counts = found.unwrap().rule.stats.read();
+            let over = admitted - u64::from(limit);
+            assert_eq!((counts.full_hits, counts.over_hits), (limit.into(), over), "{name}");
         }
     }
 }
@@ -241,14 +247,25 @@ async fn counters_of_earlier_starts_are_folded() {
             are_connected(&nodes).await;
         }
     }
-    // The last one may have counted before its earlier starts were collected.
+    // The last one may have counted before its earlier starts were collected. Nodes that only use a
+    // key do not know who else counted.
     let started = |node: &Node, key: KeyHash| {
         let counted = node.core.store.actor_counters(key).expect("per-actor counters");
         let writer = nodes[2].core.incarnation.actor().writer();
-        counted.actors().into_iter().filter(move |actor| actor.writer() == writer).count()
+        let of_writer = |it: &ActorId| it.writer() == writer && !it.is_rest();
+        counted.actors().into_iter().filter(of_writer).count()
+    };
+    let has_all = |node: &Node, key: KeyHash| {
+        let topology = node.core.topology.load();
+        let ring = topology.ring().expect("a ring");
+        let holders = [ring.owner(key.token), ring.next_owner(key.token)];
+        topology.me.as_str() == "c" || holders.contains(&Some(&topology.me))
     };
     eventually("a total and the last start", TIMEOUT, || {
-        nodes.iter().all(|node| keys.iter().all(|key| started(node, *key) == 2))
+        nodes.iter().all(|node| {
+            let mut held = keys.iter().filter(|key| has_all(node, **key));
+            held.all(|key| started(node, *key) == 2)
+        })
     })
     .await;
     all_count(&nodes, &keys, STARTS * 120).await;
@@ -257,8 +274,8 @@ async fn counters_of_earlier_starts_are_folded() {
     }
 }
 
-/// An owner that dies takes no count with it: the next owner gets all counts, those of the dead
-/// node included, from the nodes that have them.
+/// An owner that dies takes no count with it that its replica has: the next owner counts all hits,
+/// those of the dead node included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_hits_of_a_dead_owner_stay_counted() {
     let nodes_of = [("a", "eu"), ("b", "eu"), ("c", "eu"), ("d", "eu")];
@@ -274,6 +291,14 @@ async fn the_hits_of_a_dead_owner_stay_counted() {
     let keys: Vec<KeyHash> =
         values.iter().map(|value| key(&nodes[0], "sliced", value, &quota)).collect();
     all_count(&nodes[1..2], &keys, 10).await;
+    // Each replica has them with the next round.
+    for (index, name) in ["a", "b", "c", "d"].iter().enumerate() {
+        let topology = nodes[0].core.topology.load_full();
+        let next = |key: &KeyHash| topology.ring().unwrap().next_owner(key.token).cloned();
+        let copied: Vec<KeyHash> =
+            keys.iter().copied().filter(|key| next(key).unwrap().as_str() == *name).collect();
+        all_count(&nodes[index..=index], &copied, 10).await;
+    }
     drop(nodes.pop().unwrap());
     for node in &nodes {
         node.wait_for_view("three nodes", |view| view.owners().count() == 3).await;
@@ -318,6 +343,31 @@ async fn the_hits_that_a_dead_owner_alone_counted_stay_counted() {
         let owned: Vec<KeyHash> =
             keys.iter().copied().filter(|key| owner(&nodes[0], *key) == *name).collect();
         all_count(&nodes[index..=index], &owned, 10).await;
+    }
+}
+
+/// Of many nodes that use a key each holds two counters of it, its own and the rest, but for the
+/// owner and the replica; and all count the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_uses_a_key_holds_two_counters_of_it_whatever_the_number_of_nodes() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let nodes = cluster(&names.map(|name| (name, "eu")), RULES, |_| {}).await;
+    are_connected(&nodes).await;
+    let key = key(&nodes[0], "hundred", "shared", &hourly(100));
+    for node in &nodes {
+        assert!(node.check_hits("hundred", "shared", 10).await.allowed);
+    }
+    all_count(&nodes, &[key], 60).await;
+    let topology = nodes[0].core.topology.load();
+    let ring = topology.ring().expect("a ring");
+    let holders = [ring.owner(key.token), ring.next_owner(key.token)];
+    let held = |node: &Node| node.core.store.actor_counters(key).expect("counted").actors().len();
+    // The replica may have been sent a rest before it was sent all counters.
+    let replica = nodes.iter().find(|node| Some(&node.core.topology.load().me) == holders[1]);
+    eventually("the replica has all", TIMEOUT, || held(replica.unwrap()) >= names.len()).await;
+    for node in &nodes {
+        let expected = if holders.contains(&Some(&node.core.topology.load().me)) { 6 } else { 2 };
+        assert_eq!(held(node), expected, "{}", node.core.topology.load().me);
     }
 }
 
@@ -488,12 +538,9 @@ fn count(node: &Node, key: KeyHash) -> u64 {
         return 0;
     };
     let region = region_actor(&node.core.topology.load().region);
-    let buckets = actor_counters.to_delta().slices;
-    let actor_counters = buckets.iter().flat_map(|bucket| &bucket.used.dots);
-    actor_counters
-        .inspect(|(actor, _)| assert!(is_node(**actor) || **actor != region, "its own echo"))
-        .map(|(_, hits)| hits)
-        .sum()
+    assert!(!actor_counters.actors().contains(&region), "its own echo");
+    let slices = actor_counters.to_delta().slices;
+    slices.iter().map(|slice| actor_counters.sum(slice.index)).sum()
 }
 
 fn key(node: &Node, name: &str, value: &str, quota: &Quota) -> KeyHash {

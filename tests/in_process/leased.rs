@@ -1,13 +1,21 @@
 //! Leased rules: never over, decided mostly without the owner, and what is granted is accounted
 //! for.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::decide::VerdictSource;
-use tidegate_testkit::in_process::{Node, cluster};
+use tidegate::node;
+use tidegate_cluster::environment::Environment;
+use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, VERSION, VERSIONS};
+use tidegate_cluster::pki::Authority;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_ownership::Versions;
+use tidegate_rules::stats::{GrantedCounts, RuleCounts};
+use tidegate_testkit::certificates::{authority, identity};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::wait::eventually;
+use tokio_util::sync::CancellationToken;
 
 use super::forwarding::bench::{TIMEOUT, count, patient, remaining, source, value_of};
 
@@ -54,6 +62,9 @@ descriptors:
     rate_limit:
       - {unit: day, requests_per_unit: 300}
       - {window: 2d, requests_per_unit: 400, algorithm: gcra}
+  - key: eventual
+    mode: eventual
+    rate_limit: {unit: day, requests_per_unit: 300}
 ";
 
 /// What became of checks that all nodes sent at once.
@@ -96,17 +107,37 @@ async fn burst(nodes: &[Node], key: &str, value: &str, checks: usize) -> Admitte
 async fn is_accounted_for(nodes: &[Node]) {
     for node in nodes {
         eventually("nothing is held", TIMEOUT, || node.core.decider.granted_hits().1 == 0).await;
-        let (hits, _) = node.core.decider.granted_hits();
-        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let gone = read(&hits.spent) + read(&hits.given_back) + read(&hits.late);
-        assert_eq!(read(&hits.received), gone, "{hits:?}");
+        let hits = node.core.decider.granted_hits().0.read();
+        assert_eq!(hits.received, gone(&hits), "{hits:?}");
+        let book = node.core.book.load();
+        let mut of_all = RuleCounts::default();
+        for rule in book.rules() {
+            let of_rule = rule.stats.read();
+            assert_eq!(of_rule.grants.received, gone(&of_rule.grants), "{}: {of_rule:?}", rule.id);
+            of_all.add(&of_rule);
+        }
+        assert_eq!(of_all.grants, hits, "by rule and in all");
     }
     let granted: u64 = nodes.iter().map(|node| count(node, |it| &it.hits_granted)).sum();
-    let received: u64 = nodes
-        .iter()
-        .map(|node| node.core.decider.granted_hits().0.received.load(Ordering::Relaxed))
-        .sum();
+    let received: u64 =
+        nodes.iter().map(|node| node.core.decider.granted_hits().0.read().received).sum();
     assert_eq!(granted, received, "no reply was lost");
+}
+
+/// Hits that are not held any more.
+fn gone(hits: &GrantedCounts) -> u64 {
+    hits.spent + hits.given_back + hits.recalled + hits.late
+}
+
+/// What all nodes have counted of the rule of `key`.
+fn counts(nodes: &[Node], key: &str) -> RuleCounts {
+    let mut sum = RuleCounts::default();
+    for node in nodes {
+        let book = node.core.book.load();
+        let found = book.find("test", &[Entry { key, value: "x" }]);
+        sum.add(&found.expect("a rule").rule.stats.read());
+    }
+    sum
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,6 +151,12 @@ async fn a_burst_at_three_nodes_admits_exactly_the_limit_and_mostly_without_wait
         let lost = if ["tokens", "meter", "gcra"].contains(&key) { LIMIT / 128 + 1 } else { 0 };
         assert!((LIMIT - lost..=LIMIT).contains(&admitted.all), "{key}: {admitted:?}");
         assert!(admitted.granted > 5 * admitted.waited, "{key}: {admitted:?}");
+        let counts = counts(&nodes, key);
+        assert_eq!(counts.allowed, admitted.all as u64);
+        assert_eq!(counts.by_grant, admitted.granted as u64);
+        assert_eq!(counts.grants.spent, admitted.granted as u64);
+        assert_eq!(counts.admitted_by_owner, admitted.waited as u64);
+        assert_eq!(counts.checks(), 3 * LIMIT as u64, "each was decided somewhere");
     }
     is_accounted_for(&nodes).await;
 }
@@ -142,9 +179,13 @@ async fn hits_that_one_node_holds_are_recalled_when_another_is_refused() {
     let few = burst(&nodes[..1], "fixed", &value, 20).await;
     assert_eq!(few.all, 20);
     assert!(nodes[0].core.decider.granted_hits().1 > 0, "a holds some");
+    // As many as are left, of which a holds some.
+    assert!(!nodes[2].check_hits("fixed", &value, 280).await.allowed);
     let rest = burst(&nodes[2..], "fixed", &value, 2 * LIMIT).await;
     assert_eq!(few.all + rest.all, LIMIT);
     is_accounted_for(&nodes).await;
+    let counts = counts(&nodes, "fixed");
+    assert!(counts.grants.recalled > 0 && counts.refused_early > 0, "{counts:?}");
 }
 
 /// A node that leaves gives back what it holds.
@@ -160,4 +201,85 @@ async fn a_node_that_leaves_gives_its_grants_back() {
     while remaining(&nodes[1].check_hits("fixed", &value, 0).await) as usize != LIMIT - 20 {
         assert!(tokio::time::Instant::now() < deadline, "b never had them back");
     }
+}
+
+/// What a node holds is too little for a check, and counts as used at the owner: the node gives it
+/// back, so that a later check finds it there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_for_more_than_its_node_holds_is_not_refused_for_long() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    let value = value_of(&nodes[0], "fixed", "b");
+    let (mut admitted, end) = (0, tokio::time::Instant::now() + TIMEOUT);
+    while admitted < LIMIT / 70 {
+        assert!(tokio::time::Instant::now() < end, "{admitted} checks of 70 of {LIMIT} hits");
+        admitted += usize::from(nodes[0].check_hits("fixed", &value, 70).await.allowed);
+    }
+}
+
+/// A node that is cut off, or was stopped, finds out by its lease. What it still decides is counted
+/// as decided alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_lease_spends_nothing_that_was_granted_to_it() {
+    let mut nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    let value = value_of(&nodes[0], "fixed", "b");
+    assert_eq!(burst(&nodes[..1], "fixed", &value, 20).await.all, 20);
+    assert!(nodes[0].check("eventual", "x").await.allowed);
+    let a = [nodes.remove(0)];
+    assert!(a[0].core.decider.granted_hits().1 > 0, "a holds some");
+    drop(nodes);
+    let ownership = &a[0].core.ownership;
+    eventually("the lease ran out", TIMEOUT, || !ownership.has_lease()).await;
+    let spent = counts(&a, "fixed").grants.spent;
+    assert_eq!(source(&a[0].check("fixed", &value).await), VerdictSource::Fallback);
+    let fixed = counts(&a, "fixed");
+    assert_eq!((fixed.grants.spent, fixed.unavailable), (spent, 1));
+    assert!(a[0].check("eventual", "x").await.allowed);
+    let eventual = counts(&a, "eventual");
+    assert_eq!((eventual.local, eventual.alone), (1, 1));
+}
+
+/// A node that speaks versions up to `highest`.
+async fn speaking(
+    highest: u8,
+    (authority, id): (&Authority, &str),
+    others: &[&Node],
+    rules: &str,
+) -> Node {
+    let (environment, clock) = node::system_environment();
+    let stop = CancellationToken::new();
+    tokio::spawn(clock.run(stop.clone()));
+    let environment = Environment { versions: Versions { highest, ..VERSIONS }, ..environment };
+    let seeds: Vec<_> = others.iter().map(|other| other.addr()).collect();
+    let identity = identity(authority, authority, id, "eu");
+    let (seeds, change) = (&seeds[..], patient);
+    let options = NodeOptions { id, region: "eu", seeds, identity, rules, change };
+    Node::start_in(options, environment, stop).await
+}
+
+/// Nodes of the release before know no grants, and decide leased rules as strict.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_knows_no_grants_is_served_in_the_old_way() {
+    let authority = authority();
+    let strict = RULES.replace("mode: leased", "mode: strict");
+    let a = speaking(COMBINED_CHECKS - 1, (&authority, "a"), &[], &strict).await;
+    let b = speaking(VERSION, (&authority, "b"), &[&a], RULES).await;
+    let c = speaking(VERSION, (&authority, "c"), &[&a], RULES).await;
+    let nodes = [a, b, c];
+    for node in &nodes {
+        node.wait_for_view("all nodes", |view| view.owners().count() == nodes.len()).await;
+    }
+    settled(&nodes.iter().collect::<Vec<_>>()).await;
+    for key in ["fixed", "sliding", "layered"] {
+        let value = value_of(&nodes[1], key, "a");
+        let at_the_others = burst(&nodes[1..], key, &value, LIMIT).await;
+        assert_eq!((at_the_others.all, at_the_others.granted), (LIMIT, 0), "{key}, owned by a");
+        let value = value_of(&nodes[1], key, "b");
+        let (old, new) = tokio::join!(
+            burst(&nodes[..1], key, &value, LIMIT),
+            burst(&nodes[2..], key, &value, LIMIT)
+        );
+        assert_eq!(old.all + new.all, LIMIT, "{key}, owned by b: {old:?}, {new:?}");
+        assert_eq!((old.granted, new.granted > 0), (0, true), "{key}, owned by b: {new:?}");
+    }
+    is_accounted_for(&nodes).await;
 }

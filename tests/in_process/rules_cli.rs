@@ -92,6 +92,64 @@ fn rules_test_prints_which_rule_matches_and_why() {
     assert!(text.contains("  unlimited\n"), "{text}");
 }
 
+/// The command knows no cluster, so it says from which size on a node's part is less than one hit.
+#[test]
+fn rules_test_says_where_a_leased_rule_is_decided_as_strict() {
+    let rule = |key: &str, policy: &str, limit: &str| {
+        format!("- {{key: {key}, mode: leased, {policy}rate_limit: {{{limit}}}}}\n")
+    };
+    let rules = [
+        rule("small", "", "unit: day, requests_per_unit: 10"),
+        rule("one", "scope: global, ", "unit: day, requests_per_unit: 1"),
+        // A bucket is full: the hit of a term cannot be granted.
+        rule("tokens", "", "unit: day, requests_per_unit: 99, burst: 10, algorithm: token_bucket"),
+        rule("large", "", "unit: day, requests_per_unit: 1024"),
+        rule("log", "", "unit: day, requests_per_unit: 100, algorithm: sliding_window_log"),
+        rule("queue", "", "unit: day, requests_per_unit: 9, algorithm: leaky_bucket, queue: 5"),
+        rule("brief", "", "unit: second, requests_per_unit: 100, burst: 9, algorithm: gcra"),
+    ];
+    let text = format!("domain: d\ndescriptors:\n{}", rules.concat());
+    let folder = folder(&[("a.yaml", &text)]);
+    for (key, expected, nodes) in [
+        (
+            "small",
+            "  decided as strict in regions of more than 5 nodes: the limit is too small\n",
+            5,
+        ),
+        ("one", "  decided as strict in clusters of more than 1 node: the limit is too small\n", 0),
+        (
+            "tokens",
+            "  decided as strict in regions of more than 4 nodes: the limit is too small\n",
+            4,
+        ),
+        ("large", "on_unavailable local\n", 512),
+        (
+            "log",
+            "  decided as strict: a log, which has the time of each hit, grants none in advance\n",
+            0,
+        ),
+        (
+            "queue",
+            "  decided as strict: a queue, which gives each hit its time, grants none in advance\n",
+            0,
+        ),
+        ("brief", "  decided as strict: a grant would end within 4 ms\n", 0),
+    ] {
+        let (_, text) = tested_in(folder.path(), "d", &[(key, "x")], Format::Text);
+        assert!(text.ends_with(expected), "{text}");
+        let (_, json) = tested_in(folder.path(), "d", &[(key, "x")], Format::Json);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["granting_nodes_max"], nodes, "{key}");
+    }
+    let (_, json) = tested("api", &[("path", "/login"), ("client", "x")], Format::Json);
+    assert!(serde_json::from_str::<Value>(&json).unwrap()["granting_nodes_max"].is_null());
+
+    let (ok, text) = validated(&[folder.path().into()], Format::Text);
+    let warning =
+        "mode: is strict in effect: a log or a queue grants no hits to other nodes (warning)";
+    assert!(ok && text.matches(warning).count() == 2, "{text}");
+}
+
 #[test]
 fn rules_test_without_a_match_prints_that() {
     let (found, text) = tested("api", &[("path", "/")], Format::Text);
@@ -125,10 +183,19 @@ fn validated_as(paths: &[PathBuf], dialect: Dialect, format: Format) -> (bool, S
 }
 
 fn tested(domain: &str, entries: &[(&str, &str)], format: Format) -> (bool, String) {
-    let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");
+    tested_in(&rules, domain, entries, format)
+}
+
+fn tested_in(
+    rules: &Path,
+    domain: &str,
+    entries: &[(&str, &str)],
+    format: Format,
+) -> (bool, String) {
+    let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
     let mut out = Vec::new();
-    let found = test(&rules, &Options::default(), (domain, &entries), format, &mut out).unwrap();
+    let found = test(rules, &Options::default(), (domain, &entries), format, &mut out).unwrap();
     (found, String::from_utf8(out).unwrap())
 }
 

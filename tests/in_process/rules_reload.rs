@@ -12,7 +12,7 @@ use tidegate::reload::watch::{Handle, Options, Status, Watcher};
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::Quota;
 use tidegate_rules::load;
-use tidegate_rules::rule::RuleStats;
+use tidegate_rules::stats::RuleStats;
 use tokio_util::sync::CancellationToken;
 
 /// Far above what a reload takes: it ends a test that would hang.

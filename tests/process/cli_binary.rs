@@ -8,8 +8,8 @@ use std::{fs, thread};
 
 use tidegate::admin::report::{
     CertificateReport, ClockReport, MapMemberReport, MapMemberState, MapReport, MemberReport,
-    MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport, RuleBookReport, StorageReport,
-    StoreReport, Votes,
+    MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport, RuleBookReport, RuleReport,
+    StorageReport, StoreReport, Votes,
 };
 use tidegate::admin::{MembersReport, RegionsReport, StatusReport};
 use tidegate::storage::map_file::MapFile;
@@ -19,6 +19,7 @@ use tidegate_ownership::cluster_map::{
 };
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::{ClusterMap, Epoch, MemberId, Versions};
+use tidegate_rules::stats::{GrantedCounts, RuleCounts};
 
 use crate::TIDEGATE;
 
@@ -649,6 +650,44 @@ fn status() -> StatusReport {
             last_error: Some("a.yaml:3: unknown key".to_owned()),
             agrees: false,
         },
+        rules: vec![
+            RuleReport {
+                rule: "shop.user".to_owned(),
+                mode: Some("leased".to_owned()),
+                counts: RuleCounts {
+                    allowed: 900,
+                    denied: 80,
+                    local: 3,
+                    by_grant: 870,
+                    by_owner: 90,
+                    admitted_by_owner: 30,
+                    remembered: 17,
+                    refused_early: 4,
+                    grants: GrantedCounts {
+                        received: 960,
+                        spent: 870,
+                        given_back: 40,
+                        recalled: 30,
+                        late: 8,
+                    },
+                    ..RuleCounts::default()
+                },
+                held: 12,
+                error: None,
+            },
+            RuleReport {
+                rule: "shop.page".to_owned(),
+                mode: Some("eventual".to_owned()),
+                counts: RuleCounts { allowed: 515, local: 700, alone: 3, ..RuleCounts::default() },
+                held: 0,
+                error: Some(0.031),
+            },
+            RuleReport {
+                rule: "(other)".to_owned(),
+                counts: RuleCounts { shadowed: 9, unavailable: 9, ..RuleCounts::default() },
+                ..RuleReport::default()
+            },
+        ],
         store: StoreReport { keys: 5, keys_max: 100, bytes: 4_096, shared: 2, refused: 0 },
         ownership: Some(OwnershipReport {
             has_lease: false,

@@ -31,7 +31,24 @@ fn the_whole_demo_holds_and_leaves_nothing_behind() {
     assert_eq!(rows(&["eu", "200", "50", "50"]), 1, "{text}");
     assert_eq!(rows(&["us", "100", "50", "50"]), 1, "{text}");
     assert_eq!(text.lines().filter(|line| line.ends_with("  50      50")).count(), 4, "{text}");
-    assert_eq!(text.matches("   ok ").count(), 6, "{text}");
+    assert_eq!(text.matches("   ok ").count(), 8, "{text}");
+    // Mode, passed, of, over, here, waited, and two times: no check waits in eventual mode, and
+    // fewer do in leased than in strict mode.
+    let of_mode = |mode: &str| -> Vec<String> {
+        let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = rows.find(|row| row.first() == Some(&mode) && row.get(2) == Some(&"500"));
+        row.unwrap_or_else(|| panic!("no row of {mode} in\n{text}"))
+            .iter()
+            .map(|it| (*it).into())
+            .collect()
+    };
+    let waited = |mode| -> u32 {
+        let row = of_mode(mode);
+        row[row.len() - 3].parse().unwrap()
+    };
+    assert_eq!(of_mode("strict")[1..4], ["500", "500", "0"], "{text}");
+    assert_eq!(waited("eventual"), 0, "{text}");
+    assert!(waited("leased") < waited("strict"), "{text}");
     assert_eq!(text.matches("   sent 60, passed 0\n").count(), 2, "{text}");
     for part in [
         "eu-1 eu-2 us-1",

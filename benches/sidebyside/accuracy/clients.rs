@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use tidegate::front::rls::message::Code;
+use tidegate_testkit::loadgen::resp::{KEY, Reply, Value};
 
 use super::{ALGORITHMS, Claim, Client, Connect, Verdict, rule};
 use crate::clients::{Http, Redis, Rls};
-use crate::loadgen::resp::{KEY, Reply, Value};
 use crate::peers::redis::Script;
 use crate::peers::tidegate::Node;
 use crate::peers::{Limit, Peer, Target, cl_throttle, redis, words};

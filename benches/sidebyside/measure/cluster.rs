@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tidegate_testkit::loadgen::grpc::Grpc;
+use tidegate_testkit::loadgen::{End, Keys, Load, Pace};
+
 use super::resp::{INCR, case as redis_case};
 use super::{Case, Plan, interleave, table};
-use crate::loadgen::grpc::Grpc;
-use crate::loadgen::{End, Keys, Load, Pace};
 use crate::machine;
 use crate::peers::Target;
 use crate::peers::tidegate::{DOMAIN, EVENTUAL, Node, REPLICATED, STRICT};

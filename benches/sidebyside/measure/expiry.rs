@@ -4,9 +4,10 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use tidegate_testkit::loadgen::resp::{KEY, Resp};
+use tidegate_testkit::loadgen::{End, Keys, Load, LoadResult, Pace};
+
 use super::{Case, Plan, interleave, table};
-use crate::loadgen::resp::{KEY, Resp};
-use crate::loadgen::{End, Keys, Load, LoadResult, Pace};
 use crate::peers::redis::{self, Setting};
 use crate::peers::tidegate::{Node, Setting as Tidegate};
 use crate::peers::{Limit, NEVER_REACHED, Target, throttlecrab, words};

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::rc::Rc;
 use std::{fs, io};
 
+use tidegate_testkit::loadgen::grpc::{Grpc, message};
+use tidegate_testkit::loadgen::{End, Keys, Load, Pace};
+
 use super::{Case, Plan, interleave, table};
 use crate::clients::Rls;
-use crate::loadgen::grpc::{Grpc, message};
-use crate::loadgen::{End, Keys, Load, Pace};
 use crate::peers::tidegate::{DOMAIN, Node, STRICT};
 use crate::processes::Server;
 use crate::results::Table;

@@ -3,8 +3,9 @@
 use std::io;
 use std::path::Path;
 
+use tidegate_testkit::loadgen::{End, Keys, Load, Pace};
+
 use super::{Case, Plan, interleave, table};
-use crate::loadgen::{End, Keys, Load, Pace};
 use crate::peers::redis::{self, Script, Setting};
 use crate::peers::tidegate::Setting as Tidegate;
 use crate::peers::{ONE_AN_HOUR, Target, throttlecrab};

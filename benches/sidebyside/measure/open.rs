@@ -1,7 +1,8 @@
 //! Open loops at fixed rates with the Redis protocol.
 
+use tidegate_testkit::loadgen::{End, Keys, Load, Pace};
+
 use super::{Case, Plan, interleave, table};
-use crate::loadgen::{End, Keys, Load, Pace};
 use crate::machine;
 use crate::measure::resp::{CELL, INCR, THROTTLECRAB, TIDEGATE};
 use crate::peers::{Peer, Target};

@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::loadgen::resp::{KEY, Reply};
+use tidegate_testkit::loadgen::resp::{KEY, Reply};
+
 use crate::processes::Server;
 
 /// The path of a tool that `scripts/bench` installs.
@@ -62,8 +63,8 @@ impl Peer {
 }
 
 impl Target {
-    pub fn protocol(&self) -> Box<dyn crate::loadgen::Protocol> {
-        Box::new(crate::loadgen::resp::Resp::new(&self.command, self.prefix, self.reply))
+    pub fn protocol(&self) -> Box<dyn tidegate_testkit::loadgen::Protocol> {
+        Box::new(tidegate_testkit::loadgen::resp::Resp::new(&self.command, self.prefix, self.reply))
     }
 
     /// The command in the syntax of `redis-benchmark`.

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
+use tidegate_testkit::loadgen::resp::{KEY, Reply, Value};
+
 use super::{Limit, PREFIX, Target, cl_throttle, tool, words};
 use crate::clients::Redis;
-use crate::loadgen::resp::{KEY, Reply, Value};
 use crate::processes::{self, Server};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
+use tidegate_testkit::loadgen::resp::{KEY, Reply};
+
 use super::{Limit, PREFIX, Target, tool, words};
-use crate::loadgen::resp::{KEY, Reply};
 use crate::processes::{self, Server};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use tidegate::admin::StatusReport;
+use tidegate_testkit::loadgen::resp::Reply;
 
 use super::{Limit, PREFIX, Target, cl_throttle};
 use crate::accuracy;
 use crate::clients::Http;
-use crate::loadgen::resp::Reply;
 use crate::processes::{self, Server};
 
 pub const DOMAIN: &str = "bench";

@@ -22,6 +22,7 @@
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
 pub mod backoff;
+mod changes;
 pub mod consensus;
 pub mod encoding;
 pub mod environment;

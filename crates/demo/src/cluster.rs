@@ -24,7 +24,8 @@ use crate::requests;
 pub(crate) const DEADLINE_MS: u64 = 100;
 
 /// The keys of the rules. The header of each is `x-` and the key.
-pub(crate) const KEYS: [&str; 5] = ["user", "login", "licence", "page", "visitor"];
+pub(crate) const KEYS: [&str; 7] =
+    ["user", "login", "licence", "strict", "leased", "eventual", "visitor"];
 
 /// The nodes with their regions.
 pub(crate) const NODES: [(&str, &str); 3] = [("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")];

@@ -59,6 +59,11 @@ impl Node {
         .await
     }
 
+    /// What the node counted of a rule.
+    pub(crate) async fn counts(&self, rule: &str) -> Result<Counts, Error> {
+        self.wait_for(rule, |status| Some(Counts::of(rule, status))).await
+    }
+
     /// How many checks the node decided by `on_unavailable` since its start.
     pub(crate) async fn fallbacks(&self) -> Result<u64, Error> {
         const SERIES: &str = "tidegate_verdicts_total{source=\"policy\"} ";
@@ -67,6 +72,32 @@ impl Node {
         let text = String::from_utf8_lossy(response.body());
         let value = text.lines().find_map(|line| line.strip_prefix(SERIES));
         Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
+    }
+}
+
+/// What became of the checks of one rule.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Admitted by the owner of the key, after a round trip.
+    pub(crate) waited: u64,
+    /// The limits of the windows that were used up, and the hits over them.
+    pub(crate) full_hits: u64,
+    pub(crate) over_hits: u64,
+}
+
+impl Counts {
+    /// Those of a `/status`; zero while the node has checked nothing of the rule.
+    fn of(rule: &str, status: &Value) -> Self {
+        let mut rules = status["rules"].as_array().into_iter().flatten();
+        let Some(counts) = rules.find(|report| report["rule"] == rule) else {
+            return Self::default();
+        };
+        let count = |name: &str| counts[name].as_u64().unwrap_or(0);
+        Self {
+            waited: count("admitted_by_owner"),
+            full_hits: count("full_hits"),
+            over_hits: count("over_hits"),
+        }
     }
 }
 

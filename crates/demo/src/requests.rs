@@ -68,14 +68,22 @@ pub(crate) async fn one(
 
 /// Sends `count` equal requests, [`CONCURRENCY`] at once.
 pub(crate) async fn burst(http: &Http, addr: SocketAddr, header: Header<'_>, count: u32) -> Tally {
-    let requests = stream::iter(0..count).map(|_| one(http, addr, header));
-    let responses = requests.buffer_unordered(CONCURRENCY);
-    responses
-        .fold(Tally::default(), async |mut tally, response| {
+    let timed = move |_| async move {
+        let begin = Instant::now();
+        (one(http, addr, header).await, begin.elapsed())
+    };
+    let responses = stream::iter(0..count).map(timed).buffer_unordered(CONCURRENCY);
+    let begin = Instant::now();
+    let mut tally = responses
+        .fold(Tally::default(), async |mut tally, (response, took)| {
             tally.add(response.as_ref());
+            tally.latencies.push(took);
             tally
         })
-        .await
+        .await;
+    tally.took = begin.elapsed();
+    tally.latencies.sort_unstable();
+    tally
 }
 
 /// Sends one request each `pause`, without waiting for the responses to earlier ones. Returns the
@@ -116,6 +124,10 @@ pub(crate) struct Tally {
     pub(crate) regions: BTreeMap<String, Count>,
     /// Requests that were neither passed nor refused.
     pub(crate) errors: u32,
+    /// Of a burst: how long it took.
+    pub(crate) took: Duration,
+    /// Of a burst: the time of each response, the fastest first.
+    latencies: Vec<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,6 +154,12 @@ impl Tally {
     /// Whether all regions in total passed exactly `limit` requests.
     pub(crate) fn is_exact(&self, limit: u32) -> bool {
         self.errors == 0 && self.all().passed == limit
+    }
+
+    /// The time within which `percent` of the responses came.
+    pub(crate) fn latency(&self, percent: usize) -> Duration {
+        let at = self.latencies.len() * percent / 100;
+        self.latencies.get(at).or_else(|| self.latencies.last()).copied().unwrap_or_default()
     }
 
     fn add(&mut self, response: Option<&Response<Bytes>>) {

@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, DEADLINE_MS, NODES};
 use crate::envoy;
 use crate::error::Error;
 use crate::gateway::{self, NODE};
-use crate::node::{self, Node};
+use crate::node::{self, Counts, Node};
 use crate::output::Output;
 use crate::requests::{self, CONCURRENCY, Count, Header, Http, Tally};
 
@@ -22,7 +22,20 @@ const VICTIM: &str = "eu-2";
 
 // As in rules.yaml.
 const STRICT_LIMIT: u32 = 50;
-const EVENTUAL_LIMIT: u32 = 500;
+const MODES_LIMIT: u32 = 500;
+
+/// Two exchanges between regions.
+const SYNC_TIME: Duration = Duration::from_millis(500);
+
+/// What each mode does, and when to choose it.
+const ADVICE: [(&str, &str); 6] = [
+    ("strict", "the owner of the key decides, the other nodes wait for it."),
+    ("", "Choose it where each hit counts and a round trip does not: logins, orders."),
+    ("leased", "the owner grants hits in advance; near the limit checks wait for it."),
+    ("", "Choose it for busy keys, with limits of ten hits a node and more: never over."),
+    ("eventual", "no check waits; the nodes exchange their counts afterwards."),
+    ("", "Choose it for limits of minutes of traffic, which may be exceeded by a little."),
+];
 
 /// What to run, and how to print it.
 #[derive(Clone, Debug)]
@@ -54,7 +67,7 @@ pub(crate) async fn run(
     avoid_midnight(out).await?;
     let mut demo = Demo { http, nodes, gateway, cluster, out };
     demo.strict().await?;
-    demo.eventual().await?;
+    demo.modes().await?;
     let envoy = match envoy {
         Some(program) => Some(demo.envoy(&program).await?),
         None => None,
@@ -138,36 +151,83 @@ impl Demo<'_, '_> {
         let tally = self.burst(("x-licence", "acme"), 300).await?;
         write_sum(&tally, self.out)?;
         self.out.verdict(tally.is_exact(STRICT_LIMIT), "strict, all regions together: exact")?;
-        let fallbacks = self.fallbacks().await?.saturating_sub(before);
-        if fallbacks > 0 {
-            writeln!(
-                self.out,
-                "   ({fallbacks} decided by on_unavailable: this machine was too busy"
-            )?;
-            writeln!(self.out, "   for an owner to respond within {DEADLINE_MS} ms)")?;
-        }
+        self.write_fallbacks(before).await?;
         self.refusal(self.gateway, ("x-login", "alice")).await
     }
 
-    async fn eventual(&mut self) -> Result<(), Error> {
-        self.out.step("Eventual: every node decides locally")?;
-        writeln!(self.out, "   {EVENTUAL_LIMIT} views a day over both regions")?;
-        let begin = Instant::now();
-        let first = self.burst(("x-page", "/home"), EVENTUAL_LIMIT * 3).await?;
-        write_sum(&first, self.out)?;
-        let passed = first.all().passed;
-        let over = 100.0 * (f64::from(passed) / f64::from(EVENTUAL_LIMIT) - 1.0);
-        let took = begin.elapsed();
-        writeln!(self.out, "   {over:+.1} % within {took:.1?}, before the nodes had synchronised")?;
+    /// The modes side by side, each with a limit of its own over all nodes.
+    async fn modes(&mut self) -> Result<(), Error> {
+        const SENT: u32 = 3 * MODES_LIMIT;
+        self.out.step("Strict, leased, eventual: the same burst on each")?;
+        writeln!(
+            self.out,
+            "   {MODES_LIMIT} a day over all three nodes; {SENT} requests each from {CONCURRENCY} \
+             clients, round robin"
+        )?;
+        let before = self.fallbacks().await?;
+        let strict = self.burst_of_mode("x-strict", SENT).await;
+        let leased = self.burst_of_mode("x-leased", SENT).await;
+        let eventual = self.burst_of_mode("x-eventual", SENT).await;
+        let mut rows = Vec::new();
+        for (mode, tally) in [("strict", &strict), ("leased", &leased), ("eventual", &eventual)] {
+            rows.push(mode_row(mode, tally, self.counts(mode).await?));
+        }
+        self.out.table(["MODE", "PASSED", "OF", "OVER", "HERE", "WAITED", "P50", "P99"], &rows)?;
+        writeln!(
+            self.out,
+            "   HERE and WAITED: those that passed, decided by the node that was asked or, after a \
+             round\n   trip, by the owner of the key. P50 and P99: all responses, through the load \
+             balancer."
+        )?;
+        self.write_fallbacks(before).await?;
+        writeln!(self.out)?;
+        for (mode, advice) in ADVICE {
+            writeln!(self.out, "   {mode:8}  {advice}")?;
+        }
+        self.out.verdict(strict.is_exact(MODES_LIMIT), "strict: exactly the limit")?;
+        let passed = leased.all().passed;
+        let is_used = leased.errors == 0 && passed * 100 >= MODES_LIMIT * 99;
+        let met = is_used && passed <= MODES_LIMIT;
+        self.out.verdict(met, "leased: never over, and at least 99 % of the limit")?;
+        self.convergence(&eventual).await
+    }
+
+    /// A burst on a key of one of the modes.
+    async fn burst_of_mode(&self, header: &str, count: u32) -> Tally {
+        requests::burst(&self.http, self.gateway, (header, "burst"), count).await
+    }
+
+    /// What the error of the eventual mode was, and that it ends.
+    async fn convergence(&mut self, first: &Tally) -> Result<(), Error> {
+        let Count { sent, passed } = first.all();
+        let over = passed.saturating_sub(MODES_LIMIT);
+        let per_request = first.took / sent.max(1);
+        writeln!(
+            self.out,
+            "\n   eventual: {over} over, as many as arrived in {:.1?} of this burst of {:.1?}: the \
+             nodes had\n   not heard of each other yet. A larger limit is exceeded by as much \
+             traffic, not by as many percent.",
+            per_request * over,
+            first.took,
+        )?;
         let begin = Instant::now();
         for node in &self.nodes {
-            node.wait_until_exhausted("page", "/home").await?;
+            node.wait_until_exhausted("eventual", "burst").await?;
         }
         let took = begin.elapsed();
         writeln!(self.out, "   {took:.1?} later the limit is exhausted on every node")?;
-        let again = self.burst(("x-page", "/home"), 60).await?;
+        let again = self.burst(("x-eventual", "burst"), 60).await?;
         write_sum(&again, self.out)?;
-        let met = passed >= EVENTUAL_LIMIT && again.is_exact(0);
+        // Each measures by its refusals how far the window is over, once it knows of all hits.
+        sleep(SYNC_TIME).await;
+        for node in &self.nodes {
+            node.wait_until_exhausted("eventual", "burst").await?;
+        }
+        let Counts { full_hits, over_hits, .. } = self.counts("eventual").await?;
+        if let Some(percent) = over_hits.saturating_mul(100).checked_div(full_hits) {
+            writeln!(self.out, "   the nodes' own estimate: {percent} % over (`tidegate status`)")?;
+        }
+        let met = passed >= MODES_LIMIT && again.is_exact(0);
         let expectation = "eventual: never under the limit, nothing over it once synchronised";
         Ok(self.out.verdict(met, expectation)?)
     }
@@ -274,6 +334,32 @@ impl Demo<'_, '_> {
         Ok(requests::burst(&self.http, self.gateway, header, count).await)
     }
 
+    /// What all nodes counted of the rule of `key`.
+    async fn counts(&self, key: &str) -> Result<Counts, Error> {
+        let mut sum = Counts::default();
+        for node in &self.nodes {
+            let counts = node.counts(&format!("demo.{key}")).await?;
+            sum.waited += counts.waited;
+            sum.full_hits += counts.full_hits;
+            sum.over_hits += counts.over_hits;
+        }
+        Ok(sum)
+    }
+
+    /// Says how many checks were decided by `on_unavailable` since there were `before`, if any:
+    /// then limits may not be exact.
+    async fn write_fallbacks(&mut self, before: u64) -> Result<(), Error> {
+        let fallbacks = self.fallbacks().await?.saturating_sub(before);
+        if fallbacks > 0 {
+            writeln!(
+                self.out,
+                "   ({fallbacks} decided by on_unavailable: this machine was too busy"
+            )?;
+            writeln!(self.out, "   for an owner to respond within {DEADLINE_MS} ms)")?;
+        }
+        Ok(())
+    }
+
     /// How many checks the surviving nodes decided by `on_unavailable` so far.
     async fn fallbacks(&self) -> Result<u64, Error> {
         let mut sum = 0;
@@ -315,6 +401,19 @@ fn write_regions(tally: &Tally, out: &mut Output<'_>) -> io::Result<()> {
     };
     let rows: Vec<_> = tally.regions.iter().map(row).collect();
     out.table(["REGION", "SENT", "PASSED", "LIMIT"], &rows)
+}
+
+fn mode_row(mode: &str, tally: &Tally, counts: Counts) -> [String; 8] {
+    let passed = tally.all().passed;
+    let over = i64::from(passed) - i64::from(MODES_LIMIT);
+    let percent = 100.0 * (f64::from(passed) / f64::from(MODES_LIMIT) - 1.0);
+    let over = if over == 0 { "0".to_owned() } else { format!("{over:+} ({percent:+.1} %)") };
+    let times = [50, 99].map(|percent| format!("{:.1?}", tally.latency(percent)));
+    let [p50, p99] = times;
+    let here = u64::from(passed).saturating_sub(counts.waited);
+    let numbers = [passed.into(), MODES_LIMIT.into(), here, counts.waited];
+    let [passed, limit, here, waited] = numbers.map(|number: u64| number.to_string());
+    [mode.to_owned(), passed, limit, over, here, waited, p50, p99]
 }
 
 fn write_sum(tally: &Tally, out: &mut Output<'_>) -> io::Result<()> {

@@ -17,6 +17,8 @@ pub enum Mode {
 }
 
 impl Mode {
+    pub const ALL: [Self; 3] = [Self::Strict, Self::Leased, Self::Eventual];
+
     /// Its name in rule files.
     pub const fn name(self) -> &'static str {
         match self {

@@ -440,7 +440,7 @@ impl Autopilot {
                 |from: &&String| self.copied.contains(&((*from).clone(), region.clone()));
             staying.is_empty() || is_complete && staying.iter().all(has_copied)
         };
-        // Without a member that the leader hears, the region may be dead: nobody would decide the
+        // Without a member that the leader hears, the region may be dead: no node would decide the
         // keys that move there.
         let is_heard = |region: &String| {
             let mut members = next.present().filter(|member| member.zone == *region);
@@ -1179,7 +1179,7 @@ mod tests {
         assert_eq!(global.homes(), "eu us");
     }
 
-    /// It crashed and is not evicted yet: nobody would decide the keys that move there (found by
+    /// It crashed and is not evicted yet: no node would decide the keys that move there (found by
     /// the simulator, seed 5117).
     #[test]
     fn a_region_of_which_no_member_is_heard_does_not_return() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidegate_limiter::engine::grant;
 use tidegate_limiter::policy::{Durability, Mode, OnUnavailable, Scope};
 use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, SUB_WINDOWS_MAX};
 use tidegate_limiter::units::Span;
@@ -60,6 +61,7 @@ pub(super) fn read<'a>(
         rule.name = rule.name.or_else(|| own.map(Arc::from));
     }
     rule.replaces = replaces.into();
+    warn_of_strict_lease(&rule, &sources, warnings);
     Ok(Some(rule))
 }
 
@@ -90,11 +92,20 @@ fn warn_of_shared_policy(descriptor: &Fields<'_>, limits: &[Fields<'_>], warning
     }
 }
 
+/// A log and a queue grant nothing, and the limits of a rule are granted together.
+fn warn_of_strict_lease(rule: &Rule, sources: &[&Fields<'_>], warnings: &mut Warnings) {
+    if rule.mode == Mode::Leased
+        && !rule.limits.iter().all(grant::can_grant)
+        && let Some(source) = sources.iter().find(|source| source.node("mode").is_some())
+    {
+        let text = "is strict in effect: a log or a queue grants no hits to other nodes";
+        warnings.add(source.warning("mode", text));
+    }
+}
+
 /// The rule `id` with the policy that the descriptor or any of its limits sets; they must not
 /// differ. Eventual limits are counted everywhere and have no owner that could wait for a replica.
 fn policy(id: &str, sources: &[&Fields<'_>], defaults: &Defaults) -> Result<Rule, Error> {
-    const MODES: [(&str, Mode); 3] =
-        [("strict", Mode::Strict), ("leased", Mode::Leased), ("eventual", Mode::Eventual)];
     const SCOPES: [(&str, Scope); 2] = [("region", Scope::Region), ("global", Scope::Global)];
     const FALLBACKS: [(&str, OnUnavailable); 3] = [
         ("allow", OnUnavailable::Allow),
@@ -104,7 +115,7 @@ fn policy(id: &str, sources: &[&Fields<'_>], defaults: &Defaults) -> Result<Rule
     const DURABILITIES: [(&str, Durability); 2] =
         [("async", Durability::Async), ("replicated", Durability::Replicated)];
     let mut rule = Rule::usual(id.into());
-    let mode = agreed(sources, "mode", &MODES)?;
+    let mode = agreed(sources, "mode", &Mode::ALL.map(|mode| (mode.name(), mode)))?;
     rule.mode = mode.map_or(defaults.mode, |(mode, _)| mode);
     if let Some((scope, source)) = agreed(sources, "scope", &SCOPES)? {
         rule.scope = scope;

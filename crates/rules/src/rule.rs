@@ -1,7 +1,6 @@
 //! One rule: the limits of a descriptor, the policy that applies to them, and its defaults.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use smallvec::SmallVec;
@@ -9,7 +8,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::Quota;
 
 use super::metadata::Metadata;
-use crate::tally::{Tallies, Tally};
+use super::stats::RuleStats;
 pub use tidegate_limiter::policy::{Durability, Mode, OnUnavailable, Scope};
 
 /// The limits and the policy of the descriptors that match it.
@@ -101,32 +100,4 @@ pub struct Defaults {
     /// Default `local`: the node's own share of the limit, so that an outage neither admits nor
     /// denies everything. Use `deny` for limits that protect money, `allow` for optional ones.
     pub on_unavailable: OnUnavailable,
-}
-
-/// Hits of one rule on one node. Read by the metrics.
-#[derive(Debug, Default)]
-pub struct RuleStats {
-    /// Hits admitted.
-    pub allowed: AtomicU64,
-    /// Hits refused.
-    pub denied: AtomicU64,
-    /// Hits that a rule in shadow mode would have refused.
-    pub shadowed: AtomicU64,
-    /// Checks answered by `on_unavailable`.
-    pub unavailable: AtomicU64,
-    /// The tally under the rule's id, looked up once.
-    tally: OnceLock<Arc<Tally>>,
-}
-
-impl RuleStats {
-    /// Adds `n` to one of the counters. Relaxed: statistics need no ordering.
-    pub fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// The rule's tally in `tallies`. It is looked up by `id` once, so a process must pass the same
-    /// `tallies` every time.
-    pub fn tally(&self, tallies: &Tallies, id: &str) -> &Arc<Tally> {
-        self.tally.get_or_init(|| tallies.of(id))
-    }
 }

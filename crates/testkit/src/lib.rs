@@ -4,6 +4,7 @@
 //! - [`in_process`]: nodes on tasks of the test, on real sockets of the loopback.
 //! - [`process`]: `tidegate serve` as child processes, alone or as a cluster with certificates.
 //! - [`http_client`]: an HTTP client without retries.
+//! - [`loadgen`]: load from one thread, over prepared bytes, for programs that measure.
 //! - [`mesh_peer`]: a QUIC peer driven by hand, with or without a valid certificate.
 //! - [`cgroup`]: a share of a core for processes.
 //! - [`network`]: a network namespace in which the mesh can be partitioned.
@@ -26,6 +27,7 @@ pub mod envoy;
 pub mod exclusive;
 pub mod http_client;
 pub mod in_process;
+pub mod loadgen;
 pub mod mesh_peer;
 pub mod network;
 pub mod nginx;

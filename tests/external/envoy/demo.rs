@@ -35,7 +35,7 @@ async fn a_limit_is_exact_behind_envoy_and_nothing_is_left() {
     {
         assert!(act.contains(part), "{part:?} is not in\n{text}");
     }
-    assert_eq!(text.matches("   ok ").count(), 7, "{text}");
+    assert_eq!(text.matches("   ok ").count(), 9, "{text}");
     assert_eq!(processes_of(home.path()), Vec::<String>::new());
     assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dice::Dice;
 use crate::history::History;
-use crate::keys::{self, DOMAIN, KEYS_PER_KIND, Key, Kind, SIMPLE};
+use crate::keys::{self, DOMAIN, KEYS_PER_KIND, Key, Kind, LEASED_KEYS_PER_KIND, SIMPLE};
 
 /// The current load, shared by all clients.
 #[derive(Debug, Default)]
@@ -37,8 +37,12 @@ pub(crate) struct Listener {
     /// The index of the node's region, below the number of regions.
     pub(crate) region: usize,
     pub(crate) regions: usize,
+    /// The run takes a minute and more.
+    pub(crate) is_long: bool,
     pub(crate) history: History,
     pub(crate) traffic: Arc<Traffic>,
+    /// Whether the rules of the node have other modes than at the start.
+    pub(crate) has_other_modes: Arc<AtomicBool>,
     /// Stops the clients.
     pub(crate) closed: CancellationToken,
 }
@@ -53,6 +57,10 @@ const PAUSE_MAX_MS: u64 = 40;
 const FAR_PAUSE_MAX_MS: u64 = 150;
 /// The same in a flood.
 const FLOOD_PAUSE_MAX_MS: u64 = 4;
+/// Longest pause of a client of leased rules between two bursts, in one region and in several.
+const LEASED_PAUSE_MAX_MS: (u64, u64) = (120, 1_200);
+/// The checks of such a burst, for one key; most from the same client, so that grants follow.
+const LEASED_BURSTS: [u64; 4] = [1, 4, 16, 40];
 /// Requests of a burst: more than one RPC stream carries at a time.
 const BURST: usize = tidegate_cluster::mesh::IN_FLIGHT_MAX + 200;
 const HALF_PPM: u32 = 500_000;
@@ -88,6 +96,31 @@ impl Listener {
         }
     }
 
+    /// A client of leased rules: sends bursts of requests until the listener is closed.
+    pub(crate) async fn run_leased_client(self, mut dice: Dice) {
+        let kinds = keys::leased_kinds(self.regions);
+        let (near, far) = LEASED_PAUSE_MAX_MS;
+        let pause_max_ms = if self.is_long { far } else { near };
+        loop {
+            let pause = Duration::from_millis(dice.between(1, pause_max_ms));
+            tokio::select! {
+                biased;
+                () = self.closed.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            let (kind, number) = (dice.pick(kinds), dice.below(LEASED_KEYS_PER_KIND));
+            let region = if kind.scope() == Scope::Global { 0 } else { self.region };
+            let key = Key { kind, number, region };
+            for _ in 0..dice.pick(&LEASED_BURSTS) {
+                let hits = if kind == Kind::LeasedLarge { dice.pick(&[1, 1, 2, 5]) } else { 1 };
+                if self.traffic.on.load(Ordering::Relaxed) && !self.closed.is_cancelled() {
+                    self.check(key, hits).await;
+                    tokio::time::sleep(Duration::from_millis(dice.between(1, 3))).await;
+                }
+            }
+        }
+    }
+
     /// Sends more concurrent requests than one RPC stream carries, for a key that another node is
     /// likely to own.
     pub(crate) async fn burst(self) {
@@ -107,7 +140,9 @@ impl Listener {
 
     /// Checks `key` with `hits`; with 0 it only reads.
     pub(crate) async fn check(&self, key: Key, hits: i64) {
-        let number = self.history.record_request(self.node, key, hits);
+        let is_loosened =
+            key.kind == Kind::Loosened && self.has_other_modes.load(Ordering::Relaxed);
+        let number = self.history.record_request(self.node, key, hits, is_loosened);
         let value = key.number.to_string();
         let entries = vec![Entry { key: key.kind.name(), value: &value }];
         let descriptors = [Descriptor { entries, hits: None, limit: None }];

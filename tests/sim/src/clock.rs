@@ -72,6 +72,11 @@ impl NodeClock {
         self.decision_offset.fetch_sub(lost, Ordering::Relaxed);
     }
 
+    /// How far the decision clock is ahead of the true time.
+    pub(crate) fn decision_offset_ms(&self) -> i64 {
+        self.decision_offset.load(Ordering::Relaxed).div_euclid(NANOS_PER_MILLI)
+    }
+
     /// Steps the system clock.
     pub(crate) fn step(&self, by_ms: i64) {
         self.system_offset.fetch_add(by_ms.saturating_mul(NANOS_PER_MILLI), Ordering::Relaxed);

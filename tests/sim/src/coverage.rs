@@ -80,6 +80,18 @@ pub(crate) enum Situation {
     TwoVersions,
     /// The last of them was upgraded, and the newer version was in force.
     NewVersion,
+    /// A check was decided from hits that the owner of its key had granted.
+    GrantSpent,
+    /// An owner recalled a grant.
+    GrantRecalled,
+    /// A node that held granted hits left gracefully.
+    GrantReturned,
+    /// An owner crashed while another node held hits that it may have granted.
+    GrantingOwnerCrashed,
+    /// A node crashed that held granted hits.
+    HolderCrashed,
+    /// The modes of rules changed under load.
+    ModesChanged,
     /// A request was answered by the fallback.
     FallbackAnswered,
     /// A key reached its limit.
@@ -87,7 +99,7 @@ pub(crate) enum Situation {
 }
 
 /// Every situation and its display name, in table order.
-pub(crate) const SITUATIONS: [(Situation, &str); 40] = [
+pub(crate) const SITUATIONS: [(Situation, &str); 46] = [
     (Situation::NoFaults, "no faults"),
     (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
@@ -126,6 +138,12 @@ pub(crate) const SITUATIONS: [(Situation, &str); 40] = [
     (Situation::CutOffWithFixedHomes, "region cut off, homes never change"),
     (Situation::TwoVersions, "two versions of the protocol"),
     (Situation::NewVersion, "newer version in force"),
+    (Situation::GrantSpent, "check decided from a grant"),
+    (Situation::GrantRecalled, "grant recalled"),
+    (Situation::GrantReturned, "grant returned at a drain"),
+    (Situation::GrantingOwnerCrashed, "owner crashed with grants outstanding"),
+    (Situation::HolderCrashed, "holder crashed with a grant"),
+    (Situation::ModesChanged, "mode changed by a reload"),
     (Situation::FallbackAnswered, "fallback answer"),
     (Situation::LimitReached, "limit reached"),
 ];

@@ -55,6 +55,8 @@ pub(crate) enum Fault {
     Leave { node: usize },
     /// Every node reloads its rules.
     Reload,
+    /// A node reloads rules of which some have another mode, or those of the start again.
+    Modes { node: usize, are_other: bool },
     /// Starts or ends a load in which half of all requests are for one key.
     HotKey(bool),
     /// Starts or ends a load in which half of all requests are for new keys.
@@ -121,6 +123,7 @@ impl Fault {
             | Self::ClockStep { .. }
             | Self::ClocksSet { .. }
             | Self::Reload
+            | Self::Modes { .. }
             | Self::HotKey(_)
             | Self::Flood(_)
             | Self::Burst { .. }

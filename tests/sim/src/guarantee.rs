@@ -60,9 +60,7 @@ impl Guarantee {
                 | Cause::Failover { is_only_fault: false, .. } => change.lost,
                 Cause::Handover | Cause::WentOn { .. } if self.may_fill_stores => change.lost,
                 // Its windows begin anew.
-                Cause::Crash { .. } | Cause::WentOn { .. } if key.kind == Kind::Brief => {
-                    change.lost
-                }
+                Cause::Crash { .. } | Cause::WentOn { .. } if key.kind.is_brief() => change.lost,
                 // docs/guarantees.md, "a region is lost or cut off": what it had not sent.
                 Cause::Failover { from_ms, .. } => {
                     let sent_ms = from_ms.saturating_sub(REPLICATION_LAG_MS + self.longest_ms);
@@ -70,7 +68,8 @@ impl Guarantee {
                 }
                 Cause::Crash { at_ms, .. } if !key.kind.is_durable() => {
                     let from_ms = at_ms.saturating_sub(REPLICATION_LAG_MS);
-                    admitted_within(key, records, from_ms, change.at_ms)
+                    // Grants were confirmed by a replica before they were sent.
+                    decided_within(key, records, from_ms, change.at_ms)
                 }
                 // docs/guarantees.md, "Limits of the protocol".
                 Cause::WentOn { at_ms } => {
@@ -86,14 +85,23 @@ impl Guarantee {
     }
 }
 
-/// Hits of `key` that owners admitted between two times. A hit was decided between its request and
-/// its answer.
+/// Hits of `key` that owners admitted or had granted between two times. A hit was decided between its
+/// request and its answer.
 fn admitted_within(key: Key, records: &[Record], from_ms: u64, to_ms: u64) -> u64 {
-    let is_within = |record: &&Record| {
+    within(key, records, from_ms, to_ms).map(Record::admitted_by_owner).sum()
+}
+
+/// Those that owners admitted.
+fn decided_within(key: Key, records: &[Record], from_ms: u64, to_ms: u64) -> u64 {
+    let decided = within(key, records, from_ms, to_ms).filter(|record| !record.is_of_grant());
+    decided.map(Record::admitted_by_owner).sum()
+}
+
+fn within(key: Key, records: &[Record], from_ms: u64, to_ms: u64) -> impl Iterator<Item = &Record> {
+    records.iter().filter(move |record| {
         let answered = record.response.is_some_and(|response| response.at_ms >= from_ms);
         record.key == key && record.at_ms <= to_ms && answered
-    };
-    records.iter().filter(is_within).map(Record::admitted_by_owner).sum()
+    })
 }
 
 #[cfg(test)]
@@ -112,7 +120,14 @@ mod tests {
         let record = |at_ms: u64| {
             let response =
                 Response { at_ms, is_allowed: true, source: VerdictSource::Owner, remaining: 0 };
-            Record { at_ms, node: 0, key: KEY, hits: 1, response: Some(response) }
+            Record {
+                at_ms,
+                node: 0,
+                key: KEY,
+                hits: 1,
+                is_loosened: false,
+                response: Some(response),
+            }
         };
         let records = [100, 900, 990, 1_000, 2_100].map(record);
         guarantee.losses(KEY, &records, &[Change { key: KEY, at_ms: 2_000, lost, cause }])

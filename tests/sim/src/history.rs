@@ -26,6 +26,8 @@ pub(crate) struct Record {
     pub(crate) key: Key,
     /// 0 reads the remaining hits, negative ones are given back.
     pub(crate) hits: i64,
+    /// It was decided by an eventual rule which is another one most of the time.
+    pub(crate) is_loosened: bool,
     /// `None` while pending, and for good when the process ended first.
     pub(crate) response: Option<Response>,
 }
@@ -45,8 +47,15 @@ impl History {
     }
 
     /// Records a request and returns its number.
-    pub(crate) fn record_request(&self, node: usize, key: Key, hits: i64) -> usize {
-        let record = Record { at_ms: self.time.millis(), node, key, hits, response: None };
+    pub(crate) fn record_request(
+        &self,
+        node: usize,
+        key: Key,
+        hits: i64,
+        is_loosened: bool,
+    ) -> usize {
+        let at_ms = self.time.millis();
+        let record = Record { at_ms, node, key, hits, is_loosened, response: None };
         let mut records = self.lock();
         records.push(record);
         records.len() - 1
@@ -96,10 +105,17 @@ impl Record {
         self.is_decided() || self.source() == Some(VerdictSource::NegativeCache)
     }
 
-    /// Hits that the key's owner admitted, according to the response.
+    /// Hits that the key's owner admitted or had granted, according to the response.
     pub(crate) fn admitted_by_owner(&self) -> u64 {
-        let is_admitted = self.is_decided() && self.response.is_some_and(|it| it.is_allowed);
+        let is_admitted = (self.is_decided() || self.is_of_grant())
+            && !self.is_loosened
+            && self.response.is_some_and(|it| it.is_allowed);
         if is_admitted { u64::try_from(self.hits).unwrap_or(0) } else { 0 }
+    }
+
+    /// Whether the receiving node admitted it from hits that the owner had granted.
+    pub(crate) fn is_of_grant(&self) -> bool {
+        self.source() == Some(VerdictSource::Grant)
     }
 
     /// Hits that the rule's fallback admitted.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Mode, Scope};
-use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::{Counter, DescriptorHash, KeyHasher};
 use tidegate_limiter::units::Span;
 use tidegate_rules::book::Book;
@@ -34,6 +34,26 @@ pub(crate) enum Kind {
     Layered,
     /// Eventual: decided by the node that receives the request.
     Eventual,
+    /// Leased, a window of a day.
+    Leased,
+    /// Leased, a limit that is not reached, so every lost hit is visible; checks of several hits.
+    LeasedLarge,
+    /// Leased, a limit of which a node's part is less than one hit.
+    LeasedSmall,
+    /// Leased, with windows that end during a run.
+    LeasedBrief,
+    /// As `LeasedBrief`, a sliding window of some slices.
+    LeasedSliced,
+    /// As `LeasedBrief`, a bucket.
+    LeasedBucket,
+    /// Leased, `durability: replicated`.
+    LeasedDurable,
+    /// Leased, `on_unavailable: local`.
+    LeasedShared,
+    /// Leased, or strict after some reloads.
+    Switched,
+    /// Leased, or eventual after some reloads.
+    Loosened,
     /// New keys that fill the stores.
     Junk,
     /// `scope: global`, strict, `on_unavailable: deny`.
@@ -42,6 +62,16 @@ pub(crate) enum Kind {
     GlobalDurable,
     /// As `Global`, `on_unavailable: local`.
     GlobalShared,
+    /// As `Global`, leased.
+    GlobalLeased,
+}
+
+/// Which keys a scenario has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Selection {
+    pub(crate) regions: usize,
+    /// Those of leased rules as well.
+    pub(crate) are_leased: bool,
 }
 
 /// One key.
@@ -67,12 +97,34 @@ const CHECKED: [Kind; 8] = [
 /// The same where there are several regions.
 const CHECKED_IN_REGIONS: [Kind; 5] =
     [Kind::Strict, Kind::Durable, Kind::Global, Kind::GlobalDurable, Kind::GlobalShared];
+/// The kinds of leased rules.
+const LEASED: [Kind; 10] = [
+    Kind::Leased,
+    Kind::LeasedLarge,
+    Kind::LeasedSmall,
+    Kind::LeasedBrief,
+    Kind::LeasedSliced,
+    Kind::LeasedBucket,
+    Kind::LeasedDurable,
+    Kind::LeasedShared,
+    Kind::Switched,
+    Kind::Loosened,
+];
+/// The same where there are several regions.
+const LEASED_IN_REGIONS: [Kind; 5] =
+    [Kind::Leased, Kind::LeasedLarge, Kind::LeasedBrief, Kind::Switched, Kind::GlobalLeased];
 /// The first of [`CHECKED`] have requests of one hit, for one limit.
 pub(crate) const SIMPLE: usize = 6;
 /// Number of keys of each checked kind.
 pub(crate) const KEYS_PER_KIND: u64 = 6;
+/// The same of the kinds of leased rules: fewer, so that a key has a rate.
+pub(crate) const LEASED_KEYS_PER_KIND: u64 = 2;
 /// Window of [`Kind::Brief`], in seconds.
 pub(crate) const BRIEF_SECONDS: u64 = 5;
+/// Windows of leased kinds that end during a run.
+const LEASED_BRIEF: Span = Span::from_secs(2);
+/// Slices of [`Kind::LeasedSliced`].
+pub(crate) const SLICES: u8 = 4;
 const DAY: Span = Span::from_secs(86_400);
 
 impl Kind {
@@ -87,10 +139,21 @@ impl Kind {
             Self::Weighted => "weighted",
             Self::Layered => "layered",
             Self::Eventual => "eventual",
+            Self::Leased => "leased",
+            Self::LeasedLarge => "leased-large",
+            Self::LeasedSmall => "leased-small",
+            Self::LeasedBrief => "leased-brief",
+            Self::LeasedSliced => "leased-sliced",
+            Self::LeasedBucket => "leased-bucket",
+            Self::LeasedDurable => "leased-durable",
+            Self::LeasedShared => "leased-shared",
+            Self::Switched => "switched",
+            Self::Loosened => "loosened",
             Self::Junk => "junk",
             Self::Global => "global",
             Self::GlobalDurable => "global-durable",
             Self::GlobalShared => "global-shared",
+            Self::GlobalLeased => "global-leased",
         }
     }
 
@@ -98,13 +161,15 @@ impl Kind {
     pub(crate) const fn limit(self) -> u32 {
         match self {
             Self::Strict | Self::Durable | Self::Shared | Self::Layered => 60,
-            Self::Weighted => 80,
+            Self::Weighted | Self::LeasedBrief | Self::LeasedBucket => 80,
+            Self::Leased | Self::LeasedDurable | Self::LeasedShared => 120,
+            Self::LeasedLarge => 20_000,
             // Not reached by the usual load, so every lost hit is visible.
             Self::Bucket => 500,
             Self::Brief => 20,
-            Self::Eventual => 100,
-            Self::Junk => 5,
-            Self::Global => 150,
+            Self::LeasedSliced | Self::Switched | Self::Loosened | Self::Eventual => 100,
+            Self::LeasedSmall | Self::Junk => 5,
+            Self::Global | Self::GlobalLeased => 150,
             Self::GlobalDurable => 5_000,
             Self::GlobalShared => 90,
         }
@@ -113,13 +178,15 @@ impl Kind {
     pub(crate) const fn window(self) -> Span {
         match self {
             Self::Brief => Span::from_secs(BRIEF_SECONDS),
+            Self::LeasedBrief | Self::LeasedSliced | Self::LeasedBucket => LEASED_BRIEF,
             _ => DAY,
         }
     }
 
     const fn algorithm(self) -> Algorithm {
         match self {
-            Self::Bucket => Algorithm::Gcra,
+            Self::Bucket | Self::LeasedBucket => Algorithm::Gcra,
+            Self::LeasedSliced => Algorithm::SlidingWindowCounter,
             // Its states hold times: a copy from a clock far ahead is refused.
             Self::Durable | Self::GlobalDurable => Algorithm::SlidingWindowLog,
             _ => Algorithm::FixedWindow,
@@ -128,36 +195,59 @@ impl Kind {
 
     pub(crate) const fn scope(self) -> Scope {
         match self {
-            Self::Global | Self::GlobalDurable | Self::GlobalShared => Scope::Global,
+            Self::Global | Self::GlobalDurable | Self::GlobalShared | Self::GlobalLeased => {
+                Scope::Global
+            }
             _ => Scope::Region,
         }
     }
 
     /// Whether an answer waits for a replica.
     pub(crate) fn is_durable(self) -> bool {
-        matches!(self, Self::Durable | Self::GlobalDurable)
+        matches!(self, Self::Durable | Self::GlobalDurable | Self::LeasedDurable)
     }
 
     /// Whether each node has a share of the limit while the owner does not answer.
     pub(crate) fn has_shares(self) -> bool {
-        matches!(self, Self::Shared | Self::GlobalShared)
+        matches!(self, Self::Shared | Self::GlobalShared | Self::LeasedShared)
     }
 
-    /// Whether the key's owner decides every hit.
+    /// Whether the key's owner decides every hit, or has charged it before.
     pub(crate) fn is_strict(self) -> bool {
         self != Self::Eventual
     }
 
+    /// Whether the rule is leased, at least at the start.
+    pub(crate) fn is_leased(self) -> bool {
+        LEASED.contains(&self) || self == Self::GlobalLeased
+    }
+
+    /// Whether counts end during a run.
+    pub(crate) fn is_brief(self) -> bool {
+        matches!(self, Self::Brief | Self::LeasedBrief | Self::LeasedSliced | Self::LeasedBucket)
+    }
+
     /// The quota of the rule.
     pub(crate) fn quota(self) -> Quota {
-        Quota::simple(self.algorithm(), self.limit(), self.window()).expect("a valid quota")
+        let (algorithm, limit) = (self.algorithm(), self.limit());
+        let sub_windows = if self == Self::LeasedSliced { SLICES } else { 1 };
+        let parts = QuotaParts {
+            algorithm,
+            limit,
+            window: self.window(),
+            burst: limit,
+            sub_windows,
+            queue: None,
+        };
+        Quota::new(parts).expect("a valid quota")
     }
 
     /// The checked keys of this kind in `regions`, of which each counts its own.
     fn keys(self, regions: usize) -> impl Iterator<Item = Key> {
         let regions = if self.scope() == Scope::Global { 1 } else { regions };
+        let numbers = if self.is_leased() { LEASED_KEYS_PER_KIND } else { KEYS_PER_KIND };
         (0..regions).flat_map(move |region| {
-            (0..KEYS_PER_KIND).map(move |number| Key { kind: self, number, region })
+            (0..numbers).map(move |number| Key { kind: self, number, region })
         })
     }
 }
@@ -181,19 +271,42 @@ pub(crate) fn kinds(regions: usize) -> &'static [Kind] {
     if regions > 1 { &CHECKED_IN_REGIONS } else { &CHECKED }
 }
 
-/// The checked keys of all kinds, by the number of regions.
-pub(crate) fn checked(regions: usize) -> impl Iterator<Item = Key> {
-    kinds(regions).iter().flat_map(move |kind| kind.keys(regions))
+/// The kinds of leased rules, by the number of regions.
+pub(crate) fn leased_kinds(regions: usize) -> &'static [Kind] {
+    if regions > 1 { &LEASED_IN_REGIONS } else { &LEASED }
 }
 
-/// The rules before and after a reload, by the number of regions: the same limits, and one
-/// more rule that no request uses.
-pub(crate) fn books(regions: usize) -> [Arc<Book>; 2] {
+/// The checked keys of all kinds.
+pub(crate) fn checked(selection: Selection) -> impl Iterator<Item = Key> {
+    let Selection { regions, are_leased } = selection;
+    let leased = if are_leased { leased_kinds(regions) } else { &[] };
+    kinds(regions).iter().chain(leased).flat_map(move |kind| kind.keys(regions))
+}
+
+/// The rules: before and after a reload of the same limits with one more rule that no request uses,
+/// and in each case as they are at the start and with other modes.
+pub(crate) fn books(selection: Selection) -> [[Arc<Book>; 2]; 2] {
     // A seed keeps its run only with the rules it had: each hash table of a process has other keys.
-    let rules = if regions > 1 { format!("{RULES}{GLOBAL_RULES}") } else { RULES.to_owned() };
-    [rules.clone(), format!("{rules}{ONE_MORE}")].map(|text| {
-        let source = Source { name: "sim.yaml".to_owned(), bytes: text.into_bytes() };
-        Arc::new(load::parse(&[source], &Options::default()).expect("valid rules"))
+    let mut rules = RULES.to_owned();
+    if selection.are_leased {
+        rules.push_str(LEASED_RULES);
+    }
+    if selection.regions > 1 {
+        rules.push_str(GLOBAL_RULES);
+        if selection.are_leased {
+            rules.push_str(GLOBAL_LEASED_RULE);
+        }
+    }
+    ["", ONE_MORE].map(|more| {
+        let book = |switched: &str, loosened: &str| {
+            let text = format!("{rules}{more}");
+            let text = text.replace("SWITCHED", switched).replace("LOOSENED", loosened);
+            let source = Source { name: "sim.yaml".to_owned(), bytes: text.into_bytes() };
+            Arc::new(load::parse(&[source], &Options::default()).expect("valid rules"))
+        };
+        let first = book("leased", "leased");
+        let other = if selection.are_leased { book("strict", "eventual") } else { first.clone() };
+        [first, other]
     })
 }
 
@@ -250,6 +363,57 @@ const GLOBAL_RULES: &str = "  - key: global
     scope: global
     on_unavailable: local
     rate_limit: {unit: day, requests_per_unit: 90}
+";
+
+const LEASED_RULES: &str = "  - key: leased
+    mode: leased
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 120}
+  - key: leased-large
+    mode: leased
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 20000}
+  - key: leased-small
+    mode: leased
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 5}
+  - key: leased-brief
+    mode: leased
+    on_unavailable: deny
+    rate_limit: {window: 2s, requests_per_unit: 80}
+  - key: leased-sliced
+    mode: leased
+    on_unavailable: deny
+    rate_limit:
+      {window: 2s, requests_per_unit: 100, algorithm: sliding_window_counter, sub_windows: 4}
+  - key: leased-bucket
+    mode: leased
+    on_unavailable: deny
+    rate_limit: {window: 2s, requests_per_unit: 80, algorithm: gcra}
+  - key: leased-durable
+    mode: leased
+    durability: replicated
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 120}
+  - key: leased-shared
+    mode: leased
+    on_unavailable: local
+    rate_limit: {unit: day, requests_per_unit: 120}
+  - key: switched
+    mode: SWITCHED
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 100}
+  - key: loosened
+    mode: LOOSENED
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 100}
+";
+
+const GLOBAL_LEASED_RULE: &str = "  - key: global-leased
+    mode: leased
+    scope: global
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 150}
 ";
 
 const ONE_MORE: &str = "  - key: reloaded

@@ -124,6 +124,7 @@ pub(crate) fn draw(seed: u64) -> Scenario {
         keys_max: 100_000,
         clock_offsets_ms: (0..names).map(|_| dice.around(skew_ms)).collect(),
         clock_drifts_ppm: (0..names).map(|_| dice.around(drift_ppm)).collect(),
+        has_leased_keys: false,
         incidents,
     }
 }

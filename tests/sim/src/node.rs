@@ -6,7 +6,7 @@
 //! and its peers changed, as after SIGSTOP and SIGCONT.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -51,6 +51,24 @@ pub(crate) struct Node {
     is_stopped: bool,
     /// When some others did not reach it, or it did not run, for the last time.
     pub(crate) isolated_ms: Option<u64>,
+    /// What its earlier processes granted and were granted.
+    pub(crate) past_grants: Grants,
+    /// Whether its rules have other modes than at the start.
+    pub(crate) has_other_modes: Arc<AtomicBool>,
+}
+
+/// Hits that processes granted, and that were granted to them, in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Grants {
+    pub(crate) granted: u64,
+    pub(crate) taken_back: u64,
+    pub(crate) received: u64,
+    pub(crate) spent: u64,
+    pub(crate) given_back: u64,
+    pub(crate) late: u64,
+    pub(crate) held: u64,
+    /// Of those given back: the owner had refused others.
+    pub(crate) recalled: u64,
 }
 
 /// One process of a node.
@@ -80,8 +98,8 @@ pub(crate) struct Deciding {
 pub(crate) enum Stepped {
     /// The process is running, paused or not started.
     Running,
-    /// The process left gracefully and exited.
-    Left,
+    /// The process left gracefully and exited, with so many granted hits that it did not give back.
+    Left { held: u64 },
     /// The process ended unexpectedly.
     Failed(String),
 }
@@ -109,7 +127,15 @@ impl Node {
             paused_ms,
             is_stopped,
             isolated_ms: None,
+            past_grants: Grants::default(),
+            has_other_modes: Arc::default(),
         }
+    }
+
+    /// What all of its processes granted and were granted.
+    pub(crate) fn grants(&self) -> Grants {
+        let present = self.process.as_ref().map(Process::grants).unwrap_or_default();
+        self.past_grants.plus(present)
     }
 
     /// Whether a write to its disk has failed.
@@ -166,6 +192,7 @@ impl Node {
 
     /// Ends the process without shutdown; its state is lost, and what was not synced.
     pub(crate) fn crash(&mut self) {
+        self.past_grants = self.grants();
         self.process = None;
         self.disk.lose_power();
     }
@@ -254,12 +281,29 @@ impl Node {
         }
         let ended = process.runtime.block_on(&mut process.tasks);
         let was_leaving = process.leaving.is_some();
+        let held = process.grants().held;
+        self.past_grants = self.grants();
         self.process = None;
         match ended {
-            Ok(Ok(())) if was_leaving => Stepped::Left,
+            Ok(Ok(())) if was_leaving => Stepped::Left { held },
             Ok(Ok(())) => Stepped::Failed("the process ended unexpectedly".to_owned()),
             Ok(Err(error)) => Stepped::Failed(error),
             Err(error) => Stepped::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Grants {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            granted: self.granted + other.granted,
+            taken_back: self.taken_back + other.taken_back,
+            received: self.received + other.received,
+            spent: self.spent + other.spent,
+            given_back: self.given_back + other.given_back,
+            late: self.late + other.late,
+            held: self.held + other.held,
+            recalled: self.recalled + other.recalled,
         }
     }
 }
@@ -295,9 +339,13 @@ impl Process {
         &mut self,
         listener: Listener,
         clients: impl Iterator<Item = (Dice, Dice)>,
+        leased: Option<Dice>,
     ) {
         for (dice, heavy) in clients {
             self.runtime.spawn(listener.clone().run_client(dice, heavy));
+        }
+        if let Some(dice) = leased {
+            self.runtime.spawn(listener.clone().run_leased_client(dice));
         }
         self.listener = Some(listener);
     }
@@ -348,6 +396,23 @@ impl Process {
         let (store, now) = (&self.core.store, self.core.clock.now());
         let verdicts = store.check(&[key.counter(hasher)], Hits::PEEK, now);
         key.kind.limit().saturating_sub(verdicts[0].remaining)
+    }
+
+    /// What it granted and was granted.
+    pub(crate) fn grants(&self) -> Grants {
+        let (hits, held) = self.core.decider.granted_hits();
+        let counters = self.core.decider.counters();
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Grants {
+            granted: read(&counters.hits_granted),
+            taken_back: read(&counters.taken_back),
+            received: read(&hits.received),
+            spent: read(&hits.spent),
+            given_back: read(&hits.given_back) + read(&hits.recalled),
+            late: read(&hits.late),
+            held,
+            recalled: read(&hits.recalled),
+        }
     }
 
     /// Calls that its mesh did not send: no connection, an unresponsive peer or a full queue.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::scenario::{MEMBERSHIP_DIGIT, REGIONS_DIGIT, seed_ending_in};
+use crate::scenario::{LEASED_DIGIT, MEMBERSHIP_DIGIT, REGIONS_DIGIT, seed_ending_in};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
@@ -33,7 +33,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] \
-    [--membership | --regions] [--until-failure] [--jobs N] [--logs DIR]";
+    [--membership | --regions | --leased] [--until-failure] [--jobs N] [--logs DIR]";
 const SEEDS: u64 = 200;
 /// With fewer seeds, an unreached situation is no failure.
 const COVERAGE_SEEDS_MIN: u64 = 100;
@@ -65,6 +65,7 @@ impl Options {
                 "--logs" => logs = value()?.into(),
                 "--membership" => digit = Some(MEMBERSHIP_DIGIT),
                 "--regions" => digit = Some(REGIONS_DIGIT),
+                "--leased" => digit = Some(LEASED_DIGIT),
                 "--until-failure" => ends_at_failure = true,
                 "--child" => is_child = true,
                 "--show" => is_show = true,
@@ -114,6 +115,7 @@ mod tests {
         assert_eq!(from("--membership --from 15"), Ok([15, 25]));
         assert_eq!(from("--membership --from 16"), Ok([25, 35]));
         assert_eq!(from("--regions --from 16"), Ok([17, 27]));
+        assert_eq!(from("--leased"), Ok([4, 14]));
         for wrong in ["--seeds", "--seeds x", "--show", "--unknown"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

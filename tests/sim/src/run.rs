@@ -96,6 +96,7 @@ fn run_scenario(
     // started late had none.
     world.request_from_all(|kind| !kind.is_strict(), 1);
     advance(world, SETTLING_MS / 2)?;
+    world.record_counts_at_rest();
     let final_read_from = world.request_from_all(|_| true, 0);
     let is_far = scenario.layout.has_global_keys();
     advance(world, FINAL_READ_MS + if is_far { scenario.global_deadline_ms } else { 0 })?;

@@ -3,6 +3,7 @@
 
 use crate::dice::Dice;
 use crate::fault::{Fault, Incident};
+use crate::keys::Selection;
 use crate::layout::Layout;
 use crate::{membership, regions};
 
@@ -32,6 +33,8 @@ pub(crate) struct Scenario {
     pub(crate) clock_offsets_ms: Vec<i64>,
     /// How much faster than time each node's monotonic clock runs.
     pub(crate) clock_drifts_ppm: Vec<i64>,
+    /// Whether it has keys of leased rules.
+    pub(crate) has_leased_keys: bool,
     /// Sorted by time; includes the end of every fault that lasts.
     pub(crate) incidents: Vec<Incident>,
 }
@@ -59,6 +62,15 @@ pub(crate) enum Family {
 pub(crate) const MEMBERSHIP_DIGIT: u64 = 5;
 /// Seeds that end in this digit are of [`Family::Regions`].
 pub(crate) const REGIONS_DIGIT: u64 = 7;
+/// Of the other seeds those that end in one of these have keys of leased rules; of the two families
+/// above those whose last but one digit is one of these. The others keep the runs that they had.
+const LEASED_DIGITS: [u64; 2] = [2, LEASED_DIGIT];
+pub(crate) const LEASED_DIGIT: u64 = 4;
+const LEASED_TENS: [u64; 2] = [3, 8];
+/// How many of a million runs with leased keys and faults change modes.
+const MODES_PPM: u32 = 666_667;
+/// From the first node that learns of other modes to the last.
+const MODES_SPREAD_MS: u64 = 400;
 /// The default of `cluster.global_deadline`.
 pub(crate) const GLOBAL_DEADLINE_MS: u64 = 150;
 
@@ -147,7 +159,35 @@ impl Scenario {
             _ => Self::draw_requests(seed),
         };
         scenario.set_all_clocks();
+        scenario.lease_keys();
         scenario
+    }
+
+    /// Adds keys of leased rules, and in most seeds with faults reloads that change the modes of
+    /// some.
+    fn lease_keys(&mut self) {
+        self.has_leased_keys = match self.seed % 10 {
+            MEMBERSHIP_DIGIT | REGIONS_DIGIT => LEASED_TENS.contains(&(self.seed / 10 % 10)),
+            digit => LEASED_DIGITS.contains(&digit),
+        };
+        let mut dice = Dice::new(self.seed, "leased");
+        if !self.has_leased_keys || self.incidents.is_empty() || !dice.chance(MODES_PPM) {
+            return;
+        }
+        let half_ms = self.load_ms / 2;
+        for (from_ms, are_other) in [(0, true), (half_ms, false)] {
+            let at_ms = dice.between(from_ms, from_ms + half_ms - MODES_SPREAD_MS);
+            for node in 0..self.nodes {
+                let at_ms = at_ms + dice.below(MODES_SPREAD_MS);
+                self.incidents.push(Incident { at_ms, fault: Fault::Modes { node, are_other } });
+            }
+        }
+        self.incidents.sort_by_key(|incident| incident.at_ms);
+    }
+
+    /// Which keys it has.
+    pub(crate) fn selection(&self) -> Selection {
+        Selection { regions: self.layout.names.len(), are_leased: self.has_leased_keys }
     }
 
     /// In some runs with faults the system clocks of all machines are set at once, by the same. All
@@ -208,6 +248,7 @@ impl Scenario {
             keys_max,
             clock_offsets_ms,
             clock_drifts_ppm,
+            has_leased_keys: false,
             incidents,
         }
     }

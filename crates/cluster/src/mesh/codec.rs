@@ -28,6 +28,10 @@ pub const VERSIONS: Versions = Versions { lowest: VERSION - 1, highest: VERSION 
 /// before has the same layout in all versions from 4 on.
 pub const COMBINED_CHECKS: u8 = 5;
 
+/// The first version in which nodes know what the rest of a node is
+/// ([`ActorId::rest`](tidegate_limiter::engine::ActorId::rest)).
+pub const RESTS: u8 = 5;
+
 /// The version of the frames of every hello and its answer, whatever follows them: their layout
 /// never changes, so that nodes of all versions can tell each other what they speak.
 pub const HELLO_VERSION: u8 = 4;

@@ -25,7 +25,6 @@
 //! **Invariant:** a receiver merges no state that no honest node could hold (`receive`).
 
 mod anti_entropy;
-mod changes;
 mod digest;
 mod receive;
 mod replicator;

@@ -17,10 +17,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::changes::Changes;
 use super::digest::DigestSnapshot;
 use super::send_queue::SendQueue;
 use super::targets::{Subscribers, Targets};
+use crate::changes::Changes;
 use crate::environment::Clock;
 use crate::mesh::{Mesh, Peer};
 

@@ -3,7 +3,7 @@
 //! | sender | counters accepted from it |
 //! |---|---|
 //! | a node of this region | its own, and those of nodes and regions that are gone |
-//! | the key's owner in this region | all but this node's, of which this node is the only writer |
+//! | the key's owner in this region | all but this node's, which has no other writer; its rest |
 //! | the key's owner in another region | the counter of its region |
 //!
 //! The views of two nodes differ for a moment whenever a member joins or leaves. Counters for which
@@ -71,7 +71,9 @@ impl ActorAuthority<'_> {
             SyncRole::Region => actor == peer_region,
             // The peer's copy of this node's counter may be older than the counter.
             SyncRole::Owner | SyncRole::Node if actor == self.own_actor => false,
-            SyncRole::Owner => true,
+            // A rest is of the owner's making, for one node.
+            SyncRole::Owner => !actor.is_rest() || actor == self.own_actor.rest(),
+            SyncRole::Node if actor.is_rest() => false,
             SyncRole::Node => {
                 let present = topology.present_actor(actor);
                 let is_kept = actor == self.peer_actor

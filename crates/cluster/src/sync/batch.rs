@@ -33,7 +33,11 @@ impl Batch {
 }
 
 impl Batches {
+    /// Nothing if an owner has nothing to say. A node has: it uses the key.
     pub(super) fn add(&mut self, to: &NodeId, role: SyncRole, key: KeyHash, actor_counters: Delta) {
+        if role == SyncRole::Owner && actor_counters.is_empty() {
+            return;
+        }
         let entries = self.entries.entry((to.clone(), role)).or_default();
         entries.push(SyncEntry { key, actor_counters });
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_limiter::engine::{ActorId, Delta};
 use tidegate_limiter::store::{KeyHash, MergeOutcome};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{NodeId, node_actor};
@@ -10,14 +9,15 @@ use tidegate_ownership::route::Admission;
 
 use super::actor_authority::{Accepted, ActorAuthority};
 use super::batch::ACTORS_PER_MESSAGE_MAX;
-use super::synchroniser::Synchroniser;
+use super::recipients::replica;
+use super::synchroniser::{Synchroniser, known_to};
 use crate::count;
 use crate::mesh::Peer;
 use crate::mesh::wire::{Reply, SYNC_ENTRIES_MAX, Sync, SyncEntry, SyncRole};
 
 impl Synchroniser {
-    /// Merges counters that a peer sent. The reply to a node or to another region's owner has an
-    /// entry for every key except those that the peer is to send again.
+    /// Merges counters that a peer sent. The reply has an entry for every key except those that the
+    /// peer is to send again; an owner needs it only if there are such.
     pub fn receive(&self, from: &Peer, sync: Sync) -> Reply {
         if sync.entries.len() > SYNC_ENTRIES_MAX {
             return Reply::Malformed;
@@ -31,33 +31,44 @@ impl Synchroniser {
             peer_region: &from.region,
             ahead_max: self.options.ahead_max,
         };
-        let mut replies = Vec::new();
+        let (mut replies, mut is_disputed) = (Vec::new(), false);
         let mut room = ACTORS_PER_MESSAGE_MAX;
-        let mut has_changed = false;
         for mut entry in sync.entries {
             count(&self.counters.received, 1);
             let key = entry.key;
             let accepted =
                 actor_authority.accept(&mut entry.actor_counters, sync.role, key, &topology, now);
             if matches!(accepted, Accepted::Nothing | Accepted::Refused | Accepted::Disputed) {
-                count(&self.counters.rejected, u64::from(accepted != Accepted::Nothing));
+                count(&self.counters.rejected, u64::from(accepted == Accepted::Refused));
             } else if self.merge(&entry, now) && sync.role != SyncRole::Owner {
                 // The owner forwards what nodes and other regions send; a node forwards nothing.
                 if sync.urgent {
-                    self.store.enqueue_urgent_sync(key);
+                    self.announce_further(key, &from.id);
                 } else {
                     self.store.enqueue_sync(key);
                 }
-                has_changed = true;
             }
             let known = match accepted {
-                _ if sync.role == SyncRole::Owner => continue,
+                Accepted::Disputed if sync.role == SyncRole::Owner => {
+                    is_disputed = true;
+                    continue;
+                }
+                // It needs no counters, but to be named if others are left out.
+                _ if sync.role == SyncRole::Owner => None,
                 // Left out of the reply, so that the peer sends it again when the views agree.
                 Accepted::Part | Accepted::Disputed => continue,
                 // Named in the reply: it would be refused the second time as well.
                 Accepted::Refused => None,
                 Accepted::Whole | Accepted::Nothing => {
-                    self.known_counters(key, sync.role, actor_authority.peer_actor)
+                    let is_replica = replica(&topology, key) == Some(&from.id);
+                    self.store.read_actor_counters(key, |actor_counters| match sync.role {
+                        SyncRole::Region => self.region_counter(actor_counters),
+                        // Without the peer's own, of which the peer is the only writer.
+                        SyncRole::Node | SyncRole::Owner => {
+                            let actor = actor_authority.peer_actor;
+                            known_to(actor_counters, actor, from.version, is_replica)
+                        }
+                    })
                 }
             };
             let actor_counters = match known {
@@ -72,12 +83,9 @@ impl Synchroniser {
             room -= actor_counters.weight();
             replies.push(SyncEntry { key, actor_counters });
         }
-        if sync.urgent && has_changed {
-            self.hurry();
-        }
         match sync.role {
-            SyncRole::Owner => Reply::Done,
-            SyncRole::Node | SyncRole::Region => {
+            SyncRole::Owner if !is_disputed => Reply::Done,
+            SyncRole::Owner | SyncRole::Node | SyncRole::Region => {
                 let admission = topology.admission();
                 let members = admission.map(|own| own.collection.members_at).unwrap_or_default();
                 Reply::ActorCounters { members, entries: replies }
@@ -115,6 +123,11 @@ impl Synchroniser {
         };
         for mut entry in entries {
             let (key, counters) = (entry.key, &mut entry.actor_counters);
+            if role == SyncRole::Owner {
+                // Only says that the key was accepted.
+                sent.remove(&key);
+                continue;
+            }
             let accepted = if sent.remove(&key) {
                 actor_authority.accept(counters, peer_role, key, &topology, now)
             } else {
@@ -141,13 +154,5 @@ impl Synchroniser {
         self.outrun(&entry.actor_counters);
         let merged = self.store.merge_actor_counters(entry.key, &entry.actor_counters, now);
         merged == MergeOutcome::Merged { changed: true }
-    }
-
-    /// The counters of a key without the peer's own, of which the peer is the only writer.
-    fn known_counters(&self, key: KeyHash, role: SyncRole, peer: ActorId) -> Option<Delta> {
-        self.store.read_actor_counters(key, |actor_counters| match role {
-            SyncRole::Region => self.region_counter(actor_counters),
-            SyncRole::Node | SyncRole::Owner => actor_counters.delta_of(|actor| actor != peer),
-        })
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::Wake;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -16,14 +17,17 @@ use tidegate_ownership::cluster_map::{ClusterId, Collection};
 use tidegate_ownership::identity::{Generation, NodeId, is_node, node_actor, region_actor};
 use tidegate_ownership::membership::Member;
 use tidegate_ownership::route::{Admission, Topology};
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Batches};
+use super::lanes::{Lanes, Turn};
+use super::recipients::{Recipients, replica};
+use crate::changes::Changes;
 use crate::count;
 use crate::environment::Clock;
 use crate::incarnation::Incarnation;
+use crate::mesh::codec::RESTS;
 use crate::mesh::wire::{Call, Reply, Sync, SyncRole};
 use crate::mesh::{Mesh, StreamClass};
 
@@ -54,20 +58,14 @@ pub struct Synchroniser {
     scan: Mutex<BackgroundScan>,
     /// Owned keys that changed since the last region exchange.
     region_queue: Mutex<RegionQueue>,
-    /// Peers with messages in flight; they are sent no others.
-    in_flight: Mutex<BTreeMap<NodeId, InFlight>>,
-    /// Wakes the loop before the interval ends.
-    urgent: Notify,
+    lanes: Mutex<Lanes>,
+    /// Signalled by urgent keys of the store, and of `announced`.
+    changes: Arc<Changes>,
+    /// Owned keys of which nodes announced a count, with the node if it is one alone: the others
+    /// have to be sent it.
+    announced: Mutex<BTreeMap<KeyHash, Option<NodeId>>>,
     /// The members to which copies of counters of earlier starts were pushed.
     pub(super) pushed: Mutex<(ClusterId, Epoch)>,
-}
-
-/// The messages to a peer that have no reply yet.
-#[derive(Debug, Default)]
-struct InFlight {
-    messages: usize,
-    /// A key near its limit was held back meanwhile: the next round begins with the reply.
-    is_urgent: bool,
 }
 
 /// The epoch of the view, and its members with their generations. When it changes, a peer may have
@@ -86,6 +84,8 @@ pub struct Counters {
     pub rejected: AtomicU64,
     /// Messages that failed; their keys are sent again.
     pub failed: AtomicU64,
+    /// Messages that announced counts without waiting for a round.
+    pub announcements: AtomicU64,
 }
 
 /// Keys that one round takes from the store, or from the region queue; the rest waits for the next.
@@ -99,8 +99,8 @@ const SCAN_TIME: Duration = Duration::from_secs(60);
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a node that leaves goes on sending what it counted last.
 const FINAL_ROUND_TIMEOUT: Duration = Duration::from_millis(500);
-/// The shortest time between two rounds if keys near their limit make them urgent.
-const ROUND_PAUSE: Duration = Duration::from_millis(4);
+/// Most keys that wait to be announced further. One more waits for the next round.
+const ANNOUNCED_MAX: usize = 16_384;
 
 impl Synchroniser {
     /// Creates a synchroniser of `store`. It sends nothing until [`Synchroniser::run`].
@@ -111,6 +111,8 @@ impl Synchroniser {
         incarnation: Arc<Incarnation>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
+        let changes = Arc::new(Changes::default());
+        store.set_synchronised(Some(&changes.clone().into()));
         Arc::new(Self {
             options,
             store,
@@ -121,15 +123,11 @@ impl Synchroniser {
             slack_divisor: AtomicU32::new(0),
             scan: Mutex::default(),
             region_queue: Mutex::default(),
-            in_flight: Mutex::default(),
-            urgent: Notify::new(),
+            lanes: Mutex::default(),
+            changes,
+            announced: Mutex::default(),
             pushed: Mutex::default(),
         })
-    }
-
-    /// Requests a round at once, because a key is near its limit. Does not block.
-    pub fn hurry(&self) {
-        self.urgent.notify_one();
     }
 
     /// See [`LocalActor::slack_divisor`](tidegate_limiter::store::LocalActor).
@@ -146,8 +144,8 @@ impl Synchroniser {
         self.slack_divisor.store(divisor, Ordering::Relaxed);
     }
 
-    /// Sends changes every interval and whenever a key is near its limit, until `stop`. Then sends
-    /// what is left, for at most half a second.
+    /// Sends changes every interval, and urgent ones at once, until `stop`. Then sends what is
+    /// left, for at most half a second.
     pub async fn run(self: &Arc<Self>, mesh: Arc<Mesh>, stop: CancellationToken) {
         tokio::join!(self.run_collection(mesh.clone(), stop.clone()), self.run_rounds(mesh, stop));
     }
@@ -156,30 +154,36 @@ impl Synchroniser {
         let mut rounds = mesh.ticks.every(self.options.interval);
         let mut regions = mesh.ticks.every(self.options.region_interval);
         let mut messages = JoinSet::new();
-        let mut previous = members(&self.topology.load());
-        self.divide_slack(&self.topology.load());
+        let mut recipients = Recipients::new(self.topology.load_full());
+        let mut previous = members(&recipients.topology);
+        self.divide_slack(&recipients.topology);
         loop {
-            let urgent = tokio::select! {
+            let is_urgent = tokio::select! {
                 () = stop.cancelled() => break,
                 _ = rounds.tick() => false,
-                () = self.urgent.notified() => true,
+                () = self.changes.first() => true,
                 _ = regions.tick() => {
                     self.send(self.region_round(), false, &mesh, &mut messages);
                     continue;
                 }
                 Some(_) = messages.join_next() => continue,
             };
-            let topology = self.topology.load_full();
-            let members = members(&topology);
-            if members != previous {
-                previous = members;
-                self.divide_slack(&topology);
-                self.enqueue_all().await;
+            if !Arc::ptr_eq(&recipients.topology, &self.topology.load()) {
+                recipients = Recipients::new(self.topology.load_full());
+                let members = members(&recipients.topology);
+                if members != previous {
+                    previous = members;
+                    self.divide_slack(&recipients.topology);
+                    self.enqueue_all().await;
+                }
             }
-            self.send(self.round(&topology, urgent), urgent, &mesh, &mut messages);
-            if urgent {
-                tokio::time::sleep(ROUND_PAUSE).await;
-            }
+            let batches = if is_urgent {
+                self.changes.reset();
+                self.announcements(&recipients, &mesh)
+            } else {
+                self.round(&recipients, &mesh)
+            };
+            self.send(batches, is_urgent, &mesh, &mut messages);
         }
         self.run_final_round(&mesh, messages).await;
     }
@@ -190,21 +194,21 @@ impl Synchroniser {
         // From now on every change is sent in the next round.
         self.slack_divisor.store(0, Ordering::Relaxed);
         let final_round = async {
-            let topology = self.topology.load_full();
+            let recipients = Recipients::new(self.topology.load_full());
             while messages.join_next().await.is_some() {}
-            self.send(self.round(&topology, false), true, mesh, &mut messages);
+            self.send(self.round(&recipients, mesh), false, mesh, &mut messages);
             let (mut scan, mut has_more) = (BackgroundScan::default(), true);
             while has_more {
                 while messages.join_next().await.is_some() {}
-                let batches = self.collect(&topology, |take| {
+                let batches = self.collect(&recipients, mesh, |take| {
                     let now = self.clock.now();
                     let drained = self.store.drain_lazy(&mut scan, 1, ROUND_KEYS_MAX, now, take);
                     has_more = drained >= ROUND_KEYS_MAX;
                 });
-                self.send(batches, true, mesh, &mut messages);
+                self.send(batches, false, mesh, &mut messages);
             }
             while messages.join_next().await.is_some() {}
-            self.send(self.region_round(), true, mesh, &mut messages);
+            self.send(self.region_round(), false, mesh, &mut messages);
             while messages.join_next().await.is_some() {}
         };
         let _ = tokio::time::timeout(FINAL_ROUND_TIMEOUT, final_round).await;
@@ -228,84 +232,138 @@ impl Synchroniser {
     }
 }
 
-// === rounds: what is sent to whom ===
+// === rounds and announcements ===
 
 impl Synchroniser {
-    /// The changes for the peers in this region. An urgent round takes only keys near their limit,
-    /// so that one busy key does not cause messages for all others.
-    fn round(&self, topology: &Topology, urgent: bool) -> Vec<Batch> {
-        self.collect(topology, |take| {
-            if urgent {
-                self.store.drain_urgent_sync(ROUND_KEYS_MAX, take);
-            } else {
-                self.store.drain_sync_queue(ROUND_KEYS_MAX, &mut *take);
-                // This round's part of the background scan.
-                let rounds = SCAN_TIME.as_millis() / self.options.interval.as_millis().max(1);
-                let rounds = usize::try_from(rounds).unwrap_or(usize::MAX).max(1);
-                let now = self.clock.now();
-                let scan = &mut *self.scan.lock();
-                self.store.drain_lazy(scan, rounds, ROUND_KEYS_MAX, now, take);
-            }
+    /// The changes since the last round for the peers in this region.
+    fn round(&self, recipients: &Recipients, mesh: &Mesh) -> Vec<Batch> {
+        self.collect(recipients, mesh, |take| {
+            self.store.drain_sync_queue(ROUND_KEYS_MAX, &mut *take);
+            // This round's part of the background scan.
+            let rounds = SCAN_TIME.as_millis() / self.options.interval.as_millis().max(1);
+            let rounds = usize::try_from(rounds).unwrap_or(usize::MAX).max(1);
+            let now = self.clock.now();
+            let scan = &mut *self.scan.lock();
+            self.store.drain_lazy(scan, rounds, ROUND_KEYS_MAX, now, take);
         })
     }
 
-    /// Sorts the keys that `drain` hands over into messages to the peers in this region. An owned
-    /// key is also queued for the region exchange.
+    /// Sorts the keys that `drain` hands over into messages to the peers in this region.
     fn collect(
         &self,
-        topology: &Topology,
+        recipients: &Recipients,
+        mesh: &Mesh,
         drain: impl FnOnce(&mut dyn FnMut(KeyHash, &ActorCounters)),
     ) -> Vec<Batch> {
-        let own = self.incarnation.actor();
-        let nodes: BTreeMap<ActorId, &NodeId> = topology
-            .view
-            .members()
-            .iter()
-            .filter(|member| member.region == topology.region && member.id != topology.me)
-            .map(|member| (node_actor(&member.id, member.generation), &member.id))
-            .collect();
-        let has_other_regions = topology.regions().any(|region| region != topology.region);
+        let topology = &recipients.topology;
         let mut batches = Batches::default();
         let mut postponed = Vec::new();
-        // The total of a present node is pushed by that node, and by others when members change.
-        let is_gone = |actor: ActorId| {
-            let present = topology.present_actor(actor);
-            if actor.is_total() { present.is_none() } else { present != Some(actor) }
-        };
-        let is_pushed = |actor: ActorId| actor.writer() == own.writer() || is_gone(actor);
         drain(&mut |key: KeyHash, actor_counters: &ActorCounters| {
-            match topology.region_owner(&topology.region, key.token) {
-                Some(owner) if *owner == topology.me => {
-                    let mut is_copied = false;
-                    for actor in actor_counters.actors() {
-                        let Some(node) = nodes.get(&actor) else { continue };
-                        is_copied = true;
-                        // A node is the only writer of its own counter.
-                        let others = actor_counters.delta_of(|it| it != actor);
-                        if !others.is_empty() {
-                            batches.add(node, SyncRole::Owner, key, others);
-                        }
-                    }
-                    // No other node of the region counts it: the next owner has a copy.
-                    let next = || topology.ring()?.next_owner(key.token);
-                    if !is_copied && let Some(next) = next() {
-                        let all = actor_counters.delta_of(|_| true);
-                        batches.add(next, SyncRole::Owner, key, all);
-                    }
-                    if has_other_regions && !self.region_queue.lock().add(key) {
-                        postponed.push(key);
-                    }
-                }
-                Some(owner) => {
-                    batches.add(owner, SyncRole::Node, key, actor_counters.delta_of(is_pushed));
-                }
-                None => {}
+            let (role, nodes) = recipients.of(key, actor_counters);
+            let is_owner = role == SyncRole::Owner;
+            let replica = replica(topology, key).filter(|it| !nodes.contains(it));
+            for to in nodes.iter().copied().chain(replica.filter(|_| is_owner)) {
+                let counters = self.counters_for(to, role, key, actor_counters, topology, mesh);
+                batches.add(to, role, key, counters);
+            }
+            let is_exchanged = is_owner && recipients.has_other_regions;
+            if is_exchanged && !self.region_queue.lock().add(key) {
+                postponed.push(key);
             }
         });
         for key in postponed {
             self.store.enqueue_sync(key);
         }
         batches.split()
+    }
+
+    /// Urgent keys, and those of which nodes announced a count, for the peers in this region that
+    /// have no announcement in flight; those for the others wait in their lanes.
+    fn announcements(&self, recipients: &Recipients, mesh: &Mesh) -> Vec<Batch> {
+        let mut batches = Batches::default();
+        let mut postponed = Vec::new();
+        let mut announce = |key: KeyHash, counters: &ActorCounters, except: Option<&NodeId>| {
+            let (role, nodes) = recipients.of(key, counters);
+            let mut is_postponed = role == SyncRole::Owner;
+            for to in nodes.into_iter().filter(|to| Some(*to) != except) {
+                match self.lanes.lock().turn(to, role, key) {
+                    Turn::Now => {
+                        let topology = &recipients.topology;
+                        let it = self.counters_for(to, role, key, counters, topology, mesh);
+                        batches.add(to, role, key, it);
+                    }
+                    Turn::Waits => {}
+                    Turn::Full => is_postponed = true,
+                }
+            }
+            // The replica and the other regions are sent it with the next round.
+            if is_postponed {
+                postponed.push(key);
+            }
+        };
+        let drained = self.store.drain_urgent_sync(ROUND_KEYS_MAX, |key, actor_counters| {
+            announce(key, actor_counters, None);
+        });
+        let announced = std::mem::take(&mut *self.announced.lock());
+        for (key, by) in announced {
+            self.store.read_actor_counters(key, |it| announce(key, it, by.as_ref()));
+        }
+        for key in postponed {
+            self.store.enqueue_sync(key);
+        }
+        if drained >= ROUND_KEYS_MAX {
+            self.changes.wake_by_ref();
+        }
+        batches.split()
+    }
+
+    /// Announces an owned key, of which `by` has announced a count, to the other nodes.
+    pub(super) fn announce_further(&self, key: KeyHash, by: &NodeId) {
+        {
+            let mut announced = self.announced.lock();
+            if announced.len() < ANNOUNCED_MAX || announced.contains_key(&key) {
+                let only = announced.entry(key).or_insert_with(|| Some(by.clone()));
+                if only.as_ref() != Some(by) {
+                    *only = None;
+                }
+            } else {
+                drop(announced);
+                return self.store.enqueue_sync(key);
+            }
+        }
+        self.changes.wake_by_ref();
+    }
+
+    /// What `to` is sent of a key by this node in this role.
+    fn counters_for(
+        &self,
+        to: &NodeId,
+        role: SyncRole,
+        key: KeyHash,
+        actor_counters: &ActorCounters,
+        topology: &Topology,
+        mesh: &Mesh,
+    ) -> Delta {
+        match role {
+            SyncRole::Region => self.region_counter(actor_counters),
+            SyncRole::Node => {
+                let own = self.incarnation.actor();
+                // The total of a present node is pushed by that node, and by others when members
+                // change.
+                let is_gone = |actor: ActorId| {
+                    let present = topology.present_actor(actor);
+                    if actor.is_total() { present.is_none() } else { present != Some(actor) }
+                };
+                actor_counters.delta_of(|actor| actor.writer() == own.writer() || is_gone(actor))
+            }
+            SyncRole::Owner => {
+                let version = mesh.peer(to).map_or(0, |peer| peer.version);
+                let member = topology.view.get(to);
+                let generation = member.map_or(Generation(0), |member| member.generation);
+                let is_replica = replica(topology, key) == Some(to);
+                known_to(actor_counters, node_actor(to, generation), version, is_replica)
+            }
+        }
     }
 
     /// The changes in this region since the last exchange, for the owners in the other regions.
@@ -335,37 +393,63 @@ impl Synchroniser {
 // === messages and their replies ===
 
 impl Synchroniser {
-    /// Sends each batch in a task of its own. Keys for a peer that already had a message in flight
-    /// are queued again.
+    /// Sends each batch in a task of its own. Keys of a round for a peer that has not answered the
+    /// last one are queued again.
     fn send(
         self: &Arc<Self>,
         batches: Vec<Batch>,
-        urgent: bool,
+        is_urgent: bool,
         mesh: &Arc<Mesh>,
         messages: &mut JoinSet<()>,
     ) {
-        let mut in_flight = self.in_flight.lock();
-        let busy: BTreeSet<NodeId> = in_flight.keys().cloned().collect();
-        for batch in batches {
-            let peer = in_flight.entry(batch.to.clone()).or_default();
-            if busy.contains(&batch.to) {
-                peer.is_urgent |= urgent;
-                self.enqueue_again(batch.keys(), batch.role);
-                continue;
+        let (held, sent) = {
+            let mut lanes = self.lanes.lock();
+            let is_held = |batch: &Batch| !is_urgent && lanes.is_busy(&batch.to, is_urgent);
+            let (held, sent): (Vec<_>, Vec<_>) = batches.into_iter().partition(is_held);
+            for batch in &sent {
+                lanes.begin(&batch.to, is_urgent);
             }
-            peer.messages += 1;
+            (held, sent)
+        };
+        for batch in held {
+            self.enqueue_again(batch.keys(), batch.role);
+        }
+        for batch in sent {
             let (this, mesh) = (self.clone(), mesh.clone());
-            messages.spawn(async move { this.send_batch(batch, urgent, mesh).await });
+            messages.spawn(async move { this.use_lane(batch, is_urgent, &mesh).await });
         }
     }
 
-    async fn send_batch(self: Arc<Self>, batch: Batch, urgent: bool, mesh: Arc<Mesh>) {
+    /// Sends a batch, and then what became due for the same peer meanwhile.
+    async fn use_lane(self: Arc<Self>, batch: Batch, is_urgent: bool, mesh: &Mesh) {
+        let to = batch.to.clone();
+        let mut batches = vec![batch];
+        loop {
+            for batch in batches {
+                self.send_batch(batch, is_urgent, mesh).await;
+            }
+            let Some(waiting) = self.lanes.lock().end(&to, is_urgent) else { return };
+            let topology = self.topology.load();
+            let mut next = Batches::default();
+            for (role, key) in waiting {
+                self.store.read_actor_counters(key, |it| {
+                    let counters = self.counters_for(&to, role, key, it, &topology, mesh);
+                    next.add(&to, role, key, counters);
+                });
+            }
+            batches = next.split();
+        }
+    }
+
+    async fn send_batch(&self, batch: Batch, is_urgent: bool, mesh: &Mesh) {
         let keys: BTreeSet<KeyHash> = batch.keys().collect();
         let Batch { to, role, entries } = batch;
         count(&self.counters.sent, keys.len() as u64);
+        count(&self.counters.announcements, u64::from(is_urgent));
         let admission = self.topology.load().admission();
-        let call = Call::Sync(Sync { role, urgent, entries });
-        match mesh.call(&to, StreamClass::Bulk, call, REPLY_TIMEOUT).await {
+        let call = Call::Sync(Sync { role, urgent: is_urgent, entries });
+        let class = if is_urgent { StreamClass::Checks } else { StreamClass::Bulk };
+        match mesh.call(&to, class, call, REPLY_TIMEOUT).await {
             Ok(Reply::ActorCounters { members, entries }) => {
                 let is_collected = |own: &Admission| {
                     own.collection == Collection { members_at: members, is_complete: true }
@@ -379,21 +463,6 @@ impl Synchroniser {
                 self.enqueue_again(keys, role);
             }
         }
-        if self.end_message(&to) {
-            self.hurry();
-        }
-    }
-
-    /// Counts one message to `peer` as ended. Returns whether it was the last in flight and urgent
-    /// keys were held back meanwhile.
-    fn end_message(&self, peer: &NodeId) -> bool {
-        let mut in_flight = self.in_flight.lock();
-        let Some(messages) = in_flight.get_mut(peer) else { return false };
-        messages.messages = messages.messages.saturating_sub(1);
-        if messages.messages > 0 {
-            return false;
-        }
-        in_flight.remove(peer).is_some_and(|messages| messages.is_urgent)
     }
 
     pub(super) fn enqueue_again(&self, keys: impl IntoIterator<Item = KeyHash>, role: SyncRole) {
@@ -404,6 +473,21 @@ impl Synchroniser {
                 self.store.enqueue_sync(key);
             }
         }
+    }
+}
+
+/// The counters of a key for a node that counts as `actor`. A replica has to know who counted, and
+/// nodes of earlier versions take a rest for one more node that counted.
+pub(super) fn known_to(
+    actor_counters: &ActorCounters,
+    actor: ActorId,
+    version: u8,
+    is_replica: bool,
+) -> Delta {
+    if is_replica || version < RESTS {
+        actor_counters.delta_of(|it| it != actor)
+    } else {
+        actor_counters.rest_of(actor)
     }
 }
 

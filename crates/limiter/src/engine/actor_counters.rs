@@ -43,6 +43,22 @@
 //!
 //! When a node has all of them is decided elsewhere; see docs/adr/0045-departed-counters.md.
 //!
+//! # The rest
+//!
+//! Only the owner of a key, and one replica, need to know *who* counted. Every other node is sent
+//! one number beside its own counter, the *rest*: what all other writers counted, as the owner knew
+//! it. So neither memory nor messages grow with the square of the nodes that use a key. For an
+//! owner a rest only grows, and it is never more than the truth; so it is merged like a counter,
+//! also when another owner sends the next one. Both what the actors counted and what a writer and
+//! its rest counted are lower bounds of the hits, and the larger is taken:
+//!
+//! ```text
+//! used(slice) = max(Σ used[actor], used[rest of w] + Σ used[actors of w])
+//! ```
+//!
+//! Example: the owner holds `{A: 5, B: 4, C: 1}` and sends `{rest of B: 6}` to B, which holds
+//! `{B: 7}` meanwhile: 13, where all messages together would make it 13 as well.
+//!
 //! # Bound
 //!
 //! Until nodes have exchanged their counters each may admit up to the limit; over-admission is at
@@ -62,18 +78,29 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::delta::{self, ACTOR_COUNT_MAX, ACTORS_MAX, ActorId, Delta, DeltaSlice, shape_of};
+use super::slices::Slices;
 use crate::quota::Quota;
 use crate::units::{Span, Timestamp};
 
 /// The per-actor counters of one key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Delta", into = "Delta")]
 pub struct ActorCounters {
     slice_ns: u64,
     slices_kept: u8,
+    unannounced: Unannounced,
     /// Newest first, sparse: a slice is present only if an actor counted in it. Most rules need
     /// two, which are stored inline to save a cache miss.
     slices: SmallVec<[Slice; 2]>,
+}
+
+/// What the local actor has counted since its count was last sent to a peer. It is no part of the
+/// counters: two nodes with the same counters may differ in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unannounced {
+    hits: u32,
+    /// They are due for an announcement once more than this is used.
+    due_above: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +124,7 @@ impl ActorCounters {
     /// Empty counters with the slices of `quota`.
     pub fn new(quota: &Quota) -> Self {
         let (slice_ns, slices_kept) = shape_of(quota);
-        Self { slice_ns, slices_kept, slices: SmallVec::new() }
+        Self::empty(slice_ns, slices_kept)
     }
 
     /// Whether they have the slices that `quota` counts in.
@@ -123,11 +150,31 @@ impl ActorCounters {
     }
 
     /// The counters of the actors that `is_included` selects. In all slices, because a message that
-    /// was lost, or a restart of the receiver, may lie more than one slice back.
+    /// was lost, or a restart of the receiver, may lie more than one slice back. Never a rest,
+    /// which an owner sends to its writer alone.
     pub fn delta_of(&self, is_included: impl Fn(ActorId) -> bool) -> Delta {
         self.view(|clock| {
-            let included = clock.dots.iter().filter(|(actor, _)| is_included(**actor));
+            let included = counted(clock).filter(|(actor, _)| is_included(**actor));
             VClock { dots: included.map(|(actor, count)| (*actor, *count)).collect() }
+        })
+    }
+
+    /// The counters as a node receives them that counts as `actor` and does not have to know who
+    /// else counted: the rest of its writer, and what that counted in earlier starts.
+    pub fn rest_of(&self, actor: ActorId) -> Delta {
+        self.view(|clock| {
+            let (mut known, mut rest) = (VClock::default(), 0_u64);
+            for (it, count) in counted(clock).filter(|(it, _)| **it != actor) {
+                if it.writer() == actor.writer() {
+                    known.apply(Dot::new(*it, *count));
+                } else {
+                    rest = rest.saturating_add(*count);
+                }
+            }
+            if rest > 0 {
+                known.apply(Dot::new(actor.rest(), rest.min(ACTOR_COUNT_MAX)));
+            }
+            known
         })
     }
 
@@ -136,7 +183,7 @@ impl ActorCounters {
     /// must stay local after its node has left.
     pub fn region_view(&self, region: ActorId, is_local: impl Fn(ActorId) -> bool) -> Delta {
         self.view(|clock| {
-            let local = clock.dots.iter().filter(|(actor, _)| is_local(**actor));
+            let local = counted(clock).filter(|(actor, _)| is_local(**actor));
             let sum = sum(local.map(|(_, count)| count)).min(ACTOR_COUNT_MAX);
             (sum > 0).then(|| Dot::new(region, sum)).into_iter().collect()
         })
@@ -205,7 +252,37 @@ impl ActorCounters {
     pub(super) fn charge(&mut self, me: ActorId, hits: u64, index: u64) {
         if let Some(slice) = self.slice_mut(index) {
             slice.charge(me, hits);
+            let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+            self.unannounced.hits = self.unannounced.hits.saturating_add(hits);
         }
+    }
+
+    /// Whether the hits that peers do not know are due, of a limit of which `remaining` of `limit`
+    /// are left: if they are more than one part in `divisor` of what is left. Zero is never.
+    pub(crate) fn note_remaining(&mut self, remaining: u32, limit: u32, divisor: u32) -> bool {
+        let part = self.unannounced.hits.saturating_mul(divisor);
+        self.unannounced.due_above = limit.saturating_sub(part);
+        part > remaining
+    }
+
+    /// Whether hits that peers do not know are due after a merge, because others have used more of
+    /// the limit since.
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        let Unannounced { hits, due_above } = self.unannounced;
+        hits > 0 && self.used_at(now) > u64::from(due_above)
+    }
+
+    /// The counters as they are now are being sent to a peer.
+    pub(crate) fn announced(&mut self) {
+        self.unannounced = Unannounced::default();
+    }
+
+    /// The hits of the window that ends at `now`, by the formula of the sliding window counter.
+    fn used_at(&self, now: Timestamp) -> u64 {
+        let index = self.index_at(now);
+        let counts: SmallVec<[u64; 16]> =
+            self.newest_first(index).take(usize::from(self.slices_kept)).collect();
+        Slices { slice_ns: self.slice_ns.max(1), index, counts: &counts, now }.used_ceil()
     }
 
     /// Refunds hits in the counters of `me` in the `depth` slices up to `index`, the newest first,
@@ -260,6 +337,11 @@ impl ActorCounters {
             refunded: part(&counts.refunded),
         });
         self.delta(slices.filter(|slice| !slice.is_empty()))
+    }
+
+    fn empty(slice_ns: u64, slices_kept: u8) -> Self {
+        let (unannounced, slices) = (Unannounced::default(), SmallVec::new());
+        Self { slice_ns, slices_kept, unannounced, slices }
     }
 
     fn delta(&self, slices: impl Iterator<Item = DeltaSlice>) -> Delta {
@@ -346,9 +428,33 @@ impl Slice {
     fn refresh(&mut self) {
         let DeltaSlice { used, refunded, .. } = &self.counts;
         let is_saturated = used.dots.values().any(|count| *count >= ACTOR_COUNT_MAX);
-        let (used, refunded) = (sum(used.dots.values()), sum(refunded.dots.values()));
+        let (used, refunded) = (known(used), known(refunded));
         self.value = if is_saturated { used } else { used.saturating_sub(refunded) };
     }
+}
+
+/// The counters of actors: all but a rest.
+fn counted(clock: &VClock<ActorId>) -> impl Iterator<Item = (&ActorId, &u64)> {
+    clock.dots.iter().filter(|(actor, _)| !actor.is_rest())
+}
+
+/// The most that is known to be counted: by all actors, or by one writer and its rest.
+fn known(clock: &VClock<ActorId>) -> u64 {
+    let (mut all, mut with_rest) = (0_u64, 0);
+    // Those of one writer, of which the rest is the last.
+    let (mut writer, mut of_writer) = (None, 0_u64);
+    for (actor, count) in &clock.dots {
+        if writer != Some(actor.writer()) {
+            (writer, of_writer) = (Some(actor.writer()), 0);
+        }
+        of_writer = of_writer.saturating_add(*count);
+        if actor.is_rest() {
+            with_rest = of_writer.max(with_rest);
+        } else {
+            all = all.saturating_add(*count);
+        }
+    }
+    all.max(with_rest)
 }
 
 fn sum<'a>(counts: impl Iterator<Item = &'a u64>) -> u64 {
@@ -404,12 +510,21 @@ impl TryFrom<Delta> for ActorCounters {
     fn try_from(delta: Delta) -> Result<Self, delta::Error> {
         let (now, ahead_max) = (Timestamp::NEVER, Span::ZERO);
         delta.validate(&delta::Bounds { now, ahead_max, actors_max: ACTORS_MAX })?;
-        let Delta { slice_ns, slices_kept, .. } = delta;
-        let mut actor_counters = Self { slice_ns, slices_kept, slices: SmallVec::new() };
+        let mut actor_counters = Self::empty(delta.slice_ns, delta.slices_kept);
         actor_counters.merge_within(&delta, ACTORS_MAX);
         Ok(actor_counters)
     }
 }
+
+/// By the counters alone.
+impl PartialEq for ActorCounters {
+    fn eq(&self, other: &Self) -> bool {
+        let counters = |it: &Self| (it.slice_ns, it.slices_kept);
+        counters(self) == counters(other) && self.slices == other.slices
+    }
+}
+
+impl Eq for ActorCounters {}
 
 impl From<ActorCounters> for Delta {
     fn from(actor_counters: ActorCounters) -> Self {
@@ -477,7 +592,7 @@ mod tests {
             mine.charge(B, 1, index);
         }
         mine.refund(A, 7, 9, 4);
-        let mut received = ActorCounters { slices: SmallVec::new(), ..mine.clone() };
+        let mut received = ActorCounters::empty(mine.slice_ns, mine.slices_kept);
         received.merge(&mine.delta_of(|actor| actor == A));
         assert_eq!((received.sum(9), received.sum(8), received.sum(7)), (0, 4, 5));
         assert_eq!(received.actors(), BTreeSet::from([A]));
@@ -513,6 +628,92 @@ mod tests {
         let mut there = actor_counters();
         there.merge(&view);
         assert_eq!((there.sum(7), there.actors()), (7, BTreeSet::from([REGION])));
+    }
+
+    const C: ActorId = ActorId::new(3);
+
+    /// What the owner of the module's example knows, and what B holds.
+    fn owner_and_b() -> (ActorCounters, ActorCounters) {
+        let (mut owner, mut at_b) = (actor_counters(), actor_counters());
+        for (actor, hits) in [(A, 5), (B, 4), (C, 1)] {
+            owner.charge(actor, hits, 7);
+        }
+        at_b.charge(B, 7, 7);
+        (owner, at_b)
+    }
+
+    #[test]
+    fn a_rest_is_one_counter_and_as_much_as_all_the_others() {
+        let (owner, mut at_b) = owner_and_b();
+        let rest = owner.rest_of(B);
+        assert_eq!(rest.weight(), 2, "one slice, one counter");
+        assert!(at_b.merge(&rest).changed);
+        assert!(!at_b.merge(&rest).changed);
+        assert_eq!(at_b.sum(7), 13);
+        let mut with_all = owner_and_b().1;
+        with_all.merge(&owner.delta_of(|actor| actor != B));
+        assert_eq!(with_all.sum(7), 13);
+        assert!(at_b.delta_of(|actor| actor != B).is_empty(), "what it knows of others, it keeps");
+        assert!(at_b.region_view(REGION, |actor| actor != B).is_empty());
+    }
+
+    #[test]
+    fn the_larger_of_a_rest_and_the_counters_in_it_is_taken() {
+        let (owner, mut at_b) = owner_and_b();
+        at_b.merge(&owner.rest_of(B));
+        // B owns the key from now on: the others send their counters, one after the other.
+        at_b.merge(&owner.delta_of(|actor| actor == A));
+        assert_eq!(at_b.sum(7), 13, "some of the rest twice");
+        let mut more = owner.clone();
+        more.charge(C, 3, 7);
+        at_b.merge(&more.delta_of(|actor| actor == C));
+        assert_eq!(at_b.sum(7), 16);
+        assert_eq!(at_b.rest_of(A).slices[0].used.get(&A.rest()), 11);
+    }
+
+    #[test]
+    fn a_writer_is_sent_its_earlier_starts_beside_its_rest() {
+        let (first, second) = (ActorId::of_start(9, 1), ActorId::of_start(9, 2));
+        let (mut owner, mut restarted) = (actor_counters(), actor_counters());
+        owner.charge(first, 3, 7);
+        owner.charge(A, 4, 7);
+        owner.charge(A, 1, 8);
+        restarted.charge(second, 1, 8);
+        restarted.merge(&owner.rest_of(second));
+        assert_eq!((restarted.sum(7), restarted.sum(8)), (7, 2));
+        assert!(!restarted.fold(second, |_| true), "a rest is no start");
+    }
+
+    #[test]
+    fn refunds_of_the_rest_count() {
+        let (mut owner, mut at_b) = owner_and_b();
+        owner.refund(C, 2, 7, 1);
+        at_b.merge(&owner.rest_of(B));
+        assert_eq!(at_b.sum(7), 11);
+    }
+
+    #[test]
+    fn hits_are_due_when_they_are_a_large_part_of_what_is_left() {
+        let mut mine = actor_counters();
+        mine.charge(A, 3, 7);
+        assert!(!mine.note_remaining(97, 100, 30));
+        mine.charge(A, 1, 7);
+        assert!(mine.note_remaining(96, 100, 30), "4 × 30 > 96");
+        mine.announced();
+        assert!(!mine.note_remaining(96, 100, 30));
+        mine.charge(A, 2, 7);
+        assert!(!mine.note_remaining(94, 100, 30));
+        // Others use what is left: 60 of 100 makes 40, less than 2 × 30.
+        let now = Timestamp::from_secs(7 * 60);
+        let mut others = actor_counters();
+        others.charge(B, 34, 7);
+        mine.merge(&others.to_delta());
+        assert!(!mine.is_due(now), "40 of 100 are used");
+        others.charge(B, 1, 7);
+        mine.merge(&others.to_delta());
+        assert!(mine.is_due(now), "41 of 100 are used");
+        mine.announced();
+        assert!(!mine.is_due(now));
     }
 
     #[test]

@@ -21,21 +21,25 @@ pub const ACTOR_COUNT_MAX: u64 = u32::MAX as u64;
 pub const ACTORS_MAX: usize = 1024;
 
 /// One writer of per-actor counters: a node in one of its starts, or a region as another region
-/// sees it. Or the *total* of a node: all of its starts up to one of them, summed up.
+/// sees it. Or the *total* of a node: all of its starts up to one of them, summed up. Or the *rest*
+/// of a node: all other writers, summed up.
 ///
 /// A restarted node is a new actor. So a per-actor counter only ever grows, although the count that
 /// the node held in memory is lost.
 ///
 /// Actors are ordered by writer, then by start, and a total comes right after its last start: what
-/// it contains are the smaller actors of its writer.
+/// it contains are the smaller actors of its writer. A rest comes after all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ActorId {
     writer: u64,
-    /// Twice the start, and one more for a total.
+    /// Twice the start, and one more for a total; [`Self::REST`] for a rest.
     start: u64,
 }
 
 impl ActorId {
+    /// No node gets to this start: generations are milliseconds.
+    const REST: u64 = u64::MAX - 1;
+
     /// A writer that starts only once.
     pub const fn new(writer: u64) -> Self {
         Self { writer, start: 0 }
@@ -56,6 +60,16 @@ impl ActorId {
         self.start & 1 == 1
     }
 
+    /// Everything that other writers than this one counted.
+    #[must_use]
+    pub const fn rest(self) -> Self {
+        Self { start: Self::REST, ..self }
+    }
+
+    pub const fn is_rest(self) -> bool {
+        self.start == Self::REST
+    }
+
     pub const fn writer(self) -> u64 {
         self.writer
     }
@@ -73,6 +87,9 @@ impl ActorId {
 
 impl fmt::Display for ActorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_rest() {
+            return write!(f, "all but {:016x}", self.writer);
+        }
         let kind = if self.is_total() { "total " } else { "" };
         write!(f, "{kind}{:016x}.{}", self.writer, self.start())
     }

@@ -1,9 +1,10 @@
 //! Deciding over per-actor counters: every node locally, on the counts it has received so far.
 //!
-//! The formulae are those of `fixed_window` (which counts denied hits, in the local counter) and of
-//! `sliding_window_counter`, over the sums of the slices. A G-counter holds how many hits fell into
-//! a slice, not when. Rules whose algorithm needs the times are rejected when they are loaded; a
-//! quota of such an algorithm is counted as a sliding window counter.
+//! The formulae are those of `fixed_window` and of `sliding_window_counter`, over the sums of the
+//! slices. Denied hits are not counted, also not those of a `fixed_window`: a flood of them would
+//! be a flood of messages. A G-counter holds how many hits fell into a slice, not when. Rules whose
+//! algorithm needs the times are rejected when they are loaded; a quota of such an algorithm is
+//! counted as a sliding window counter.
 //!
 //! **Invariant:** `decide_eventual` only writes the counters of `me`.
 
@@ -27,14 +28,13 @@ pub fn decide_eventual(
     now: Timestamp,
 ) -> Verdict {
     let (verdict, index) = evaluate(state, quota, hits, now);
-    let counts_denied = quota.algorithm() == Algorithm::FixedWindow;
     if hits.refund() > 0 {
         if let State::ActorCounters(actor_counters) = state
             && actor_counters.fits(quota)
         {
             actor_counters.refund(me, hits.refund(), index, depth(quota));
         }
-    } else if hits.charge() > 0 && (verdict.allowed || counts_denied) {
+    } else if hits.charge() > 0 && verdict.allowed {
         ensure_actor_counters(state, quota);
         if let State::ActorCounters(actor_counters) = state {
             actor_counters.charge(me, hits.charge(), index);
@@ -61,8 +61,12 @@ fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> (Verdic
     take_refund(&mut counts, hits.refund());
     let slices = Slices { slice_ns: actor_counters.slice_ns(), index, counts: &counts, now };
     let verdict = if quota.algorithm() == Algorithm::FixedWindow {
-        let used = counts.iter().fold(hits.charge(), |sum, count| sum.saturating_add(*count));
-        fixed_window::verdict(used, quota, hits, now, slices.expires_at(0))
+        let used = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let with_hits = used.saturating_add(hits.charge());
+        let verdict = fixed_window::verdict(with_hits, quota, hits, now, slices.expires_at(0));
+        let remaining = u64::from(quota.limit()).saturating_sub(used);
+        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
+        if verdict.allowed { verdict } else { Verdict { remaining, ..verdict } }
     } else {
         slices.verdict(quota, hits)
     };
@@ -98,20 +102,17 @@ mod tests {
 
     #[test]
     fn a_single_node_answers_like_a_strict_counter() {
-        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
+        const SLIDING: [(u64, i64); 9] =
+            [(0, 4), (10, 7), (20, 6), (59, 0), (61, -3), (70, 3), (90, 9), (130, 11), (400, 10)];
+        // A strict fixed window counts what it denies.
+        const FIXED: [(u64, i64); 6] = [(0, 4), (20, 6), (59, 0), (61, -3), (70, 3), (400, 10)];
+        for (algorithm, requests) in [
+            (Algorithm::FixedWindow, FIXED.as_slice()),
+            (Algorithm::SlidingWindowCounter, SLIDING.as_slice()),
+        ] {
             let quota = quota(algorithm);
             let (mut strict, mut eventual) = (State::Absent, State::Absent);
-            for (secs, hits) in [
-                (0, 4),
-                (10, 7),
-                (20, 6),
-                (59, 0),
-                (61, -3),
-                (70, 3),
-                (90, 9),
-                (130, 11),
-                (400, 10),
-            ] {
+            for &(secs, hits) in requests {
                 let (hits, now) = (Hits::new(hits), Timestamp::from_secs(secs));
                 let expected = decide(&mut strict, &quota, hits, now);
                 let verdict = decide_eventual(&mut eventual, ME, &quota, hits, now);
@@ -184,13 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn denied_hits_of_a_fixed_window_count() {
+    fn denied_hits_of_a_fixed_window_are_free() {
         let quota = quota(Algorithm::FixedWindow);
         let mut state = State::Absent;
         let denied = decide_eventual(&mut state, ME, &quota, Hits::new(11), Timestamp::EPOCH);
         assert_eq!(denied.retry, Retry::Never);
-        let denied = decide_eventual(&mut state, ME, &quota, Hits::ONE, Timestamp::EPOCH);
-        assert_eq!(denied.retry, Retry::After(Span::from_secs(60)));
+        assert_eq!(state, State::Absent);
+        assert!(decide_eventual(&mut state, ME, &quota, Hits::new(8), Timestamp::EPOCH).allowed);
+        let denied = decide_eventual(&mut state, ME, &quota, Hits::new(3), Timestamp::EPOCH);
+        assert_eq!((denied.allowed, denied.remaining), (false, 2));
+        assert!(decide_eventual(&mut state, ME, &quota, Hits::new(2), Timestamp::EPOCH).allowed);
     }
 
     #[test]

@@ -55,7 +55,7 @@ use crate::units::{Hits, Span, Timestamp};
 const BUCKET_TERM_DIVISOR: u64 = 128;
 
 /// What a grant of one counter has to be given back by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mark {
     /// The number of the slice that was charged.
     Slice(u64),

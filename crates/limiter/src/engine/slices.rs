@@ -46,9 +46,15 @@ impl Slices<'_> {
             self.retry(limit - hits.charge())
         };
         let charged = if retry == Retry::Now { hits.charge() } else { 0 };
-        let remaining = limit.saturating_sub(self.used_ceil()).saturating_sub(charged);
+        let used = self.used_ceil();
+        let remaining = limit.saturating_sub(used).saturating_sub(charged);
         let reset = if charged > 0 { self.expires_at(0) } else { self.reset() };
-        Verdict::new(quota, hits, remaining, reset.since(self.now), retry)
+        let verdict = Verdict::new(quota, hits, remaining, reset.since(self.now), retry);
+        if verdict.allowed {
+            return verdict;
+        }
+        let over = u32::try_from(used.saturating_sub(limit)).unwrap_or(u32::MAX);
+        Verdict { excess: verdict.excess.saturating_add(over), ..verdict }
     }
 
     /// From this instant on the slice that is `age` slices old no longer matters.
@@ -70,7 +76,7 @@ impl Slices<'_> {
     }
 
     /// The count of the window rounded up, so that `limit − used` still fits.
-    fn used_ceil(&self) -> u64 {
+    pub(super) fn used_ceil(&self) -> u64 {
         let (full, partial) = self.full_and_partial();
         let used = full + partial.div_ceil(u128::from(self.slice_ns));
         u64::try_from(used).unwrap_or(u64::MAX)

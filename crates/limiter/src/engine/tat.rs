@@ -48,7 +48,7 @@ use crate::units::{Span, Timestamp};
 /// A theoretical arrival time: the exact instant `ns + rem / limit` nanoseconds after the epoch.
 ///
 /// Packed so that a [`State`](super::State) that holds it stays at 16 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(Rust, packed(4))]
 pub struct Tat {
     ns: u64,

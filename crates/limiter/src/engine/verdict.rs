@@ -23,7 +23,8 @@ pub struct Verdict {
     pub delay: Span,
     /// For a denied request: hits beyond the limit. A fixed window counts denied hits, so there it
     /// is how far the count exceeds the limit; elsewhere, how many of the requested hits are too
-    /// many.
+    /// many, and in a sliding window counter those that are over without them: nodes that had not
+    /// synchronised admitted them, or the limit was lowered.
     pub excess: u32,
 }
 

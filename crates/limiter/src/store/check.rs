@@ -91,12 +91,8 @@ impl Store {
         if !owns() {
             return None;
         }
-        let mut verdicts = Verdicts::with_capacity(hits.len() * counters.len());
-        for &hits in hits {
-            let params = CheckParams::strict(hits, now);
-            verdicts.extend(shard.check(counters, params, &self.overflow));
-        }
-        Some(verdicts)
+        let check = |hits| shard.check(counters, CheckParams::strict(hits, now), &self.overflow);
+        Some(one_after_the_other(hits, check))
     }
 
     /// Like [`Store::check`] for eventual limits: counts for `me`, and queues the keys for
@@ -175,6 +171,18 @@ impl Store {
     }
 }
 
+/// The verdicts of a check for each of `hits`.
+pub(super) fn one_after_the_other(
+    hits: &[Hits],
+    mut check: impl FnMut(Hits) -> Verdicts,
+) -> Verdicts {
+    let mut verdicts = Verdicts::with_capacity(hits.len());
+    for &hits in hits {
+        verdicts.extend(check(hits));
+    }
+    verdicts
+}
+
 // === impl Shard ===
 
 impl Shard {
@@ -182,16 +190,13 @@ impl Shard {
     pub(super) fn check(
         &mut self,
         counters: &[Counter],
-        mut params: CheckParams,
+        params: CheckParams,
         overflow: &Overflow,
     ) -> Verdicts {
         if let [counter] = counters {
             return smallvec::smallvec![self.check_single(counter, params, overflow)];
         }
-        params.now = self.instant(params.now);
-        let verdicts = self.check_several(counters, params, overflow);
-        self.sweep_for_check(params.now);
-        verdicts
+        self.check_uncounted(counters, params, overflow)
     }
 
     /// Like [`Shard::check`], but a single counter does not count what it refuses either.

@@ -4,8 +4,8 @@ use crate::engine::{self, ActorId, State, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
-/// All nodes together leave at most one part in this many of a limit unsynchronised. A steady load
-/// may exceed an eventual limit by a tenth: see `docs/guarantees.md`.
+/// All nodes together hold back at most one part in this many of what is left of a limit: see
+/// `docs/replication-and-sync.md`.
 pub const SYNC_SLACK_DIVISOR: u32 = 10;
 
 /// This node as a writer of eventual keys.
@@ -13,8 +13,9 @@ pub const SYNC_SLACK_DIVISOR: u32 = 10;
 pub struct LocalActor {
     /// Whose counter it counts in.
     pub actor: ActorId,
-    /// A key is synchronised lazily while at most one part in this many of its limit is used:
-    /// [`SYNC_SLACK_DIVISOR`] × nodes. Zero sends every change in the next round.
+    /// [`SYNC_SLACK_DIVISOR`] × nodes: this node announces a count at once when what peers do not
+    /// know exceeds one part in this many of what is left of the limit. Zero sends every change in
+    /// the next round.
     pub slack_divisor: u32,
 }
 

@@ -12,7 +12,7 @@
 
 use smallvec::SmallVec;
 
-use super::check::Verdicts;
+use super::check::{Verdicts, one_after_the_other};
 use super::counting_mode::CheckParams;
 use super::key::Counter;
 use super::shard::Shard;
@@ -66,17 +66,18 @@ impl Store {
         if !owns() {
             return None;
         }
-        let mut verdicts = Verdicts::with_capacity(hits.len() * counters.len());
-        for &hits in hits {
+        let check = |hits| {
             let params = CheckParams::leased(hits, now);
-            verdicts.extend(shard.check_uncounted(counters, params, &self.overflow));
-        }
+            shard.check_uncounted(counters, params, &self.overflow)
+        };
+        let verdicts = one_after_the_other(hits, check);
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
         Some((verdicts, granted))
     }
 
     /// Takes off what can be given back of `hits` of a grant with these marks, which will not be
-    /// spent; returns how many. `longest` is that of all grants. Nothing if `owns` returns false
+    /// spent; returns how many, of the counter that gets most back: the marks of other grants have
+    /// to be lowered by no less. `longest` is that of all grants. Nothing if `owns` returns false
     /// under the lock.
     pub fn give_back_if(
         &self,
@@ -96,7 +97,7 @@ impl Store {
         let of_each = counters.iter().zip(marks);
         of_each
             .map(|(counter, mark)| shard.give_back(counter, *mark, hits, longest, now))
-            .min()
+            .max()
             .unwrap_or(0)
     }
 }

@@ -43,4 +43,4 @@ pub use grants::{Ask, Granted};
 pub use key::{Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher};
 pub use options::{OnFull, Options};
 pub use sharded::{Stats, Store};
-pub use sync::{BackgroundScan, is_urgent};
+pub use sync::BackgroundScan;

@@ -10,10 +10,10 @@
 //! only while [`Store::set_snapshotted`](super::Store::set_snapshotted) is on. Off costs one
 //! branch.
 //!
-//! **Order.** A key is queued at most once per priority. Eventual keys close to their limit are
-//! urgent and go first, because there a late message costs over-admission. Those far from it are
-//! not queued: a background scan finds them (`sync.rs`). Strict keys have normal priority, because
-//! their owner decides alone.
+//! **Order.** A key is queued at most once per priority. Eventual keys of which this node holds
+//! back much of what is left of their limit are urgent and go first, because there a late message
+//! costs over-admission. Those far from it are not queued: a background scan finds them
+//! (`sync.rs`). Strict keys have normal priority, because their owner decides alone.
 //!
 //! **Bound:** a queue holds [`QUEUE_KEYS_MAX`] keys per priority. A key that finds its queue full
 //! keeps its priority in the slot and is found by a scan of the table once the queue is empty: it
@@ -43,6 +43,8 @@ pub(super) struct Queues {
     strict: Option<Box<KeyQueue>>,
     /// Woken when strict keys are queued; `None` while they are not.
     replicated: Option<Waker>,
+    /// Woken when an urgent eventual key is queued.
+    synchronised: Option<Waker>,
     pub(super) is_snapshotted: bool,
 }
 
@@ -68,7 +70,15 @@ enum Rescan {
 impl Queues {
     /// Queues an eventual key for its peers.
     pub(super) fn enqueue_eventual(&mut self, slot: &mut Slot, priority: SyncPriority) {
-        self.eventual.get_or_insert_default().push(slot, priority);
+        let queue = self.eventual.get_or_insert_default();
+        let had_urgent = !queue.urgent.is_empty();
+        queue.push(slot, priority);
+        if !had_urgent
+            && !queue.urgent.is_empty()
+            && let Some(waker) = &self.synchronised
+        {
+            waker.wake_by_ref();
+        }
     }
 
     /// Queues a strict key for its replicas. A node's local share has none.
@@ -99,6 +109,15 @@ impl Queues {
         self.replicated = waker.cloned();
         if let Some(waker) = waker {
             self.strict.get_or_insert_default().start_rescan();
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whom to wake for urgent eventual keys, also for those that are queued already.
+    pub(super) fn set_synchronised(&mut self, waker: Option<&Waker>) {
+        self.synchronised = waker.cloned();
+        let has_urgent = self.eventual.as_ref().is_some_and(|queue| !queue.urgent.is_empty());
+        if let Some(waker) = waker.filter(|_| has_urgent) {
             waker.wake_by_ref();
         }
     }
@@ -154,7 +173,8 @@ pub(super) fn send_eventual(
     send: &mut impl FnMut(KeyHash, &ActorCounters),
 ) -> bool {
     let is_due = take_due(slot, least, true);
-    if let (true, Some(actor_counters)) = (is_due, slot.state.actor_counters()) {
+    if let (true, State::ActorCounters(actor_counters)) = (is_due, &mut slot.state) {
+        actor_counters.announced();
         send(slot.key, actor_counters);
     }
     is_due

@@ -47,7 +47,7 @@ pub(super) enum SyncPriority {
     Lazy,
     /// In the next round.
     Normal,
-    /// At once: it is close to its limit.
+    /// At once: what peers do not know is much of what is left of its limit.
     Urgent,
 }
 

@@ -10,29 +10,33 @@
 //! **Worked example.** 100 a minute in 6 sub-windows: `b` = 10 s, `n` = 6. A key checked at
 //! 12:00:03 is kept until 12:01:10.
 //!
-//! # Lazy sync
+//! # When a change is sent
 //!
-//! Sending a change costs the cluster more than deciding it. Near the limit that improves the
-//! accuracy. Far from it the receiver admits the next hit anyway. So a key has *lazy* priority
-//! while the used part of its limit, as this node knows it, is at most
+//! Over-admission is the arrival rate times the time in which peers learn of it, and what nodes
+//! hold back. So a count is *announced* at once when what is held back would matter, and otherwise
+//! waits for others to share its message. With `h` hits of this node that peers have not been sent,
+//! of a limit of which, as far as this node knows, `used` are used and `left` are left:
 //!
-//! ```text
-//! limit / (SYNC_SLACK_DIVISOR × nodes)
-//! ```
+//! | priority | condition | sent |
+//! |---|---|---|
+//! | urgent | `h × D > left`, with `D` = `SYNC_SLACK_DIVISOR` × nodes | at once |
+//! | lazy | `used × D ≤ limit` | by a slow background scan over all keys |
+//! | normal | otherwise; the first check of a slice; a refund | in the next round |
 //!
-//! rounded down. A lazy key is not queued: it is sent by a slow background scan over all keys, or
-//! with the first check that finds it beyond that bound. The first check of a slice is sent with
-//! normal priority: the node that owns the key on the ring decides nothing for an eventual rule,
-//! but it collects the counts and sends them to the nodes that check the key.
+//! A merge of what others counted may make hits urgent as well: they are held back from less.
+//! The first check of a slice is sent so that the owner of the key, which collects the counts,
+//! sends those of others to this node too.
 //!
-//! **Bound:** the unsent hits of a node are part of what it knows, so all nodes together hold back
-//! at most one part in [`SYNC_SLACK_DIVISOR`](super::SYNC_SLACK_DIVISOR) of a limit, at any rate
-//! and however slow the scan. Small limits have no slack: below 10 × nodes the first hit exceeds
-//! it.
+//! **Bound:** what all nodes together hold back from announcing is at most one part in
+//! `SYNC_SLACK_DIVISOR` of what is left of the limit, so it vanishes near the limit, at any rate
+//! and however slow the rounds. A limit `L` causes at most about `D × (1 + ln(L / D))`
+//! announcements in a window; fewer if they cannot be sent as fast.
 //!
-//! **Worked example.** 1,000 a minute on three nodes: a key is lazy up to 33 hits. Three nodes that
-//! counted 33 each and sent only the first hold back 96 of the 1,000. The 34th queues the key for
-//! the next round, which sends all 34.
+//! **Worked example.** 1,000 a minute on three nodes, `D` = 30: a key is lazy up to 33 hits. A
+//! node that alone used it announces its first 33 hits together, at 600 used 14, and of the last 30
+//! each one.
+
+use std::task::Waker;
 
 use super::copies::{Cursor, MergeOutcome, StoredCounter};
 use super::counting_mode::CheckParams;
@@ -41,28 +45,19 @@ use super::queues::{Queues, send_eventual};
 use super::sharded::Store;
 use super::slot::{Meta, Slot, SyncPriority};
 use crate::engine::{ActorCounters, ActorId, Delta, MergeStats, State, Verdict};
-use crate::quota::{Algorithm, Quota};
-use crate::units::{Span, Timestamp};
+use crate::quota::Quota;
+use crate::units::{Hits, Span, Timestamp};
 
 /// Keys sent under one lock.
 const SYNC_PER_LOCK: usize = 64;
 /// Slots that the background scan looks at under one lock.
 const SCAN_SLOTS: usize = 512;
-/// A key is urgent when at most one part in this many of its limit remains.
-const URGENT_DIVISOR: u32 = 5;
-
 /// The position of the background scan over lazy keys. Starts at the default.
 #[derive(Debug, Default)]
 pub struct BackgroundScan {
     at: Cursor,
     /// Shards that are due, times the number of rounds of a full scan.
     due: usize,
-}
-
-/// Whether a verdict brought its key so close to the limit that its peers should receive it at
-/// once: 20 % or less remains. A denial is not urgent, because it admitted nothing.
-pub fn is_urgent(verdict: &Verdict) -> bool {
-    verdict.allowed && verdict.remaining <= verdict.limit / URGENT_DIVISOR
 }
 
 /// Whether a charge left its key within the sync slack.
@@ -74,6 +69,14 @@ fn is_lazy(verdict: &Verdict, slack_divisor: u32) -> bool {
 }
 
 impl Store {
+    /// Wakes `waker`, under a shard's lock, when an urgent key is queued in a shard that had none,
+    /// until another waker or none is set. Then [`Store::drain_urgent_sync`] has something to take.
+    pub fn set_synchronised(&self, waker: Option<&Waker>) {
+        for shard in &self.shards {
+            shard.lock().queues.set_synchronised(waker);
+        }
+    }
+
     /// Passes up to `max` queued eventual keys to `send`, urgent ones first, and returns how many
     /// there were. `send` runs under a shard's lock: it should copy what it needs and return.
     ///
@@ -128,11 +131,6 @@ impl Store {
         self.change_slot(key, |slot, queues| queues.enqueue_eventual(slot, SyncPriority::Normal));
     }
 
-    /// Like [`Store::enqueue_sync`], with urgent priority.
-    pub fn enqueue_urgent_sync(&self, key: KeyHash) {
-        self.change_slot(key, |slot, queues| queues.enqueue_eventual(slot, SyncPriority::Urgent));
-    }
-
     /// Merges the counts of a peer into a key, which may be new to this node. The delta must have
     /// passed [`Delta::validate`]. Does not queue the key: the caller decides who receives it next.
     ///
@@ -153,10 +151,14 @@ impl Store {
                 return MergeOutcome::WrongKind;
             };
             let MergeStats { changed, refused } = actor_counters.merge(delta);
+            let is_due = changed && actor_counters.is_due(now);
             let expires = actor_counters.expires_at();
             slot.extend(expires);
             if changed {
                 queues.enqueue_snapshot(slot);
+            }
+            if is_due {
+                queues.enqueue_eventual(slot, SyncPriority::Urgent);
             }
             shard.counts.actors_refused += refused as u64;
             return MergeOutcome::Merged { changed };
@@ -262,10 +264,7 @@ impl Store {
 ///
 /// The key is sent when its counters changed, and at its first check in a slice: a node that only
 /// denies must still receive the counts of others. A slot without counters has nothing to send and
-/// is left to expire.
-///
-/// After that first check, a key within the sync slack has lazy priority, and normal priority once
-/// a check finds it beyond. Refunds are sent without that delay: peers may be denying requests.
+/// is left to expire. A lazy key that is denied sends what it held back.
 pub(super) fn record_check(
     slot: &mut Slot,
     queues: &mut Queues,
@@ -273,28 +272,25 @@ pub(super) fn record_check(
     params: CheckParams,
     verdict: Option<&Verdict>,
 ) {
-    if matches!(slot.state, State::Absent) {
-        return;
-    }
+    let State::ActorCounters(actor_counters) = &mut slot.state else { return };
+    let divisor = params.me.map_or(0, |me| me.slack_divisor);
+    let counted = verdict.filter(|verdict| verdict.allowed && params.hits != Hits::PEEK);
+    let is_urgent = counted.is_some_and(|verdict| {
+        actor_counters.note_remaining(verdict.remaining, verdict.limit, divisor)
+    });
     slot.extend(slice_expiry(quota, params.now));
-    let counts_denied = quota.algorithm() == Algorithm::FixedWindow;
-    let changed = verdict.is_some_and(|verdict| verdict.allowed || counts_denied);
-    if changed {
+    if counted.is_some() {
         queues.enqueue_snapshot(slot);
     }
     let is_first = !slot.meta.has(Meta::CHECKED);
-    let may_be_lazy = !is_first && params.hits.charge() > 0;
-    let priority = match verdict {
-        Some(verdict) if is_urgent(verdict) => SyncPriority::Urgent,
-        Some(verdict)
-            if may_be_lazy && is_lazy(verdict, params.me.map_or(0, |me| me.slack_divisor)) =>
-        {
-            SyncPriority::Lazy
-        }
+    let is_charge = !is_first && params.hits.charge() > 0;
+    let priority = match counted {
+        _ if is_urgent => SyncPriority::Urgent,
+        Some(verdict) if is_charge && is_lazy(verdict, divisor) => SyncPriority::Lazy,
         _ => SyncPriority::Normal,
     };
     let was_lazy = verdict.is_some() && slot.meta.priority() == SyncPriority::Lazy;
-    if changed || is_first || was_lazy {
+    if counted.is_some() || is_first || was_lazy {
         slot.meta.raise(Meta::CHECKED);
         queues.enqueue_eventual(slot, priority);
     }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use tidegate_limiter::engine::grant::{self, Mark, Offer};
 use tidegate_limiter::engine::{self, State};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
+use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, OnFull, Options, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -191,4 +192,24 @@ fn of_an_idle_bucket_what_one_term_is_worth_is_not_given_back() {
     assert_eq!(peek(&state, START), 83);
     let later = START.plus(Span::from_millis(6));
     assert_eq!(grant::give_back(&mut state, &quota, mark, 16, LONGEST, later), 15);
+}
+
+/// A window that is over gets nothing back, and the bucket beside it does. The marks of other
+/// grants are lowered by what is returned, and may not stay above what the bucket has been since.
+#[test]
+fn of_several_limits_the_most_that_was_given_back_is_returned() {
+    let counter = |tag, algorithm| {
+        let quota = Quota::simple(algorithm, 100, Span::from_secs(1)).expect("valid");
+        Counter { key: KeyHash { token: 7, tag }, quota }
+    };
+    let counters = [counter(1, Algorithm::FixedWindow), counter(2, Algorithm::Gcra)];
+    let store = Store::new(Options { keys_max: 64, on_full: OnFull::Refuse, shards: Some(1) });
+    let (longest, shortest) = (LONGEST, Span::ZERO);
+    let ask = Ask { wanted: 10, held: 0, divisor: 2, longest, shortest };
+    let charged = START.plus(Span::from_millis(998));
+    let made = store.check_leased_if(&counters, &[Hits::PEEK], Some(ask), charged, || true);
+    let Granted { hits, marks, .. } = made.and_then(|made| made.1).expect("there is room");
+    let later = START.plus(Span::from_millis(1_001));
+    assert_eq!(hits, 10);
+    assert_eq!(store.give_back_if(&counters, &marks, hits, LONGEST, later, || true), 9);
 }

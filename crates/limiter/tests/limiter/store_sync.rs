@@ -2,11 +2,14 @@
 //! of the queues; the counts of peers are merged.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
 
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
-    Counter, Cursor, KeyHash, MergeOutcome, OnFull, Options, Store, is_urgent,
+    Counter, Cursor, KeyHash, LocalActor, MergeOutcome, OnFull, Options, SYNC_SLACK_DIVISOR, Store,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
@@ -67,20 +70,82 @@ fn a_key_that_could_not_be_sent_is_queued_again() {
     assert!(drained(&store, 10).is_empty());
 }
 
+/// One of three nodes.
+fn one_of_three() -> LocalActor {
+    LocalActor { actor: ME, slack_divisor: 3 * SYNC_SLACK_DIVISOR }
+}
+
+fn urgent(store: &Store) -> Vec<KeyHash> {
+    let mut keys = Vec::new();
+    store.drain_urgent_sync(usize::MAX, |key, _| keys.push(key));
+    keys
+}
+
 #[test]
-fn keys_close_to_their_limit_are_drained_first() {
+fn keys_of_which_much_of_what_is_left_is_held_back_are_drained_first() {
     let store = store();
+    let charge = |n, hits| {
+        let hits = Hits::new(hits);
+        assert!(store.check_eventual(&[counter(n, 100)], hits, one_of_three(), START)[0].allowed);
+    };
     for n in 0..50 {
-        hit(&store, counter(n, 100), 1, START);
+        charge(n, 1);
     }
-    let verdict = store.check_eventual(&[counter(30, 100)], Hits::new(79), ME, START)[0];
-    assert!(is_urgent(&verdict), "{verdict:?}");
-    let mut urgent = Vec::new();
-    store.drain_urgent_sync(10, |key, _| urgent.push(key));
-    assert_eq!(urgent, [counter(30, 100).key]);
-    hit(&store, counter(40, 100), 79, START);
+    assert!(urgent(&store).is_empty(), "1 × 30 of 99");
+    charge(30, 3);
+    assert_eq!(urgent(&store), [counter(30, 100).key], "4 × 30 of 96");
+    charge(30, 2);
+    charge(40, 70);
+    assert!(urgent(&store) == [counter(40, 100).key], "2 × 30 of 94; all of what is left");
+    charge(41, 70);
     let rest = drained(&store, 100);
-    assert_eq!((rest[0], rest.len()), (counter(40, 100).key, 49));
+    assert_eq!((rest[0], rest.len()), (counter(41, 100).key, 49));
+    charge(41, 1);
+    assert_eq!(urgent(&store), [counter(41, 100).key], "of the last 30 each one");
+}
+
+#[test]
+fn a_merge_makes_hits_urgent_that_were_few_before() {
+    let (here, there) = (store(), store());
+    let counter = counter(1, 100);
+    here.check_eventual(&[counter], Hits::new(2), one_of_three(), START);
+    assert!(urgent(&here).is_empty(), "2 × 30 of 98");
+    for (hits, is_urgent) in [(38, false), (1, true), (1, false)] {
+        there.check_eventual(&[counter], Hits::new(hits), PEER, START);
+        let delta = there.actor_counters(counter.key).expect("counted").to_delta();
+        here.merge_actor_counters(counter.key, &delta, START);
+        assert_eq!(!urgent(&here).is_empty(), is_urgent, "{hits} more: 2 × 30 of what is left");
+    }
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_first_urgent_key_wakes_the_sender() {
+    let (store, wakes) = (store(), Arc::new(Wakes::default()));
+    let count = || wakes.0.load(Ordering::Relaxed);
+    let charge = |n, hits| {
+        store.check_eventual(&[counter(n, 100)], Hits::new(hits), one_of_three(), START);
+    };
+    store.set_synchronised(Some(&wakes.clone().into()));
+    charge(1, 1);
+    assert_eq!(count(), 0);
+    charge(1, 10);
+    charge(2, 10);
+    assert_eq!(count(), 1, "the second is taken with the first");
+    assert_eq!(urgent(&store).len(), 2);
+    charge(1, 10);
+    assert_eq!(count(), 2);
+    store.set_synchronised(None);
+    store.set_synchronised(Some(&wakes.clone().into()));
+    assert_eq!(count(), 3, "one was queued before");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     if case.scenario.layout.has_global_keys() {
         found.extend(world.missing(Awaited::GlobalSettled));
     }
-    for key in keys::checked(case.scenario.layout.names.len()) {
+    for key in keys::checked(case.scenario.selection()) {
         if key.kind.is_strict() {
             let nodes = 0..world.nodes.len();
             let owners = nodes.filter(|node| world.decides(*node, key)).count();
@@ -77,6 +77,8 @@ fn differing_counts(case: &Case<'_, '_>, key: Key) -> Option<String> {
     // A window may end between two reads.
     let may_differ = !crate::world::outlasts_run(key.kind)
         || case.scenario.may_fill_stores()
+        // A read brings a node a grant.
+        || key.kind.is_leased()
         || key.kind == Kind::Eventual && is_hardly_used;
     (!is_equal && !may_differ)
         .then(|| format!("{key}: nodes report different remaining hits: {verdicts:?}"))

@@ -2,6 +2,7 @@
 
 mod convergence;
 mod deadlines;
+mod leased;
 mod limits;
 mod situations;
 
@@ -29,6 +30,7 @@ pub(crate) fn all(
     let mut case = Case { world, scenario, guarantee, final_read_from };
     deadlines::check(&mut case);
     limits::check(&mut case);
+    leased::check(&mut case);
     convergence::check(&mut case);
     check_bounds(&mut case);
     situations::record(&mut case);

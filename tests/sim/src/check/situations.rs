@@ -17,6 +17,9 @@ pub(super) fn record(case: &mut Case<'_, '_>) {
         if fallbacks > 0 {
             reached.push(Situation::FallbackAnswered);
         }
+        if by(VerdictSource::Grant).next().is_some() {
+            reached.push(Situation::GrantSpent);
+        }
         if by(VerdictSource::Owner).any(|record| is_refused(&record)) {
             reached.push(Situation::LimitReached);
         }
@@ -25,6 +28,9 @@ pub(super) fn record(case: &mut Case<'_, '_>) {
         }
         (records.len() as u64, fallbacks, reached)
     });
+    if case.world.nodes.iter().any(|node| node.grants().recalled > 0) {
+        case.world.report.reached.insert(Situation::GrantRecalled);
+    }
     if case.world.has_failed_write() {
         case.world.report.reached.insert(Situation::FailedWrite);
     }

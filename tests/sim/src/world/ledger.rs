@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::World;
-use crate::keys::{self, Key, Kind};
+use crate::keys::{self, Key, Selection};
 use crate::node::Deciding;
 
 /// The owners of all keys so far.
@@ -94,8 +94,8 @@ impl World<'_> {
             let balance = balances.get(&key).copied().unwrap_or(0);
             let lost = match key.kind {
                 // Its windows end.
-                Kind::Brief if cause == Cause::Handover => 0,
-                Kind::Brief => u64::from(key.kind.limit()),
+                kind if kind.is_brief() && cause == Cause::Handover => 0,
+                kind if kind.is_brief() => u64::from(kind.limit()),
                 _ => {
                     let process = self.nodes[owner.node].process.as_ref();
                     let count = process.map_or(0, |process| process.count(&self.hasher, key));
@@ -129,7 +129,7 @@ impl World<'_> {
                 *balances.entry(record.key).or_insert(0) += admitted + given_back;
             }
         });
-        for change in self.ledger.changes.iter().filter(|change| change.key.kind != Kind::Brief) {
+        for change in self.ledger.changes.iter().filter(|change| !change.key.kind.is_brief()) {
             let lost = i64::try_from(change.lost).unwrap_or(i64::MAX);
             *balances.entry(change.key).or_insert(0) -= lost;
         }
@@ -200,9 +200,9 @@ impl World<'_> {
     /// The strict keys that are checked, with their tokens.
     pub(super) fn strict_tokens(
         hasher: &tidegate_limiter::store::KeyHasher,
-        regions: usize,
+        selection: Selection,
     ) -> Vec<(Key, u64)> {
-        let strict = keys::checked(regions).filter(|key| key.kind.is_strict());
+        let strict = keys::checked(selection).filter(|key| key.kind.is_strict());
         strict.map(|key| (key, key.hash(hasher).token())).collect()
     }
 }

@@ -2,12 +2,13 @@
 
 mod ledger;
 mod monitor;
+mod offsets;
 mod overlap;
 mod standing;
 mod state;
 mod trouble;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,11 +30,11 @@ use crate::disk::SimDisk;
 use crate::fault::Fault;
 use crate::history::History;
 use crate::identity::{SECRET, identities};
-use crate::keys::{self, Key, Kind};
+use crate::keys::{self, Key, Kind, Selection};
 use crate::layout::{Failover, Layout};
 use crate::log::Log;
 use crate::net::{Link, Links, Nic, NicHost, PORT, serve};
-use crate::node::{Node, Process, Stepped};
+use crate::node::{Grants, Node, Process, Stepped};
 use crate::release::Releases;
 use crate::report::Report;
 use crate::scenario::{Family, Scenario};
@@ -41,6 +42,7 @@ use crate::scenario::{Family, Scenario};
 use ledger::Ledger;
 pub(crate) use ledger::{Cause, Change};
 pub(crate) use monitor::UNAWARE_MS;
+use offsets::Offsets;
 use overlap::Overlaps;
 use standing::Standing;
 use trouble::Troubles;
@@ -61,13 +63,21 @@ pub(crate) struct World<'a> {
     pub(crate) stops: Vec<(usize, u64)>,
     /// Crashes, with the keys of the crashed owners.
     pub(crate) crashes: Vec<Crash>,
+    /// How far the decision clocks were from the true time.
+    pub(crate) offsets: Offsets,
+    /// What nodes had granted and were granted then.
+    pub(crate) grants_at_rest: Vec<(String, Grants)>,
+    /// What the owners of leased keys had counted when nothing was held any more.
+    pub(crate) counts_at_rest: BTreeMap<Key, u64>,
+    selection: Selection,
+    is_long: bool,
     layout: Layout,
     step_ms: u64,
     log: Log,
     sim: Sim<'a>,
     links: Arc<Mutex<Links>>,
-    /// The rules before and after a reload.
-    books: [Arc<Book>; 2],
+    /// The rules before and after a reload, each with the modes of the start and with others.
+    books: [[Arc<Book>; 2]; 2],
     is_reloaded: bool,
     /// By region.
     configs: Vec<Config>,
@@ -189,7 +199,12 @@ impl World<'_> {
             report: Report::default(),
             stalls: Vec::new(),
             ledger: Ledger::default(),
-            tokens: Self::strict_tokens(&KeyHasher::new(SECRET), regions),
+            tokens: Self::strict_tokens(&KeyHasher::new(SECRET), scenario.selection()),
+            selection: scenario.selection(),
+            is_long,
+            offsets: Offsets::default(),
+            grants_at_rest: Vec::new(),
+            counts_at_rest: BTreeMap::new(),
             stops: Vec::new(),
             crashes: Vec::new(),
             layout,
@@ -197,7 +212,7 @@ impl World<'_> {
             log,
             sim,
             links,
-            books: keys::books(regions),
+            books: keys::books(scenario.selection()),
             is_reloaded: false,
             configs,
             releases: Releases::draw(seed, scenario.initial_nodes, &scenario.layout),
@@ -225,8 +240,12 @@ impl World<'_> {
             self.log.set_source(None);
             match stepped {
                 Stepped::Running => self.start_clients_if_joined(index),
-                Stepped::Left => {
+                Stepped::Left { held } => {
                     self.log.event(format_args!("n{} has left", index + 1));
+                    if held > 0 {
+                        let left = format!("n{} left with {held} granted hits", index + 1);
+                        self.report.violation(left);
+                    }
                     self.report.reached.insert(Situation::Left);
                     // Listeners, which would complete requests in flight, are not part of a core.
                     let now = self.time.millis();
@@ -237,6 +256,7 @@ impl World<'_> {
         }
         self.record_full_queue();
         self.check_single_owner();
+        self.follow_clocks();
         self.follow_regions();
         self.record_versions();
         self.run_pending_crashes();
@@ -244,18 +264,25 @@ impl World<'_> {
     }
 
     pub(crate) fn start(&mut self, index: usize) -> Result<(), String> {
-        let node = &mut self.nodes[index];
+        let node = &self.nodes[index];
         if node.process.is_some() {
             return Ok(());
         }
         self.log.set_source(Some(&node.id));
         let dice = Dice::new(self.seed, &format!("entropy of {} {}", node.id, node.starts));
-        let book = keys::cell(&self.books[usize::from(self.is_reloaded)]);
+        let book = keys::cell(self.book_of(index));
+        let node = &mut self.nodes[index];
         let config = self.configs[self.layout.of_nodes[index]].clone();
         let versions = self.releases.versions(index, node.starts);
         let started = node.start(config, book, SimEntropy::new(dice), versions);
         self.log.set_source(None);
         started
+    }
+
+    /// The rules of node `index`.
+    fn book_of(&self, index: usize) -> &Arc<Book> {
+        let are_other = self.nodes[index].has_other_modes.load(Ordering::Relaxed);
+        &self.books[usize::from(self.is_reloaded)][usize::from(are_other)]
     }
 
     /// The operator upgrades nodes that were away when the others were: these refuse them.
@@ -450,14 +477,26 @@ impl World<'_> {
             }
             Fault::Leave { node } => {
                 self.record_handoff();
+                if self.nodes[node].process.as_ref().is_some_and(|it| it.grants().held > 0) {
+                    self.report.reached.insert(Situation::GrantReturned);
+                }
                 self.nodes[node].leave();
             }
             Fault::Reload => {
                 self.is_reloaded = true;
-                for process in self.processes() {
-                    process.book.store(self.books[1].clone());
+                for (index, node) in self.nodes.iter().enumerate() {
+                    if let Some(process) = &node.process {
+                        process.book.store(self.book_of(index).clone());
+                    }
                 }
                 self.report.reached.insert(Situation::Reloaded);
+            }
+            Fault::Modes { node, are_other } => {
+                self.nodes[node].has_other_modes.store(are_other, Ordering::Relaxed);
+                if let Some(process) = &self.nodes[node].process {
+                    process.book.store(self.book_of(node).clone());
+                    self.report.reached.insert(Situation::ModesChanged);
+                }
             }
             Fault::HotKey(is_hot) => {
                 self.traffic.hot.store(is_hot, Ordering::Relaxed);
@@ -510,7 +549,7 @@ impl World<'_> {
         let regions = self.layout.names.len();
         for process in self.processes() {
             let Some(listener) = process.listener.clone() else { continue };
-            let keys = keys::checked(regions).filter(|key| matches(key.kind));
+            let keys = keys::checked(self.selection).filter(|key| matches(key.kind));
             let keys: Vec<Key> = keys.filter(|key| listener.may_request(*key)).collect();
             if regions == 1 {
                 process.spawn(async move {
@@ -527,6 +566,20 @@ impl World<'_> {
             }
         }
         first
+    }
+
+    /// Records what was granted, and what the owners of leased keys have counted.
+    pub(crate) fn record_counts_at_rest(&mut self) {
+        let grants = |node: &Node| Some((node.id.clone(), node.process.as_ref()?.grants()));
+        self.grants_at_rest = self.nodes.iter().filter_map(grants).collect();
+        for key in keys::checked(self.selection).filter(|key| key.kind.is_leased()) {
+            let owner = (0..self.nodes.len()).find(|node| self.decides(*node, key));
+            let process = owner.and_then(|owner| self.nodes[owner].process.as_ref());
+            if let Some(process) = process {
+                let count = process.count(&self.hasher, key);
+                self.counts_at_rest.insert(key, count.into());
+            }
+        }
     }
 
     /// Whether node `index` would decide `key` now.
@@ -565,13 +618,26 @@ impl World<'_> {
         let heavy: Vec<Dice> = (0..CLIENTS)
             .map(|client| Dice::new(seed, &format!("hits of client {client} of {id} {start}")))
             .collect();
+        let leased = format!("leased client of {id} {start}");
+        let leased = self.selection.are_leased.then(|| Dice::new(seed, &leased));
         let (history, traffic) = (self.history.clone(), self.traffic.clone());
+        let has_other_modes = self.nodes[index].has_other_modes.clone();
         let Some(process) = &mut self.nodes[index].process else { return };
         let core = process.core.clone();
         let closed = tokio_util::sync::CancellationToken::new();
         let (region, regions) = (self.layout.of_nodes[index], self.layout.names.len());
-        let listener = Listener { core, node: index, region, regions, history, traffic, closed };
-        process.start_clients(listener, dice.into_iter().zip(heavy));
+        let listener = Listener {
+            core,
+            node: index,
+            region,
+            regions,
+            is_long: self.is_long,
+            history,
+            traffic,
+            has_other_modes,
+            closed,
+        };
+        process.start_clients(listener, dice.into_iter().zip(heavy), leased);
         if let Some(at) = self.crashed.iter().position(|crashed| *crashed == index) {
             self.crashed.swap_remove(at);
             self.report.reached.insert(Situation::RejoinedWithoutState);
@@ -607,5 +673,5 @@ fn global_section(
 
 /// Whether counts of this kind last for the whole run.
 pub(crate) fn outlasts_run(kind: Kind) -> bool {
-    kind != Kind::Brief
+    !kind.is_brief()
 }

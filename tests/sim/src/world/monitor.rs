@@ -7,7 +7,7 @@ use tidegate_cluster::mesh::IN_FLIGHT_MAX;
 use super::{Crash, Stall, World};
 use crate::coverage::Situation;
 use crate::keys::{self, Key};
-use crate::node::{Deciding, Node};
+use crate::node::{Deciding, Node, Process};
 
 /// A longer pause outlasts a lease.
 const LONG_PAUSE_MS: u64 = 600;
@@ -61,6 +61,7 @@ impl World<'_> {
         };
         let is_only_fault = has_replica && !self.is_disrupted(region);
         self.log.event(format_args!("n{} crashes, only_fault={is_only_fault}", index + 1));
+        self.record_grants(index);
         self.doubt_recent_crashes(region);
         self.crashes.push(Crash {
             node: index,
@@ -73,6 +74,20 @@ impl World<'_> {
         self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
         self.last_disruption_ms[region] = now;
         self.nodes[index].crash();
+    }
+
+    /// Records what a node that crashes has granted, and was granted.
+    fn record_grants(&mut self, index: usize) {
+        let grants = |node: &Node| node.process.as_ref().map(Process::grants).unwrap_or_default();
+        let own = grants(&self.nodes[index]);
+        if own.held > 0 {
+            self.report.reached.insert(Situation::HolderCrashed);
+        }
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != index);
+        let are_held = others.map(|(_, node)| grants(node)).any(|other| other.held > 0);
+        if own.granted > own.taken_back && are_held {
+            self.report.reached.insert(Situation::GrantingOwnerCrashed);
+        }
     }
 
     /// A node of `region` ends or is cut off. It may have the replicas of one that crashed shortly
@@ -92,7 +107,7 @@ impl World<'_> {
 
     /// The strict keys that node `index` decides.
     fn owned_keys(&self, index: usize) -> Vec<Key> {
-        let keys = keys::checked(self.layout.names.len());
+        let keys = keys::checked(self.selection);
         keys.filter(|key| key.kind.is_strict() && self.decides(index, *key)).collect()
     }
 

@@ -5,6 +5,9 @@
 //! its latency counts from that time. A slow reply therefore delays the requests after it, as for
 //! independent clients (no coordinated omission).
 
+#![allow(clippy::disallowed_methods, reason = "latencies are measured by the machine's clock")]
+#![allow(clippy::cast_precision_loss, reason = "figures for people")]
+
 mod connection;
 pub mod grpc;
 pub mod resp;
@@ -12,6 +15,7 @@ pub mod resp;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use connection::Connection;
@@ -24,6 +28,9 @@ use rustix::time::Timespec;
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// Longest time of one `epoll_wait`.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Requests of an open loop without a reply on one connection. Those that are due beyond it are
+/// sent when there is room: servers refuse more than some hundred streams.
+const IN_FLIGHT_MAX: usize = 100;
 /// Time for outstanding replies after the last request.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -53,6 +60,8 @@ pub enum ReplyStatus {
 /// The keys of the requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys {
+    /// This one.
+    One(u64),
     /// Any below this number.
     Random(u64),
     /// Each once, starting with this number.
@@ -75,7 +84,17 @@ pub enum End {
     AfterRequests(u64),
 }
 
-/// A load. Connections go to `addrs` in round-robin order.
+/// Which addresses the requests of an open loop go to.
+#[derive(Clone, Copy, Debug)]
+pub enum Spread {
+    /// The connections in turn.
+    Even,
+    /// This many percent to one address and the rest to the others in turn. After each `turn` the
+    /// next address is that one.
+    Hot { percent: u64, turn: Option<Duration> },
+}
+
+/// A load with connections of its own. They go to `addrs` in round-robin order.
 pub struct Load<'a> {
     pub addrs: &'a [SocketAddr],
     pub connections: usize,
@@ -83,6 +102,34 @@ pub struct Load<'a> {
     pub keys: Keys,
     pub pace: Pace,
     pub end: End,
+}
+
+/// Connections for several loads, one after the other. A new connection answers its first requests
+/// late.
+pub struct Clients {
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    /// The number of their addresses.
+    addrs: usize,
+}
+
+/// A load over connections that exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub keys: Keys,
+    pub pace: Pace,
+    pub end: End,
+    /// Of an open loop.
+    pub spread: Spread,
+}
+
+/// A reply, as it is received.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// Index of the address that it came from.
+    pub addr: usize,
+    pub status: ReplyStatus,
+    pub at: Instant,
 }
 
 #[derive(Debug)]
@@ -96,9 +143,11 @@ pub struct LoadResult {
     pub took: Duration,
 }
 
-struct Loop<'a> {
-    load: &'a Load<'a>,
-    connections: Vec<Connection>,
+struct Loop<'a, F> {
+    run: &'a Run,
+    connections: &'a mut [Connection],
+    addrs: usize,
+    on_reply: F,
     start: Instant,
     sent: u64,
     random: u64,
@@ -107,26 +156,53 @@ struct Loop<'a> {
 
 impl Load<'_> {
     pub fn run(&self) -> io::Result<LoadResult> {
-        // The default slack delays wake-ups by up to 50 us.
-        rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let mut connections = Vec::new();
-        for (index, addr) in (0..self.connections).zip(self.addrs.iter().cycle()) {
-            let connection = Connection::open(*addr, (self.protocol)())?;
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&epoll, connection.socket(), data, epoll::EventFlags::IN)?;
-            connections.push(connection);
-        }
-        let now = Instant::now();
-        let result = LoadResult::new();
-        let random = 0x9e37_79b9_7f4a_7c15;
-        Loop { load: self, connections, start: now, sent: 0, random, result }.run(&epoll)
+        let Self { addrs, connections, protocol, keys, pace, end } = *self;
+        let run = Run { keys, pace, end, spread: Spread::Even };
+        Clients::connect(addrs, connections, protocol)?.run(&run, |_| {})
     }
 }
 
-impl Loop<'_> {
-    fn run(mut self, epoll: &impl std::os::fd::AsFd) -> io::Result<LoadResult> {
-        if let Pace::Closed { depth } = self.load.pace {
+impl Clients {
+    /// Opens `connections` to `addrs` in round-robin order.
+    pub fn connect(
+        addrs: &[SocketAddr],
+        connections: usize,
+        protocol: &dyn Fn() -> Box<dyn Protocol>,
+    ) -> io::Result<Self> {
+        // The default slack delays wake-ups by up to 50 us.
+        rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut opened = Vec::new();
+        for (index, addr) in (0..connections).zip(addrs.iter().cycle()) {
+            let connection = Connection::open(*addr, protocol())?;
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, connection.socket(), data, epoll::EventFlags::IN)?;
+            opened.push(connection);
+        }
+        Ok(Self { epoll, connections: opened, addrs: addrs.len() })
+    }
+
+    /// Calls `on_reply` with each valid reply. In the thread that has connected them, which has
+    /// precise timers.
+    pub fn run(&mut self, run: &Run, on_reply: impl FnMut(Received)) -> io::Result<LoadResult> {
+        let Self { epoll, connections, addrs } = self;
+        Loop {
+            run,
+            connections,
+            addrs: *addrs,
+            on_reply,
+            start: Instant::now(),
+            sent: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+            result: LoadResult::new(),
+        }
+        .run(epoll)
+    }
+}
+
+impl<F: FnMut(Received)> Loop<'_, F> {
+    fn run(mut self, epoll: &impl AsFd) -> io::Result<LoadResult> {
+        if let Pace::Closed { depth } = self.run.pace {
             for index in 0..self.connections.len() {
                 (0..depth).for_each(|_| self.request(index, Instant::now()));
                 self.connections[index].flush()?;
@@ -146,7 +222,7 @@ impl Loop<'_> {
                     return Ok(self.result);
                 }
             }
-            let end = match self.load.end {
+            let end = match self.run.end {
                 End::After(span) if !self.is_over(now) => self.start + span,
                 End::After(_) | End::AfterRequests(_) => now + PAUSE,
             };
@@ -165,41 +241,49 @@ impl Loop<'_> {
         }
     }
 
-    /// Sends the requests that are due in an open loop. Returns when the next one is due.
+    /// Sends the requests that are due in an open loop. Returns when the next one is due; without
+    /// room for it, nothing.
     fn send_due(&mut self, now: Instant) -> io::Result<Option<Instant>> {
-        let Pace::Open { per_second, burst } = self.load.pace else {
+        let Pace::Open { per_second, burst } = self.run.pace else {
             return Ok(None);
         };
-        let (start, first, count) = (self.start, self.sent, self.connections.len());
+        let (start, first) = (self.start, self.sent);
         let due = |n: u64| {
             let first_of_burst = n - n % burst;
             start + Duration::from_nanos(first_of_burst.saturating_mul(1_000_000_000) / per_second)
         };
         let mut next = due(first);
+        let mut has_room = true;
         while next <= now && !self.is_over(next) {
-            self.request(connection_index(self.sent, count), next);
+            let index = self.connection_of(next);
+            has_room = self.connections[index].in_flight() < IN_FLIGHT_MAX;
+            if !has_room {
+                break;
+            }
+            self.request(index, next);
             next = due(self.sent);
         }
-        // The connections with new requests are consecutive.
-        for number in first..self.sent.min(first + count as u64) {
-            self.connections[connection_index(number, count)].flush()?;
+        if self.sent > first {
+            self.connections.iter_mut().try_for_each(Connection::flush)?;
         }
-        Ok((!self.is_over(next)).then_some(next))
+        Ok((has_room && !self.is_over(next)).then_some(next))
     }
 
     /// Reads the replies of a connection. In a closed loop each is followed by a new request.
     fn read(&mut self, index: usize) -> io::Result<()> {
-        let result = &mut self.result;
-        let replies = self.connections[index].read(|started, now, status| {
-            let latency = u64::try_from((now - started).as_nanos()).unwrap_or(u64::MAX);
+        let Self { result, on_reply, addrs, .. } = self;
+        let addr = index % *addrs;
+        let replies = self.connections[index].read(|started, at, status| {
+            let latency = u64::try_from((at - started).as_nanos()).unwrap_or(u64::MAX);
             result.latencies.saturating_record(latency);
             match status {
                 ReplyStatus::Admitted => result.admitted += 1,
                 ReplyStatus::Refused => result.refused += 1,
                 ReplyStatus::Failed => result.failed += 1,
             }
+            on_reply(Received { addr, status, at });
         })?;
-        if matches!(self.load.pace, Pace::Closed { .. }) {
+        if matches!(self.run.pace, Pace::Closed { .. }) {
             let now = Instant::now();
             for _ in 0..replies {
                 if !self.is_over(now) {
@@ -211,7 +295,8 @@ impl Loop<'_> {
     }
 
     fn request(&mut self, index: usize, started: Instant) {
-        let key = match self.load.keys {
+        let key = match self.run.keys {
+            Keys::One(key) => key,
             Keys::From(first) => first + self.sent,
             Keys::Random(keys) => {
                 // xorshift64: enough to spread the keys.
@@ -225,17 +310,34 @@ impl Loop<'_> {
         self.connections[index].request(key, started);
     }
 
+    /// The connection of the next request in an open loop, which is due at `due`.
+    fn connection_of(&self, due: Instant) -> usize {
+        let (number, connections) = (self.sent, self.connections.len() as u64);
+        let index = match self.run.spread {
+            Spread::Even => number % connections,
+            Spread::Hot { percent, turn } => {
+                let addrs = self.addrs as u64;
+                let turns = turn.map_or(0, |turn| {
+                    let turns = (due - self.start).as_nanos() / turn.as_nanos();
+                    u64::try_from(turns).unwrap_or_default()
+                });
+                let is_hot = number % 100 < percent || addrs == 1;
+                let offset = if is_hot { 0 } else { 1 + number % (addrs - 1) };
+                let addr = (turns + offset) % addrs;
+                // Of this address each connection in turn.
+                let of_addr = (connections - addr).div_ceil(addrs);
+                addr + addrs * (number % of_addr)
+            }
+        };
+        usize::try_from(index).unwrap_or_default()
+    }
+
     fn is_over(&self, now: Instant) -> bool {
-        match self.load.end {
+        match self.run.end {
             End::After(span) => now >= self.start + span,
             End::AfterRequests(requests) => self.sent >= requests,
         }
     }
-}
-
-/// The connection of a request in an open loop.
-fn connection_index(number: u64, connections: usize) -> usize {
-    usize::try_from(number).unwrap_or_default() % connections
 }
 
 impl LoadResult {

@@ -21,13 +21,13 @@ const WINDOW: u32 = 0x7fff_ffff;
 const INITIAL_WINDOW: u32 = 65_535;
 
 mod kind {
-    pub const DATA: u8 = 0;
-    pub const HEADERS: u8 = 1;
-    pub const RESET: u8 = 3;
-    pub const SETTINGS: u8 = 4;
-    pub const PING: u8 = 6;
-    pub const GOAWAY: u8 = 7;
-    pub const WINDOW_UPDATE: u8 = 8;
+    pub(super) const DATA: u8 = 0;
+    pub(super) const HEADERS: u8 = 1;
+    pub(super) const RESET: u8 = 3;
+    pub(super) const SETTINGS: u8 = 4;
+    pub(super) const PING: u8 = 6;
+    pub(super) const GOAWAY: u8 = 7;
+    pub(super) const WINDOW_UPDATE: u8 = 8;
 }
 /// An indexed header field of HPACK.
 const INDEXED: u8 = 0x80;

@@ -10,7 +10,7 @@ use super::{Protocol, ReplyStatus};
 /// Larger than the replies of a pipeline.
 const READ_BYTES: usize = 64 * 1024;
 
-pub struct Connection {
+pub(super) struct Connection {
     socket: TcpStream,
     protocol: Box<dyn Protocol>,
     input: Vec<u8>,
@@ -23,7 +23,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn open(addr: SocketAddr, mut protocol: Box<dyn Protocol>) -> io::Result<Self> {
+    pub(super) fn open(addr: SocketAddr, mut protocol: Box<dyn Protocol>) -> io::Result<Self> {
         let socket = TcpStream::connect_timeout(&addr, Duration::from_secs(5))?;
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
@@ -43,17 +43,17 @@ impl Connection {
         Ok(connection)
     }
 
-    pub fn socket(&self) -> &TcpStream {
+    pub(super) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
     /// Number of requests without a reply.
-    pub fn in_flight(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     /// Queues a request. Its latency counts from `started`.
-    pub fn request(&mut self, key: u64, started: Instant) {
+    pub(super) fn request(&mut self, key: u64, started: Instant) {
         self.protocol.request(key, &mut self.output);
         self.started.push_back(Some(started));
         self.in_flight += 1;
@@ -61,7 +61,7 @@ impl Connection {
 
     /// Sends queued requests until the socket would block. The rest is sent after the next reply:
     /// a server that does not read has replies pending.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         while !self.output.is_empty() {
             match self.socket.write(&self.output) {
                 Ok(sent) => drop(self.output.drain(..sent)),
@@ -75,7 +75,7 @@ impl Connection {
 
     /// Reads once. Calls `on_reply` with start time, end time and status of each complete reply,
     /// and returns their number.
-    pub fn read(
+    pub(super) fn read(
         &mut self,
         mut on_reply: impl FnMut(Instant, Instant, ReplyStatus),
     ) -> io::Result<usize> {

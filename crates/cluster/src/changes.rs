@@ -4,10 +4,10 @@
 //! are frequent under load and have to be cheap: all but the first of a round find the flag set,
 //! and write nothing.
 //!
-//! **Example.** Two keys change in two shards: the first sets the flag and wakes the replicator,
-//! the second does neither. The replicator resets the flag *before* it drains the queues. A key
-//! that is queued before its shard is drained is in that drain, and one that is queued later finds
-//! the flag reset.
+//! **Example.** Two keys change in two shards: the first sets the flag and wakes the task that
+//! sends them, the second does neither. The task resets the flag *before* it drains the queues. A
+//! key that is queued before its shard is drained is in that drain, and one that is queued later
+//! finds the flag reset.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +16,19 @@ use std::task::Wake;
 use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(crate) struct Changes {
     is_signalled: AtomicBool,
     notify: Notify,
 }
 
 impl Changes {
     /// Waits for the first change since the last [`Changes::reset`]. Cancel-safe.
-    pub(super) async fn first(&self) {
+    pub(crate) async fn first(&self) {
         self.notify.notified().await;
     }
 
     /// The next change is signalled again. Call it before the queues are drained.
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.is_signalled.store(false, Ordering::SeqCst);
     }
 }
