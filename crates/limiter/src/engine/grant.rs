@@ -183,7 +183,7 @@ fn slice_of(state: &State) -> Option<u64> {
         State::FixedWindow { index, .. } | State::SlidingCounter { index, .. } => {
             Some(u64::from(*index))
         }
-        State::FineWindow(fine) => Some(u64::from(fine.counts().0)),
+        State::FineWindow(fine) => Some(u64::from(fine.counts().index)),
         State::SubWindows(slices) => Some(slices.newest()),
         _ => None,
     }

@@ -30,9 +30,9 @@ use serde::{Deserialize, Serialize};
 use super::actor_counters::ActorCounters;
 use super::fine_window::FineWindow;
 use super::log::Log;
-use super::sliding_window_counter::Counts;
 use super::sub_windows::SubWindows;
 use super::tat::Tat;
+use super::windows::TwoCounts;
 
 /// The stored form of one counter, 16 bytes.
 ///
@@ -107,7 +107,7 @@ impl State {
     /// neither ring knows when they passed, and none stays.
     fn merge_counts(&mut self, other: Self) {
         let (Some(mine), Some(theirs)) = (self.counts(), other.counts()) else { return };
-        let joined @ (index, prev, cur) = join_pairs(mine, theirs);
+        let joined = mine.join(theirs);
         let is_other = match (mine == joined, theirs == joined) {
             (true, true) => match (&*self, &other) {
                 (Self::FineWindow(mine), Self::FineWindow(theirs)) => mine.is_ring_below(theirs),
@@ -116,7 +116,7 @@ impl State {
             (true, false) => false,
             (false, true) => true,
             (false, false) => {
-                *self = Self::SlidingCounter { index, prev, cur };
+                *self = joined.into();
                 return;
             }
         };
@@ -125,12 +125,21 @@ impl State {
         }
     }
 
+    /// What other nodes and disks get to know: everything but a ring.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        match self {
+            Self::FineWindow(fine) => fine.counts().into(),
+            other => other.clone(),
+        }
+    }
+
     /// The two counts of a sliding counter.
     #[inline]
-    pub(super) fn counts(&self) -> Option<Counts> {
-        match self {
-            Self::SlidingCounter { index, prev, cur } => Some((*index, *prev, *cur)),
-            Self::FineWindow(fine) => Some(fine.counts()),
+    pub(super) fn counts(&self) -> Option<TwoCounts> {
+        match *self {
+            Self::SlidingCounter { index, prev, cur } => Some(TwoCounts { index, prev, cur }),
+            Self::FineWindow(ref fine) => Some(fine.counts()),
             _ => None,
         }
     }
@@ -162,7 +171,7 @@ impl State {
             Self::SlidingCounter { index, prev, cur } => {
                 [2, *index, *prev, *cur].into_iter().map(u64::from).for_each(write);
             }
-            Self::FineWindow(fine) => fine.two_counts().digest_words(write),
+            Self::FineWindow(fine) => Self::from(fine.counts()).digest_words(write),
             Self::Tat(tat) => tat.digest_words().into_iter().for_each(write),
             Self::SubWindows(slices) => slices.digest_words().for_each(write),
             Self::Log(log) => log.digest_words().for_each(write),
@@ -182,12 +191,8 @@ impl State {
     }
 }
 
-/// Joins two (window, previous count, current count).
-fn join_pairs(a: Counts, b: Counts) -> Counts {
-    let (late, early) = if a.0 >= b.0 { (a, b) } else { (b, a) };
-    match late.0 - early.0 {
-        0 => (late.0, late.1.max(early.1), late.2.max(early.2)),
-        1 => (late.0, late.1.max(early.2), late.2),
-        _ => late,
+impl From<TwoCounts> for State {
+    fn from(TwoCounts { index, prev, cur }: TwoCounts) -> Self {
+        Self::SlidingCounter { index, prev, cur }
     }
 }

@@ -154,7 +154,7 @@ impl Store {
     pub fn stats(&self) -> Stats {
         let bytes = size_of_val(&*self.shards) + self.overflow.bytes() + self.fine_keys.bytes();
         let (shards, fine_keys) = (self.shards.len(), self.fine_keys.keys());
-        let start = Stats { bytes, shards, fine_keys, ..Stats::default() };
+        let start = Stats { shards, fine_keys, bytes, ..Stats::default() };
         self.shards.iter().fold(start, |sum, shard| {
             let shard = shard.lock();
             Stats {
