@@ -55,7 +55,7 @@ pub(crate) struct Row {
 enum Nodes {
     One(Store),
     /// Each key is decided by one of them.
-    Strict([Store; NODES]),
+    Strict(Box<[Store; NODES]>),
     Eventual(Box<Eventual>),
 }
 
@@ -75,7 +75,7 @@ struct Bytes {
 
 /// The rows of the table.
 pub(crate) fn all(workload: &Workload) -> Vec<Row> {
-    let keys_max = workload.sources();
+    let keys_max = 2 * workload.sources().max(50_000);
     let store = || Store::new(Options { keys_max, on_full: OnFull::Refuse, shards: None });
     let fine = || store().with_fine_keys(FINE_KEYS_MAX);
     let eventual = || {
@@ -118,7 +118,7 @@ pub(crate) fn all(workload: &Workload) -> Vec<Row> {
             Bound::ThreeNodes,
             counter,
             1,
-            Nodes::Strict([fine(), fine(), fine()]),
+            Nodes::Strict(Box::new([fine(), fine(), fine()])),
         ),
         row("three nodes, eventual, two counts", Bound::None, counter, 1, eventual()),
         row("three nodes, eventual, 60 sub-windows", Bound::None, counter, 60, eventual()),

@@ -2,14 +2,18 @@
 //!
 //! A source has a limit between 10 and 1,000 a minute and draws the times of its requests from a
 //! generator of its own, so a run depends on its seed alone. Requests come in short bursts: of four
-//! on average, some 50 ms apart.
+//! on average, some 50 ms apart, or closer at a high rate.
 //!
 //! | kind | sources | requests |
 //! |---|---|---|
 //! | quiet | the others | 0.1 to 3 % of the limit per minute, 0.9 % on average, always |
-//! | busy | 0.15 % | 30 to 75 % of the limit, always |
-//! | spiky | 0.06 % | quiet for some half an hour, then 1.2 to 4 times the limit within a minute |
-//! | over | 0.001 % | 1.1 to 3 times the limit, always |
+//! | busy | 0.12 % | 30 to 75 % of the limit, always |
+//! | spiky | 0.04 % | quiet for some half an hour, then 1.2 to 4 times the limit within a minute |
+//! | over | 0.001 % | 1.1 to 3 times a limit of 10 to 50, always |
+//!
+//! How many sources of each kind there are, and with which limits, does not depend on the seed: a
+//! handful of sources that are always over a limit of some hundred would make more wrong decisions
+//! than all others.
 
 use tidegate_limiter::units::Span;
 
@@ -17,18 +21,21 @@ pub(crate) const WINDOW: Span = Span::from_secs(60);
 pub(crate) const SOURCES: u64 = 270_000;
 /// Requests for which there are so many sources; fewer requests have fewer.
 const REQUESTS: u64 = 100_000_000;
-/// Fraction of the sources of each kind but quiet.
-const BUSY: f64 = 0.001_5;
-const SPIKY: f64 = 0.000_6;
-const OVER: f64 = 0.000_01;
+/// Which sources are of each kind but quiet.
+const BUSY: Part = Part { of_all: 0.001_2, phase: 0.6 };
+const SPIKY: Part = Part { of_all: 0.000_4, phase: 0.3 };
+const OVER: Part = Part { of_all: 0.000_012, phase: 0.0 };
 
 const SECOND: u64 = 1_000_000_000;
 /// In the year 2026, within a window.
 const START: u64 = 1_790_000_017 * SECOND;
 const LIMITS: [u32; 8] = [10, 20, 50, 100, 100, 200, 500, 1_000];
+/// How many of the limits a source that is always over may have.
+const LIMITS_OVER: usize = 3;
 const BURST: f64 = 4.0;
-/// Mean time between two requests of a burst.
+/// Mean seconds between two requests of a burst, and the most in relation to the mean between all.
 const WITHIN_BURST: f64 = 0.05;
+const WITHIN_BURST_PART: f64 = 0.25;
 const MEAN_QUIET: f64 = 1_800.0;
 
 /// One request for one hit.
@@ -70,8 +77,8 @@ enum Kind {
 impl Workload {
     pub(crate) fn new(seed: u64, requests: u64) -> Self {
         let sources = (SOURCES * requests / REQUESTS).clamp(1, SOURCES);
-        let source = |n| Source::new(Rng(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (n << 20)));
-        Self { sources: (0..sources).map(source).collect(), second: 0 }
+        let rng = |n| Rng(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (n << 20));
+        Self { sources: (0..sources).map(|n| Source::new(n, rng(n))).collect(), second: 0 }
     }
 
     pub(crate) fn sources(&self) -> usize {
@@ -107,18 +114,17 @@ impl Workload {
 // === impl Source ===
 
 impl Source {
-    fn new(mut rng: Rng) -> Self {
+    fn new(n: u64, mut rng: Rng) -> Self {
         rng.next();
-        let limit = LIMITS[(rng.next() % LIMITS.len() as u64) as usize];
-        let kind = rng.unit();
-        let (kind, usual) = if kind < OVER {
-            (Kind::Steady, rng.between(1.1, 3.0))
-        } else if kind < OVER + SPIKY {
-            (Kind::Spiky { in_spike: false }, rng.log_between(0.001, 0.03))
-        } else if kind < OVER + SPIKY + BUSY {
-            (Kind::Steady, rng.between(0.3, 0.75))
+        let (kind, usual, limit) = if let Some(rank) = OVER.rank(n) {
+            (Kind::Steady, rng.between(1.1, 3.0), LIMITS[rank % LIMITS_OVER])
+        } else if let Some(rank) = SPIKY.rank(n) {
+            let kind = Kind::Spiky { in_spike: false };
+            (kind, rng.log_between(0.001, 0.03), LIMITS[rank % LIMITS.len()])
+        } else if let Some(rank) = BUSY.rank(n) {
+            (Kind::Steady, rng.between(0.3, 0.75), LIMITS[rank % LIMITS.len()])
         } else {
-            (Kind::Steady, rng.log_between(0.001, 0.03))
+            (Kind::Steady, rng.log_between(0.001, 0.03), LIMITS[n as usize % LIMITS.len()])
         };
         let mut source = Self {
             rng,
@@ -139,7 +145,8 @@ impl Source {
     fn advance(&mut self) {
         if self.left_of_burst > 0 {
             self.left_of_burst -= 1;
-            self.next += nanos(self.rng.exponential(WITHIN_BURST));
+            let mean = WITHIN_BURST.min(WITHIN_BURST_PART / self.rate);
+            self.next += nanos(self.rng.exponential(mean));
             return;
         }
         loop {
@@ -187,6 +194,25 @@ impl Source {
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
 fn nanos(seconds: f64) -> u64 {
     (seconds * SECOND as f64) as u64
+}
+
+// === impl Part ===
+
+/// One in so many sources, evenly spread over their numbers. With different phases no source is of
+/// two kinds.
+struct Part {
+    of_all: f64,
+    phase: f64,
+}
+
+impl Part {
+    /// How many of this part come before source `n`, if that is one of them.
+    #[allow(clippy::cast_sign_loss, reason = "a positive number")]
+    fn rank(&self, n: u64) -> Option<usize> {
+        let of_first = |sources: u64| sources as f64 * self.of_all + self.phase;
+        let (before, after) = (of_first(n) as usize, of_first(n + 1) as usize);
+        (after > before).then_some(before)
+    }
 }
 
 // === impl Rng ===
