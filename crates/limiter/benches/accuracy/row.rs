@@ -75,8 +75,7 @@ struct Bytes {
 
 /// The rows of the table.
 pub(crate) fn all(workload: &Workload) -> Vec<Row> {
-    // Room for all of them in every shard: a full store would refuse.
-    let keys_max = 2 * workload.sources().max(50_000);
+    let keys_max = workload.sources();
     let store = || Store::new(Options { keys_max, on_full: OnFull::Refuse, shards: None });
     let fine = || store().with_fine_keys(FINE_KEYS_MAX);
     let eventual = || {
@@ -219,7 +218,7 @@ impl Row {
             // Per-actor counters are not part of the statistics.
             Nodes::Eventual(_) => return,
         };
-        assert!(stats.iter().all(|stats| stats.refused == 0), "a store is full");
+        assert!(stats.iter().all(|stats| stats.refused == 0), "a store was full");
         let keys: usize = stats.iter().map(|stats| stats.keys).sum();
         let boxed = match self.algorithm {
             Algorithm::SlidingWindowLog => 16 * self.judge.hits(),

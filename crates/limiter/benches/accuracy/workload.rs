@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | quiet | the others | 0.1 to 3 % of the limit per minute, 0.9 % on average, always |
 //! | busy | 0.12 % | 30 to 75 % of the limit, always |
-//! | spiky | 0.03 % | quiet for some half an hour, then 1.2 to 4 times the limit within a minute |
+//! | spiky | 0.035 % | quiet for some half an hour, then 1.2 to 4 times the limit within a minute |
 //! | over | 0.001 % | 1.1 to 3 times a limit of 10 to 50, always |
 //!
 //! How many sources of each kind there are, and with which limits, does not depend on the seed: a
@@ -23,7 +23,7 @@ pub(crate) const SOURCES: u64 = 270_000;
 const REQUESTS: u64 = 100_000_000;
 /// Which sources are of each kind but quiet.
 const BUSY: Part = Part { of_all: 0.001_2, phase: 0.6 };
-const SPIKY: Part = Part { of_all: 0.000_3, phase: 0.3 };
+const SPIKY: Part = Part { of_all: 0.000_35, phase: 0.3 };
 const OVER: Part = Part { of_all: 0.000_012, phase: 0.0 };
 
 const SECOND: u64 = 1_000_000_000;
