@@ -396,8 +396,8 @@ pub struct Limits {
     /// Maximum number of keys with a fine window on a node, 0 to 100,000,000; 0 is none. Further
     /// keys near a `sliding_window_counter` limit are decided from two counts.
     ///
-    /// Default 65,536: usually some tens of MB, at most 280 MB where all of them use limits of 1,000
-    /// and more. Raise it with the number of keys that are near their limits at a time.
+    /// Default 65,536: usually some tens of MB, at most 280 MB where all of them use limits of
+    /// 1,000 and more. Raise it with the number of keys that are near their limits at a time.
     pub fine_keys_max: usize,
     /// Maximum number of connections of a listener, 1 to 1,000,000. Further ones wait in the
     /// system's accept queue.

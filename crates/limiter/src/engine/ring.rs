@@ -1,4 +1,4 @@
-//! A ring: hits by the tick in which they passed, oldest first, like a log whose times have 16 bits.
+//! A ring: hits by the tick in which they passed, like a log whose times have 16 bits.
 //!
 //! A *tick* is a short part of a window, numbered from the epoch. Of each tick that has hits there
 //! is an entry of four bytes: the lower 16 bits of its number, and up to 65,535 hits. No entry is

@@ -105,7 +105,8 @@ impl State {
 /// Evaluates a request over one slice, the whole window.
 fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
     let present = windows::index_at(now, quota);
-    let counts = state.counts().map_or(TwoCounts::none(present), |counts| counts.at(present));
+    let counts =
+        state.counts().map_or_else(|| TwoCounts::none(present), |counts| counts.at(present));
     let before = counts.newest_first();
     let mut after = before;
     take_refund(&mut after, hits.refund());
