@@ -59,7 +59,7 @@ scripts/accuracy [--requests N] [--seed N] [--json]
   --seed N      of the workload; 1 if not given. It is printed
   --json        prints JSON instead of a table
 
-  scripts/accuracy                       the whole run, some twenty minutes on one core
+  scripts/accuracy                       the whole run, some twenty-five minutes on one core
   scripts/accuracy --requests 2000000    a short one, with wider bounds
   scripts/accuracy --seed 7 --json       other sources, for a program
 
