@@ -393,6 +393,12 @@ pub struct Limits {
     /// Default `share`: new clients share one limit, so a flood of invented keys neither locks them
     /// out nor multiplies the limit.
     pub on_full: OnFull,
+    /// Maximum number of keys with a fine window on a node, 0 to 100,000,000; 0 is none. Further
+    /// keys near a `sliding_window_counter` limit are decided from two counts.
+    ///
+    /// Default 65,536: usually some tens of MB, at most 280 MB where all of them use limits of
+    /// 1,000 and more. Raise it with the number of keys that are near their limits at a time.
+    pub fine_keys_max: usize,
     /// Maximum number of connections of a listener, 1 to 1,000,000. Further ones wait in the
     /// system's accept queue.
     ///
@@ -569,6 +575,7 @@ impl Default for Limits {
         Self {
             keys_max: 1_000_000,
             on_full: OnFull::Share,
+            fine_keys_max: 65_536,
             connections_max: 10_000,
             connections_per_address_max: 1_000,
             body_bytes_max: 64 * 1024,

@@ -125,7 +125,8 @@ impl Core {
         let Setup { config, node, identity, book, http } = setup;
         let clock = environment.clock.clone();
         let incarnation = Arc::new(Incarnation::new(node.clone(), clock.system()));
-        let store = Arc::new(Store::new(config.limits.store()));
+        let store =
+            Arc::new(Store::new(config.limits.store()).with_fine_keys(config.limits.fine_keys_max));
         let secret = match &identity {
             Some(identity) => Ok(identity.secret),
             None => fresh_secret(&environment),

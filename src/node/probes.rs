@@ -162,6 +162,7 @@ fn store(core: &Core, readings: &mut Readings) {
     let stats = core.store.stats();
     readings.add(names::STORE_KEYS, stats.keys as u64);
     readings.add(names::STORE_BYTES, stats.bytes as u64);
+    readings.add(names::STORE_FINE_KEYS, stats.fine_keys as u64);
     readings.add(names::STORE_EXPIRED, stats.expired);
     let outcomes = [("shared", stats.overflowed), ("refused", stats.refused)];
     readings.add_each(names::STORE_FULL, "outcome", outcomes);

@@ -231,6 +231,10 @@ pub const RULE_OVER_HITS: Metric =
 
 pub const STORE_KEYS: Metric = gauge("store_keys", "Counters in the store");
 pub const STORE_BYTES: Metric = gauge("store_bytes", "Bytes used by the store");
+pub const STORE_FINE_KEYS: Metric = gauge(
+    "store_fine_keys",
+    "Counters with a fine window, those near a sliding_window_counter limit",
+);
 pub const STORE_EXPIRED: Metric =
     counter("store_expired", "Counters removed from the store after expiry");
 pub const STORE_FULL: Metric =

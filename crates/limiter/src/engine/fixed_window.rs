@@ -35,11 +35,12 @@
 
 use super::state::State;
 use super::verdict::{Retry, Update, Verdict};
+use super::windows;
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
 pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
-    let present = index_at(now, quota);
+    let present = windows::index_at(now, quota);
     let (index, before) = match state {
         // A later window was counted by a clock ahead of this one: it stays the current window.
         State::FixedWindow { index, used } if *index >= present => (*index, *used),
@@ -50,7 +51,7 @@ pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp)
     } else {
         u64::from(before).saturating_add(hits.charge())
     };
-    let verdict = verdict(used, quota, hits, now, end(index, quota));
+    let verdict = verdict(used, quota, hits, now, windows::end(index, quota));
     let counted = State::FixedWindow { index, used: u32::try_from(used).unwrap_or(u32::MAX) };
     let nothing_to_refund = hits.get() < 0 && before == 0;
     let next = (hits != Hits::PEEK && !nothing_to_refund).then_some(counted);
@@ -76,17 +77,6 @@ pub(super) fn verdict(
     };
     let excess = if allowed { 0 } else { u32::try_from(used - limit).unwrap_or(u32::MAX) };
     Verdict { excess, ..Verdict::new(quota, hits, limit.saturating_sub(used), reset, retry) }
-}
-
-/// When window `index` ends.
-pub(super) fn end(index: u32, quota: &Quota) -> Timestamp {
-    let nanos = |next: u32| u64::from(next).saturating_mul(quota.window().as_nanos());
-    index.checked_add(1).map_or(Timestamp::NEVER, |next| Timestamp::from_nanos(nanos(next)))
-}
-
-/// The number of the window that contains `now`.
-pub(super) fn index_at(now: Timestamp, quota: &Quota) -> u32 {
-    u32::try_from(now.as_nanos() / quota.window().as_nanos().max(1)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -124,11 +114,5 @@ mod tests {
         decide(&mut state, &quota, Hits::new(i64::MAX), Timestamp::EPOCH);
         let verdict = decide(&mut state, &quota, Hits::ONE, Timestamp::EPOCH);
         assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
-    }
-
-    #[test]
-    fn the_last_window_that_can_be_numbered_never_ends() {
-        assert_eq!(end(u32::MAX, &quota(1, 1)), Timestamp::NEVER);
-        assert_eq!(index_at(Timestamp::NEVER, &quota(1, 1)), u32::MAX);
     }
 }

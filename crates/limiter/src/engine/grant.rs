@@ -88,7 +88,7 @@ pub fn offer(state: &State, quota: &Quota, longest: Span, now: Timestamp) -> Opt
         let room = preview(&raised(state, term, now), quota, Hits::PEEK, now).remaining;
         return Some(Offer { room, term });
     }
-    let room = preview(state, quota, Hits::PEEK, now).remaining;
+    let room = preview(&state.copy(), quota, Hits::PEEK, now).remaining;
     // A state that was counted by a clock ahead of this one stays in its slice.
     let slice = slice_of(state).unwrap_or(0).max(now.as_nanos() / quota.slice().as_nanos().max(1));
     let end = slice.saturating_add(1).saturating_mul(quota.slice().as_nanos());
@@ -106,7 +106,8 @@ pub fn charge(
     now: Timestamp,
 ) -> Option<Mark> {
     let hits = Hits::new(i64::from(hits));
-    let mut next = if is_bucket(quota) { raised(state, term, now) } else { state.clone() };
+    // A ring would take the hits for ones that passed now.
+    let mut next = if is_bucket(quota) { raised(state, term, now) } else { state.copy() };
     // A fixed window would count what it refuses.
     if !preview(&next, quota, hits, now).allowed {
         return None;
@@ -184,6 +185,7 @@ fn slice_of(state: &State) -> Option<u64> {
         State::FixedWindow { index, .. } | State::SlidingCounter { index, .. } => {
             Some(u64::from(*index))
         }
+        State::FineWindow(fine) => Some(u64::from(fine.counts().index)),
         State::SubWindows(slices) => Some(slices.newest()),
         _ => None,
     }

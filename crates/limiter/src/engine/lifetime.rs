@@ -21,7 +21,7 @@
 
 use super::delta::{ACTORS_MAX, Bounds};
 use super::state::State;
-use super::{bucket, fixed_window, sliding_window_counter};
+use super::{bucket, sliding_window_counter, windows};
 use crate::quota::{DRAIN_MAX, Quota, WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Span, Timestamp};
 
@@ -37,8 +37,11 @@ impl State {
     pub fn expires_at(&self, quota: &Quota) -> Timestamp {
         match self {
             Self::Absent => Timestamp::EPOCH,
-            Self::FixedWindow { index, .. } => fixed_window::end(*index, quota),
+            Self::FixedWindow { index, .. } => windows::end(*index, quota),
             Self::SlidingCounter { index, .. } => sliding_window_counter::expires_at(*index, quota),
+            Self::FineWindow(fine) => {
+                sliding_window_counter::expires_at(fine.counts().index, quota)
+            }
             Self::Tat(tat) => tat.ceil(),
             Self::SubWindows(slices) => slices.expires_at(),
             Self::Log(log) => log.expires_at(quota.window()),
@@ -60,6 +63,7 @@ impl State {
             Self::FixedWindow { index, .. } | Self::SlidingCounter { index, .. } => {
                 start(u64::from(*index), quota.window())
             }
+            Self::FineWindow(fine) => windows::start(fine.counts().index, quota),
             Self::Tat(tat) => tat.ceil().minus(bucket::drain_time(quota)),
             Self::SubWindows(slices) => slices.newest_start(),
             Self::Log(log) => log.latest(),
@@ -77,6 +81,7 @@ impl State {
             Self::Absent => Some(Timestamp::EPOCH),
             Self::FixedWindow { index, .. } => start_from_expiry(*index, 1, expires),
             Self::SlidingCounter { index, .. } => start_from_expiry(*index, 2, expires),
+            Self::FineWindow(fine) => start_from_expiry(fine.counts().index, 2, expires),
             Self::Tat(tat) => (tat.ceil() <= expires).then(|| tat.ceil().minus(DRAIN_MAX)),
             Self::SubWindows(slices) => {
                 (slices.expires_at() <= expires).then(|| slices.newest_start())
@@ -101,6 +106,7 @@ impl State {
                 Self::Absent => true,
                 Self::FixedWindow { index, .. } => has_begun(*index, 1, expires, latest),
                 Self::SlidingCounter { index, .. } => has_begun(*index, 2, expires, latest),
+                Self::FineWindow(fine) => has_begun(fine.counts().index, 2, expires, latest),
                 Self::Tat(tat) => tat.ceil() <= expires,
                 Self::SubWindows(slices) => {
                     slices.expires_at() <= expires && slices.newest_start() <= latest

@@ -27,6 +27,7 @@
 //! How to add an algorithm is described in CONTRIBUTING.md of the repository.
 
 // Public for their documentation: each algorithm holds its formula, example and bound.
+pub mod fine_window;
 pub mod fixed_window;
 pub mod gcra;
 pub mod leaky_bucket;
@@ -43,14 +44,19 @@ pub mod tat;
 
 mod bucket;
 mod eventual;
+mod fine_keys;
 mod lifetime;
+mod ring;
 mod slices;
 mod state;
 mod verdict;
+mod windows;
 
 pub use actor_counters::{ActorCounters, MergeStats};
 pub use delta::{ActorId, Delta};
 pub use eventual::{decide_eventual, preview_eventual};
+pub use fine_keys::FineKeys;
+pub use fine_window::FineWindow;
 pub use lifetime::AHEAD_MAX;
 pub use log::Log;
 pub use state::State;
@@ -66,8 +72,8 @@ use crate::units::{Hits, Timestamp};
 pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     let (next, verdict) = match quota.algorithm() {
         Algorithm::SlidingWindowLog => return sliding_window_log::decide(state, quota, hits, now),
-        Algorithm::SlidingWindowCounter if quota.sub_windows() > 1 => {
-            return sliding_window_counter::decide_sliced(state, quota, hits, now);
+        Algorithm::SlidingWindowCounter => {
+            return sliding_window_counter::decide(state, quota, hits, now);
         }
         Algorithm::TokenBucket | Algorithm::Gcra => {
             let update = bucket::evaluate(state, quota, quota.burst(), hits, now);
@@ -75,9 +81,6 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
         }
         Algorithm::LeakyBucket => {
             return bucket::store(leaky_bucket::evaluate(state, quota, hits, now), state);
-        }
-        Algorithm::SlidingWindowCounter => {
-            sliding_window_counter::evaluate(state, quota, hits, now)
         }
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, hits, now),
     };
@@ -91,12 +94,7 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
 pub fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     match quota.algorithm() {
         Algorithm::SlidingWindowLog => sliding_window_log::preview(state, quota, hits, now),
-        Algorithm::SlidingWindowCounter if quota.sub_windows() > 1 => {
-            sliding_window_counter::preview_sliced(state, quota, hits, now)
-        }
-        Algorithm::SlidingWindowCounter => {
-            sliding_window_counter::evaluate(state, quota, hits, now).1
-        }
+        Algorithm::SlidingWindowCounter => sliding_window_counter::preview(state, quota, hits, now),
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, hits, now).1,
         Algorithm::TokenBucket | Algorithm::Gcra => {
             bucket::evaluate(state, quota, quota.burst(), hits, now).1

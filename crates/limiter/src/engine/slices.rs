@@ -49,12 +49,8 @@ impl Slices<'_> {
         let used = self.used_ceil();
         let remaining = limit.saturating_sub(used).saturating_sub(charged);
         let reset = if charged > 0 { self.expires_at(0) } else { self.reset() };
-        let verdict = Verdict::new(quota, hits, remaining, reset.since(self.now), retry);
-        if verdict.allowed {
-            return verdict;
-        }
-        let over = u32::try_from(used.saturating_sub(limit)).unwrap_or(u32::MAX);
-        Verdict { excess: verdict.excess.saturating_add(over), ..verdict }
+        Verdict::new(quota, hits, remaining, reset.since(self.now), retry)
+            .over(used.saturating_sub(limit))
     }
 
     /// From this instant on the slice that is `age` slices old no longer matters.

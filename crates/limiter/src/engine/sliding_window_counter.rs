@@ -20,7 +20,8 @@
 //! reset     = when the newest hit no longer overlaps
 //! ```
 //!
-//! `engine/slices.rs` holds the arithmetic for any `N`. Denied requests are not counted.
+//! `engine/slices.rs` holds the arithmetic for any `N`. Denied requests are not counted. Near its
+//! limit a strict counter of two counts knows when each hit passed ([`super::fine_window`]).
 //!
 //! # Example
 //!
@@ -37,39 +38,88 @@
 //! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains",
 //! 2017.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
-use super::fixed_window;
+use super::fine_keys::FineKeys;
+use super::fine_window::FineWindow;
 use super::slices::{Slices, take_refund};
 use super::state::State;
 use super::sub_windows::SubWindows;
 use super::verdict::{Update, Verdict};
+use super::windows::{self, TwoCounts};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
-/// Evaluates a request over one slice, the whole window.
-pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
-    let (index, prev, cur) = advance(state, fixed_window::index_at(now, quota));
-    let before = [u64::from(cur), u64::from(prev)];
-    let mut counts = before;
-    if hits.refund() > 0 {
-        take_refund(&mut counts, hits.refund());
+/// Decides one request and counts it.
+#[inline]
+pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
+    if quota.sub_windows() > 1 {
+        return decide_sliced(state, quota, hits, now);
     }
+    if let State::FineWindow(fine) = state
+        && fine.fits(quota)
+    {
+        let verdict = fine.verdict(quota, hits, now);
+        let is_counted = verdict.allowed && hits != Hits::PEEK;
+        if is_counted && !fine.count(quota, hits, now) {
+            *state = state.copy();
+        }
+        return verdict;
+    }
+    let (next, verdict) = evaluate(state, quota, hits, now);
+    if let Some(next) = next {
+        *state = next;
+    }
+    verdict
+}
+
+/// Returns the verdict that [`decide`] would give, without counting.
+pub(super) fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
+    match state {
+        _ if quota.sub_windows() > 1 => preview_sliced(state, quota, hits, now),
+        State::FineWindow(fine) if fine.fits(quota) => fine.verdict(quota, hits, now),
+        _ => evaluate(state, quota, hits, now).1,
+    }
+}
+
+/// From this instant on a counter whose current window is `index` does not matter.
+pub(super) fn expires_at(index: u32, quota: &Quota) -> Timestamp {
+    index.checked_add(1).map_or(Timestamp::NEVER, |next| windows::end(next, quota))
+}
+
+// === impl State ===
+
+impl State {
+    /// Begins a ring if the counts are near the limit, and if `keys` has room.
+    pub fn refine(&mut self, quota: &Quota, now: Timestamp, keys: &Arc<FineKeys>) {
+        if let Self::SlidingCounter { index, prev, cur } = *self
+            && let Some(fine) = FineWindow::begin(TwoCounts { index, prev, cur }, quota, now, keys)
+        {
+            *self = Self::FineWindow(Box::new(fine));
+        }
+    }
+}
+
+/// Evaluates a request over one slice, the whole window.
+fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<State> {
+    let present = windows::index_at(now, quota);
+    let counts =
+        state.counts().map_or_else(|| TwoCounts::none(present), |counts| counts.at(present));
+    let before = counts.newest_first();
+    let mut after = before;
+    take_refund(&mut after, hits.refund());
     let slice_ns = quota.window().as_nanos().max(1);
-    let verdict =
-        Slices { slice_ns, index: u64::from(index), counts: &counts, now }.verdict(quota, hits);
-    counts[0] = counts[0].saturating_add(hits.charge());
-    let next = (verdict.allowed && counts != before).then(|| counter(index, counts));
-    (next, verdict)
+    let verdict = Slices { slice_ns, index: u64::from(counts.index), counts: &after, now }
+        .verdict(quota, hits);
+    after[0] = after[0].saturating_add(hits.charge());
+    let next = (verdict.allowed && after != before).then(|| TwoCounts::of(counts.index, after));
+    (next.map(State::from), verdict)
 }
 
 /// Decides a request over `sub_windows` slices and counts it.
-pub(super) fn decide_sliced(
-    state: &mut State,
-    quota: &Quota,
-    hits: Hits,
-    now: Timestamp,
-) -> Verdict {
+fn decide_sliced(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     let fits = matches!(state, State::SubWindows(slices) if slices.fits(quota));
     let verdict = preview_sliced(state, quota, hits, now);
     if hits == Hits::PEEK || !verdict.allowed || (hits.refund() > 0 && !fits) {
@@ -85,7 +135,7 @@ pub(super) fn decide_sliced(
 }
 
 /// Returns the verdict that [`decide_sliced`] would give, without counting.
-pub(super) fn preview_sliced(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
+fn preview_sliced(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     let slice_ns = quota.slice().as_nanos();
     let present = now.as_nanos() / slice_ns;
     let mut counts: SmallVec<[u64; 16]> =
@@ -96,26 +146,6 @@ pub(super) fn preview_sliced(state: &State, quota: &Quota, hits: Hits, now: Time
     };
     take_refund(&mut counts, hits.refund());
     Slices { slice_ns, index, counts: &counts, now }.verdict(quota, hits)
-}
-
-/// From this instant on a counter whose current window is `index` does not matter.
-pub(super) fn expires_at(index: u32, quota: &Quota) -> Timestamp {
-    index.checked_add(1).map_or(Timestamp::NEVER, |next| fixed_window::end(next, quota))
-}
-
-/// The counter as of window `present`, or of a later one that was counted in already.
-fn advance(state: &State, present: u32) -> (u32, u32, u32) {
-    let State::SlidingCounter { index, prev, cur } = *state else { return (present, 0, 0) };
-    match present.saturating_sub(index) {
-        0 => (index, prev, cur),
-        1 => (present, cur, 0),
-        _ => (present, 0, 0),
-    }
-}
-
-fn counter(index: u32, [cur, prev]: [u64; 2]) -> State {
-    let narrow = |count| u32::try_from(count).unwrap_or(u32::MAX);
-    State::SlidingCounter { index, prev: narrow(prev), cur: narrow(cur) }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | fixed window | the later window; within one window the larger count |
 //! | sliding counters | the larger count of each slice, cut to what the later copy keeps |
+//! | fine windows | as their two counts; a ring stays with the counts that it belongs to |
 //! | buckets | the later TAT |
 //! | log | union by time |
 //! | per-actor counters | the larger count of each actor, cut like the sliding counters |
@@ -27,9 +28,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::actor_counters::ActorCounters;
+use super::fine_window::FineWindow;
 use super::log::Log;
 use super::sub_windows::SubWindows;
 use super::tat::Tat;
+use super::windows::TwoCounts;
 
 /// The stored form of one counter, 16 bytes.
 ///
@@ -64,6 +67,10 @@ pub enum State {
     Log(Box<Log>),
     /// Hits of every actor in every slice of a window (eventual mode).
     ActorCounters(Box<ActorCounters>),
+    /// Hits of the current window and the one before it, and when they passed. Never serialised:
+    /// a [`copy`](State::copy) is [`State::SlidingCounter`].
+    #[serde(skip)]
+    FineWindow(Box<FineWindow>),
 }
 
 // Two words: a slot of the store is 40 bytes only with a state of this size.
@@ -78,12 +85,9 @@ impl State {
                 Self::FixedWindow { index: other_index, used: other_used },
             ) => (*index, *used) = (*index, *used).max((other_index, other_used)),
             (
-                Self::SlidingCounter { index, prev, cur },
-                Self::SlidingCounter { index: other_index, prev: other_prev, cur: other_cur },
-            ) => {
-                let mine = (*index, *prev, *cur);
-                (*index, *prev, *cur) = join_pairs(mine, (other_index, other_prev, other_cur));
-            }
+                Self::SlidingCounter { .. } | Self::FineWindow(_),
+                other @ (Self::SlidingCounter { .. } | Self::FineWindow(_)),
+            ) => self.merge_counts(other),
             (Self::Tat(tat), Self::Tat(other)) => *tat = (*tat).max(other),
             (Self::SubWindows(slices), Self::SubWindows(other)) => slices.merge(*other),
             (Self::Log(log), Self::Log(other)) => log.merge(*other),
@@ -95,6 +99,48 @@ impl State {
                     *self = other;
                 }
             }
+        }
+    }
+
+    /// Joins the counts of two sliding counters. A ring stays if its counts are the joined ones;
+    /// of two such rings the larger one in an arbitrary order. Otherwise there are hits of which
+    /// neither ring knows when they passed, and none stays.
+    fn merge_counts(&mut self, other: Self) {
+        let (Some(mine), Some(theirs)) = (self.counts(), other.counts()) else { return };
+        let joined = mine.join(theirs);
+        let is_other = match (mine == joined, theirs == joined) {
+            (true, true) => match (&*self, &other) {
+                (Self::FineWindow(mine), Self::FineWindow(theirs)) => mine.is_ring_below(theirs),
+                (mine, _) => !matches!(mine, Self::FineWindow(_)),
+            },
+            (true, false) => false,
+            (false, true) => true,
+            (false, false) => {
+                *self = joined.into();
+                return;
+            }
+        };
+        if is_other {
+            *self = other;
+        }
+    }
+
+    /// What other nodes and disks get to know: everything but a ring.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        match self {
+            Self::FineWindow(fine) => fine.counts().into(),
+            other => other.clone(),
+        }
+    }
+
+    /// The two counts of a sliding counter.
+    #[inline]
+    pub(super) fn counts(&self) -> Option<TwoCounts> {
+        match *self {
+            Self::SlidingCounter { index, prev, cur } => Some(TwoCounts { index, prev, cur }),
+            Self::FineWindow(ref fine) => Some(fine.counts()),
+            _ => None,
         }
     }
 
@@ -125,6 +171,7 @@ impl State {
             Self::SlidingCounter { index, prev, cur } => {
                 [2, *index, *prev, *cur].into_iter().map(u64::from).for_each(write);
             }
+            Self::FineWindow(fine) => Self::from(fine.counts()).digest_words(write),
             Self::Tat(tat) => tat.digest_words().into_iter().for_each(write),
             Self::SubWindows(slices) => slices.digest_words().for_each(write),
             Self::Log(log) => log.digest_words().for_each(write),
@@ -135,7 +182,7 @@ impl State {
         match self {
             Self::Absent => 0,
             Self::FixedWindow { .. } => 1,
-            Self::SlidingCounter { .. } => 2,
+            Self::SlidingCounter { .. } | Self::FineWindow(_) => 2,
             Self::Tat(_) => 3,
             Self::SubWindows(_) => 4,
             Self::Log(_) => 5,
@@ -144,12 +191,8 @@ impl State {
     }
 }
 
-/// Joins two (window, previous count, current count).
-fn join_pairs(a: (u32, u32, u32), b: (u32, u32, u32)) -> (u32, u32, u32) {
-    let (late, early) = if a.0 >= b.0 { (a, b) } else { (b, a) };
-    match late.0 - early.0 {
-        0 => (late.0, late.1.max(early.1), late.2.max(early.2)),
-        1 => (late.0, late.1.max(early.2), late.2),
-        _ => late,
+impl From<TwoCounts> for State {
+    fn from(TwoCounts { index, prev, cur }: TwoCounts) -> Self {
+        Self::SlidingCounter { index, prev, cur }
     }
 }

@@ -44,6 +44,16 @@ impl Verdict {
         let excess = if allowed { 0 } else { narrow(too_many) };
         Self { allowed, limit: quota.limit(), remaining, reset, retry, delay: Span::ZERO, excess }
     }
+
+    /// The same of a window that is `over` hits above the limit without those of the request.
+    #[inline]
+    pub(super) fn over(self, over: u64) -> Self {
+        if self.allowed {
+            return self;
+        }
+        let over = u32::try_from(over).unwrap_or(u32::MAX);
+        Self { excess: self.excess.saturating_add(over), ..self }
+    }
 }
 
 /// When a denied request may be tried again.

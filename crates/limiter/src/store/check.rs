@@ -28,6 +28,7 @@ use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
 use super::sync::{record_check, slice_expiry};
+use crate::engine::fine_window::NEAR_DIVISOR;
 use crate::engine::{State, Verdict};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
@@ -56,7 +57,7 @@ impl Store {
     /// as its algorithm requires). Zero hits are a peek, which changes nothing. The counters share
     /// their `token` and have distinct tags.
     pub fn check(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
-        self.check_in(counters, CheckParams { hits, now, me: None })
+        self.check_in(counters, CheckParams::strict(hits, now))
     }
 
     /// Like [`Store::check`], but only if `owns` returns true under the lock; otherwise returns
@@ -71,7 +72,7 @@ impl Store {
     ) -> Option<Verdicts> {
         let Some(first) = counters.first() else { return Some(Verdicts::new()) };
         let mut shard = self.lock_for(first.key);
-        let params = CheckParams { hits, now, me: None };
+        let params = CheckParams::strict(hits, now);
         owns().then(|| shard.check(counters, params, &self.overflow))
     }
 
@@ -90,8 +91,8 @@ impl Store {
         if !owns() {
             return None;
         }
-        let check = |params| shard.check(counters, params, &self.overflow);
-        Some(one_after_the_other(hits, now, check))
+        let check = |hits| shard.check(counters, CheckParams::strict(hits, now), &self.overflow);
+        Some(one_after_the_other(hits, check))
     }
 
     /// Like [`Store::check`] for eventual limits: counts for `me`, and queues the keys for
@@ -103,7 +104,7 @@ impl Store {
         me: impl Into<LocalActor>,
         now: Timestamp,
     ) -> Verdicts {
-        self.check_in(counters, CheckParams { hits, now, me: Some(me.into()) })
+        self.check_in(counters, CheckParams::eventual(hits, now, me.into()))
     }
 
     fn check_in(&self, counters: &[Counter], params: CheckParams) -> Verdicts {
@@ -153,7 +154,10 @@ impl Store {
             }
             let token = check.counter.key.token;
             let mut shard = self.shard(token).lock();
-            let params = CheckParams { hits: check.hits, now, me };
+            let params = match me {
+                None => CheckParams::strict(check.hits, now),
+                Some(me) => CheckParams::eventual(check.hits, now, me),
+            };
             let verdict =
                 owns(token).then(|| shard.check_single(&check.counter, params, &self.overflow));
             drop(shard);
@@ -167,15 +171,14 @@ impl Store {
     }
 }
 
-/// The verdicts of a strict check for each of `hits`.
+/// The verdicts of a check for each of `hits`.
 pub(super) fn one_after_the_other(
     hits: &[Hits],
-    now: Timestamp,
-    mut check: impl FnMut(CheckParams) -> Verdicts,
+    mut check: impl FnMut(Hits) -> Verdicts,
 ) -> Verdicts {
     let mut verdicts = Verdicts::with_capacity(hits.len());
     for &hits in hits {
-        verdicts.extend(check(CheckParams { hits, now, me: None }));
+        verdicts.extend(check(hits));
     }
     verdicts
 }
@@ -329,7 +332,18 @@ impl Shard {
             slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
         }
         record_charge(slot, queues, quota, params, &verdict);
+        if params.refines && may_refine(&slot.state, &verdict) {
+            self.refine(counter, params.now);
+        }
         Some(verdict)
+    }
+
+    /// Begins the ring of a counter, if there is room.
+    #[cold]
+    fn refine(&mut self, counter: &Counter, now: Timestamp) {
+        if let (Some(slot), Some(keys)) = (self.table.find_mut(counter.key), &self.fine_keys) {
+            slot.state.refine(&counter.quota, now, keys);
+        }
     }
 
     /// Charges a counter that has no slot. A slot is created only if there is something to store.
@@ -343,6 +357,9 @@ impl Shard {
         if !matches!(state, State::Absent) && expires > params.now {
             let mut slot = Slot::new(counter.key, state, expires);
             record_charge(&mut slot, &mut self.queues, &counter.quota, params, &verdict);
+            if let Some(keys) = self.fine_keys.as_ref().filter(|_| params.refines) {
+                slot.state.refine(&counter.quota, params.now, keys);
+            }
             self.insert(slot);
         }
         verdict
@@ -378,6 +395,13 @@ impl Shard {
             record_check(slot, queues, &counter.quota, params, None);
         }
     }
+}
+
+/// Whether two counts have come near the limit.
+#[inline]
+fn may_refine(state: &State, verdict: &Verdict) -> bool {
+    matches!(state, State::SlidingCounter { .. })
+        && verdict.remaining <= verdict.limit - verdict.limit / NEAR_DIVISOR
 }
 
 /// Queues what a charge changed.

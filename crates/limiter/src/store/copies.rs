@@ -31,7 +31,7 @@ pub struct StoredCounter {
 
 impl StoredCounter {
     fn of(slot: &Slot) -> Self {
-        Self { key: slot.key, state: slot.state.clone(), expires: slot.meta.expires() }
+        Self { key: slot.key, state: slot.state.copy(), expires: slot.meta.expires() }
     }
 }
 

@@ -34,9 +34,27 @@ pub(super) struct CheckParams {
     /// As which actor this node counts eventual keys. `None` for strict ones: this node is their
     /// owner, so its state is complete.
     pub(super) me: Option<LocalActor>,
+    /// Whether a key near its limit may get a ring. Not of leased rules: of hits that are granted
+    /// it is not known when they pass.
+    pub(super) refines: bool,
 }
 
 impl CheckParams {
+    /// Of strict counters that this node decides.
+    pub(super) fn strict(hits: Hits, now: Timestamp) -> Self {
+        Self { hits, now, me: None, refines: true }
+    }
+
+    /// Of leased counters.
+    pub(super) fn leased(hits: Hits, now: Timestamp) -> Self {
+        Self { refines: false, ..Self::strict(hits, now) }
+    }
+
+    /// Of eventual counters.
+    pub(super) fn eventual(hits: Hits, now: Timestamp, me: LocalActor) -> Self {
+        Self { hits, now, me: Some(me), refines: false }
+    }
+
     /// The same check of a strict counter at `now`.
     pub(super) fn strict_at(self, now: Timestamp) -> Self {
         Self { now, me: None, ..self }
@@ -44,7 +62,7 @@ impl CheckParams {
 
     #[inline]
     pub(super) fn decide(self, state: &mut State, quota: &Quota) -> Verdict {
-        let Self { hits, now, me } = self;
+        let Self { hits, now, me, .. } = self;
         match me {
             None => engine::decide(state, quota, hits, now),
             Some(me) => engine::decide_eventual(state, me.actor, quota, hits, now),

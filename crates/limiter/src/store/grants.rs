@@ -13,6 +13,7 @@
 use smallvec::SmallVec;
 
 use super::check::{Verdicts, one_after_the_other};
+use super::counting_mode::CheckParams;
 use super::key::Counter;
 use super::shard::Shard;
 use super::sharded::Store;
@@ -65,8 +66,11 @@ impl Store {
         if !owns() {
             return None;
         }
-        let check = |params| shard.check_uncounted(counters, params, &self.overflow);
-        let verdicts = one_after_the_other(hits, now, check);
+        let check = |hits| {
+            let params = CheckParams::leased(hits, now);
+            shard.check_uncounted(counters, params, &self.overflow)
+        };
+        let verdicts = one_after_the_other(hits, check);
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
         Some((verdicts, granted))
     }

@@ -14,11 +14,13 @@
 //! [`SWEEP_WHEN_FULL`] slots for expired ones. A slot that matters is never evicted: otherwise a
 //! flood of new keys could reset a limited one.
 
+use std::sync::Arc;
+
 use super::key::KeyHash;
 use super::queues::Queues;
 use super::slot::Slot;
 use super::table::Table;
-use crate::engine::State;
+use crate::engine::{FineKeys, State};
 use crate::units::Timestamp;
 
 /// Fewest slots of a sweep on behalf of checks.
@@ -58,6 +60,8 @@ pub(super) struct Shard {
     keys_max: usize,
     /// Counters that an owner decides are not removed: the clock is not settled yet.
     pub(super) keeps_owned: bool,
+    /// The rings of all shards; `None` if no key may have one.
+    pub(super) fine_keys: Option<Arc<FineKeys>>,
 }
 
 // The lock takes the other eight bytes of the cache line.
@@ -86,6 +90,7 @@ impl Shard {
             sweep_due: 0,
             keys_max,
             keeps_owned: false,
+            fine_keys: None,
         }
     }
 

@@ -13,6 +13,7 @@ use super::prefetch::prefetch;
 use super::queues::Queues;
 use super::shard::Shard;
 use super::slot::Slot;
+use crate::engine::FineKeys;
 use crate::units::Timestamp;
 
 /// Slots that [`Store::expire`] looks at under one lock.
@@ -29,6 +30,7 @@ pub struct Store {
     pub(super) replication_from: AtomicUsize,
     /// The shard at which the next [`Store::expire`] starts.
     expire_from: AtomicUsize,
+    fine_keys: Arc<FineKeys>,
 }
 
 /// A sum over all shards, each read at a slightly different time.
@@ -52,7 +54,10 @@ pub struct Stats {
     pub replication_queue: usize,
     /// Number of locks that the keys are spread over.
     pub shards: usize,
-    /// Memory of tables and queues. Excludes the boxed part of a state (logs, per-actor counters).
+    /// Keys whose window is fine ([`Store::with_fine_keys`]).
+    pub fine_keys: usize,
+    /// Memory of tables, queues and the rings of fine windows. Excludes the boxed part of other
+    /// states (logs, sub-windows, per-actor counters).
     pub bytes: usize,
 }
 
@@ -101,7 +106,21 @@ impl Store {
             sync_from: AtomicUsize::new(0),
             replication_from: AtomicUsize::new(0),
             expire_from: AtomicUsize::new(0),
+            fine_keys: FineKeys::new(0),
         }
+    }
+
+    /// Strict keys of a `sliding_window_counter` without sub-windows have a fine window near their
+    /// limit ([`fine_window`](crate::engine::fine_window)), at most `max` keys at a time. Without
+    /// this call, and beyond `max`, a key has two counts.
+    #[must_use]
+    pub fn with_fine_keys(mut self, max: usize) -> Self {
+        self.fine_keys = FineKeys::new(max);
+        for shard in &mut self.shards {
+            let fine_keys = (max > 0).then(|| Arc::clone(&self.fine_keys));
+            shard.shard.get_mut().fine_keys = fine_keys;
+        }
+        self
     }
 
     /// Number of shards.
@@ -133,8 +152,9 @@ impl Store {
     /// Sums the statistics of all shards. Takes every lock for a moment, so it is for a metrics
     /// scrape and not for a request.
     pub fn stats(&self) -> Stats {
-        let bytes = size_of_val(&*self.shards) + self.overflow.bytes();
-        let start = Stats { bytes, shards: self.shards.len(), ..Stats::default() };
+        let bytes = size_of_val(&*self.shards) + self.overflow.bytes() + self.fine_keys.bytes();
+        let (shards, fine_keys) = (self.shards.len(), self.fine_keys.keys());
+        let start = Stats { shards, fine_keys, bytes, ..Stats::default() };
         self.shards.iter().fold(start, |sum, shard| {
             let shard = shard.lock();
             Stats {

@@ -1,7 +1,7 @@
 //! Known mistakes of other limiters, each as a test over every algorithm that it could affect.
 
 use tidegate_limiter::engine::{
-    ActorId, Retry, State, Verdict, decide, decide_eventual, preview, preview_eventual,
+    ActorId, FineKeys, Retry, State, Verdict, decide, decide_eventual, preview, preview_eventual,
 };
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts, WINDOW_MAX};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
@@ -269,18 +269,19 @@ fn the_first_and_the_last_instant_admit_no_more_than_the_limit() {
 
 // === Every algorithm, side by side ===
 
-/// A counter of one algorithm, strict or eventual.
+/// A counter of one algorithm, strict or eventual, with or without a fine window.
 #[derive(Clone, Debug)]
 struct Counter {
     quota: Quota,
     eventual: bool,
+    is_fine: bool,
     state: State,
 }
 
 impl Counter {
     fn of(parts: QuotaParts) -> Self {
         let quota = Quota::new(parts).expect("a valid quota");
-        Self { quota, eventual: false, state: State::Absent }
+        Self { quota, eventual: false, is_fine: false, state: State::Absent }
     }
 
     fn request(&mut self, hits: i64, now: Timestamp) -> Verdict {
@@ -288,7 +289,11 @@ impl Counter {
         if self.eventual {
             decide_eventual(&mut self.state, ActorId::new(1), &self.quota, hits, now)
         } else {
-            decide(&mut self.state, &self.quota, hits, now)
+            let verdict = decide(&mut self.state, &self.quota, hits, now);
+            if self.is_fine {
+                self.state.refine(&self.quota, now, &FineKeys::new(1));
+            }
+            verdict
         }
     }
 
@@ -319,8 +324,9 @@ fn parts(algorithm: Algorithm, limit: u32, burst: u32, window: Span) -> QuotaPar
     QuotaParts { algorithm, limit, window, burst, sub_windows: 1, queue: None }
 }
 
-/// All six algorithms, the sliding counter also with slices, the leaky bucket also as a queue, the
-/// windows also in eventual mode. Skips those for which the limit is not valid.
+/// All six algorithms, the sliding counter also with slices and with a fine window, the leaky
+/// bucket also as a queue, the windows also in eventual mode. Skips those for which the limit is
+/// not valid.
 fn every(limit: u32, window: Span) -> impl Iterator<Item = Counter> {
     let plain = Algorithm::ALL.map(|algorithm| parts(algorithm, limit, limit, window));
     let sliced = QuotaParts {
@@ -331,11 +337,12 @@ fn every(limit: u32, window: Span) -> impl Iterator<Item = Counter> {
         queue: Some(limit.saturating_sub(1)),
         ..parts(Algorithm::LeakyBucket, limit, limit, window)
     };
-    let strict = plain.into_iter().chain([sliced, queue]).map(|parts| (parts, false));
-    let eventual = [plain[0], plain[2], sliced].map(|parts| (parts, true));
-    strict.chain(eventual).filter_map(|(parts, eventual)| {
+    let strict = plain.into_iter().chain([sliced, queue]).map(|parts| (parts, false, false));
+    let fine = [(plain[2], false, true)];
+    let eventual = [plain[0], plain[2], sliced].map(|parts| (parts, true, false));
+    strict.chain(fine).chain(eventual).filter_map(|(parts, eventual, is_fine)| {
         let quota = Quota::new(parts).ok()?;
-        Some(Counter { quota, eventual, state: State::Absent })
+        Some(Counter { quota, eventual, is_fine, state: State::Absent })
     })
 }
 

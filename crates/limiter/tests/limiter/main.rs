@@ -3,6 +3,7 @@
 mod engine_laws;
 mod engine_traps;
 mod eventual_merge;
+mod fine_windows;
 mod folded_starts;
 mod grants;
 mod rests;
