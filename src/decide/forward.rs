@@ -223,9 +223,9 @@ impl Decider {
         asks: bool,
     ) -> Result<OwnerVerdicts, NoVerdicts> {
         let asked = self.shared.node.clock.monotonic();
-        let ask = if asks { self.ask(limits, hits, asked) } else { None };
+        let ask = self.ask(limits, hits, asks, asked);
         let sent = self.route(limits, hits, deadline, ask).await;
-        if ask.is_some() {
+        if is_wanted(ask) {
             let reply = sent.as_ref().ok();
             let counters = limits.counters.len().max(1);
             let last = reply.and_then(|reply| reply.verdicts.chunks_exact(counters).last());
@@ -319,7 +319,7 @@ impl Decider {
 
     /// What a call without a reply may have brought is not known here, and not spent.
     fn give_lost_back(&self, batch: &Batch<'_>, peer: &Peer) {
-        if batch.ask.is_some() && peer.version >= COMBINED_CHECKS {
+        if is_wanted(batch.ask) && peer.version >= COMBINED_CHECKS {
             let owner = Holder { node: peer.id.clone(), generation: peer.generation };
             let (limits, id) = (batch.limits.clone(), batch.id);
             self.give_back(Unspent { limits, owner, id, hits: u32::MAX });
@@ -428,6 +428,11 @@ impl Batch<'_> {
             Err(CallError::Closed) => Attempt::Lost,
         }
     }
+}
+
+/// Whether a call may bring a grant.
+fn is_wanted(ask: Option<(u32, u32)>) -> bool {
+    ask.is_some_and(|(wanted, _)| wanted > 0)
 }
 
 /// What a call decided of the check `at` this position in it.

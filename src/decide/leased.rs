@@ -51,6 +51,8 @@ const TERM_MIN: Span = Span::from_millis(4);
 const TERM_ROUND_TRIPS: u64 = 8;
 /// Of what is left of a limit a node may hold one part in so many times the nodes.
 const PARTS_PER_NODE: u32 = 2;
+/// What a call asks for that wants nothing.
+const NOTHING: (u32, u32) = (0, 0);
 /// How often a node looks for grants that have ended, while it holds any.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -123,19 +125,25 @@ impl Decider {
         is_in_use
     }
 
-    /// What a call of `waiting` hits asks for.
+    /// What a call with these checks asks for, if `asks`, as (wanted, held). Otherwise it wants
+    /// nothing, and says so: its owner recalls what others hold when it refuses a leased check.
     pub(super) fn ask(
         &self,
         limits: &Limits,
         hits: &[Hits],
+        asks: bool,
         asked: Monotonic,
     ) -> Option<(u32, u32)> {
+        limits.leased.as_ref()?;
         if !limits.counters.iter().all(|counter| grant::can_grant(&counter.quota)) {
             return None;
         }
+        if !asks {
+            return Some(NOTHING);
+        }
         let waiting = hits.iter().map(|hits| hits.charge()).fold(0, u64::saturating_add);
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-        self.shared.held_grants.ask(limits, waiting, asked)
+        Some(self.shared.held_grants.ask(limits, waiting, asked).unwrap_or(NOTHING))
     }
 
     /// Enters what a call brought. `last` are the verdicts of its last check.
