@@ -127,7 +127,7 @@ impl Setting {
         if has_resp {
             settings.push(("resp.listen", resp.to_string()));
         }
-        let mut command = processes::command(&binary());
+        let mut command = processes::command(binary());
         command.args(["serve", "--log", "warn"]).current_dir(&self.folder);
         for (key, value) in settings.iter().chain(own).chain(&self.extra) {
             command.arg("--set").arg(format!("{key}={value}"));
@@ -186,6 +186,6 @@ fn binary() -> String {
 }
 
 fn tidegate(args: &[&str]) -> io::Result<()> {
-    let mut command = processes::command(&binary());
+    let mut command = processes::command(binary());
     processes::run(command.args(args), START_TIMEOUT).map(drop)
 }
