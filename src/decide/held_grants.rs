@@ -10,9 +10,9 @@
 //!   │◀────────── ¾ term ────────────▶│  given back
 //! ```
 //!
-//! **When is asked.** A key that is checked once has nothing granted: most such keys are not checked
-//! again before a grant would end, which would cost a message to give it back. The second check
-//! within [`IDLE`] asks, and so do checks that wait together.
+//! **When it is asked.** A key that is checked once has nothing granted: most such keys are not
+//! checked again before a grant would end, and giving it back would cost a message. The second
+//! check within [`IDLE`] asks, and so do checks that wait together.
 //!
 //! **How much is asked for.** Twice the hits that were checked since the last call, at least
 //! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives

@@ -1,5 +1,5 @@
-//! Three nodes over gRPC: strict checks are forwarded to the owner, leased ones decided from granted
-//! hits, eventual ones locally; as fast as they can, and at a moderate pace.
+//! Three nodes over gRPC: strict checks are forwarded to the owner, leased ones decided from
+//! granted hits, eventual ones locally; as fast as they can, and at a moderate pace.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub const EVENTUAL_64: &str = "3 nodes, eventual, 64 connections";
 pub const SINGLE_64: &str = "1 node, 64 connections";
 pub const LEASED_64: &str = "3 nodes, leased, 100 keys, 64 connections";
 pub const ONE_KEY: &str = "3 nodes, strict, one key, 4 connections of 16";
-/// At 4,000 checks a second over 10,000 keys: strict, leased, eventual, one node; and over 100 keys.
+/// At 4,000 checks a second over 10,000 keys, and over 100.
 pub const PACED: [&str; 4] = [
     "paced, 3 nodes, strict",
     "paced, 3 nodes, leased",
@@ -63,7 +63,7 @@ struct ClusterLoad<'a> {
 pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
     let about = format!(
         "The load generator of this benchmark (one thread), with connections to the nodes in \
-         round-robin order, one check per call, and 100,000 random keys, or those of the row, that already have \
+         round-robin order, one check per call, and 100,000 random keys, or those of the row, that have \
          counters. Two thirds of the checks arrive at a node that does not own the key. Each of \
          the three nodes has one thread (`node.threads`), the single node the default of two. \
          Other settings have their defaults: one replica, which receives each count within \
