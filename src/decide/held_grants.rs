@@ -82,6 +82,8 @@ struct Held {
     /// Ask for more when less is left.
     low: u32,
     is_asking: bool,
+    /// Of a share of another region: what the next call asks for, whatever was checked.
+    ahead: u32,
     /// Since it was looked at.
     is_used: bool,
     /// When it is looked at.
@@ -125,6 +127,8 @@ pub(super) struct Unspent {
 #[derive(Debug)]
 pub(super) struct Spent {
     pub(super) verdicts: Verdicts,
+    /// Hits that are left here.
+    pub(super) left: u32,
     /// Ask the owner for more; then call [`HeldGrants::asked`].
     pub(super) asks: bool,
 }
@@ -135,6 +139,29 @@ impl HeldGrants {
         &self,
         limits: &Limits,
         hits: Hits,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> Option<Spent> {
+        self.spend_of(limits, hits, true, now, monotonic)
+    }
+
+    /// As [`HeldGrants::spend`], of a share of another region, for which
+    /// [`HeldGrants::ask_ahead`] says when to ask.
+    pub(super) fn spend_ahead(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> Option<Spent> {
+        self.spend_of(limits, hits, false, now, monotonic)
+    }
+
+    fn spend_of(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        may_ask: bool,
         now: Timestamp,
         monotonic: Monotonic,
     ) -> Option<Spent> {
@@ -158,9 +185,27 @@ impl HeldGrants {
         }
         self.count(limits, |hits| &hits.spent, charge);
         let left = held.left(monotonic);
-        let asks = left < held.low && !std::mem::replace(&mut held.is_asking, true);
+        let asks = may_ask && left < held.low && !std::mem::replace(&mut held.is_asking, true);
         let verdicts = held.verdicts(left, now);
-        Some(Spent { verdicts, asks })
+        Some(Spent { verdicts, left, asks })
+    }
+
+    /// Hits of this key that may be spent now, and whether a call for more is on its way.
+    pub(super) fn outlook(&self, limits: &Limits, monotonic: Monotonic) -> (u32, bool) {
+        let Some(key) = limits.key() else { return (0, false) };
+        let shard = self.shard(key).lock();
+        let held = shard.held.get(&key).filter(|held| held.limits == *limits);
+        held.map_or((0, false), |held| (held.left(monotonic), held.is_asking))
+    }
+
+    /// Has the next call for this key ask for so many hits beside those that are held. Returns
+    /// whether to send it now: none is on its way, and there is room.
+    pub(super) fn ask_ahead(&self, limits: &Limits, hits: u32, monotonic: Monotonic) -> bool {
+        let Some(key) = limits.key() else { return false };
+        let mut shard = self.shard(key).lock();
+        let Some(held) = self.entry(&mut shard, key, limits, monotonic) else { return false };
+        held.ahead = hits;
+        !std::mem::replace(&mut held.is_asking, true)
     }
 
     /// A call for this key leaves: what it asks for, as (wanted, held); `None` at the bound, and
@@ -173,10 +218,32 @@ impl HeldGrants {
     ) -> Option<(u32, u32)> {
         let key = limits.key()?;
         let mut shard = self.shard(key).lock();
+        let held = self.entry(&mut shard, key, limits, monotonic)?;
+        (held.is_asking, held.is_used) = (true, true);
+        let checked = std::mem::take(&mut held.checked).max(waiting);
+        held.pace = (checked, monotonic.since(held.asked_at));
+        held.asked_at = monotonic;
+        let ahead = std::mem::take(&mut held.ahead);
+        if ahead > 0 {
+            return Some((ahead.saturating_add(waiting), 0));
+        }
+        let left = if held.limits == *limits { held.left(monotonic) } else { 0 };
+        Some((checked.saturating_mul(2).max(WANTED_MIN), left))
+    }
+
+    /// The entry of a key that is looked at in a while; `None` at the bound, and when this node
+    /// leaves.
+    fn entry<'a>(
+        &self,
+        shard: &'a mut Shard,
+        key: KeyHash,
+        limits: &Limits,
+        monotonic: Monotonic,
+    ) -> Option<&'a mut Held> {
         if self.is_leaving.load(Ordering::Relaxed) {
             return None;
         }
-        let Shard { held, due } = &mut *shard;
+        let Shard { held, due } = shard;
         let held = match held.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(_) if self.keys.load(Ordering::Relaxed) >= KEYS_MAX => return None,
@@ -186,12 +253,7 @@ impl HeldGrants {
             }
         };
         held.look_at(key, monotonic.plus(IDLE), due);
-        (held.is_asking, held.is_used) = (true, true);
-        let checked = std::mem::take(&mut held.checked).max(waiting);
-        held.pace = (checked, monotonic.since(held.asked_at));
-        held.asked_at = monotonic;
-        let left = if held.limits == *limits { held.left(monotonic) } else { 0 };
-        Some((checked.saturating_mul(2).max(WANTED_MIN), left))
+        Some(held)
     }
 
     /// The call for this key has ended, with these verdicts of its last check and a grant, if there
@@ -355,6 +417,7 @@ impl Held {
             pace: (0, Span::ZERO),
             low: 0,
             is_asking: false,
+            ahead: 0,
             is_used: false,
             due: Monotonic::NEVER,
             last: Verdicts::new(),
@@ -507,7 +570,8 @@ mod tests {
         let key = KeyHash { token: 7, tag: 8 };
         let counters = [Counter { key, quota: quota.expect("valid") }].into_iter().collect();
         let leased = None;
-        Limits { scope: Scope::Region, durability: Durability::Async, leased, counters }
+        let (scope, durability) = (Scope::Region, Durability::Async);
+        Limits { scope, durability, leased, is_share: false, counters }
     }
 
     fn at(ms: u64) -> Monotonic {

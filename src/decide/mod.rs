@@ -9,6 +9,9 @@
 //!                      (leased.rs)
 //! ```
 //!
+//! A leased rule of `scope: global` takes this path for the share of each region in turn
+//! (`shares.rs`), until one admits.
+//!
 //! # Types of one request
 //!
 //! 1. [`CheckRequest`]: domain, descriptors and hits, borrowed from the bytes of the request.
@@ -35,6 +38,7 @@ mod combiner;
 mod decider;
 mod dedup_cache;
 mod fallback;
+mod forecast;
 mod forward;
 mod grant_ledger;
 #[cfg(test)]
@@ -48,6 +52,7 @@ mod overshoot;
 mod owner;
 mod plan;
 mod routing_attempts;
+mod shares;
 mod status;
 mod throttle;
 
@@ -57,3 +62,4 @@ pub use check::{
 };
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use leased::{NoGrants, granting_nodes_max};
+pub use shares::{REGIONS_MAX as SHARES_MAX, regions_sharing};

@@ -1,0 +1,452 @@
+//! Leased rules of `scope: global`: a limit is divided among the regions, each of which decides its
+//! share.
+//!
+//! A limit of `L` over `R` regions is `R` leased limits that sum to `L`. Each is a global counter at
+//! home in its region ([`tidegate_ownership::shares`]), so the owner of the key in a region decides
+//! its share, grants it to the nodes of the region and, when they ask, to others; and nothing can be
+//! over, whichever regions reach each other.
+//!
+//! ```text
+//!                          the own share will not last: ask others ahead of need, and
+//!                          spend what they have granted
+//! check ─▶ own share: granted here? its owner in this region? ── admitted
+//!            └─ refused ─▶ the next share, of which most is left ── admitted
+//!                            └─ refused ─▶ ... refused when all refuse
+//! ```
+//!
+//! Hits of other shares are spent before those of the own one while that will not last: a grant over
+//! an ocean ends some round trips before its window does, and what is near is there until the end
+//! (`forecast.rs`). Each share has its refusals cached as any counter has, so that a limit that is
+//! used up costs no calls.
+//!
+//! **Example.** 100 a minute over `eu` and `us`, 50 for each. All checks come to `eu`, 60 in the
+//! first seconds: when it has some ten left its nodes ask the owner in `us`, which grants them 25, then
+//! 12 and so on, for 4 s each. The last few hits of `us` are decided there, one round trip away.
+//!
+//! **A peek or a refund** is one of the own share.
+//!
+//! **Bound.** [`REGIONS_MAX`] regions. With more, as with a log or a queue, the home region of the
+//! key decides all of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate_limiter::engine::{Retry, Verdict, grant};
+use tidegate_limiter::policy::{Mode, OnUnavailable, Scope};
+use tidegate_limiter::quota::Quota;
+use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_ownership::shares;
+use tokio::runtime::Handle;
+
+use super::check::VerdictSource;
+use super::decider::{Decider, Shared};
+use super::forecast::{Seen, Sight};
+use super::held_grants::Spent;
+use super::limits::Limits;
+use super::outcome::{Decided, Forwarded, NoVerdict};
+use super::plan::PlannedCheck;
+
+/// Most regions that share a limit: finding the tokens of a key takes their number squared.
+pub const REGIONS_MAX: usize = 16;
+/// How long a call that nobody waits for may take.
+const AHEAD_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How many of `regions` have a share of these limits; 0 if the home decides all of them.
+pub fn regions_sharing(limits: &[Quota], regions: &[String]) -> usize {
+    if !(2..=REGIONS_MAX).contains(&regions.len()) || !limits.iter().all(grant::can_grant) {
+        return 0;
+    }
+    // A smaller limit is divided among fewer.
+    let least = limits.iter().map(|quota| quota.limit().min(quota.burst())).min();
+    least.and_then(|least| usize::try_from(least).ok()).unwrap_or(0).min(regions.len())
+}
+
+/// The shares of one key.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// As if one owner decided all of it.
+    pub(super) whole: Limits,
+    regions: Arc<[String]>,
+    /// That of the key's home first.
+    pub(super) parts: SmallVec<[Limits; 4]>,
+    /// Which of them is asked first: that of this region, or of the home if this one has none.
+    pub(super) own: usize,
+}
+
+/// A check of which not all shares have been asked.
+#[derive(Debug)]
+pub(super) struct Divided {
+    seen: Seen,
+    /// Of each share, if it refused.
+    refused: SmallVec<[Option<Refusal>; 4]>,
+    /// Share that has admitted and counted it; a replica has to confirm the count.
+    to_confirm: Option<(usize, Verdicts)>,
+}
+
+#[derive(Clone, Debug)]
+struct Refusal {
+    decided: Decided,
+    /// Others hold hits of the share.
+    may_end_early: bool,
+}
+
+/// What this node alone can say about one share.
+enum Here {
+    Admitted(Decided, u32),
+    Refused(Refusal),
+    /// Its owner is another node.
+    Elsewhere,
+}
+
+/// What this node alone can say about a check.
+pub(super) enum Begun {
+    Done(Decided),
+    Open(Box<Divided>),
+}
+
+// === impl Shares ===
+
+impl Shares {
+    /// The shares of `whole` among `regions`, as asked from `own`; `None` if there are none.
+    pub(super) fn of(whole: &Limits, regions: &Arc<[String]>, own: &str) -> Option<Self> {
+        let token = whole.key()?.token;
+        let quotas: SmallVec<[Quota; 4]> = whole.counters.iter().map(|it| it.quota).collect();
+        let count = u32::try_from(regions_sharing(&quotas, regions)).ok()?;
+        let mut own_at = 0;
+        let mut parts = SmallVec::new();
+        for (rank, share) in (0..count).zip(shares::of_key(regions, token)) {
+            let part = |counter: &Counter| {
+                let key = KeyHash { token: share.token, ..counter.key };
+                Some(Counter { key, quota: counter.quota.part(rank, count)? })
+            };
+            let counters: Option<SmallVec<[Counter; 1]>> =
+                whole.counters.iter().map(part).collect();
+            if share.region == own {
+                own_at = parts.len();
+            }
+            parts.push(Limits { counters: counters?, is_share: true, ..whole.clone() });
+        }
+        let (whole, regions) = (whole.clone(), regions.clone());
+        (!parts.is_empty()).then_some(Self { whole, regions, parts, own: own_at })
+    }
+
+    /// Whether they are those of these limits.
+    pub(super) fn are_of(&self, whole: &Limits, regions: &Arc<[String]>) -> bool {
+        (Arc::ptr_eq(&self.regions, regions) || self.regions == *regions) && self.whole == *whole
+    }
+
+    /// A limit of share `at`.
+    pub(super) fn quota(&self, at: usize, limit: usize) -> Option<&Quota> {
+        self.parts.get(at)?.counters.get(limit).map(|counter| &counter.quota)
+    }
+}
+
+// === impl Decider ===
+
+impl Decider {
+    /// Begins a check of a rule whose limits the regions share; `None` if it is no such rule.
+    pub(super) fn begin_divided(
+        &self,
+        check: &PlannedCheck,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Begun> {
+        let seen = self.divide(check, hits, now)?;
+        if hits.charge() > 0 && seen.missing > 0 {
+            self.ask_ahead(&seen, now);
+            if let Some(decided) = self.spend_of_others(&seen, hits, now) {
+                return Some(Begun::Done(decided));
+            }
+        }
+        let mut open = Divided::new(seen, hits);
+        for at in open.seen.order.clone() {
+            let Some(part) = open.seen.shares.parts.get(at) else { continue };
+            match self.decide_here(part, at == open.seen.shares.own, hits, now) {
+                Here::Admitted((verdicts, source), held) => {
+                    let is_local = source == VerdictSource::Local;
+                    if is_local && self.needs_replica(part.durability, hits, &verdicts) {
+                        open.to_confirm = Some((at, verdicts));
+                        return Some(Begun::Open(Box::new(open)));
+                    }
+                    let shares = &open.seen.shares;
+                    let verdicts = self.of_whole(shares, at, &verdicts, held, now);
+                    return Some(Begun::Done((verdicts, source)));
+                }
+                Here::Refused(refusal) => self.refuse(&mut open, at, refusal, now),
+                Here::Elsewhere => return Some(Begun::Open(Box::new(open))),
+            }
+        }
+        open.refusal(hits).map(Begun::Done)
+    }
+
+    /// Goes on with a check after what this node alone can say about it.
+    pub(super) async fn finish_divided(
+        &self,
+        check: &PlannedCheck,
+        mut open: Divided,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Result<Decided, NoVerdict> {
+        let shares = open.seen.shares.clone();
+        if let Some((at, verdicts)) = open.to_confirm.take() {
+            let part = shares.parts.get(at).ok_or(NoVerdict::Unavailable)?;
+            let patience = self.patience(part);
+            if !self.is_confirmed(&part.counters, hits, patience).await {
+                return Err(NoVerdict::Unconfirmed);
+            }
+            let verdicts = self.of_whole(&shares, at, &verdicts, 0, now);
+            return Ok((verdicts, VerdictSource::Local));
+        }
+        let mut failed = None;
+        for at in open.seen.order.clone() {
+            let Some(part) = shares.parts.get(at) else { continue };
+            if open.refused.get(at).is_some_and(Option::is_some) {
+                continue;
+            }
+            // A share before may have taken a round trip.
+            let now = if at == shares.own { now } else { self.shared.node.clock.now() };
+            let here = match at == shares.own {
+                true => Here::Elsewhere,
+                false => self.decide_here(part, false, hits, now),
+            };
+            let (verdicts, source) = match here {
+                Here::Admitted(decided, _) => decided,
+                Here::Refused(refusal) => {
+                    self.refuse(&mut open, at, refusal, now);
+                    continue;
+                }
+                Here::Elsewhere if self.is_too_far(part, open.seen.round_trip) => {
+                    failed = Some(NoVerdict::Unavailable);
+                    continue;
+                }
+                Here::Elsewhere => match self.forward_and_cache(part, hits, now).await {
+                    Ok(Forwarded { decided, may_end_early }) => {
+                        if !decided.0.iter().all(|verdict| verdict.allowed) {
+                            self.refuse(&mut open, at, Refusal { decided, may_end_early }, now);
+                            continue;
+                        }
+                        decided
+                    }
+                    // It is counted.
+                    Err(NoVerdict::Unconfirmed) => return Err(NoVerdict::Unconfirmed),
+                    Err(NoVerdict::Unavailable) => {
+                        failed = Some(NoVerdict::Unavailable);
+                        continue;
+                    }
+                },
+            };
+            return Ok((self.of_whole(&shares, at, &verdicts, 0, now), source));
+        }
+        let has_refused = open.refused.get(shares.own).is_some_and(Option::is_some);
+        let is_refused = has_refused && check.rule.on_unavailable != OnUnavailable::Allow;
+        match failed {
+            Some(reason) if !is_refused => Err(reason),
+            _ => open.refusal(hits).ok_or(NoVerdict::Unavailable),
+        }
+    }
+
+    fn divide(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Option<Seen> {
+        let Shared { node, peers, forecasts, .. } = &*self.shared;
+        let is_divided = (check.rule.mode, check.rule.scope) == (Mode::Leased, Scope::Global);
+        let mesh = peers.as_ref().filter(|_| is_divided).map(|peers| &peers.mesh)?;
+        let topology = node.topology.load();
+        let regions = topology.homes().everywhere();
+        if regions.len() < 2 {
+            return None;
+        }
+        let whole = check.limits();
+        let at = (now, node.clock.monotonic());
+        let divide = || Shares::of(&whole, regions, &topology.region);
+        let look = |shares: &Shares| {
+            let others = shares.parts.iter().filter_map(|part| {
+                let owner = topology.owner(Scope::Global, part.key()?.token)?;
+                mesh.peer(owner).filter(|peer| peer.region != topology.region)
+            });
+            let round_trip = Span::from_nanos(others.map(|peer| peer.rtt_ns()).max().unwrap_or(0));
+            Sight { nodes: topology.owners_in(&topology.region), round_trip }
+        };
+        forecasts.seen(&whole, regions, hits.charge(), at, divide, look)
+    }
+
+    /// Whether no verdict on a share comes back in time: a check would be counted there and refused
+    /// here.
+    fn is_too_far(&self, part: &Limits, round_trip: Span) -> bool {
+        let topology = self.shared.node.topology.load();
+        let is_here = part.key().is_some_and(|key| topology.homes().is_here(key.token));
+        !is_here && round_trip.to_std() >= self.deadline(part.scope)
+    }
+
+    /// Spends granted hits of other shares.
+    fn spend_of_others(&self, seen: &Seen, hits: Hits, now: Timestamp) -> Option<Decided> {
+        let Shared { node, held_grants, .. } = &*self.shared;
+        if !node.ownership.has_lease() {
+            return None;
+        }
+        let others = seen.order.iter().filter(|at| **at != seen.shares.own);
+        let spend = |at: &usize| {
+            let part = seen.shares.parts.get(*at)?;
+            let spent = held_grants.spend_ahead(part, hits, now, node.clock.monotonic())?;
+            Some((*at, spent.verdicts))
+        };
+        let (at, verdicts) = others.filter_map(spend).next()?;
+        let verdicts = self.of_whole(&seen.shares, at, &verdicts, 0, now);
+        Some((verdicts, VerdictSource::Grant))
+    }
+
+    /// What this node alone can say about one share.
+    fn decide_here(&self, part: &Limits, is_own: bool, hits: Hits, now: Timestamp) -> Here {
+        let Shared { node, held_grants, negative_cache, .. } = &*self.shared;
+        let granted = match node.ownership.has_lease() {
+            true if is_own => held_grants.spend(part, hits, now, node.clock.monotonic()),
+            true => held_grants.spend_ahead(part, hits, now, node.clock.monotonic()),
+            false => None,
+        };
+        if let Some(Spent { verdicts, left, asks }) = granted {
+            if asks {
+                self.ask_for_more(part.clone());
+            }
+            return Here::Admitted((verdicts, VerdictSource::Grant), left);
+        }
+        if let Some((verdicts, may_end_early)) = self.decide_leased_if_owned(part, hits, now) {
+            self.announce_refund(part.scope, &part.counters, hits);
+            let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
+            let decided = (verdicts, VerdictSource::Local);
+            return match is_refused {
+                true => Here::Refused(Refusal { decided, may_end_early }),
+                false => Here::Admitted(decided, 0),
+            };
+        }
+        match negative_cache.recall(&part.counters, hits, now) {
+            Some(verdicts) => {
+                let decided = (verdicts, VerdictSource::NegativeCache);
+                Here::Refused(Refusal { decided, may_end_early: false })
+            }
+            None => Here::Elsewhere,
+        }
+    }
+
+    /// Asks another share for what will be missing, in the background.
+    fn ask_ahead(&self, seen: &Seen, now: Timestamp) {
+        let Shared { node, held_grants, negative_cache, forecasts, .. } = &*self.shared;
+        let Ok(runtime) = Handle::try_current() else { return };
+        let monotonic = node.clock.monotonic();
+        let mut missing = seen.missing;
+        for at in seen.order.iter().copied().filter(|at| *at != seen.shares.own) {
+            let Some(part) = seen.shares.parts.get(at) else { return };
+            let Some(token) = part.key().map(|key| key.token) else { return };
+            let (held, is_asking) = held_grants.outlook(part, monotonic);
+            missing = missing.saturating_sub(held);
+            if missing == 0 {
+                return;
+            }
+            let is_known_to_refuse =
+                || negative_cache.recall(&part.counters, Hits::ONE, now).is_some();
+            if is_asking
+                || node.ownership.decides(part.scope, token)
+                || is_known_to_refuse()
+                || !forecasts.may_ask(&seen.shares, at, monotonic)
+                || !held_grants.ask_ahead(part, missing, monotonic)
+            {
+                continue;
+            }
+            let (decider, shares) = (self.clone(), seen.shares.clone());
+            runtime.spawn(async move { decider.ask_share(&shares, at).await });
+            return;
+        }
+    }
+
+    async fn ask_share(&self, shares: &Arc<Shares>, at: usize) {
+        let Shared { node, held_grants, forecasts, .. } = &*self.shared;
+        let Some(part) = shares.parts.get(at) else { return };
+        let (before, _) = held_grants.outlook(part, node.clock.monotonic());
+        let asked = self.forward_within(part, Hits::PEEK, AHEAD_PATIENCE).await;
+        let Ok(Forwarded { decided: (verdicts, _), .. }) = asked else { return };
+        let (now, monotonic) = (node.clock.now(), node.clock.monotonic());
+        forecasts.learn(shares, at, &verdicts, 0, now);
+        let has_granted = held_grants.outlook(part, monotonic).0 > before;
+        let ends = verdicts.iter().map(|verdict| verdict.reset).min().unwrap_or(Span::ZERO);
+        forecasts.asked(shares, at, (!has_granted).then_some(ends), monotonic);
+    }
+
+    /// The verdicts of the whole limits, by those of share `at`, of which `held` hits are here.
+    fn of_whole(
+        &self,
+        shares: &Arc<Shares>,
+        at: usize,
+        verdicts: &Verdicts,
+        held: u32,
+        now: Timestamp,
+    ) -> Verdicts {
+        let others = self.shared.forecasts.learn(shares, at, verdicts, held, now);
+        let whole = shares.whole.counters.iter().zip(verdicts).zip(others);
+        let verdict = |((counter, verdict), others): ((&Counter, &Verdict), u32)| Verdict {
+            limit: counter.quota.limit(),
+            remaining: verdict.remaining.saturating_add(others),
+            ..*verdict
+        };
+        whole.map(verdict).collect()
+    }
+
+    fn refuse(&self, open: &mut Divided, at: usize, refusal: Refusal, now: Timestamp) {
+        let (verdicts, source) = &refusal.decided;
+        if *source != VerdictSource::NegativeCache {
+            self.shared.forecasts.learn(&open.seen.shares, at, verdicts, 0, now);
+        }
+        if let Some(refused) = open.refused.get_mut(at) {
+            *refused = Some(refusal);
+        }
+    }
+}
+
+// === impl Divided ===
+
+impl Divided {
+    fn new(mut seen: Seen, hits: Hits) -> Self {
+        if hits.charge() == 0 {
+            seen.order.retain(|at| *at == seen.shares.own);
+        }
+        let refused = seen.shares.parts.iter().map(|_| None).collect();
+        Self { seen, refused, to_confirm: None }
+    }
+
+    /// The refusal of those that refused: that of the share which admits first again, with what is
+    /// left of all.
+    fn refusal(&self, hits: Hits) -> Option<Decided> {
+        let whole = &self.seen.shares.whole;
+        let refusals = || self.refused.iter().flatten();
+        let first = refusals().min_by_key(|refusal| wait(&refusal.decided.0))?;
+        if refusals().any(|refusal| refusal.may_end_early) {
+            whole.refused_early(hits);
+        }
+        let left = |limit: usize| {
+            let of_each = refusals().filter_map(|refusal| refusal.decided.0.get(limit));
+            of_each.map(|verdict| verdict.remaining).fold(0, u32::saturating_add)
+        };
+        let verdicts = whole.counters.iter().zip(&first.decided.0).enumerate();
+        let verdicts = verdicts.map(|(limit, (counter, verdict))| Verdict {
+            limit: counter.quota.limit(),
+            remaining: left(limit),
+            ..*verdict
+        });
+        // It took as long as the slowest.
+        let sources = refusals().map(|refusal| refusal.decided.1);
+        let source = sources.max_by_key(|source| match source {
+            VerdictSource::NegativeCache => 0,
+            VerdictSource::Owner => 2,
+            _ => 1,
+        })?;
+        Some((verdicts.collect(), source))
+    }
+}
+
+/// How long until the limits may admit.
+fn wait(verdicts: &[Verdict]) -> u64 {
+    let wait = |verdict: &Verdict| match verdict.retry {
+        Retry::Now => 0,
+        Retry::After(span) => span.as_nanos(),
+        Retry::Never => u64::MAX,
+    };
+    verdicts.iter().map(wait).max().unwrap_or(0)
+}
