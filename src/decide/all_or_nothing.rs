@@ -68,7 +68,9 @@ impl Decider {
         let decided = self.decide_rest(&checks, decided, envoy.all_or_nothing, now).await;
         for ((check, ticket), (verdicts, source)) in checks.iter().zip(tickets).zip(&decided) {
             let is_counted = matches!(source, VerdictSource::Local | VerdictSource::Owner);
-            if let (true, Some(ticket)) = (is_counted, ticket) {
+            // Hits that are given back to one share end no refusal of the whole limit.
+            let is_cached = is_counted && !self.is_divided(&check.rule);
+            if let (true, Some(ticket)) = (is_cached, ticket) {
                 cache.insert_window(ticket, &check.counters, check.hits, verdicts, now);
             }
         }

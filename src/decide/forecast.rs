@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::Counter;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 
 use super::limits::Limits;
@@ -229,7 +230,7 @@ impl Forecast {
         let horizon = self.sight.round_trip.as_nanos().saturating_mul(HORIZON_ROUND_TRIPS);
         let nodes = u64::from(self.sight.nodes.max(1));
         let own = self.shares.own;
-        let of_limit = |(limit, counter): (usize, &tidegate_limiter::store::Counter)| {
+        let of_limit = |(limit, counter): (usize, &Counter)| {
             let quota = &counter.quota;
             let until = self.known.get(own).and_then(|known| known.left.get(limit));
             let until = until.map(|(_, until)| until.since(now)).filter(|left| *left > Span::ZERO);
@@ -305,7 +306,7 @@ fn product(a: u64, b: u64, c: u64) -> u64 {
 mod tests {
     use tidegate_limiter::engine::Retry;
     use tidegate_limiter::policy::{Durability, Scope};
-    use tidegate_limiter::store::{Counter, KeyHash};
+    use tidegate_limiter::store::KeyHash;
 
     use super::*;
 

@@ -38,6 +38,7 @@ use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::shares;
+use tidegate_rules::book::Rule;
 use tokio::runtime::Handle;
 
 use super::check::VerdictSource;
@@ -247,15 +248,22 @@ impl Decider {
         }
     }
 
+    /// Whether regions share the limits of this rule, if they can be shared.
+    pub(super) fn is_divided(&self, rule: &Rule) -> bool {
+        let Shared { node, peers, .. } = &*self.shared;
+        (rule.mode, rule.scope) == (Mode::Leased, Scope::Global)
+            && peers.is_some()
+            && node.topology.load().homes().everywhere().len() > 1
+    }
+
     fn divide(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Option<Seen> {
         let Shared { node, peers, forecasts, .. } = &*self.shared;
-        let is_divided = (check.rule.mode, check.rule.scope) == (Mode::Leased, Scope::Global);
-        let mesh = peers.as_ref().filter(|_| is_divided).map(|peers| &peers.mesh)?;
-        let topology = node.topology.load();
-        let regions = topology.homes().everywhere();
-        if regions.len() < 2 {
+        if !self.is_divided(&check.rule) {
             return None;
         }
+        let mesh = peers.as_ref().map(|peers| &peers.mesh)?;
+        let topology = node.topology.load();
+        let regions = topology.homes().everywhere();
         let whole = check.limits();
         let at = (now, node.clock.monotonic());
         let divide = || Shares::of(&whole, regions, &topology.region);
@@ -284,13 +292,13 @@ impl Decider {
         if !node.ownership.has_lease() {
             return None;
         }
-        let others = seen.order.iter().filter(|at| **at != seen.shares.own);
+        let mut others = seen.order.iter().filter(|at| **at != seen.shares.own);
         let spend = |at: &usize| {
             let part = seen.shares.parts.get(*at)?;
             let spent = held_grants.spend_ahead(part, hits, now, node.clock.monotonic())?;
             Some((*at, spent.verdicts))
         };
-        let (at, verdicts) = others.filter_map(spend).next()?;
+        let (at, verdicts) = others.find_map(spend)?;
         let verdicts = self.of_whole(&seen.shares, at, &verdicts, 0, now);
         Some((verdicts, VerdictSource::Grant))
     }

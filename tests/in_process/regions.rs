@@ -123,7 +123,7 @@ async fn load(
         let since = |at: Timestamp| Span::from_nanos(at.as_nanos());
         (answer.allowed, (since(sent), since(clock.now())), begun.elapsed())
     };
-    let count = u64::from(per_second) * time.as_millis() as u64 / 1_000;
+    let count = u64::from(per_second) * u64::try_from(time.as_millis()).unwrap() / 1_000;
     for number in 0..count {
         let due = start + Duration::from_nanos(number * 1_000_000_000 / u64::from(per_second));
         let node = nodes[usize::try_from(number).unwrap() % nodes.len()];

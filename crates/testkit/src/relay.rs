@@ -184,8 +184,7 @@ impl Sender {
         let distance = if is_near { Duration::ZERO } else { self.link.distance };
         for delay in self.link.copies(peer) {
             let bytes = datagram.to_vec();
-            if delay.is_zero() && is_near {
-                let _ = self.socket.try_send_to(&bytes, self.to);
+            if delay.is_zero() && is_near && self.socket.try_send_to(&bytes, self.to).is_ok() {
                 continue;
             }
             if delay.is_zero() && !distance.is_zero() {
