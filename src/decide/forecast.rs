@@ -135,8 +135,10 @@ impl Forecasts {
             forecast.sight = look(&forecast.shares);
             forecast.sighted = monotonic;
         }
-        forecast.pace.seen(hits, monotonic);
+        forecast.pace.turn(monotonic);
+        // By the checks before this one: they were spread over the time that has passed.
         let missing = forecast.missing(now, monotonic);
+        forecast.pace.hits = forecast.pace.hits.saturating_add(hits);
         let order = forecast.order(now);
         let (shares, round_trip) = (forecast.shares.clone(), forecast.sight.round_trip);
         Some(Seen { shares, missing, order, round_trip })
@@ -276,14 +278,13 @@ impl Forecast {
 }
 
 impl Pace {
-    fn seen(&mut self, hits: u64, monotonic: Monotonic) {
+    fn turn(&mut self, monotonic: Monotonic) {
         let passed = monotonic.since(self.since);
         if passed >= PACE_INTERVAL {
             self.before = if passed < REST { (self.hits, passed) } else { (0, Span::ZERO) };
             self.hits = 0;
             self.since = monotonic;
         }
-        self.hits = self.hits.saturating_add(hits);
     }
 
     /// The hits that are checked within `span` at this rate.
