@@ -78,17 +78,12 @@ struct Load {
     /// Those that were admitted, when they were sent and answered.
     admitted: Vec<(Span, Span)>,
     times: Vec<Duration>,
+    /// Those that waited for another region: when in a window, and how long, in milliseconds.
+    waits: Vec<(u128, u128)>,
     refused: usize,
 }
 
 impl Load {
-    fn plus(mut self, other: Self) -> Self {
-        self.admitted.extend(other.admitted);
-        self.times.extend(other.times);
-        self.refused += other.refused;
-        self
-    }
-
     /// How many of a thousand checks waited for another region.
     fn waited_per_mille(&self) -> usize {
         let waited = self.times.iter().filter(|time| **time >= OCEAN).count();
@@ -131,6 +126,10 @@ async fn load(
     }
     let mut load = Load::default();
     for (allowed, times, took) in join_all(checks).await {
+        if took >= OCEAN {
+            let at = Duration::from_nanos(times.0.as_nanos()).as_millis() % WINDOW.as_millis();
+            load.waits.push((at, took.as_millis()));
+        }
         load.times.push(took);
         match allowed {
             true => load.admitted.push(times),
@@ -149,7 +148,9 @@ fn by_window(loads: &[Load], window: Duration) -> BTreeMap<u64, (usize, usize)> 
         if first == last {
             windows.entry(first).or_default().0 += 1;
         }
-        windows.entry(first).or_default().1 += 1;
+        for window in first..=last {
+            windows.entry(window).or_default().1 += 1;
+        }
     }
     windows
 }
@@ -219,6 +220,7 @@ async fn a_steady_load_below_the_limit_waits_for_no_other_region() {
             let (eu, us) = tokio::join!(load(&eu, key, at_eu, time), load(&us, key, at_us, time));
             for (region, load) in [("eu", &eu), ("us", &us)] {
                 let waited = load.waited_per_mille();
+                println!("{:?}", load.waits.iter().take(100).collect::<Vec<_>>());
                 println!(
                     "{value}, {region}: {} checks, {} refused, p99 {:?}, {waited} per mille waited",
                     load.times.len(),
@@ -244,6 +246,11 @@ async fn a_load_that_moves_to_another_region_finds_the_limit_there() {
     let second = load(&us, key, 800, 3 * WINDOW).await;
     let window = u64::try_from(WINDOW.as_nanos()).unwrap();
     let windows = by_window(std::slice::from_ref(&second), WINDOW);
+    println!("{} refused, by window: {windows:?}", second.refused);
+    for node in &regions.nodes {
+        let (hits, held) = node.core.decider.granted_hits();
+        println!("{}: {:?}, {held} held", node.core.topology.load().me, hits.read());
+    }
     // Whole windows under load that began two seconds after it had moved, or later.
     let begins = (moved + 2_000_000_000).div_ceil(window);
     let ends = windows.keys().next_back().copied().unwrap();
