@@ -312,7 +312,8 @@ impl Decider {
             }
             Step::Forward => {
                 let limits = check.limits();
-                self.forward_and_cache(&limits, hits, now).await.map(|forwarded| {
+                let patience = self.patience(&limits);
+                self.forward_and_cache(&limits, hits, now, patience).await.map(|forwarded| {
                     if forwarded.may_end_early {
                         limits.refused_early(hits);
                     }
@@ -336,17 +337,18 @@ impl Decider {
         }
     }
 
-    /// Has a check decided by the owner of its key, and caches a refusal.
+    /// Has a check decided by the owner of its key within `patience`, and caches a refusal.
     pub(super) async fn forward_and_cache(
         &self,
         limits: &Limits,
         hits: Hits,
         now: Timestamp,
+        patience: Duration,
     ) -> Result<Forwarded, NoVerdict> {
         let cache = &self.shared.negative_cache;
         let key = limits.key().ok_or(NoVerdict::Unavailable)?;
         let ticket = cache.ticket(key.token);
-        let mut forwarded = self.forward(limits, hits).await;
+        let mut forwarded = self.forward_within(limits, hits, patience).await;
         let decided = forwarded.as_ref().map(|forwarded| &forwarded.decided);
         let is_refused = |(verdicts, _): &Decided| verdicts.iter().any(|it| !it.allowed);
         let is_refused = decided.is_ok_and(is_refused);

@@ -40,6 +40,7 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::shares;
 use tidegate_rules::book::Rule;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::check::VerdictSource;
 use super::decider::{Decider, Shared};
@@ -200,6 +201,7 @@ impl Decider {
             let verdicts = self.of_whole(&shares, at, &verdicts, 0, now);
             return Ok((verdicts, VerdictSource::Local));
         }
+        let end = Instant::now() + self.deadline(shares.whole.scope);
         let mut failed = None;
         for at in open.seen.order.clone() {
             let Some(part) = shares.parts.get(at) else { continue };
@@ -208,6 +210,8 @@ impl Decider {
             }
             // A share before may have taken a round trip.
             let now = if at == shares.own { now } else { self.shared.node.clock.now() };
+            let left = end.saturating_duration_since(Instant::now());
+            let patience = self.patience(part).min(left);
             let here = match at == shares.own {
                 true => Here::Elsewhere,
                 false => self.decide_here(part, false, hits, now),
@@ -218,11 +222,11 @@ impl Decider {
                     self.refuse(&mut open, at, refusal, now);
                     continue;
                 }
-                Here::Elsewhere if self.is_too_far(part, open.seen.round_trip) => {
+                Here::Elsewhere if self.is_too_far(part, open.seen.round_trip, left) => {
                     failed = Some(NoVerdict::Unavailable);
                     continue;
                 }
-                Here::Elsewhere => match self.forward_and_cache(part, hits, now).await {
+                Here::Elsewhere => match self.forward_and_cache(part, hits, now, patience).await {
                     Ok(Forwarded { decided, may_end_early }) => {
                         if !decided.0.iter().all(|verdict| verdict.allowed) {
                             self.refuse(&mut open, at, Refusal { decided, may_end_early }, now);
@@ -278,12 +282,12 @@ impl Decider {
         forecasts.seen(&whole, regions, hits.charge(), at, divide, look)
     }
 
-    /// Whether no verdict on a share comes back in time: a check would be counted there and refused
-    /// here.
-    fn is_too_far(&self, part: &Limits, round_trip: Span) -> bool {
+    /// Whether no verdict on a share comes back in the time that is left: a check would be counted
+    /// there and refused here.
+    fn is_too_far(&self, part: &Limits, round_trip: Span, left: Duration) -> bool {
         let topology = self.shared.node.topology.load();
         let is_here = part.key().is_some_and(|key| topology.homes().is_here(key.token));
-        !is_here && round_trip.to_std() >= self.deadline(part.scope)
+        !is_here && round_trip.to_std() >= left
     }
 
     /// Spends granted hits of other shares.

@@ -594,6 +594,15 @@ impl World<'_> {
             && process.is_some_and(|process| process.decides(key.kind.scope(), counter.key.token))
     }
 
+    /// The number of nodes that would decide each share of `key` now.
+    pub(crate) fn owners(&self, key: Key) -> Vec<usize> {
+        let of_key = self.counters.iter().filter(|(other, ..)| *other == key);
+        let nodes = |counter| {
+            (0..self.nodes.len()).filter(|node| self.decides_token(*node, key, counter)).count()
+        };
+        of_key.map(|(_, _, counter)| nodes(counter)).collect()
+    }
+
     /// Whether node `index` would decide `key` now, or a share of it.
     pub(crate) fn decides(&self, index: usize, key: Key) -> bool {
         let mut of_key = self.counters.iter().filter(|(other, ..)| *other == key);
