@@ -26,6 +26,7 @@ use tokio::sync::Notify;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
 use super::dedup_cache::DedupCache;
+use super::divided::{Begun, Divided};
 use super::fallback;
 use super::forecast::Forecasts;
 use super::grant_ledger::GrantLedger;
@@ -35,7 +36,6 @@ use super::negative_cache::NegativeCache;
 use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
-use super::shares::{Begun, Divided};
 use crate::config::Envoy;
 
 /// The settings of the decision path.

@@ -296,8 +296,8 @@ impl Decider {
         }
     }
 
-    /// Of what is left of a limit `holder` may hold one part in so many, [`PARTS_PER_NODE`] for each
-    /// node of its region, and for how long. Where regions share no limits a global one has
+    /// Of what is left of a limit `holder` may hold one part in so many, [`PARTS_PER_NODE`] for
+    /// each node of its region, and for how long. Where regions share no limits a global one has
     /// holders in all of them.
     fn grant_bounds(&self, scope: Scope, holder: &Holder) -> (u32, Span) {
         let topology = self.shared.node.topology.load();

@@ -1,9 +1,9 @@
 //! Leased rules of `scope: global`: a limit is divided among the regions, each of which decides its
 //! share.
 //!
-//! A limit of `L` over `R` regions is `R` leased limits that sum to `L`. Each is a global counter at
-//! home in its region ([`tidegate_ownership::shares`]), so the owner of the key in a region decides
-//! its share, grants it to the nodes of the region and, when they ask, to others; and nothing can be
+//! A limit of `L` over `R` regions is `R` leased limits that sum to `L` (`region_limits.rs`). Each
+//! is a global counter at home in its region, so the owner of the key in a region decides its
+//! share, grants it to the nodes of the region and, when they ask, to others; and nothing can be
 //! over, whichever regions reach each other.
 //!
 //! ```text
@@ -14,85 +14,40 @@
 //!                            └─ refused ─▶ ... refused when all refuse
 //! ```
 //!
-//! Hits of other shares are spent before those of the own one while that will not last: a grant over
-//! an ocean ends some round trips before its window does, and what is near is there until the end
-//! (`forecast.rs`). Each share has its refusals cached as any counter has, so that a limit that is
-//! used up costs no calls.
+//! Hits of other shares are spent before those of the own one while that will not last: a grant
+//! over an ocean ends some round trips before its window does, and what is near is there until the
+//! end (`forecast.rs`). Each share has its refusals cached as any counter has, so that a limit that
+//! is used up costs no calls.
 //!
 //! **Example.** 100 a minute over `eu` and `us`, 50 for each. All checks come to `eu`, 60 in the
-//! first seconds: when it has some ten left its nodes ask the owner in `us`, which grants them 25, then
-//! 12 and so on, for 4 s each. The last few hits of `us` are decided there, one round trip away.
+//! first seconds: when it has some ten left its nodes ask the owner in `us`, which grants them 25,
+//! then 12 and so on, for 4 s each. The last few hits of `us` are decided there, one round trip
+//! away.
 //!
 //! **A peek or a refund** is one of the own share.
-//!
-//! **Bound.** [`REGIONS_MAX`] regions. With more, as with a log or a queue, the home region of the
-//! key decides all of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-use tidegate_limiter::engine::{Retry, Verdict, grant};
+use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Mode, OnUnavailable, Scope};
-use tidegate_limiter::quota::Quota;
-use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
+use tidegate_limiter::store::{Counter, Verdicts};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
-use tidegate_ownership::shares;
 use tidegate_rules::book::Rule;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use super::check::VerdictSource;
 use super::decider::{Decider, Shared};
+use super::divided::{Begun, Divided, Refusal};
 use super::forecast::{Seen, Sight};
 use super::held_grants::Spent;
 use super::limits::Limits;
 use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::plan::PlannedCheck;
+use super::region_limits::Shares;
 
-/// Most regions that share a limit: finding the tokens of a key takes their number squared.
-pub const REGIONS_MAX: usize = 16;
 /// How long a call that nobody waits for may take.
 const AHEAD_PATIENCE: Duration = Duration::from_secs(2);
-
-/// How many of `regions` have a share of these limits; 0 if the home decides all of them.
-pub fn regions_sharing(limits: &[Quota], regions: &[String]) -> usize {
-    if !(2..=REGIONS_MAX).contains(&regions.len()) || !limits.iter().all(grant::can_grant) {
-        return 0;
-    }
-    // A smaller limit is divided among fewer.
-    let least = limits.iter().map(|quota| quota.limit().min(quota.burst())).min();
-    least.and_then(|least| usize::try_from(least).ok()).unwrap_or(0).min(regions.len())
-}
-
-/// The shares of one key.
-#[derive(Debug)]
-pub(super) struct Shares {
-    /// As if one owner decided all of it.
-    pub(super) whole: Limits,
-    regions: Arc<[String]>,
-    /// That of the key's home first.
-    pub(super) parts: SmallVec<[Limits; 4]>,
-    /// Which of them is asked first: that of this region, or of the home if this one has none.
-    pub(super) own: usize,
-}
-
-/// A check of which not all shares have been asked.
-#[derive(Debug)]
-pub(super) struct Divided {
-    seen: Seen,
-    /// Of each share, if it refused.
-    refused: SmallVec<[Option<Refusal>; 4]>,
-    /// Share that has admitted and counted it; a replica has to confirm the count.
-    to_confirm: Option<(usize, Verdicts)>,
-}
-
-#[derive(Clone, Debug)]
-struct Refusal {
-    decided: Decided,
-    /// Others hold hits of the share.
-    may_end_early: bool,
-}
 
 /// What this node alone can say about one share.
 enum Here {
@@ -100,49 +55,6 @@ enum Here {
     Refused(Refusal),
     /// Its owner is another node.
     Elsewhere,
-}
-
-/// What this node alone can say about a check.
-pub(super) enum Begun {
-    Done(Decided),
-    Open(Box<Divided>),
-}
-
-// === impl Shares ===
-
-impl Shares {
-    /// The shares of `whole` among `regions`, as asked from `own`; `None` if there are none.
-    pub(super) fn of(whole: &Limits, regions: &Arc<[String]>, own: &str) -> Option<Self> {
-        let token = whole.key()?.token;
-        let quotas: SmallVec<[Quota; 4]> = whole.counters.iter().map(|it| it.quota).collect();
-        let count = u32::try_from(regions_sharing(&quotas, regions)).ok()?;
-        let mut own_at = 0;
-        let mut parts = SmallVec::new();
-        for (rank, share) in (0..count).zip(shares::of_key(regions, token)) {
-            let part = |counter: &Counter| {
-                let key = KeyHash { token: share.token, ..counter.key };
-                Some(Counter { key, quota: counter.quota.part(rank, count)? })
-            };
-            let counters: Option<SmallVec<[Counter; 1]>> =
-                whole.counters.iter().map(part).collect();
-            if share.region == own {
-                own_at = parts.len();
-            }
-            parts.push(Limits { counters: counters?, is_share: true, ..whole.clone() });
-        }
-        let (whole, regions) = (whole.clone(), regions.clone());
-        (!parts.is_empty()).then_some(Self { whole, regions, parts, own: own_at })
-    }
-
-    /// Whether they are those of these limits.
-    pub(super) fn are_of(&self, whole: &Limits, regions: &Arc<[String]>) -> bool {
-        (Arc::ptr_eq(&self.regions, regions) || self.regions == *regions) && self.whole == *whole
-    }
-
-    /// A limit of share `at`.
-    pub(super) fn quota(&self, at: usize, limit: usize) -> Option<&Quota> {
-        self.parts.get(at)?.counters.get(limit).map(|counter| &counter.quota)
-    }
 }
 
 // === impl Decider ===
@@ -201,7 +113,8 @@ impl Decider {
             let verdicts = self.of_whole(&shares, at, &verdicts, 0, now);
             return Ok((verdicts, VerdictSource::Local));
         }
-        let end = Instant::now() + self.deadline(shares.whole.scope);
+        let monotonic = || self.shared.node.clock.monotonic();
+        let end = monotonic().plus(self.deadline(shares.whole.scope).into());
         let mut failed = None;
         for at in open.seen.order.clone() {
             let Some(part) = shares.parts.get(at) else { continue };
@@ -210,11 +123,12 @@ impl Decider {
             }
             // A share before may have taken a round trip.
             let now = if at == shares.own { now } else { self.shared.node.clock.now() };
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.since(monotonic()).to_std();
             let patience = self.patience(part).min(left);
-            let here = match at == shares.own {
-                true => Here::Elsewhere,
-                false => self.decide_here(part, false, hits, now),
+            let here = if at == shares.own {
+                Here::Elsewhere
+            } else {
+                self.decide_here(part, false, hits, now)
             };
             let (verdicts, source) = match here {
                 Here::Admitted(decided, _) => decided,
@@ -325,9 +239,10 @@ impl Decider {
             self.announce_refund(part.scope, &part.counters, hits);
             let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
             let decided = (verdicts, VerdictSource::Local);
-            return match is_refused {
-                true => Here::Refused(Refusal { decided, may_end_early }),
-                false => Here::Admitted(decided, 0),
+            return if is_refused {
+                Here::Refused(Refusal { decided, may_end_early })
+            } else {
+                Here::Admitted(decided, 0)
             };
         }
         match negative_cache.recall(&part.counters, hits, now) {
@@ -410,55 +325,4 @@ impl Decider {
             *refused = Some(refusal);
         }
     }
-}
-
-// === impl Divided ===
-
-impl Divided {
-    fn new(mut seen: Seen, hits: Hits) -> Self {
-        if hits.charge() == 0 {
-            seen.order.retain(|at| *at == seen.shares.own);
-        }
-        let refused = seen.shares.parts.iter().map(|_| None).collect();
-        Self { seen, refused, to_confirm: None }
-    }
-
-    /// The refusal of those that refused: that of the share which admits first again, with what is
-    /// left of all.
-    fn refusal(&self, hits: Hits) -> Option<Decided> {
-        let whole = &self.seen.shares.whole;
-        let refusals = || self.refused.iter().flatten();
-        let first = refusals().min_by_key(|refusal| wait(&refusal.decided.0))?;
-        if refusals().any(|refusal| refusal.may_end_early) {
-            whole.refused_early(hits);
-        }
-        let left = |limit: usize| {
-            let of_each = refusals().filter_map(|refusal| refusal.decided.0.get(limit));
-            of_each.map(|verdict| verdict.remaining).fold(0, u32::saturating_add)
-        };
-        let verdicts = whole.counters.iter().zip(&first.decided.0).enumerate();
-        let verdicts = verdicts.map(|(limit, (counter, verdict))| Verdict {
-            limit: counter.quota.limit(),
-            remaining: left(limit),
-            ..*verdict
-        });
-        // It took as long as the slowest.
-        let sources = refusals().map(|refusal| refusal.decided.1);
-        let source = sources.max_by_key(|source| match source {
-            VerdictSource::NegativeCache => 0,
-            VerdictSource::Owner => 2,
-            _ => 1,
-        })?;
-        Some((verdicts.collect(), source))
-    }
-}
-
-/// How long until the limits may admit.
-fn wait(verdicts: &[Verdict]) -> u64 {
-    let wait = |verdict: &Verdict| match verdict.retry {
-        Retry::Now => 0,
-        Retry::After(span) => span.as_nanos(),
-        Retry::Never => u64::MAX,
-    };
-    verdicts.iter().map(wait).max().unwrap_or(0)
 }

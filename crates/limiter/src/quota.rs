@@ -232,8 +232,8 @@ impl Quota {
     }
 
     /// Part `rank` of `count` into which limit and burst are divided in whole hits; the first ranks
-    /// get the remainder. All parts sum to this quota. `None` if a part would have nothing, and of a
-    /// queue.
+    /// get the remainder. All parts sum to this quota. `None` if a part would have nothing, and of
+    /// a queue.
     ///
     /// Example: the parts of 10 by 3 are 4, 3, 3.
     #[must_use]

@@ -31,8 +31,8 @@ pub struct RegionShare<'a> {
     pub token: u64,
 }
 
-/// Numbers that are tried. With 16 regions one in e^4000 keys has no token among as many hashes; the
-/// share of that region is decided in another one then.
+/// Numbers that are tried. With 16 regions one in e^4000 keys has no token among as many hashes;
+/// the share of that region is decided in another one then.
 const NUMBERS: u32 = 65_536;
 
 /// The shares of the key at `token` among `regions`, of which none is twice, the home first.

@@ -1,5 +1,5 @@
-//! Regions that are far from each other: nodes in this process, behind relays that delay what passes
-//! between regions.
+//! Regions that are far from each other: nodes in this process, behind relays that delay what
+//! passes between regions.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,8 +21,8 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Starts nodes `(id, region)` of regions that are `round_trip` apart, and waits until they have
-    /// settled.
+    /// Starts nodes `(id, region)` of regions that are `round_trip` apart, and waits until they
+    /// have settled.
     pub async fn start(
         nodes: &[(&str, &str)],
         round_trip: Duration,
