@@ -205,8 +205,11 @@ impl Kind {
 
     pub(crate) const fn scope(self) -> Scope {
         match self {
-            Self::Global | Self::GlobalDurable | Self::GlobalShared => Scope::Global,
-            Self::GlobalLeased | Self::GlobalBrief => Scope::Global,
+            Self::Global
+            | Self::GlobalDurable
+            | Self::GlobalShared
+            | Self::GlobalLeased
+            | Self::GlobalBrief => Scope::Global,
             _ => Scope::Region,
         }
     }
