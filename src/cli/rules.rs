@@ -13,6 +13,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::grant;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::Quota;
 use tidegate_ownership::membership::MEMBERS_MAX;
@@ -24,7 +25,7 @@ use tidegate_rules::{Error, Match, Step, Via, Warning};
 use super::Failure;
 use super::entry::entry;
 use crate::compat::envoy_ratelimit::rule_files;
-use crate::decide::granting_nodes_max;
+use crate::decide::{SHARES_MAX, granting_nodes_max};
 
 /// Validate and test rule files without a node.
 #[derive(Debug, Subcommand)]
@@ -283,6 +284,7 @@ fn test_text(
     let _ = writeln!(text, "  mode {mode}, scope {scope}, on_unavailable {fallback}");
     if rule.mode == Mode::Leased && !rule.limits.is_empty() {
         text.push_str(&grants_text(rule));
+        text.push_str(&shares_text(rule));
     }
     if rule.shadow {
         text.push_str("  shadow_mode: everything is admitted\n");
@@ -301,6 +303,22 @@ fn grants_text(rule: &Rule) -> String {
             let nodes = count(nodes.max(1) as usize, "node");
             format!("  decided as strict in {group} of more than {nodes}: the limit is too small\n")
         }
+    }
+}
+
+/// What the regions share of a leased rule; empty if nothing.
+fn shares_text(rule: &Rule) -> String {
+    let least = rule.limits.iter().map(|quota| quota.limit().min(quota.burst())).min();
+    let is_divided = rule.scope == Scope::Global && rule.limits.iter().all(grant::can_grant);
+    match least.filter(|least| *least > 0 && is_divided) {
+        Some(least) if (least as usize) < SHARES_MAX => {
+            let regions = count(least as usize, "region");
+            format!("  divided among at most {regions}, which the others ask at each check\n")
+        }
+        Some(_) => "  divided among the regions: a check for more hits than the share of one is \
+                    refused\n"
+            .to_owned(),
+        None => String::new(),
     }
 }
 

@@ -196,7 +196,7 @@ mod tests {
         let counter = |tag| Counter { key: KeyHash { token, tag }, quota };
         let counters = (0..counters).map(counter).collect();
         let (scope, durability) = (Scope::Region, Durability::Async);
-        Limits { scope, durability, leased: None, counters }
+        Limits { scope, durability, leased: None, is_share: false, counters }
     }
 
     fn join(combiner: &Combiner, limits: &Limits, hits: u32) -> Joined {

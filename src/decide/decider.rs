@@ -26,11 +26,14 @@ use tokio::sync::Notify;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
 use super::dedup_cache::DedupCache;
+use super::divided::{Begun, Divided};
 use super::fallback;
+use super::forecast::Forecasts;
 use super::grant_ledger::GrantLedger;
 use super::held_grants::HeldGrants;
+use super::limits::Limits;
 use super::negative_cache::NegativeCache;
-use super::outcome::{Decided, NoVerdict};
+use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
 use crate::config::Envoy;
@@ -103,6 +106,8 @@ pub(super) struct Shared {
     pub(super) held_grants: HeldGrants,
     /// It is asked for, or holds, something.
     pub(super) grants_held: Notify,
+    /// Of keys whose limits regions share, what this node will need.
+    pub(super) forecasts: Forecasts,
     /// Checks that leave for their owner together.
     pub(super) combiner: Combiner,
     /// Windows of eventual rules that are used up.
@@ -153,6 +158,8 @@ enum Step {
     Confirm(Verdicts),
     /// Another node owns the key.
     Forward,
+    /// Regions share the limit, and not all shares have been asked.
+    Divided(Box<Divided>),
 }
 
 impl Decider {
@@ -170,6 +177,7 @@ impl Decider {
             grant_ledger: GrantLedger::default(),
             held_grants: HeldGrants::default(),
             grants_held: Notify::new(),
+            forecasts: Forecasts::default(),
             next_check_id: AtomicU64::new(1),
             without_envoy: Envoy { overrides: false, ..Envoy::default() },
         };
@@ -252,12 +260,24 @@ impl Decider {
             let verdicts = self.decide_eventual(check, hits, now);
             return Step::Done(self.counted(verdicts, VerdictSource::Local));
         }
+        match self.begin_divided(check, hits, now) {
+            Some(Begun::Done((verdicts, source))) => {
+                return Step::Done(self.counted(verdicts, source));
+            }
+            Some(Begun::Open(divided)) => return Step::Divided(divided),
+            None => {}
+        }
         let owned = if rule.mode == Mode::Leased && self.shared.peers.is_some() {
             let limits = check.limits();
             if let Some((verdicts, source)) = self.decide_if_granted(&limits, hits, now) {
                 return Step::Done(self.counted(verdicts, source));
             }
-            self.decide_leased_if_owned(&limits, hits, now)
+            self.decide_leased_if_owned(&limits, hits, now).map(|(verdicts, may_end_early)| {
+                if may_end_early {
+                    limits.refused_early(hits);
+                }
+                verdicts
+            })
         } else {
             self.decide_if_owned(rule.scope, counters, hits, now)
         };
@@ -290,7 +310,17 @@ impl Decider {
                 let local = (verdicts, VerdictSource::Local);
                 is_confirmed.then_some(local).ok_or(NoVerdict::Unconfirmed)
             }
-            Step::Forward => self.forward_and_cache(check, hits, now).await,
+            Step::Forward => {
+                let limits = check.limits();
+                let patience = self.patience(&limits);
+                self.forward_and_cache(&limits, hits, now, patience).await.map(|forwarded| {
+                    if forwarded.may_end_early {
+                        limits.refused_early(hits);
+                    }
+                    forwarded.decided
+                })
+            }
+            Step::Divided(divided) => self.finish_divided(check, *divided, hits, now).await,
         };
         match decided {
             Ok((verdicts, source)) => self.counted(verdicts, source),
@@ -307,36 +337,36 @@ impl Decider {
         }
     }
 
-    async fn forward_and_cache(
+    /// Has a check decided by the owner of its key within `patience`, and caches a refusal.
+    pub(super) async fn forward_and_cache(
         &self,
-        check: &PlannedCheck,
+        limits: &Limits,
         hits: Hits,
         now: Timestamp,
-    ) -> Result<Decided, NoVerdict> {
+        patience: Duration,
+    ) -> Result<Forwarded, NoVerdict> {
         let cache = &self.shared.negative_cache;
-        let token = check.key().ok_or(NoVerdict::Unavailable)?.token;
-        let ticket = cache.ticket(token);
-        let limits = check.limits();
-        let forwarded = self.forward(&limits, hits).await;
-        let may_end_early = forwarded.as_ref().is_ok_and(|it| it.may_end_early);
-        let decided = forwarded.map(|forwarded| forwarded.decided);
+        let key = limits.key().ok_or(NoVerdict::Unavailable)?;
+        let ticket = cache.ticket(key.token);
+        let mut forwarded = self.forward_within(limits, hits, patience).await;
+        let decided = forwarded.as_ref().map(|forwarded| &forwarded.decided);
         let is_refused = |(verdicts, _): &Decided| verdicts.iter().any(|it| !it.allowed);
-        let is_refused = decided.as_ref().is_ok_and(is_refused);
-        if may_end_early && is_refused {
-            limits.refused_early(hits);
-        }
+        let is_refused = decided.is_ok_and(is_refused);
         // What this node holds was too little for the check, and counts as used at the owner.
-        let gives_back = is_refused && limits.key().is_some_and(|key| self.recalled(key));
+        let gives_back = is_refused && self.recalled(key);
         if hits.refund() > 0 {
             // Forgotten now: the owner's notice may come after its reply, and the client expects
             // its refund to count. Without a reply it is unknown whether the owner applied it.
-            cache.forget(token);
-        } else if let Ok((verdicts, VerdictSource::Owner)) = &decided
+            cache.forget(key.token);
+        } else if let Ok((verdicts, VerdictSource::Owner)) = decided
             && !gives_back
         {
-            cache.insert(ticket, &check.counters, hits, verdicts, now);
+            cache.insert(ticket, &limits.counters, hits, verdicts, now);
         }
-        decided
+        if let Ok(forwarded) = &mut forwarded {
+            forwarded.may_end_early &= is_refused;
+        }
+        forwarded
     }
 
     fn decide_eventual(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Verdicts {
@@ -362,6 +392,17 @@ impl Decider {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         (verdicts, source)
+    }
+
+    /// Most time that a check of these limits may take: of a share that is decided in this region
+    /// as of any key of the region.
+    pub(super) fn patience(&self, limits: &Limits) -> Duration {
+        let topology = self.shared.node.topology.load();
+        let is_here = |token| topology.homes().is_here(token);
+        match limits.key() {
+            Some(key) if limits.is_share && is_here(key.token) => self.deadline(Scope::Region),
+            _ => self.deadline(limits.scope),
+        }
     }
 
     /// Most time that the owner of a key of this scope may take.

@@ -107,8 +107,17 @@ impl Decider {
         limits: &Limits,
         hits: Hits,
     ) -> Result<Forwarded, NoVerdict> {
+        self.forward_within(limits, hits, self.patience(limits)).await
+    }
+
+    /// As [`Decider::forward`], with another deadline than that of the configuration.
+    pub(super) async fn forward_within(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        patience: Duration,
+    ) -> Result<Forwarded, NoVerdict> {
         let key = limits.key().ok_or(NoVerdict::Unavailable)?;
-        let patience = self.deadline(limits.scope);
         let deadline = Instant::now() + patience;
         let reply = match self.shared.combiner.join(limits, hits, deadline) {
             Joined::First { is_hot } => {
@@ -294,7 +303,7 @@ impl Decider {
             }
             let Some(peer) = mesh.peer(&target) else { continue };
             let source = VerdictSource::Owner;
-            match batch.send(mesh, &peer).await {
+            match batch.send(mesh, &peer, &topology.region).await {
                 Attempt::Verdicts(reply) => {
                     return Ok(OwnerVerdicts::new(reply, source, Some((&peer, batch.id))));
                 }
@@ -352,7 +361,8 @@ impl Decider {
                 return Err(NoVerdict::Unavailable);
             }
             self.shared.counters.retried.fetch_add(1, Ordering::Relaxed);
-            match batch.send(mesh, &peer).await {
+            let topology = self.shared.node.topology.load_full();
+            match batch.send(mesh, &peer, &topology.region).await {
                 Attempt::Verdicts(reply) => return Ok(reply),
                 Attempt::NotConnected | Attempt::Overloaded | Attempt::Lost => {}
                 // It did not decide this time; the first time it may have. One incarnation speaks
@@ -380,8 +390,8 @@ impl OwnerVerdicts {
 }
 
 impl Batch<'_> {
-    /// One attempt over one connection, within the time that is left.
-    async fn send(&self, mesh: &Mesh, peer: &Peer) -> Attempt {
+    /// One attempt of a node of `region` over one connection, within the time that is left.
+    async fn send(&self, mesh: &Mesh, peer: &Peer, region: &str) -> Attempt {
         let Some((&hits, further)) = self.hits.split_first() else { return Attempt::Failed };
         let first = Check {
             id: self.id,
@@ -392,7 +402,7 @@ impl Batch<'_> {
             deadline: self.expires,
         };
         let is_combined = peer.version >= COMBINED_CHECKS;
-        let ask = self.ask.filter(|_| is_combined).map(|ask| ask_of(peer, ask));
+        let ask = self.ask.filter(|_| is_combined).map(|ask| ask_of(region, peer, ask));
         let call = if further.is_empty() && ask.is_none() {
             Call::Check(first)
         } else if is_combined {

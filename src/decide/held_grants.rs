@@ -86,6 +86,8 @@ struct Held {
     /// Ask for more when less is left.
     low: u32,
     is_asking: bool,
+    /// Of a share of another region: what the next call asks for, whatever was checked.
+    ahead: u32,
     /// Since it was looked at.
     is_used: bool,
     /// When it is looked at.
@@ -129,6 +131,8 @@ pub(super) struct Unspent {
 #[derive(Debug)]
 pub(super) struct Spent {
     pub(super) verdicts: Verdicts,
+    /// Hits that are left here.
+    pub(super) left: u32,
     /// Ask the owner for more; then call [`HeldGrants::asked`].
     pub(super) asks: bool,
 }
@@ -139,6 +143,29 @@ impl HeldGrants {
         &self,
         limits: &Limits,
         hits: Hits,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> Option<Spent> {
+        self.spend_of(limits, hits, true, now, monotonic)
+    }
+
+    /// As [`HeldGrants::spend`], of a share of another region, for which
+    /// [`HeldGrants::ask_ahead`] says when to ask.
+    pub(super) fn spend_ahead(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> Option<Spent> {
+        self.spend_of(limits, hits, false, now, monotonic)
+    }
+
+    fn spend_of(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        may_ask: bool,
         now: Timestamp,
         monotonic: Monotonic,
     ) -> Option<Spent> {
@@ -162,9 +189,27 @@ impl HeldGrants {
         }
         self.count(limits, |hits| &hits.spent, charge);
         let left = held.left(monotonic);
-        let asks = left < held.low && !std::mem::replace(&mut held.is_asking, true);
+        let asks = may_ask && left < held.low && !std::mem::replace(&mut held.is_asking, true);
         let verdicts = held.verdicts(left, now);
-        Some(Spent { verdicts, asks })
+        Some(Spent { verdicts, left, asks })
+    }
+
+    /// Hits of this key that may be spent now, and whether a call for more is on its way.
+    pub(super) fn outlook(&self, limits: &Limits, monotonic: Monotonic) -> (u32, bool) {
+        let Some(key) = limits.key() else { return (0, false) };
+        let shard = self.shard(key).lock();
+        let held = shard.held.get(&key).filter(|held| held.limits == *limits);
+        held.map_or((0, false), |held| (held.left(monotonic), held.is_asking))
+    }
+
+    /// Has the next call for this key ask for so many hits beside those that are held. Returns
+    /// whether to send it now: none is on its way, and there is room.
+    pub(super) fn ask_ahead(&self, limits: &Limits, hits: u32, monotonic: Monotonic) -> bool {
+        let Some(key) = limits.key() else { return false };
+        let mut shard = self.shard(key).lock();
+        let Some(held) = self.enter(&mut shard, key, limits, monotonic) else { return false };
+        held.ahead = hits;
+        !std::mem::replace(&mut held.is_asking, true)
     }
 
     /// Whether this key was checked a moment ago; remembers that it is now. A key that was not is
@@ -194,6 +239,10 @@ impl HeldGrants {
         let checked = std::mem::take(&mut held.checked).max(waiting);
         held.pace = (checked, monotonic.since(held.asked_at));
         held.asked_at = monotonic;
+        let ahead = std::mem::take(&mut held.ahead);
+        if ahead > 0 {
+            return Some((ahead.saturating_add(waiting), 0));
+        }
         let left = if held.limits == *limits { held.left(monotonic) } else { 0 };
         Some((checked.saturating_mul(2).max(WANTED_MIN), left))
     }
@@ -386,6 +435,7 @@ impl Held {
             pace: (0, Span::ZERO),
             low: 0,
             is_asking: false,
+            ahead: 0,
             is_used: false,
             due: Monotonic::NEVER,
             last: Verdicts::new(),
@@ -538,7 +588,8 @@ mod tests {
         let key = KeyHash { token: 7, tag: 8 };
         let counters = [Counter { key, quota: quota.expect("valid") }].into_iter().collect();
         let leased = None;
-        Limits { scope: Scope::Region, durability: Durability::Async, leased, counters }
+        let (scope, durability) = (Scope::Region, Durability::Async);
+        Limits { scope, durability, leased, is_share: false, counters }
     }
 
     fn at(ms: u64) -> Monotonic {

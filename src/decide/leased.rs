@@ -47,8 +47,13 @@ use super::outcome::Decided;
 pub(super) const TERM_MAX: Span = Span::from_secs(1);
 /// A grant for less is not worth its call.
 const TERM_MIN: Span = Span::from_millis(4);
+/// The same for a node of another region: it asks again after some round trips.
+const FAR_TERM_MAX: Span = Span::from_secs(4);
 /// A grant is for at least so many round trips.
 const TERM_ROUND_TRIPS: u64 = 8;
+/// The same of one from another region: three quarters of them, less the one that the call takes,
+/// are as long as the next call.
+const FAR_TERM_ROUND_TRIPS: u64 = 3;
 /// Of what is left of a limit a node may hold one part in so many times the nodes.
 const PARTS_PER_NODE: u32 = 2;
 /// What a call asks for that wants nothing.
@@ -201,9 +206,10 @@ impl Decider {
     }
 }
 
-/// What this node asks the owner `peer` for.
-pub(super) fn ask_of(peer: &Peer, (wanted, held): (u32, u32)) -> GrantAsk {
-    let round_trips = Span::from_nanos(peer.rtt_ns().saturating_mul(TERM_ROUND_TRIPS));
+/// What a node of `region` asks the owner `peer` for.
+pub(super) fn ask_of(region: &str, peer: &Peer, (wanted, held): (u32, u32)) -> GrantAsk {
+    let least = if peer.region == region { TERM_ROUND_TRIPS } else { FAR_TERM_ROUND_TRIPS };
+    let round_trips = Span::from_nanos(peer.rtt_ns().saturating_mul(least));
     GrantAsk { wanted, held, shortest: TERM_MIN.max(round_trips) }
 }
 
@@ -231,12 +237,9 @@ impl Decider {
         let key = limits.key()?;
         let owns = || node.ownership.decides(*scope, key.token);
         let made = grant_ledger.enter(key, holder, id, now, |has_room| {
-            let ask = ask.filter(|_| has_room).map(|ask| Ask {
-                wanted: ask.wanted,
-                held: ask.held,
-                divisor: self.grant_divisor(*scope),
-                longest: TERM_MAX,
-                shortest: ask.shortest,
+            let ask = ask.filter(|_| has_room).map(|GrantAsk { wanted, held, shortest }| {
+                let (divisor, longest) = self.grant_bounds(*scope, holder);
+                Ask { wanted, held, divisor, longest, shortest }
             });
             let (verdicts, granted) = node.store.check_leased_if(counters, hits, ask, now, owns)?;
             let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
@@ -248,22 +251,22 @@ impl Decider {
         made
     }
 
-    /// Decides a check of a client of this node, if this node owns the key.
+    /// Decides a check of a client of this node, if this node owns the key. The second result is
+    /// whether others hold hits for want of which it was refused.
     pub(super) fn decide_leased_if_owned(
         &self,
         limits: &Limits,
         hits: Hits,
         now: Timestamp,
-    ) -> Option<Verdicts> {
+    ) -> Option<(Verdicts, bool)> {
         let Limits { scope, counters, .. } = limits;
         let node = &self.shared.node;
         let key = limits.key()?;
         let owns = || node.ownership.decides(*scope, key.token);
         let (verdicts, _) = node.store.check_leased_if(counters, &[hits], None, now, owns)?;
-        if verdicts.iter().any(|verdict| !verdict.allowed) && self.recall(key, None, now) {
-            limits.refused_early(hits);
-        }
-        Some(verdicts)
+        let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
+        let may_end_early = is_refused && self.recall(key, None, now);
+        Some((verdicts, may_end_early))
     }
 
     /// Some check was refused: recalls what others than `except` hold. Returns whether they hold
@@ -301,7 +304,9 @@ impl Decider {
         let now = node.clock.now();
         let settle = |marks: &[_], granted_until, hits| {
             let owns = || node.ownership.decides(scope, token);
-            let ends = (TERM_MAX, granted_until);
+            // Of all terms that may begin now.
+            let longest = if scope == Scope::Global { FAR_TERM_MAX } else { TERM_MAX };
+            let ends = (longest, granted_until);
             node.store.give_back_if(counters, marks, hits, ends, now, owns)
         };
         let taken = grant_ledger.give_back(counters, holder, id, unspent, settle);
@@ -311,13 +316,20 @@ impl Decider {
         }
     }
 
-    /// Of what is left of a limit a node holds one part in so many: [`PARTS_PER_NODE`] for each
-    /// node that may hold some.
-    fn grant_divisor(&self, scope: Scope) -> u32 {
+    /// Of what is left of a limit `holder` may hold one part in so many, [`PARTS_PER_NODE`] for
+    /// each node of its region, and for how long. Where regions share no limits a global one has
+    /// holders in all of them.
+    fn grant_bounds(&self, scope: Scope, holder: &Holder) -> (u32, Span) {
         let topology = self.shared.node.topology.load();
-        let shares = |region: &str| scope == Scope::Global || region == topology.region;
-        let nodes = topology.view.owners().filter(|member| shares(&member.region)).count();
-        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
-        nodes.saturating_mul(PARTS_PER_NODE)
+        let member = topology.view.get(&holder.node);
+        let region = member.map_or(&topology.region, |member| &member.region);
+        let is_shared = scope == Scope::Region || topology.homes().everywhere().len() > 1;
+        let nodes = if is_shared {
+            topology.owners_in(region)
+        } else {
+            u32::try_from(topology.view.owners().count()).unwrap_or(u32::MAX)
+        };
+        let longest = if *region == topology.region { TERM_MAX } else { FAR_TERM_MAX };
+        (nodes.max(1).saturating_mul(PARTS_PER_NODE), longest)
     }
 }

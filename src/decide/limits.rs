@@ -16,6 +16,8 @@ pub(super) struct Limits {
     pub(super) durability: Durability,
     /// Of a leased rule, whose calls ask for hits beside their checks: what is counted of it.
     pub(super) leased: Option<Arc<RuleStats>>,
+    /// It is one region's part of a limit that regions share (`shares.rs`).
+    pub(super) is_share: bool,
     /// All with the same token.
     pub(super) counters: SmallVec<[Counter; 1]>,
 }

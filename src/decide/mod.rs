@@ -9,6 +9,9 @@
 //!                      (leased.rs)
 //! ```
 //!
+//! A leased rule of `scope: global` takes this path for the share of each region in turn
+//! (`shares.rs`), until one admits.
+//!
 //! # Types of one request
 //!
 //! 1. [`CheckRequest`]: domain, descriptors and hits, borrowed from the bytes of the request.
@@ -34,7 +37,9 @@ mod check;
 mod combiner;
 mod decider;
 mod dedup_cache;
+mod divided;
 mod fallback;
+mod forecast;
 mod forward;
 mod grant_ledger;
 #[cfg(test)]
@@ -47,7 +52,9 @@ mod outcome;
 mod overshoot;
 mod owner;
 mod plan;
+mod region_limits;
 mod routing_attempts;
+mod shares;
 mod status;
 mod throttle;
 
@@ -57,3 +64,4 @@ pub use check::{
 };
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use leased::{NoGrants, granting_nodes_max};
+pub use region_limits::{REGIONS_MAX as SHARES_MAX, regions_sharing};

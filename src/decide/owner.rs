@@ -232,7 +232,7 @@ fn token(counters: &[Counter]) -> Option<u64> {
 
 fn limits(check: &Check) -> Limits {
     let Check { scope, durability, .. } = *check;
-    Limits { scope, durability, leased: None, counters: check.counters.clone() }
+    Limits { scope, durability, leased: None, is_share: false, counters: check.counters.clone() }
 }
 
 fn holder((node, generation): (&NodeId, Generation)) -> Holder {

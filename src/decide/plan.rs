@@ -107,7 +107,7 @@ impl PlannedCheck {
         let Self { rule, counters, .. } = self;
         let leased = (rule.mode == Mode::Leased).then(|| rule.stats.clone());
         let (scope, durability) = (rule.scope, rule.durability);
-        Limits { scope, durability, leased, counters: counters.clone() }
+        Limits { scope, durability, leased, is_share: false, counters: counters.clone() }
     }
 
     /// The key of its first counter. Equal descriptors have equal keys.

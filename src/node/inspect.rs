@@ -11,6 +11,7 @@ use tidegate_limiter::units::NANOS_PER_SEC;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{self, Member};
 use tidegate_ownership::route::Topology;
+use tidegate_ownership::shares;
 use tidegate_rules::book::Book;
 use tokio::time::Instant;
 
@@ -24,6 +25,7 @@ use crate::admin::report::{
     StatusReport, StoreReport,
 };
 use crate::config::Config;
+use crate::decide::regions_sharing;
 use crate::observe::Health;
 use crate::observe::samples::{RuleSample, sum_up_beyond};
 use crate::reload::certificates;
@@ -126,7 +128,17 @@ impl Inspect for View {
         let owner_of = |region: &str, node: Option<&NodeId>| {
             Some(OwnerOf { region: region.to_owned(), node: node?.to_string() })
         };
-        let owners = if scope == Some(Scope::Global) {
+        let divided = rule.filter(|rule| rule.mode == Mode::Leased && rule.scope == Scope::Global);
+        let shares =
+            divided.map(|rule| regions_sharing(&rule.limits, topology.homes().everywhere()));
+        let owners = if let Some(count) = shares.filter(|count| *count > 1) {
+            let shares = shares::of_key(topology.homes().everywhere(), token);
+            let owner = |share: shares::RegionShare<'_>| {
+                let home = topology.homes().home(share.token);
+                owner_of(home, topology.region_owner(home, share.token))
+            };
+            shares.into_iter().take(count).filter_map(owner).collect()
+        } else if scope == Some(Scope::Global) {
             let home = topology.homes().home(token);
             owner_of(home, topology.region_owner(home, token)).into_iter().collect()
         } else {

@@ -23,6 +23,7 @@ mod mesh_peers;
 mod ownership_cluster;
 mod pki_identity;
 mod recovered_cluster;
+mod regions;
 mod replication;
 mod resp;
 mod rls_golden;

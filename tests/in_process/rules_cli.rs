@@ -101,6 +101,12 @@ fn rules_test_says_where_a_leased_rule_is_decided_as_strict() {
     let rules = [
         rule("small", "", "unit: day, requests_per_unit: 10"),
         rule("one", "scope: global, ", "unit: day, requests_per_unit: 1"),
+        rule("regions", "scope: global, ", "unit: day, requests_per_unit: 2000"),
+        rule(
+            "far-log",
+            "scope: global, ",
+            "unit: day, requests_per_unit: 9, algorithm: sliding_window_log",
+        ),
         // A bucket is full: the hit of a term cannot be granted.
         rule("tokens", "", "unit: day, requests_per_unit: 99, burst: 10, algorithm: token_bucket"),
         rule("large", "", "unit: day, requests_per_unit: 1024"),
@@ -116,7 +122,23 @@ fn rules_test_says_where_a_leased_rule_is_decided_as_strict() {
             "  decided as strict in regions of more than 5 nodes: the limit is too small\n",
             5,
         ),
-        ("one", "  decided as strict in clusters of more than 1 node: the limit is too small\n", 0),
+        (
+            "one",
+            "  decided as strict in clusters of more than 1 node: the limit is too small\n  \
+             divided among at most 1 region, which the others ask at each check\n",
+            0,
+        ),
+        (
+            "regions",
+            "on_unavailable local\n  divided among the regions: a check for more hits than the \
+             share of one is refused\n",
+            1_000,
+        ),
+        (
+            "far-log",
+            "  decided as strict: a log, which has the time of each hit, grants none in advance\n",
+            0,
+        ),
         (
             "tokens",
             "  decided as strict in regions of more than 4 nodes: the limit is too small\n",
@@ -147,7 +169,7 @@ fn rules_test_says_where_a_leased_rule_is_decided_as_strict() {
     let (ok, text) = validated(&[folder.path().into()], Format::Text);
     let warning =
         "mode: is strict in effect: a log or a queue grants no hits to other nodes (warning)";
-    assert!(ok && text.matches(warning).count() == 2, "{text}");
+    assert!(ok && text.matches(warning).count() == 3, "{text}");
 }
 
 #[test]

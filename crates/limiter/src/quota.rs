@@ -231,6 +231,22 @@ impl Quota {
         Self(parts)
     }
 
+    /// Part `rank` of `count` into which limit and burst are divided in whole hits; the first ranks
+    /// get the remainder. All parts sum to this quota. `None` if a part would have nothing, and of
+    /// a queue.
+    ///
+    /// Example: the parts of 10 by 3 are 4, 3, 3.
+    #[must_use]
+    pub fn part(self, rank: u32, count: u32) -> Option<Self> {
+        let of = |hits: u32| {
+            let even = hits.checked_div(count)?;
+            Some(even.saturating_add(u32::from(rank < hits % count))).filter(|hits| *hits > 0)
+        };
+        let parts = QuotaParts { limit: of(self.0.limit)?, burst: of(self.0.burst)?, ..self.0 };
+        // A bucket of few hits may drain for longer than the whole.
+        Self::new(parts).ok().filter(|_| rank < count && self.0.queue.is_none())
+    }
+
     pub const fn algorithm(&self) -> Algorithm {
         self.0.algorithm
     }
@@ -297,6 +313,29 @@ mod tests {
         }
         let fits = QuotaParts { limit: 1, window, burst: 90, ..parts(Algorithm::Gcra) };
         assert!(Quota::new(fits).is_ok());
+    }
+
+    #[test]
+    fn parts_sum_to_the_whole() {
+        let window = Span::from_secs(1);
+        for (limit, burst) in [(10, 10), (3, 7), (7, 3), (2, 9), (1_000, 1), (u32::MAX, 100)] {
+            let whole = Quota::new(QuotaParts { limit, burst, ..parts(Algorithm::Gcra) });
+            let whole = whole.expect("a valid quota");
+            for count in 1..12 {
+                let all: Option<Vec<Quota>> =
+                    (0..count).map(|rank| whole.part(rank, count)).collect();
+                let Some(all) = all else {
+                    assert!(limit.min(burst) < count, "{limit}, {burst} by {count}");
+                    continue;
+                };
+                let sum = |of: fn(&Quota) -> u32| all.iter().map(of).sum::<u32>();
+                assert_eq!((sum(Quota::limit), sum(Quota::burst)), (limit, burst));
+                assert!(all.iter().all(|part| part.window() == window));
+                assert!(all.is_sorted_by_key(|part| std::cmp::Reverse(part.limit())));
+            }
+        }
+        let queue = Quota::new(QuotaParts { queue: Some(30), ..parts(Algorithm::LeakyBucket) });
+        assert_eq!(queue.expect("a valid quota").part(0, 1), None);
     }
 
     #[test]

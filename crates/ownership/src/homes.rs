@@ -12,6 +12,7 @@
 //! Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
@@ -23,6 +24,8 @@ pub struct Homes {
     regions: Vec<String>,
     /// Regions that are no homes and may become some: sorted.
     absent: Vec<String>,
+    /// Both, sorted.
+    everywhere: Arc<[String]>,
     /// `None` where homes never change.
     gained: Option<Gained>,
 }
@@ -46,7 +49,8 @@ impl Homes {
         }
         regions.sort();
         regions.dedup();
-        Self { own, regions, absent: Vec::new(), gained: None }
+        let everywhere = regions.as_slice().into();
+        Self { own, regions, absent: Vec::new(), everywhere, gained: None }
     }
 
     /// These homes, and those of `all` that are none now and may return.
@@ -54,6 +58,10 @@ impl Homes {
     pub fn among(mut self, all: &[String]) -> Self {
         self.absent = all.iter().filter(|name| !self.regions.contains(name)).cloned().collect();
         self.absent.sort();
+        self.absent.dedup();
+        let mut everywhere = [&self.regions[..], &self.absent].concat();
+        everywhere.sort();
+        self.everywhere = everywhere.into();
         self
     }
 
@@ -146,13 +154,15 @@ impl Homes {
         &self.absent
     }
 
+    /// All regions that are homes or may become some, sorted: those that share a limit.
+    pub fn everywhere(&self) -> &Arc<[String]> {
+        &self.everywhere
+    }
+
     /// The number of all regions that are homes or may become some, and which of them, sorted, this
     /// node's region is.
     pub fn rank(&self) -> (usize, Option<usize>) {
-        let all = || self.regions.iter().chain(&self.absent);
-        let is_one = all().any(|region| *region == self.own);
-        let before = all().filter(|region| **region < self.own).count();
-        (all().count(), is_one.then_some(before))
+        (self.everywhere.len(), self.everywhere.binary_search(&self.own).ok())
     }
 
     /// The region of this node.
@@ -170,7 +180,8 @@ fn home(regions: &[String], token: u64) -> &str {
     }
 }
 
-fn weight(region: &str, token: u64) -> u64 {
+/// The region with the largest weight is the home.
+pub(crate) fn weight(region: &str, token: u64) -> u64 {
     let mut sip = SipHasher13::new_with_key(b"tidegate g homes");
     sip.write_u64(token);
     sip.write(region.as_bytes());

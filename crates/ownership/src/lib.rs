@@ -20,7 +20,8 @@
 //! # Values
 //!
 //! [`identity`] and [`name`] say what a node is called; [`cluster_map`] is the agreed membership of
-//! a region, [`homes`] the region of a global key, [`membership`] what is known about the members
+//! a region, [`homes`] the region of a global key, [`shares`] the tokens of
+//! a key that has one in each region, [`membership`] what is known about the members
 //! of all regions, [`ring`] the consistent-hash ring, [`route`] the owner of each key that follows
 //! from it, [`ranges`] a set of ring tokens, [`RingMembers`] what an epoch means, [`standstill`]
 //! whether the clock of this node stood still, [`versions`] which messages two nodes understand.
@@ -59,6 +60,7 @@ pub mod ring;
 mod ring_members;
 mod ring_ownership;
 pub mod route;
+pub mod shares;
 pub mod standstill;
 pub mod versions;
 

@@ -171,6 +171,12 @@ impl Topology {
         self.region_ring(region)?.owner(token)
     }
 
+    /// The number of nodes in `region` that own keys.
+    pub fn owners_in(&self, region: &str) -> u32 {
+        let owners = self.view.owners().filter(|member| member.region == region);
+        u32::try_from(owners.count()).unwrap_or(u32::MAX)
+    }
+
     /// Whether `actor` is a present member or region, which is authoritative for its own counters.
     pub fn has_actor(&self, actor: ActorId) -> bool {
         self.actors.contains(&actor)

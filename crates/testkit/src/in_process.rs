@@ -77,6 +77,12 @@ impl Node {
         Self::start_changed(options, environment, stop, change).await
     }
 
+    /// Starts a node whose configuration `change` adds something to.
+    pub async fn start_with(options: NodeOptions<'_>, change: impl FnOnce(&mut Config)) -> Self {
+        let (environment, stop) = system_environment();
+        Self::start_changed(options, environment, stop, change).await
+    }
+
     /// Starts a node that keeps its cluster map on `disk`.
     pub async fn start_on(options: NodeOptions<'_>, disk: Arc<dyn Disk>) -> Self {
         let (environment, stop) = system_environment();

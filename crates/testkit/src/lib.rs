@@ -34,6 +34,7 @@ pub mod nginx;
 pub mod ports;
 pub mod process;
 pub mod random;
+pub mod regions;
 pub mod relay;
 pub mod rules;
 pub mod tools;

@@ -1,6 +1,6 @@
 //! A bad link: a UDP relay in front of one node that drops, duplicates, delays or cuts datagrams.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,6 +33,8 @@ pub struct Link {
     cut: AtomicBool,
     /// A peer whose datagrams alone are cut.
     cut_one: Mutex<Option<SocketAddr>>,
+    /// Peers without any distance, which are not cut.
+    near: BTreeSet<SocketAddr>,
     state: AtomicU64,
     pub lost: AtomicU64,
     pub passed: AtomicU64,
@@ -72,6 +74,7 @@ impl Link {
             distance: Duration::ZERO,
             cut: AtomicBool::new(false),
             cut_one: Mutex::default(),
+            near: BTreeSet::new(),
             state: AtomicU64::new(seed),
             lost: AtomicU64::new(0),
             passed: AtomicU64::new(0),
@@ -81,6 +84,12 @@ impl Link {
     /// A link that loses nothing, as long as `round_trip`.
     pub fn long(round_trip: Duration) -> Self {
         Self { distance: round_trip / 2, ..Self::new(0, 0, 0, Duration::ZERO) }
+    }
+
+    /// This link, which has no distance to these peers and is not cut between them and the node.
+    #[must_use]
+    pub fn near(self, peers: impl IntoIterator<Item = SocketAddr>) -> Self {
+        Self { near: peers.into_iter().collect(), ..self }
     }
 
     /// Cuts the datagrams of all peers, or none.
@@ -101,7 +110,7 @@ impl Link {
 
     /// The delays of the copies that arrive; empty when the datagram is lost.
     fn copies(&self, peer: SocketAddr) -> Vec<Duration> {
-        let is_cut = self.cut.load(Ordering::Relaxed)
+        let is_cut = self.cut.load(Ordering::Relaxed) && !self.near.contains(&peer)
             || *self.cut_one.lock().expect("no holder panics") == Some(peer);
         if is_cut || self.draw(100) < self.loss {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -171,9 +180,13 @@ impl Sender {
     /// Sends the copies of a datagram from or to `peer`.
     fn send(&mut self, peer: SocketAddr, datagram: &[u8]) {
         while self.tasks.try_join_next().is_some() {}
-        let distance = self.link.distance;
+        let is_near = self.link.near.contains(&peer);
+        let distance = if is_near { Duration::ZERO } else { self.link.distance };
         for delay in self.link.copies(peer) {
             let bytes = datagram.to_vec();
+            if delay.is_zero() && is_near && self.socket.try_send_to(&bytes, self.to).is_ok() {
+                continue;
+            }
             if delay.is_zero() && !distance.is_zero() {
                 let _ = self.queue.try_send((Instant::now() + distance, bytes));
                 continue;

@@ -660,7 +660,8 @@ impl World {
     fn limits(&self, revision: usize) -> Limits {
         let counters = self.counters(revision).into_iter().collect();
         let leased = Some(STATS.clone());
-        Limits { scope: Scope::Region, durability: Durability::Async, leased, counters }
+        let (scope, durability) = (Scope::Region, Durability::Async);
+        Limits { scope, durability, leased, is_share: false, counters }
     }
 
     fn is_without(&self, rule: Rule) -> bool {

@@ -55,6 +55,8 @@ impl Guarantee {
         for change in changes.iter().filter(|change| change.key == key) {
             let in_flight = admitted_within(key, records, change.at_ms, change.at_ms);
             let permitted = match change.cause {
+                // What was charged and not sent is lost unnoticed.
+                _ if key.kind.is_divided() => change.lost,
                 Cause::Isolation
                 | Cause::Crash { is_only_fault: false, .. }
                 | Cause::Failover { is_only_fault: false, .. } => change.lost,

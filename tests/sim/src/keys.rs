@@ -7,8 +7,9 @@ use arc_swap::ArcSwap;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
-use tidegate_limiter::store::{Counter, DescriptorHash, KeyHasher};
+use tidegate_limiter::store::{Counter, DescriptorHash, KeyHash, KeyHasher};
 use tidegate_limiter::units::Span;
+use tidegate_ownership::shares;
 use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Options, Source};
 
@@ -62,8 +63,10 @@ pub(crate) enum Kind {
     GlobalDurable,
     /// As `Global`, `on_unavailable: local`.
     GlobalShared,
-    /// As `Global`, leased.
+    /// As `Global`, leased: each region has a share.
     GlobalLeased,
+    /// As `GlobalLeased`, with windows that end during a run.
+    GlobalBrief,
 }
 
 /// Which keys a scenario has.
@@ -111,8 +114,14 @@ const LEASED: [Kind; 10] = [
     Kind::Loosened,
 ];
 /// The same where there are several regions.
-const LEASED_IN_REGIONS: [Kind; 5] =
-    [Kind::Leased, Kind::LeasedLarge, Kind::LeasedBrief, Kind::Switched, Kind::GlobalLeased];
+const LEASED_IN_REGIONS: [Kind; 6] = [
+    Kind::Leased,
+    Kind::LeasedLarge,
+    Kind::LeasedBrief,
+    Kind::Switched,
+    Kind::GlobalLeased,
+    Kind::GlobalBrief,
+];
 /// The first of [`CHECKED`] have requests of one hit, for one limit.
 pub(crate) const SIMPLE: usize = 6;
 /// Number of keys of each checked kind.
@@ -154,6 +163,7 @@ impl Kind {
             Self::GlobalDurable => "global-durable",
             Self::GlobalShared => "global-shared",
             Self::GlobalLeased => "global-leased",
+            Self::GlobalBrief => "global-brief",
         }
     }
 
@@ -161,7 +171,7 @@ impl Kind {
     pub(crate) const fn limit(self) -> u32 {
         match self {
             Self::Strict | Self::Durable | Self::Shared | Self::Layered => 60,
-            Self::Weighted | Self::LeasedBrief | Self::LeasedBucket => 80,
+            Self::Weighted | Self::LeasedBrief | Self::LeasedBucket | Self::GlobalBrief => 80,
             Self::Leased | Self::LeasedDurable | Self::LeasedShared => 120,
             Self::LeasedLarge => 20_000,
             // Not reached by the usual load, so every lost hit is visible.
@@ -177,7 +187,7 @@ impl Kind {
 
     pub(crate) const fn window(self) -> Span {
         match self {
-            Self::Brief => Span::from_secs(BRIEF_SECONDS),
+            Self::Brief | Self::GlobalBrief => Span::from_secs(BRIEF_SECONDS),
             Self::LeasedBrief | Self::LeasedSliced | Self::LeasedBucket => LEASED_BRIEF,
             _ => DAY,
         }
@@ -195,9 +205,11 @@ impl Kind {
 
     pub(crate) const fn scope(self) -> Scope {
         match self {
-            Self::Global | Self::GlobalDurable | Self::GlobalShared | Self::GlobalLeased => {
-                Scope::Global
-            }
+            Self::Global
+            | Self::GlobalDurable
+            | Self::GlobalShared
+            | Self::GlobalLeased
+            | Self::GlobalBrief => Scope::Global,
             _ => Scope::Region,
         }
     }
@@ -219,12 +231,18 @@ impl Kind {
 
     /// Whether the rule is leased, at least at the start.
     pub(crate) fn is_leased(self) -> bool {
-        LEASED.contains(&self) || self == Self::GlobalLeased
+        LEASED.contains(&self) || self.is_divided()
+    }
+
+    /// Whether each region decides a share of the limit.
+    pub(crate) fn is_divided(self) -> bool {
+        matches!(self, Self::GlobalLeased | Self::GlobalBrief)
     }
 
     /// Whether counts end during a run.
     pub(crate) fn is_brief(self) -> bool {
         matches!(self, Self::Brief | Self::LeasedBrief | Self::LeasedSliced | Self::LeasedBucket)
+            || self == Self::GlobalBrief
     }
 
     /// The quota of the rule.
@@ -264,6 +282,21 @@ impl Key {
         let quota = self.kind.quota();
         Counter { key: self.hash(hasher).counter(&quota, Mode::Strict, self.kind.scope()), quota }
     }
+
+    /// The counters that share its limit: one of each of `homes`, or one in all.
+    pub(crate) fn counters(self, hasher: &KeyHasher, homes: &[String]) -> Vec<Counter> {
+        let whole = self.counter(hasher);
+        if !self.kind.is_divided() {
+            return vec![whole];
+        }
+        let shares = (0..).zip(shares::of_key(homes, whole.key.token));
+        let count = u32::try_from(homes.len()).expect("a few");
+        let share = |(rank, share): (u32, shares::RegionShare<'_>)| Counter {
+            key: KeyHash { token: share.token, ..whole.key },
+            quota: whole.quota.part(rank, count).expect("large enough"),
+        };
+        shares.map(share).collect()
+    }
 }
 
 /// The checked kinds, by the number of regions.
@@ -294,7 +327,7 @@ pub(crate) fn books(selection: Selection) -> [[Arc<Book>; 2]; 2] {
     if selection.regions > 1 {
         rules.push_str(GLOBAL_RULES);
         if selection.are_leased {
-            rules.push_str(GLOBAL_LEASED_RULE);
+            rules.push_str(GLOBAL_LEASED_RULES);
         }
     }
     ["", ONE_MORE].map(|more| {
@@ -409,11 +442,16 @@ const LEASED_RULES: &str = "  - key: leased
     rate_limit: {unit: day, requests_per_unit: 100}
 ";
 
-const GLOBAL_LEASED_RULE: &str = "  - key: global-leased
+const GLOBAL_LEASED_RULES: &str = "  - key: global-leased
     mode: leased
     scope: global
     on_unavailable: deny
     rate_limit: {unit: day, requests_per_unit: 150}
+  - key: global-brief
+    mode: leased
+    scope: global
+    on_unavailable: deny
+    rate_limit: {window: 5s, requests_per_unit: 80}
 ";
 
 const ONE_MORE: &str = "  - key: reloaded

@@ -63,6 +63,14 @@ impl Layout {
         self.latency_ms.iter().flatten().copied().max().unwrap_or(0)
     }
 
+    /// The regions among which global keys are divided, sorted.
+    pub(crate) fn home_names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.names[..self.homes].iter().map(|name| (*name).to_owned()).collect();
+        names.sort();
+        names
+    }
+
     pub(crate) fn has_global_keys(&self) -> bool {
         self.homes > 0
     }

@@ -18,7 +18,7 @@ use tidegate_cluster::global::Global;
 use tidegate_cluster::ownership::OwnedRanges;
 use tidegate_cluster::pki::Identity;
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::KeyHasher;
+use tidegate_limiter::store::{Counter, KeyHasher};
 use tidegate_limiter::units::Hits;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{ClusterMap, Versions};
@@ -393,9 +393,14 @@ impl Process {
 
     /// The hits of a strict key that its store has counted.
     pub(crate) fn count(&self, hasher: &KeyHasher, key: Key) -> u32 {
+        self.count_of(&key.counter(hasher))
+    }
+
+    /// The same of one counter.
+    pub(crate) fn count_of(&self, counter: &Counter) -> u32 {
         let (store, now) = (&self.core.store, self.core.clock.now());
-        let verdicts = store.check(&[key.counter(hasher)], Hits::PEEK, now);
-        key.kind.limit().saturating_sub(verdicts[0].remaining)
+        let verdicts = store.check(&[*counter], Hits::PEEK, now);
+        counter.quota.limit().saturating_sub(verdicts[0].remaining)
     }
 
     /// What it granted and was granted.

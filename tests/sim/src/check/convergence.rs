@@ -42,9 +42,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     }
     for key in keys::checked(case.scenario.selection()) {
         if key.kind.is_strict() {
-            let nodes = 0..world.nodes.len();
-            let owners = nodes.filter(|node| world.decides(*node, key)).count();
-            if owners != 1 {
+            for owners in world.owners(key).into_iter().filter(|owners| *owners != 1) {
                 found.push(format!("{key} has {owners} owners"));
             }
         }

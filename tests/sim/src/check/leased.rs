@@ -13,8 +13,10 @@ use crate::keys::{self, Key, Kind, SLICES};
 use crate::node::Grants;
 use crate::world::{Cause, UNAWARE_MS, outlasts_run};
 
-/// The longest term of a grant. A hit was charged at most so long before it passed.
+/// The longest term of a grant, in its region and for another one. A hit was charged at most so long
+/// before it passed.
 const TERM_MS: u64 = 1_000;
+const FAR_TERM_MS: u64 = 4_000;
 /// `cluster.lease`, and time for a ping in flight: how long a machine that was stopped may spend
 /// what had ended meanwhile.
 const LEASE_MS: u64 = 700;
@@ -149,7 +151,8 @@ fn over_in_a_window(case: &Case<'_, '_>, key: Key, records: &[&Record]) -> Optio
 fn most_within(case: &Case<'_, '_>, key: Key, from_ms: u64, to_ms: u64) -> u64 {
     let limit = u64::from(key.kind.limit());
     let window_ms = key.kind.window().as_nanos() / 1_000_000;
-    let (least, most) = case.world.offsets.between(from_ms.saturating_sub(TERM_MS), to_ms);
+    let term_ms = if key.kind.is_divided() { FAR_TERM_MS } else { TERM_MS };
+    let (least, most) = case.world.offsets.between(from_ms.saturating_sub(term_ms), to_ms);
     // The true time begins with a window of any of these lengths.
     let first_ms = i64::try_from(from_ms).unwrap_or(i64::MAX) + least;
     let last_ms = i64::try_from(to_ms).unwrap_or(i64::MAX) + most;
@@ -165,7 +168,7 @@ fn most_within(case: &Case<'_, '_>, key: Key, from_ms: u64, to_ms: u64) -> u64 {
             limit * u64::try_from(touched).unwrap_or(0).div_ceil(slices)
         }
     };
-    let since_ms = from_ms.saturating_sub(window_ms + 2 * TERM_MS);
+    let since_ms = from_ms.saturating_sub(window_ms + 2 * term_ms);
     let changes = case.world.ledger.changes.iter().filter(|change| {
         let is_of_it = change.key == key && change.cause != Cause::Handover;
         is_of_it && (since_ms..=to_ms).contains(&change.at_ms)

@@ -65,6 +65,10 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
     let reads = reads.iter().filter(|record| record.key == key && record.is_decided());
     let left = reads.filter_map(|record| record.response.map(|response| response.remaining)).min();
     tally.counted = left.map(|left| u64::from(key.kind.limit().saturating_sub(left)));
+    if key.kind.is_divided() {
+        // What a node says of shares elsewhere is an estimate.
+        tally.counted = case.world.counts_at_rest.get(&key).copied();
+    }
     tally
 }
 

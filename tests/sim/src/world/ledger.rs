@@ -5,8 +5,13 @@
 //! is compared with the ledger: a lower count is a loss, which is written down with its cause.
 //! Example: n1 admitted 10 hits and crashed, n2 takes over with a count of 8: 2 hits are lost, by
 //! the crash of n1, and may be admitted once more. A loss without a cause is a failure.
+//!
+//! Of a limit that regions share each share has an owner. Answers do not say which share admitted,
+//! so a new owner is compared with what the one before had counted when it was seen last.
 
 use std::collections::BTreeMap;
+
+use tidegate_limiter::store::{Counter, KeyHasher};
 
 use super::World;
 use crate::keys::{self, Key, Selection};
@@ -15,7 +20,7 @@ use crate::node::Deciding;
 /// The owners of all keys so far.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    owners: BTreeMap<Key, Owner>,
+    owners: BTreeMap<(Key, usize), Owner>,
     /// One for each change of an owner, also if nothing was lost.
     pub(crate) changes: Vec<Change>,
 }
@@ -26,6 +31,8 @@ struct Owner {
     node: usize,
     start: u32,
     at_ms: u64,
+    /// What it has counted of a share.
+    count: u32,
 }
 
 /// Another process began to decide a key.
@@ -68,17 +75,19 @@ impl World<'_> {
     pub(super) fn follow_owners(&mut self, deciding: &[(usize, Deciding)]) {
         let at_ms = self.time.millis();
         let mut changed = Vec::new();
-        for (key, token) in &self.tokens {
+        for (key, share, counter) in &self.counters {
             let decides = |(node, own): &&(usize, Deciding)| {
-                self.may_decide(*node, *key) && own.has(key.kind.scope(), *token)
+                self.may_decide(*node, *key) && own.has(key.kind.scope(), counter.key.token)
             };
-            let before = self.ledger.owners.get(key).map(|owner| owner.node);
+            let before = self.ledger.owners.get(&(*key, *share)).map(|owner| owner.node);
             // A machine that was stopped may decide for a moment what another node has taken over.
             // Those hits are lost when it ends.
             let same = deciding.iter().find(|one| Some(one.0) == before && decides(one));
             let Some((node, _)) = same.or_else(|| deciding.iter().find(decides)) else { continue };
-            let owner = Owner { node: *node, start: self.nodes[*node].starts, at_ms };
-            let before = self.ledger.owners.insert(*key, owner);
+            let process = self.nodes[*node].process.as_ref().filter(|_| key.kind.is_divided());
+            let count = process.map_or(0, |process| process.count_of(counter));
+            let owner = Owner { node: *node, start: self.nodes[*node].starts, at_ms, count };
+            let before = self.ledger.owners.insert((*key, *share), owner);
             if let Some(before) = before
                 && (before.node, before.start) != (owner.node, owner.start)
             {
@@ -95,6 +104,11 @@ impl World<'_> {
             let lost = match key.kind {
                 // Its windows end.
                 kind if kind.is_brief() && cause == Cause::Handover => 0,
+                // What is given back meanwhile is not lost.
+                kind if kind.is_divided() && cause == Cause::Handover => 0,
+                kind if kind.is_divided() && !kind.is_brief() => {
+                    u64::from(before.count.saturating_sub(owner.count))
+                }
                 kind if kind.is_brief() => u64::from(kind.limit()),
                 _ => {
                     let process = self.nodes[owner.node].process.as_ref();
@@ -197,12 +211,17 @@ impl World<'_> {
         lease_ms * 2 / 5 + lease_ms * 5 / 4 + ISOLATION_MS
     }
 
-    /// The strict keys that are checked, with their tokens.
-    pub(super) fn strict_tokens(
-        hasher: &tidegate_limiter::store::KeyHasher,
+    /// The counters of the strict keys that are checked; of one that `homes` share, one for each.
+    pub(super) fn strict_counters(
+        hasher: &KeyHasher,
         selection: Selection,
-    ) -> Vec<(Key, u64)> {
+        homes: &[String],
+    ) -> Vec<(Key, usize, Counter)> {
         let strict = keys::checked(selection).filter(|key| key.kind.is_strict());
-        strict.map(|key| (key, key.hash(hasher).token())).collect()
+        let of_key = |key: Key| {
+            let counters = key.counters(hasher, homes).into_iter().enumerate();
+            counters.map(move |(share, counter)| (key, share, counter))
+        };
+        strict.flat_map(of_key).collect()
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tidegate::config::{self, Config};
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::store::KeyHasher;
+use tidegate_limiter::store::{Counter, KeyHasher};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::NodeId;
 use tidegate_rules::book::Book;
@@ -57,8 +57,8 @@ pub(crate) struct World<'a> {
     /// Pauses and ends of processes: their requests may miss the deadline.
     pub(crate) stalls: Vec<Stall>,
     pub(crate) ledger: Ledger,
-    /// The tokens of the strict keys.
-    tokens: Vec<(Key, u64)>,
+    /// The counters of the strict keys, by key and share.
+    counters: Vec<(Key, usize, Counter)>,
     /// Machines that were stopped, and when they went on.
     pub(crate) stops: Vec<(usize, u64)>,
     /// Crashes, with the keys of the crashed owners.
@@ -199,7 +199,11 @@ impl World<'_> {
             report: Report::default(),
             stalls: Vec::new(),
             ledger: Ledger::default(),
-            tokens: Self::strict_tokens(&KeyHasher::new(SECRET), scenario.selection()),
+            counters: Self::strict_counters(
+                &KeyHasher::new(SECRET),
+                scenario.selection(),
+                &scenario.layout.home_names(),
+            ),
             selection: scenario.selection(),
             is_long,
             offsets: Offsets::default(),
@@ -572,30 +576,42 @@ impl World<'_> {
     pub(crate) fn record_counts_at_rest(&mut self) {
         let grants = |node: &Node| Some((node.id.clone(), node.process.as_ref()?.grants()));
         self.grants_at_rest = self.nodes.iter().filter_map(grants).collect();
-        for key in keys::checked(self.selection).filter(|key| key.kind.is_leased()) {
-            let owner = (0..self.nodes.len()).find(|node| self.decides(*node, key));
+        let mut counts: BTreeMap<Key, Option<u64>> = BTreeMap::new();
+        for (key, _, counter) in self.counters.iter().filter(|(key, ..)| key.kind.is_leased()) {
+            let owner = (0..self.nodes.len()).find(|node| self.decides_token(*node, *key, counter));
             let process = owner.and_then(|owner| self.nodes[owner].process.as_ref());
-            if let Some(process) = process {
-                let count = process.count(&self.hasher, key);
-                self.counts_at_rest.insert(key, count.into());
-            }
+            let count = process.map(|process| u64::from(process.count_of(counter)));
+            let sum = counts.entry(*key).or_insert(Some(0));
+            *sum = sum.zip(count).map(|(sum, count)| sum + count);
         }
+        let known = counts.into_iter().filter_map(|(key, count)| Some((key, count?)));
+        self.counts_at_rest = known.collect();
     }
 
-    /// Whether node `index` would decide `key` now.
-    pub(crate) fn decides(&self, index: usize, key: Key) -> bool {
+    fn decides_token(&self, index: usize, key: Key, counter: &Counter) -> bool {
         let process = self.nodes[index].process.as_ref();
         self.may_decide(index, key)
-            && process.is_some_and(|process| process.decides(key.kind.scope(), self.token(key)))
+            && process.is_some_and(|process| process.decides(key.kind.scope(), counter.key.token))
+    }
+
+    /// The number of nodes that would decide each share of `key` now.
+    pub(crate) fn owners(&self, key: Key) -> Vec<usize> {
+        let of_key = self.counters.iter().filter(|(other, ..)| *other == key);
+        let nodes = |counter| {
+            (0..self.nodes.len()).filter(|node| self.decides_token(*node, key, counter)).count()
+        };
+        of_key.map(|(_, _, counter)| nodes(counter)).collect()
+    }
+
+    /// Whether node `index` would decide `key` now, or a share of it.
+    pub(crate) fn decides(&self, index: usize, key: Key) -> bool {
+        let mut of_key = self.counters.iter().filter(|(other, ..)| *other == key);
+        of_key.any(|(_, _, counter)| self.decides_token(index, key, counter))
     }
 
     /// Whether `key` is one of the region of node `index`, or of all regions.
     fn may_decide(&self, index: usize, key: Key) -> bool {
         key.kind.scope() == Scope::Global || key.region == self.layout.of_nodes[index]
-    }
-
-    fn token(&self, key: Key) -> u64 {
-        key.hash(&self.hasher).token()
     }
 
     fn change_links(&self, matches: impl Fn(usize, usize) -> bool, change: impl Fn(&mut Link)) {
