@@ -65,8 +65,8 @@ pub fn measure(plan: &Plan, nodes: &Nodes, incr: Option<&Target>) -> Table {
         "The load generator of this benchmark (one thread), with connections to the nodes in \
          round-robin order, one check per call, and 100,000 random keys, or those of the row, \
          that have counters. Two thirds of the checks arrive at a node that does not own the key. \
-         Each of the three nodes has one thread (`node.threads`), the single node the default of two. \
-         Other settings have their defaults: one replica, which receives each count within \
+         Each of the three nodes has one thread (`node.threads`), the single node the default of \
+         two. Other settings have their defaults: one replica, which receives each count within \
          milliseconds, and a timeout of 10 ms for calls to the owner. Nodes and client share the \
          two cores. *3 nodes apart* are three independent single nodes. In the open loops, \
          latency counts from the intended send time. {}",
