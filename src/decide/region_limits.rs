@@ -81,3 +81,88 @@ impl Shares {
         self.parts.get(at)?.counters.get(limit).map(|counter| &counter.quota)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limiter::policy::{Durability, Scope};
+    use tidegate_limiter::quota::{Algorithm, QuotaParts};
+    use tidegate_limiter::units::Span;
+    use tidegate_ownership::homes::Homes;
+
+    use super::*;
+
+    fn regions(names: &[&str]) -> Arc<[String]> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn limits(algorithms: &[(Algorithm, u32, u32)]) -> Limits {
+        let counter = |(tag, &(algorithm, limit, burst)): (u64, &(Algorithm, u32, u32))| {
+            let window = Span::from_secs(60);
+            let parts = QuotaParts { algorithm, limit, window, burst, sub_windows: 1, queue: None };
+            let quota = Quota::new(parts).expect("a valid quota");
+            Counter { key: KeyHash { token: 7, tag }, quota }
+        };
+        let counters = (0..).zip(algorithms).map(counter).collect();
+        let (scope, durability) = (Scope::Global, Durability::Async);
+        Limits { scope, durability, leased: None, is_share: false, counters }
+    }
+
+    #[test]
+    fn shares_sum_to_each_limit_and_are_at_home_in_their_regions() {
+        let names = regions(&["ap", "eu", "us"]);
+        let whole = limits(&[(Algorithm::FixedWindow, 10, 10), (Algorithm::Gcra, 100, 7)]);
+        let homes = Homes::new("eu".to_owned(), names.to_vec());
+        let shares = Shares::of(&whole, &names, "eu").expect("three shares");
+        assert_eq!(shares.parts.len(), 3);
+        assert_eq!(shares.parts[0].key(), whole.key(), "the home goes on with the key");
+        assert_eq!(homes.home(shares.parts[shares.own].counters[0].key.token), "eu");
+        for (limit, counter) in whole.counters.iter().enumerate() {
+            let of_each = || shares.parts.iter().map(|part| part.counters[limit].quota);
+            assert_eq!(of_each().map(|quota| quota.limit()).sum::<u32>(), counter.quota.limit());
+            assert_eq!(of_each().map(|quota| quota.burst()).sum::<u32>(), counter.quota.burst());
+            let tags = shares.parts.iter().map(|part| part.counters[limit].key.tag);
+            assert!(tags.into_iter().all(|tag| tag == counter.key.tag));
+        }
+        for part in &shares.parts {
+            let tokens = part.counters.iter().map(|counter| counter.key.token);
+            assert!(
+                part.is_share
+                    && tokens.into_iter().all(|it| Some(it) == Some(part.counters[0].key.token))
+            );
+        }
+    }
+
+    #[test]
+    fn of_a_limit_smaller_than_the_number_of_regions_some_have_none() {
+        let names = regions(&["ap", "eu", "us"]);
+        for (limit, burst, count) in [(2, 2, 2), (9, 1, 1), (1, 9, 1), (0, 0, 0)] {
+            let whole = limits(&[(Algorithm::TokenBucket, limit, burst)]);
+            let shares = Shares::of(&whole, &names, "eu");
+            assert_eq!(shares.map_or(0, |shares| shares.parts.len()), count, "{limit}, {burst}");
+        }
+    }
+
+    #[test]
+    fn what_is_decided_in_the_home_is_not_divided() {
+        let window = |algorithm| limits(&[(algorithm, 100, 100)]);
+        let fixed = window(Algorithm::FixedWindow);
+        let many: Vec<String> = (0..=REGIONS_MAX).map(|n| format!("r{n}")).collect();
+        let two = regions(&["eu", "us"]);
+        assert!(Shares::of(&fixed, &two, "eu").is_some());
+        assert!(Shares::of(&fixed, &many[..REGIONS_MAX].into(), "r0").is_some());
+        assert!(Shares::of(&fixed, &many.into(), "r0").is_none());
+        assert!(Shares::of(&fixed, &regions(&["eu"]), "eu").is_none());
+        assert!(Shares::of(&window(Algorithm::SlidingWindowLog), &two, "eu").is_none());
+    }
+
+    /// A witness asks the home first.
+    #[test]
+    fn a_region_without_a_share_begins_at_the_home() {
+        let shares = Shares::of(
+            &limits(&[(Algorithm::FixedWindow, 10, 10)]),
+            &regions(&["eu", "us"]),
+            "witness",
+        );
+        assert_eq!(shares.map(|shares| shares.own), Some(0));
+    }
+}

@@ -35,6 +35,7 @@ use tidegate_limiter::store::{Counter, Verdicts};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_rules::book::Rule;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::check::VerdictSource;
 use super::decider::{Decider, Shared};
@@ -113,8 +114,7 @@ impl Decider {
             let verdicts = self.of_whole(&shares, at, &verdicts, 0, now);
             return Ok((verdicts, VerdictSource::Local));
         }
-        let monotonic = || self.shared.node.clock.monotonic();
-        let end = monotonic().plus(self.deadline(shares.whole.scope).into());
+        let end = Instant::now() + self.deadline(shares.whole.scope);
         let mut failed = None;
         for at in open.seen.order.clone() {
             let Some(part) = shares.parts.get(at) else { continue };
@@ -123,7 +123,7 @@ impl Decider {
             }
             // A share before may have taken a round trip.
             let now = if at == shares.own { now } else { self.shared.node.clock.now() };
-            let left = end.since(monotonic()).to_std();
+            let left = end.saturating_duration_since(Instant::now());
             let patience = self.patience(part).min(left);
             let here = if at == shares.own {
                 Here::Elsewhere

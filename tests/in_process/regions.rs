@@ -131,9 +131,10 @@ async fn load(
             load.waits.push((at, took.as_millis()));
         }
         load.times.push(took);
-        match allowed {
-            true => load.admitted.push(times),
-            false => load.refused += 1,
+        if allowed {
+            load.admitted.push(times);
+        } else {
+            load.refused += 1;
         }
     }
     load

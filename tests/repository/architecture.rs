@@ -93,6 +93,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
             // How long a forwarded request may still take; the verdict has its own `now`.
             "src/decide/combiner.rs",
             "src/decide/forward.rs",
+            "src/decide/shares.rs",
             // The demo is a client of real nodes and measures how long their answers take.
             "crates/demo/src/",
             "src/front/",
