@@ -215,7 +215,8 @@ impl Node {
                 let sent = now.minus(quarter(quarters_ago));
                 let report = report.resolve(ring);
                 let grant = grant.map(|(member, epoch)| {
-                    VoteGrant { member: member.admission(LOCAL), epoch: epoch.resolve(ring) }
+                    let voters_since = epoch.resolve(ring);
+                    VoteGrant { member: member.admission(LOCAL), voters_since }
                 });
                 ring.pong_received(&identity(peer as usize), sent, report, grant);
             }
