@@ -86,7 +86,7 @@ pub(super) struct Combiner {
 #[derive(Debug, Default)]
 struct Shard {
     keys: HashMap<KeyHash, InFlight>,
-    /// The key whose calls ended last, if the last of them was of several checks.
+    /// The last key whose calls ended with one of several checks, until it has one of one check.
     hot: Option<KeyHash>,
 }
 
@@ -151,7 +151,11 @@ impl Combiner {
         }
         in_flight.calls -= 1;
         if in_flight.calls == 0 {
-            *hot = in_flight.is_hot.then_some(key);
+            if in_flight.is_hot {
+                *hot = Some(key);
+            } else if *hot == Some(key) {
+                *hot = None;
+            }
             keys.remove(&key);
         }
         None
@@ -175,7 +179,7 @@ fn checks_max(limits: &Limits) -> usize {
 }
 
 impl InFlight {
-    /// What waits leaves, with so many other checks.
+    /// All that wait leave, in a call with `beside` other checks.
     fn leave(&mut self, beside: usize) -> Leaving {
         self.is_hot = self.waiting.len() + beside > 1;
         Leaving { limits: self.limits.clone(), checks: std::mem::take(&mut self.waiting) }
@@ -197,6 +201,10 @@ mod tests {
         let counters = (0..counters).map(counter).collect();
         let (scope, durability) = (Scope::Region, Durability::Async);
         Limits { scope, durability, leased: None, is_share: false, counters }
+    }
+
+    fn limits_of_same_shard() -> Limits {
+        limits(7 + SHARDS as u64, 10, 1)
     }
 
     fn join(combiner: &Combiner, limits: &Limits, hits: u32) -> Joined {
@@ -238,6 +246,9 @@ mod tests {
         let _waits = [2, 3].map(|hits| join(&combiner, &limits, hits));
         assert_eq!(hits(combiner.ended(key)), [2, 3]);
         assert!(hits(combiner.ended(key)).is_empty());
+        let cold = limits_of_same_shard();
+        assert!(matches!(join(&combiner, &cold, 1), Joined::First { is_hot: false }));
+        assert!(hits(combiner.ended(cold.key().expect("one counter"))).is_empty());
         assert!(first(), "the last call was of two checks");
         let _waits = join(&combiner, &limits, 4);
         let others: Vec<_> = combiner.others(key).iter().map(|it| it.hits.get()).collect();

@@ -12,7 +12,7 @@
 //! others will need.
 //!
 //! A node takes its part of what is left for as large as that of each other node of its region, so
-//! that it asks nobody. Where one node has most of the load it asks other regions earlier than it
+//! that it has to ask none of them. A node with most of the load asks other regions earlier than it
 //! has to, which costs calls in the background.
 //!
 //! **Worked example.** Three nodes of a region, 160 ms from another one, check 100 hits a second

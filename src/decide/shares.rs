@@ -47,7 +47,7 @@ use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::plan::PlannedCheck;
 use super::region_limits::Shares;
 
-/// How long a call that nobody waits for may take.
+/// How long a call may take that no check waits for.
 const AHEAD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What this node alone can say about one share.

@@ -198,8 +198,8 @@ fn nanos(seconds: f64) -> u64 {
 
 // === impl Part ===
 
-/// One in so many sources, evenly spread over their numbers. With different phases no source is of
-/// two kinds.
+/// A fraction of all sources, evenly spread over their numbers. With different phases no source is
+/// of two kinds.
 struct Part {
     of_all: f64,
     phase: f64,
