@@ -1,0 +1,72 @@
+package tidegate
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"time"
+)
+
+// Middleware limits the requests of a net/http server:
+//
+//	limited := tidegate.Middleware{Client: client, TrustedHops: 1}
+//	http.ListenAndServe(":8000", limited.Wrap(mux))
+//
+// A request costs one hit on each of its descriptors. Both allowed and refused responses carry the
+// RateLimit fields; a refusal is a 429 with problem details and Retry-After. Wrap it into the CORS
+// middleware, so that browsers can read refusals; preflight requests are not counted.
+type Middleware struct {
+	Client *Client
+	// Descriptors of a request, of it and the client's address; none: not limited. nil is
+	// [ByAddress].
+	Descriptors func(request *http.Request, client string) []Descriptor
+	// TrustedHops is the number of own proxies that append to X-Forwarded-For.
+	TrustedHops int
+}
+
+// ByAddress limits clients by their address: the descriptor remote_address.
+func ByAddress(_ *http.Request, client string) []Descriptor {
+	return []Descriptor{{{Key: "remote_address", Value: client}}}
+}
+
+// Wrap returns a handler that passes on what may pass.
+func (m Middleware) Wrap(next http.Handler) http.Handler {
+	of := m.Descriptors
+	if of == nil {
+		of = ByAddress
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		var descriptors []Descriptor
+		if !isPreflight(request) {
+			forwardedFor := request.Header.Values("X-Forwarded-For")
+			descriptors = of(request, ClientAddress(request.RemoteAddr, forwardedFor, m.TrustedHops))
+		}
+		if len(descriptors) == 0 {
+			next.ServeHTTP(w, request)
+			return
+		}
+		verdict, err := m.Client.Check(request.Context(), descriptors...)
+		if errors.Is(err, ErrInvalidCheck) {
+			plainProblem(http.StatusBadRequest, err.Error()).Write(w)
+			return
+		}
+		maps.Copy(w.Header(), verdict.Header)
+		if !verdict.Allowed {
+			verdict.Problem().Write(w)
+			return
+		}
+		if verdict.Delay > 0 {
+			select {
+			case <-time.After(verdict.Delay):
+			case <-request.Context().Done():
+				return
+			}
+		}
+		next.ServeHTTP(w, request)
+	})
+}
+
+func isPreflight(request *http.Request) bool {
+	return request.Method == http.MethodOptions &&
+		request.Header.Get("Access-Control-Request-Method") != ""
+}
