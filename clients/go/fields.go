@@ -17,6 +17,8 @@ const (
 	// timeMax is the longest time that is believed. A longer one counts as a day, after which one
 	// request finds out whether it still holds.
 	timeMax = 24 * time.Hour
+	// remainingMax is the largest integer of a structured field.
+	remainingMax = 999_999_999_999_999
 	// epochMin: a reset above it is a point in time (seconds since 1970), below it a number of
 	// seconds.
 	epochMin = 1e9
@@ -137,7 +139,7 @@ func separate(header http.Header, wall time.Time) []item {
 		if !ok {
 			continue
 		}
-		found := item{remaining: int64(remaining)}
+		found := item{remaining: int64(math.Min(remaining, remainingMax))}
 		if limits := list(header, prefix+"-Limit"); len(limits) > 0 {
 			found.limit = natural(limits[0].Value)
 			found.window = windowOf(found.limit, append(limits[1:], list(header, "RateLimit-Policy")...))

@@ -1,6 +1,7 @@
 package tidegate
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/http"
@@ -45,7 +46,9 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, request)
 			return
 		}
-		verdict, err := m.Client.Check(request.Context(), descriptors...)
+		// A client that is gone still pays: otherwise the check would end undecided, and be allowed.
+		ctx := context.WithoutCancel(request.Context())
+		verdict, err := m.Client.Check(ctx, descriptors...)
 		if errors.Is(err, ErrInvalidCheck) {
 			plainProblem(http.StatusBadRequest, err.Error()).Write(w)
 			return

@@ -168,6 +168,24 @@ func TestTheMiddlewareLetsRequestsPassWithoutANode(t *testing.T) {
 	}
 }
 
+func TestAClientThatIsGoneStillPays(t *testing.T) {
+	client := &Client{URL: node(t), Domain: "clients", Timeout: patience}
+	few := name()
+	limited := Middleware{Client: client, Descriptors: func(*http.Request, string) []Descriptor {
+		return []Descriptor{{{"few", few}}}
+	}}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	handler := limited.Wrap(http.NotFoundHandler())
+	for _, status := range []int{404, 404, 429} {
+		recorder, request := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		handler.ServeHTTP(recorder, request.WithContext(gone))
+		if recorder.Code != status {
+			t.Errorf("%d, not %d", recorder.Code, status)
+		}
+	}
+}
+
 // === pacing ===
 
 func TestTenWorkersThatShareAClientUseALimitAndAreNotRefused(t *testing.T) {

@@ -11,6 +11,8 @@ const (
 	floor = time.Second
 	// backoffMax is the most random time on top of the least wait after a refusal.
 	backoffMax = 60 * time.Second
+	// reserve is the part of a quota that is spread over what is left of the window in any case.
+	reserve = 0.1
 	// scopesMax and policiesMax: beyond them the one that was not used for the longest is forgotten.
 	scopesMax, policiesMax = 1024, 1024
 )
@@ -35,6 +37,8 @@ func backoff(refusals int, least time.Duration, random float64) time.Duration {
 // For example, with "a";r=10;t=20 at second 0, requests leave at 2, 3.8, 5.6, ... If nobody asks
 // until second 11, eight remain for nine seconds, and the next ones are 1.125 s apart.
 //
+//   - Refills. A sliding window or a bucket gives back before t is over. So requests are no further
+//     apart than w / q while a tenth of q remains.
 //   - End of a window. t is rounded up, so each response is an upper bound of the end, and the lowest
 //     one counts. With a known quota q and window w the next window is assumed to follow, with all of
 //     q, its first request at a random point of its first interval.
@@ -195,10 +199,18 @@ func (p *policy) wait(now time.Duration) time.Duration {
 }
 
 func (p *policy) take(now time.Duration) int64 {
-	p.next = now + (p.reset-now)/time.Duration(p.remaining)
+	p.next = now + p.interval(now)
 	p.remaining--
 	p.granted++
 	return p.granted
+}
+
+func (p *policy) interval(now time.Duration) time.Duration {
+	spread := (p.reset - now) / time.Duration(max(p.remaining, 1))
+	if p.limit > 0 && p.window > 0 && float64(p.remaining) >= reserve*float64(p.limit) {
+		return min(spread, p.window/time.Duration(p.limit))
+	}
+	return spread
 }
 
 // observe: number is that of the request among those which took from this policy, 0 if it did not;
@@ -239,7 +251,7 @@ func (p *policy) observe(item item, number int64, instead *time.Duration, now ti
 	}
 	p.reset = end
 	p.remaining = max(remaining, 0)
-	p.next = min(p.next, now+(end-now)/time.Duration(max(p.remaining, 1)))
+	p.next = min(p.next, now+p.interval(now))
 }
 
 // roll begins the window that now is in.

@@ -224,3 +224,29 @@ func TestVerdict(t *testing.T) {
 		})
 	}
 }
+
+func FuzzFields(f *testing.F) {
+	f.Add(`"a";q=100;w=60`, `"a";r=50;t=30`, "limit=100, remaining=50, reset=30", "Fri, 15 Jan 2027 08:00:30 GMT")
+	f.Add("10, 10;w=1", "99999999999999999999", "1800000000500", "-1")
+	f.Fuzz(func(t *testing.T, policy, limit, number, date string) {
+		schedule, now := newSchedule(), time.Duration(0)
+		for _, header := range []http.Header{
+			headerOf([][2]string{{"RateLimit-Policy", policy}, {"RateLimit", limit}, {"Retry-After", date}}),
+			headerOf([][2]string{{"RateLimit", number}, {"Date", date}}),
+			headerOf([][2]string{{"X-RateLimit-Limit", policy}, {"X-RateLimit-Remaining", limit}, {"X-RateLimit-Reset", number}}),
+		} {
+			permit, wait := schedule.poll("https://a.example", "", now)
+			if permit == nil {
+				if wait <= 0 || wait > timeMax+floor+backoffMax {
+					t.Fatalf("waits %s", wait)
+				}
+				now += 2 * timeMax
+				if permit, wait = schedule.poll("https://a.example", "", now); permit == nil {
+					t.Fatalf("waits %s after two days", wait)
+				}
+			}
+			schedule.observe(permit, 429, parseFields(header, time.Unix(1.8e9, 0)), now, 0.5)
+			now += time.Minute
+		}
+	})
+}

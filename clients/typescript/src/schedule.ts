@@ -9,6 +9,8 @@
  * *Example*: `"a";r=10;t=20` at second 0. Requests leave at 2, 3.8, 5.6, ... If nobody asks until
  * second 11, eight remain for nine seconds, and the next ones are 1.125 s apart.
  *
+ * - **Refills.** A sliding window or a bucket gives back before `t` is over. So requests are no further
+ *   apart than `w / q` while a tenth of `q` remains.
  * - **End of a window.** `t` is rounded up, so each response is an upper bound of the end, and the
  *   lowest one counts. With a known quota `q` and window `w` the next window is assumed to follow, with
  *   all of `q`, its first request at a random point of its first interval.
@@ -28,6 +30,8 @@ import type { Fields, PolicyItem } from "./fields.js";
 const FLOOR = 1;
 /** Most random time on top of the least wait after a refusal. Seconds. */
 const BACKOFF_MAX = 60;
+/** The part of a quota that is spread over what is left of the window in any case. */
+const RESERVE = 0.1;
 /** Most scopes and most policies; beyond it the one that was not used for the longest is forgotten. */
 const SCOPES_MAX = 1024;
 const POLICIES_MAX = 1024;
@@ -152,10 +156,18 @@ class Policy {
   }
 
   take(now: number): number {
-    this.#next = now + (this.#reset - now) / this.#remaining;
+    this.#next = now + this.#interval(now);
     this.#remaining -= 1;
     this.#granted += 1;
     return this.#granted;
+  }
+
+  #interval(now: number): number {
+    const spread = (this.#reset - now) / Math.max(this.#remaining, 1);
+    if (this.#limit && this.#window && this.#remaining >= RESERVE * this.#limit) {
+      return Math.min(spread, this.#window / this.#limit);
+    }
+    return spread;
   }
 
   /**
@@ -189,7 +201,7 @@ class Policy {
     }
     this.#reset = end;
     this.#remaining = Math.max(remaining, 0);
-    this.#next = Math.min(this.#next, now + (end - now) / Math.max(this.#remaining, 1));
+    this.#next = Math.min(this.#next, now + this.#interval(now));
   }
 
   /** Begins the window that `now` is in. */

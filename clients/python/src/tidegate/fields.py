@@ -174,7 +174,7 @@ def _seconds(value: float | None) -> float | None:
 def _date(text: str | None) -> float | None:
     try:
         return email.utils.parsedate_to_datetime(text).timestamp() if text else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

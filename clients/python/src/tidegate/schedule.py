@@ -8,6 +8,8 @@ that was overtaken by a newer one is ignored.
 *Example*: ``"a";r=10;t=20`` at second 0. Requests leave at 2, 3.8, 5.6, ... If nobody asks until
 second 11, eight remain for nine seconds, and the next ones are 1.125 s apart.
 
+- **Refills.** A sliding window or a bucket gives back before `t` is over. So requests are no further
+  apart than ``w / q`` while a tenth of `q` remains.
 - **End of a window.** `t` is rounded up, so each response is an upper bound of the end, and the
   lowest one counts. With a known quota `q` and window `w` the next window is assumed to follow,
   with all of `q`, its first request at a random point of its first interval.
@@ -34,6 +36,8 @@ from .fields import Fields, Item
 FLOOR = 1.0
 #: Most random time on top of the least wait after a refusal. Seconds.
 BACKOFF_MAX = 60.0
+#: The part of a quota that is spread over what is left of the window in any case.
+RESERVE = 0.1
 #: Most scopes and most policies; beyond it the one that was not used for the longest is forgotten.
 SCOPES_MAX = POLICIES_MAX = 1024
 
@@ -159,10 +163,16 @@ class Policy:
         return self.reset - now if self.remaining == 0 else self.next - now
 
     def take(self, now: float) -> int:
-        self.next = now + (self.reset - now) / self.remaining
+        self.next = now + self._interval(now)
         self.remaining -= 1
         self.granted += 1
         return self.granted
+
+    def _interval(self, now: float) -> float:
+        spread = (self.reset - now) / max(self.remaining, 1)
+        if self.limit and self.window and self.remaining >= RESERVE * self.limit:
+            return min(spread, self.window / self.limit)
+        return spread
 
     def observe(
         self, item: Item, number: int | None, instead: float | None, now: float, random: float
@@ -192,7 +202,7 @@ class Policy:
             end = min(end, self.reset)
         self.reset = end
         self.remaining = max(remaining, 0)
-        self.next = min(self.next, now + (end - now) / max(self.remaining, 1))
+        self.next = min(self.next, now + self._interval(now))
 
     def _roll(self, now: float) -> None:
         """Begins the window that `now` is in."""
