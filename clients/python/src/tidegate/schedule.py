@@ -8,8 +8,8 @@ that was overtaken by a newer one is ignored.
 *Example*: ``"a";r=10;t=20`` at second 0. Requests leave at 2, 3.8, 5.6, ... If nobody asks until
 second 11, eight remain for nine seconds, and the next ones are 1.125 s apart.
 
-- **Refills.** A sliding window or a bucket gives back before `t` is over. So requests are no further
-  apart than ``w / q`` while a tenth of `q` remains.
+- **Refills.** A sliding window or a bucket gives back before `t` is over. So requests are no
+  further apart than ``w / q`` while a tenth of `q` remains.
 - **End of a window.** `t` is rounded up, so each response is an upper bound of the end, and the
   lowest one counts. With a known quota `q` and window `w` the next window is assumed to follow,
   with all of `q`, its first request at a random point of its first interval.
