@@ -23,7 +23,13 @@ type Middleware struct {
 	Descriptors func(request *http.Request, client string) []Descriptor
 	// TrustedHops is the number of own proxies that append to X-Forwarded-For.
 	TrustedHops int
+	// HoldMax is the longest time that a queue may hold a request; it is refused if that is not
+	// enough. 0 is [DefaultHoldMax].
+	HoldMax time.Duration
 }
+
+// DefaultHoldMax is the longest time that a queue may hold a request by default.
+const DefaultHoldMax = 10 * time.Second
 
 // ByAddress limits clients by their address: the descriptor remote_address.
 func ByAddress(_ *http.Request, client string) []Descriptor {
@@ -35,6 +41,10 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 	of := m.Descriptors
 	if of == nil {
 		of = ByAddress
+	}
+	holdMax := m.HoldMax
+	if holdMax == 0 {
+		holdMax = DefaultHoldMax
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		var descriptors []Descriptor
@@ -56,6 +66,12 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 		maps.Copy(w.Header(), verdict.Header)
 		if !verdict.Allowed {
 			verdict.Problem().Write(w)
+			return
+		}
+		if verdict.Delay > holdMax {
+			// The request will not wait, so its hits are returned to the queue.
+			_, _ = m.Client.CheckHits(ctx, -1, descriptors...)
+			plainProblem(http.StatusTooManyRequests, "the queue is too long; try again later").Write(w)
 			return
 		}
 		if verdict.Delay > 0 {

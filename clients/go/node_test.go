@@ -158,6 +158,26 @@ func TestTheMiddlewareLimitsClientsByTheirAddress(t *testing.T) {
 	}
 }
 
+func TestTheMiddlewareDoesNotHoldARequestForLongerThanItMay(t *testing.T) {
+	client := &Client{URL: node(t), Domain: "clients", Timeout: patience}
+	queue := Descriptor{{"slow_queue", name()}}
+	limited := Middleware{Client: client, Descriptors: func(*http.Request, string) []Descriptor {
+		return []Descriptor{queue}
+	}}
+	remaining := func() int64 {
+		found, err := client.CheckHits(context.Background(), 0, queue)
+		if err != nil || found.Remaining == nil {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		return *found.Remaining
+	}
+	first, before := serve(limited, "GET", nil), remaining()
+	second, after := serve(limited, "GET", nil), remaining()
+	if first.Code != 200 || second.Code != 429 || before != after {
+		t.Errorf("%d, %d; %d and %d remaining", first.Code, second.Code, before, after)
+	}
+}
+
 func TestTheMiddlewareLetsRequestsPassWithoutANode(t *testing.T) {
 	for deny, status := range map[bool]int{false: 200, true: 503} {
 		client := &Client{URL: nobody, Domain: "clients", DenyUnavailable: deny}

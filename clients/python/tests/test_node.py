@@ -120,6 +120,24 @@ async def test_the_middleware_limits_clients_by_their_address() -> None:
     assert (other.status_code, preflight.status_code) == (200, 200)
 
 
+async def test_the_middleware_does_not_hold_a_request_for_longer_than_it_may() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    async with AsyncClient(NODE, "clients", timeout=TIMEOUT) as client:
+        queue = {"slow_queue": name()}
+        limited = RateLimitMiddleware(app, client, descriptors=lambda scope, address: [queue])
+        transport = httpx.ASGITransport(limited)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+            statuses = [(await http.get("/")).status_code]
+            before = await client.check(queue, hits=0)
+            statuses.append((await http.get("/")).status_code)
+            after = await client.check(queue, hits=0)
+    assert statuses == [200, 429]
+    assert after.remaining == before.remaining
+
+
 async def test_the_middleware_lets_requests_pass_without_a_node() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

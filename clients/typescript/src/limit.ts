@@ -11,6 +11,8 @@ export interface LimitOptions<Request> {
   descriptors?: (request: Request, client: string) => Descriptor[];
   /** Number of own proxies that append to `X-Forwarded-For`; default 0. */
   trustedHops?: number;
+  /** Longest time that a queue may hold a request, which is refused if that is not enough; default 10,000. */
+  holdMaxMs?: number;
 }
 
 /** Limits clients by their address: the descriptor `remote_address`. */
@@ -53,8 +55,15 @@ export async function limit<Request extends Received>(
   if (!verdict.allowed) {
     return { headers: verdict.headers, problem: problemOf(verdict) };
   }
-  if (verdict.delay > 0) {
-    await sleep(verdict.delay * 1e3);
+  const delayMs = verdict.delay * 1e3;
+  if (delayMs > (options.holdMaxMs ?? 10_000)) {
+    // The request will not wait, so its hits are returned to the queue.
+    await options.client.checkHits(-1, ...descriptors);
+    const detail = "the queue is too long; try again later";
+    return { headers: verdict.headers, problem: plainProblem(429, "Too Many Requests", detail) };
+  }
+  if (delayMs > 0) {
+    await sleep(delayMs);
   }
   return { headers: verdict.headers };
 }

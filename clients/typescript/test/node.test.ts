@@ -12,6 +12,7 @@ import fastify from "fastify";
 
 import { rateLimit as expressLimit } from "../src/express.js";
 import { rateLimit as fastifyLimit } from "../src/fastify.js";
+import { limit } from "../src/limit.js";
 import { Client, InvalidCheckError, type Problem, pacedFetch } from "../src/index.js";
 
 const NODE = process.env["NODE_URL"] ?? "";
@@ -80,6 +81,18 @@ test("a check ends at its deadline", async (context) => {
   const begun = performance.now();
   assert.equal((await client.check({ few: "x" })).isDecided, false);
   assert.ok(performance.now() - begun < 5000);
+});
+
+test("the middleware does not hold a request for longer than it may", needsNode, async (context) => {
+  const client = new Client({ ...PATIENT, url: NODE });
+  context.after(() => client.close());
+  const queue = { slow_queue: name() };
+  const options = { client, descriptors: () => [queue] };
+  const request = { method: "GET", headers: {}, socket: { remoteAddress: "127.0.0.1" } };
+  assert.equal((await limit(request, options)).problem, undefined);
+  const { remaining } = await client.checkHits(0, queue);
+  assert.equal((await limit(request, options)).problem?.status, 429);
+  assert.equal((await client.checkHits(0, queue)).remaining, remaining);
 });
 
 interface Server {

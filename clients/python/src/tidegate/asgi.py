@@ -25,6 +25,9 @@ _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
+#: Default of the longest time that a queue may hold a request, in seconds.
+HOLD_MAX = 10.0
+
 #: The descriptors of a request, of the ASGI scope and the client's address; none: not limited.
 Descriptors = Callable[[_Scope, str], Sequence[Descriptor]]
 
@@ -41,12 +44,17 @@ class RateLimitMiddleware:
         *,
         descriptors: Descriptors = by_address,
         trusted_hops: int = 0,
+        hold_max: float = HOLD_MAX,
     ) -> None:
-        """`trusted_hops` is the number of own proxies that append to ``X-Forwarded-For``."""
+        """`trusted_hops` is the number of own proxies that append to ``X-Forwarded-For``.
+
+        A request that a queue would hold for longer than `hold_max` seconds is refused.
+        """
         self.app = app
         self.client = client
         self.descriptors = descriptors
         self.trusted_hops = trusted_hops
+        self.hold_max = hold_max
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http" or _is_preflight(scope):
@@ -63,6 +71,11 @@ class RateLimitMiddleware:
             return await _respond(send, 400, body, Verdict(False, is_decided=True))
         if not verdict.allowed:
             return await _respond(send, verdict.status, verdict.problem(), verdict)
+        if verdict.delay > self.hold_max:
+            # The request will not wait, so its hits are returned to the queue.
+            await self.client.check(*descriptors, hits=-1)
+            body = problem(429, "Too Many Requests", "the queue is too long; try again later")
+            return await _respond(send, 429, body, verdict)
         if verdict.delay > 0:
             await asyncio.sleep(verdict.delay)
 
