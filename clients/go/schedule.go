@@ -62,7 +62,7 @@ type sharedKey struct {
 	policyKey
 }
 
-// Permit is leave for one request. Whoever gets the response passes it to [Pacer.Observe].
+// Permit is the permission to send one request; [Pacer.Observe] takes it with the response.
 type Permit struct {
 	origin string
 	scope  *scope
@@ -88,7 +88,7 @@ func (s *schedule) scope(origin, route string, now time.Duration) *scope {
 	})
 }
 
-// poll returns leave for a request, or how long to wait before asking again.
+// poll returns a permit for a request, or how long to wait before asking again.
 func (s *schedule) poll(origin, route string, now time.Duration) (*Permit, time.Duration) {
 	scope := s.scope(origin, route, now)
 	wait := scope.paused - now

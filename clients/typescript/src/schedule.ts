@@ -41,7 +41,7 @@ export function backoff(refusals: number, least: number, random: number): number
   return Math.max(least, FLOOR) + random * Math.min(BACKOFF_MAX, 2 ** Math.min(refusals - 1, 6));
 }
 
-/** Leave for one request. Whoever gets the response passes it to `observe`. */
+/** Permission to send one request; `observe` takes it with the response. */
 export interface Permit {
   readonly origin: string;
   /** @internal */
@@ -61,7 +61,7 @@ export class Schedule {
     return this.#scopes.get(JSON.stringify([origin, route]), () => new Scope(now));
   }
 
-  /** Leave for a request, or how long to wait before asking again. */
+  /** A permit for a request, or how long to wait before asking again. */
   poll(origin: string, route: string, now: number): Permit | number {
     const scope = this.scope(origin, route, now);
     const wait = Math.max(scope.pausedUntil - now, ...scope.policies.map((policy) => policy.wait(now)));

@@ -49,7 +49,7 @@ def backoff(refusals: int, least: float, random: float) -> float:
 
 @dataclass
 class Permit:
-    """Leave for one request. Whoever gets the response passes it to `Schedule.observe`."""
+    """Permission to send one request; `Schedule.observe` takes it with the response."""
 
     origin: str
     scope: Scope
@@ -71,7 +71,7 @@ class Schedule:
         return scope
 
     def poll(self, origin: str, route: str, now: float) -> Permit | float:
-        """Leave for a request, or how long to wait before asking again."""
+        """A permit for a request, or how long to wait before asking again."""
         scope = self.scope(origin, route, now)
         wait = max([scope.paused_until - now, *(policy.wait(now) for policy in scope.policies)])
         if wait > 0:
