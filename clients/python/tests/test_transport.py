@@ -1,0 +1,129 @@
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tidegate import AsyncPacedTransport, AsyncPacer, PacedTransport, Pacer, WaitTooLong
+from tidegate.schedule import _Recent
+
+URL = "https://a.example/"
+
+
+class Server:
+    """Answers with what it is given, and keeps the bodies of the requests."""
+
+    def __init__(self, *answers: httpx.Response) -> None:
+        self.answers = list(answers)
+        self.bodies: list[bytes] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.bodies.append(request.read())
+        return self.answers.pop(0)
+
+
+def refusal(seconds: int = 0) -> httpx.Response:
+    return httpx.Response(429, headers={"retry-after": str(seconds)})
+
+
+def test_a_refused_request_is_sent_again_with_its_body() -> None:
+    server = Server(refusal(), httpx.Response(200))
+    with httpx.Client(transport=PacedTransport(httpx.MockTransport(server))) as client:
+        assert client.post(URL, content=b"hello").status_code == 200
+    assert server.bodies == [b"hello", b"hello"]
+
+
+async def test_with_asyncio_likewise() -> None:
+    server = Server(refusal(), httpx.Response(200))
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        return server(request)
+
+    transport = AsyncPacedTransport(httpx.MockTransport(handle))
+    async with httpx.AsyncClient(transport=transport) as client:
+        assert (await client.post(URL, content=b"hello")).status_code == 200
+    assert server.bodies == [b"hello", b"hello"]
+
+
+def test_a_request_whose_body_is_a_stream_is_not_sent_again() -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"hello"
+
+    class Streamed(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            assert isinstance(request.stream, httpx.SyncByteStream)
+            assert b"".join(request.stream) == b"hello"
+            return refusal()
+
+    with httpx.Client(transport=PacedTransport(Streamed())) as client:
+        assert client.post(URL, content=chunks()).status_code == 429
+
+
+def test_a_request_that_would_wait_too_long_is_not_sent() -> None:
+    server = Server(refusal(3600))
+    with httpx.Client(transport=PacedTransport(httpx.MockTransport(server))) as client:
+        # The pause is longer than requests wait, so the refusal is the answer.
+        assert client.get(URL).status_code == 429
+        with pytest.raises(WaitTooLong) as caught:
+            client.get(URL)
+    assert caught.value.wait > 3500
+    assert isinstance(caught.value, httpx.TimeoutException)
+    assert len(server.bodies) == 1
+
+
+def test_threads_that_wait_behind_others_give_up_in_time_too() -> None:
+    pacer = Pacer(max_wait=0.2)
+    pacer.acquire(URL)
+    caught: list[WaitTooLong] = []
+
+    def work() -> None:
+        try:
+            pacer.acquire(URL)
+        except WaitTooLong as error:
+            caught.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Nothing is known, so one request a second may leave.
+    assert len(caught) == 3
+
+
+async def test_tasks_leave_in_the_order_of_their_arrival_and_can_be_cancelled() -> None:
+    pacer = AsyncPacer()
+    first = await pacer.acquire(URL)
+    left: list[int] = []
+
+    async def work(number: int) -> None:
+        await pacer.acquire(URL)
+        left.append(number)
+
+    tasks = [asyncio.create_task(work(number)) for number in range(4)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    tasks[2].cancel()
+    # No fields: requests are not paced.
+    pacer.observe(first, 200, {})
+    begun = time.monotonic()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(outcome, BaseException) for outcome in outcomes] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert left == [1, 3]
+    assert time.monotonic() - begun < 5
+
+
+def test_the_maps_of_a_schedule_are_bounded_and_forget_what_was_not_used_for_the_longest() -> None:
+    recent: _Recent[int, str] = _Recent(2)
+    recent.put(1, "a")
+    recent.put(2, "b")
+    assert recent.get(1) == "a"
+    recent.put(3, "c")
+    assert (recent.get(1), recent.get(2), recent.get(3)) == ("a", None, "c")
