@@ -24,6 +24,9 @@ use super::dedup_cache::Once;
 use super::grant_ledger::Holder;
 use super::limits::Limits;
 
+/// The part of a deadline for which the verdicts of a call wait until a replica has its grant.
+const GRANT_PATIENCE_DIVISOR: u32 = 2;
+
 // === impl Decider: for peers ===
 
 impl Decider {
@@ -52,9 +55,9 @@ impl Decider {
             if ask.is_none() {
                 return self.decide_each_if_owned(&limits, &hits, now);
             }
-            let id = (&holder, check.id);
+            let to = Some((&holder, check.id));
             let (verdicts, granted) =
-                self.decide_and_grant_if_owned(&limits, &hits, id, ask, now)?;
+                self.decide_leased_each_if_owned(&limits, &hits, to, ask, now)?;
             self.announce_refunds(&limits, &hits);
             grant = granted.map(|Granted { hits, term, .. }| Grant { hits, term });
             Some(verdicts)
@@ -100,7 +103,9 @@ impl Decider {
         let checked = self.awaiting_replica(&limits, &all_hits(check, further), verdicts);
         let awaiting = checked.max(granted)?;
         let (decider, check, reply) = (self.clone(), check.clone(), reply.clone());
-        let (holder, deadline) = (holder(from), self.deadline(check.scope));
+        // Verdicts that wait for a grant alone go without it, rather than come too late.
+        let patience = if checked.is_some() { 1 } else { GRANT_PATIENCE_DIVISOR };
+        let (holder, deadline) = (holder(from), self.deadline(check.scope) / patience);
         Some(async move {
             if decider.is_confirmed(&limits.counters, awaiting, deadline).await {
                 return reply;
@@ -154,7 +159,7 @@ impl Decider {
         let token = token(counters)?;
         let owns = || node.ownership.decides(*scope, token);
         let verdicts = if limits.leased.is_some() {
-            node.store.check_leased_if(counters, hits, None, now, owns)?.0
+            self.decide_leased_each_if_owned(limits, hits, None, None, now)?.0
         } else {
             node.store.check_each_if(counters, hits, now, owns)?
         };

@@ -112,7 +112,7 @@ impl Listener {
             let region = if kind.scope() == Scope::Global { 0 } else { self.region };
             let key = Key { kind, number, region };
             for _ in 0..dice.pick(&LEASED_BURSTS) {
-                let hits = if kind == Kind::LeasedLarge { dice.pick(&[1, 1, 2, 5]) } else { 1 };
+                let hits = if kind == Kind::LeasedLarge { dice.pick(&[1, 1, 2, 5, -2]) } else { 1 };
                 if self.traffic.on.load(Ordering::Relaxed) && !self.closed.is_cancelled() {
                     self.check(key, hits).await;
                     tokio::time::sleep(Duration::from_millis(dice.between(1, 3))).await;

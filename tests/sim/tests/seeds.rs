@@ -212,6 +212,13 @@ fn a_region_that_has_just_died_is_no_home() {
     passes(5_117);
 }
 
+/// The owner granted hits together with a verdict, and the verdict waited for a replica to have the
+/// grant until the client had been refused.
+#[test]
+fn a_check_does_not_wait_for_a_grant_until_it_is_too_late() {
+    passes(100_734);
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

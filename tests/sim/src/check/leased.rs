@@ -20,6 +20,8 @@ const FAR_TERM_MS: u64 = 4_000;
 /// `cluster.lease`, and time for a ping in flight: how long a machine that was stopped may spend
 /// what had ended meanwhile.
 const LEASE_MS: u64 = 700;
+/// How long a refund may wait for hits that were granted before it.
+const REFUND_WAITS_MS: u64 = 2 * FAR_TERM_MS;
 /// Times of up to so many windows are looked at.
 const WINDOWS: u64 = 3;
 /// In a run without faults at least so many of a hundred hits are admitted where more are checked.
@@ -53,11 +55,11 @@ fn grants_at_rest(case: &Case<'_, '_>) -> Vec<String> {
     let mut found = Vec::new();
     let at_rest = &case.world.grants_at_rest;
     for (id, grants) in at_rest {
-        let Grants { received, spent, given_back, late, held, .. } = *grants;
+        let Grants { received, refunded, spent, given_back, late, held, .. } = *grants;
         if held > 0 {
             found.push(format!("{id} holds granted hits at rest: {grants:?}"));
         }
-        if received != spent + given_back + late + held {
+        if received + refunded != spent + given_back + late + held {
             found.push(format!("granted hits of {id} do not add up: {grants:?}"));
         }
     }
@@ -68,7 +70,7 @@ fn grants_at_rest(case: &Case<'_, '_>) -> Vec<String> {
     if all.received > all.granted {
         found.push(format!("more hits were received than granted: {all:?}"));
     }
-    if all.spent + all.taken_back > all.granted {
+    if all.spent + all.taken_back > all.granted + all.refunded {
         found.push(format!("more hits were spent and taken back than granted: {all:?}"));
     }
     let passed = case.world.history.with(|records| {
@@ -96,7 +98,9 @@ fn counted_at_rest(case: &Case<'_, '_>, key: Key, records: &[&Record]) -> Vec<St
     if !case.guarantee.is_exact || !is_plain || !are_answered {
         return found;
     }
-    if counted.is_some_and(|counted| *counted != admitted) {
+    let refunded: u64 = records.iter().map(|it| it.hits.min(0).unsigned_abs()).sum();
+    let may_be_counted = admitted.saturating_sub(refunded)..=admitted;
+    if counted.is_some_and(|counted| !may_be_counted.contains(counted)) {
         found.push(format!("{key}: {counted:?} hits are counted, {admitted} were admitted"));
     }
     let requested: u64 = records.iter().map(|it| u64::try_from(it.hits).unwrap_or(0)).sum();
@@ -137,6 +141,7 @@ fn over_in_a_window(case: &Case<'_, '_>, key: Key, records: &[&Record]) -> Optio
                 continue;
             }
             let most = most_within(case, key, start_ms, *to_ms);
+            let most = most + refunded_before(records, start_ms, *to_ms);
             if hits > most {
                 return Some(format!(
                     "{key}: {hits} hits passed from {start_ms} to {to_ms} ms, at most {most} may"
@@ -145,6 +150,13 @@ fn over_in_a_window(case: &Case<'_, '_>, key: Key, records: &[&Record]) -> Optio
         }
     }
     None
+}
+
+/// What clients gave back between two times, or so shortly before that it may be taken then.
+fn refunded_before(records: &[&Record], from_ms: u64, to_ms: u64) -> u64 {
+    let since_ms = from_ms.saturating_sub(REFUND_WAITS_MS);
+    let refunds = records.iter().filter(|it| (since_ms..=to_ms).contains(&it.at_ms));
+    refunds.map(|record| record.hits.min(0).unsigned_abs()).sum()
 }
 
 /// The most hits that may pass between two times, those that takeovers lost included.
