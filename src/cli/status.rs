@@ -257,7 +257,9 @@ fn rule_row(report: &RuleReport) -> [String; 9] {
 }
 
 fn grants_row(report: &RuleReport) -> [String; 7] {
-    let GrantedCounts { received, spent, given_back, recalled, late } = report.counts.grants;
+    let GrantedCounts { received, refunded, spent, given_back, recalled, late } =
+        report.counts.grants;
+    let spent = spent.saturating_sub(refunded);
     let numbers = [received, spent, given_back, recalled, late, report.held];
     let [received, spent, given_back, recalled, late, held] = numbers.map(|it| it.to_string());
     [report.rule.clone(), received, spent, given_back, recalled, late, held]

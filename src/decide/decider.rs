@@ -21,7 +21,7 @@ use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Tallies;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
@@ -82,6 +82,9 @@ pub struct Peers {
     pub replicator: Arc<Replicator>,
 }
 
+/// Refunds that wait at an owner until granted hits are accounted for.
+pub(super) const REFUNDS_WAITING_MAX: usize = 1_024;
+
 /// The handle of the decision path; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Decider {
@@ -106,6 +109,8 @@ pub(super) struct Shared {
     pub(super) held_grants: HeldGrants,
     /// It is asked for, or holds, something.
     pub(super) grants_held: Notify,
+    /// Places for refunds that wait.
+    pub(super) refunds_waiting: Arc<Semaphore>,
     /// Of keys whose limits regions share, what this node will need.
     pub(super) forecasts: Forecasts,
     /// Checks that leave for their owner together.
@@ -156,8 +161,8 @@ enum Step {
     Done(Decided),
     /// Decided and counted here; a replica has to confirm the count.
     Confirm(Verdicts),
-    /// Another node owns the key.
-    Forward,
+    /// Another node owns the key, and decides so many hits: of a refund what is left of it.
+    Forward(Hits),
     /// Regions share the limit, and not all shares have been asked.
     Divided(Box<Divided>),
 }
@@ -177,6 +182,7 @@ impl Decider {
             grant_ledger: GrantLedger::default(),
             held_grants: HeldGrants::default(),
             grants_held: Notify::new(),
+            refunds_waiting: Arc::new(Semaphore::new(REFUNDS_WAITING_MAX)),
             forecasts: Forecasts::default(),
             next_check_id: AtomicU64::new(1),
             without_envoy: Envoy { overrides: false, ..Envoy::default() },
@@ -254,7 +260,7 @@ impl Decider {
     }
 
     /// Does what needs no other node.
-    fn begin(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Step {
+    fn begin(&self, check: &PlannedCheck, mut hits: Hits, now: Timestamp) -> Step {
         let PlannedCheck { rule, counters, .. } = check;
         if rule.mode == Mode::Eventual {
             let verdicts = self.decide_eventual(check, hits, now);
@@ -271,6 +277,10 @@ impl Decider {
             let limits = check.limits();
             if let Some((verdicts, source)) = self.decide_if_granted(&limits, hits, now) {
                 return Step::Done(self.counted(verdicts, source));
+            }
+            match self.refund_if_granted(&limits, hits, now) {
+                Ok((verdicts, source)) => return Step::Done(self.counted(verdicts, source)),
+                Err(rest) => hits = rest,
             }
             self.decide_leased_if_owned(&limits, hits, now).map(|(verdicts, may_end_early)| {
                 if may_end_early {
@@ -290,7 +300,7 @@ impl Decider {
         }
         match self.shared.negative_cache.recall(counters, hits, now) {
             Some(verdicts) => Step::Done(self.counted(verdicts, VerdictSource::NegativeCache)),
-            None => Step::Forward,
+            None => Step::Forward(hits),
         }
     }
 
@@ -310,7 +320,7 @@ impl Decider {
                 let local = (verdicts, VerdictSource::Local);
                 is_confirmed.then_some(local).ok_or(NoVerdict::Unconfirmed)
             }
-            Step::Forward => {
+            Step::Forward(hits) => {
                 let limits = check.limits();
                 let patience = self.patience(&limits);
                 self.forward_and_cache(&limits, hits, now, patience).await.map(|forwarded| {
@@ -320,7 +330,7 @@ impl Decider {
                     forwarded.decided
                 })
             }
-            Step::Divided(divided) => self.finish_divided(check, *divided, hits, now).await,
+            Step::Divided(divided) => self.finish_divided(check, *divided, now).await,
         };
         match decided {
             Ok((verdicts, source)) => self.counted(verdicts, source),

@@ -20,6 +20,8 @@ pub(super) enum Begun {
 #[derive(Debug)]
 pub(super) struct Divided {
     pub(super) seen: Seen,
+    /// Of a refund what is left of it.
+    pub(super) hits: Hits,
     /// Of each share, if it refused.
     pub(super) refused: SmallVec<[Option<Refusal>; 4]>,
     /// Share that has admitted and counted it; a replica has to confirm the count.
@@ -41,7 +43,7 @@ impl Divided {
             seen.order.retain(|at| *at == seen.shares.own);
         }
         let refused = seen.shares.parts.iter().map(|_| None).collect();
-        Self { seen, refused, to_confirm: None }
+        Self { seen, hits, refused, to_confirm: None }
     }
 
     /// The refusal of those that refused: that of the share which admits first again, with what is

@@ -138,6 +138,11 @@ impl Decider {
                 receiver
             }
             Joined::Apart => return self.send_one(limits, hits, deadline).await,
+            // The call on its way asks for nothing, and this check shows that the key is in use.
+            Joined::Waits { reply, is_first: true } if self.may_ask_now(limits) => {
+                self.hurry(key);
+                reply
+            }
             Joined::Waits { mut reply, is_first: true } => {
                 // Also when the caller of this check goes away: others may wait with it.
                 let hurries = scopeguard::guard((), |()| self.hurry(key));

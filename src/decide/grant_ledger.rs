@@ -8,6 +8,8 @@
 //! - *Recalled*: once, when another node is refused while this one holds something. A refused node
 //!   refuses by itself from then on (`negative_cache.rs`), so it is told when hits of the key are
 //!   given back.
+//! - *Outstanding* until then: what is granted may have been spent or not, so a refund takes none
+//!   of it.
 //! - *Ended*: an entry is kept for a term after the end of the grant, so that what was given back
 //!   at the last moment still counts.
 //!
@@ -21,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_limiter::engine::grant::Mark;
+use tidegate_limiter::engine::grant::{Mark, Outstanding, Refunded};
 use tidegate_limiter::store::{Counter, Granted, KeyHash};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -72,6 +74,16 @@ struct Entry {
     is_recalled: bool,
 }
 
+/// What a charge came to.
+#[derive(Debug)]
+pub(super) struct Charged<T> {
+    pub(super) result: T,
+    pub(super) is_refused: bool,
+    pub(super) granted: Option<Granted>,
+    /// Of each counter; empty without a refund.
+    pub(super) refunded: SmallVec<[Refunded; 1]>,
+}
+
 /// What was taken back of a grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TakenBack {
@@ -81,26 +93,35 @@ pub(super) struct TakenBack {
 }
 
 impl GrantLedger {
-    /// Makes a grant by `charge`, unless the ledger is full or the holder has this one already, and
-    /// enters it. `charge` returns whether it refused a check, and what it granted, beside its
-    /// other results.
+    /// Decides checks of these counters by `charge`, and enters what it grants to a holder under a
+    /// number. `charge` is passed whether the ledger has room for a grant, and what is outstanding
+    /// of each counter.
     pub(super) fn enter<T>(
         &self,
-        key: KeyHash,
-        holder: &Holder,
-        id: u64,
+        counters: &[Counter],
+        to: Option<(&Holder, u64)>,
         now: Timestamp,
-        charge: impl FnOnce(bool) -> Option<(T, bool, Option<Granted>)>,
-    ) -> Option<(T, Option<Granted>)> {
+        charge: impl FnOnce(bool, &[Outstanding]) -> Option<Charged<T>>,
+    ) -> Option<Charged<T>> {
+        let key = counters.first()?.key;
         let mut shard = self.shard(key).lock();
         self.sweep(&mut shard, now);
-        let has_room = self.entries.load(Ordering::Relaxed) < ENTRIES_MAX;
-        let (result, is_refused, granted) = charge(has_room)?;
+        let has_room = to.is_some() && self.entries.load(Ordering::Relaxed) < ENTRIES_MAX;
+        let outstanding = shard.keys.get_mut(&key).map(|of_key| {
+            let removed = of_key.remove_ended(now);
+            self.entries.fetch_sub(removed, Ordering::Relaxed);
+            of_key.outstanding(counters, now)
+        });
+        let charged = charge(has_room, outstanding.as_deref().unwrap_or_default())?;
         let Shard { keys, sweep } = &mut *shard;
-        if is_refused && let Some(of_key) = keys.get_mut(&key) {
-            of_key.is_refused = true;
+        if let Some(of_key) = keys.get_mut(&key) {
+            of_key.is_refused |= charged.is_refused;
+            let taken = charged.refunded.iter().map(|it| it.taken);
+            for (at, taken) in taken.enumerate() {
+                of_key.lower_marks(at, counters, taken);
+            }
         }
-        if let Some(Granted { hits, term, marks }) = &granted {
+        if let (Some(Granted { hits, term, marks }), Some((holder, id))) = (&charged.granted, to) {
             let entry = Entry {
                 holder: holder.clone(),
                 id,
@@ -117,7 +138,15 @@ impl GrantLedger {
             of_key.entries.push(entry);
             self.entries.fetch_add(1, Ordering::Relaxed);
         }
-        Some((result, granted))
+        Some(charged)
+    }
+
+    /// When nothing of what is granted of this key now is outstanding any more, unless it is given
+    /// back before.
+    pub(super) fn outstanding_until(&self, key: KeyHash) -> Timestamp {
+        let shard = self.shard(key).lock();
+        let entries = shard.keys.get(&key).into_iter().flat_map(|of_key| &of_key.entries);
+        entries.map(|entry| entry.kept_until).max().unwrap_or(Timestamp::EPOCH)
     }
 
     /// The holder gives `unspent` hits of a grant back. `settle` takes them off the counters and
@@ -134,20 +163,16 @@ impl GrantLedger {
         let nothing = TakenBack::default();
         let Some(key) = counters.first().map(|counter| counter.key) else { return nothing };
         let mut shard = self.shard(key).lock();
-        let Some(OfKey { entries, granted_until, is_refused }) = shard.keys.get_mut(&key) else {
-            return nothing;
-        };
+        let Some(of_key) = shard.keys.get_mut(&key) else { return nothing };
         let is_it = |entry: &Entry| entry.id == id && entry.holder == *holder;
-        let Some(at) = entries.iter().position(is_it) else { return nothing };
-        let entry = entries.remove(at);
+        let Some(at) = of_key.entries.iter().position(is_it) else { return nothing };
+        let entry = of_key.entries.remove(at);
         self.entries.fetch_sub(1, Ordering::Relaxed);
-        let taken = settle(&entry.marks, *granted_until, unspent.min(entry.hits));
-        for other in entries.iter_mut() {
-            for (mark, counter) in other.marks.iter_mut().zip(counters) {
-                mark.lower(&counter.quota, taken);
-            }
+        let taken = settle(&entry.marks, of_key.granted_until, unspent.min(entry.hits));
+        for at in 0..counters.len() {
+            of_key.lower_marks(at, counters, taken.into());
         }
-        let ends_refusals = taken > 0 && std::mem::take(is_refused);
+        let ends_refusals = taken > 0 && std::mem::take(&mut of_key.is_refused);
         TakenBack { hits: taken, ends_refusals }
     }
 
@@ -183,11 +208,9 @@ impl GrantLedger {
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {
         for _ in 0..SWEEP_KEYS {
             let Some(key) = shard.sweep.pop_front() else { return };
-            let Some(OfKey { entries, .. }) = shard.keys.get_mut(&key) else { continue };
-            let before = entries.len();
-            entries.retain(|entry| entry.kept_until > now);
-            self.entries.fetch_sub(before - entries.len(), Ordering::Relaxed);
-            if entries.is_empty() {
+            let Some(of_key) = shard.keys.get_mut(&key) else { continue };
+            self.entries.fetch_sub(of_key.remove_ended(now), Ordering::Relaxed);
+            if of_key.entries.is_empty() {
                 shard.keys.remove(&key);
             } else {
                 shard.sweep.push_back(key);
@@ -198,6 +221,38 @@ impl GrantLedger {
     fn shard(&self, key: KeyHash) -> &Mutex<Shard> {
         let at = key.token % self.shards.len() as u64;
         &self.shards[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
+// === impl OfKey ===
+
+impl OfKey {
+    /// Returns how many entries it removed.
+    fn remove_ended(&mut self, now: Timestamp) -> usize {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.kept_until > now);
+        before - self.entries.len()
+    }
+
+    /// Of each counter, what is granted and can still be given back.
+    fn outstanding(&self, counters: &[Counter], now: Timestamp) -> SmallVec<[Outstanding; 1]> {
+        let of_counter = |(at, counter): (usize, &Counter)| {
+            let is_open = |entry: &&Entry| {
+                entry.marks.get(at).is_none_or(|mark| mark.is_open(&counter.quota, now))
+            };
+            let hits = self.entries.iter().filter(is_open).map(|entry| u64::from(entry.hits)).sum();
+            Outstanding { hits, until: self.granted_until }
+        };
+        counters.iter().enumerate().map(of_counter).collect()
+    }
+
+    /// Hits of the counter at this position are not counted any more.
+    fn lower_marks(&mut self, at: usize, counters: &[Counter], taken: u64) {
+        let Some(counter) = counters.get(at) else { return };
+        let taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        for mark in self.entries.iter_mut().filter_map(|entry| entry.marks.get_mut(at)) {
+            mark.lower(&counter.quota, taken);
+        }
     }
 }
 
@@ -266,13 +321,17 @@ mod tests {
         Holder { node: NodeId::new(name).expect("a valid id"), generation: Generation(1) }
     }
 
+    fn charged(granted: Option<Granted>, is_refused: bool) -> Charged<()> {
+        Charged { result: (), is_refused, granted, refunded: SmallVec::new() }
+    }
+
     fn grant(ledger: &GrantLedger, name: &str, id: u64, now: Timestamp) -> bool {
         let [counter] = counters();
-        let made = ledger.enter(counter.key, &holder(name), id, now, |has_room| {
+        let made = ledger.enter(&[counter], Some((&holder(name), id)), now, |has_room, _| {
             let marks = [Mark::Slice(1)].into_iter().collect();
-            Some(((), false, has_room.then_some(Granted { hits: 10, term: TERM, marks })))
+            Some(charged(has_room.then_some(Granted { hits: 10, term: TERM, marks }), false))
         });
-        made.is_some_and(|((), granted)| granted.is_some())
+        made.is_some_and(|made| made.granted.is_some())
     }
 
     fn give_back(ledger: &GrantLedger, name: &str, id: u64, unspent: u32) -> u32 {
@@ -284,8 +343,8 @@ mod tests {
     }
 
     fn refuse(ledger: &GrantLedger, name: &str) {
-        let refused = |_| Some(((), true, None));
-        assert!(ledger.enter(counters()[0].key, &holder(name), 9, NOW, refused).is_some());
+        let to = Some((&holder(name), 9));
+        assert!(ledger.enter(&counters(), to, NOW, |_, _| Some(charged(None, true))).is_some());
     }
 
     #[test]

@@ -96,6 +96,7 @@ const NOTHING: Bounds = Bounds {
     crashes: 0,
     handovers: 0,
     reloads: 0,
+    refunds: 0,
 };
 
 /// A few of each.
@@ -110,6 +111,7 @@ const EVERYTHING: Bounds = Bounds {
     crashes: 1,
     handovers: 2,
     reloads: 1,
+    refunds: 1,
 };
 
 /// Windows end, and nothing fails.
@@ -120,6 +122,9 @@ const OWNERS: Bounds =
 /// Holders fail, and messages to them.
 const HOLDERS: Bounds =
     Bounds { ticks: 1, asks: 3, time_outs: 2, doubled: 1, checks: 1, restarts: 1, ..NOTHING };
+/// Clients give hits back, more than they were admitted too.
+const REFUNDS: Bounds =
+    Bounds { ticks: 2, asks: 2, checks: 2, refunds: 2, handovers: 1, crashes: 1, ..NOTHING };
 /// Others are refused.
 const RECALLS: Bounds = Bounds { asks: 2, checks: 4, doubled: 1, time_outs: 1, ..NOTHING };
 
@@ -145,11 +150,14 @@ const ARRIVES: Move = Move::Deliver { index: 0, stays: false };
 const MARKS: Bounds = Bounds { ticks: 7, asks: 3, time_outs: 2, ..NOTHING };
 
 /// What a search has to reach; otherwise it proves nothing.
-const REACHED: [&str; 11] = [
+const REACHED: [&str; 14] = [
     "a call arrives twice",
     "a call has no reply",
     "a grant is not confirmed",
     "a grant is recalled",
+    "a refund is put into a grant",
+    "a refund is taken off by the owner",
+    "a refund waits for what is outstanding",
     "a holder dies with grants",
     "a window ends while hits of it are held",
     "an owner dies with grants outstanding",
@@ -170,6 +178,8 @@ fn no_order_of_events_admits_more_than_the_limit_or_loses_a_hit() {
         ("window", window(500), OWNERS, 8),
         ("window", window(500), HOLDERS, 8),
         ("window", window(500), RECALLS, 10),
+        ("window", window(250), REFUNDS, 8),
+        ("bucket", bucket(), REFUNDS, 8),
         ("bucket", bucket(), EVERYTHING, 6),
         ("bucket", bucket(), TIME, 9),
         ("bucket", bucket(), HOLDERS, 7),
@@ -202,6 +212,8 @@ fn without_any_one_rule_some_order_of_events_does() {
     let reload = Bounds { asks: 1, reloads: 1, ..NOTHING };
     let restart = Bounds { asks: 2, time_outs: 1, restarts: 1, ..NOTHING };
     let time = Bounds { ticks: 4, asks: 1, ..NOTHING };
+    let refund = Bounds { ticks: 1, asks: 1, checks: 5, refunds: 1, ..NOTHING };
+    let refund_of_next = Bounds { crashes: 1, ..refund };
     let one = Bounds { ticks: 1, asks: 1, ..NOTHING };
     let lost = Bounds { asks: 1, time_outs: 1, doubled: 1, ..NOTHING };
     let crash = Bounds { asks: 1, crashes: 1, ..NOTHING };
@@ -223,6 +235,9 @@ fn without_any_one_rule_some_order_of_events_does() {
         (Rule::MarksAreLowered, fine, MARKS, &LATE_MARK[..]),
         (Rule::OfOneIncarnation, window(500), restart, none),
         (Rule::OnlyWhatIsEntered, window(500), Bounds { crashes: 1, ..lost }, none),
+        (Rule::OutstandingIsNotRefunded, window(500), refund, none),
+        (Rule::OutstandingIsNotRefunded, bucket(), refund, none),
+        (Rule::UnknownIsNotRefunded, window(500), refund_of_next, none),
     ];
     let mut not_found = Vec::new();
     for (rule, setting, left, first) in cases {

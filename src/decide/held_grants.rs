@@ -12,7 +12,7 @@
 //!
 //! **When it is asked.** A key that is checked once has nothing granted: most such keys are not
 //! checked again before a grant would end, and giving it back would cost a message. The second
-//! check within [`IDLE`] asks, and so do checks that wait together.
+//! check within [`IDLE`] asks, at once if the first is still on its way.
 //!
 //! **How much is asked for.** Twice the hits that were checked since the last call, at least
 //! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives
@@ -27,6 +27,9 @@
 //!
 //! **Verdicts.** Limit and reset are those of the owner's last reply. `remaining` is what it had
 //! left then, with what is left here: an estimate, since others spend too.
+//!
+//! **Refunds.** Hits that a client gives back are there again in the grants that they were spent
+//! of, while these have not ended; no message is sent for them.
 //!
 //! **Bound.** [`KEYS_MAX`] keys; at the bound nothing is asked for, and checks of other keys ask
 //! their owners.
@@ -104,6 +107,8 @@ struct Grant {
     owner: Holder,
     id: u64,
     left: u32,
+    /// What was spent of it, and not refunded.
+    spent: u32,
     ends: Monotonic,
 }
 
@@ -185,6 +190,7 @@ impl HeldGrants {
         for grant in held.grants.iter_mut().filter(|grant| grant.ends > monotonic) {
             let taken = open.min(grant.left);
             grant.left -= taken;
+            grant.spent += taken;
             open -= taken;
         }
         self.count(limits, |hits| &hits.spent, charge);
@@ -192,6 +198,38 @@ impl HeldGrants {
         let asks = may_ask && left < held.low && !std::mem::replace(&mut held.is_asking, true);
         let verdicts = held.verdicts(left, now);
         Some(Spent { verdicts, left, asks })
+    }
+
+    /// Puts what a client gives back into the grants that it was spent of. Returns the hits that
+    /// were spent of none that is still held, with the verdicts of those that were; `None` if there
+    /// are none of these.
+    pub(super) fn refund(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> Option<(Verdicts, Hits)> {
+        if self.keys.load(Ordering::Relaxed) == 0 || hits.refund() == 0 {
+            return None;
+        }
+        let mut shard = self.shard(limits.key()?).lock();
+        let held = shard.held.get_mut(&limits.key()?).filter(|held| held.limits == *limits)?;
+        let mut open = hits.refund();
+        let mut refunded = 0;
+        for grant in held.grants.iter_mut().filter(|grant| grant.ends > monotonic) {
+            let back = u32::try_from(open).unwrap_or(u32::MAX).min(grant.spent);
+            grant.spent -= back;
+            grant.left += back;
+            open -= u64::from(back);
+            refunded += back;
+        }
+        if refunded == 0 {
+            return None;
+        }
+        self.count(limits, |hits| &hits.refunded, refunded);
+        let verdicts = held.verdicts(held.left(monotonic), now);
+        Some((verdicts, Hits::new(hits.get().saturating_add(i64::from(refunded)))))
     }
 
     /// Hits of this key that may be spent now, and whether a call for more is on its way.
@@ -222,6 +260,14 @@ impl HeldGrants {
         }
         self.enter(&mut shard, key, limits, monotonic);
         false
+    }
+
+    /// Whether the key is known here, and no call for it asks for more.
+    pub(super) fn may_ask(&self, limits: &Limits) -> bool {
+        let Some(key) = limits.key() else { return false };
+        let shard = self.shard(key).lock();
+        let held = shard.held.get(&key).filter(|held| held.limits == *limits);
+        held.is_some_and(|held| !held.is_asking) && !self.is_leaving.load(Ordering::Relaxed)
     }
 
     /// A call for this key leaves: what it asks for, as (wanted, held); `None` at the bound, and
@@ -298,7 +344,7 @@ impl HeldGrants {
             self.count(limits, |hits| &hits.given_back, hits);
             return unspent;
         }
-        held.grants.push(Grant { owner, id, left: hits, ends: until });
+        held.grants.push(Grant { owner, id, left: hits, spent: 0, ends: until });
         held.low = held.low_after(monotonic.since(asked), monotonic);
         held.look_at(key, until, due);
         unspent
@@ -519,8 +565,8 @@ mod for_model {
     /// The grants of a key and what decides when more is asked for.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
     pub(in crate::decide) struct HeldView {
-        /// Who granted it, under which number, what is left, and until when.
-        pub(in crate::decide) grants: Vec<(Holder, u64, u32, Monotonic)>,
+        /// Who granted it, under which number, what is left, until when, and what was spent.
+        pub(in crate::decide) grants: Vec<(Holder, u64, u32, Monotonic, u32)>,
         checked: u32,
         pace: (u32, Span),
         low: u32,
@@ -534,14 +580,14 @@ mod for_model {
     impl Clone for HeldGrants {
         fn clone(&self) -> Self {
             let copied = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
-            let GrantedHits { received, spent, given_back, recalled, late } = &self.hits;
-            let [received, spent, given_back, recalled, late] =
-                [received, spent, given_back, recalled, late].map(copied);
+            let GrantedHits { received, refunded, spent, given_back, recalled, late } = &self.hits;
+            let [received, refunded, spent, given_back, recalled, late] =
+                [received, refunded, spent, given_back, recalled, late].map(copied);
             Self {
                 shards: self.shards.iter().map(|shard| Mutex::new(shard.lock().clone())).collect(),
                 keys: AtomicUsize::new(self.keys.load(Ordering::Relaxed)),
                 is_leaving: AtomicBool::new(self.is_leaving.load(Ordering::Relaxed)),
-                hits: GrantedHits { received, spent, given_back, recalled, late },
+                hits: GrantedHits { received, refunded, spent, given_back, recalled, late },
             }
         }
     }
@@ -555,9 +601,9 @@ mod for_model {
         pub(in crate::decide) fn view(&self, key: KeyHash) -> HeldView {
             let shard = self.shard(key).lock();
             let Some(held) = shard.held.get(&key) else { return HeldView::default() };
-            let grants = held.grants.iter();
+            let grant = |it: &Grant| (it.owner.clone(), it.id, it.left, it.ends, it.spent);
             HeldView {
-                grants: grants.map(|it| (it.owner.clone(), it.id, it.left, it.ends)).collect(),
+                grants: held.grants.iter().map(grant).collect(),
                 checked: held.checked,
                 pace: held.pace,
                 low: held.low,
@@ -707,6 +753,25 @@ mod tests {
         assert!(held.spend(&limits(50), Hits::ONE, NOW, at(1)).is_none());
         assert_eq!(held.ask(&limits(50), 1, at(1)), Some((4, 0)));
         assert_eq!(hits(held.asked(&limits(50), None, None, NOW, at(2))), [(1, 16)]);
+    }
+
+    #[test]
+    fn what_a_client_gives_back_is_there_again_in_the_grant_that_it_was_spent_of() {
+        let held = HeldGrants::default();
+        granted(&held, 1, 0);
+        let refund = |hits, ms| {
+            let refunded = held.refund(&limits(100), Hits::new(hits), NOW, at(ms));
+            refunded.map(|(verdicts, rest)| (verdicts[0].remaining, rest.refund()))
+        };
+        assert_eq!(refund(-1, 1), None, "nothing was spent");
+        assert!(spend(&held, 10, 1).is_some());
+        assert_eq!(refund(-4, 2), Some((50 - 6, 0)));
+        assert_eq!(refund(-9, 2), Some((50, 3)), "six were left to be given back");
+        assert_eq!(refund(-1, 2), None);
+        assert!(spend(&held, 16, 3).is_some());
+        assert!(spend(&held, 1, 3).is_none());
+        assert_eq!(refund(-16, 750), None, "the grant has ended");
+        assert_eq!(held.hits.refunded.load(Ordering::Relaxed), 10);
     }
 
     #[test]

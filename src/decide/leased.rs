@@ -29,7 +29,7 @@ use tidegate_cluster::mesh::{Peer, StreamClass};
 use tidegate_limiter::engine::{State, Verdict, grant};
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::Quota;
-use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Verdicts};
+use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Leased, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_rules::stats::GrantedHits;
@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::VerdictSource;
 use super::decider::{Decider, Peers, Shared};
-use super::grant_ledger::Holder;
+use super::grant_ledger::{Charged, Holder};
 use super::held_grants::{NewGrant, Unspent};
 use super::limits::Limits;
 use super::outcome::Decided;
@@ -48,7 +48,7 @@ pub(super) const TERM_MAX: Span = Span::from_secs(1);
 /// A grant for less is not worth its call.
 const TERM_MIN: Span = Span::from_millis(4);
 /// The same for a node of another region: it asks again after some round trips.
-const FAR_TERM_MAX: Span = Span::from_secs(4);
+pub(super) const FAR_TERM_MAX: Span = Span::from_secs(4);
 /// A grant is for at least so many round trips.
 const TERM_ROUND_TRIPS: u64 = 8;
 /// The same of one from another region: three quarters of them, less the one that the call takes,
@@ -128,6 +128,13 @@ impl Decider {
         let is_in_use = held_grants.is_in_use(limits, node.clock.monotonic());
         grants_held.notify_one();
         is_in_use
+    }
+
+    /// Whether a call may ask for hits while one that does not is on its way.
+    pub(super) fn may_ask_now(&self, limits: &Limits) -> bool {
+        limits.leased.is_some()
+            && limits.counters.iter().all(|counter| grant::can_grant(&counter.quota))
+            && self.shared.held_grants.may_ask(limits)
     }
 
     /// What a call with these checks asks for, if `asks`, as (wanted, held). Otherwise it wants
@@ -222,33 +229,45 @@ pub(super) fn granted_by(peer: &Peer, id: u64, grant: Grant, asked: Monotonic) -
 // === impl Decider: the owner ===
 
 impl Decider {
-    /// Decides a check for each of `hits` and makes the grant that `holder` asks for with the check
-    /// `id`, if this node owns the key.
-    pub(super) fn decide_and_grant_if_owned(
+    /// Decides a check for each of `hits`, if this node owns the key, and makes the grant that is
+    /// asked for by the holder of `to` under this number.
+    pub(super) fn decide_leased_each_if_owned(
         &self,
         limits: &Limits,
         hits: &[Hits],
-        (holder, id): (&Holder, u64),
+        to: Option<(&Holder, u64)>,
         ask: Option<GrantAsk>,
         now: Timestamp,
     ) -> Option<(Verdicts, Option<Granted>)> {
         let Shared { node, grant_ledger, counters: stats, .. } = &*self.shared;
         let Limits { scope, counters, .. } = limits;
-        let key = limits.key()?;
-        let owns = || node.ownership.decides(*scope, key.token);
-        let made = grant_ledger.enter(key, holder, id, now, |has_room| {
-            let ask = ask.filter(|_| has_room).map(|GrantAsk { wanted, held, shortest }| {
+        let token = limits.key()?.token;
+        if to.is_none() && hits.iter().all(|hits| hits.refund() == 0) {
+            let owns = || node.ownership.decides(*scope, token);
+            let leased = node.store.check_leased_if(counters, hits, None, &[], now, owns)?;
+            return Some((leased.verdicts, None));
+        }
+        let (unknown, since) = self.unknown_grants(*scope, now);
+        let owns = || self.decides_since(*scope, token, since);
+        let charged = grant_ledger.enter(counters, to, now, |has_room, outstanding| {
+            let holder = to.map(|(holder, _)| holder).filter(|_| has_room);
+            let ask = ask.zip(holder).map(|(GrantAsk { wanted, held, shortest }, holder)| {
                 let (divisor, longest) = self.grant_bounds(*scope, holder);
                 Ask { wanted, held, divisor, longest, shortest }
             });
-            let (verdicts, granted) = node.store.check_leased_if(counters, hits, ask, now, owns)?;
-            let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
-            Some((verdicts, is_refused, granted))
-        });
-        if let Some((_, Some(granted))) = &made {
+            let outstanding = unknown.beside(counters, outstanding);
+            let leased =
+                node.store.check_leased_if(counters, hits, ask, &outstanding, now, owns)?;
+            let is_refused = leased.verdicts.iter().any(|verdict| !verdict.allowed);
+            let Leased { verdicts, granted, refunded } = leased;
+            Some(Charged { result: verdicts, is_refused, granted, refunded })
+        })?;
+        let Charged { result, granted, refunded, .. } = charged;
+        if let Some(granted) = &granted {
             stats.hits_granted.fetch_add(u64::from(granted.hits), Ordering::Relaxed);
         }
-        made
+        self.refund_later(limits, &refunded, unknown, now);
+        Some((result, granted))
     }
 
     /// Decides a check of a client of this node, if this node owns the key. The second result is
@@ -259,11 +278,8 @@ impl Decider {
         hits: Hits,
         now: Timestamp,
     ) -> Option<(Verdicts, bool)> {
-        let Limits { scope, counters, .. } = limits;
-        let node = &self.shared.node;
         let key = limits.key()?;
-        let owns = || node.ownership.decides(*scope, key.token);
-        let (verdicts, _) = node.store.check_leased_if(counters, &[hits], None, now, owns)?;
+        let (verdicts, _) = self.decide_leased_each_if_owned(limits, &[hits], None, None, now)?;
         let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
         let may_end_early = is_refused && self.recall(key, None, now);
         Some((verdicts, may_end_early))

@@ -46,6 +46,7 @@ mod grant_ledger;
 mod grant_model;
 mod held_grants;
 mod leased;
+mod leased_refunds;
 mod limits;
 mod negative_cache;
 mod outcome;

@@ -24,7 +24,7 @@
 //! then 12 and so on, for 4 s each. The last few hits of `us` are decided there, one round trip
 //! away.
 //!
-//! **A peek or a refund** is one of the own share.
+//! **A peek** is one of the own share, and so is a refund of hits that were not granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +75,10 @@ impl Decider {
                 return Some(Begun::Done(decided));
             }
         }
+        let hits = match self.refund_of_shares(&seen, hits, now) {
+            Ok(decided) => return Some(Begun::Done(decided)),
+            Err(rest) => rest,
+        };
         let mut open = Divided::new(seen, hits);
         for at in open.seen.order.clone() {
             let Some(part) = open.seen.shares.parts.get(at) else { continue };
@@ -101,10 +105,9 @@ impl Decider {
         &self,
         check: &PlannedCheck,
         mut open: Divided,
-        hits: Hits,
         now: Timestamp,
     ) -> Result<Decided, NoVerdict> {
-        let shares = open.seen.shares.clone();
+        let (shares, hits) = (open.seen.shares.clone(), open.hits);
         if let Some((at, verdicts)) = open.to_confirm.take() {
             let part = shares.parts.get(at).ok_or(NoVerdict::Unavailable)?;
             let patience = self.patience(part);
@@ -219,6 +222,24 @@ impl Decider {
         let (at, verdicts) = others.find_map(spend)?;
         let verdicts = self.of_whole(&seen.shares, at, &verdicts, 0, now);
         Some((verdicts, VerdictSource::Grant))
+    }
+
+    /// Puts a refund into grants of any share that are held here; returns the rest of it.
+    fn refund_of_shares(
+        &self,
+        seen: &Seen,
+        mut hits: Hits,
+        now: Timestamp,
+    ) -> Result<Decided, Hits> {
+        for (at, part) in seen.shares.parts.iter().enumerate() {
+            match self.refund_if_granted(part, hits, now) {
+                Ok((verdicts, source)) => {
+                    return Ok((self.of_whole(&seen.shares, at, &verdicts, 0, now), source));
+                }
+                Err(rest) => hits = rest,
+            }
+        }
+        Err(hits)
     }
 
     /// What this node alone can say about one share.

@@ -146,6 +146,7 @@ fn decisions(core: &Core, readings: &mut Readings) {
     let hits = hits.read();
     let fates = [
         ("received", hits.received),
+        ("refunded", hits.refunded),
         ("spent", hits.spent),
         ("given_back", hits.given_back),
         ("recalled", hits.recalled),

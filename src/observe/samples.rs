@@ -165,6 +165,7 @@ const RULE_FAMILIES: [RuleFamily; 9] = [
         label: Some("fate"),
         values: &[
             ("received", |counts| counts.grants.received),
+            ("refunded", |counts| counts.grants.refunded),
             ("spent", |counts| counts.grants.spent),
             ("given_back", |counts| counts.grants.given_back),
             ("recalled", |counts| counts.grants.recalled),

@@ -126,7 +126,7 @@ async fn is_accounted_for(nodes: &[Node]) {
 
 /// Hits that are not held any more.
 fn gone(hits: &GrantedCounts) -> u64 {
-    hits.spent + hits.given_back + hits.recalled + hits.late
+    hits.spent + hits.given_back + hits.recalled + hits.late - hits.refunded
 }
 
 /// What all nodes have counted of the rule of `key`.
@@ -186,6 +186,50 @@ async fn hits_that_one_node_holds_are_recalled_when_another_is_refused() {
     is_accounted_for(&nodes).await;
     let counts = counts(&nodes, "fixed");
     assert!(counts.grants.recalled > 0 && counts.refused_early > 0, "{counts:?}");
+}
+
+/// Twenty hits were admitted, and a client gives them back: to the node that spends granted hits, to
+/// the owner, and to a node that has seen nothing of the key. Soon as many more are admitted, and
+/// never more, although nodes hold hits that are counted and have not been spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_makes_room_for_what_was_admitted_and_no_more() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    for (key, at, owner) in [
+        ("fixed", 0, "b"),
+        ("sliding", 1, "b"),
+        ("sliced", 2, "b"),
+        ("gcra", 2, "b"),
+        ("meter", 2, "c"),
+    ] {
+        let value = value_of(&nodes[0], key, owner);
+        let mut admitted = burst(&nodes[..1], key, &value, 20).await.all;
+        assert_eq!(admitted, 20, "{key}");
+        for refund in [-5, -15] {
+            assert!(nodes[at].check_hits(key, &value, refund).await.allowed, "{key}");
+        }
+        let end = tokio::time::Instant::now() + TIMEOUT;
+        while admitted < LIMIT + 20 {
+            assert!(tokio::time::Instant::now() < end, "{key}: {admitted}");
+            admitted += burst(&nodes, key, &value, LIMIT / 3).await.all;
+        }
+        admitted += burst(&nodes, key, &value, LIMIT).await.all;
+        assert_eq!(admitted, LIMIT + 20, "{key}");
+    }
+    is_accounted_for(&nodes).await;
+}
+
+/// Of a refund of more than was admitted nothing is there before it was spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_granted_and_not_spent_is_not_refunded() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    let value = value_of(&nodes[0], "fixed", "b");
+    assert_eq!(burst(&nodes[..1], "fixed", &value, 20).await.all, 20);
+    let left = async || remaining(&nodes[2].check_hits("fixed", &value, 0).await);
+    let before = left().await;
+    let held = nodes[0].core.decider.granted_hits().1;
+    assert!(held > 0, "a holds some");
+    let after = remaining(&nodes[2].check_hits("fixed", &value, -300).await);
+    assert!(u64::from(after) + held <= 300, "{before}, {after} and {held} are held");
 }
 
 /// A node that leaves gives back what it holds.

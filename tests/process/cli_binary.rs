@@ -665,7 +665,8 @@ fn status() -> StatusReport {
                     refused_early: 4,
                     grants: GrantedCounts {
                         received: 960,
-                        spent: 870,
+                        refunded: 25,
+                        spent: 895,
                         given_back: 40,
                         recalled: 30,
                         late: 8,

@@ -45,11 +45,13 @@ pub struct RuleStats {
     tally: OnceLock<Arc<Tally>>,
 }
 
-/// Granted hits since the start, by what became of them. Those received and in none of the others
-/// are held.
+/// Granted hits since the start, by what became of them. Those received or refunded and in none of
+/// the others are held.
 #[derive(Debug, Default)]
 pub struct GrantedHits {
     pub received: AtomicU64,
+    /// Spent, and given back by a client while the grant was held.
+    pub refunded: AtomicU64,
     pub spent: AtomicU64,
     /// Sent back to their owner, which takes off what it can: at their end, by a node that leaves,
     /// or because the rule has changed.
@@ -85,6 +87,7 @@ pub struct RuleCounts {
 #[serde(default)]
 pub struct GrantedCounts {
     pub received: u64,
+    pub refunded: u64,
     pub spent: u64,
     pub given_back: u64,
     pub recalled: u64,
@@ -129,6 +132,7 @@ impl GrantedHits {
     pub fn read(&self) -> GrantedCounts {
         GrantedCounts {
             received: read(&self.received),
+            refunded: read(&self.refunded),
             spent: read(&self.spent),
             given_back: read(&self.given_back),
             recalled: read(&self.recalled),
@@ -173,6 +177,7 @@ impl RuleCounts {
             (&mut self.alone, other.alone),
             (&mut self.refused_early, other.refused_early),
             (&mut mine.received, theirs.received),
+            (&mut mine.refunded, theirs.refunded),
             (&mut mine.spent, theirs.spent),
             (&mut mine.given_back, theirs.given_back),
             (&mut mine.recalled, theirs.recalled),
@@ -189,8 +194,8 @@ impl GrantedCounts {
     /// Hits that may still be spent. The counters are read one after the other, so while some are
     /// being spent it is an estimate.
     pub fn held(&self) -> u64 {
-        let Self { received, spent, given_back, recalled, late } = *self;
-        received.saturating_sub(spent + given_back + recalled + late)
+        let Self { received, refunded, spent, given_back, recalled, late } = *self;
+        (received + refunded).saturating_sub(spent + given_back + recalled + late)
     }
 }
 
@@ -214,6 +219,7 @@ mod tests {
             &stats.alone,
             &stats.refused_early,
             &stats.grants.received,
+            &stats.grants.refunded,
             &stats.grants.spent,
             &stats.grants.given_back,
             &stats.grants.recalled,
@@ -240,7 +246,8 @@ mod tests {
 
     #[test]
     fn hits_in_no_other_counter_are_held() {
-        let counts = GrantedCounts { received: 20, spent: 9, given_back: 4, recalled: 3, late: 1 };
+        let received = GrantedCounts { received: 20, refunded: 2, ..GrantedCounts::default() };
+        let counts = GrantedCounts { spent: 11, given_back: 4, recalled: 3, late: 1, ..received };
         assert_eq!(counts.held(), 3);
         assert_eq!(GrantedCounts { spent: 25, ..counts }.held(), 0, "read while some are spent");
     }

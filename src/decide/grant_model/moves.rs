@@ -30,6 +30,10 @@ pub(super) enum Move {
     Crash,
     HandOver,
     Reload(usize),
+    /// A client gives hits back at a holder, which puts them into its grants.
+    RefundGranted(usize),
+    /// A client gives so many hits back at the owner.
+    Refund(u32),
 }
 
 impl World {
@@ -51,8 +55,12 @@ impl World {
             add(true, Move::Look(at));
             add(left.restarts > 0, Move::Restart(at));
             add(left.reloads > 0 && self.is_behind(at), Move::Reload(at));
+            add(left.refunds > 0, Move::RefundGranted(at));
         }
         add(left.checks > 0, Move::Check);
+        for hits in [1, 3] {
+            add(left.refunds > 0, Move::Refund(hits));
+        }
         for (index, message) in self.flying.iter().enumerate() {
             add(true, Move::Deliver { index, stays: false });
             let may_double = left.doubled > 0 && !matches!(message, Message::Reply { .. });
@@ -120,6 +128,14 @@ impl World {
             Move::Reload(at) => {
                 left.reloads -= 1;
                 world.reload(at);
+            }
+            Move::RefundGranted(at) => {
+                left.refunds -= 1;
+                world.refund_granted(at);
+            }
+            Move::Refund(hits) => {
+                left.refunds -= 1;
+                world.refund(hits);
             }
         }
         (world != *self).then_some(world)

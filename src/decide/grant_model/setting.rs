@@ -23,6 +23,8 @@ pub(super) struct Bounds {
     pub(super) handovers: u8,
     /// Holders that learn another rule.
     pub(super) reloads: u8,
+    /// Refunds of clients.
+    pub(super) refunds: u8,
 }
 
 /// A rule without which grants would not be safe.
@@ -54,4 +56,8 @@ pub(super) enum Rule {
     OfOneIncarnation,
     /// An owner without an entry in its ledger takes nothing back.
     OnlyWhatIsEntered,
+    /// A refund takes nothing that may not have been spent.
+    OutstandingIsNotRefunded,
+    /// Nor does one by a node that has just become the owner.
+    UnknownIsNotRefunded,
 }

@@ -8,16 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
-use tidegate_limiter::engine::grant::{self, Mark};
+use tidegate_limiter::engine::grant::{self, Mark, Refunded};
 use tidegate_limiter::engine::{State, decide, preview};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
-    Ask, Counter, Granted, KeyHash, OnFull, Options, Store, StoredCounter,
+    Ask, Counter, Granted, KeyHash, Leased, OnFull, Options, Store, StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
@@ -25,8 +25,9 @@ use tidegate_rules::stats::RuleStats;
 
 use super::setting::{Bounds, Rule};
 use crate::decide::dedup_cache::{DedupCache, Once};
-use crate::decide::grant_ledger::{EntryView, GrantLedger, Holder};
+use crate::decide::grant_ledger::{Charged, EntryView, GrantLedger, Holder};
 use crate::decide::held_grants::{HeldGrants, HeldView, NewGrant, Unspent};
+use crate::decide::leased_refunds::UnknownGrants;
 use crate::decide::limits::Limits;
 
 pub(super) const HOLDERS: usize = 2;
@@ -67,6 +68,8 @@ pub(super) struct World {
     /// What the replica of the owner has.
     copy: Option<StoredCounter>,
     starts: u64,
+    /// When the owner became it.
+    owner_since: Timestamp,
     holders: [HolderNode; HOLDERS],
     pub(super) flying: Vec<Message>,
     pub(super) truth: Truth,
@@ -107,6 +110,8 @@ pub(super) struct Truth {
     calls: BTreeMap<CallId, Fate>,
     /// Hits of the owner's own clients in this window.
     own: u32,
+    /// What the owner took off for refunds in this window.
+    own_refunded: u32,
     /// The owner has changed in this window.
     has_moved: bool,
 }
@@ -140,12 +145,12 @@ pub(super) struct Asked {
 
 /// All of a world that its future depends on.
 type View<'a> = (
-    (u64, u64, Bounds),
+    (u64, u64, Timestamp, Bounds),
     Vec<(u64, Vec<u64>, Vec<EntryView>, Vec<(u64, u64, u64)>, &'a [Message])>,
     Vec<u64>,
     Vec<(u64, usize, u64, HeldView, &'a [u64])>,
     &'a [Message],
-    (Vec<u64>, bool, bool, &'a BTreeMap<CallId, Fate>, u32, bool),
+    (Vec<u64>, bool, bool, &'a BTreeMap<CallId, Fate>, (u32, u32), bool),
 );
 
 impl World {
@@ -165,6 +170,7 @@ impl World {
             former: None,
             copy: None,
             starts: 1,
+            owner_since: Timestamp::EPOCH,
             holders: [holder(), holder()],
             flying: Vec::new(),
             truth: Truth::default(),
@@ -178,7 +184,8 @@ impl World {
         self.ticks += 1;
         if before != self.slice() {
             self.truth.calls.clear();
-            (self.truth.own, self.truth.has_moved) = (0, false);
+            (self.truth.own, self.truth.own_refunded) = (0, 0);
+            self.truth.has_moved = false;
             let are_held = (0..HOLDERS).any(|at| !self.view(at).grants.is_empty());
             if are_held {
                 self.reach("a window ends while hits of it are held");
@@ -212,7 +219,7 @@ impl World {
         self.passes(hits);
         let after = self.view(at);
         let start = self.holders[at].start;
-        for ((_, id, had, _), (_, _, has, _)) in before.grants.iter().zip(&after.grants) {
+        for ((_, id, had, ..), (_, _, has, ..)) in before.grants.iter().zip(&after.grants) {
             if let Some(fate) = self.truth.calls.get_mut(&(at, start, *id)) {
                 fate.spent += had - has;
             }
@@ -258,8 +265,8 @@ impl World {
     pub(super) fn check(&mut self) {
         let (store, now) = (self.store(), self.now());
         let counters = self.counters(0);
-        let made = store.check_leased_if(&counters, &[Hits::ONE], None, now, || true);
-        let is_allowed = made.is_some_and(|(verdicts, _)| verdicts[0].allowed);
+        let made = store.check_leased_if(&counters, &[Hits::ONE], None, &[], now, || true);
+        let is_allowed = made.is_some_and(|made| made.verdicts[0].allowed);
         if !is_allowed {
             return self.recall(None);
         }
@@ -267,6 +274,66 @@ impl World {
         self.passes(1);
         self.truth.own += 1;
         self.copy();
+    }
+
+    /// A client of a holder gives three hits back, and the holder puts what it can into its grants.
+    pub(super) fn refund_granted(&mut self, at: usize) {
+        let (now, monotonic) = (self.now(), self.monotonic(at));
+        let limits = self.limits(self.holders[at].revision);
+        let hits = Hits::new(-3);
+        let before = self.view(at);
+        let held = Arc::make_mut(&mut self.holders[at].held);
+        let Some((_, rest)) = held.refund(&limits, hits, now, monotonic) else {
+            return;
+        };
+        let start = self.holders[at].start;
+        for ((_, id, had, ..), (_, _, has, ..)) in before.grants.iter().zip(&self.view(at).grants) {
+            if let Some(fate) = self.truth.calls.get_mut(&(at, start, *id)) {
+                fate.spent -= has - had;
+            }
+        }
+        self.is_refunded(3 - rest.refund());
+        self.reach("a refund is put into a grant");
+    }
+
+    /// A client gives hits back at the owner.
+    pub(super) fn refund(&mut self, hits: u32) {
+        let (store, now, without) = (self.store(), self.now(), self.setting.without);
+        let counters = self.counters(0);
+        let refund = [Hits::new(-i64::from(hits))];
+        let since = match without {
+            Some(Rule::UnknownIsNotRefunded) => Timestamp::EPOCH,
+            _ => self.owner_since,
+        };
+        let unknown = UnknownGrants::since(since, self.setting.longest, now);
+        let ledger = Arc::make_mut(&mut self.owner.ledger);
+        let charged = ledger.enter(&counters, None, now, |_, outstanding| {
+            let outstanding = match without {
+                Some(Rule::OutstandingIsNotRefunded) => &[],
+                _ => outstanding,
+            };
+            let outstanding = unknown.beside(&counters, outstanding);
+            let leased =
+                store.check_leased_if(&counters, &refund, None, &outstanding, now, || true)?;
+            let (granted, refunded) = (None, leased.refunded);
+            Some(Charged { result: (), is_refused: false, granted, refunded })
+        });
+        let Some(Refunded { taken, left }) = charged.and_then(|it| it.refunded.first().copied())
+        else {
+            return;
+        };
+        if left > 0 {
+            self.reach("a refund waits for what is outstanding");
+        }
+        let before = self.used();
+        self.owner.counter = store.get(KEY, now);
+        // Of nothing that is counted any number is taken.
+        let taken_here = before.saturating_sub(self.used());
+        self.truth.own_refunded += taken_here;
+        self.is_refunded(taken);
+        if taken_here > 0 {
+            self.reach("a refund is taken off by the owner");
+        }
     }
 
     /// A holder restarts, without its grants, and counts its calls anew.
@@ -287,6 +354,7 @@ impl World {
         }
         self.starts += 1;
         self.owner = Owner::new(self.starts, self.copy.clone());
+        self.owner_since = self.now();
         self.truth.has_moved = true;
     }
 
@@ -298,6 +366,7 @@ impl World {
         self.starts = starts;
         next.counter = merged(next.counter, self.owner.counter.as_ref(), self.now());
         self.former = Some(std::mem::replace(&mut self.owner, next));
+        self.owner_since = self.now();
         self.copy();
         self.truth.has_moved = true;
     }
@@ -366,14 +435,18 @@ impl World {
         let mut granted = None;
         let ledger = Arc::make_mut(&mut self.owner.ledger);
         let mut decide = || {
-            let (verdicts, made) = ledger.enter(KEY, &holder, id, now, |has_room| {
+            let to = Some((&holder, id));
+            let made = ledger.enter(&counters, to, now, |has_room, outstanding| {
                 let ask = Ask { wanted, held, divisor, longest, shortest: Span::ZERO };
                 let ask = has_room.then_some(ask);
-                let decided = store.check_leased_if(&counters, &[Hits::PEEK], ask, now, || true)?;
-                Some((decided.0, false, decided.1))
+                let peek = [Hits::PEEK];
+                let leased =
+                    store.check_leased_if(&counters, &peek, ask, outstanding, now, || true)?;
+                let Leased { verdicts, granted, refunded } = leased;
+                Some(Charged { result: verdicts, is_refused: false, granted, refunded })
             })?;
-            granted = made;
-            Some(verdicts)
+            granted = made.granted;
+            Some(made.result)
         };
         if self.setting.without == Some(Rule::GrantedOnce) {
             decide();
@@ -550,6 +623,15 @@ impl World {
         self.truth.is_over |= !decide(&mut self.truth.passed, &quota, hits, now).allowed;
     }
 
+    /// As many of the hits that have passed are there again.
+    fn is_refunded(&mut self, hits: u64) {
+        let (quota, now) = (self.setting.quotas[0], self.now());
+        let hits = Hits::new(-i64::try_from(hits).unwrap_or(i64::MAX));
+        if hits < Hits::PEEK {
+            decide(&mut self.truth.passed, &quota, hits, now);
+        }
+    }
+
     fn copy(&mut self) {
         self.copy = merged(self.copy.take(), self.owner.counter.as_ref(), self.now());
     }
@@ -584,27 +666,34 @@ impl World {
         if self.setting.quotas[0].algorithm() != Algorithm::FixedWindow {
             return true;
         }
+        let used = self.used() + self.truth.own_refunded;
+        let open = |fate: &Fate| fate.hits.saturating_sub(fate.taken_back);
+        let granted: u32 = self.truth.calls.values().map(open).sum();
+        self.truth.has_moved || used == self.truth.own + granted
+    }
+
+    /// What the owner has counted in this window.
+    fn used(&self) -> u32 {
         let now = self.now();
-        let used = match self.owner.counter.as_ref().filter(|it| it.expires > now) {
+        match self.owner.counter.as_ref().filter(|it| it.expires > now) {
             Some(StoredCounter { state: State::FixedWindow { index, used }, .. })
                 if u64::from(*index) == self.slice() =>
             {
                 *used
             }
             _ => 0,
-        };
-        let open = |fate: &Fate| fate.hits.saturating_sub(fate.taken_back);
-        let granted: u32 = self.truth.calls.values().map(open).sum();
-        self.truth.has_moved || used == self.truth.own + granted
+        }
     }
 
     /// Whether each holder knows what became of what it received.
     pub(super) fn is_accounted_for(&self) -> bool {
         self.holders.iter().all(|node| {
             let hits = &node.held.hits;
-            let gone = [&hits.spent, &hits.given_back, &hits.recalled, &hits.late]
-                .map(|counter| counter.load(Ordering::Relaxed));
-            hits.received.load(Ordering::Relaxed) == gone.iter().sum::<u64>() + node.held.held()
+            let sum = |counters: &[&AtomicU64]| -> u64 {
+                counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
+            };
+            let gone = sum(&[&hits.spent, &hits.given_back, &hits.recalled, &hits.late]);
+            sum(&[&hits.received, &hits.refunded]) == gone + node.held.held()
         })
     }
 
@@ -687,15 +776,15 @@ impl World {
             (*start, *revision, *next_id, held.view(KEY), &calls[..])
         });
         let mut passed = Vec::new();
-        let Truth { is_over, is_foreign, calls, own, has_moved, .. } = &self.truth;
+        let Truth { is_over, is_foreign, calls, own, own_refunded, has_moved, .. } = &self.truth;
         self.truth.passed.digest_words(|word| passed.push(word));
         (
-            (self.ticks, self.starts, self.left),
+            (self.ticks, self.starts, self.owner_since, self.left),
             owners.collect(),
             words(self.copy.as_ref()),
             holders.collect(),
             &self.flying,
-            (passed, *is_over, *is_foreign, calls, *own, *has_moved),
+            (passed, *is_over, *is_foreign, calls, (*own, *own_refunded), *has_moved),
         )
     }
 }

@@ -30,6 +30,8 @@ pub struct Ownership {
 pub struct RingRight {
     pub leases: Leases,
     pub owned_ranges: Arc<OwnedRanges>,
+    /// When these ranges were published: what other owners granted in them is not known here.
+    pub since: Monotonic,
 }
 
 /// When leases end.
@@ -115,16 +117,15 @@ impl Ownership {
     /// Publishes a lease together with the ranges that are held under it. Only one thread at a time
     /// may publish.
     pub fn publish(&self, leases: Leases, owned_ranges: OwnedRanges) {
-        let owned_ranges = Arc::new(owned_ranges);
-        self.right.store(Arc::new(RingRight { leases, owned_ranges }));
+        let (owned_ranges, since) = (Arc::new(owned_ranges), self.monotonic());
+        self.right.store(Arc::new(RingRight { leases, owned_ranges, since }));
     }
 
     /// Publishes other ends of the leases; the ranges stay.
     pub fn renew(&self, leases: Leases) {
         let right = self.right();
         if right.leases != leases {
-            let owned_ranges = Arc::clone(&right.owned_ranges);
-            self.right.store(Arc::new(RingRight { leases, owned_ranges }));
+            self.right.store(Arc::new(RingRight { leases, ..(*right).clone() }));
         }
     }
 

@@ -41,14 +41,25 @@
 //! bucket of its own would be at 165 ms. None is spent and at 6 ms 16 are given back: the mark less
 //! 160 ms is 7.8 ms, and terms that begin now end at 13.8 ms, so only 15 are taken off.
 //!
+//! # Refunds
+//!
+//! A client gives hits back that have passed, and what is granted may not have passed yet. So a
+//! refund takes no hit that is *outstanding*, granted and not accounted for: of a window what its
+//! newest slice has beside these, then of older slices; of a bucket what it has beyond
+//! `outstanding·T` after the end of the last grant, so that `O ≥ R` holds although all of them pass
+//! then. How many of them have passed is known when they are given back or have ended: what a
+//! refund could not take for their sake it may take later.
+//!
 //! # Bound
 //!
 //! Unspent hits that are not given back are refused early: in a window until it ends, in a bucket
 //! until as many have drained. An idle bucket loses one term once, 1/128 of its burst.
 
+use smallvec::SmallVec;
+
 use super::state::State;
 use super::tat::{Rate, Tat};
-use super::{bucket, decide, preview};
+use super::{bucket, decide, preview, windows};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Span, Timestamp};
 
@@ -62,6 +73,22 @@ pub enum Mark {
     Slice(u64),
     /// The TAT that the charge left.
     Tat(Tat),
+}
+
+/// Hits of one counter that are granted, and of which it is not known whether they have passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outstanding {
+    pub hits: u64,
+    /// They pass no later.
+    pub until: Timestamp,
+}
+
+/// What became of a refund.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refunded {
+    pub taken: u64,
+    /// Not taken for the sake of outstanding hits.
+    pub left: u64,
 }
 
 /// What an owner can grant of a counter.
@@ -90,7 +117,7 @@ pub fn offer(state: &State, quota: &Quota, longest: Span, now: Timestamp) -> Opt
     }
     let room = preview(&state.copy(), quota, Hits::PEEK, now).remaining;
     // A state that was counted by a clock ahead of this one stays in its slice.
-    let slice = slice_of(state).unwrap_or(0).max(now.as_nanos() / quota.slice().as_nanos().max(1));
+    let slice = slice_of(state).unwrap_or(0).max(slice_at(quota, now));
     let end = slice.saturating_add(1).saturating_mul(quota.slice().as_nanos());
     let term = Timestamp::from_nanos(end).since(now).min(longest);
     Some(Offer { room, term })
@@ -134,8 +161,8 @@ pub fn give_back(
 ) -> u32 {
     let possible = match mark {
         Mark::Slice(slice) => {
-            let present = now.as_nanos() / quota.slice().as_nanos().max(1);
-            if slice_of(state) == Some(slice) && present <= slice { hits } else { 0 }
+            let is_open = slice_of(state) == Some(slice) && mark.is_open(quota, now);
+            if is_open { hits } else { 0 }
         }
         Mark::Tat(tat) => {
             let ends = now.plus(bucket_term(quota, longest)).max(granted_until);
@@ -150,7 +177,80 @@ pub fn give_back(
     possible
 }
 
+/// Takes off a refund of `hits`, but nothing that is outstanding.
+pub fn refund(
+    state: &mut State,
+    quota: &Quota,
+    hits: u64,
+    outstanding: Outstanding,
+    now: Timestamp,
+) -> Refunded {
+    if outstanding.hits == 0 || !can_grant(quota) {
+        decide(state, quota, refund_of(hits), now);
+        return Refunded { taken: hits, left: 0 };
+    }
+    let none = Outstanding { hits: 0, until: now };
+    let possible = hits.min(refundable(state, quota, none, now));
+    let nothing = Refunded { taken: 0, left: possible };
+    let taken = hits.min(refundable(state, quota, outstanding, now));
+    if taken == 0 {
+        return nothing;
+    }
+    let mut next = state.copy();
+    if is_bucket(quota) {
+        decide(&mut next, quota, refund_of(taken), now);
+    } else {
+        // The outstanding hits are of the newest slice, of which a refund takes first.
+        decide(&mut next, quota, refund_of(taken.saturating_add(outstanding.hits)), now);
+        let again = i64::try_from(outstanding.hits).unwrap_or(i64::MAX);
+        // More than the limit is counted only when that was lowered.
+        if !decide(&mut next, quota, Hits::new(again), now).allowed {
+            return nothing;
+        }
+    }
+    *state = next;
+    Refunded { taken, left: possible - taken }
+}
+
+/// The most hits that a refund takes while these are outstanding.
+fn refundable(state: &State, quota: &Quota, outstanding: Outstanding, now: Timestamp) -> u64 {
+    let counted = match state {
+        State::Tat(tat) => {
+            let ends = now.max(outstanding.until);
+            let spare = |rate: Rate| rate.hits(rate.debt::<u128>(Some(*tat), ends)?);
+            Rate::of(quota).and_then(spare).unwrap_or(0)
+        }
+        State::FixedWindow { index, used } if *index >= windows::index_at(now, quota) => {
+            u64::from(*used)
+        }
+        State::SlidingCounter { .. } | State::FineWindow(_) => {
+            let counts = state.counts().map(|it| it.at(windows::index_at(now, quota)));
+            counts.map_or(0, |it| it.newest_first().iter().sum())
+        }
+        State::SubWindows(slices) if slices.fits(quota) => {
+            let mut counts: SmallVec<[u64; 16]> =
+                SmallVec::from_elem(0, usize::from(quota.sub_windows()) + 1);
+            slices.copy_at(slice_at(quota, now), &mut counts);
+            counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
+        }
+        _ => 0,
+    };
+    counted.saturating_sub(outstanding.hits)
+}
+
+fn refund_of(hits: u64) -> Hits {
+    Hits::new(i64::try_from(hits).map_or(i64::MIN, |hits| -hits))
+}
+
 impl Mark {
+    /// Whether what it was charged with can still be given back.
+    pub fn is_open(&self, quota: &Quota, now: Timestamp) -> bool {
+        match self {
+            Self::Slice(slice) => slice_at(quota, now) <= *slice,
+            Self::Tat(_) => true,
+        }
+    }
+
     /// `hits` of another grant of the counter were given back.
     pub fn lower(&mut self, quota: &Quota, hits: u32) {
         if let (Self::Tat(tat), Some(rate)) = (self, Rate::of(quota)) {
@@ -177,6 +277,11 @@ fn bucket_term(quota: &Quota, longest: Span) -> Span {
 fn raised(state: &State, term: Span, now: Timestamp) -> State {
     let ends = Tat::new(now.plus(term).as_nanos(), 0);
     State::Tat(bucket::tat(state).map_or(ends, |tat| tat.max(ends)))
+}
+
+/// The number of the slice that `now` is in.
+fn slice_at(quota: &Quota, now: Timestamp) -> u64 {
+    now.as_nanos() / quota.slice().as_nanos().max(1)
 }
 
 /// The number of the newest slice of a window.

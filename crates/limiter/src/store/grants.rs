@@ -18,8 +18,8 @@ use super::key::Counter;
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
-use crate::engine::State;
-use crate::engine::grant::{self, Mark, Offer};
+use crate::engine::grant::{self, Mark, Offer, Outstanding, Refunded};
+use crate::engine::{Retry, State, Verdict, preview};
 use crate::units::{Hits, Span, Timestamp};
 
 /// What a node asks for.
@@ -47,9 +47,20 @@ pub struct Granted {
     pub marks: SmallVec<[Mark; 1]>,
 }
 
+/// What checks of a leased rule came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    /// Of each check in turn, one per counter.
+    pub verdicts: Verdicts,
+    pub granted: Option<Granted>,
+    /// Of all refunds among the checks, one per counter; empty if there are none.
+    pub refunded: SmallVec<[Refunded; 1]>,
+}
+
 impl Store {
     /// Decides a check of a leased rule for each of `hits` as [`Store::check_each_if`] does, and
-    /// then grants what is asked for, if anything is to be had.
+    /// then grants what is asked for, if anything is to be had. A refund among them takes nothing
+    /// of what is `outstanding`, one per counter (an empty list: nothing is).
     ///
     /// A refused check is not counted, by a fixed window either: what is given back to it would be
     /// used up by hits that were refused.
@@ -58,21 +69,27 @@ impl Store {
         counters: &[Counter],
         hits: &[Hits],
         ask: Option<Ask>,
+        outstanding: &[Outstanding],
         now: Timestamp,
         owns: impl FnOnce() -> bool,
-    ) -> Option<(Verdicts, Option<Granted>)> {
-        let Some(first) = counters.first() else { return Some((Verdicts::new(), None)) };
+    ) -> Option<Leased> {
+        let Some(first) = counters.first() else { return Some(Leased::default()) };
         let mut shard = self.lock_for(first.key);
         if !owns() {
             return None;
         }
-        let check = |hits| {
+        let mut refunded = SmallVec::new();
+        let check = |hits: Hits| {
+            if hits.refund() > 0 {
+                refunded.resize(counters.len(), Refunded::default());
+                return shard.refund(counters, hits.refund(), outstanding, &mut refunded, now);
+            }
             let params = CheckParams::leased(hits, now);
             shard.check_uncounted(counters, params, &self.overflow)
         };
         let verdicts = one_after_the_other(hits, check);
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
-        Some((verdicts, granted))
+        Some(Leased { verdicts, granted, refunded })
     }
 
     /// Takes off what can be given back of `hits` of a grant with these marks, which will not be
@@ -151,6 +168,37 @@ impl Shard {
         self.queues.enqueue_snapshot(&mut slot);
         self.insert(slot);
         Some(mark)
+    }
+
+    /// Takes a refund off each of `counters`, and adds to `refunded` what became of it.
+    fn refund(
+        &mut self,
+        counters: &[Counter],
+        hits: u64,
+        outstanding: &[Outstanding],
+        refunded: &mut [Refunded],
+        now: Timestamp,
+    ) -> Verdicts {
+        let now = self.instant(now);
+        let mut verdicts = Verdicts::with_capacity(counters.len());
+        for (at, (Counter { key, quota }, refunded)) in counters.iter().zip(refunded).enumerate() {
+            let outstanding = outstanding.get(at).copied().unwrap_or_default();
+            let mut left = preview(&State::Absent, quota, Hits::PEEK, now);
+            if let Some((slot, queues)) = self.live_mut(*key, now) {
+                let now_refunded = grant::refund(&mut slot.state, quota, hits, outstanding, now);
+                if now_refunded.taken > 0 {
+                    slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
+                    queues.enqueue_strict(slot);
+                    queues.enqueue_snapshot(slot);
+                }
+                refunded.taken = refunded.taken.saturating_add(now_refunded.taken);
+                refunded.left = refunded.left.saturating_add(now_refunded.left);
+                left = preview(&slot.state, quota, Hits::PEEK, now);
+            }
+            verdicts.push(Verdict { allowed: true, retry: Retry::Now, excess: 0, ..left });
+        }
+        self.sweep_for_check(now);
+        verdicts
     }
 
     fn give_back(

@@ -39,7 +39,7 @@ mod unsettled_clock;
 pub use check::{SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
 pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
-pub use grants::{Ask, Granted};
+pub use grants::{Ask, Granted, Leased};
 pub use key::{Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher};
 pub use options::{OnFull, Options};
 pub use sharded::{Stats, Store};

@@ -217,14 +217,14 @@ fn a_leased_counter_has_no_ring() {
             shortest: Span::ZERO,
         };
         let ask = (wanted > 0).then_some(ask);
-        store.check_leased_if(&[counter], &[Hits::new(hits)], ask, at(10), || true)
+        store.check_leased_if(&[counter], &[Hits::new(hits)], ask, &[], at(10), || true)
     };
     leased(50, 0);
     assert_eq!(store.stats().fine_keys, 0);
     // The rule was strict for a moment.
     request(&store, counter, 1, at(9));
     assert_eq!(store.stats().fine_keys, 1);
-    let (_, granted) = leased(1, 10).expect("owned");
+    let granted = leased(1, 10).expect("owned").granted;
     assert_eq!(granted.expect("half of 48").hits, 10);
     assert_eq!(store.stats().fine_keys, 0);
     assert_eq!(request(&store, counter, 0, at(10)).remaining, 38);

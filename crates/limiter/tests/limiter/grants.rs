@@ -2,7 +2,7 @@
 //! whichever node spends them, at any time, and whatever is given back.
 
 use proptest::prelude::*;
-use tidegate_limiter::engine::grant::{self, Mark, Offer};
+use tidegate_limiter::engine::grant::{self, Mark, Offer, Outstanding};
 use tidegate_limiter::engine::{self, State};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, OnFull, Options, Store};
@@ -34,6 +34,16 @@ enum Op {
         holder: usize,
         hits: u32,
     },
+    /// A client gives hits back at a holder, which puts them into its grants.
+    RefundGranted {
+        holder: usize,
+        hits: u32,
+    },
+    /// The same at the owner, by the rule of a holder.
+    Refund {
+        holder: usize,
+        hits: u32,
+    },
     Wait(u64),
 }
 
@@ -44,7 +54,10 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(holder, wanted, divisor)| Op::Grant { holder, wanted, divisor }),
         6 => (holder.clone(), 1..12_u32).prop_map(|(holder, hits)| Op::Spend { holder, hits }),
         2 => holder.clone().prop_map(|holder| Op::GiveBack { holder }),
-        2 => (holder, 1..8_u32).prop_map(|(holder, hits)| Op::Check { holder, hits }),
+        2 => (holder.clone(), 1..8_u32).prop_map(|(holder, hits)| Op::Check { holder, hits }),
+        1 => (holder.clone(), 1..12_u32)
+            .prop_map(|(holder, hits)| Op::RefundGranted { holder, hits }),
+        2 => (holder, 1..40_u32).prop_map(|(holder, hits)| Op::Refund { holder, hits }),
         4 => prop_oneof![0..3_000_000_u64, 0..300_000_000_u64].prop_map(Op::Wait),
     ]
 }
@@ -75,6 +88,7 @@ struct Grant {
     holder: usize,
     mark: Mark,
     left: u32,
+    hits: u32,
     ends: Timestamp,
 }
 
@@ -115,7 +129,7 @@ impl World {
                 let mark = mark.expect("what was offered can be charged");
                 let ends = now.plus(term);
                 self.granted_until = self.granted_until.max(ends);
-                self.grants.push(Grant { holder, mark, left: hits, ends });
+                self.grants.push(Grant { holder, mark, left: hits, hits, ends });
             }
             Op::Spend { holder, hits } => {
                 let mut wanted = hits;
@@ -145,7 +159,39 @@ impl World {
                     self.passes(hits);
                 }
             }
+            Op::RefundGranted { holder, hits } => {
+                let mut open = hits;
+                let held = |it: &&mut Grant| it.holder == holder && it.ends > now;
+                for grant in self.grants.iter_mut().filter(held) {
+                    let back = open.min(grant.hits - grant.left);
+                    grant.left += back;
+                    open -= back;
+                }
+                self.is_refunded(u64::from(hits - open));
+            }
+            Op::Refund { holder, hits } => {
+                let quota = self.quota(holder);
+                let open = self.grants.iter().filter(|it| it.mark.is_open(&quota, now));
+                let outstanding = Outstanding {
+                    hits: open.map(|it| u64::from(it.hits)).sum(),
+                    until: self.granted_until,
+                };
+                let refunded =
+                    grant::refund(&mut self.owner, &quota, hits.into(), outstanding, now);
+                assert!(refunded.taken + refunded.left <= u64::from(hits));
+                let taken = u32::try_from(refunded.taken).expect("no more than was given back");
+                self.grants.iter_mut().for_each(|grant| grant.mark.lower(&quota, taken));
+                self.is_refunded(refunded.taken);
+            }
             Op::Wait(nanos) => self.now = now.plus(Span::from_nanos(nanos)),
+        }
+    }
+
+    fn is_refunded(&mut self, hits: u64) {
+        let hits = Hits::new(-i64::try_from(hits).expect("few"));
+        let quota = self.quotas[0];
+        if hits < Hits::PEEK {
+            engine::decide(&mut self.seen, &quota, hits, self.now);
         }
     }
 
@@ -173,19 +219,19 @@ proptest! {
     /// Rules of nodes that have not reloaded yet, or clients, name two bursts for one bucket.
     #[test]
     fn nothing_is_over_with_two_bursts(
-        quota in quota().prop_filter("a bucket", |it| it.burst() != it.limit()),
-        burst in 1..900_u32,
+        algorithm in prop::sample::select(
+            vec![Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra]
+        ),
+        (limit, secs) in (1..60_u32, 1..4_u64),
+        bursts in [1..90_u32, 1..900_u32],
         ops in prop::collection::vec(op(), 1..120),
     ) {
-        let other = Quota::new(QuotaParts {
-            algorithm: quota.algorithm(),
-            limit: quota.limit(),
-            window: quota.window(),
-            burst,
-            sub_windows: 1,
-            queue: None,
+        let quotas = bursts.map(|burst| {
+            let (window, sub_windows, queue) = (Span::from_secs(secs), 1, None);
+            let parts = QuotaParts { algorithm, limit, window, burst, sub_windows, queue };
+            Quota::new(parts).expect("a valid quota")
         });
-        let mut world = World::new([quota, other.expect("a valid quota")]);
+        let mut world = World::new(quotas);
         for op in ops {
             world.apply(op);
         }
@@ -222,6 +268,43 @@ fn what_one_rule_gives_back_is_not_what_a_longer_term_needs() {
     world.apply(Op::Spend { holder: 1, hits: 10 });
     for _ in 0..1_280 {
         world.apply(Op::Check { holder: 1, hits: 1 });
+    }
+}
+
+/// Nothing has passed yet, and the bucket is at the end of the term of a grant, 4 hits from now.
+#[test]
+fn a_refund_takes_nothing_of_what_a_bucket_was_raised_by() {
+    let quota = QuotaParts {
+        algorithm: Algorithm::Gcra,
+        limit: 10,
+        window: Span::from_secs(1),
+        burst: 1_280,
+        sub_windows: 1,
+        queue: None,
+    };
+    let mut world = World::new([Quota::new(quota).expect("valid"); 2]);
+    world.apply(Op::Grant { holder: 0, wanted: 10, divisor: 1 });
+    world.apply(Op::Refund { holder: 0, hits: 40 });
+    world.apply(Op::Wait(399_999_999));
+    world.apply(Op::Spend { holder: 0, hits: 10 });
+    for _ in 0..1_280 {
+        world.apply(Op::Check { holder: 0, hits: 1 });
+    }
+}
+
+/// Ten hits are granted and have not passed. A hit of the window before weighs half, so a refund
+/// that took the newest ones first would make room for more.
+#[test]
+fn a_refund_leaves_what_is_outstanding_in_its_slice() {
+    let quota = Quota::simple(Algorithm::SlidingWindowCounter, 100, Span::from_secs(1));
+    let mut world = World::new([quota.expect("valid"); 2]);
+    world.apply(Op::Check { holder: 0, hits: 60 });
+    world.apply(Op::Wait(1_500_000_000));
+    world.apply(Op::Grant { holder: 0, wanted: 10, divisor: 1 });
+    world.apply(Op::Refund { holder: 0, hits: 8 });
+    world.apply(Op::Spend { holder: 0, hits: 10 });
+    for _ in 0..100 {
+        world.apply(Op::Check { holder: 0, hits: 1 });
     }
 }
 
@@ -269,8 +352,8 @@ fn of_several_limits_the_most_that_was_given_back_is_returned() {
     let (longest, shortest) = (LONGEST, Span::ZERO);
     let ask = Ask { wanted: 10, held: 0, divisor: 2, longest, shortest };
     let charged = START.plus(Span::from_millis(998));
-    let made = store.check_leased_if(&counters, &[Hits::PEEK], Some(ask), charged, || true);
-    let Granted { hits, marks, .. } = made.and_then(|made| made.1).expect("there is room");
+    let made = store.check_leased_if(&counters, &[Hits::PEEK], Some(ask), &[], charged, || true);
+    let Granted { hits, marks, .. } = made.and_then(|made| made.granted).expect("there is room");
     let later = START.plus(Span::from_millis(1_001));
     assert_eq!(hits, 10);
     assert_eq!(store.give_back_if(&counters, &marks, hits, (LONGEST, START), later, || true), 9);

@@ -1,0 +1,171 @@
+//! Refunds of leased rules: hits that a client gives back.
+//!
+//! ```text
+//! refund ─▶ spent of a grant that is held here? ── yes ─▶ there again (held_grants.rs)
+//!               └─ the rest ─▶ the owner: takes what is counted and not outstanding
+//!                                 └─ the rest ─▶ once more, when what was outstanding has ended
+//! ```
+//!
+//! What is granted is counted, and may not have been spent. A refund that took it off would admit
+//! it twice, so the owner takes no hit that is outstanding
+//! ([`engine::grant`](tidegate_limiter::engine::grant)). A node that has become the owner knows no
+//! grants of the one before it: for as long as these may last it takes nothing.
+//!
+//! So at most the limit and what was given back are admitted, as of a strict rule; and no hit is
+//! given back before it was spent. What was outstanding at a refund may be spent after
+//! it, and is then taken as if it had been before. A fixed window that has ended gets nothing.
+//!
+//! **Example.** 100 a minute, 40 of them admitted; 16 were granted to a node that has spent ten of
+//! them. A client gives 50 hits back at another node. The owner has counted 40, takes 24, and keeps
+//! 26 for later. A second later the node has given six back, and the owner takes the other ten.
+//!
+//! **Bound.** [`REFUNDS_WAITING_MAX`](super::decider::REFUNDS_WAITING_MAX) refunds wait at an
+//! owner; of others the rest is lost, which refuses early.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate_limiter::engine::grant::{Outstanding, Refunded};
+use tidegate_limiter::policy::Scope;
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::Counter;
+use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
+use tokio::runtime::Handle;
+
+use super::check::VerdictSource;
+use super::decider::{Decider, Shared};
+use super::grant_ledger::Charged;
+use super::leased::{FAR_TERM_MAX, TERM_MAX};
+use super::limits::Limits;
+use super::outcome::Decided;
+
+/// Beyond the end of a grant, which is that of the clock of its owner.
+const MARGIN: Duration = Duration::from_millis(1);
+/// Of which it is not known how much is granted.
+const ANY: Outstanding = Outstanding { hits: u64::MAX, until: Timestamp::NEVER };
+
+/// What others may have granted that owned the keys of this node before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnknownGrants {
+    /// Until when; `None` if that has passed.
+    pub(super) until: Option<Timestamp>,
+}
+
+impl UnknownGrants {
+    /// Of an owner since then.
+    pub(super) fn since(since: Timestamp, longest: Span, now: Timestamp) -> Self {
+        Self { until: Some(since.plus(longest)).filter(|until| *until > now) }
+    }
+
+    /// What is outstanding of each counter, with `known`.
+    pub(super) fn beside(
+        self,
+        counters: &[Counter],
+        known: &[Outstanding],
+    ) -> SmallVec<[Outstanding; 1]> {
+        match self.until {
+            Some(_) => counters.iter().map(|_| ANY).collect(),
+            None => known.into(),
+        }
+    }
+}
+
+// === impl Decider ===
+
+impl Decider {
+    /// Puts a refund into grants that are held here. Returns the rest of it, or the verdicts if
+    /// there is none.
+    pub(super) fn refund_if_granted(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Result<Decided, Hits> {
+        let Shared { node, held_grants, .. } = &*self.shared;
+        match held_grants.refund(limits, hits, now, node.clock.monotonic()) {
+            Some((verdicts, Hits::PEEK)) => Ok((verdicts, VerdictSource::Grant)),
+            Some((_, rest)) => Err(rest),
+            None => Err(hits),
+        }
+    }
+
+    /// What was granted before this node had its present ranges, and since when it has them.
+    pub(super) fn unknown_grants(
+        &self,
+        scope: Scope,
+        now: Timestamp,
+    ) -> (UnknownGrants, Monotonic) {
+        let Shared { node, .. } = &*self.shared;
+        let since = node.ownership.right().since;
+        let longest = if scope == Scope::Global { FAR_TERM_MAX } else { TERM_MAX };
+        let owner_since = now.minus(node.clock.monotonic().since(since));
+        (UnknownGrants::since(owner_since, longest, now), since)
+    }
+
+    /// Whether this node decides the key at `token`, and has its ranges since then.
+    pub(super) fn decides_since(&self, scope: Scope, token: u64, since: Monotonic) -> bool {
+        let ownership = &self.shared.node.ownership;
+        ownership.decides(scope, token) && ownership.right().since == since
+    }
+
+    /// Takes what a refund could not take for the sake of outstanding hits, when these have ended.
+    pub(super) fn refund_later(
+        &self,
+        limits: &Limits,
+        refunded: &[Refunded],
+        unknown: UnknownGrants,
+        now: Timestamp,
+    ) {
+        if refunded.iter().all(|refunded| refunded.left == 0) {
+            return;
+        }
+        let Some(key) = limits.key() else { return };
+        let Ok(place) = self.shared.refunds_waiting.clone().try_acquire_owned() else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
+        let known_until = self.shared.grant_ledger.outstanding_until(key);
+        let until = unknown.until.map_or(known_until, |until| until.max(known_until));
+        let pause = until.since(now).to_std() + MARGIN;
+        let (decider, limits) = (self.clone(), limits.clone());
+        let left: SmallVec<[u64; 1]> = refunded.iter().map(|refunded| refunded.left).collect();
+        runtime.spawn(async move {
+            tokio::time::sleep(pause).await;
+            let then = decider.shared.node.clock.now();
+            for (at, (counter, left)) in limits.counters.iter().zip(left).enumerate() {
+                if left > 0 && !has_ended(&counter.quota, now, then) {
+                    decider.refund_counter(&limits, at, left, then);
+                }
+            }
+            drop(place);
+        });
+    }
+
+    /// Takes a refund off one of the counters, if this node still owns them.
+    fn refund_counter(&self, limits: &Limits, at: usize, hits: u64, now: Timestamp) {
+        let Shared { node, grant_ledger, .. } = &*self.shared;
+        let Limits { scope, counters, .. } = limits;
+        let Some(token) = limits.key().map(|key| key.token) else { return };
+        let hits = Hits::new(i64::try_from(hits).map_or(i64::MIN, |hits| -hits));
+        let (unknown, since) = self.unknown_grants(*scope, now);
+        let owns = || self.decides_since(*scope, token, since);
+        let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
+            let known = unknown.beside(counters, outstanding);
+            let mut outstanding: SmallVec<[_; 1]> = counters.iter().map(|_| ANY).collect();
+            if let Some(of_this) = outstanding.get_mut(at) {
+                *of_this = known.get(at).copied().unwrap_or_default();
+            }
+            let leased =
+                node.store.check_leased_if(counters, &[hits], None, &outstanding, now, owns)?;
+            let (granted, refunded) = (None, leased.refunded);
+            Some(Charged { result: (), is_refused: false, granted, refunded })
+        });
+        if charged.is_some() {
+            self.announce_refund(*scope, counters, hits);
+        }
+    }
+}
+
+/// Whether a fixed window of `now` is over `then`.
+fn has_ended(quota: &Quota, now: Timestamp, then: Timestamp) -> bool {
+    let index = |at: Timestamp| at.as_nanos() / quota.window().as_nanos().max(1);
+    quota.algorithm() == Algorithm::FixedWindow && index(now) != index(then)
+}
